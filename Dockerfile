@@ -10,7 +10,7 @@ COPY Cargo.toml Cargo.lock ./
 COPY src src
 COPY benches benches
 COPY examples examples
-RUN cargo build --release --locked --bin fencegate --example distributed_cron
+RUN cargo build --release --locked --package fencegate --package fencegate-examples --bin fencegate --bin distributed_cron
 
 # The programs are linked to the C library of the same Debian. Not distroless: the health check needs a shell.
 FROM debian:bookworm-slim AS base
@@ -23,7 +23,7 @@ USER 10001
 WORKDIR /
 
 FROM base AS distributed_cron
-COPY --from=build /build/target/release/examples/distributed_cron /usr/local/bin/
+COPY --from=build /build/target/release/distributed_cron /usr/local/bin/
 ENTRYPOINT ["distributed_cron"]
 
 # The last stage is what `docker build` makes. It writes no file, so that the root file system may be read-only.

@@ -21,12 +21,15 @@ demo:
 	@target/release/fencegate timeline target/demo.jsonl > target/timeline.svg
 	@echo "target/timeline.svg is a picture of the last scene."
 
+# The program, as `make build` leaves it, and others that run beside it.
+BESIDE = cargo build --release --locked --quiet --package fencegate --package fencegate-examples --package fencegate-benches --bin fencegate
+
 # The programs of examples/, each beside servers of its own: without a fence, with it, and what that proves.
 examples: $(EXAMPLES)
 $(EXAMPLES):
 	@scripts/setup.sh examples
-	@cargo build --release --locked --quiet --bin fencegate --example stage --example distributed_cron --example job_queue
-	@target/release/examples/stage --timeline target/$@.svg examples/$@/policy.yaml examples/$@/schema.sql -- examples/$@/show.py
+	@$(BESIDE) --bin stage --bin distributed_cron --bin job_queue
+	@target/release/stage --timeline target/$@.svg examples/$@/policy.yaml examples/$@/schema.sql -- examples/$@/show.py
 
 # Every guarantee, in a few minutes and without the network; a little of each random suite. Without optimisation: the
 # tests wait for servers, not for our code, and it builds in half the time.
@@ -81,9 +84,9 @@ compat:
 
 lint:
 	@scripts/setup.sh demo
-	cargo fmt --check
+	cargo fmt --check --all
 	cargo fmt --check --manifest-path tests/soak/drivers/sqlx/Cargo.toml
-	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --features micro --lib --bench micro -- -D warnings
 	cargo clippy --locked --no-default-features --features leader --lib -- -D warnings
 	@scripts/leader_alone.sh
@@ -107,7 +110,8 @@ instructions:
 	@scripts/setup.sh instructions
 	@CARGO_PROFILE_DEV_OPT_LEVEL=1 cargo bench --locked --quiet --profile dev --bench instructions -- $(WRITE)
 
-# What single steps cost, in nanoseconds: frames, verdicts, and a transaction in the session's machine. About a minute, once built.
+# What single steps cost, in nanoseconds: frames, verdicts, and a transaction in the session's machine. About a minute, once it is built,
+# which takes as long as a release: it needs dependencies of the tests.
 micro:
 	@scripts/setup.sh demo
 	@cargo bench --locked --quiet --features micro --bench micro
@@ -117,20 +121,24 @@ micro:
 COORDINATOR = etcd
 failover:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --bench failover -- $(COORDINATOR) 20
-	$(if $(filter postgres,$(COORDINATOR)),@cargo bench --locked --quiet --bench leases)
+	@$(BESIDE) --bin failover --bin leases
+	@target/release/failover $(COORDINATOR) 20
+	$(if $(filter postgres,$(COORDINATOR)),@target/release/leases)
 
 # What many leases cost, with one for each election and with one for all: a table, and docs/renewals.svg.
 renewals:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --bench renewals
+	@$(BESIDE) --bin renewals
+	@target/release/renewals
 
 # What the guard inside the database costs, a statement and a row.
 guard:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --bench guard
+	@$(BESIDE) --bin guard
+	@target/release/guard
 
 # What DDL costs where hundreds and thousands of tables are fenced: a reading of the catalogue, and the writes that wait for it.
 definitions:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --bench definitions
+	@$(BESIDE) --bin definitions
+	@target/release/definitions

@@ -1,12 +1,11 @@
 //! What DDL costs where many tables are fenced: the server's processor time for a reading of the catalogue, and what writes wait.
 //!
-//! Usage: cargo bench --bench definitions [-- TABLES…]   (default: 600 2845 10000 fenced tables)
+//! Usage: target/release/definitions [TABLES…]   (default: 600 2845 10000 fenced tables)
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use fencegate::stage::Stage;
+use fencegate::stage::{Stage, program};
 use std::fmt::Write as _;
-use std::path::Path;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Config, NoTls};
 
@@ -36,7 +35,7 @@ async fn measure(size: usize, has_two: bool) -> (Vec<f64>, f64) {
     if has_two {
         policies.push_str("  - name: another\n    tables: [public.another]\n");
     }
-    let stage = Stage::start(Path::new(env!("CARGO_BIN_EXE_fencegate")), &policies).await.unwrap();
+    let stage = Stage::start(&program().unwrap(), &policies).await.unwrap();
     let session = |port| {
         let mut config = Config::new();
         config.host_path(stage.folder()).port(port).user("postgres").dbname("app");

@@ -1,7 +1,7 @@
 //! How long a takeover takes: from the end of the leader to the follower's first admitted write, for a crash (kill -9),
 //! a stall (SIGSTOP) and a resignation, against the TTL of the lease.
 //!
-//! Usage: cargo bench --bench failover [-- [etcd|postgres] RUNS [TTL…]]   (default: etcd, 20 runs, of 2, 5 and 10 s)
+//! Usage: target/release/failover [[etcd|postgres] RUNS [TTL…]]   (default: etcd, 20 runs, of 2, 5 and 10 s)
 //!
 //! The leaders are processes of this program that use the library. The time of a write is the server's own, taken in
 //! the row; all clocks are this machine's.
@@ -10,11 +10,10 @@
 
 use fencegate::etcd::{ElectionName, Etcd, EtcdSettings, Patience, candidates};
 use fencegate::leader::{Coordinator, Election, Leases, Timings};
-use fencegate::stage::Stage;
+use fencegate::stage::{Stage, program};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -52,8 +51,7 @@ impl End {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    // cargo adds --bench.
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "leader") {
         set_pdeathsig(Signal::SIGKILL).unwrap();
         let [_, coordinator, lane, ttl, database] = arguments.as_slice() else { panic!("a leader has four arguments") };
@@ -73,7 +71,7 @@ async fn main() {
     let runs = numbers.next().unwrap_or(20);
     let ttls: Vec<u64> = numbers.collect();
     let ttls = if ttls.is_empty() { vec![2, 5, 10] } else { ttls };
-    let stage = Stage::start(Path::new(env!("CARGO_BIN_EXE_fencegate")), &policies(by_leases)).await.unwrap();
+    let stage = Stage::start(&program().unwrap(), &policies(by_leases)).await.unwrap();
     let witness = Arc::new(connect(&database(&stage, 5432)).await);
     for lane in 0..LANES {
         witness.batch_execute(&format!("CREATE TABLE lane{lane} (token bigint, at timestamptz)")).await.unwrap();

@@ -1,11 +1,10 @@
 //! What the guard costs: the time of a statement and of a row with and without it, for an admitted process.
 //!
-//! Usage: cargo bench --bench guard [-- ROUNDS]   (default: 5 rounds; the median is shown)
+//! Usage: target/release/guard [ROUNDS]   (default: 5 rounds; the median is shown)
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use fencegate::stage::Stage;
-use std::path::Path;
+use fencegate::stage::{Stage, program};
 use std::process::Command;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Config, NoTls};
@@ -34,11 +33,10 @@ const ROWS: u32 = 100_000;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    // cargo adds --bench.
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let mut arguments = std::env::args().skip(1);
     let rounds = arguments.next_back().map_or(5, |rounds| rounds.parse().expect("a number of rounds"));
-    let fencegate = Path::new(env!("CARGO_BIN_EXE_fencegate"));
-    let stage = Stage::start(fencegate, POLICIES).await.unwrap();
+    let fencegate = program().unwrap();
+    let stage = Stage::start(&fencegate, POLICIES).await.unwrap();
     let (mut direct, mut through) = (Config::new(), Config::new());
     for (config, port) in [(&mut direct, 5432), (&mut through, 6432)] {
         config.host_path(stage.folder()).port(port).user("postgres").dbname("app");
@@ -51,7 +49,7 @@ async fn main() {
     let without = measure(&through, rounds).await;
     let policies = stage.folder().join("policies");
     let control = format!("postgres://postgres@/app?host={}&port=5432", stage.folder().display());
-    let mut install = Command::new(fencegate);
+    let mut install = Command::new(&fencegate);
     install.args(["guard", "install", "--control", &control, "--policies"]).arg(policies);
     assert!(install.status().unwrap().success());
     direct.batch_execute(KEYED).await.unwrap();

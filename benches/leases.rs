@@ -1,16 +1,15 @@
 //! What leases in PostgreSQL do: with many candidates in one election, when the server crashes, and as locks of jobs.
 //!
-//! Usage: cargo bench --bench leases
+//! Usage: target/release/leases
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use fencegate::leader::{Election, Leadership, Leases, Timings};
-use fencegate::stage::Stage;
+use fencegate::stage::{Stage, program};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +29,7 @@ type Elections = Election<Leases<(Config, NoTls)>>;
 
 #[tokio::main]
 async fn main() {
-    let stage = Stage::start(Path::new(env!("CARGO_BIN_EXE_fencegate")), "version: 1\n").await.unwrap();
+    let stage = Stage::start(&program().unwrap(), "version: 1\n").await.unwrap();
     let database = format!("host={} port=5432 user=postgres dbname=app", stage.folder().display());
     contend(&database).await;
     claim(&database).await;

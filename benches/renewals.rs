@@ -1,7 +1,7 @@
 //! What it costs to keep many leases: renewals a second, and the processor time of the coordinator, against the number of
 //! elections of one process, with a lease for each and with one for all (a session).
 //!
-//! Usage: cargo bench --bench renewals [-- SECONDS [ELECTIONS…]]   (default: 20 s of each, of 10, 100, 1000 and 10000)
+//! Usage: target/release/renewals [SECONDS [ELECTIONS…]]   (default: 20 s of each, of 10, 100, 1000 and 10000)
 //!
 //! A table goes to standard output, a plot to docs/renewals.svg. The lease lives for 30 s: without a session each is renewed
 //! every 10 s.
@@ -10,10 +10,9 @@
 
 use fencegate::etcd::{ElectionName, Etcd, EtcdSettings};
 use fencegate::leader::{Coordinator, Election, Leadership, Leases, Session, Share, Timings};
-use fencegate::stage::Stage;
+use fencegate::stage::{Stage, program};
 use procfs::process::{Process, all_processes};
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -23,7 +22,7 @@ use tokio_postgres::{Client, Config, NoTls};
 const TTL: Duration = Duration::from_secs(30);
 /// Campaigns at the same time.
 const AT_ONCE: usize = 32;
-const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/renewals.svg");
+const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/renewals.svg");
 
 /// What was measured.
 struct Line {
@@ -38,8 +37,7 @@ struct Line {
 
 #[tokio::main]
 async fn main() {
-    // cargo adds --bench.
-    let arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let arguments = std::env::args().skip(1);
     let numbers: Vec<u64> = arguments.map(|text| text.parse().expect("a number")).collect();
     let seconds = numbers.first().copied().unwrap_or(20);
     let counts: Vec<usize> = numbers.iter().skip(1).map(|&number| number.try_into().unwrap()).collect();
@@ -50,7 +48,7 @@ async fn main() {
         for kind in ["each", "shared"] {
             for coordinator in ["etcd", "PostgreSQL"] {
                 // New servers for each: what one leaves behind must not count for the next.
-                let stage = Stage::start(Path::new(env!("CARGO_BIN_EXE_fencegate")), "version: 1\n").await.unwrap();
+                let stage = Stage::start(&program().unwrap(), "version: 1\n").await.unwrap();
                 let Some(line) = measure(&stage, coordinator, kind, count, seconds).await else {
                     println!("{coordinator:>10} {kind:>8} {count:>10}  more than can be won and kept");
                     continue;

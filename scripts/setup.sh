@@ -72,6 +72,24 @@ has_valgrind() { has valgrind && has vgdb; }
 has_pgbouncer() { has pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 has_pg_regress() { [ -e /usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress ]; }
 
+# Runs apt-get once no other program holds its locks, such as a system's daily update. With the timeout apt-get waits for
+# dpkg's lock, but never for those of its package lists and downloads. The first attempt does not wait, so that the
+# user sees who holds the lock.
+apt_get() {
+    attempts=0
+    until $as_root env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get \
+        -o DPkg::Lock::Timeout=$((attempts ? 600 : 0)) "$@" >&2 2>"$apt_errors"; do
+        attempts=$((attempts + 1))
+        held=$(grep -m 1 '^E: Could not get lock' "$apt_errors") || held=
+        if [ -z "$held" ] || [ "$attempts" -gt 300 ]; then
+            cat "$apt_errors" >&2
+            return 1
+        fi
+        [ "$attempts" -gt 1 ] || echo "waiting: ${held#E: }" >&2
+        sleep 2
+    done
+}
+
 find_missing() {
     missing=
     need has_postgres postgresql
@@ -141,7 +159,9 @@ if [ -n "$missing" ]; then
     fi
     echo "installing Debian packages, and no server that runs by itself:$missing" >&2
     createcluster=/etc/postgresql-common/createcluster.conf
+    apt_errors=$(mktemp)
     undo() {
+        rm -f "$apt_errors"
         $as_root rm -f ${policy:-}
         # The package's own configuration file, which it does not put over one that is there.
         [ -z "${mine:-}" ] || $as_root cp "/usr/share/postgresql-common/${createcluster##*/}" "$createcluster" ||
@@ -164,10 +184,9 @@ if [ -n "$missing" ]; then
             $as_root chmod +x "$policy"
         fi ;;
     esac
-    $as_root apt-get update -qq
+    apt_get update -qq
     # The old configuration file is the one written above: keep it, ask nothing.
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing >&2
+    apt_get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing
     for service in etcd prometheus redis-server haproxy pgbouncer; do
         case "$missing" in *"$service"*)
             ! has systemctl || $as_root systemctl disable --quiet "$service" 2>/dev/null || true ;;

@@ -44,11 +44,6 @@ impl Crowd {
         self.count
     }
 
-    /// There are none.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// One more.
     pub fn insert(&mut self, source: SourceAddress, number: u64, told: Arc<Notify>) {
         self.change(source, |of| {
@@ -72,11 +67,16 @@ impl Crowd {
         self.change(source, |of| of.pop_first()).map(|(_, told)| told)
     }
 
-    /// Takes out the next connection: of the source with fewest, the one that came last. In a flood the clients of earlier
-    /// ones have given up, or will have before their turn.
-    pub fn pop_next(&mut self) -> Option<(u64, Arc<Notify>)> {
-        let (.., source) = *self.order.first()?;
-        self.change(source, |of| of.pop_last())
+    /// The sources that have connections here.
+    pub fn sources(&self) -> impl Iterator<Item = &SourceAddress> {
+        self.of.keys()
+    }
+
+    /// Takes out the next connection: of the source with fewest that may, the one that came last. In a flood the clients of
+    /// earlier ones have given up, or will have before their turn.
+    pub fn pop_next(&mut self, may: impl Fn(&SourceAddress) -> bool) -> Option<(SourceAddress, u64, Arc<Notify>)> {
+        let (.., source) = *self.order.iter().find(|(.., source)| may(source))?;
+        self.change(source, |of| of.pop_last()).map(|(number, told)| (source, number, told))
     }
 
     fn change<T>(&mut self, source: SourceAddress, change: impl FnOnce(&mut BTreeMap<u64, Arc<Notify>>) -> T) -> T {
@@ -127,10 +127,13 @@ mod tests {
         let is = |popped: Option<Arc<Notify>>, index: usize| popped.is_some_and(|it| Arc::ptr_eq(&it, &told[index]));
         assert!(is(crowd.pop_longest(), 1), "of the many");
         assert!(is(crowd.pop_longest(), 0), "as many from each: who has waited longest");
-        assert_eq!(crowd.pop_next().map(|it| it.0), Some(4));
-        assert_eq!(crowd.pop_next().map(|it| it.0), Some(3), "the last that came");
+        let mut next =
+            |may: &dyn Fn(&SourceAddress) -> bool| crowd.pop_next(may).map(|(source, number, _)| (source, number));
+        assert_eq!(next(&|_| false), None);
+        assert_eq!(next(&|source| *source != few), Some((many, 3)), "the last that came");
+        assert_eq!(next(&|_| true), Some((few, 4)));
         assert!(crowd.remove(few, 4).is_none() && crowd.remove(many, 2).is_some());
-        assert!(crowd.is_empty() && crowd.pop_next().is_none() && crowd.pop_longest().is_none());
+        assert!(crowd.len() == 0 && crowd.pop_next(|_| true).is_none() && crowd.pop_longest().is_none());
         assert!(crowd.of.is_empty() && crowd.order.is_empty());
     }
 }

@@ -46,6 +46,8 @@ mod listen;
 #[cfg(feature = "proxy")]
 mod log_limit;
 #[cfg(feature = "proxy")]
+mod log_queue;
+#[cfg(feature = "proxy")]
 mod markup;
 #[cfg(feature = "proxy")]
 pub mod metrics;
@@ -54,6 +56,8 @@ pub mod metrics;
 #[path = "../benches/session/mod.rs"]
 #[allow(clippy::expect_used, clippy::panic, reason = "not part of the program")]
 pub mod micro;
+#[cfg(feature = "proxy")]
+mod nearest;
 #[cfg(feature = "proxy")]
 mod net;
 #[cfg(feature = "proxy")]
@@ -91,6 +95,8 @@ mod support {
     pub mod literals;
     pub mod store;
 }
+#[cfg(feature = "proxy")]
+mod supervise;
 #[cfg(feature = "proxy")]
 pub mod timeline;
 #[cfg(feature = "proxy")]

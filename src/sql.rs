@@ -65,22 +65,27 @@ pub fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// A common table expression of these names.
+/// A common table expression of these names. As two arrays: the server reads many names in them at once.
 pub fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
-    named_as("named", names)
+    named_as("named", &arrays(names))
 }
 
-/// The same, under that name of its own. As two arrays: the server reads many names in them at once.
-pub fn named_as<'a>(table: &str, names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
-    let [schemas, names] = arrays(names);
+/// The same of two arrays, under a name of its own.
+pub fn named_as(table: &str, [schemas, names]: &[String; 2]) -> String {
     format!("{table}(schema, name) AS (SELECT * FROM unnest({schemas}, {names}))")
 }
 
 /// The schemas and the names, as two arrays.
 pub fn arrays<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> [String; 2] {
-    let (schemas, names): (Vec<String>, Vec<String>) =
-        names.into_iter().map(|name| (element(&name.schema), element(&name.name))).unzip();
-    [schemas, names].map(|elements| format!("{}::name[]", quote(&format!("{{{}}}", elements.join(",")))))
+    let (schemas, names): (Vec<&str>, Vec<&str>) =
+        names.into_iter().map(|name| (name.schema.as_str(), name.name.as_str())).unzip();
+    [array("name", schemas), array("name", names)]
+}
+
+/// An array of that type.
+pub fn array<'a>(of: &str, elements: impl IntoIterator<Item = &'a str>) -> String {
+    let elements: Vec<String> = elements.into_iter().map(element).collect();
+    format!("{}::{of}[]", quote(&format!("{{{}}}", elements.join(","))))
 }
 
 /// An element of an array literal.

@@ -3,6 +3,7 @@
 //! Owns the limits that hold a hostile file, and the checks that every reader of settings needs.
 //! Must never stop at the first fault: a user wants to see all of them at once, each at its place.
 
+use crate::nearest::nearest;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{MergeKeyPolicy, MessageFormatter, Options, Spanned, UserMessageFormatter};
 use std::fmt;
@@ -225,7 +226,12 @@ impl NodeReader {
             match &key.value {
                 Value::Text(name) if known.contains(&name.as_str()) => fields.push((name.as_str(), value)),
                 Value::Text(name) => {
-                    self.fault(key.at, format!("unknown key `{name}` in {what}; known are {}", known.join(", ")));
+                    let meant = nearest(name, known.iter().copied());
+                    let advice = match meant {
+                        Some(meant) => format!(": did you mean `{meant}`?"),
+                        None => format!("; known are {}", known.join(", ")),
+                    };
+                    self.fault(key.at, format!("unknown key `{name}` in {what}{advice}"));
                 }
                 _ => self.fault(key.at, format!("a key of {what} must be a word; known are {}", known.join(", "))),
             }

@@ -29,8 +29,12 @@ const TEXTS: [&str; 2] =
     ["SELECT balance FROM accounts WHERE id = $1", "UPDATE accounts SET balance = 1 WHERE id = $1"];
 
 /// That of nearly every session.
-pub const LEXING: Lexing =
-    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+pub const LEXING: Lexing = Lexing {
+    standard_conforming_strings: true,
+    encoding: Encoding::Utf8,
+    server: ServerEncoding::Utf8,
+    release: Lexing::NEWEST,
+};
 
 /// What a transaction does.
 #[derive(Clone, Copy, Debug)]
@@ -191,10 +195,6 @@ impl Host for OneSession {
         &self.policies
     }
 
-    fn database(&self) -> &str {
-        "postgres"
-    }
-
     fn known_stale(&self, _: &str, _: Token) -> Option<Epoch> {
         None
     }
@@ -246,6 +246,8 @@ impl Host for OneSession {
     fn note_query(&self) {}
 
     fn note_presented(&self, _: &ParameterValue) {}
+
+    fn note_application_name(&self, _: &str) {}
 
     fn note_admitted(&mut self, _: &Resource) {}
 

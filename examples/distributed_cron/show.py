@@ -18,7 +18,7 @@ from scene import (
 )
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CRON = os.path.join(os.path.dirname(FENCEGATE), "examples", "distributed_cron")
+CRON = os.path.join(os.path.dirname(FENCEGATE), "distributed_cron")
 # In seconds. Where no lease is to end by itself, it is a long one: a loaded machine renews late.
 TTL, LONG_TTL, PERIOD = 3, 15, 1
 # By an error, or cut off while a statement ran.

@@ -27,7 +27,7 @@ CREATE TABLE generated (n bigint GENERATED ALWAYS AS IDENTITY, token bigint NOT 
 CREATE VIEW lease AS
 SELECT election, token, holder, acquired, renewed, expires AS until,
        CASE WHEN expires > clock_timestamp() THEN 'active' ELSE 'expired' END AS status
-FROM fencegate.lease WHERE NOT released
+FROM fencegate_state.lease WHERE NOT released
 UNION ALL
 SELECT election, token, holder, acquired, renewed, ended, CASE how WHEN 'released' THEN how ELSE 'expired' END
-FROM fencegate.lease_history;
+FROM fencegate_state.lease_history;

@@ -16,7 +16,7 @@ from scene import DIRECT, FENCEGATE, PROXIED, Actor, claim, dismiss, finish, out
 from worker import call
 
 WORKER = Path(__file__).parent / "worker.py"
-SERVICE = Path(FENCEGATE).parent / "examples" / "job_queue"
+SERVICE = Path(FENCEGATE).parent / "job_queue"
 cast = []
 
 
@@ -130,7 +130,7 @@ claim(by[0] == by[1], "all replicas tell of one generator")
 call(two if by[0] == "r1" else one, "PUT", "/generator", running=False)
 stopped = call(one, "GET", "/generator")[1]
 for _ in range(2):
-    renewed = sql(turn := "SELECT renewed FROM fencegate.lease WHERE election = 'generator'")
+    renewed = sql(turn := "SELECT renewed FROM fencegate_state.lease WHERE election = 'generator'")
     wait("the generator has its turn", lambda: sql(turn) != renewed)
 claim(call(two, "GET", "/generator")[1] == stopped, "the replica that is not the generator has stopped it")
 wait("all jobs have ended", lambda: sql("SELECT id FROM job WHERE state IN ('queued', 'running')") == [])

@@ -4,7 +4,7 @@
 //! Must never leave a server behind, however the command or this program ends.
 
 use clap::Parser;
-use fencegate::stage::{Stage, forget_settings};
+use fencegate::stage::{Stage, forget_settings, program};
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
@@ -32,7 +32,7 @@ struct Arguments {
 async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments = Arguments::parse();
     let policies = std::fs::read_to_string(&arguments.policies)?;
-    let fencegate = fencegate()?;
+    let fencegate = program()?;
     let stage = Stage::start(&fencegate, &policies).await?;
     let direct = format!("host={} port=5432 {LOGIN}", stage.folder().display());
     let proxied = format!("host={} port=6432 {LOGIN}", stage.folder().display());
@@ -51,7 +51,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     command.args(["--pdeathsig", "KILL", "--"]).args(&arguments.command);
     forget_settings(&mut command);
     let status = command
-        .env("PYTHONPATH", Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/stage"))
+        .env("PYTHONPATH", Path::new(env!("CARGO_MANIFEST_DIR")).join("stage"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("DIRECT", direct)
         .env("PROXIED", proxied)
@@ -73,11 +73,4 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
 /// The command's; 1 where a signal has ended it.
 fn exit_code(status: ExitStatus) -> ExitCode {
     status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
-}
-
-/// The program beside the examples' folder.
-fn fencegate() -> Result<PathBuf, Box<dyn Error>> {
-    let here = std::env::current_exe()?;
-    let folder = here.parent().and_then(|examples| examples.parent()).ok_or("this program is in no folder")?;
-    Ok(folder.join("fencegate"))
 }

@@ -18,8 +18,12 @@ const MOST_MEMORY: usize = 64 << 20;
 /// The tokens of a text of 16 MiB are read in a second or two, on a thread of their own.
 const LONGEST_BY_BYTE: Duration = Duration::from_nanos(200);
 
-const USUAL: Lexing =
-    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+const USUAL: Lexing = Lexing {
+    standard_conforming_strings: true,
+    encoding: Encoding::Utf8,
+    server: ServerEncoding::Utf8,
+    release: Lexing::NEWEST,
+};
 
 /// A higher number of any of these is new to libFuzzer.
 const COUNTERS: usize = 3 * 64;

@@ -68,8 +68,8 @@ fn start() -> io::Result<ReaderProcess> {
 
 /// Its length, how it is to be read, and the text.
 fn request(text: &[u8], lexing: Lexing, with_rows: bool) -> Vec<u8> {
-    let Lexing { standard_conforming_strings, encoding, server } = lexing;
-    let how = [u8::from(standard_conforming_strings), encoding as u8, server as u8, u8::from(with_rows)];
+    let Lexing { standard_conforming_strings, encoding, server, release } = lexing;
+    let how = [u8::from(standard_conforming_strings), encoding as u8, server as u8, release, u8::from(with_rows)];
     [&(text.len() as u32).to_be_bytes()[..], &how, text].concat()
 }
 

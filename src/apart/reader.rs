@@ -2,7 +2,7 @@
 //!
 //! Must never take more than its share: beyond it, the kernel ends it.
 
-use crate::statement::{Encoding, LONGEST_TREE, Lexing, ServerEncoding, encoded, read_text};
+use crate::statement::{Encoding, LONGEST_TREE, Lexing, ServerEncoding, encoded, read_text, stack};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};
@@ -17,10 +17,10 @@ use std::time::Duration;
 /// The subcommand, not for people, as which this binary reads texts for another process.
 pub const READER_COMMAND: &str = "read-texts";
 
-/// What it may hold, in bytes.
+/// What it may hold, in bytes, besides the stack on which it reads deep trees.
 const MEMORY: u64 = 64 << 20;
 
-/// The stack is not counted there.
+/// The stack of the main thread is not counted there.
 const STACK: u64 = 8 << 20;
 
 /// For one text, on a processor.
@@ -42,7 +42,8 @@ pub fn read_for_another() -> ExitCode {
 
 fn serve() -> io::Result<()> {
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    setrlimit(Resource::RLIMIT_DATA, MEMORY, MEMORY)?;
+    let memory = MEMORY + stack::SIZE as u64;
+    setrlimit(Resource::RLIMIT_DATA, memory, memory)?;
     let (_, most) = getrlimit(Resource::RLIMIT_STACK)?;
     setrlimit(Resource::RLIMIT_STACK, STACK.min(most), most)?;
     let signal = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGKILL, si_value: 0 });
@@ -74,12 +75,12 @@ fn grown() -> io::Result<i64> {
 
 /// The next text, and how it is to be read; None at the end.
 fn next(input: &mut impl Read) -> io::Result<Option<(Vec<u8>, Lexing, bool)>> {
-    let mut head = [0; 8];
+    let mut head = [0; 9];
     match input.read_exact(&mut head) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         result => result?,
     }
-    let [a, b, c, d, conforming, encoding, server, with_rows] = head;
+    let [a, b, c, d, conforming, encoding, server, release, with_rows] = head;
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
     let encodings = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
     let encoding = encodings.into_iter().find(|it| *it as u8 == encoding).ok_or(io::ErrorKind::InvalidData)?;
@@ -90,6 +91,6 @@ fn next(input: &mut impl Read) -> io::Result<Option<(Vec<u8>, Lexing, bool)>> {
     }
     let mut text = vec![0; length];
     input.read_exact(&mut text)?;
-    let lexing = Lexing { standard_conforming_strings: conforming == 1, encoding, server };
+    let lexing = Lexing { standard_conforming_strings: conforming == 1, encoding, server, release };
     Ok(Some((text, lexing, with_rows == 1)))
 }

@@ -4,16 +4,12 @@
 //! Owns which dependency is a call, and by which operation on which relation. Must never leave one out for being
 //! rare: a call that is not found is a write that is not fenced.
 
-use crate::policy::FencedFunction;
+use super::subject::Functions;
 use crate::sql::named_as;
 use crate::statement::Operation::{self, Ddl, Delete, Insert, Read, Truncate, Update};
 
 /// The table `fenced_function`, all that exist of these.
-pub(super) fn fenced_functions(functions: &[&FencedFunction]) -> String {
-    let of = |table: &str, is_prefix| {
-        let those = functions.iter().filter(|function| function.is_prefix == is_prefix);
-        named_as(table, those.map(|function| &function.name))
-    };
+pub(super) fn fenced_functions(functions: &Functions) -> String {
     format!(
         "{}, {}, fenced_function(oid) AS ( \
            SELECT p.oid FROM named_function f JOIN pg_namespace n ON n.nspname = f.schema \
@@ -21,8 +17,8 @@ pub(super) fn fenced_functions(functions: &[&FencedFunction]) -> String {
            UNION SELECT p.oid FROM named_prefix f JOIN pg_namespace n ON n.nspname = f.schema \
              JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname >= f.name \
                AND starts_with(p.proname::text, f.name::text))",
-        of("named_function", false),
-        of("named_prefix", true),
+        named_as("named_function", &functions.exact),
+        named_as("named_prefix", &functions.prefixes),
     )
 }
 
@@ -31,11 +27,11 @@ pub(super) fn fenced_functions(functions: &[&FencedFunction]) -> String {
 ///
 /// An operator class is what its members make it, a domain what its constraints do, and a composite type what its columns
 /// are. Of a view, what reads it calls.
-pub(super) fn tables(functions: &[&FencedFunction]) -> String {
-    if functions.is_empty() {
+pub(super) fn tables(functions: Option<&Functions>) -> String {
+    let Some(functions) = functions else {
         // To plan the rest takes longer than to run it.
         return "calls(function, relation, operations) AS (SELECT NULL::oid, NULL::oid, '' WHERE false)".to_owned();
-    }
+    };
     let stored = "'iux'";
     format!(
         "{fenced}, \
@@ -80,14 +76,14 @@ pub(super) fn tables(functions: &[&FencedFunction]) -> String {
 /// - `function`: `from` is a function that the policies name
 /// - `caller`: so named is a function that calls `to`
 /// - `call`: the operations `detail` on `from` call `to`
-pub(super) fn rows(functions: &[&FencedFunction]) -> &'static str {
+pub(super) fn rows(functions: Option<&Functions>) -> &'static str {
     const ROWS: &str = "\
     UNION ALL SELECT CASE WHEN c.function = p.oid THEN 'function' ELSE 'caller' END, p.oid, c.function, NULL, n.nspname, \
       p.proname, NULL, NULL \
     FROM calling c JOIN pg_proc p ON p.oid = c.objid JOIN pg_namespace n ON n.oid = p.pronamespace \
     WHERE c.classid = 'pg_proc'::regclass \
     UNION ALL SELECT 'call', c.relation, c.function, c.operations, NULL, NULL, NULL, NULL FROM calls c";
-    if functions.is_empty() { "" } else { ROWS }
+    if functions.is_none() { "" } else { ROWS }
 }
 
 /// What the letters of a `call` stand for.

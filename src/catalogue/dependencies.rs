@@ -4,8 +4,7 @@
 
 use super::sql::MOST_ROWS;
 use super::{Fenced, is_in_schema};
-use crate::policy::QualifiedName;
-use crate::sql::{StatementResult, column, named};
+use crate::sql::{StatementResult, arrays, column, named_as};
 use crate::statement::{Operation, RelationName, Write};
 use std::collections::HashMap;
 use tokio_postgres::SimpleQueryRow;
@@ -51,10 +50,14 @@ impl Dependencies {
 /// `by_schema.by_name` depends on it along `pg_depend`, from the table's parts (constraints, defaults, policies,
 /// partitions).
 pub fn question(fences: Fenced) -> String {
-    let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
+    let settings = "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)";
+    format!("{settings}; {}", query(&arrays(fences.tables().map(|(_, table)| &table.name))))
+}
+
+/// The same, of tables in these arrays.
+pub(super) fn query(tables: &[String; 2]) -> String {
     format!(
-        "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true); \
-         WITH RECURSIVE {named}, \
+        "WITH RECURSIVE {named}, \
          part(by_oid, classid, objid) AS ( \
            SELECT c.oid, 'pg_class'::regclass::oid, c.oid FROM named \
              JOIN pg_namespace n ON n.nspname = named.schema \
@@ -70,7 +73,7 @@ pub fn question(fences: Fenced) -> String {
            JOIN pg_namespace n ON n.oid = c.relnamespace \
            JOIN pg_class b ON b.oid = needed.by_oid JOIN pg_namespace bn ON bn.oid = b.relnamespace \
          WHERE c.relkind IN ('r', 'p', 'f') AND c.oid <> b.oid LIMIT {limit}",
-        named = named(tables.iter().copied()),
+        named = named_as("named", tables),
         limit = MOST_ROWS + 1,
     )
 }

@@ -7,6 +7,7 @@ use super::{Catalogue, Dependencies, Relation, WayTo};
 use crate::policy::{FencedFunction, FencedTable, PolicySet, QualifiedName, Resource, quoted};
 use crate::sql::{StatementResult, column, is_true};
 use crate::statement::{FunctionName, Operation, RelationName};
+use std::collections::HashSet;
 use tokio_postgres::SimpleQueryRow;
 
 /// What policies cover in one database.
@@ -133,14 +134,15 @@ impl Catalogue {
             None => (kind, self.warned(table)),
         };
         let mut rows = vec![(table.name.to_string(), kind, listed(&table.operations), path)];
-        let mut reached: Vec<(usize, Row)> =
+        let mut reached: Vec<(usize, Row, bool)> =
             self.ways.values().flatten().filter_map(|it| self.row(it, table, known.map(|(oid, _)| *oid)?)).collect();
         reached.sort();
-        rows.extend(reached.into_iter().map(|(_, row)| row));
+        let mut defined: HashSet<String> = reached.iter().filter(|it| it.2).map(|(_, row, _)| row.0.clone()).collect();
+        rows.extend(reached.into_iter().map(|(_, row, _)| row));
         if table.operations.contains(&Operation::Ddl) {
-            let is_covered = |name: &String| rows.iter().any(|row| row.0 == *name && row.2.ends_with("ddl"));
+            defined.insert(table.name.to_string());
             let mut dropped: Vec<Row> =
-                self.dropped_with(&name, dependencies).filter(|row| !is_covered(&row.0)).collect();
+                self.dropped_with(&name, dependencies).filter(|row| !defined.contains(&row.0)).collect();
             dropped.sort();
             rows.extend(dropped);
         }
@@ -157,8 +159,8 @@ impl Catalogue {
         }
     }
 
-    /// How far away it is, and what is said about it; None where it does not count.
-    fn row(&self, WayTo { table: to, way }: &WayTo, table: &FencedTable, oid: Oid) -> Option<(usize, Row)> {
+    /// Its distance, its row, and whether a definition is among its operations; None where it does not count.
+    fn row(&self, WayTo { table: to, way }: &WayTo, table: &FencedTable, oid: Oid) -> Option<(usize, Row, bool)> {
         let relation = self.relations.get(&way.from).filter(|_| *to == oid)?;
         let is_new = |operation: Operation| {
             let same = if operation == Operation::TruncateCascade { Operation::Truncate } else { operation };
@@ -170,7 +172,8 @@ impl Catalogue {
         if operations.is_empty() {
             return None;
         }
-        Some(self.row_of(way, relation, &operations))
+        let (distance, row) = self.row_of(way, relation, &operations);
+        Some((distance, row, operations.contains(&Operation::Ddl)))
     }
 
     fn row_of(&self, way: &Way, relation: &Relation, operations: &[Operation]) -> (usize, Row) {

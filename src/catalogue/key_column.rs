@@ -3,6 +3,7 @@
 //! Owns which columns can tell rows apart by the text of a value. Must never accept a column with two texts for equal
 //! values, or one that stores another value than the given one.
 
+use super::subject::Keys;
 use crate::policy::guard_arguments;
 use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::sql::quote;
@@ -39,21 +40,11 @@ impl KeyColumn {
     }
 }
 
-/// The key columns of these tables, as far as they exist. Empty where no table has one. What a table's children and
-/// their unique indexes make of the column counts as well: a write to the table is one to them.
-pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a FencedTable)>) -> String {
-    let named = tables.into_iter().filter_map(|(resource, table)| {
-        let (QualifiedName { schema, name }, key) = (&table.name, table.key.as_ref()?);
-        let (schema, name, key) = (quote(schema), quote(name), quote(key));
-        Some(format!("({schema}::name, {name}::name, {key}::name, '\\x{}'::bytea)", trigger_arguments(resource, table)))
-    });
-    let named: Vec<String> = named.collect();
-    if named.is_empty() {
-        return String::new();
-    }
-    let shadows = shadows();
+/// The key columns, as far as they exist. What a table's children and their unique indexes make of the column counts as
+/// well: a write to the table is one to them.
+pub(super) fn query(Keys(keys): &Keys) -> String {
     format!(
-        "{shadows}; WITH RECURSIVE named(schema, name, key, arguments) AS (VALUES {}), \
+        "WITH RECURSIVE named(schema, name, key, arguments) AS (SELECT * FROM unnest({})), \
          family(root, oid) AS ( \
            SELECT c.oid, c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
              JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
@@ -87,13 +78,13 @@ pub(super) fn query<'a>(tables: impl IntoIterator<Item = (&'a Resource, &'a Fenc
          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = named.key AND a.attnum > 0 AND NOT a.attisdropped \
          JOIN pg_type t ON t.oid = a.atttypid \
          JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END",
-        named.join(", ")
+        keys.join(", ")
     )
 }
 
 /// The schemas that have an operator `=` which may be taken for that of a key's type, or a type of such a name. Where one of them
 /// is in a session's search path, the text alone does not tell its keys. Of domains, operators of the type below may be taken.
-fn shadows() -> String {
+pub fn shadows() -> String {
     let names: Vec<String> = KEY_TYPES.iter().map(|name| quote(name)).collect();
     format!(
         "SELECT DISTINCT 'shadow' AS part, n.nspname AS schema FROM pg_namespace n JOIN ( \
@@ -125,10 +116,10 @@ const ROW_INSERT: u32 = 1 | 4;
 const ROW_BEFORE: u32 = 1 | 2;
 const INSERT_OR_UPDATE: u32 = 4 | 16;
 
-/// What the guard's trigger is told, as `pg_trigger.tgargs` has it, in hex.
-fn trigger_arguments(resource: &Resource, table: &FencedTable) -> String {
+/// The arguments of the guard's trigger, as `pg_trigger.tgargs` has them: a bytea.
+pub(super) fn guard_bytes(resource: &Resource, table: &FencedTable) -> String {
     let bytes = guard_arguments(resource, table).into_iter().flat_map(|argument| argument.bytes().chain([0]));
-    bytes.map(|byte| format!("{byte:02x}")).collect()
+    format!("\\x{}", bytes.map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 /// The answer to [`query`], by table.

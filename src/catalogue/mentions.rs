@@ -4,6 +4,7 @@
 //! Owns these questions. A function that is told without need costs a look; one that is not told writes unfenced.
 
 use super::calls;
+use super::subject::Functions;
 use crate::policy::{FencedFunction, PolicySet};
 use crate::sql::named;
 
@@ -14,7 +15,7 @@ pub fn database_and_functions(policies: &PolicySet) -> String {
         "SELECT current_database() AS database; \
          WITH {} SELECT DISTINCT n.nspname AS schema, p.proname AS name FROM fenced_function f \
          JOIN pg_proc p ON p.oid = f.oid JOIN pg_namespace n ON n.oid = p.pronamespace ORDER BY 1, 2",
-        calls::fenced_functions(&functions)
+        calls::fenced_functions(&Functions::of(&functions))
     )
 }
 

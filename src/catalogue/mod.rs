@@ -9,20 +9,27 @@ mod dependencies;
 mod explain;
 mod graph;
 mod key_column;
+mod lost;
 mod mentions;
+mod names;
 mod sql;
+mod subject;
 
 pub use dependencies::{Dependencies, question as question_of_dependencies};
 pub use explain::{Covered, Explanation, Unnamed, explanation};
 pub use key_column::KeyColumn;
+pub use lost::{DatabaseNames, LostFence, fences_at_risk, lost_fences, with_tables};
 pub use mentions::{database_and_functions, functions_that_mention};
+pub use names::{NamesFound, PolicyNames, missing_text};
 pub use sql::Views;
+pub use sql::most_rows;
+pub(crate) use sql::{FENCED_KINDS, settings};
+pub use subject::{Keys, Subject, with_parameters};
 
-use crate::policy::{FencedFunction, FencedTable, QualifiedName, Resource};
+use crate::policy::{FencedTable, QualifiedName, Resource};
 use crate::sql::{StatementResult, column};
 use crate::statement::{FunctionName, Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
-use sql::Subject;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio_postgres::SimpleQueryRow;
@@ -232,7 +239,7 @@ impl Catalogue {
         })
     }
 
-    /// Of what the [`question`] was answered, whose rows are so many at most.
+    /// Of what the [`question`] was answered, whose rows are so many at most ([`most_rows`]).
     /// An error where there are more, or something unknown.
     pub fn read(answers: &[StatementResult], most_rows: usize) -> Result<Self, String> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
@@ -318,13 +325,14 @@ fn too_many(rows: &[&SimpleQueryRow], most: usize) -> String {
     format!("more than {most} dependencies lead to the fenced tables{whose}")
 }
 
-/// All that is asked of the catalogue for one reading, and the most rows that may be answered.
-pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> (String, usize) {
-    let tables: Vec<&QualifiedName> = fences.tables().map(|(_, table)| &table.name).collect();
-    let functions: Vec<&FencedFunction> = fences.0.iter().flat_map(|resource| &resource.functions).collect();
-    let subject = Subject { tables: &tables, functions: &functions, temporary };
-    let keys = key_column::query(fences.tables());
-    (format!("{}; {keys}", sql::question(subject, views)), subject.most_rows())
+/// All that is asked of the catalogue for one reading.
+pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String {
+    let subject = Subject::of(fences);
+    let mut asked = vec![settings(temporary), sql::ways(&subject, temporary, views)];
+    if let Some(keys) = &subject.keys {
+        asked.extend([key_column::shadows(), key_column::query(keys)]);
+    }
+    asked.join("; ")
 }
 
 /// What the catalogue is read for.

@@ -4,8 +4,11 @@
 //! any role may create more.
 
 use super::calls;
-use crate::policy::{FencedFunction, QualifiedName};
-use crate::sql::{named, quote};
+use super::subject::Subject;
+use crate::sql::{named_as, quote};
+
+/// The kinds of relations that can be fenced, as in `pg_class.relkind`: tables, partitioned and foreign ones, and views.
+pub(crate) const FENCED_KINDS: &str = "('r', 'p', 'v', 'f')";
 
 /// More rows than this are not read: such a number of relations that reach a fenced table may be an attack.
 pub(super) const MOST_ROWS: usize = 200_000;
@@ -28,28 +31,31 @@ pub enum Views {
     AllWritable,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Subject<'a> {
-    pub(super) tables: &'a [&'a QualifiedName],
-    pub(super) functions: &'a [&'a FencedFunction],
-    /// The schema of the temporary relations that count; those of other sessions never do.
-    pub(super) temporary: Option<&'a str>,
+/// The most rows that a reading may be answered.
+pub fn most_rows(temporary: Option<&str>) -> usize {
+    if temporary.is_some() { MOST_ROWS_OF_SESSION } else { MOST_ROWS }
 }
 
-impl Subject<'_> {
-    pub(super) fn most_rows(&self) -> usize {
-        if self.temporary.is_some() { MOST_ROWS_OF_SESSION } else { MOST_ROWS }
-    }
-
-    /// Whether a relation of `pg_class` counts: it is no temporary one of another session.
-    fn counts(&self, class: &str) -> String {
-        match self.temporary {
-            Some(schema) => {
-                format!("({class}.relpersistence <> 't' OR {class}.relnamespace = to_regnamespace({}))", quote(schema))
-            }
-            None => format!("{class}.relpersistence <> 't'"),
+/// Whether a relation of `pg_class` counts: it is no temporary one of another session than the one with this schema.
+fn counts(class: &str, temporary: Option<&str>) -> String {
+    match temporary {
+        Some(schema) => {
+            format!("({class}.relpersistence <> 't' OR {class}.relnamespace = to_regnamespace({}))", quote(schema))
         }
+        None => format!("{class}.relpersistence <> 't'"),
     }
+}
+
+/// Sets what holds for the statements of a reading that stand behind it in the same Query.
+pub(crate) fn settings(temporary: Option<&str>) -> String {
+    let timeout = match temporary {
+        Some(_) => format!(", set_config('statement_timeout', '{TIMEOUT_OF_SESSION}', true)"),
+        None => String::new(),
+    };
+    format!(
+        "SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}', true), set_config('enable_seqscan', 'off', true), \
+           set_config('jit', 'off', true){timeout}"
+    )
 }
 
 /// Everything by which a write may reach one of these tables or call one of these functions, as rows of a `part` each:
@@ -69,24 +75,21 @@ impl Subject<'_> {
 /// `reach` follows the edges backwards. A relation is in it as a whole, or by a part of its rows (`by_part`), which
 /// is all that a write to one of its children can do: that does not reach the other children. From a temporary relation
 /// that does not count it goes no further: so each of these adds no more than one step.
-pub(super) fn question(subject: Subject, views: Views) -> String {
+///
+/// `temporary` is the schema of the temporary relations that count; those of other sessions never do.
+pub(super) fn ways(subject: &Subject, temporary: Option<&str>, views: Views) -> String {
     let events = match views {
         Views::Asked => "pg_relation_is_updatable(v.oid, true)",
         Views::AllWritable => "28",
     };
-    let timeout = match subject.temporary {
-        Some(_) => format!(", set_config('statement_timeout', '{TIMEOUT_OF_SESSION}', true)"),
-        None => String::new(),
-    };
+    let functions = subject.functions.as_ref();
     // What is stored in a materialized view matters only where refreshing it calls something.
-    let stored = if subject.functions.is_empty() { "'m'" } else { "''" };
+    let stored = if functions.is_none() { "'m'" } else { "''" };
     format!(
-        "SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}', true), set_config('enable_seqscan', 'off', true), \
-           set_config('jit', 'off', true){timeout}; \
-         WITH RECURSIVE {named}, {calls}, how(by_part) AS (VALUES (false), (true)), \
+        "WITH RECURSIVE {named}, {calls}, how(by_part) AS (VALUES (false), (true)), \
          fenced(oid) AS ( \
            SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name AND c.relkind IN ('r', 'p', 'v', 'f')), \
+             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name AND c.relkind IN {FENCED_KINDS}), \
          reach(oid, by_part) AS ( \
            SELECT start.oid, how.by_part FROM (SELECT oid FROM fenced UNION SELECT relation FROM calls) start, how \
            UNION SELECT next.oid, next.by_part FROM reach JOIN pg_class me ON me.oid = reach.oid AND {counts_me} \
@@ -129,12 +132,12 @@ pub(super) fn question(subject: Subject, views: Views) -> String {
          FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid \
          WHERE e.evtenabled <> 'D' AND p.pronamespace IS DISTINCT FROM to_regnamespace('fencegate')::oid \
          {called} LIMIT {limit}",
-        named = named(subject.tables.iter().copied()),
-        calls = calls::tables(subject.functions),
-        called = calls::rows(subject.functions),
-        counts = subject.counts("c"),
-        counts_me = subject.counts("me"),
-        counts_v = subject.counts("v"),
-        limit = subject.most_rows() + 1,
+        named = named_as("named", &subject.tables),
+        calls = calls::tables(functions),
+        called = calls::rows(functions),
+        counts = counts("c", temporary),
+        counts_me = counts("me", temporary),
+        counts_v = counts("v", temporary),
+        limit = most_rows(temporary) + 1,
     )
 }

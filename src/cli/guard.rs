@@ -2,7 +2,7 @@
 
 use super::output::{complain, counted, load_policies, print, print_done, script, table};
 use super::{Ended, failed, runtime};
-use crate::guard::{self, GuardStatus, Installed};
+use crate::guard::{self, GuardState, GuardStatus, Installed, StatusLine};
 use crate::policy::PolicySet;
 use crate::tls::ControlConfig;
 use clap::Subcommand;
@@ -17,7 +17,13 @@ pub(super) struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Make the guard in a database what the policies say
-    Install(Guarded),
+    Install {
+        #[command(flatten)]
+        guarded: Guarded,
+        /// Also if the proxies have other policies in force, or a name is probably misspelled
+        #[arg(long)]
+        force: bool,
+    },
     /// Say what of the guard is missing, changed or disabled; exit code 1 if anything is
     Status(Guarded),
     /// Take the guard away
@@ -46,9 +52,9 @@ struct Guarded {
 pub(super) fn run(arguments: Arguments) -> Ended {
     let runtime = runtime()?;
     match arguments.command {
-        Command::Install(guarded) => {
+        Command::Install { guarded, force } => {
             let (config, policies) = guarded.read()?;
-            Ok(print_installed(&runtime.block_on(guard::install(&config, &policies)).map_err(failed)?))
+            Ok(print_installed(&runtime.block_on(guard::install(&config, &policies, force)).map_err(failed)?))
         }
         Command::Status(guarded) => {
             let (config, policies) = guarded.read()?;
@@ -78,13 +84,17 @@ impl ControlDatabase {
 
 fn print_installed(installed: &Installed) -> ExitCode {
     warn(&installed.warnings);
-    let Installed { wanted, there, tables, changes, to_run, .. } = installed;
+    let Installed { wanted, there, tables, changes, released, to_run, .. } = installed;
     let is_done = to_run.is_empty();
     let done = if *changes == 0 && is_done { "up to date".to_owned() } else { counted(*changes, "change") };
     let triggers = counted(*wanted, "trigger");
     let triggers = if there == wanted { triggers } else { format!("{there} of {triggers}") };
     let scripts: Vec<String> = to_run.iter().map(|rest| script(&rest.by, &rest.statements)).collect();
-    print_done(&format!("guard: {triggers} on {}, {done}", counted(*tables, "table")), &scripts);
+    let released: String = released
+        .iter()
+        .map(|table| format!("\nremoved the guard from {table}: the policies no longer fence it"))
+        .collect();
+    print_done(&format!("guard: {triggers} on {}, {done}{released}", counted(*tables, "table")), &scripts);
     if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -97,7 +107,16 @@ fn print_status(status: &GuardStatus) -> ExitCode {
     if status.lines.iter().all(|line| line.state.is_well()) {
         return ExitCode::SUCCESS;
     }
-    complain("fencegate: run `fencegate guard install` with these policies; what your role may not do, it prints");
+    let is_rejected = |line: &StatusLine| line.state == GuardState::Rejected;
+    if status.lines.iter().any(is_rejected) {
+        complain(
+            "fencegate: to let a subscription write guarded tables, name its owner under exempt_roles in the policies \
+             and run `fencegate guard install`",
+        );
+    }
+    if status.lines.iter().any(|line| !line.state.is_well() && !is_rejected(line)) {
+        complain("fencegate: run `fencegate guard install` with these policies; what your role may not do, it prints");
+    }
     ExitCode::FAILURE
 }
 

@@ -11,7 +11,8 @@ pub(super) struct Arguments {
     /// The database, as the role that may create the schema: postgres://user@host/database
     #[arg(long, visible_alias = "database", env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
     control: String,
-    /// The proxy's control role, if it is another: it will own the schema
+    /// Role that will own the schema (the proxy's control role). Default: keep the current owner; a new schema belongs to the
+    /// connecting role
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
     /// A role that may lead by the leases in that database; see also --elections
@@ -35,7 +36,8 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 }
 
 fn print_report(report: &fence::InitReport, leases: &str) {
-    let done = match report.upgraded {
+    let done = match report.versions {
+        Some((before, now)) if before > now => format!("changed back from version {before} to {now}"),
         Some((before, now)) => format!("upgraded from version {before} to {now}"),
         None if report.created => "created".to_owned(),
         None => "up to date".to_owned(),

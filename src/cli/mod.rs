@@ -13,12 +13,15 @@ mod logging;
 mod output;
 mod policy;
 mod proxy;
+mod remove;
+mod text_line;
 mod timeline;
 mod variables;
 
 use crate::apart::{READER_COMMAND, read_for_another};
 use crate::config;
 use crate::leader::command::{GUARD_COMMAND, START_COMMAND};
+use crate::nearest::nearest;
 use crate::server::workers;
 use crate::tls::{Connector, ControlConfig};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -34,7 +37,7 @@ const EXIT_USAGE: u8 = 2;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// How to write the log, which goes to standard error; RUST_LOG says how much
+    /// Log format (standard error). Set RUST_LOG to change the level
     #[arg(long, global = true, env = "FENCEGATE_LOG_FORMAT", value_enum, default_value_t, value_name = "FORMAT")]
     log_format: logging::Format,
     #[command(subcommand)]
@@ -47,6 +50,8 @@ enum Command {
     Proxy(Box<proxy::Arguments>),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(init::Arguments),
+    /// Remove everything that fencegate created in a database
+    Remove(remove::Arguments),
     /// Guard the fenced tables inside their database as well: a second layer of triggers
     Guard(guard::Arguments),
     /// Campaign in an election, and run a command while leadership lasts
@@ -114,7 +119,7 @@ fn database(flag: &str, url: &str) -> Result<ControlConfig, ExitCode> {
 }
 
 /// What is wrong, without the usage that follows it.
-fn in_one_line(error: &clap::Error) -> String {
+fn in_one_line(error: &clap::Error, arguments: &[OsString]) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing; see --help".to_owned();
     }
@@ -122,47 +127,81 @@ fn in_one_line(error: &clap::Error) -> String {
     let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
     let what = what.join(" ");
     let what = what.trim_start_matches("error: ");
-    match similar(error) {
-        Some(similar) => format!("{what}: did you mean `{similar}`? See --help"),
+    let mut program = Arguments::command();
+    // Copies the global flags to the subcommands.
+    program.build();
+    let command = subcommand(&program, arguments);
+    match meant(error, command) {
+        Some(meant) => format!("{what}: did you mean `{meant}`? See --help"),
+        None if lacks_separator(error, command, arguments) => {
+            format!("{what}: the command to run follows `--`; see --help")
+        }
         None => format!("{what}; see --help"),
     }
 }
 
-/// The name of a subcommand, a flag or a value that is much like what was given.
-fn similar(error: &clap::Error) -> Option<&str> {
-    let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
-    kinds.into_iter().find_map(|kind| match error.get(kind)? {
-        ContextValue::String(similar) => Some(similar.as_str()),
-        ContextValue::Strings(similar) => similar.first().map(String::as_str),
+/// The subcommand that the arguments name, as far as they name one.
+fn subcommand<'a>(program: &'a clap::Command, arguments: &[OsString]) -> &'a clap::Command {
+    let names = arguments.iter().take_while(|argument| *argument != "--");
+    names.fold(program, |command, name| command.find_subcommand(name).unwrap_or(command))
+}
+
+/// The subcommand, flag or value that is nearest to the unknown one.
+fn meant(error: &clap::Error, command: &clap::Command) -> Option<String> {
+    let given = |kind| match error.get(kind)? {
+        ContextValue::String(given) => Some(given.as_str()),
         _ => None,
-    })
+    };
+    let (given, known) = match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
+            (given(ContextKind::InvalidSubcommand)?, shown.map(|it| it.get_name().to_owned()).collect())
+        }
+        ErrorKind::UnknownArgument => {
+            let flags = command.get_arguments().filter_map(clap::Arg::get_long).map(|name| format!("--{name}"));
+            (given(ContextKind::InvalidArg)?, flags.collect())
+        }
+        ErrorKind::InvalidValue => match error.get(ContextKind::ValidValue)? {
+            ContextValue::Strings(values) => (given(ContextKind::InvalidValue)?, values.clone()),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    nearest(given, known.iter().map(String::as_str)).map(str::to_owned)
+}
+
+/// The command line of a program has to follow `--`, and there is none.
+fn lacks_separator(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> bool {
+    let is_about_program = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(given))) => !given.starts_with('-'),
+        (ErrorKind::MissingRequiredArgument, _) => true,
+        _ => false,
+    };
+    let takes_program = command.get_arguments().any(clap::Arg::is_last_set);
+    is_about_program && takes_program && !arguments.iter().any(|argument| argument == "--")
 }
 
 /// Runs the program with its arguments, the first of which is its own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let given: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = match Arguments::try_parse_from(&given) {
         Ok(arguments) => arguments,
         Err(error) => {
             if error.use_stderr() {
-                return unusable(in_one_line(&error));
+                return unusable(in_one_line(&error, &given));
             }
             // Help and version. The reader may not read to the end.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
     };
-    // The command shares standard error: a leader must not block when it is full.
-    let leads = matches!(arguments.command, Command::Lead(_));
-    let delivery = if leads { logging::Delivery::GoesOn } else { logging::Delivery::Waits };
-    let log = logging::start(arguments.log_format, delivery);
-    // The two that `lead` starts have its environment, and it has been told.
-    if !matches!(arguments.command, Command::LeadGuard(_) | Command::LeadStart(_) | Command::ReadTexts) {
+    // Processes that the program starts for itself: they have its environment, and log nothing.
+    let is_internal = matches!(arguments.command, Command::LeadGuard(_) | Command::LeadStart(_) | Command::ReadTexts);
+    let _log = (!is_internal).then(|| logging::start(arguments.log_format));
+    if !is_internal {
         variables::warn_of_ignored(&Arguments::command());
     }
     let (Ok(code) | Err(code)) = run_command(arguments.command);
-    if let Some(log) = log {
-        log.finish();
-    }
     code
 }
 
@@ -170,6 +209,7 @@ fn run_command(command: Command) -> Ended {
     match command {
         Command::Proxy(arguments) => proxy::run(*arguments),
         Command::Init(arguments) => init::run(arguments),
+        Command::Remove(arguments) => remove::run(&arguments),
         Command::Guard(arguments) => guard::run(arguments),
         Command::Lead(arguments) => lead::run(*arguments),
         Command::Leases(arguments) => leases::run(arguments),

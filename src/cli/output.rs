@@ -2,7 +2,7 @@
 //!
 //! Must never fail because the reader of the output has gone: the exit code tells the result all the same.
 
-use super::EXIT_USAGE;
+use super::{EXIT_USAGE, logging};
 use crate::policy::{self, PolicySet};
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,8 +13,9 @@ pub(super) fn print(text: &str) {
     let _ = io::stdout().write_all(text.as_bytes());
 }
 
-/// A line to standard error.
+/// A line to standard error, after those of the log.
 pub(super) fn complain(line: &str) {
+    logging::flush();
     let _ = writeln!(io::stderr(), "{line}");
 }
 

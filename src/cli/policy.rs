@@ -2,7 +2,7 @@
 
 use super::output::{complain, counted, load_policies, print, table};
 use super::{Ended, database, failed, runtime};
-use crate::catalogue::{Covered, Explanation, Unnamed};
+use crate::catalogue::{Covered, DatabaseNames, Explanation, Unnamed, missing_text, with_tables};
 use crate::fence;
 use crate::policy::{Opaque, PolicySet, Resource};
 use clap::Subcommand;
@@ -21,7 +21,8 @@ enum Command {
         /// The directory
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// Also warn of the functions of this database that may write a fenced table and that the policies do not name
+        /// Also look for the tables in this database: exit code 1 if a resource has none; and warn of functions that may write a
+        /// fenced table and that the policies do not name
         #[arg(long, visible_alias = "control", value_name = "URL")]
         database: Option<String>,
     },
@@ -44,17 +45,70 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 }
 
 fn check(set: &PolicySet, url: Option<&str>) -> Ended {
-    for warning in [warning(set), opaque_warning(set)].into_iter().flatten() {
+    let databases = databases_warning(set).filter(|_| url.is_none());
+    for warning in [warning(set), opaque_warning(set), databases].into_iter().flatten() {
         complain(&format!("warning: {warning}"));
     }
-    if let Some(url) = url {
-        let explanation = explained(set, url)?;
-        let unresolved = explanation.covered.iter().filter(|it| it.kind.is_none());
-        unresolved.for_each(|it| complain(&format!("warning: {} is unresolved: {}", it.relation, it.path)));
-        warn_of_functions(set, &explanation.unnamed);
-    }
+    let resolved = url.map_or(Ok(true), |url| resolve(set, url))?;
     print(&summary(set));
-    Ok(ExitCode::SUCCESS)
+    Ok(if resolved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Warns of what the policies name and the database does not have. False: a resource that should has no table there.
+fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
+    let Explanation { database, covered, unnamed } = explained(set, url)?;
+    let config = super::database("--database", url)?;
+    let (control, here) = (|name: &str| config.with_database(name), BTreeSet::from([database.clone()]));
+    let reading = async {
+        match set.databases {
+            Some(_) => Ok(fence::read_names_in(control, &[set], here.clone()).await),
+            None => fence::read_names(control, &[set], &database, &here).await,
+        }
+    };
+    let names = runtime()?.block_on(reading).map_err(failed)?;
+    let found = match names.get(&database) {
+        Some(DatabaseNames::Found(found)) => found,
+        Some(DatabaseNames::Unread(reason)) => return Err(failed(reason)),
+        Some(DatabaseNames::NoDatabase) | None => return Err(failed(format!("there is no database {database}"))),
+    };
+    let mut missing = BTreeSet::new();
+    let mut is_resolved = true;
+    for resource in &set.resources {
+        let mut expected = resource.tables.iter().filter(|table| table.is_expected_in(&database)).peekable();
+        is_resolved &= found.has_some_of(resource) || !resource.tables.is_empty() && expected.peek().is_none();
+        for table in expected.filter(|table| !found.has_table(&table.name)) {
+            let text = missing_text(&table.name.to_string(), &database, found.nearest(&table.name));
+            let placed = set.fault_at(&table.name, &text).map_or(text, |fault| fault.to_string());
+            complain(&format!("warning: {placed}"));
+            missing.insert(table.name.to_string());
+        }
+        for function in resource.functions.iter().filter(|it| !found.has_function(it)) {
+            complain(&format!("warning: {}", missing_text(&format!("function {function}"), &database, None)));
+            missing.insert(function.to_string());
+        }
+    }
+    // Keys that tell no rows apart.
+    let unresolved = covered.iter().filter(|it| it.kind.is_none() && !missing.contains(&it.relation));
+    unresolved.for_each(|it| complain(&format!("warning: {} is unresolved: {}", it.relation, it.path)));
+    let fenced = with_tables(set, &names);
+    if fenced.len() > 1 {
+        let text = "without `databases` the policies fence tables in";
+        complain(&format!("warning: {text} {}: name those that are meant", fenced.join(", ")));
+    }
+    warn_of_functions(set, &unnamed);
+    Ok(is_resolved)
+}
+
+/// Policies without `databases` fence tables of their names wherever they are.
+fn databases_warning(set: &PolicySet) -> Option<String> {
+    let has_tables = set.resources.iter().any(|resource| !resource.tables.is_empty());
+    let opaque = if set.opaque == Opaque::Reject { ", and DO and CALL are LF004 there" } else { "" };
+    (set.databases.is_none() && has_tables).then(|| {
+        format!(
+            "without `databases` the tables are fenced in every database that has them{opaque}: name those that are meant, \
+             as databases: [app]; --database URL lists them"
+        )
+    })
 }
 
 /// Exit code 1 also where something that the policies name does not exist, or they are not for that database.

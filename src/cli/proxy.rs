@@ -8,7 +8,7 @@ use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::server::{
     self,
-    check::{Finding, check},
+    check::{Finding, Outcome, check},
     workers::Workers,
 };
 use crate::state::encryption::TlsMaterial;
@@ -25,6 +25,9 @@ pub(super) struct Arguments {
     /// Only check the settings, policies and certificates, and ask the server, the control connections and etcd
     #[arg(long)]
     check: bool,
+    /// With --check: a table or function of the policies that does not exist is only a warning
+    #[arg(long, requires = "check")]
+    allow_unresolved: bool,
 }
 
 pub(super) fn run(arguments: Arguments) -> Ended {
@@ -39,7 +42,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     if arguments.check {
         let summary = summary(&policies);
         let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
-        return Ok(print_findings(&summary, &runtime.block_on(check(start))));
+        return Ok(print_findings(&summary, &runtime.block_on(check(start, arguments.allow_unresolved))));
     }
     // This binary again, also where its file has been replaced since it was started.
     apart::set_program("/proc/self/exe".into());
@@ -56,13 +59,15 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 
 /// A line for each; what follows the name says what to do.
 fn print_findings(policies: &str, findings: &[Finding]) -> ExitCode {
-    let line = |finding: &Finding| match &finding.result {
-        Ok(said) => format!("ok      {}: {said}\n", finding.what),
-        Err(error) => format!("failed  {}: {error}\n", finding.what),
+    let line = |finding: &Finding| match &finding.outcome {
+        Outcome::Good(said) => format!("ok      {}: {said}\n", finding.what),
+        Outcome::Warning(advice) => format!("warning {}: {advice}\n", finding.what),
+        Outcome::Failed(error) => format!("failed  {}: {error}\n", finding.what),
     };
     let lines: String = findings.iter().map(line).collect();
     print(&format!("ok      settings and certificates\nok      {policies}{lines}"));
-    if findings.iter().all(|finding| finding.result.is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let has_failed = findings.iter().any(|finding| matches!(finding.outcome, Outcome::Failed(_)));
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// No core file, which would hold the passwords of control connections. The limit alone does not stop a program that the

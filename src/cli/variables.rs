@@ -2,13 +2,10 @@
 //!
 //! Must never print a value: there may be a password in it.
 
+use crate::nearest::nearest;
 use std::collections::BTreeSet;
-use strsim::levenshtein;
 
 const PREFIX: &str = "FENCEGATE_";
-
-/// Names with more slips than these are taken for something else.
-const MOST_SLIPS: usize = 3;
 
 /// Warns of each variable that nothing reads, with the nearest one that is read: a slip in the name of a setting would
 /// otherwise leave it at its default without a word.
@@ -17,7 +14,7 @@ pub(super) fn warn_of_ignored(program: &clap::Command) {
     let given: BTreeSet<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
     let known = known(program);
     for variable in given.iter().filter(|name| !known.contains(*name) && !is_of_kubernetes(name, &given)) {
-        let nearest = nearest(variable, &known);
+        let nearest = nearest_variable(variable, &known);
         tracing::warn!(variable, nearest, "variable_ignored");
     }
 }
@@ -38,10 +35,10 @@ fn is_of_kubernetes(name: &str, given: &BTreeSet<String>) -> bool {
     })
 }
 
-fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
-    let is_as_long = |known: &&String| known.len().abs_diff(name.chars().count()) <= MOST_SLIPS;
-    let nearest = known.iter().filter(is_as_long).map(|known| (levenshtein(name, known), known)).min()?;
-    (nearest.0 <= MOST_SLIPS).then_some(nearest.1)
+/// What all of them begin with makes none of them nearer.
+fn nearest_variable(name: &str, known: &BTreeSet<String>) -> Option<String> {
+    let names = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
+    nearest(name.strip_prefix(PREFIX)?, names).map(|nearest| format!("{PREFIX}{nearest}"))
 }
 
 #[cfg(test)]
@@ -51,7 +48,7 @@ mod tests {
     #[test]
     fn the_nearest_name_is_found() {
         let known = BTreeSet::from(["FENCEGATE_TLS", "FENCEGATE_TTL"].map(str::to_owned));
-        assert_eq!(nearest("FENCEGATE_TLSS", &known), Some("FENCEGATE_TLS"));
-        assert_eq!(nearest("FENCEGATE_SOMETHING", &known), None);
+        assert_eq!(nearest_variable("FENCEGATE_TLSS", &known).as_deref(), Some("FENCEGATE_TLS"));
+        assert_eq!(nearest_variable("FENCEGATE_SOMETHING", &known), None);
     }
 }

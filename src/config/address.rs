@@ -1,5 +1,6 @@
 //! Addresses to listen on and to connect to.
 
+use super::Origin;
 use crate::policy::percent_decoded;
 use std::{
     fmt,
@@ -40,6 +41,17 @@ impl Address {
         match self {
             Address::Tcp { .. } => None,
             Address::Unix { directory, port } => Some(directory.join(format!(".s.PGSQL.{port}"))),
+        }
+    }
+
+    /// Other machines may reach it: neither a Unix socket nor loopback.
+    pub fn is_on_network(&self) -> bool {
+        match self {
+            Address::Tcp { host, .. } => match host.parse() {
+                Ok(address) => !Origin::Address(address).is_loopback(),
+                Err(_) => host != "localhost",
+            },
+            Address::Unix { .. } => false,
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Must never print a password.
 
+use super::tls;
 use super::tls::{ServerTls, SslMode};
-use super::{Passwords, tls};
 use crate::policy::percent_decoded;
 use std::path::PathBuf;
 use tokio_postgres::Config;
@@ -17,18 +17,12 @@ struct TlsParameters {
     key: Option<PathBuf>,
 }
 
-/// Reads a connection string, with the password from the environment where it has none.
+/// Reads a connection string.
 ///
 /// # Errors
 /// What to change, in words that do not repeat a password.
 pub fn connection(text: &str) -> Result<(Config, ServerTls), String> {
-    let (mut config, tls) = read(text, &ServerTls::default())?;
-    if config.get_password().is_none_or(<[u8]>::is_empty)
-        && let Some(password) = Passwords::from_environment().find(&config)
-    {
-        config.password(password);
-    }
-    Ok((config, tls))
+    read(text, &ServerTls::default())
 }
 
 /// Reads a connection string. What it does not say of TLS is as in `default`.

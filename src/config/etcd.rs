@@ -4,7 +4,7 @@
 
 use super::ConfigError;
 use super::given::{GivenBy, Texts};
-use crate::etcd::EtcdSettings;
+use crate::etcd::{EtcdPassword, EtcdSettings};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -37,6 +37,9 @@ pub struct EtcdAccess {
     /// Its password; better in the environment, where other users do not see it
     #[arg(long, env = "FENCEGATE_ETCD_PASSWORD", value_name = "PASSWORD", hide_env_values = true)]
     pub etcd_password: Option<String>,
+    /// In place of the password: a file that has it, which is read for each login
+    #[arg(long, env = "FENCEGATE_ETCD_PASSWORD_FILE", value_name = "FILE")]
+    pub etcd_password_file: Option<PathBuf>,
 }
 
 impl EtcdArguments {
@@ -52,6 +55,7 @@ impl EtcdArguments {
             ("FENCEGATE_ETCD_KEY", file(&access.etcd_key)),
             ("FENCEGATE_ETCD_USER", access.etcd_user.clone().map(Into::into)),
             ("FENCEGATE_ETCD_PASSWORD", access.etcd_password.clone().map(Into::into)),
+            ("FENCEGATE_ETCD_PASSWORD_FILE", file(&access.etcd_password_file)),
         ]
     }
 
@@ -61,7 +65,13 @@ impl EtcdArguments {
     /// The flag, without its dashes, and what to change.
     pub fn settings(self) -> Result<Option<EtcdSettings>, (&'static str, String)> {
         let EtcdArguments { etcd, access } = self;
-        let credentials = match (access.etcd_user, access.etcd_password) {
+        let password = match (access.etcd_password, access.etcd_password_file) {
+            (None, None) => None,
+            (Some(password), None) => Some(EtcdPassword::Given(password)),
+            (None, Some(file)) => Some(EtcdPassword::File(file)),
+            (Some(_), Some(_)) => return Err(("etcd-password-file", "is given beside the password".into())),
+        };
+        let credentials = match (access.etcd_user, password) {
             (None, None) => None,
             (Some(user), Some(password)) => Some((user, password)),
             (Some(_), None) => return Err(("etcd-password", "is missing beside the user".into())),
@@ -96,6 +106,7 @@ pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
         etcd_key: text("etcd_key").map(Into::into),
         etcd_user: text("etcd_user"),
         etcd_password: text("etcd_password"),
+        etcd_password_file: text("etcd_password_file").map(Into::into),
     };
     let etcd = texts.several("etcd").iter().map(|given| given.text.clone()).collect();
     let arguments = EtcdArguments { etcd, access };
@@ -106,7 +117,8 @@ pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
     })
 }
 
-const KEYS: [&str; 6] = ["etcd", "etcd_ca", "etcd_cert", "etcd_key", "etcd_user", "etcd_password"];
+const KEYS: [&str; 7] =
+    ["etcd", "etcd_ca", "etcd_cert", "etcd_key", "etcd_user", "etcd_password", "etcd_password_file"];
 
 #[cfg(test)]
 mod tests {
@@ -130,6 +142,10 @@ mod tests {
         let with = |access, urls| EtcdArguments { access, ..arguments(urls) };
         let half = with(EtcdAccess { etcd_user: Some("u".into()), ..EtcdAccess::default() }, &["http://a:1"]);
         assert_eq!(half.settings().unwrap_err().0, "etcd-password");
+        let (etcd_password, etcd_password_file) = (Some("p".into()), Some("f".into()));
+        let both =
+            EtcdAccess { etcd_user: Some("u".into()), etcd_password, etcd_password_file, ..EtcdAccess::default() };
+        assert_eq!(with(both, &["http://a:1"]).settings().unwrap_err().0, "etcd-password-file");
         let ca = EtcdAccess { etcd_ca: Some("ca".into()), ..EtcdAccess::default() };
         let plain = with(ca.clone(), &["http://a:1"]);
         assert!(plain.settings().unwrap_err().1.contains("https://"));

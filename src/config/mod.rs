@@ -18,7 +18,7 @@ pub use etcd::{EtcdAccess, EtcdArguments};
 pub use given::{SettingsArguments, Shown};
 pub use limits::{Limits, duration};
 pub use origin::{AllowedOrigin, Origin};
-pub use passfile::Passwords;
+pub use passfile::password;
 pub use table::{Fallback, Form, Reload, SETTINGS, Setting};
 pub(crate) use tls::is_system;
 pub use tls::{ClientCertificates, ClientTls, Encryption, ServerTls, SslMode, TlsVersion};
@@ -32,6 +32,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use table::variable;
 use thiserror::Error;
+use tokio_postgres::config::Host;
 
 /// The name of a database that the proxy keeps for its console.
 pub const CONSOLE: &str = "fencegate";
@@ -67,8 +68,6 @@ pub struct Settings {
     pub workers: NonZeroUsize,
     /// The level of the lines about each session's start and end; None: there are none.
     pub log_sessions: Option<tracing::Level>,
-    /// Where the password of `control` comes from if it has none itself.
-    pub passwords: Passwords,
     /// All of them as they may be shown, in the order of [`SETTINGS`].
     pub shown: Vec<Shown>,
 }
@@ -124,7 +123,7 @@ pub enum ConfigError {
 }
 
 impl Settings {
-    /// Joins the arguments with the file that they name, the defaults, and the sources of passwords in the environment.
+    /// Joins the arguments with the file that they name and the defaults.
     ///
     /// # Errors
     /// The first setting that is missing or cannot be used.
@@ -133,7 +132,7 @@ impl Settings {
             Some(path) => Texts::read(path)?,
             None => Texts::default(),
         };
-        Self::read(Texts::join(arguments, file), Passwords::from_environment())
+        Self::read(Texts::join(arguments, file))
     }
 
     /// These settings with what a reload may take over from others, and in what those differ.
@@ -161,12 +160,37 @@ impl Settings {
     pub fn control_for(&self, database: &str) -> tokio_postgres::Config {
         let mut config = self.control.clone();
         config.dbname(database);
-        if config.get_password().is_none_or(<[u8]>::is_empty)
-            && let Some(password) = self.passwords.find(&config)
-        {
-            config.password(password);
-        }
         config
+    }
+
+    /// The command that prepares a database for the control role, ready for a shell.
+    pub fn init_command(&self, database: &str) -> String {
+        let encoded = |text: &str| {
+            let byte = |byte: u8| match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' | b'[' | b']' => {
+                    char::from(byte).to_string()
+                }
+                _ => format!("%{byte:02X}"),
+            };
+            text.bytes().map(byte).collect::<String>()
+        };
+        let host = match self.control.get_hosts().first() {
+            Some(Host::Tcp(name)) if name.contains(':') => format!("[{name}]"),
+            Some(Host::Tcp(name)) => name.clone(),
+            Some(Host::Unix(directory)) => directory.display().to_string(),
+            None => "localhost".to_owned(),
+        };
+        let port = self.control.get_ports().first().map(|port| format!(":{port}")).unwrap_or_default();
+        let role = self.control.get_user().unwrap_or_default();
+        let role = match role.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte)) {
+            true => role.to_owned(),
+            false => format!("'{}'", role.replace('\'', "'\\''")),
+        };
+        format!(
+            "fencegate init --control postgres://postgres@{}{port}/{} --role {role}",
+            encoded(&host),
+            encoded(database)
+        )
     }
 
     /// The policies can be kept with these settings.
@@ -184,7 +208,7 @@ impl Settings {
         }
     }
 
-    fn read(mut texts: Texts, passwords: Passwords) -> Result<Self, ConfigError> {
+    fn read(mut texts: Texts) -> Result<Self, ConfigError> {
         texts.are_complete()?;
         let policies = texts.require("policies", |text| Ok(PathBuf::from(text)))?;
         let upstream_tls = tls::server(&texts)?;
@@ -211,7 +235,6 @@ impl Settings {
             limits: limits::read(&texts)?,
             workers: texts.require("workers", limits::workers)?,
             log_sessions: texts.require("log_sessions", level)?,
-            passwords,
             shown: texts.shown(),
         })
     }

@@ -60,14 +60,20 @@ fn begins_alike(one: u128, other: u128, width: u8, bits: u8) -> bool {
     (one ^ other).checked_shr((width - bits).into()).unwrap_or(0) == 0
 }
 
-/// Reads `ADDRESS/BITS` or `unix`.
+/// Reads `ADDRESS`, `ADDRESS/BITS` or `unix`.
 pub(super) fn allowed(text: &str) -> Result<AllowedOrigin, String> {
     if text == "unix" {
         return Ok(AllowedOrigin::Unix);
     }
-    let fault = || format!("`{text}` is neither `unix` nor an address with its bits, such as 10.0.0.0/8 or ::1/128");
-    let (address, bits) = text.split_once('/').ok_or_else(fault)?;
-    let (address, bits): (IpAddr, u8) = (address.parse().map_err(|_| fault())?, bits.parse().map_err(|_| fault())?);
+    let fault =
+        || format!("`{text}` is neither `unix` nor an address or network, such as 127.0.0.1, 10.0.0.0/8 or ::1");
+    let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+    let address: IpAddr = address.parse().map_err(|_| fault())?;
+    let bits: u8 = match bits {
+        Some(bits) => bits.parse().map_err(|_| fault())?,
+        None if address.is_ipv4() => 32,
+        None => 128,
+    };
     match (address, address.to_canonical()) {
         (IpAddr::V6(_), network @ IpAddr::V4(_)) if (MAPPED..=128).contains(&bits) => {
             Ok(AllowedOrigin::Network(network, bits - MAPPED))
@@ -94,6 +100,9 @@ mod tests {
             ("10.1.2.3/8", "10.9.9.9"),
             ("0.0.0.0/0", "192.0.2.1"),
             ("192.0.2.1/32", "::ffff:192.0.2.1"),
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("2001:db8::1", "2001:db8::1"),
             ("::ffff:10.0.0.0/104", "10.9.9.9"),
             ("fd00::/8", "fdff::1"),
             ("::/0", "2001:db8::1"),
@@ -103,6 +112,8 @@ mod tests {
         for (setting, address) in [
             ("10.1.0.0/16", "10.2.0.1"),
             ("192.0.2.1/32", "192.0.2.2"),
+            ("192.0.2.1", "192.0.2.2"),
+            ("2001:db8::1", "2001:db8::2"),
             // Not those of the other family.
             ("::/0", "10.0.0.1"),
             ("0.0.0.0/0", "::1"),
@@ -130,7 +141,9 @@ mod tests {
         for text in [
             "",
             "Unix",
-            "10.0.0.1",
+            "10.0.0",
+            "localhost",
+            "10.0.0.1/",
             "10.0.0.0/33",
             "::1/129",
             "host/8",

@@ -2,8 +2,10 @@
 //!
 //! Must never print a password, nor take one from a file that others can read.
 
+use parking_lot::Mutex;
 use std::{
-    env, fmt, fs,
+    env, fs,
+    io::{self, Read},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -13,83 +15,83 @@ use tracing::warn;
 /// The port that libpq asks the file for when a connection names none.
 const DEFAULT_PORT: u16 = 5432;
 
-/// Where the password of the control connection comes from if its URL has none.
-#[derive(Clone, Default)]
-pub struct Passwords {
-    /// PGPASSWORD.
-    any: Option<String>,
-    entries: Vec<PassfileEntry>,
-}
+/// The most bytes that are read of the file.
+const LARGEST_FILE: u64 = 1024 * 1024;
+
+/// What was last wrong with the file: it is read often, and told once.
+static TOLD: Mutex<Option<String>> = Mutex::new(None);
 
 /// One line of the file.
-#[derive(Clone)]
 struct PassfileEntry {
     /// Host, port, database and user; None: any.
     fields: [Option<String>; 4],
     password: String,
 }
 
-impl Passwords {
-    /// PGPASSWORD, and the file that PGPASSFILE names, or else `~/.pgpass`. A file that group or others have
-    /// rights to is left out with a warning, one that is not there without.
-    pub fn from_environment() -> Self {
-        let any = env::var("PGPASSWORD").ok().filter(|password| !password.is_empty());
-        let path = match env::var_os("PGPASSFILE").filter(|path| !path.is_empty()) {
-            Some(path) => Some(PathBuf::from(path)),
-            None => env::home_dir().map(|home| home.join(".pgpass")),
-        };
-        Self { any, entries: path.map(|path| read(&path)).unwrap_or_default() }
+/// The password for a new connection: PGPASSWORD, or what the file that PGPASSFILE names, or else `~/.pgpass`, says now. A file
+/// that group or others have rights to is left out with a warning, one that is not there without. Blocks.
+pub fn password(config: &Config) -> Option<String> {
+    if let Some(password) = env::var("PGPASSWORD").ok().filter(|password| !password.is_empty()) {
+        return Some(password);
     }
-
-    /// The password for a connection. Without a database it is to that of the user's name, as with libpq.
-    pub(super) fn find(&self, config: &Config) -> Option<&str> {
-        if let Some(password) = &self.any {
-            return Some(password);
+    let path = match env::var_os("PGPASSFILE").filter(|path| !path.is_empty()) {
+        Some(path) => PathBuf::from(path),
+        None => env::home_dir()?.join(".pgpass"),
+    };
+    let entries = read(&path);
+    let trouble = entries.as_ref().err().map(|why| format!("{}: {why}", path.display()));
+    let mut told = TOLD.lock();
+    if *told != trouble {
+        if let Err(why) = &entries {
+            warn!(file = %path.display(), reason = why, "password_file_not_used");
         }
-        let user = config.get_user()?;
-        let database = config.get_dbname().unwrap_or(user);
-        let addresses = config.get_hostaddrs().iter().map(|address| Host::Tcp(address.to_string()));
-        let hosts: Vec<_> = match config.get_hosts() {
-            [] => addresses.collect(),
-            hosts => hosts.to_vec(),
+        *told = trouble;
+    }
+    drop(told);
+    find(&entries.unwrap_or_default(), config).map(str::to_owned)
+}
+
+/// The password for a connection. Without a database it is to that of the user's name, as with libpq.
+fn find<'a>(entries: &'a [PassfileEntry], config: &Config) -> Option<&'a str> {
+    let user = config.get_user()?;
+    let database = config.get_dbname().unwrap_or(user);
+    let addresses = config.get_hostaddrs().iter().map(|address| Host::Tcp(address.to_string()));
+    let hosts: Vec<_> = match config.get_hosts() {
+        [] => addresses.collect(),
+        hosts => hosts.to_vec(),
+    };
+    hosts.iter().enumerate().find_map(|(position, host)| {
+        let ports = config.get_ports();
+        let port = ports.get(position).or(ports.first()).copied().unwrap_or(DEFAULT_PORT).to_string();
+        // As the file may name it.
+        let names = match host {
+            Host::Tcp(name) => vec![name.clone()],
+            Host::Unix(directory) => vec!["localhost".to_owned(), directory.to_string_lossy().into_owned()],
         };
-        hosts.iter().enumerate().find_map(|(position, host)| {
-            let ports = config.get_ports();
-            let port = ports.get(position).or(ports.first()).copied().unwrap_or(DEFAULT_PORT).to_string();
-            // As the file may name it.
-            let names = match host {
-                Host::Tcp(name) => vec![name.clone()],
-                Host::Unix(directory) => vec!["localhost".to_owned(), directory.to_string_lossy().into_owned()],
-            };
-            let matching = |entry: &&PassfileEntry| {
-                let is = |field: usize, value: &str| entry.fields[field].as_deref().is_none_or(|it| it == value);
-                names.iter().any(|name| is(0, name)) && is(1, &port) && is(2, database) && is(3, user)
-            };
-            self.entries.iter().find(matching).map(|entry| entry.password.as_str())
-        })
-    }
+        let matching = |entry: &&PassfileEntry| {
+            let is = |field: usize, value: &str| entry.fields[field].as_deref().is_none_or(|it| it == value);
+            names.iter().any(|name| is(0, name)) && is(1, &port) && is(2, database) && is(3, user)
+        };
+        entries.iter().find(matching).map(|entry| entry.password.as_str())
+    })
 }
 
-impl fmt::Debug for Passwords {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Passwords").finish_non_exhaustive()
-    }
-}
-
-fn read(path: &Path) -> Vec<PassfileEntry> {
-    let file = path.display();
+/// Nothing where there is no file. The error says why it is not used.
+fn read(path: &Path) -> Result<Vec<PassfileEntry>, String> {
+    let cannot_read = |error: io::Error| format!("it cannot be read: {error}");
     match fs::metadata(path) {
-        Err(_) => return Vec::new(),
-        Ok(it) if !it.is_file() => warn!(%file, "the password file is not used: it is not a regular file"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(cannot_read(error)),
+        Ok(it) if !it.is_file() => return Err("it is not a regular file".to_owned()),
         Ok(it) if it.permissions().mode() & 0o077 != 0 => {
-            warn!(%file, "the password file is not used: group or others have rights to it, chmod it to 0600");
+            return Err("group or others have rights to it: chmod it to 0600".to_owned());
         }
-        Ok(_) => match fs::read_to_string(path) {
-            Ok(text) => return parse(&text),
-            Err(error) => warn!(%file, %error, "the password file cannot be read"),
-        },
+        Ok(_) => {}
     }
-    Vec::new()
+    let mut text = String::new();
+    let file = fs::File::open(path).map_err(cannot_read)?;
+    file.take(LARGEST_FILE).read_to_string(&mut text).map_err(cannot_read)?;
+    Ok(parse(&text))
 }
 
 fn parse(text: &str) -> Vec<PassfileEntry> {
@@ -132,11 +134,10 @@ fn unescaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn find(file: &str, connection: &str, database: &str) -> Option<String> {
-        let passwords = Passwords { any: None, entries: parse(file) };
+    fn find_in(file: &str, connection: &str, database: &str) -> Option<String> {
         let mut config: Config = connection.parse().unwrap();
         config.dbname(database);
-        passwords.find(&config).map(str::to_owned)
+        find(&parse(file), &config).map(str::to_owned)
     }
 
     #[test]
@@ -157,21 +158,14 @@ mod tests {
             ("/run/pg:5432:x:u:p", socket, "x", Some("p")),
             ("localhost:5432:x:u:p", "host=db user=u", "x", None),
         ] {
-            assert_eq!(find(file, connection, database).as_deref(), password, "{file}, {connection}, {database}");
+            assert_eq!(find_in(file, connection, database).as_deref(), password, "{file}, {connection}, {database}");
         }
     }
 
     #[test]
     fn without_a_database_it_is_that_of_the_users_name() {
-        let passwords = Passwords { any: None, entries: parse("*:*:other:*:no\n*:*:gate:*:yes\n") };
-        assert_eq!(passwords.find(&"postgres://gate@h".parse().unwrap()), Some("yes"));
-    }
-
-    #[test]
-    fn pgpassword_comes_before_the_file() {
-        let passwords = Passwords { any: Some("env".to_owned()), entries: parse("*:*:*:*:file") };
-        let config = "postgres://u@h/x".parse().unwrap();
-        assert_eq!(passwords.find(&config), Some("env"));
+        let entries = parse("*:*:other:*:no\n*:*:gate:*:yes\n");
+        assert_eq!(find(&entries, &"postgres://gate@h".parse().unwrap()), Some("yes"));
     }
 
     #[test]
@@ -183,6 +177,8 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let private = read(&path);
         fs::remove_file(&path).unwrap();
-        assert_eq!((shared.len(), private.len()), (0, 1));
+        assert!(shared.is_err_and(|why| why.contains("chmod")));
+        assert_eq!(private.unwrap().len(), 1);
+        assert_eq!(read(&path).unwrap().len(), 0, "it is gone");
     }
 }

@@ -92,7 +92,7 @@ const fn setting(
 
 /// All settings.
 #[rustfmt::skip]
-pub static SETTINGS: [Setting; 31] = [
+pub static SETTINGS: [Setting; 32] = [
     setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Stays,
         "`host:port`, or `/directory:port` for a Unix socket (`:6432` unless given); repeatable",
         "Where clients connect"),
@@ -107,9 +107,9 @@ pub static SETTINGS: [Setting; 31] = [
         "a directory", "The directory of policies"),
     setting("admin_roles", "ROLE,…", List, Nothing("the role of the control connection"), Applies,
         "names of roles", "The roles that may use the console"),
-    setting("allow_unauthenticated", "ADDRESS/BITS|unix", List,
+    setting("allow_unauthenticated", "ADDRESS[/BITS]|unix", List,
         Nothing("nobody but clients on a loopback address, where the server is reached by TCP on loopback too"), Applies,
-        "`address/bits`, or `unix` for the proxy's own Unix sockets; repeatable",
+        "an address or `address/bits`, or `unix` for the proxy's own Unix sockets; repeatable",
         "Where clients come from whom the server may let in without asking for anything"),
     setting("http", "ADDRESS", Text, Nothing("not served"), Stays,
         "`host:port`", "Where metrics, health and the status page are served: /metrics, /healthz, /readyz, /"),
@@ -164,4 +164,7 @@ pub static SETTINGS: [Setting; 31] = [
         "a name", "The user of etcd, where it has users"),
     setting("etcd_password", "PASSWORD", Secret, Nothing("no credentials"), Stays,
         "a password; better in the environment, where other users do not see it", "Its password"),
+    setting("etcd_password_file", "FILE", Text, Nothing("none is read"), Stays,
+        "in place of `etcd_password`; read for each login, so that a changed password needs no restart",
+        "The file that has its password"),
 ];

@@ -1,6 +1,7 @@
 //! Where each setting comes from, and what a mistake in one is told.
 
 use super::*;
+use crate::etcd::EtcdPassword;
 use std::path::Path;
 
 /// The arguments of a command line, beside those that are required.
@@ -26,7 +27,7 @@ fn load(arguments: &SettingsArguments, file: &str) -> Result<Settings, String> {
         "" => Ok(Texts::default()),
         text => Texts::parse(Path::new("f.yaml"), text.as_bytes()),
     };
-    let read = |file| Settings::read(Texts::join(arguments, file), Passwords::default());
+    let read = |file| Settings::read(Texts::join(arguments, file));
     file.and_then(read).map_err(|error| error.to_string())
 }
 
@@ -55,7 +56,10 @@ fn an_argument_beats_the_file_and_the_file_the_default() {
 #[test]
 fn mistakes_in_the_file_have_a_place() {
     let error = |file: &str| error("", file);
-    assert!(error("listen: h:1\nhtpp: x\n").starts_with("f.yaml:2:1: unknown key `htpp` in the file"));
+    assert_eq!(error("listen: h:1\nhtpp: x\n"), "f.yaml:2:1: unknown key `htpp` in the file: did you mean `http`?");
+    assert!(
+        error("listen: h:1\nabc: x\n").starts_with("f.yaml:2:1: unknown key `abc` in the file; known are listen, ")
+    );
     assert!(error("listen: [h:1, h]\n").starts_with("f.yaml:1:15: `listen` `h` has no port"));
     assert!(error("policies: [a]\n").starts_with("f.yaml:1:11: `policies` must be text"));
     assert!(error("http: /run\n").starts_with("f.yaml:1:7: `http` `/run` has no port"));
@@ -87,14 +91,15 @@ fn etcd_is_told_apart_by_key() {
     let file = "etcd: [https://a:1, https://b:2]\netcd_ca: ca.pem\netcd_user: gate\netcd_password: filed\n";
     let etcd = load(&arguments(""), file).unwrap().etcd.unwrap();
     assert_eq!((etcd.members.len(), etcd.ca.as_deref()), (2, Some(Path::new("ca.pem"))));
-    assert_eq!(etcd.credentials, Some(("gate".into(), "filed".into())));
+    assert!(etcd.credentials == Some(("gate".into(), EtcdPassword::Given("filed".into()))));
     assert_eq!(load(&arguments(""), "etcd: http://a:1\n").unwrap().etcd.unwrap().members, ["http://a:1"]);
     let given = arguments("--etcd http://flag:1 --etcd-password flagged");
     let mixed = load(&given, "etcd: http://a:1\netcd_user: gate\n").unwrap().etcd.unwrap();
-    assert_eq!(
-        (mixed.members, mixed.credentials),
-        (vec!["http://flag:1".into()], Some(("gate".into(), "flagged".into())))
-    );
+    assert_eq!(mixed.members, ["http://flag:1"]);
+    assert!(mixed.credentials == Some(("gate".into(), EtcdPassword::Given("flagged".into()))));
+    let filed =
+        load(&arguments("--etcd-password-file f"), "etcd: http://a:1\netcd_user: gate\n").unwrap().etcd.unwrap();
+    assert!(filed.credentials == Some(("gate".into(), EtcdPassword::File("f".into()))));
 
     let error = |file: &str| error("", file);
     assert!(error("etcd: a:1\n").starts_with("f.yaml:1:7: `etcd` `a:1` is no member"));

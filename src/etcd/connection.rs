@@ -3,7 +3,7 @@
 //! Owns every limit on waiting. Must never wait for one member while another could answer: the
 //! client's own balancing goes on sending to a member that has fallen silent.
 
-use super::settings::EtcdSettings;
+use super::settings::{EtcdPassword, EtcdSettings};
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use std::fmt::Debug;
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -25,6 +25,13 @@ const PONG: Duration = Duration::from_secs(1);
 const CONNECT: Duration = Duration::from_secs(2);
 /// Before a member that has just failed is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// etcd's errors that have no code of their own, or not in all versions (3.4 has code 2, unknown, for the first).
+const OLD_REVISION: &str = "etcdserver: revision of auth store is old";
+const INVALID_TOKEN: &str = "etcdserver: invalid auth token";
+/// The request had no token: users were enabled after the login.
+const NO_USER: &str = "etcdserver: user name is empty";
+const NO_USERS_ENABLED: &str = "etcdserver: authentication is not enabled";
 
 /// Why etcd did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +51,7 @@ pub enum EtcdError {
         reason: String,
     },
     /// etcd answered, and refused.
-    #[error("etcd refused: {0}")]
+    #[error("etcd refused: {}", text(.0))]
     Refused(Error),
 }
 
@@ -83,7 +90,10 @@ pub struct Etcd {
 struct Member {
     url: String,
     options: ConnectOptions,
+    credentials: Option<(String, EtcdPassword)>,
     client: OnceCell<Client>,
+    /// How often we have logged in. Held meanwhile, so that all requests whose token is refused log in once.
+    logins: Mutex<u64>,
 }
 
 impl Debug for Member {
@@ -93,9 +103,42 @@ impl Debug for Member {
 }
 
 impl Member {
-    async fn client(&self) -> Result<Client, Error> {
+    /// Sends the request. Logs in anew, and sends it once more, where etcd takes our login for outdated.
+    async fn ask<T, F>(&self, request: impl Fn(Client) -> F) -> Result<T, EtcdError>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         let connect = || Client::connect([&self.url], Some(self.options.clone()));
-        self.client.get_or_try_init(connect).await.cloned()
+        let client = self.client.get_or_try_init(connect).await.map_err(EtcdError::Refused)?;
+        let mut login = *self.logins.lock().await;
+        if login == 0 {
+            login = self.log_in(client, login).await?;
+        }
+        match request(client.clone()).await {
+            Err(error) if is_outdated(&error) => {
+                self.log_in(client, login).await?;
+                request(client.clone()).await
+            }
+            answer => answer,
+        }
+        .map_err(EtcdError::Refused)
+    }
+
+    /// Logs in, unless that was done after the login `outdated`. Returns the number of the login.
+    async fn log_in(&self, client: &Client, outdated: u64) -> Result<u64, EtcdError> {
+        let mut logins = self.logins.lock().await;
+        if *logins == outdated {
+            if let Some((user, password)) = &self.credentials {
+                let password = password.read().map_err(|(path, error)| EtcdError::File(path, error))?;
+                // The token is that of all clones.
+                match client.clone().update_user(Some((user.clone(), password))).await {
+                    Err(error) if !has_message(&error, NO_USERS_ENABLED) => return Err(EtcdError::Refused(error)),
+                    _ => {}
+                }
+            }
+            *logins += 1;
+        }
+        Ok(*logins)
     }
 }
 
@@ -104,8 +147,15 @@ impl Etcd {
     pub fn new(settings: &EtcdSettings) -> Result<Arc<Self>, EtcdError> {
         settings.check().map_err(|message| EtcdError::Settings(Error::InvalidArgs(message)))?;
         let options = options(settings)?;
-        let member =
-            |url: &String| Arc::new(Member { url: url.clone(), options: options.clone(), client: OnceCell::new() });
+        let member = |url: &String| {
+            Arc::new(Member {
+                url: url.clone(),
+                options: options.clone(),
+                credentials: settings.credentials.clone(),
+                client: OnceCell::new(),
+                logins: Mutex::default(),
+            })
+        };
         Ok(Arc::new(Etcd { members: settings.members.iter().map(member).collect(), preferred: AtomicUsize::new(0) }))
     }
 
@@ -132,8 +182,7 @@ impl Etcd {
                 let pause = if started < count { Duration::ZERO } else { PAUSE };
                 attempts.spawn(async move {
                     sleep(pause).await;
-                    let answer = async { request(member.client().await?).await };
-                    (index, answer.await)
+                    (index, member.ask(request).await)
                 });
                 asked[index] = true;
                 started += 1;
@@ -150,10 +199,14 @@ impl Etcd {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Ok((_, Err(error))) if is_refusal(&error) => return Err(EtcdError::Refused(error)),
+                Ok((_, Err(error))) if is_final(&error) => return Err(error),
                 Ok((index, Err(error))) => {
                     asked[index] = false;
-                    reason = format!("{}: {}", self.members[index].url, text(&error));
+                    let why = match &error {
+                        EtcdError::Refused(error) => text(error),
+                        error => error.to_string(),
+                    };
+                    reason = format!("{}: {why}", self.members[index].url);
                 }
                 Err(error) => reason = error.to_string(),
             }
@@ -163,14 +216,8 @@ impl Etcd {
 }
 
 fn options(settings: &EtcdSettings) -> Result<ConnectOptions, EtcdError> {
-    let mut options = ConnectOptions::new()
-        .with_keep_alive(PING, PONG)
-        .with_connect_timeout(CONNECT)
-        .with_require_leader(true)
-        .with_auto_token_refresh(true);
-    if let Some((user, password)) = &settings.credentials {
-        options = options.with_user(user, password);
-    }
+    let mut options =
+        ConnectOptions::new().with_keep_alive(PING, PONG).with_connect_timeout(CONNECT).with_require_leader(true);
     if settings.members.iter().any(|url| url.starts_with("https://")) {
         let mut tls = TlsOptions::new();
         tls = match &settings.ca {
@@ -189,18 +236,34 @@ fn read(file: &Path) -> Result<Vec<u8>, EtcdError> {
     fs::read(file).map_err(|error| EtcdError::File(file.to_owned(), error))
 }
 
-/// Another member would say the same. (gRPC status codes: 1 cancelled, 2 unknown, 4 deadline exceeded, 8 resource
-/// exhausted, 10 aborted, 13 internal, 14 unavailable say nothing about the request; 12 unimplemented says that there is
-/// no etcd.)
-fn is_refusal(error: &Error) -> bool {
+/// Another member would say the same, and this one if it were asked again. (gRPC status codes: 1 cancelled, 2 unknown,
+/// 4 deadline exceeded, 8 resource exhausted, 10 aborted, 13 internal, 14 unavailable say nothing about the request;
+/// 12 unimplemented says that there is no etcd.)
+fn is_final(error: &EtcdError) -> bool {
     match error {
-        Error::GRpcStatus(status) => !matches!(status.code() as i32, 1 | 2 | 4 | 8 | 10 | 12 | 13 | 14),
-        Error::LeaseKeepAliveError(_) | Error::InvalidArgs(_) | Error::InvalidUri(_) => true,
-        _ => false,
+        // Users or roles have changed again since the login.
+        EtcdError::Refused(error) if has_message(error, OLD_REVISION) => false,
+        EtcdError::Refused(Error::GRpcStatus(status)) => {
+            !matches!(status.code() as i32, 1 | 2 | 4 | 8 | 10 | 12 | 13 | 14)
+        }
+        EtcdError::Refused(Error::LeaseKeepAliveError(_) | Error::InvalidArgs(_) | Error::InvalidUri(_)) => true,
+        EtcdError::Refused(_) => false,
+        EtcdError::File(..) | EtcdError::Settings(_) | EtcdError::Unreachable { .. } => true,
     }
 }
 
-/// What a status says, without the metadata that it prints.
+/// Our login is of before a change of users or roles, or has expired. (Status code 16: unauthenticated.) With a certificate
+/// in place of a password, the request itself may have come before the change.
+fn is_outdated(error: &Error) -> bool {
+    let is_unauthenticated = matches!(error, Error::GRpcStatus(status) if status.code() as i32 == 16);
+    is_unauthenticated || [OLD_REVISION, INVALID_TOKEN, NO_USER].iter().any(|message| has_message(error, message))
+}
+
+fn has_message(error: &Error, message: &str) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message() == message)
+}
+
+/// The message of a status and its cause, without the code and the metadata that `Display` adds.
 fn text(error: &Error) -> String {
     let Error::GRpcStatus(status) = error else { return error.to_string() };
     let source = std::error::Error::source(status).map(|source| format!(": {source}")).unwrap_or_default();

@@ -3,7 +3,12 @@
 //! Must never print a password.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::PathBuf;
+
+/// The most bytes that are read of a password file.
+const LONGEST_PASSWORD: u64 = 64 * 1024;
 
 /// How to reach etcd.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -15,7 +20,33 @@ pub struct EtcdSettings {
     /// Certificate and key, PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Name and password.
-    pub credentials: Option<(String, String)>,
+    pub credentials: Option<(String, EtcdPassword)>,
+}
+
+/// The password of a user of etcd.
+#[derive(Clone, PartialEq, Eq)]
+pub enum EtcdPassword {
+    /// Itself.
+    Given(String),
+    /// The file that has it. It is read for each login, so that the password can be changed.
+    File(PathBuf),
+}
+
+impl EtcdPassword {
+    /// The password as it is now, without the line break that ends a file.
+    ///
+    /// # Errors
+    /// The file, and why it cannot be read.
+    pub(super) fn read(&self) -> Result<String, (PathBuf, io::Error)> {
+        let path = match self {
+            EtcdPassword::Given(password) => return Ok(password.clone()),
+            EtcdPassword::File(path) => path,
+        };
+        let mut password = String::new();
+        let read = File::open(path).and_then(|file| file.take(LONGEST_PASSWORD).read_to_string(&mut password));
+        read.map_err(|error| (path.clone(), error))?;
+        Ok(password.trim_end_matches(['\r', '\n']).to_owned())
+    }
 }
 
 impl fmt::Debug for EtcdSettings {
@@ -77,8 +108,20 @@ mod tests {
     }
 
     #[test]
+    fn a_password_file_is_read_without_its_line_break() {
+        let path = std::env::temp_dir().join(format!("fencegate-etcd-password-{}", std::process::id()));
+        let file = EtcdPassword::File(path.clone());
+        for (text, password) in [("a b\n", "a b"), (" c\r\n", " c"), ("d", "d")] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(file.read().unwrap(), password);
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(file.read().unwrap_err().0, path);
+    }
+
+    #[test]
     fn a_password_is_not_printed() {
-        let credentials = Some(("u".into(), "secret".into()));
+        let credentials = Some(("u".into(), EtcdPassword::Given("secret".into())));
         let settings = EtcdSettings { members: vec!["http://a:1".into()], credentials, ..EtcdSettings::default() };
         assert!(!format!("{settings:?}").contains("secret"));
     }

@@ -9,7 +9,7 @@
 
 use super::database::{Database, key};
 use super::refusal::{Blocker, Cause, Refusal, Remedy, about};
-use super::session::{Activity, Epoch, Identity, SessionFence, Token};
+use super::session::{Activity, Epoch, Identity, Obstacle, SessionFence, Token};
 use super::store::{AdmissionRow, DESCRIBED, Holder, Key, Marked, StoreError};
 use crate::policy::{Mode, Resource};
 use std::collections::BTreeSet;
@@ -156,6 +156,11 @@ impl<'a> Advance<'a> {
                 return Err(self.blocked(holders));
             }
             if looks > QUICK_LOOKS {
+                if let (Some(raising), Refusal::Unavailable { cause, queries, .. }) =
+                    (self.raising, self.blocked(holders))
+                {
+                    raising.session.set_obstacle(Obstacle { reason: cause.reason, queries });
+                }
                 sleep((start.elapsed() / 4).clamp(PAUSE.0, PAUSE.1)).await;
             }
         }

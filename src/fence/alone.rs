@@ -25,6 +25,17 @@ impl Vacating {
 }
 
 impl Database {
+    /// The role may not drop, rename or move the database of that name, which need not be this one. The server would wait for
+    /// a lock on it before it says so, and nobody could log in to it meanwhile. False if nobody can say. Cancel-safe.
+    pub async fn forbids_drop(self: &Arc<Self>, role: &Role, database: &str) -> bool {
+        matches!(self.store().may_drop(role, database).await, Ok(false))
+    }
+
+    /// Some control connection is open.
+    pub fn is_open(&self) -> bool {
+        self.store.is_open()
+    }
+
     /// Call this before a statement is forwarded that needs this database alone. It closes the control connections if
     /// `role`, as which the session acts, may run the statement. If other sessions use the database and the statement does
     /// not end them, the connections close behind the last of these sessions, if it leaves while the server waits for it.
@@ -41,8 +52,9 @@ impl Database {
             return;
         }
         let until = Instant::now() + SERVER_WAITS;
-        *self.vacating.0.lock() = Some(until);
+        // Before the watcher may close them: by force it has to wait for their end, too.
         self.store.keep_closed(by_force.then_some(until));
+        *self.vacating.0.lock() = Some(until);
         if by_force || !has_others {
             // By force the server does not wait: it ends the sessions that the role may end, and the control role's may not be
             // among them. So those have to have ended, and no connection opens that it might not be able to end.

@@ -9,6 +9,7 @@ use super::refusal::{Cause, Issued, Refusal, Remedy};
 use super::session::{Epoch, Token};
 use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
 use crate::policy::{Issuer, Resource};
+use crate::supervise::supervise;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -141,9 +142,10 @@ impl Authority {
             }
             stays
         });
-        for election in elections.into_iter().cloned() {
+        for election in elections {
             followed.entry(election.clone()).or_insert_with(|| {
-                tokio::spawn(follow(self.elections.clone(), election, self.leaders.clone())).abort_handle()
+                let (elections, election, leaders) = (self.elections.clone(), election.clone(), self.leaders.clone());
+                supervise("follow_election", move || follow(elections.clone(), election.clone(), leaders.clone()))
             });
         }
     }
@@ -251,15 +253,21 @@ impl Database {
 /// Keeps the election's entry among the leaders true, until it is aborted.
 async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: watch::Sender<Leaders>) {
     let mut pause = PAUSE.0;
+    let mut logged = None;
+    // Where it is started again, the leader may have changed meanwhile.
+    leaders.send_if_modified(|leaders| leaders.remove(&election).is_some());
     loop {
         let mut following = elections.follow(&election);
         let error: EtcdError = loop {
             match following.next().await {
                 Ok(token) => {
                     pause = PAUSE.0;
-                    match token {
-                        Some(token) => tracing::info!(%election, token, "leader_observed"),
-                        None => tracing::info!(%election, "leader_gone"),
+                    // It may be the same as before an outage, or proclaim another value.
+                    if logged.replace(token) != Some(token) {
+                        match token {
+                            Some(token) => tracing::info!(%election, token, "leader_observed"),
+                            None => tracing::info!(%election, "leader_gone"),
+                        }
                     }
                     leaders.send_if_modified(|leaders| leaders.insert(election.clone(), token) != Some(token));
                 }
@@ -280,6 +288,7 @@ mod tests {
     use super::*;
     use crate::etcd::EtcdSettings;
     use std::net::TcpListener;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test(start_paused = true)]
     async fn an_etcd_that_is_silent_names_no_leader() {
@@ -292,5 +301,47 @@ mod tests {
         let followed = etcd.follow(&election).next().await;
         let usual = Patience::USUAL.limit;
         assert!(matches!(followed, Err(EtcdError::Unreachable { limit, .. }) if limit == usual), "{followed:?}");
+    }
+    /// Its first observer knows a leader and then panics; the second observes nothing.
+    #[derive(Debug, Default)]
+    struct Defective(AtomicU32);
+
+    #[async_trait]
+    impl Elections for Defective {
+        async fn leader(&self, _: &ElectionName) -> Result<Option<Token>, EtcdError> {
+            Ok(None)
+        }
+
+        fn follow(&self, _: &ElectionName) -> Box<dyn Following> {
+            let observers = self.0.fetch_add(1, Ordering::Relaxed);
+            Box::new(DefectiveObserver { is_first: observers == 0, has_told: false })
+        }
+    }
+
+    struct DefectiveObserver {
+        is_first: bool,
+        has_told: bool,
+    }
+
+    #[async_trait]
+    impl Following for DefectiveObserver {
+        async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
+            assert!(!self.has_told, "as a defect would");
+            self.has_told = true;
+            if self.is_first { Ok(Some(5)) } else { std::future::pending().await }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_observer_that_panics_is_replaced_and_its_leader_forgotten() {
+        let elections = Arc::new(Defective::default());
+        let authority = Authority::over(elections.clone());
+        let mut leaders = authority.leaders();
+        let election: ElectionName = "/jobs".parse().unwrap();
+        authority.follow(&BTreeSet::from([election.clone()]));
+        leaders.wait_for(|leaders| leaders.contains_key(&election)).await.unwrap();
+        leaders.wait_for(|leaders| !leaders.contains_key(&election)).await.unwrap();
+        sleep(PAUSE.1).await;
+        assert_eq!(elections.0.load(Ordering::Relaxed), 2);
     }
 }

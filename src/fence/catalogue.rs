@@ -49,6 +49,11 @@ impl Database {
         self.memory.last_listener()
     }
 
+    /// How full the server's queue of notifications is, from 0 to 1; None while nothing listens.
+    pub fn queue_usage(&self) -> Option<f64> {
+        *self.queue_usage.lock()
+    }
+
     /// It has, or has had since this process began, the schema `fencegate`: a control connection has listened there.
     pub fn was_prepared(&self) -> bool {
         self.last_listener() != 0

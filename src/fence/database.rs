@@ -45,7 +45,11 @@ pub struct Database {
     /// Asked before a fence is raised whose policy names an election.
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) leased: watch::Sender<Leased>,
+    /// The leaders by leases that were logged last.
+    pub(super) logged_leaders: Mutex<Leased>,
     pub(super) memory: Arc<Memory>,
+    /// How full the server's queue of notifications was at the last beat, from 0 to 1.
+    pub(super) queue_usage: Mutex<Option<f64>>,
     pub(super) metrics: Arc<Metrics>,
     /// Keeps storms of tokens out of the log.
     pub(crate) log_limit: Arc<LogLimit>,
@@ -125,7 +129,9 @@ impl Database {
             permitted: Mutex::default(),
             authority,
             leased: watch::Sender::default(),
+            logged_leaders: Mutex::default(),
             memory,
+            queue_usage: Mutex::default(),
             metrics,
             log_limit: Arc::default(),
             watcher: Mutex::default(),

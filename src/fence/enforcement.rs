@@ -1,7 +1,7 @@
 //! From when on a new fence holds: writes that were forwarded before it have no admission, so it
 //! counts as enforced once the transactions that were open then have ended, in all proxies.
 //!
-//! Owns that wait, and what each proxy says of itself in `fencegate.proxy`. Must never end anybody's transaction: nobody was
+//! Owns that wait, and what each proxy says of itself in `fencegate_state.proxy`. Must never end anybody's transaction: nobody was
 //! asked for a token then. What it says is for people: no write is let through because of it.
 
 use super::database::Database;
@@ -61,6 +61,14 @@ pub struct Reach {
     pub enforcing: u64,
 }
 
+impl Reach {
+    /// The lost proxies have no sessions left, and a proxy without sessions does not count.
+    fn forget_lost(&mut self) {
+        self.proxies -= self.lost;
+        self.lost = 0;
+    }
+}
+
 /// How far the fences of a database are enforced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
@@ -74,7 +82,15 @@ impl Database {
     /// How far these fences are enforced. Cancel-safe.
     pub async fn enforcement(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Enforcement, String> {
         self.announce().await.map_err(|error| error.to_string())?;
-        self.store().enforcement(resources).await.map_err(|error| error.to_string())
+        let mut enforcement = self.store().enforcement(resources).await.map_err(|error| error.to_string())?;
+        if enforcement.reach.values().any(|reach| reach.lost > 0) {
+            let own: Vec<Key> = self.sessions.iter().map(|session| session.key().clone()).collect();
+            let may_have_sessions = self.store().has_other_sessions(&own).await.map_err(|error| error.to_string())?;
+            if !may_have_sessions {
+                enforcement.reach.values_mut().for_each(Reach::forget_lost);
+            }
+        }
+        Ok(enforcement)
     }
 
     /// Says in the database which fences this proxy enforces, unless that was said over the same connection lately.

@@ -2,7 +2,7 @@
 
 use crate::catalogue::{
     Catalogue, Dependencies, Explanation, Fenced, Views, database_and_functions, explanation, functions_that_mention,
-    question, question_of_dependencies,
+    most_rows, question, question_of_dependencies,
 };
 use crate::policy::PolicySet;
 use crate::sql::{StatementResult, answers, message};
@@ -33,13 +33,13 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     tokio::spawn(connection);
     ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET jit = off").await?;
     let fences = Fenced(&policies.resources);
-    let (asked, most_rows) = question(fences, None, Views::Asked);
+    let asked = question(fences, None, Views::Asked);
     let answers = match ask(&client, &asked).await {
         Ok(answers) => answers,
         // A view is being altered.
-        Err(_) => ask(&client, &question(fences, None, Views::AllWritable).0).await?,
+        Err(_) => ask(&client, &question(fences, None, Views::AllWritable)).await?,
     };
-    let catalogue = Catalogue::read(&answers, most_rows).map_err(ExplainError::Catalogue)?;
+    let catalogue = Catalogue::read(&answers, most_rows(None)).map_err(ExplainError::Catalogue)?;
     let answers = ask(&client, &question_of_dependencies(fences)).await?;
     let dependencies = Dependencies::read(&answers).map_err(ExplainError::Catalogue)?;
     let answers = ask(&client, &database_and_functions(policies)).await?;

@@ -168,22 +168,26 @@ impl Database {
             return;
         }
         let leased = match self.read_leases(&followed).await {
-            Ok(leased) => leased,
+            Ok(leased) => {
+                self.log_leaders(&leased);
+                leased
+            }
             Err(error) => {
                 tracing::debug!(database = self.name(), error, "leases cannot be read");
                 Leased::new()
             }
         };
         self.leased.send_if_modified(|before| {
-            self.log_leaders(before, &leased);
             let is_new = *before != leased;
             *before = leased;
             is_new
         });
     }
 
-    fn log_leaders(&self, before: &Leased, now: &Leased) {
+    /// Logs what has changed since the leases were last read, however long that is ago.
+    fn log_leaders(&self, now: &Leased) {
         let database = self.name();
+        let before = std::mem::replace(&mut *self.logged_leaders.lock(), now.clone());
         for (resource, token) in now.iter().filter(|(resource, token)| before.get(*resource) != Some(token)) {
             match token {
                 Some(token) => tracing::info!(database, resource, token, "leader_observed"),

@@ -175,6 +175,11 @@ impl Memory {
         self.wake.notify_one();
     }
 
+    /// Notifications may have been missed.
+    pub(super) fn suppose_news(&self) {
+        self.news.lock().all = true;
+    }
+
     /// What came since the last call.
     pub(super) fn take_news(&self) -> News {
         std::mem::take(&mut *self.news.lock())

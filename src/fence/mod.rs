@@ -1,7 +1,7 @@
 //! Fences: which sessions may write now, and the protocol that keeps all others from writing.
 //!
 //! Owns tokens, epochs, admissions and drains. Knows no sockets of clients. Must never say yes
-//! from memory: the authority is the table `fencegate.epoch` in the database that is written to.
+//! from memory: the authority is the table `fencegate_state.epoch` in the database that is written to.
 //!
 //! # The argument
 //!
@@ -49,6 +49,7 @@ mod first;
 mod in_force;
 mod lease;
 mod memory;
+mod names;
 mod overtake;
 mod permission;
 mod refusal;
@@ -71,7 +72,11 @@ pub use explain::{ExplainError, explain};
 pub use first::First;
 pub use lease::{Lease, LeaseState, Leased, Leases, followed_leader};
 pub use memory::Rise;
+pub use names::{read_names, read_names_in};
 pub use permission::{Claim, Deed, Role};
 pub use refusal::{Blocker, Cause, CutOff, Issued, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};
-pub use store::{INIT_LOCK, InitError, InitReport, databases, grant_leases, init, is_missing, probe};
+pub use store::{
+    FUNCTIONS, INIT_LOCK, InitError, InitReport, RELATIONS, closed_databases, databases, grant_leases, init,
+    is_missing, is_newer, is_proxy, other_policies, probe,
+};

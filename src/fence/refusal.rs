@@ -111,6 +111,8 @@ pub enum Remedy {
     Etcd,
     /// The transaction has to be split.
     Split,
+    /// A timeout of the server was about to end the session: this setting.
+    ServerTimeout(&'static str),
 }
 
 impl Cause {

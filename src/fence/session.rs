@@ -76,6 +76,8 @@ struct State {
     presented: HashMap<String, Presented>,
     /// What it is being admitted to: it may be terminated before the answer is here.
     asking: Option<(String, Token)>,
+    /// What that waits for.
+    obstacle: Option<Obstacle>,
 }
 
 /// Under what a session is, or was, admitted to a resource.
@@ -84,6 +86,15 @@ pub(super) struct Presented {
     pub(super) epoch: Epoch,
     /// As [`crate::policy::Resource::lock_name`]: of policies that need not be in force any more.
     pub(super) lock_name: String,
+}
+
+/// What an Admit waits for.
+#[derive(Clone, Debug, Default)]
+pub struct Obstacle {
+    /// Its description, for messages.
+    pub reason: String,
+    /// The queries of the processes among it, for the client only.
+    pub queries: String,
 }
 
 /// A moment; now where nothing else is said.
@@ -259,7 +270,19 @@ impl SessionFence {
 
     /// Admit's half: the token for which the session asks, from now until the answer is here.
     pub(super) fn set_asking(&self, asking: Option<(String, Token)>) {
-        self.lock().asking = asking;
+        let mut state = self.lock();
+        (state.asking, state.obstacle) = (asking, None);
+    }
+
+    /// Admit's half: what it waits for.
+    pub(super) fn set_obstacle(&self, obstacle: Obstacle) {
+        self.lock().obstacle = Some(obstacle);
+    }
+
+    /// The resource to which it is being admitted, and what that waits for, if that is known.
+    pub fn waits_for(&self) -> Option<(String, Option<Obstacle>)> {
+        let state = self.lock();
+        state.asking.as_ref().map(|(resource, _)| (resource.clone(), state.obstacle.clone()))
     }
 
     /// The token for which it asks.

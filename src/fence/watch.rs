@@ -9,6 +9,7 @@
 use super::database::Database;
 use super::lease::Leased;
 use super::session::Epoch;
+use crate::supervise::supervise;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -17,6 +18,8 @@ use tokio::time::{Instant, sleep};
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Between two deletions of dead processes' rows.
 const SWEEP: Duration = Duration::from_secs(10);
+/// Everything is read again after this time without a notification too: the server's queue of notifications may be full.
+const UNANNOUNCED: Duration = Duration::from_secs(10);
 /// How long the connections stay open after the last session.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -24,18 +27,30 @@ const LINGER: Duration = Duration::from_millis(500);
 pub(super) fn ensure(database: &Arc<Database>) {
     let mut watcher = database.watcher.lock();
     if watcher.is_none() {
-        *watcher = Some(tokio::spawn(watch(Arc::downgrade(database))).abort_handle());
+        let (database, memory, mut has_run) = (Arc::downgrade(database), database.memory.clone(), false);
+        *watcher = Some(supervise("watch_fences", move || {
+            if std::mem::replace(&mut has_run, true) {
+                // Notifications may have come meanwhile.
+                memory.suppose_news();
+            }
+            watch(database.clone())
+        }));
     }
 }
 
 async fn watch(database: Weak<Database>) {
     let mut swept = Instant::now();
     let mut beaten = Instant::now();
+    let mut looked = Instant::now();
     let mut alone_since: Option<Instant> = None;
     let mut sessions = 0;
     let mut told = None;
     loop {
         let Some(current) = database.upgrade() else { return };
+        if looked.elapsed() >= UNANNOUNCED {
+            looked = Instant::now();
+            current.memory.suppose_news();
+        }
         attend(&current).await;
         if beaten.elapsed() >= HEARTBEAT {
             beaten = Instant::now();
@@ -55,6 +70,7 @@ async fn watch(database: Weak<Database>) {
             alone_since = None;
         } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= linger(&current) && retire(&current) {
             current.leased.send_replace(Leased::new());
+            *current.queue_usage.lock() = None;
             current.follow_elections_of_keys();
             return current.close_connections(false).await;
         }
@@ -86,7 +102,9 @@ fn retire(database: &Database) -> bool {
 /// A connection that is lost in silence is found out here, and opened again. What is in the way is told once, and not at all
 /// where there is nothing to guard.
 async fn beat(database: &Arc<Database>, told: &mut Option<String>) {
-    let trouble = database.store().beat().await.err().map(|error| error.to_string());
+    let beaten = database.store().beat().await;
+    *database.queue_usage.lock() = beaten.as_ref().ok().copied();
+    let trouble = beaten.err().map(|error| error.to_string());
     if let Some(error) = trouble.as_ref().filter(|error| told.as_ref() != Some(error) && !database.fences_nothing()) {
         tracing::warn!(database = database.name(), %error, "the control connection does not listen");
     }

@@ -10,7 +10,7 @@ use crate::sql::{column, is_true, named, query_rows, quote, text};
 use std::collections::BTreeMap;
 use tokio_postgres::{Client, SimpleQueryRow};
 
-const EVENT_TRIGGERS: [&str; 2] = ["fencegate_guard_definition", "fencegate_guard_drop"];
+pub(super) const EVENT_TRIGGERS: [&str; 2] = ["fencegate_guard_definition", "fencegate_guard_drop"];
 
 pub(super) struct InstalledTrigger {
     pub(super) definition: String,
@@ -53,11 +53,15 @@ pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> 
     }
     let mut others: Vec<_> =
         others.into_iter().map(|what| Removal { statement: format!("DROP {what}"), what }).collect();
-    let is_there = rows(client, "read the catalogue", "SELECT to_regclass('fencegate.leased') IS NOT NULL AS there");
+    let is_there = rows(
+        client,
+        "read the catalogue",
+        "SELECT to_regprocedure('fencegate.leased_resources()') IS NOT NULL AS there",
+    );
     if is_there.await?.iter().any(|row| is_true(row, "there")) {
         let leases = leased(client).await?.into_keys();
         others.extend(leases.map(|resource| Removal {
-            statement: format!("DELETE FROM fencegate.leased WHERE resource = {}", quote(&resource)),
+            statement: format!("DELETE FROM fencegate_state.leased WHERE resource = {}", quote(&resource)),
             what: format!("the lease of resource {resource}"),
         }));
     }
@@ -66,8 +70,40 @@ pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> 
 
 /// The leases of resources, as they are installed.
 pub(super) async fn leased(client: &Client) -> Result<BTreeMap<String, String>, GuardError> {
-    let rows = rows(client, "read the leases", "SELECT resource, lease FROM fencegate.leased").await?;
+    let rows = rows(client, "read the leases", "SELECT resource, lease FROM fencegate.leased_resources()").await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, "resource")?, text(row, "lease")?))).collect())
+}
+
+/// An enabled subscription of this database to a guarded table.
+pub(super) struct Subscription {
+    pub(super) name: String,
+    /// Its workers, of the initial copy too, write as this role.
+    pub(super) owner: String,
+    /// Its rows have no token, and some trigger rejects that.
+    pub(super) is_rejected: bool,
+}
+
+/// The triggers' arguments are those of `guard.sql`: mode, on_missing, three more, the exempt roles.
+pub(super) async fn subscriptions(client: &Client) -> Result<Vec<Subscription>, GuardError> {
+    let query = format!(
+        "WITH guarded AS (SELECT tgrelid, string_to_array(encode(tgargs, 'escape'), '\\000') AS arguments FROM pg_trigger \
+           WHERE starts_with(tgname, '{PREFIX}') AND tgenabled IN ('A', 'R')) \
+         SELECT s.subname AS name, r.rolname AS owner, \
+           bool_or(g.arguments[1] <> 'observe' AND g.arguments[2] <> 'allow' \
+             AND encode(convert_to(r.rolname, getdatabaseencoding()), 'escape') <> ALL (g.arguments[6:])) \
+           AND NOT EXISTS (SELECT FROM pg_db_role_setting t, unnest(t.setconfig) c \
+             WHERE t.setdatabase IN (0, s.subdbid) AND t.setrole IN (0, s.subowner) AND c LIKE 'lease.fence=_%') AS rejected \
+         FROM pg_subscription s JOIN pg_roles r ON r.oid = s.subowner \
+         JOIN pg_subscription_rel l ON l.srsubid = s.oid JOIN guarded g ON g.tgrelid = l.srrelid \
+         WHERE s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND s.subenabled \
+         GROUP BY s.subname, r.rolname, s.subdbid, s.subowner ORDER BY s.subname"
+    );
+    let rows = rows(client, "read the subscriptions", &query).await?;
+    let subscription = |row: &SimpleQueryRow| {
+        let (name, owner) = (text(row, "name")?, text(row, "owner")?);
+        Some(Subscription { name, owner, is_rejected: is_true(row, "rejected") })
+    };
+    Ok(rows.iter().filter_map(subscription).collect())
 }
 
 /// One row: who asks, and what there is beside triggers.
@@ -79,7 +115,8 @@ pub(super) fn facts() -> String {
            (SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
            (SELECT pg_has_role(current_user, nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'fencegate') \
              AS owns_schema, \
-           to_regclass('fencegate.leased') IS NULL AS outdated, {functions}, {notice}, \
+           NOT EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
+             AND p.proname = 'leased_resources') AS outdated, {functions}, {notice}, \
            (SELECT count(*) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
              AND p.proname IN ({guard_names}) AND p.proname <> '{OWNERS_FUNCTION}' AND NOT (has_function_privilege('public', p.oid, 'EXECUTE') \
                AND has_schema_privilege('public', p.pronamespace, 'USAGE'))) AS unusable, \

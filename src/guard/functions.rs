@@ -6,11 +6,12 @@ use super::{FUNCTIONS, GuardState, NOTICE};
 use sha2::{Digest, Sha256};
 
 /// The functions of `guard.sql`, then that of `notice.sql`.
-pub(super) const SIGNATURES: [&str; 11] = [
+pub(super) const SIGNATURES: [&str; 12] = [
     "fencegate.presented(text)",
     "fencegate.own_pid()",
     "fencegate.own_start()",
     "fencegate.is_admitted(text, text)",
+    "fencegate.missing_token_hint()",
     "fencegate.await_lock(text)",
     "fencegate.check_write(text, text, boolean)",
     "fencegate.observe_write(text, boolean)",
@@ -35,7 +36,7 @@ pub(super) struct Functions {
 
 pub(super) const GUARD_FUNCTIONS: Functions = Functions {
     text: FUNCTIONS,
-    names: "'presented', 'own_pid', 'own_start', 'is_admitted', 'await_lock', 'check_write', 'observe_write', 'keyed', \
+    names: "'presented', 'own_pid', 'own_start', 'is_admitted', 'missing_token_hint', 'await_lock', 'check_write', 'observe_write', 'keyed', \
             'check_every_key', 'guard_table', 'guard'",
     commented: "guard",
 };

@@ -89,16 +89,29 @@ BEGIN
         NULL; -- Nothing raises it: this makes the subtransaction.
     END;
     IF holds_lock THEN
-        PERFORM FROM fencegate.admission AS a
+        PERFORM FROM fencegate_state.admission AS a
             WHERE a.pid OPERATOR(pg_catalog.=) fencegate.own_pid()
             AND a.backend_start OPERATOR(pg_catalog.=) fencegate.own_start()
             AND a.resource OPERATOR(pg_catalog.=) fenced
+            AND a.database OPERATOR(pg_catalog.=) fencegate.own_database()
+            AND a.system_identifier OPERATOR(pg_catalog.=) fencegate.own_system_identifier()
             AND (a.token::pg_catalog.text OPERATOR(pg_catalog.=) pg_catalog.current_setting('lease.fence', true)
                 OR a.token OPERATOR(pg_catalog.=) fencegate.presented(fenced));
         RETURN FOUND;
     END IF;
     RETURN false;
 END
+$function$;
+
+-- The hint of LF002. The worker of a subscription has no client that could set a token.
+CREATE OR REPLACE FUNCTION fencegate.missing_token_hint() RETURNS text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+    SELECT CASE WHEN backend_type LIKE 'logical replication%'
+        THEN 'Rows of a subscription need a token, or an exempt owner: see `fencegate guard status`.'
+        ELSE 'SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.' END
+    FROM pg_stat_get_activity(pg_backend_pid())
 $function$;
 
 -- Takes the lock of a resource, shared, until the transaction ends. Waits for 10 s at most. Everybody may take that lock: who
@@ -116,7 +129,7 @@ BEGIN
             MESSAGE = format('cannot prove which token for resource "%s" is the highest: its lock is held by %s',
                 fenced, holders),
             DETAIL = format('resource=%s', fenced),
-            HINT = 'Nothing was written. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+            HINT = 'Nothing was written. Retry. If the error persists, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
     END IF;
 END
 $function$;
@@ -136,7 +149,7 @@ DECLARE
     sees_current constant boolean := current_setting('transaction_isolation') LIKE 'read %';
     holds_lock boolean;
     is_locked boolean;
-    epoch fencegate.epoch;
+    epoch fencegate_state.epoch;
 BEGIN
     IF presented IS NULL THEN
         IF may_lack_token THEN
@@ -145,7 +158,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'LF002',
             MESSAGE = format('resource "%s" is fenced, and this session has no token for it', fenced),
             DETAIL = format('resource=%s', fenced),
-            HINT = 'SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.';
+            HINT = fencegate.missing_token_hint();
     END IF;
 
     -- In a subtransaction, as in is_admitted. Where somebody else holds the lock, the row itself is locked, which nobody else can,
@@ -154,9 +167,10 @@ BEGIN
     BEGIN
         holds_lock := pg_try_advisory_xact_lock_shared(hashtext(family), pg_backend_pid());
         IF NOT holds_lock THEN
-            PERFORM FROM fencegate.admission AS a
+            PERFORM FROM fencegate_state.admission AS a
                 WHERE a.pid = fencegate.own_pid() AND a.backend_start = fencegate.own_start()
                 AND a.resource = fenced AND a.token = presented
+                AND a.database = fencegate.own_database() AND a.system_identifier = fencegate.own_system_identifier()
                 FOR KEY SHARE SKIP LOCKED;
             IF FOUND THEN
                 RETURN;
@@ -169,8 +183,8 @@ BEGIN
         -- The snapshot may be older than the admission, or than its end. A unique index knows what is there now. Nobody
         -- reads admissions under SERIALIZABLE, so that this insert conflicts with no other leader's transaction.
         BEGIN
-            INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy)
-                VALUES (fencegate.own_pid(), fencegate.own_start(), fenced, coalesce((SELECT generation FROM fencegate.epoch
+            INSERT INTO fencegate_state.admission (pid, backend_start, resource, generation, token, proxy)
+                VALUES (fencegate.own_pid(), fencegate.own_start(), fenced, coalesce((SELECT generation FROM fencegate_state.epoch
                     WHERE resource = fenced), 1), presented, 'probe');
             RAISE EXCEPTION USING ERRCODE = 'LF000';
         EXCEPTION
@@ -183,19 +197,19 @@ BEGIN
 
     -- Not admitted. While the lock is held, the epoch is not raised: a Publish takes it exclusively, and so does who acquires
     -- a lease. Where there is no epoch, nothing can be in force; what comes after that look is not read, without the lock.
-    is_locked := EXISTS (SELECT FROM fencegate.epoch WHERE resource = fenced);
+    is_locked := EXISTS (SELECT FROM fencegate_state.epoch WHERE resource = fenced);
     IF is_locked THEN
         PERFORM fencegate.await_lock(fenced);
     END IF;
     IF NOT is_locked THEN
         NULL;
     ELSIF sees_current THEN
-        SELECT * INTO epoch FROM fencegate.epoch WHERE resource = fenced;
+        SELECT * INTO epoch FROM fencegate_state.epoch WHERE resource = fenced;
     ELSE
         -- Fails with 40001 if the row has changed since the snapshot; FOR KEY SHARE would not. What is read stays true by
         -- the lock above: that of the row is given back, so that nobody has to wait for it.
         BEGIN
-            SELECT * INTO epoch FROM fencegate.epoch WHERE resource = fenced FOR SHARE;
+            SELECT * INTO epoch FROM fencegate_state.epoch WHERE resource = fenced FOR SHARE;
             RAISE EXCEPTION USING ERRCODE = 'LF000';
         EXCEPTION WHEN SQLSTATE 'LF000' THEN
             NULL;
@@ -212,7 +226,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'LF006',
             MESSAGE = format('cannot prove which token for resource "%s" is the highest: its predecessors have not all ended yet', fenced),
             DETAIL = format('resource=%s', fenced),
-            HINT = 'Nothing was written. Try again; if it lasts, renew the lease at READ COMMITTED, or look into the proxy''s log.';
+            HINT = 'Nothing was written. Retry. If the error persists, renew the lease at READ COMMITTED, or see the proxy''s log.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'LF004',
         MESSAGE = format('token %s for resource "%s" is not in force yet, and nothing in the statement told the proxy to put it in force', presented, fenced),
@@ -236,7 +250,7 @@ BEGIN
         RAISE LOG 'fencegate guard: resource "%" would reject a write with LF003', fenced;
         RETURN;
     END;
-    SELECT token INTO highest FROM fencegate.epoch WHERE resource = fenced;
+    SELECT token INTO highest FROM fencegate_state.epoch WHERE resource = fenced;
     IF presented IS NULL AND NOT may_lack_token THEN
         RAISE LOG 'fencegate guard: resource "%" would reject a write with LF002', fenced;
     ELSIF presented < highest THEN
@@ -291,7 +305,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'LF002',
             MESSAGE = format('resource "%s" is fenced, and this session has no token for it', fenced),
             DETAIL = format('resource=%s', fenced),
-            HINT = 'SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN.';
+            HINT = fencegate.missing_token_hint();
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'LF004',
         MESSAGE = format('cannot tell what this statement would write: TRUNCATE takes rows of every key of %s', fenced),
@@ -373,5 +387,5 @@ $function$;
 -- Those of the triggers too: whoever creates a trigger needs them, and nobody can call them otherwise.
 GRANT USAGE ON SCHEMA fencegate TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fencegate.presented(text), fencegate.own_pid(), fencegate.own_start(), fencegate.is_admitted(text, text),
-    fencegate.check_write(text, text, boolean), fencegate.observe_write(text, boolean), fencegate.keyed(text, text, text),
+    fencegate.missing_token_hint(), fencegate.check_write(text, text, boolean), fencegate.observe_write(text, boolean), fencegate.keyed(text, text, text),
     fencegate.check_every_key(text, boolean, boolean), fencegate.guard_table(), fencegate.guard() TO PUBLIC;

@@ -4,12 +4,15 @@
 //! Owns the triggers and functions of the guard (`guard.sql` has the decision), and comparing them with the policies. Must
 //! never weaken what it finds on a table that is still fenced: all changes are one transaction.
 
+mod agreement;
 mod catalogue;
+mod everything;
 mod functions;
 mod lock;
 mod survey;
 mod trigger;
 
+use crate::fence::InitError;
 use crate::policy::PolicySet;
 use crate::sql;
 use crate::tls::ControlConfig;
@@ -18,6 +21,8 @@ use functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use lock::{lock_tables, transaction};
 use survey::Survey;
 use tokio_postgres::Client;
+
+pub use everything::{Removed, remove_everything};
 
 const FUNCTIONS: &str = include_str!("guard.sql");
 const NOTICE: &str = include_str!("notice.sql");
@@ -49,12 +54,49 @@ pub enum GuardError {
          fencegate, or a superuser may make them: run `fencegate guard install` as that role, then again as this one"
     )]
     FunctionsFirst(String),
+    /// The policies do not apply to the database.
+    #[error(
+        "the policies fence nothing in database {0}, which has a guard: correct `databases`, or run `fencegate guard remove`; \
+         --force removes the guard as well"
+    )]
+    OtherDatabase(String),
+    /// The proxies have other policies in force.
+    #[error(
+        "the proxies do not have these policies in force: {}. Reload the proxies first, or use --force. After a restart, a proxy records its policies when the first client connects to the database", .0.join("; ")
+    )]
+    OtherPolicies(Vec<String>),
+    /// A name in the policies is probably misspelled: the guard of the table that was meant would be removed.
+    #[error("{missing} The guard of {meant} would be removed: correct the policies, or use --force")]
+    Misspelled { missing: String, meant: String },
     /// The server refused what was being done.
     #[error("cannot {}: {}", .0, sql::message(.1))]
     Refused(String, #[source] tokio_postgres::Error),
     /// Others hold locks on the tables, which are a list of SQL literals.
     #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
     HeldUp { relations: String, by: String, source: tokio_postgres::Error },
+    /// What answers there is no server.
+    #[error("{}", InitError::Proxy)]
+    Proxy,
+    /// It has parts that this program does not know.
+    #[error("database {database} has the {version}, which is newer than this program: run the newer fencegate")]
+    Newer { database: String, version: String },
+    /// Only owners may drop, and the connecting role is not a member of these.
+    #[error("role {role} may not remove all of it. Connect as a superuser, or as a member of {others}")]
+    NotAllowed { role: String, others: String },
+    /// Sessions of other roles are hidden from it.
+    #[error(
+        "role {0} cannot see whether a proxy uses the database. Connect as a superuser or as the proxy's control role, or GRANT pg_read_all_stats TO {0}"
+    )]
+    Blind(String),
+    /// `users` has a line for each.
+    #[error("a proxy uses database {database}; nothing was removed. Stop it, or end these processes:{users}")]
+    InUse { database: String, users: String },
+    /// `dependents` has a line for each.
+    #[error(
+        "others in database {database} depend on what would be removed; nothing was removed. Drop them first{}:{dependents}",
+        if *.may_keep { ", or keep the function fencegate.token with --keep-token" } else { "" }
+    )]
+    Needed { database: String, dependents: String, may_keep: bool },
 }
 
 /// What `install` did.
@@ -69,6 +111,8 @@ pub struct Installed {
     /// How many changes were made: triggers by statements, the functions, the leases and the event triggers as one each. None where
     /// all was there.
     pub changes: usize,
+    /// The tables from which the guard was removed, because the policies no longer fence them.
+    pub released: Vec<String>,
     /// What is left unguarded, and why.
     pub warnings: Vec<String>,
     /// What other roles have still to run.
@@ -97,6 +141,8 @@ pub enum GuardState {
     Disabled,
     /// Not there, and it need not be: event triggers that no superuser has made yet.
     NotMade,
+    /// A subscription whose rows the guard rejects.
+    Rejected,
 }
 
 impl GuardState {
@@ -108,6 +154,7 @@ impl GuardState {
             GuardState::Changed => "changed",
             GuardState::Disabled => "disabled",
             GuardState::NotMade => "none",
+            GuardState::Rejected => "rejected",
         }
     }
 
@@ -133,23 +180,28 @@ pub struct StatusLine {
 /// How the guard is, against what the policies say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuardStatus {
-    /// A line for each relation and resource, then those of functions and event triggers.
+    /// A line for each relation and resource, then those of functions, event triggers and subscriptions.
     pub lines: Vec<StatusLine>,
     /// What cannot be guarded, and why.
     pub warnings: Vec<String>,
 }
 
-/// Makes the guard in the database of `config` exactly what the policies say. May be repeated.
+/// Makes the guard in the database of `config` exactly what the policies say. May be repeated. Without `force` it refuses where
+/// [`agreement`] says so.
 ///
 /// Cancel safe: all of it is one transaction.
 /// After an error nothing was changed.
-pub async fn install(config: &ControlConfig, policies: &PolicySet) -> Result<Installed, GuardError> {
+pub async fn install(config: &ControlConfig, policies: &PolicySet, force: bool) -> Result<Installed, GuardError> {
     let client = &open(config).await?;
-    transaction(client, async || change(client, policies).await).await
+    transaction(client, async || change(client, policies, force).await).await
 }
 
-async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, GuardError> {
+async fn change(client: &Client, policies: &PolicySet, force: bool) -> Result<Installed, GuardError> {
     let mut survey = Survey::take(client, policies).await?;
+    if !force {
+        agreement::check(client, policies, &survey).await?;
+    }
+    let released = survey.released();
     let changes: Vec<_> = survey.differences().filter(|it| it.may_alter && !it.statements.is_empty()).collect();
     let drops = changes.iter().flat_map(|it| &it.statements).any(|statement| statement.starts_with("DROP"));
     lock_tables(client, changes.into_iter().map(|it| it.relation), drops).await?;
@@ -165,6 +217,8 @@ async fn change(client: &Client, policies: &PolicySet) -> Result<Installed, Guar
         survey = Survey::take(client, policies).await?;
     }
     (installed.wanted, installed.there, installed.tables) = survey.size();
+    let left = survey.released();
+    installed.released = released.difference(&left).cloned().collect();
     installed.warnings.clone_from(&survey.unguarded);
     if survey.event_triggers == GuardState::NotMade {
         installed.warnings.push(format!("there are no event triggers: {NO_EVENT_TRIGGERS}"));

@@ -1,5 +1,6 @@
--- Definitions around the proxies: they read the catalogue again when they hear of one. Needs a superuser.
--- Never fails: a proxy that hears nothing reads the catalogue later all the same.
+-- Definitions around the proxies, which read the catalogue again when they are notified. Needs a superuser.
+-- Never fails: a proxy that receives no notification reads the catalogue within 10 s. A notification that finds the server's queue
+-- full fails at COMMIT, where nothing can catch it. As in fencegate.announce, none is sent once the queue is half full.
 CREATE OR REPLACE FUNCTION fencegate.notice_definition() RETURNS event_trigger
     LANGUAGE plpgsql VOLATILE
     SET search_path = pg_catalog, pg_temp
@@ -14,7 +15,7 @@ BEGIN
         concerns_others := EXISTS (SELECT FROM pg_event_trigger_ddl_commands()
             WHERE schema_name IS DISTINCT FROM 'pg_temp');
     END IF;
-    IF concerns_others THEN
+    IF concerns_others AND pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify('fencegate', '{catalogue}');
     END IF;
 EXCEPTION WHEN OTHERS THEN

@@ -3,12 +3,13 @@
 //! Owns the comparison. Must never change anything.
 
 use super::catalogue::{
-    InstalledTrigger, TriggerName, event_triggers_state, facts, found, leased, relation, rows, tree,
+    InstalledTrigger, Subscription, TriggerName, event_triggers_state, facts, found, leased, relation, rows,
+    subscriptions, tree,
 };
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
 use super::trigger::{GuardedRelation, WantedTrigger, wanted};
 use super::{FUNCTIONS, GuardError, GuardState, NO_EVENT_TRIGGERS, RemainingStatements, StatusLine, event_triggers};
-use crate::policy::{FencedTable, PolicySet, Resource, guarded_lease};
+use crate::policy::{FencedTable, PolicySet, QualifiedName, Resource, guarded_lease};
 use crate::sql::{column, quote};
 use crate::statement::Operation;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,15 +29,19 @@ pub(super) struct Survey {
     pub(super) is_superuser: bool,
     /// The connecting role has the rights of the schema's owner.
     pub(super) owns_schema: bool,
+    pub(super) database: String,
     /// The schema's.
     pub(super) owner: String,
     wanted: Vec<WantedTrigger>,
     found: BTreeMap<TriggerName, InstalledTrigger>,
     pub(super) unguarded: Vec<String>,
+    /// Tables of the policies that do not exist here, and should.
+    pub(super) missing: Vec<QualifiedName>,
     pub(super) functions: GuardState,
     pub(super) event_triggers: GuardState,
     wanted_leases: BTreeMap<String, String>,
     found_leases: BTreeMap<String, String>,
+    subscriptions: Vec<Subscription>,
 }
 
 impl Survey {
@@ -53,10 +58,12 @@ impl Survey {
         let mut survey = Survey {
             is_superuser: fact("superuser") == "t",
             owns_schema: fact("owns_schema") == "t",
+            database: database.clone(),
             owner,
             wanted: Vec::new(),
             found: found(client).await?,
             unguarded: Vec::new(),
+            missing: Vec::new(),
             functions: GUARD_FUNCTIONS.state(&fact("content"), &fact("seal")),
             event_triggers: event_triggers_state(
                 &fact("event_triggers"),
@@ -65,6 +72,7 @@ impl Survey {
             ),
             wanted_leases: BTreeMap::new(),
             found_leases: leased(client).await?,
+            subscriptions: subscriptions(client).await?,
         };
         if survey.functions == GuardState::Ok && fact("others") != "0" {
             survey.functions = GuardState::Changed;
@@ -100,6 +108,7 @@ impl Survey {
         let (name, resource) = (&table.name, &resource.name);
         let rows = rows(client, "read the catalogue", &tree(table)).await?;
         if rows.is_empty() && table.is_expected_in(database) {
+            self.missing.push(name.clone());
             self.unguarded
                 .push(format!("table {name} of resource {resource} does not exist: install again once it does"));
         }
@@ -133,9 +142,13 @@ impl Survey {
     /// What makes the leases what the policies say.
     pub(super) fn leases_definition(&self) -> String {
         let row = |(resource, lease): (&String, &String)| {
-            format!("INSERT INTO fencegate.leased (resource, lease) VALUES ({}, {});", quote(resource), quote(lease))
+            format!(
+                "INSERT INTO fencegate_state.leased (resource, lease) VALUES ({}, {});",
+                quote(resource),
+                quote(lease)
+            )
         };
-        format!("DELETE FROM fencegate.leased; {}", self.wanted_leases.iter().map(row).collect::<String>())
+        format!("DELETE FROM fencegate_state.leased; {}", self.wanted_leases.iter().map(row).collect::<String>())
     }
 
     /// How many triggers are wanted, how many of these are there as they should be, and on how many relations they are wanted.
@@ -211,7 +224,19 @@ impl Survey {
             other("(leases)", self.leases(), "not those that the policies name");
         }
         other("(event triggers)", self.event_triggers, NO_EVENT_TRIGGERS);
+        for Subscription { name, owner, is_rejected } in &self.subscriptions {
+            let state = if *is_rejected { GuardState::Rejected } else { GuardState::Ok };
+            let difference = format!("its owner {owner} is not exempt, and has no token: no row is applied");
+            other(&format!("(subscription {name})"), state, &difference);
+        }
         lines
+    }
+
+    /// The relations that have a guard, and for which none is wanted.
+    pub(super) fn released(&self) -> BTreeSet<String> {
+        let wanted: BTreeSet<&str> = self.wanted.iter().map(|wanted| wanted.relation.as_str()).collect();
+        let relations = self.unwanted().map(|((relation, _), _)| relation);
+        relations.filter(|relation| !wanted.contains(relation.as_str())).cloned().collect()
     }
 
     /// Copies go with what they are copied from.

@@ -47,7 +47,7 @@ pub(super) async fn run<C: Coordinator>(election: Election<C>, waiting: Waiting,
             Err(CoordinatorError::Gone) if !won.is_closed() => continue,
             Err(error) => return drop(won.send(Err(error.into()))),
         };
-        let (lease_state, _) = watch::channel(LeaseState { deadline, lost: None });
+        let (lease_state, _) = watch::channel(LeaseState::new(deadline));
         match wait(&election, waiting, &candidate, &lease_state, &mut won).await {
             Waited::Ours(token) => return lead(&election, &Candidate { token, ..candidate }, &lease_state, won).await,
             Waited::Lost => drop(tokio::spawn(withdraw(election.clone(), candidate))),
@@ -86,6 +86,7 @@ async fn wait<C: Coordinator>(
             Loss::Unreachable { reason } => {
                 return Waited::Failed(CoordinatorError::Unreachable { limit: timings.ttl(), reason });
             }
+            Loss::Refused { reason } => return Waited::Failed(CoordinatorError::Refused { reason }),
             _ => return Waited::Lost,
         },
         turn = turn => turn,
@@ -163,9 +164,11 @@ async fn until_lost<C: Coordinator>(
                 Some(KeeperRequest::Proclaim(value, answer)) => {
                     drop(tokio::spawn(proclaim(election.clone(), candidate.clone(), value, answer)));
                 }
-                Some(KeeperRequest::Resign(answer)) => return (Loss::Resigned, Some(answer)),
+                Some(KeeperRequest::Resign(answer)) => {
+                    return (lease_state.borrow().loss_by_resigning(candidate.ttl), Some(answer));
+                }
                 // The last handle of the leadership is gone.
-                None => return (Loss::Resigned, None),
+                None => return (lease_state.borrow().loss_by_resigning(candidate.ttl), None),
             },
         }
     }

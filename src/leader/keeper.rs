@@ -27,7 +27,6 @@ pub(super) async fn keep<C: Coordinator>(
     lease_state: &watch::Sender<LeaseState>,
     meter: Option<&dyn Meter>,
 ) -> Loss {
-    let mut failure = None;
     let mut next = next_renewal(deadline(lease_state), candidate, timings);
     loop {
         let deadline = deadline(lease_state);
@@ -35,24 +34,26 @@ pub(super) async fn keep<C: Coordinator>(
         let left = deadline.remaining();
         if left <= LAST_WORD {
             sleep_until(deadline).await;
-            return over(failure);
+            return over(lease_state);
         }
         let patience = Patience { limit: left - LAST_WORD, member: timings.attempt() };
         let asked = Instant::now();
+        note(lease_state, |state| state.is_renewing = true);
         let answer = tokio::select! {
             biased;
-            () = sleep_until(deadline) => return over(failure),
+            () = sleep_until(deadline) => return over(lease_state),
             answer = coordinator.renew(candidate, patience) => answer,
         };
         if let Some(meter) = meter {
             meter.renewed(asked.elapsed());
         }
         if deadline.remaining().is_zero() {
-            return over(failure);
+            return over(lease_state);
         }
+        note(lease_state, |state| state.is_renewing = false);
         match answer {
             Ok(renewed) => {
-                failure = None;
+                note(lease_state, |state| state.failure = None);
                 next = next_renewal(renewed, candidate, timings);
                 lease_state.send_modify(|lease_state| lease_state.deadline = deadline.max(renewed));
                 let Candidate { election, holder, token, .. } = candidate;
@@ -60,7 +61,7 @@ pub(super) async fn keep<C: Coordinator>(
             }
             Err(CoordinatorError::Gone) => return Loss::Revoked,
             Err(error) => {
-                failure = Some(error.reason());
+                note(lease_state, |state| state.failure = Some(error));
                 next = BootInstant::now() + timings.attempt();
             }
         }
@@ -76,11 +77,16 @@ fn next_renewal(deadline: BootInstant, candidate: &Candidate, timings: &Timings)
     deadline - candidate.ttl + timings.renewal()
 }
 
-fn over(failure: Option<String>) -> Loss {
-    match failure {
-        Some(reason) => Loss::Unreachable { reason },
-        None => Loss::Expired,
-    }
+/// Nobody waits for such a change.
+fn note(lease_state: &watch::Sender<LeaseState>, change: impl FnOnce(&mut LeaseState)) {
+    lease_state.send_if_modified(|lease_state| {
+        change(lease_state);
+        false
+    });
+}
+
+fn over(lease_state: &watch::Sender<LeaseState>) -> Loss {
+    lease_state.borrow().failure.clone().map_or(Loss::Expired, Loss::from)
 }
 
 #[cfg(test)]
@@ -96,7 +102,7 @@ mod tests {
         let timings = Timings::new(Duration::from_secs(2)).unwrap();
         let candidate =
             Candidate { election: "e".parse().unwrap(), holder: "h".into(), lease: 1, token: 1, ttl: timings.ttl() };
-        let (lease_state, _) = watch::channel(LeaseState { deadline: BootInstant::now() + left, lost: None });
+        let (lease_state, _) = watch::channel(LeaseState::new(BootInstant::now() + left));
         // As if the process were stopped: nothing runs meanwhile.
         std::thread::sleep(Duration::from_millis(50));
         keep(&*etcd, &candidate, &timings, &lease_state, None).await

@@ -5,6 +5,7 @@
 
 use super::LeaderError;
 use super::clock::{BootInstant, sleep_until};
+use super::coordinator::CoordinatorError;
 use super::loss::Loss;
 use crate::etcd::ElectionName;
 use std::future::Future;
@@ -17,6 +18,27 @@ pub(super) struct LeaseState {
     /// Until when the lease certainly lives: the last answered renewal was *sent* a TTL before.
     pub(super) deadline: BootInstant,
     pub(super) lost: Option<Loss>,
+    /// Why the last renewal that was answered, or given up, has failed; None: it has not.
+    pub(super) failure: Option<CoordinatorError>,
+    /// A renewal has been sent, and not yet been answered.
+    pub(super) is_renewing: bool,
+}
+
+impl LeaseState {
+    pub(super) fn new(deadline: BootInstant) -> Self {
+        LeaseState { deadline, lost: None, failure: None, is_renewing: false }
+    }
+
+    /// Why leadership ends when it is given up now. A leader whose lease is running out, so that it has to stop, does not give
+    /// it up of its own accord.
+    pub(super) fn loss_by_resigning(&self, ttl: Duration) -> Loss {
+        let is_running_out = self.deadline.remaining() <= ttl / 3;
+        match &self.failure {
+            Some(error) if is_running_out => error.clone().into(),
+            None if is_running_out && self.is_renewing => Loss::Unreachable { reason: "no answer".to_owned() },
+            _ => Loss::Resigned,
+        }
+    }
 }
 
 /// What a leader asks of the task that keeps its lease.
@@ -103,7 +125,7 @@ impl Leadership {
     pub async fn running_out(&self, rest: Duration) {
         let mut lease_state = self.lease_state.clone();
         loop {
-            let LeaseState { deadline, lost } = lease_state.borrow_and_update().clone();
+            let LeaseState { deadline, lost, .. } = lease_state.borrow_and_update().clone();
             if lost.is_some() || deadline.remaining() <= rest {
                 return;
             }

@@ -1,5 +1,7 @@
 //! The reasons for the end of leadership.
 
+use super::coordinator::CoordinatorError;
+
 /// Why leadership has ended. Whatever the reason: what was begun under the token must stop.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -17,9 +19,12 @@ pub enum Loss {
     /// leases in PostgreSQL, ours was ended early, by hand or by the server's clock.
     #[error("another candidate leads, under token {token}")]
     Superseded { token: i64 },
-    /// No renewal was answered until the deadline.
-    #[error("the coordinator did not answer until the lease's deadline: {reason}")]
+    /// No renewal was answered in time.
+    #[error("the coordinator did not answer in time to renew the lease: {reason}")]
     Unreachable { reason: String },
+    /// The coordinator refused to renew the lease: a password or a permission was changed, for instance.
+    #[error("the coordinator refused to renew the lease: {reason}")]
+    Refused { reason: String },
     /// We gave it up.
     #[error("resigned")]
     Resigned,
@@ -27,7 +32,8 @@ pub enum Loss {
 
 impl Loss {
     /// All names in logs and metrics.
-    pub const LABELS: [&'static str; 6] = ["expired", "revoked", "key_gone", "superseded", "unreachable", "resigned"];
+    pub const LABELS: [&'static str; 7] =
+        ["expired", "revoked", "key_gone", "superseded", "unreachable", "refused", "resigned"];
 
     /// The name in logs and metrics.
     pub fn label(&self) -> &'static str {
@@ -37,7 +43,18 @@ impl Loss {
             Loss::KeyGone => "key_gone",
             Loss::Superseded { .. } => "superseded",
             Loss::Unreachable { .. } => "unreachable",
+            Loss::Refused { .. } => "refused",
             Loss::Resigned => "resigned",
+        }
+    }
+}
+
+/// The last renewal failed so.
+impl From<CoordinatorError> for Loss {
+    fn from(error: CoordinatorError) -> Self {
+        match error {
+            CoordinatorError::Unreachable { reason, .. } => Loss::Unreachable { reason },
+            error => Loss::Refused { reason: error.reason() },
         }
     }
 }

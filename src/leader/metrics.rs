@@ -21,7 +21,7 @@ pub struct LeaderMetrics {
 impl LeaderMetrics {
     /// Nothing is counted yet.
     pub fn new() -> Result<Self, MetricsError> {
-        let registered = Registered::default();
+        let registered = Registered::new()?;
         Ok(LeaderMetrics {
             leader: registered.gauges(&table::LEADER)?,
             transitions: registered.counters(&table::LEADER_TRANSITIONS)?,
@@ -63,13 +63,15 @@ impl Meter for LeaderMetrics {
 }
 
 impl Pages for LeaderMetrics {
+    const PATHS: &'static [&'static str] = &["/metrics", "/healthz", "/readyz"];
+
     async fn metrics(&self) -> String {
         self.text()
     }
 
     /// It campaigns or leads for as long as its process runs.
-    async fn ready(&self) -> Result<(), String> {
-        Ok(())
+    async fn ready(&self) -> Result<Vec<String>, String> {
+        Ok(Vec::new())
     }
 
     async fn status(&self) -> Option<StatusPage> {

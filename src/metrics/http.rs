@@ -46,13 +46,16 @@ const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf
 
 /// The content of the pages. Cancel-safe: the client may have gone.
 pub trait Pages: Send + Sync + 'static {
+    /// The paths of all pages.
+    const PATHS: &'static [&'static str];
+
     /// The text of `/metrics`.
     fn metrics(&self) -> impl Future<Output = String> + Send;
 
-    /// `/readyz`: the reason where the answer is no, in a line.
-    fn ready(&self) -> impl Future<Output = Result<(), String>> + Send;
+    /// `/readyz`: the reason where the answer is no, in a line; otherwise lines for what an operator should look at.
+    fn ready(&self) -> impl Future<Output = Result<Vec<String>, String>> + Send;
 
-    /// `/`, where there is such a page.
+    /// `/`, where it is one of [`Self::PATHS`].
     fn status(&self) -> impl Future<Output = Option<StatusPage>> + Send;
 }
 
@@ -221,9 +224,11 @@ async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>, place: &Connectio
     }
 }
 
-async fn answer(request: &Request<Incoming>, pages: &impl Pages) -> Response<Full<Bytes>> {
+async fn answer<P: Pages>(request: &Request<Incoming>, pages: &P) -> Response<Full<Bytes>> {
     let path = request.uri().path();
-    if !["/", "/metrics", "/healthz", "/readyz"].contains(&path) {
+    let not_found =
+        || page(StatusCode::NOT_FOUND, TEXT_TYPE, format!("no such page; there are {}\n", P::PATHS.join(", ")));
+    if !P::PATHS.contains(&path) {
         return not_found();
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
@@ -236,14 +241,13 @@ async fn answer(request: &Request<Incoming>, pages: &impl Pages) -> Response<Ful
         "/metrics" => page(StatusCode::OK, METRICS_TYPE, pages.metrics().await),
         "/healthz" => page(StatusCode::OK, TEXT_TYPE, "ok\n".into()),
         _ => match pages.ready().await {
-            Ok(()) => page(StatusCode::OK, TEXT_TYPE, "ok\n".into()),
+            Ok(notes) => {
+                let lines: String = notes.iter().map(|note| format!("{note}\n")).collect();
+                page(StatusCode::OK, TEXT_TYPE, format!("ok\n{lines}"))
+            }
             Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT_TYPE, format!("{why}\n")),
         },
     }
-}
-
-fn not_found() -> Response<Full<Bytes>> {
-    page(StatusCode::NOT_FOUND, TEXT_TYPE, "there are /metrics, /healthz and /readyz\n".into())
 }
 
 /// For this browser now, and for no page of others.
@@ -276,12 +280,14 @@ mod tests {
     struct Blank;
 
     impl Pages for Blank {
+        const PATHS: &'static [&'static str] = &["/healthz"];
+
         async fn metrics(&self) -> String {
             String::new()
         }
 
-        async fn ready(&self) -> Result<(), String> {
-            Ok(())
+        async fn ready(&self) -> Result<Vec<String>, String> {
+            Ok(Vec::new())
         }
 
         async fn status(&self) -> Option<StatusPage> {

@@ -1,7 +1,7 @@
 //! What is counted and measured, for Prometheus, and the server that shows it.
 //!
-//! Owns the names of the metrics and the bounds on their labels. Imports only `crowd` and `listen` of this crate, so that all
-//! layers above may count.
+//! Owns the names of the metrics and the bounds on their labels. Imports only `crowd`, `listen` and `log_queue` of this crate,
+//! so that all layers above may count.
 //! Must never take a label from a client that no server has let in, nor one for each key of a keyed resource.
 
 pub mod http;

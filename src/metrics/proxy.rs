@@ -4,7 +4,7 @@ use super::registered::Registered;
 use super::{MetricsError, table};
 use parking_lot::{Mutex, RwLock};
 use prometheus::core::Collector;
-use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use std::collections::HashSet;
 
 /// What can become of a write, as in the label `verdict`.
@@ -50,6 +50,8 @@ pub struct Metrics {
     lease_token: IntGaugeVec,
     gone_back: IntGaugeVec,
     superseded: IntGaugeVec,
+    policy_tables: IntGaugeVec,
+    queue_usage: GaugeVec,
     databases: RwLock<HashSet<String>>,
     /// Held while what is true now is written down, so that no other scrape changes it meanwhile.
     scrape: Mutex<()>,
@@ -76,6 +78,10 @@ pub struct Now {
     pub gone_back: Vec<(String, String, bool)>,
     /// Whether others' policies count: database.
     pub superseded: Vec<(String, bool)>,
+    /// The tables that the policies name: state, how many.
+    pub policy_tables: Vec<(&'static str, usize)>,
+    /// How full the server's queue of notifications is, from 0 to 1, if that is known.
+    pub queue_usage: Option<f64>,
 }
 
 /// How often something has become of writes to a resource of a database.
@@ -96,7 +102,7 @@ pub struct WriteCount {
 impl Metrics {
     /// Nothing is counted yet.
     pub fn new() -> Result<Self, MetricsError> {
-        let registered = Registered::default();
+        let registered = Registered::new()?;
         let relayed_bytes = registered.counters(&table::RELAYED_BYTES)?;
         let build_info = registered.gauges(&table::BUILD_INFO)?;
         build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
@@ -121,6 +127,8 @@ impl Metrics {
             lease_token: registered.gauges(&table::LEASE_TOKEN)?,
             gone_back: registered.gauges(&table::TOKENS_GONE_BACK)?,
             superseded: registered.gauges(&table::SUPERSEDED)?,
+            policy_tables: registered.gauges(&table::POLICY_TABLES)?,
+            queue_usage: registered.ratios(&table::QUEUE_USAGE)?,
             databases: RwLock::default(),
             scrape: Mutex::default(),
             registered,
@@ -190,6 +198,8 @@ impl Metrics {
             &self.superseded,
         ];
         of_moment.iter().for_each(|gauges| gauges.reset());
+        self.queue_usage.reset();
+        now.queue_usage.iter().for_each(|usage| self.queue_usage.with_label_values::<&str>(&[]).set(*usage));
         now.etcd.iter().for_each(|is_up| self.etcd_up.with_label_values::<&str>(&[]).set((*is_up).into()));
         for (election, token) in &now.elections {
             self.election_token.with_label_values(&[election]).set(*token);
@@ -210,6 +220,9 @@ impl Metrics {
             // One of the others is enough.
             let gauge = self.superseded.with_label_values(&[self.label(database)]);
             gauge.set(gauge.get().max((*is_so).into()));
+        }
+        for (state, tables) in now.policy_tables {
+            self.policy_tables.with_label_values(&[state]).set(i64::try_from(tables).unwrap_or(i64::MAX));
         }
         for (database, resource, token) in &now.tokens {
             let database = self.label(database);

@@ -1,19 +1,34 @@
 //! Making metrics from the table, and writing them down.
 
+use super::table::LOG_LINES_DROPPED;
 use super::{Described, MetricsError};
+use crate::log_queue::dropped_lines;
+use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 /// Upper bounds, in seconds: from what a good drain takes to what a lease lives.
 const SECONDS: [f64; 13] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// The metrics of one process.
-#[derive(Debug, Default)]
-pub(crate) struct Registered(Registry);
+#[derive(Debug)]
+pub(crate) struct Registered {
+    registry: Registry,
+    /// Held while it is brought up to date.
+    log_lines_dropped: Mutex<IntCounter>,
+}
 
 impl Registered {
+    /// Those that every process has.
+    pub(crate) fn new() -> Result<Self, MetricsError> {
+        let log_lines_dropped = IntCounter::with_opts(options(&LOG_LINES_DROPPED))?;
+        let registry = Registry::new();
+        registry.register(Box::new(log_lines_dropped.clone()))?;
+        Ok(Registered { registry, log_lines_dropped: Mutex::new(log_lines_dropped) })
+    }
+
     pub(crate) fn counter(&self, described: &Described) -> Result<IntCounter, MetricsError> {
         self.register(IntCounter::with_opts(options(described))?)
     }
@@ -30,6 +45,11 @@ impl Registered {
         self.register(IntGaugeVec::new(options(described), described.labels)?)
     }
 
+    /// Gauges of parts of a whole, from 0 to 1.
+    pub(crate) fn ratios(&self, described: &Described) -> Result<GaugeVec, MetricsError> {
+        self.register(GaugeVec::new(options(described), described.labels)?)
+    }
+
     pub(crate) fn histogram(&self, described: &Described) -> Result<Histogram, MetricsError> {
         let options = HistogramOpts { common_opts: options(described), buckets: SECONDS.to_vec() };
         self.register(Histogram::with_opts(options)?)
@@ -37,14 +57,17 @@ impl Registered {
 
     /// All of them, as Prometheus reads them.
     pub(crate) fn text(&self) -> String {
+        let dropped = self.log_lines_dropped.lock();
+        dropped.inc_by(dropped_lines().saturating_sub(dropped.get()));
+        drop(dropped);
         let mut text = String::new();
         // It fails for a metric without series, which a registry leaves out.
-        let _ = TextEncoder::new().encode_utf8(&self.0.gather(), &mut text);
+        let _ = TextEncoder::new().encode_utf8(&self.registry.gather(), &mut text);
         text
     }
 
     fn register<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, MetricsError> {
-        self.0.register(Box::new(metric.clone()))?;
+        self.registry.register(Box::new(metric.clone()))?;
         Ok(metric)
     }
 }

@@ -13,8 +13,8 @@ pub struct Described {
     pub labels: &'static [&'static str],
     /// What it says, in words.
     pub help: &'static str,
-    /// It is served by `fencegate lead`; the others are by `fencegate proxy`.
-    pub of_leader: bool,
+    /// The subcommands that serve it.
+    pub served_by: &'static [&'static str],
 }
 
 /// How a metric moves.
@@ -41,18 +41,19 @@ impl MetricKind {
 
 /// A constant for each metric, and [`METRICS`].
 macro_rules! metrics {
-    ($($of_leader:ident $metric:ident: $kind:ident $name:literal $labels:tt $help:literal;)*) => {
+    ($($served_by:ident $metric:ident: $kind:ident $name:literal $labels:tt $help:literal;)*) => {
         $(pub(crate) const $metric: Described =
-            Described { name: $name, kind: MetricKind::$kind, labels: &$labels, help: $help, of_leader: $of_leader };)*
+            Described { name: $name, kind: MetricKind::$kind, labels: &$labels, help: $help, served_by: $served_by };)*
 
         /// All metrics.
-        pub static METRICS: [Described; 24] = [$($metric),*];
+        pub static METRICS: [Described; 27] = [$($metric),*];
     };
 }
 
-/// Of [`Described::of_leader`].
-const OF_PROXY: bool = false;
-const OF_LEADER: bool = true;
+/// Of [`Described::served_by`].
+const OF_PROXY: &[&str] = &["proxy"];
+const OF_LEADER: &[&str] = &["lead"];
+const OF_BOTH: &[&str] = &["proxy", "lead"];
 
 metrics! {
     OF_PROXY WRITES: Counter "fencegate_writes_total" ["database", "resource", "verdict", "mode"]
@@ -93,6 +94,10 @@ metrics! {
         "1 while the token of the leader of the election or lease is below that of the fence, otherwise 0; none while nobody leads";
     OF_PROXY SUPERSEDED: Gauge "fencegate_policies_superseded" ["database"]
         "1 while another proxy's policies count in the database, which were loaded later than those of this proxy, otherwise 0";
+    OF_PROXY POLICY_TABLES: Gauge "fencegate_policy_tables" ["state"]
+        "Tables that the policies name: those that exist in a database (resolved), those that exist in none (unresolved), and those of which that is not known (unknown)";
+    OF_PROXY QUEUE_USAGE: Gauge "fencegate_notification_queue_usage" []
+        "How full the server's queue of notifications (NOTIFY) is, from 0 to 1; from 0.5 on fencegate sends none. None while no control connection listens";
     OF_PROXY BUILD_INFO: Gauge "fencegate_build_info" ["version"]
         "1, with the version of the program";
     OF_LEADER LEADER: Gauge "fencegate_leader" ["election"]
@@ -100,7 +105,9 @@ metrics! {
     OF_LEADER LEADER_TRANSITIONS: Counter "fencegate_leader_transitions_total" ["election"]
         "How often this candidate has begun to lead, or has ceased to";
     OF_LEADER LEASE_LOSSES: Counter "fencegate_lease_losses_total" ["election", "reason"]
-        "How often this candidate has ceased to lead: of its own accord (resigned), because nobody answered (unreachable), it stood still (expired), the lease was ended (revoked), its key deleted (key_gone), or another leads (superseded)";
+        "How often this candidate has ceased to lead: of its own accord (resigned), because nobody answered (unreachable), the coordinator refused to renew the lease (refused), it stood still (expired), the lease was ended (revoked), its key deleted (key_gone), or another leads (superseded)";
     OF_LEADER RENEW_SECONDS: Histogram "fencegate_lease_renew_seconds" []
         "How long renewals of the lease took, those that nobody answered in time too";
+    OF_BOTH LOG_LINES_DROPPED: Counter "fencegate_log_lines_dropped_total" []
+        "Lines of the log that were dropped because standard error was not read fast enough, or could not be written";
 }

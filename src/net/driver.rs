@@ -252,10 +252,11 @@ impl Driver {
         true
     }
 
-    /// Ready when a moment has come: to look whether the session may keep its room, or to leave a client that has hung up.
+    /// Ready when a moment has come: to look whether the session may keep its room or wait any longer, or to leave a client that has hung up.
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         let next_look = self.session.keeps_room().then(|| Instant::now() + LOOK_AGAIN);
-        let Some(at) = [next_look, self.hang_up, self.term.idle_until()].into_iter().flatten().min() else {
+        let wakes = self.session.wakes_at().map(Instant::from_std);
+        let Some(at) = [next_look, wakes, self.hang_up, self.term.idle_until()].into_iter().flatten().min() else {
             return Poll::Pending;
         };
         if self.alarm.poll_until(at, context).is_pending() {

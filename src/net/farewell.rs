@@ -149,13 +149,13 @@ impl Driver {
 }
 
 fn log_cut_off(record: &SessionRecord, by: &CutOff, outcome: CutOffOutcome) {
-    let SessionRecord { number: session, user, database, address, application_name, .. } = record;
+    let SessionRecord { number: session, user, database, address, .. } = record;
     tracing::warn!(
         session,
         user,
         database,
         address,
-        application_name,
+        application_name = record.application_name(),
         resource = by.resource,
         presented = by.presented.token,
         highest = by.highest.token,

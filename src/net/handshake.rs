@@ -16,10 +16,10 @@ use crate::session::Started;
 use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::path::Path;
 use crate::session::rejection::Rejection;
-use crate::state::connections::{LoginKind, Seat};
+use crate::state::connections::{LoginKind, NoPlace, Seat};
 use crate::state::context::Context;
 use crate::state::host::SessionHost;
-use crate::state::lifecycle::{Phase, paused, too_late};
+use crate::state::lifecycle::{CANNOT_CONNECT_NOW, Phase, paused, too_late};
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
 use crate::wire::error::{ErrorText, Severity};
@@ -38,6 +38,9 @@ pub const SERVER_LIMIT: Duration = Duration::from_secs(10);
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
+    /// The client closed the connection before it sent a packet.
+    #[error("the client closed the connection before it sent a packet")]
+    Left,
     /// The client was at fault, or went away; with the SQLSTATE, if it was sent one.
     #[error("{0}")]
     Client(String, Option<&'static str>),
@@ -53,7 +56,7 @@ impl Refused {
     /// The side at fault, as the metric's label.
     pub fn label(&self) -> &'static str {
         match self {
-            Refused::Client(..) => "client",
+            Refused::Left | Refused::Client(..) => "client",
             Refused::Server(_) => "server",
             Refused::Upstream(_) => "upstream",
         }
@@ -62,10 +65,11 @@ impl Refused {
     /// The SQLSTATE that the client was told.
     pub fn code(&self) -> Option<&str> {
         match self {
+            Refused::Left => None,
             Refused::Client(_, code) => *code,
             Refused::Server(code) => code.as_deref(),
             Refused::Upstream(error) if error.kind() == io::ErrorKind::InvalidData => Some("08P01"),
-            Refused::Upstream(_) => Some("08006"),
+            Refused::Upstream(_) => Some(CANNOT_CONNECT_NOW),
         }
     }
 
@@ -126,6 +130,7 @@ pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard,
     };
     let (client, packet) = match opening {
         Err(_) => return Err(Refused::silently("no startup packet in time")),
+        Ok(Err(OpeningError::Left)) => return Err(Refused::Left),
         Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
         // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
         Ok(Err(OpeningError::Invalid(why @ InvalidPacket::Length, ..))) => {
@@ -164,6 +169,8 @@ pub async fn shake_hands(
     if let Err(text) = take_place(&shared, seat, &startup, for_console, deadline).await {
         return refuse(&mut client, text).await;
     }
+    // The wait was not the client's fault.
+    let deadline = Instant::now() + shared.settings().limits.startup;
     if for_console {
         return Ok(Opened::Console(Box::new(IncomingClient { client, startup, deadline })));
     }
@@ -207,7 +214,8 @@ pub async fn shake_hands(
         Parameter::new(if identity.is_ok() { ParameterValue::read(value.as_deref()) } else { ParameterValue::Unknown });
     let fence = SessionFence::new(identity);
     let backend = (authenticated.process_id, authenticated.cancel_key);
-    let record = SessionRecord::new(seat.number(), &startup, peer.to_owned(), backend, fence, parameter.current());
+    let (number, name) = (seat.number(), &authenticated.application_name);
+    let record = SessionRecord::new(number, &startup, peer.to_owned(), backend, fence, parameter.current(), name);
     let replicates = startup.replication() != Replication::None;
     let path = Path::new(path.as_deref(), authenticated.reports_path);
     let started = Started { replicates, temporary, parameter, path, lexing: authenticated.lexing };
@@ -230,16 +238,17 @@ async fn take_place(
         return Err(too_late());
     }
     let kind = if for_console && is_admin() { LoginKind::Console } else { LoginKind::Session };
-    let has_place = tokio::select! {
-        has_place = timeout_at(deadline, seat.take_place(kind, most)) => has_place.unwrap_or(false),
+    let place = tokio::select! {
+        place = timeout_at(deadline, seat.take_place(kind, most)) => place.unwrap_or(Err(NoPlace::Queue)),
         () = shared.stopping() => return Err(too_late()),
     };
-    if !has_place {
+    place.map_err(|why| match why {
         // As the server says it.
-        let text = ErrorText::new("53300", "sorry, too many clients already");
-        return Err(text.hint(format!("The proxy's setting max_connections is {most}.")));
-    }
-    Ok(())
+        NoPlace::Sessions => ErrorText::new("53300", "sorry, too many clients already")
+            .hint(format!("The proxy's setting max_connections is {most}.")),
+        NoPlace::Queue => ErrorText::new(CANNOT_CONNECT_NOW, "too many clients are waiting to log in")
+            .hint("Retry, or connect to another host."),
+    })
 }
 
 fn made_room() -> Refused {

@@ -13,6 +13,7 @@ use crate::config::AllowedOrigin;
 use crate::fence::session::Identity;
 use crate::session::HIGH_WATER;
 use crate::state::connections::Seat;
+use crate::state::lifecycle::CANNOT_CONNECT_NOW;
 use crate::statement::{Encoding, Lexing, ServerEncoding};
 use crate::wire::error::{ErrorText, field};
 use crate::wire::frame::body;
@@ -85,6 +86,8 @@ pub struct Authenticated {
     pub reports_path: bool,
     /// As the server says it.
     pub server_version: String,
+    /// The session's `application_name`: the client's, or a default of the role or database.
+    pub application_name: String,
 }
 
 /// Where the server broke off or broke the protocol, the client is told.
@@ -95,11 +98,21 @@ pub async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Refused>) 
             (None, io::ErrorKind::InvalidData) => {
                 ErrorText::new("08P01", format!("the server broke the protocol: {error}"))
             }
-            (None, _) => ErrorText::new("08006", "server closed the connection unexpectedly"),
+            (None, _) => ErrorText::new(CANNOT_CONNECT_NOW, "server closed the connection unexpectedly"),
         };
         refuse::<()>(client, text).await.ok();
     }
     result
+}
+
+/// Passes on the error by which the server refuses a session.
+pub async fn pass_refusal<T>(client: &mut Peer, error: &[u8]) -> Result<T, Refused> {
+    let code = field(body(error), b'C').filter(|code| code.len() == SQLSTATE);
+    let code = code.map(|code| String::from_utf8_lossy(code).into_owned());
+    client.writer.output.extend_from_slice(error);
+    client.writer.flush().await?;
+    client.writer.close().await?;
+    Err(Refused::Server(code))
 }
 
 /// What the server says first, but for the version that it speaks, which stays to be read; None if it says nothing.
@@ -162,9 +175,13 @@ async fn relay_authentication(
     may_be_unasked: bool,
 ) -> Result<Authenticated, Refused> {
     let (mut process_id, mut cancel_key) = (None, Bytes::new());
-    let mut lexing =
-        Lexing { standard_conforming_strings: true, encoding: Encoding::AsciiUnsafe, server: ServerEncoding::Other };
-    let (mut server_version, mut reports_path) = (String::new(), false);
+    let mut lexing = Lexing {
+        standard_conforming_strings: true,
+        encoding: Encoding::AsciiUnsafe,
+        server: ServerEncoding::Other,
+        release: Lexing::NEWEST,
+    };
+    let (mut server_version, mut application_name, mut reports_path) = (String::new(), String::new(), false);
     let (mut asked, mut no_answer) = (false, false);
     // The server has asked for something, by whatever method.
     let mut ever_asked = false;
@@ -175,7 +192,15 @@ async fn relay_authentication(
             match tag {
                 backend::READY => {
                     let ready = frame;
-                    return Ok(Authenticated { ready, process_id, cancel_key, lexing, reports_path, server_version });
+                    return Ok(Authenticated {
+                        ready,
+                        process_id,
+                        cancel_key,
+                        lexing,
+                        reports_path,
+                        server_version,
+                        application_name,
+                    });
                 }
                 backend::KEY_DATA => {
                     process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes));
@@ -185,8 +210,10 @@ async fn relay_authentication(
                     if let Some((name, value)) = message::parameter_status(content) {
                         lexing.note(name, value);
                         reports_path |= name == "search_path";
-                        if name == "server_version" {
-                            value.clone_into(&mut server_version);
+                        match name {
+                            "server_version" => value.clone_into(&mut server_version),
+                            "application_name" => value.clone_into(&mut application_name),
+                            _ => {}
                         }
                     }
                 }
@@ -199,14 +226,7 @@ async fn relay_authentication(
                     }
                     frame = binding.request(frame);
                 }
-                backend::ERROR => {
-                    let code = field(content, b'C').filter(|code| code.len() == SQLSTATE);
-                    let code = code.map(|code| String::from_utf8_lossy(code).into_owned());
-                    client.writer.output.extend_from_slice(&frame);
-                    client.writer.flush().await?;
-                    client.writer.close().await?;
-                    return Err(Refused::Server(code));
-                }
+                backend::ERROR => return pass_refusal(client, &frame).await,
                 _ => (),
             }
             client.writer.output.extend_from_slice(&frame);

@@ -28,6 +28,8 @@ pub enum OpeningError {
     /// With what the server has to be sent to say so, each but the last answered by a refusal; nothing where the proxy says
     /// it by itself.
     Invalid(InvalidPacket, Vec<Bytes>, Box<Peer>),
+    /// The client has left without a packet, as monitors do that only look whether the port is open.
+    Left,
     /// The client is gone, or does not get TLS as it wants it.
     Io(io::Error),
 }
@@ -84,14 +86,14 @@ pub async fn read_opening(shared: &Shared, stream: Stream, seat: &Seat) -> Resul
 }
 
 /// The client's socket, encrypted if it begins so. Like the server, which looks at the first byte.
-async fn begin(acceptor: Option<&Acceptor>, stream: Stream, seat: &Seat) -> io::Result<Stream> {
+async fn begin(acceptor: Option<&Acceptor>, stream: Stream, seat: &Seat) -> Result<Stream, OpeningError> {
     let (Some(acceptor), Stream::Tcp(socket)) = (acceptor, &stream) else { return Ok(stream) };
     let mut first = [0];
-    let is_direct = socket.peek(&mut first).await? == 1 && first == [TLS_HANDSHAKE];
+    let peeked = socket.peek(&mut first).await.map_err(|_| OpeningError::Left)?;
     match stream {
-        Stream::Tcp(socket) if is_direct => {
+        Stream::Tcp(socket) if peeked == 1 && first == [TLS_HANDSHAKE] => {
             seat.speaks();
-            shake_hands(acceptor, socket, true).await
+            Ok(shake_hands(acceptor, socket, true).await?)
         }
         stream => Ok(stream),
     }
@@ -112,15 +114,19 @@ async fn shake_hands(acceptor: &Acceptor, socket: TcpStream, direct: bool) -> io
 }
 
 /// The next packet, or the fault of its length. Cancel-safe.
-async fn read_packet(client: &mut Peer) -> io::Result<Result<Bytes, InvalidPacket>> {
+async fn read_packet(client: &mut Peer) -> Result<Result<Bytes, InvalidPacket>, OpeningError> {
     loop {
-        match startup::packet_length(&client.reader.input) {
+        let reader = &mut client.reader;
+        match startup::packet_length(&reader.input) {
             Err(why) => return Ok(Err(why)),
-            Ok(Some(length)) if client.reader.input.len() >= length => {
-                return Ok(Ok(client.reader.input.split_to(length).freeze()));
-            }
-            Ok(_) if client.reader.ended => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => client.reader.fill().await?,
+            Ok(Some(length)) if reader.input.len() >= length => return Ok(Ok(reader.input.split_to(length).freeze())),
+            Ok(_) if reader.ended && reader.input.is_empty() => return Err(OpeningError::Left),
+            Ok(_) if reader.ended => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(_) => match reader.fill().await {
+                // Monitors also break the connection off.
+                Err(_) if reader.input.is_empty() => return Err(OpeningError::Left),
+                filled => filled?,
+            },
         }
     }
 }
@@ -133,6 +139,11 @@ pub async fn refuse_packet<T>(
     why: InvalidPacket,
     sent: Vec<Bytes>,
 ) -> Result<T, Refused> {
+    if why == InvalidPacket::ProxyHeader {
+        let text = ErrorText::new("08P01", why.to_string());
+        return refuse(client, text.hint("Turn the PROXY protocol off at the load balancer (send-proxy in HAProxy)."))
+            .await;
+    }
     if sent.is_empty() {
         return refuse(client, ErrorText::new("08P01", why.to_string())).await;
     }

@@ -27,6 +27,8 @@ pub struct Peer {
     pub secured: Option<Secured>,
     /// Where the other side is.
     pub origin: Origin,
+    /// The system user of the process at the other end of a Unix socket.
+    pub system_user: Option<u32>,
 }
 
 /// The half that reads, with what it has read.
@@ -68,7 +70,7 @@ pub struct Sink {
 impl Peer {
     /// A peer with nothing read yet.
     pub fn new(stream: Stream) -> Self {
-        let origin = stream.origin();
+        let (origin, system_user) = (stream.origin(), stream.system_user());
         let secured = match &stream {
             Stream::Tls(_, secured) => Some(secured.clone()),
             Stream::Tcp(_) | Stream::Unix(_) => None,
@@ -86,6 +88,7 @@ impl Peer {
             },
             secured,
             origin,
+            system_user,
         }
     }
 

@@ -38,7 +38,7 @@ impl Performing {
                 (Done::Tried, tokio::spawn(context.catch_up(wanted, within).map(|()| Done::Tried)))
             }
             Task::LeaveAlone(alone, role) => {
-                (Done::Tried, tokio::spawn(context.leave_alone(alone, role).map(|()| Done::Tried)))
+                (Done::LeftAlone(true), tokio::spawn(context.leave_alone(alone, role).map(Done::LeftAlone)))
             }
             Task::ParsePermit { apart } => {
                 (Done::ParsePermit(None), tokio::spawn(context.wait_for_parse_permit(apart).map(Done::ParsePermit)))

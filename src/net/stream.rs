@@ -87,6 +87,14 @@ impl Stream {
         address.map_or(Origin::Unknown, |address| Origin::Address(address.ip()))
     }
 
+    /// The system user that connected at the other end of a Unix socket, as the kernel reports it.
+    pub fn system_user(&self) -> Option<u32> {
+        match self {
+            Stream::Unix(stream) => stream.peer_cred().ok().map(|credentials| credentials.uid()),
+            Stream::Tcp(_) | Stream::Tls(..) => None,
+        }
+    }
+
     /// Connects to a server, without TLS. Cancel-safe.
     ///
     /// # Errors

@@ -4,12 +4,12 @@
 
 use super::binding::Binding;
 use super::handshake::{Refused, refuse};
-use super::login::{Authenticated, authenticate, first_answer, tell_of_upstream};
+use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, first_answer, pass_refusal, tell_of_upstream};
 use super::peer::Peer;
 use super::stream::Stream;
 use crate::config::{Address, Settings};
 use crate::state::connections::Seat;
-use crate::state::lifecycle::too_late;
+use crate::state::lifecycle::{CANNOT_CONNECT_NOW, too_late};
 use crate::state::shared::Shared;
 use crate::tls::{Attempt, Connector, Negotiated, NoTls, Told, Trouble, trouble};
 use crate::wire::error::{ErrorText, field};
@@ -37,14 +37,29 @@ pub async fn log_in(
 ) -> Result<(Peer, Authenticated), Refused> {
     let text = tokio::select! {
         logged_in = try_to_log_in(shared, client, seat, packet) => return logged_in,
-        () = seat.overdue() => ErrorText::new("53300", "others wait to log in, and this client has not answered the server")
-            .hint("While as many log in as may at once, each has a second to answer: try again."),
-        // As the server says it.
-        () = sleep_until(deadline) => ErrorText::new("57014", "canceling authentication due to timeout")
-            .hint("The proxy's setting startup_timeout limits it."),
-        () = shared.stopping() => too_late(),
+        text = time_is_up(shared, seat, deadline) => text,
     };
     refuse(client, text).await
+}
+
+/// Waits until a login has to end, and says why. Cancel-safe.
+async fn time_is_up(shared: &Shared, seat: &Seat, deadline: Instant) -> ErrorText {
+    tokio::select! {
+        () = seat.overdue() => ErrorText::new(CANNOT_CONNECT_NOW, "login timed out: the client did not answer the server's authentication request while clients from other addresses were waiting")
+            .hint("Retry, or connect to another host."),
+        () = sleep_until(deadline) => timed_out(seat),
+        () = shared.stopping() => too_late(),
+    }
+}
+
+/// Whoever has to answer is late.
+fn timed_out(seat: &Seat) -> ErrorText {
+    let text = match seat.owes_answer() {
+        // As the server says it.
+        true => ErrorText::new("57014", "canceling authentication due to timeout"),
+        false => ErrorText::new(CANNOT_CONNECT_NOW, "timed out waiting for the server behind the proxy"),
+    };
+    text.hint("The proxy's setting startup_timeout limits it.")
 }
 
 async fn try_to_log_in(
@@ -57,14 +72,23 @@ async fn try_to_log_in(
     loop {
         let mut server = match connect_by(shared, &mut attempts).await {
             Ok(stream) => Peer::new(stream),
-            Err(error) => return unreachable(shared, client, error).await,
+            Err(error) => {
+                let is_encrypted = is_tls_failure(&error);
+                attempts.fails(Failure::Connect(error), is_encrypted);
+                return report(shared, client, attempts.failure).await;
+            }
         };
         server.writer.output.extend_from_slice(packet);
-        let may_differ = attempts.as_slice().iter().any(|it| (*it == Attempt::Plain) == server.secured.is_some());
-        if may_differ {
-            let turned_away = is_turned_away(client, &mut server).await;
-            if tell_of_upstream(client, turned_away).await? {
-                continue;
+        let is_encrypted = server.secured.is_some();
+        let may_differ = attempts.left.as_slice().iter().any(|it| (*it == Attempt::Plain) == is_encrypted);
+        if may_differ || attempts.failure.is_some() {
+            let refusal = refusal(client, &mut server).await;
+            if let Some(refusal) = tell_of_upstream(client, refusal).await? {
+                attempts.fails(Failure::Refused(refusal), is_encrypted);
+                if may_differ {
+                    continue;
+                }
+                return report(shared, client, attempts.failure).await;
             }
         }
         let binding = Binding::between(client, &server);
@@ -74,11 +98,11 @@ async fn try_to_log_in(
     }
 }
 
-/// The server refuses the client before any authentication: with more or less encryption it might not.
-async fn is_turned_away(client: &mut Peer, server: &mut Peer) -> Result<bool, Refused> {
+/// The error by which the server refuses the client before any authentication: with more or less encryption it might not.
+async fn refusal(client: &mut Peer, server: &mut Peer) -> Result<Option<Bytes>, Refused> {
     Ok(match first_answer(client, server).await? {
-        Some((backend::ERROR, frame)) => field(body(&frame), b'C') == Some(NOT_LET_IN),
-        _ => false,
+        Some((backend::ERROR, frame)) if field(body(&frame), b'C') == Some(NOT_LET_IN) => Some(frame),
+        _ => None,
     })
 }
 
@@ -98,40 +122,88 @@ async fn connect(shared: &Shared) -> io::Result<Stream> {
     connect_by(shared, &mut attempts(shared)).await
 }
 
-type Attempts = std::slice::Iter<'static, Attempt>;
+/// The ways to connect that are left to try.
+struct Attempts {
+    left: std::slice::Iter<'static, Attempt>,
+    failure: Option<Failure>,
+}
+
+/// Why one way to connect failed, where another one may work.
+enum Failure {
+    /// There is no connection.
+    Connect(io::Error),
+    /// The server refused the session by this error.
+    Refused(Bytes),
+}
+
+impl Attempts {
+    fn new(ways: &'static [Attempt]) -> Self {
+        Attempts { left: ways.iter(), failure: None }
+    }
+
+    /// Of two failures the encrypted way's is kept: of the other way the server says only that it is not encrypted.
+    fn fails(&mut self, failure: Failure, is_encrypted: bool) {
+        if is_encrypted || self.failure.is_none() {
+            self.failure = Some(failure);
+        }
+    }
+}
 
 fn attempts(shared: &Shared) -> Attempts {
-    match shared.settings().upstream {
-        Address::Tcp { .. } => shared.encryption.server.attempts().iter(),
+    Attempts::new(match shared.settings().upstream {
+        Address::Tcp { .. } => shared.encryption.server.attempts(),
         // As in libpq, there is no TLS over a Unix socket.
-        Address::Unix { .. } => [Attempt::Plain].iter(),
-    }
+        Address::Unix { .. } => &[Attempt::Plain],
+    })
 }
 
 /// Connects without TLS; None where the settings do not allow that.
 pub async fn connect_plainly(shared: &Shared) -> io::Result<Option<Stream>> {
-    match attempts(shared).any(|attempt| *attempt == Attempt::Plain) {
-        true => connect_by(shared, &mut [Attempt::Plain].iter()).await.map(Some),
+    match attempts(shared).left.any(|attempt| *attempt == Attempt::Plain) {
+        true => connect_by(shared, &mut Attempts::new(&[Attempt::Plain])).await.map(Some),
         false => Ok(None),
     }
 }
 
-/// Connects as sessions do, and closes the connection. Cancel-safe.
-pub async fn reach(shared: &Shared) -> io::Result<()> {
-    connect_by(shared, &mut attempts(shared)).await.map(drop)
+/// The server cannot be asked for a session: it is unreachable, does not answer this startup packet, or answers that it is
+/// starting or shutting down. One that answers anything else is not away. Cancel-safe.
+pub async fn is_away(shared: &Shared, packet: &[u8]) -> bool {
+    let ask = async {
+        let mut server = Peer::new(connect(shared).await?);
+        server.writer.output.extend_from_slice(packet);
+        server.writer.flush().await?;
+        loop {
+            match server.reader.server_frame(MAX_AUTHENTICATION) {
+                Ok(Some((backend::NEGOTIATE_VERSION, _))) => {}
+                Ok(Some((backend::ERROR, frame))) => {
+                    return Ok(field(body(&frame), b'C') == Some(CANNOT_CONNECT_NOW.as_bytes()));
+                }
+                Ok(Some(_)) | Err(_) => return Ok(false),
+                Ok(None) if server.reader.ended => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+                Ok(None) => server.reader.fill().await?,
+            }
+        }
+    };
+    !matches!(tokio::time::timeout(CONNECT_LIMIT, ask).await, Ok(Ok(false)))
+}
+
+/// Connects as sessions do, and closes the connection. True if it was encrypted. Cancel-safe.
+pub async fn reach(shared: &Shared) -> io::Result<bool> {
+    Ok(matches!(connect(shared).await?, Stream::Tls(..)))
 }
 
 /// Takes ways to connect until one works.
 async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stream> {
     let settings = shared.settings();
     loop {
-        let Some(&attempt) = attempts.next() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let Some(&attempt) = attempts.left.next() else { return Err(io::ErrorKind::NotConnected.into()) };
         let connecting = attempt_to_connect(&settings, &shared.encryption.server, attempt);
         let result = tokio::time::timeout(CONNECT_LIMIT, connecting).await;
         match result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             // A server that cannot be reached at all is not tried again.
-            Err(error) if attempt == Attempt::Offered && trouble(&error, Told::Settings).is_some() => {
+            Err(error) if attempt == Attempt::Offered && is_tls_failure(&error) => {
                 tracing::debug!(%error, "upstream_tls_failed");
+                attempts.fails(Failure::Connect(error), true);
             }
             result => return result,
         }
@@ -151,13 +223,28 @@ async fn attempt_to_connect(settings: &Settings, tls: &Connector, attempt: Attem
     }
 }
 
+/// The handshake failed. A server without TLS is no failure of it.
+fn is_tls_failure(error: &io::Error) -> bool {
+    let is_offered = error.get_ref().and_then(|why| why.downcast_ref::<NoTls>()) != Some(&NoTls::NotOffered);
+    is_offered && trouble(error, Told::Settings).is_some()
+}
+
+/// Tells the client why no way to connect has worked.
+async fn report<T>(shared: &Shared, client: &mut Peer, failure: Option<Failure>) -> Result<T, Refused> {
+    match failure {
+        Some(Failure::Refused(error)) => pass_refusal(client, &error).await,
+        Some(Failure::Connect(error)) => unreachable(shared, client, error).await,
+        None => unreachable(shared, client, io::ErrorKind::NotConnected.into()).await,
+    }
+}
+
 /// Writes the error for a client whose server cannot be reached.
 async fn unreachable<T>(shared: &Shared, client: &mut Peer, error: io::Error) -> Result<T, Refused> {
     if shared.log_limit.allows("upstream_unreachable", "") {
         tracing::error!(upstream = %shared.settings().upstream, %error, "upstream_unreachable");
     }
     let text = tls_text(&error).unwrap_or_else(|| {
-        ErrorText::new("08006", format!("could not connect to the server behind the proxy: {error}"))
+        ErrorText::new(CANNOT_CONNECT_NOW, format!("could not connect to the server behind the proxy: {error}"))
             .hint("Is PostgreSQL running where the proxy's --upstream says?")
     });
     refuse::<()>(client, text).await.ok();
@@ -167,5 +254,6 @@ async fn unreachable<T>(shared: &Shared, client: &mut Peer, error: io::Error) ->
 /// The error for clients where TLS with the server fails.
 pub fn tls_text(error: &io::Error) -> Option<ErrorText> {
     let Trouble { message, hint } = trouble(error, Told::Settings)?;
-    Some(ErrorText::new("08006", format!("could not connect to the server behind the proxy: {message}")).hint(hint))
+    let message = format!("could not connect to the server behind the proxy: {message}");
+    Some(ErrorText::new(CANNOT_CONNECT_NOW, message).hint(hint))
 }

@@ -53,7 +53,7 @@ pub struct Status {
 
 /// A resource in a database.
 pub struct FenceStatus {
-    /// The database.
+    /// The database; empty where none is known to have the resource.
     pub database: String,
     /// The resource, as its policy names it.
     pub resource: String,

@@ -224,6 +224,11 @@ impl Joining {
         )
         .with_opaque_roles(opaque_roles.map(|roles| roles.value).unwrap_or_default());
         set.files = self.files.len();
+        let table = |(declaration, (file, at)): (Declaration, FilePosition)| match declaration {
+            Declaration::Table(name) => Some((name, (self.files.get(file)?.clone(), at))),
+            Declaration::Resource(_) | Declaration::Function(_) | Declaration::Setting(_) => None,
+        };
+        set.places = self.declared.into_iter().filter_map(table).collect();
         Ok(set)
     }
 }

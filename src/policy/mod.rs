@@ -27,8 +27,9 @@ pub use load::{join, load};
 
 use crate::etcd::ElectionName;
 use crate::statement::{FunctionName, Operation, RelationName};
-use std::collections::{BTreeMap, BTreeSet};
-use std::{fmt, sync::Arc, time::Instant};
+use crate::yaml::Position;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{fmt, path::PathBuf, sync::Arc, time::Instant};
 
 /// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct PolicySet {
     /// When it was made: of two sets that proxies load, the later one is in force.
     pub loaded: Instant,
     index: index::Index,
+    /// Where each table is declared, if it was in a file.
+    places: HashMap<QualifiedName, (PathBuf, Position)>,
 }
 
 /// Nothing is fenced.
@@ -74,6 +77,7 @@ impl PolicySet {
             files: 0,
             loaded: Instant::now(),
             index: index::Index::default(),
+            places: HashMap::new(),
         };
         set.with_opaque_roles(BTreeMap::new())
     }
@@ -89,6 +93,12 @@ impl PolicySet {
         self.resources = self.resources.iter().map(with_fingerprint).collect();
         self.index = index::Index::new(&self.resources);
         self
+    }
+
+    /// What is wrong with a table, at its place in the file that declares it; None where no file does.
+    pub(crate) fn fault_at(&self, table: &QualifiedName, message: &str) -> Option<FileError> {
+        let (file, at) = self.places.get(table)?;
+        Some(FileError::new(file, *at, message))
     }
 
     /// The role bypasses the fences.

@@ -2,14 +2,20 @@
 //!
 //! Must change nothing, and leave no connection behind.
 
+use super::tables::{TableState, state_in};
+use crate::catalogue::{DatabaseNames, missing_text, with_tables};
+use crate::config::{Encryption, Settings};
 use crate::etcd::{ElectionName, Etcd, Patience, leader};
 use crate::fence::session::Token;
+use crate::fence::{self, Cause, Remedy};
 use crate::guard::{self, GuardState};
 use crate::metrics::Metrics;
 use crate::net::upstream;
 use crate::policy::{PolicySet, Resource};
 use crate::state::shared::{Shared, StartOptions};
 use futures_util::future::join_all;
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -22,55 +28,180 @@ const GUARD_LIMIT: Duration = Duration::from_secs(10);
 pub struct Finding {
     /// What was asked: `upstream`, `control app`, …
     pub what: String,
-    /// How it is; the error says what to do.
-    pub result: Result<String, String>,
+    /// How it is.
+    pub outcome: Outcome,
+}
+
+/// How something was found.
+#[derive(Debug)]
+pub enum Outcome {
+    /// As it should be.
+    Good(String),
+    /// Worth a look; what to do.
+    Warning(String),
+    /// Not as the proxy needs it; what to do.
+    Failed(String),
 }
 
 impl Finding {
     fn new(what: impl Into<String>, result: Result<String, String>) -> Self {
-        Self { what: what.into(), result }
+        let outcome = result.map_or_else(Outcome::Failed, Outcome::Good);
+        Self { what: what.into(), outcome }
     }
 }
 
-/// Asks the server, the control connections with guards and leases, and etcd, in this order. Cancel-safe.
-pub async fn check(start: StartOptions) -> Vec<Finding> {
+/// Asks the server, the control connections with guards and leases, and etcd, in this order. With `allow_unresolved` a name in the
+/// policies that no database has is only a warning. Cancel-safe.
+pub async fn check(start: StartOptions, allow_unresolved: bool) -> Vec<Finding> {
     let etcd = start.etcd.clone();
     // Without an authority: it would follow the elections.
     let start = StartOptions { etcd: None, ..start };
     let Ok(metrics) = Metrics::new() else { return Vec::new() };
     let shared = Shared::new(start, "check".to_owned(), Arc::new(metrics));
     let policies = shared.policies.borrow().clone();
-    let mut findings = vec![Finding::new("upstream", ask_upstream(&shared).await)];
-    for database in databases(&shared, &policies) {
-        let control = shared.can_control(&database, !policies.resources.is_empty()).await;
-        let is_reached = control.is_ok();
-        let said = || "reached, with what the fences need".to_owned();
-        findings.push(Finding::new(format!("control {database}"), control.map(|()| said())));
-        if is_reached && !policies.resources.is_empty() {
-            findings.push(Finding::new(format!("guard {database}"), ask_guard(&shared, &database, &policies).await));
-            findings.extend(ask_leases(&shared, &database, &policies).await);
-        }
-    }
+    let upstream = upstream::reach(&shared).await;
+    let is_encrypted = matches!(upstream, Ok(true));
+    let mut findings = vec![Finding::new("upstream", upstream_result(&shared, upstream))];
+    findings.extend(clear_text(&shared.settings()).filter(|_| is_encrypted));
+    findings.extend(ask_databases(&shared, &policies, allow_unresolved).await);
     if let Some(etcd) = etcd {
         findings.extend(ask_etcd(&etcd, &policies).await);
     }
     findings
 }
 
-/// Those that the policies name, or that of the control connection.
-fn databases(shared: &Shared, policies: &PolicySet) -> Vec<String> {
-    policies.databases.clone().unwrap_or_else(|| vec![shared.settings().control_database().to_owned()])
-}
-
-async fn ask_upstream(shared: &Shared) -> Result<String, String> {
+fn upstream_result(shared: &Shared, reached: io::Result<bool>) -> Result<String, String> {
     let address = shared.settings().upstream.to_string();
-    match upstream::reach(shared).await {
-        Ok(()) => Ok(format!("{address} accepts connections")),
+    match reached {
+        Ok(_) => Ok(format!("{address} accepts connections")),
         Err(error) => match upstream::tls_text(&error) {
             Some(text) => Err(format!("{address}: {}: {}", text.message, text.hint)),
             None => Err(format!("{address}: {error}: is PostgreSQL running there?")),
         },
     }
+}
+
+/// A warning if clients may send clear text over a network. With TLS between proxy and server, pg_hba.conf does not stop them.
+fn clear_text(settings: &Settings) -> Option<Finding> {
+    let is_required = settings.tls.as_ref().is_some_and(|tls| tls.encryption == Encryption::Require);
+    let exposed = settings.listen.iter().find(|address| address.is_on_network()).filter(|_| !is_required)?;
+    let text = format!(
+        "{exposed} accepts connections without TLS, and `hostnossl … reject` in pg_hba.conf does not stop them, because the \
+         server sees only the proxy's TLS: set `tls: require`, with tls_cert and tls_key"
+    );
+    Some(Finding { what: "clients".to_owned(), outcome: Outcome::Warning(text) })
+}
+
+/// The databases that the policies name; without that, those with the schema or a table of the policies.
+async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: bool) -> Vec<Finding> {
+    let settings = shared.settings();
+    let usual = settings.control_database();
+    let mut findings = Vec::new();
+    let can_connect = shared.can_control(usual, false).await;
+    let is_reached = can_connect.is_ok();
+    let is_concerned = |(database, names): &(&String, &DatabaseNames)| match names {
+        _ if policies.databases.is_some() => policies.applies_to(database),
+        DatabaseNames::Found(found) => found.is_prepared || found.has_tables(),
+        DatabaseNames::NoDatabase | DatabaseNames::Unread(_) => false,
+    };
+    // Where they cannot be listed, the control connection fails as well, and says why.
+    let names = match policies.resources.is_empty() {
+        true => BTreeMap::new(),
+        false => shared.read_names(&[policies]).await.unwrap_or_default(),
+    };
+    let concerned: Vec<_> = names.iter().filter(is_concerned).collect();
+    if !concerned.iter().any(|(database, _)| *database == usual) {
+        let said = |()| "reached".to_owned();
+        findings.push(Finding::new(format!("control {usual}"), can_connect.map(said).map_err(|it| it.to_string())));
+    }
+    for (database, names) in &concerned {
+        findings.extend(ask_database(shared, policies, database, names).await);
+    }
+    if is_reached && concerned.is_empty() && !policies.resources.is_empty() {
+        let command = settings.init_command(settings.control.get_dbname().unwrap_or("DATABASE"));
+        let advice = format!(
+            "no database has the schema fencegate or a table of the policies: run, for each that will have one, {command}"
+        );
+        findings.push(Finding::new("databases", Err(advice)));
+    }
+    let missing = tables(policies, &names, allow_unresolved);
+    if is_reached && policies.databases.is_none() && (concerned.is_empty() || !missing.is_empty()) {
+        findings.extend(closed_databases(shared).await);
+    }
+    findings.extend(missing);
+    let fenced = with_tables(policies, &names);
+    if fenced.len() > 1 {
+        let text = format!(
+            "without `databases` the policies fence tables in {}: name those that are meant, databases: [{}]",
+            fenced.join(", "),
+            fenced.first().map(String::as_str).unwrap_or_default()
+        );
+        findings.push(Finding { what: "databases".to_owned(), outcome: Outcome::Warning(text) });
+    }
+    findings
+}
+
+/// A warning that names the databases that the control role may not connect to. A missing table may exist in one of them.
+async fn closed_databases(shared: &Shared) -> Option<Finding> {
+    let settings = shared.settings();
+    let control = shared.encryption.control_for(&settings, settings.control_database());
+    let Ok(Ok(closed)) = timeout(GUARD_LIMIT, fence::closed_databases(&control)).await else { return None };
+    let text = format!(
+        "the control role {role} may not connect to {databases}. Where the policies fence tables: GRANT CONNECT ON DATABASE … TO {role}",
+        role = control.role(),
+        databases = closed.join(", ")
+    );
+    (!closed.is_empty()).then(|| Finding { what: "databases".to_owned(), outcome: Outcome::Warning(text) })
+}
+
+async fn ask_database(shared: &Shared, policies: &PolicySet, database: &str, names: &DatabaseNames) -> Vec<Finding> {
+    let settings = shared.settings();
+    let control = match names {
+        DatabaseNames::NoDatabase => {
+            Err(format!("there is no database {database}: correct `databases` in the policies"))
+        }
+        _ => shared.can_control(database, true).await.map_err(|cause: Cause| match cause.remedy {
+            Remedy::Init | Remedy::Grant => format!("{cause}; the command is {}", settings.init_command(database)),
+            _ => cause.to_string(),
+        }),
+    };
+    let is_reached = control.is_ok();
+    let said = |()| "reached, with what the fences need".to_owned();
+    let mut findings = vec![Finding::new(format!("control {database}"), control.map(said))];
+    if is_reached {
+        findings.push(Finding::new(format!("guard {database}"), ask_guard(shared, database, policies).await));
+        findings.extend(ask_leases(shared, database, policies).await);
+    }
+    findings
+}
+
+/// A finding for each table and function of the policies that no database has.
+fn tables(policies: &PolicySet, names: &BTreeMap<String, DatabaseNames>, allow_unresolved: bool) -> Vec<Finding> {
+    let outcome = if allow_unresolved { Outcome::Warning } else { Outcome::Failed };
+    let of = || names.iter().filter(|(database, _)| policies.applies_to(database));
+    let mut findings = Vec::new();
+    for resource in &policies.resources {
+        for table in &resource.tables {
+            let state = state_in(table, of(), |_, found| found.has_table(&table.name));
+            if let TableState::Unresolved(reason) = state {
+                findings.push(Finding { what: format!("table {}", table.name), outcome: outcome(reason) });
+            }
+        }
+        for function in &resource.functions {
+            let has = |names: &DatabaseNames| match names {
+                DatabaseNames::Found(found) => found.has_function(function),
+                DatabaseNames::NoDatabase => false,
+                DatabaseNames::Unread(_) => true,
+            };
+            if let Some((database, _)) = of().next()
+                && !of().any(|(_, names)| has(names))
+            {
+                let reason = missing_text(&function.to_string(), database, None);
+                findings.push(Finding { what: format!("function {function}"), outcome: outcome(reason) });
+            }
+        }
+    }
+    findings
 }
 
 async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Result<String, String> {

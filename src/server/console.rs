@@ -1,9 +1,9 @@
-//! A client of the console: let in by the server, as the role that it is there, then answered by us.
+//! A client of the console: let in by the server, as the role that it is there, then answered by us. While the server is
+//! away, `outage` lets clients in.
 //!
-//! Owns the client's socket, and the length of its messages. Must never have passwords of its own, nor answer anybody whom
-//! the server has not let in or who is not named in `admin_roles`.
+//! Owns the client's socket, and the length of its messages. Must never answer anybody who is not named in `admin_roles`.
 
-use super::reload;
+use super::{outage, reload};
 use crate::config::{self, Settings};
 use crate::fence::{self, Database, Leaders};
 use crate::metrics::WriteCount;
@@ -68,6 +68,14 @@ impl ConsoleSession {
     pub async fn open(shared: Arc<Shared>, caller: IncomingClient, seat: &mut Seat) -> Result<Self, Refused> {
         let IncomingClient { mut client, startup, deadline } = caller;
         let packet = startup.for_database(shared.settings().control_database());
+        if outage::admits(&shared, &client, startup.user(), &packet).await {
+            seat.keep_place();
+            let role = startup.user().to_owned();
+            tracing::warn!(session = seat.number(), role, "console_without_server");
+            outage::put_greeting(&mut client.writer.output);
+            client.writer.flush().await?;
+            return Ok(ConsoleSession { client, role, server_version: String::new() });
+        }
         let (mut server, authenticated) = log_in(&shared, &mut client, seat, &packet, deadline).await?;
         seat.keep_place();
         message::put_terminate(&mut server.writer.output);
@@ -345,7 +353,7 @@ fn open_session(session: &SessionRecord) -> OpenSession {
         database: session.database.clone(),
         user: session.user.clone(),
         address: session.address.clone(),
-        application_name: session.application_name.clone(),
+        application_name: session.application_name(),
         pid: session.pid,
         started: session.started,
         state: (activity, SystemTime::now().checked_sub(since.elapsed()).unwrap_or(session.started)),

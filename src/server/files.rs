@@ -4,7 +4,7 @@ use crate::config::Settings;
 use crate::state::shared::BESIDE_SESSIONS;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Policies, listeners, etcd, three control connections for each of some databases, and what requests to cancel take.
+/// Policies, listeners, etcd, up to four control connections for each of some databases, and what requests to cancel take.
 const BESIDE_CLIENTS: u64 = 128 + BESIDE_SESSIONS as u64;
 
 /// Raises the limit as far as the process may, and says so where that is not enough for the connections in the settings.

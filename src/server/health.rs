@@ -3,7 +3,7 @@
 //! Must never keep a connection to the server, nor ask it more than once a second, however often clients ask.
 
 use crate::fence::session::Token;
-use crate::fence::{Leaders, Leased, followed_leader, probe};
+use crate::fence::{Cause, Leaders, Leased, followed_leader, probe};
 use crate::metrics::Now;
 use crate::metrics::http::{Pages, StatusPage};
 use crate::net::upstream;
@@ -23,6 +23,8 @@ const PROBE_LIMIT: Duration = Duration::from_secs(2);
 const FRESH: Duration = Duration::from_secs(1);
 
 impl Pages for Shared {
+    const PATHS: &'static [&'static str] = &["/", "/metrics", "/healthz", "/readyz"];
+
     async fn metrics(&self) -> String {
         let Condition { ready, upstream, etcd } = self.condition().await;
         let leaders = self.leaders();
@@ -30,6 +32,8 @@ impl Pages for Shared {
         for database in self.shared_databases() {
             let name = database.fence.name().to_owned();
             let tokens = database.fence.known_tokens();
+            // It is the server's, whichever database it was read in.
+            now.queue_usage = now.queue_usage.into_iter().chain(database.fence.queue_usage()).reduce(f64::max);
             let leased = database.fence.leased().borrow().clone();
             let policies = self.policies.borrow().clone();
             let gone_back = gone_back(&policies, &leaders, &leased, &tokens);
@@ -44,14 +48,15 @@ impl Pages for Shared {
                 now.superseded.push((name, !database.fence.superseded().is_empty()));
             }
         }
+        now.policy_tables = self.counted_tables();
         let known = leaders.iter().map(|(election, token)| (election.to_string(), token.unwrap_or_default()));
         now.elections = known.collect();
         self.metrics.text(now)
     }
 
-    /// Policies are loaded before the first request.
-    async fn ready(&self) -> Result<(), String> {
-        self.condition().await.ready
+    /// Policies are loaded before the first request. A missing table is no reason against: it may not exist yet.
+    async fn ready(&self) -> Result<Vec<String>, String> {
+        self.condition().await.ready.map(|()| self.unresolved_tables())
     }
 
     async fn status(&self) -> Option<StatusPage> {
@@ -77,7 +82,7 @@ impl Shared {
         let settings = self.settings();
         let database = settings.control_database();
         if let Err(error) = self.can_control(database, false).await {
-            tracing::warn!(database, error, "control_unusable");
+            tracing::warn!(database, %error, "control_unusable");
         }
     }
 
@@ -118,19 +123,22 @@ impl Shared {
     async fn can_relay(&self) -> Result<(), String> {
         let no_answer = |_| Err(std::io::ErrorKind::TimedOut.into());
         let reached = timeout(PROBE_LIMIT, upstream::reach(self)).await.unwrap_or_else(no_answer);
-        reached.map_err(|error| upstream::tls_text(&error).map_or_else(|| error.to_string(), |text| text.message))
+        reached
+            .map(drop)
+            .map_err(|error| upstream::tls_text(&error).map_or_else(|| error.to_string(), |text| text.message))
     }
 
     /// New tokens can be admitted, as far as the control connections go: in any database, and in those that are in use. Any
     /// role that may create databases makes one with a table of a fenced name: what counts is named by the policies, or has had
     /// the schema. Another one is told by `policies_not_recorded`.
     async fn can_fence(&self) -> Result<(), String> {
-        self.can_control(self.settings().control_database(), false).await?;
+        let unusable = |cause: Cause| cause.to_string();
+        self.can_control(self.settings().control_database(), false).await.map_err(unusable)?;
         let are_named = self.policies.borrow().databases.is_some();
         for database in self.shared_databases() {
             let counts = are_named || database.fence.was_prepared();
             if counts && database.fence.has_sessions() && database.has_fences() {
-                self.can_control(database.fence.name(), true).await?;
+                self.can_control(database.fence.name(), true).await.map_err(unusable)?;
             }
             in_force(&database).await?;
         }
@@ -141,9 +149,9 @@ impl Shared {
     ///
     /// # Errors
     /// Why not, and what to do.
-    pub(super) async fn can_control(&self, database: &str, needs_schema: bool) -> Result<(), String> {
+    pub(super) async fn can_control(&self, database: &str, needs_schema: bool) -> Result<(), Cause> {
         let control = self.encryption.control_for(&self.settings(), database);
-        let no_answer = |_| Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs()));
+        let no_answer = |_| Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs()).into());
         timeout(PROBE_LIMIT, probe(&control, needs_schema)).await.unwrap_or_else(no_answer)
     }
 }

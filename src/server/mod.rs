@@ -6,10 +6,12 @@ pub mod check;
 mod console;
 mod files;
 mod health;
+mod outage;
 mod reload;
 mod shutdown;
 mod status;
 mod systemd;
+mod tables;
 pub mod workers;
 
 use crate::config::Address;
@@ -23,6 +25,7 @@ use crate::state::connections::Seat;
 pub use crate::state::encryption::TlsMaterial;
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::{Shared, StartOptions};
+use crate::supervise::supervise;
 use console::ConsoleSession;
 use shutdown::StopSignals;
 use std::io;
@@ -82,6 +85,8 @@ pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError
     }
     systemd::ready();
     tokio::spawn(shared.clone().check_servers());
+    let followed = shared.clone();
+    supervise("follow_tables", move || followed.clone().follow_tables());
     tokio::select! {
         () = stop.recv() => {}
         () = reload::at_signal(&shared, hangup) => {}
@@ -188,6 +193,9 @@ fn log_end(shared: &Shared, session: &SessionRecord, end: &End) {
 
 /// There is no session, of the user and database that the client has named. A storm of these is kept out of the log.
 fn log_refusal(shared: &Shared, session: u64, address: &str, claims: Option<(String, String)>, refused: &Refused) {
+    if let Refused::Left = refused {
+        return tracing::debug!(session, address, reason = %refused, "connection_without_packet");
+    }
     shared.metrics.connections_refused.with_label_values(&[refused.label()]).inc();
     if shared.log_limit.allows("session_refused", "") {
         let (user, database) = claims.unzip();

@@ -3,6 +3,7 @@
 //! Must never put a part of what was read in force, nor run twice at a time.
 
 use super::{files, systemd};
+use crate::catalogue::LostFence;
 use crate::config::{ConfigError, SettingChange, Settings};
 use crate::policy::{self, FileError, PolicySet};
 use crate::state::encryption::NewCertificates;
@@ -41,6 +42,9 @@ pub enum ReloadFault {
     /// With the policies.
     #[error(transparent)]
     Policies(#[from] FileError),
+    /// They would leave a resource in force without any existing table.
+    #[error("{0}")]
+    Fence(String),
     /// Reading them failed, which is our doing.
     #[error("reading the settings and policies failed: {0}")]
     Reading(#[from] tokio::task::JoinError),
@@ -68,7 +72,11 @@ pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
 }
 
 async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
-    let Read { settings, policies, certificates } = match read(shared).await {
+    let read = match read(shared).await {
+        Ok(read) => keep_fences(shared, read).await,
+        Err(faults) => Err(faults),
+    };
+    let Read { settings, policies, certificates } = match read {
         Ok(read) => read,
         Err(faults) => {
             shared.metrics.policy_reloads.with_label_values(&["failed"]).inc();
@@ -127,6 +135,22 @@ async fn read(shared: &Shared) -> Result<Read, Vec<ReloadFault>> {
         }
     });
     reading.await.unwrap_or_else(|error| Err(vec![error.into()]))
+}
+
+/// Refuses policies that would take away the fence of a resource that they name: mostly a name is misspelled.
+async fn keep_fences(shared: &Shared, read: Read) -> Result<Read, Vec<ReloadFault>> {
+    let lost = shared.lost_fences(&read.policies).await;
+    let fault = |LostFence { resource, table, reason }| {
+        let message = format!(
+            "{reason} (resource {resource} must keep an existing table; to remove its fence, remove the table or the resource from the policies)"
+        );
+        match table.and_then(|table| read.policies.fault_at(&table, &message)) {
+            Some(error) => ReloadFault::Policies(error),
+            None => ReloadFault::Fence(message),
+        }
+    };
+    let faults: Vec<_> = lost.into_iter().map(fault).collect();
+    if faults.is_empty() { Ok(read) } else { Err(faults) }
 }
 
 fn faults<E: Into<ReloadFault>>(errors: Vec<E>) -> Vec<ReloadFault> {

@@ -3,7 +3,7 @@
 //! Must never ask the server for it, save by the condition that `/readyz` has: it is what this process knows.
 
 use crate::fence::session::Token;
-use crate::fence::{Rise, followed_leader};
+use crate::fence::{Leaders, Leased, Rise, followed_leader};
 use crate::operate::console::{OpenSession, Proxy};
 use crate::operate::status::{AdvanceStatus, FenceStatus, MOST_ROWS, Status};
 use crate::policy::Resource;
@@ -30,11 +30,23 @@ impl Shared {
             started: self.started,
             ready,
             etcd,
-            fences: databases.iter().flat_map(|it| self.fences_of(it)).collect(),
+            fences: self.all_fences(&databases),
             sessions,
             rejections: self.recent.list(),
             advances,
         }
+    }
+
+    /// Elections are followed from the start. So a resource that no known database has, as after a restart, is shown without a
+    /// database, with its leader.
+    fn all_fences(&self, databases: &[Arc<SharedDatabase>]) -> Vec<FenceStatus> {
+        let mut fences: Vec<FenceStatus> = databases.iter().flat_map(|it| self.fences_of(it)).collect();
+        if fences.is_empty() {
+            let (policies, leaders) = (self.policies.borrow().clone(), self.leaders());
+            let fence = |it: &Arc<Resource>| fence_status("", it, None, &leaders, &Leased::new());
+            fences.extend(policies.resources.iter().map(fence));
+        }
+        fences
     }
 
     /// As `SHOW FENCES`, but from memory, and without keys.
@@ -45,16 +57,27 @@ impl Shared {
         }
         let (leaders, leased) = (self.leaders(), database.fence.leased().borrow().clone());
         let tokens: HashMap<String, Token> = database.fence.known_tokens().into_iter().collect();
-        let fence = |it: &Arc<Resource>| FenceStatus {
-            database: database.fence.name().to_owned(),
-            resource: it.name.clone(),
-            mode: it.mode.name(),
-            issuer: it.issuer_shown(),
-            is_keyed: it.keyed.is_some(),
-            token: tokens.get(&it.name).copied(),
-            leader: followed_leader(it, &leaders, &leased),
-        };
+        let name = database.fence.name();
+        let fence = |it: &Arc<Resource>| fence_status(name, it, tokens.get(&it.name).copied(), &leaders, &leased);
         policies.resources.iter().map(fence).collect()
+    }
+}
+
+fn fence_status(
+    database: &str,
+    resource: &Resource,
+    token: Option<Token>,
+    leaders: &Leaders,
+    leased: &Leased,
+) -> FenceStatus {
+    FenceStatus {
+        database: database.to_owned(),
+        resource: resource.name.clone(),
+        mode: resource.mode.name(),
+        issuer: resource.issuer_shown(),
+        is_keyed: resource.keyed.is_some(),
+        token,
+        leader: followed_leader(resource, leaders, leased),
     }
 }
 

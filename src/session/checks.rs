@@ -4,18 +4,15 @@
 //! Must never let a write run whose check has not: it stands before it in the same string, whose first error ends it.
 
 use super::judge::Need;
-use super::raised::checking_statement;
+use super::raised::{checking_statement, own};
 use super::rejection::may_be_another;
 use super::replies::{Audience, Request};
 use super::{Host, Session, frame_of};
 use crate::fence::session::Token;
-use crate::statement::Statement;
+use crate::statement::{Statement, StatementKind};
 use crate::wire::frame::{Header, split_string};
 use crate::wire::message;
 use std::sync::Arc;
-
-/// The kind of a statement that is the proxy's: its completion is not the client's.
-const KIND: &str = "check of lease.fence";
 
 /// A statement that runs before one of the client's, which has that index.
 pub(super) struct Check {
@@ -37,18 +34,12 @@ pub(super) fn checks(needs: &[Need], statements: &[Arc<Statement>]) -> Vec<Check
     }
 }
 
-/// The next completion that the server reports is that of a check.
-pub(super) fn is_check(request: &Request) -> bool {
-    let Request::Query { statements, completed, .. } = request else { return false };
-    statements.get(*completed).is_some_and(|statement| statement.kind == KIND)
-}
-
 impl<H: Host> Session<H> {
     /// Forwards a string with these checks in it.
     pub(super) fn forward_checked(&mut self, header: Header, statements: Vec<Arc<Statement>>, checks: &[Check]) {
         let text = split_string(self.message_body(header)).map_or(Vec::new(), |(text, _)| text.to_vec());
         let Some(pieces) = pieces(&text, &statements, checks) else {
-            let kind = statements.first().map_or("statement", |statement| statement.kind);
+            let kind = statements.first().map_or(StatementKind::Unspecified, |statement| statement.kind);
             return self.raise_in_query(header, statements, 0, &may_be_another(kind));
         };
         frame_of(&mut self.client, header.frame());
@@ -80,7 +71,7 @@ fn with_checks(statements: Vec<Arc<Statement>>, checks: &[Check]) -> Vec<Arc<Sta
     let mut all = Vec::with_capacity(statements.len() + checks.len());
     for (index, statement) in statements.into_iter().enumerate() {
         if checks.next_if(|check| check.before == index).is_some() {
-            all.push(Arc::new(Statement { kind: KIND, ..Statement::default() }));
+            all.push(own());
         }
         all.push(statement);
     }

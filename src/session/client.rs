@@ -4,9 +4,10 @@
 
 use super::rejection::Rejection;
 use super::replies::Request;
+use super::transaction::Pipeline;
 use super::verdict::{Run, Verdict};
-use super::{ClientFault, HIGH_WATER, Host, LITTLE, Life, Sent, Session, Step, frame_of};
-use crate::statement::{PreparedEffect, Statement};
+use super::{ClientFault, HIGH_WATER, Host, LITTLE, Life, Session, Step, frame_of};
+use crate::statement::{PreparedEffect, Statement, StatementKind};
 use crate::wire::frame::Header;
 use crate::wire::message;
 use crate::wire::tag::frontend;
@@ -128,8 +129,12 @@ impl<H: Host> Session<H> {
     /// Forwards a message as it comes.
     pub(super) fn pass(&mut self, header: Header, request: Option<Request>) {
         self.note_forwarding();
-        if header.tag == frontend::EXECUTE {
-            self.transaction.sent = Sent::Execute;
+        let pipeline = &mut self.transaction.pipeline;
+        match header.tag {
+            frontend::SYNC => *pipeline = Pipeline::Empty,
+            frontend::BIND => *pipeline = Pipeline::Bound.max(*pipeline),
+            frontend::EXECUTE => *pipeline = Pipeline::Executed,
+            _ => {}
         }
         if matches!(header.tag, frontend::QUERY | frontend::EXECUTE | frontend::FUNCTION_CALL) {
             self.host.note_query();
@@ -159,7 +164,7 @@ impl<H: Host> Session<H> {
     /// Holds a message back until the server owes nothing. True when that cannot be, and it is rejected.
     pub(super) fn hold(&mut self, header: Header) -> bool {
         let Verdict::Reject(_, rejection) = self.settle() else { return false };
-        self.discard(header, rejection, &Statement { kind: "statement", ..Statement::default() });
+        self.discard(header, rejection, &Statement { kind: StatementKind::Unspecified, ..Statement::default() });
         true
     }
 
@@ -189,14 +194,13 @@ impl<H: Host> Session<H> {
         defines
     }
 
-    /// A simple query that is held back has been answered by an error.
-    pub(super) fn drop_held_query(&mut self) {
-        if let Ok(Some(header)) = Header::from_client(&self.client.input)
-            && header.tag == frontend::QUERY
-            && self.client.input.len() >= header.frame()
-        {
-            frame_of(&mut self.client, header.frame());
-            self.message_done();
+    /// The message at hand has been answered by an error.
+    pub(super) fn drop_held_message(&mut self) {
+        let Ok(Some(header)) = Header::from_client(&self.client.input) else { return };
+        self.message_done();
+        match self.client.input.len() >= header.frame() {
+            true => drop(frame_of(&mut self.client, header.frame())),
+            false => _ = self.drop_message(header),
         }
     }
 }

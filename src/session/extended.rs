@@ -9,7 +9,7 @@ use super::replies::{Defined, Request};
 use super::values::with_types;
 use super::verdict::{Run, Verdict};
 use super::{ClientFault, Host, Session};
-use crate::statement::{ParameterEffect, Script, Statement, Unreadable};
+use crate::statement::{OpaqueReason, ParameterEffect, Script, Statement, StatementKind, Unreadable};
 use crate::wire::frame::{Header, split_string};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl<H: Host> Session<H> {
             return Ok(self.hold_for_lexing(header));
         }
         let text = match room {
-            Ok(()) => split_string(rest).ok_or("the message is cut short"),
+            Ok(()) => split_string(rest).ok_or(OpaqueReason::CutShort),
             Err(why) => Err(why),
         };
         let statement = match text {
@@ -45,7 +45,7 @@ impl<H: Host> Session<H> {
                     return Ok(false);
                 }
             },
-            Err(why) => opaque("statement", why),
+            Err(why) => opaque(StatementKind::Unspecified, why),
         };
         let name = known_by(name).to_vec();
         let sequence = self.statements.define(&name, statement, self.batch);
@@ -70,7 +70,7 @@ impl<H: Host> Session<H> {
         let statement = match self.statements.meaning(name, self.batch) {
             Meaning::Certain(statement) => statement,
             Meaning::Unsettled => return Ok(self.hold(header)),
-            Meaning::Unknown => opaque("statement", "the proxy has not seen the prepared statement"),
+            Meaning::Unknown => opaque(StatementKind::Unspecified, OpaqueReason::UnseenStatement),
         };
         let portal = known_by(portal).to_vec();
         let needs_values = statement.has_parameters() && self.host.policies().has_keys();
@@ -87,7 +87,8 @@ impl<H: Host> Session<H> {
         let Some(statement) = self.with_path(statement) else { return Ok(false) };
         // So are the relations of its own query.
         let mut alone = [statement];
-        let held = self.by_path(&mut alone, Lookup::AtBind);
+        let behind = self.behind_given_up(&alone);
+        let held = behind.or_else(|| self.by_path(&mut alone, Lookup::AtBind));
         let [statement] = alone;
         match held {
             None => {}
@@ -96,6 +97,9 @@ impl<H: Host> Session<H> {
                 return Ok(true);
             }
             Some(_) => return Ok(false),
+        }
+        if self.asks_before_bind(&statement) {
+            return Ok(false);
         }
         let sequence = self.portals.define(&portal, statement.clone(), self.batch);
         self.pass(header, Some(Request::Bind { defines: Some(Defined { name: portal, sequence }), plans: statement }));
@@ -136,7 +140,7 @@ impl<H: Host> Session<H> {
             Meaning::Certain(statement) => statement,
             Meaning::Unsettled => return self.hold(header),
             Meaning::Unknown if self.portals.is_complete() => declared(),
-            Meaning::Unknown => opaque("portal", "the proxy has not seen the portal"),
+            Meaning::Unknown => opaque(StatementKind::Portal, OpaqueReason::UnseenPortal),
         };
         let run = if self.portals.has_begun(&portal) { Run::GoesOn } else { Run::Begins };
         let (verdict, mut resolved) = self.judge(&[statement], run);
@@ -168,7 +172,7 @@ impl<H: Host> Session<H> {
 /// A portal that no Bind made. What DECLARE made was judged then, but sets what it sets when it runs; any other does not
 /// exist.
 fn declared() -> Arc<Statement> {
-    Arc::new(Statement { kind: "portal", parameter: ParameterEffect::Unknown, ..Statement::default() })
+    Arc::new(Statement { kind: StatementKind::Portal, parameter: ParameterEffect::Unknown, ..Statement::default() })
 }
 
 /// What a Parse of this text defines.
@@ -176,7 +180,7 @@ fn only_statement(read: &Result<Script, Unreadable>) -> Arc<Statement> {
     match read {
         Ok(script) if script.statements.len() <= 1 => script.statements.first().cloned().unwrap_or_default(),
         // The server refuses several statements in one Parse.
-        Ok(_) => opaque("statement", "several statements in one"),
-        Err(why) => opaque("statement", why.reason()),
+        Ok(_) => opaque(StatementKind::Unspecified, OpaqueReason::SeveralStatements),
+        Err(why) => opaque(StatementKind::Unspecified, why.into()),
     }
 }

@@ -31,9 +31,6 @@ pub trait Host: Send {
     /// The policies in force.
     fn policies(&self) -> &PolicySet;
 
-    /// The name of the session's database.
-    fn database(&self) -> &str;
-
     /// A higher epoch of the resource than this token, if one is known that counts without asking the database.
     fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch>;
 
@@ -89,6 +86,9 @@ pub trait Host: Send {
 
     /// The session presents these tokens from now on.
     fn note_presented(&self, value: &ParameterValue);
+
+    /// The server reports this `application_name`.
+    fn note_application_name(&self, name: &str);
 
     /// A write to the resource has been admitted.
     fn note_admitted(&mut self, resource: &Resource);

@@ -5,7 +5,7 @@
 use super::rejection::Rejection;
 use crate::catalogue::KeyColumn;
 use crate::policy::{FencedTable, Resource};
-use crate::statement::{Operation, Write};
+use crate::statement::{Operation, StatementKind, Write};
 use std::sync::Arc;
 
 /// The resource of one key, and whether it is written or only locked; or why the key is unknown.
@@ -66,7 +66,7 @@ pub fn resources(
 }
 
 /// A statement of this kind may write the rows of any key.
-pub fn any(keyed: &Resource, kind: &str) -> Rejection {
+pub fn any(keyed: &Resource, kind: StatementKind) -> Rejection {
     let why = format!("{kind} may write rows of every key of {}", keyed.name);
     let hint = "Write to the table directly; or set `opaque: allow`, and let the guard look at each row.";
     Rejection::UnknownKey { resource: keyed.name.clone(), why, hint, by_bare_name: None }

@@ -12,6 +12,7 @@ mod client;
 mod definitions;
 mod end;
 mod extended;
+mod held;
 pub mod host;
 pub mod judge;
 mod keys;
@@ -51,6 +52,7 @@ use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
 use bytes::{Buf, Bytes, BytesMut};
 use definitions::Definitions;
+use held::Admit;
 use names::Names;
 use parameter::Parameter;
 use path::Path;
@@ -101,6 +103,8 @@ pub struct Session<H: Host> {
     pending: Pending,
     /// What the current message waits for.
     wait: Option<Wait>,
+    /// The Admit that is under way.
+    admit: Option<Admit>,
     /// The room of a message that is forwarded, and not yet written to the server.
     leaving: Option<Room>,
     /// The kind of the message that is being discarded, and why it is rejected.
@@ -205,6 +209,7 @@ impl<H: Host> Session<H> {
             revoked: false,
             pending: Pending::default(),
             wait: None,
+            admit: None,
             leaving: None,
             discarded: None,
             unread: None,
@@ -243,6 +248,7 @@ impl<H: Host> Session<H> {
             return Err(End::Server);
         }
         self.take_answer();
+        self.look_after_held();
         if matches!(self.wait, Some(Wait::Settle)) && (self.replies.is_empty() || self.replies.is_copying_in()) {
             self.wait = None;
             // What comes next may ask the fence: it has to know by then that a transaction has ended.
@@ -263,7 +269,7 @@ impl<H: Host> Session<H> {
         });
         self.note_activity();
         Ok(match self.wait.take() {
-            Some(Wait::Ask(task)) => {
+            Some(Wait::Ask(task)) if !self.has_given_up() => {
                 self.wait = Some(Wait::Task);
                 Step::Do(task)
             }
@@ -276,12 +282,22 @@ impl<H: Host> Session<H> {
 
     /// The task that the session asked for is done.
     pub fn done(&mut self, done: Done) {
-        self.wait = None;
+        let was_given_up = matches!(done, Done::Admit(_)) && self.admit_ended();
+        if was_given_up && !matches!(self.wait, Some(Wait::GivenUp)) {
+            return;
+        }
+        // The server still owes the answer to a question of ours.
+        self.wait = (self.pending.limit == Asked::Due).then_some(Wait::Settle);
         match done {
-            Done::Admit(outcome) if self.unseen.as_ref().is_some_and(Unseen::waits) => self.fence_raised(outcome),
+            Done::Admit(_) if was_given_up => {}
+            Done::Admit(outcome) if self.unseen.as_ref().is_some_and(Unseen::waits) => {
+                self.end_hold();
+                self.fence_raised(outcome);
+            }
             Done::Admit(outcome) => self.pending.refused = outcome.err(),
             Done::ParsePermit(permit) => self.pending.permit = permit,
             Done::Room(room) => self.pending.room = Some(room),
+            Done::LeftAlone(is_permitted) => self.pending.alone = Some(is_permitted),
             Done::Tried => {}
         }
     }
@@ -329,6 +345,7 @@ impl<H: Host> Session<H> {
 
     /// The current message waits until this is done.
     fn ask_for(&mut self, task: Task) {
+        self.begin_hold(&task);
         self.wait = Some(Wait::Ask(task));
     }
 
@@ -353,6 +370,12 @@ impl<H: Host> Session<H> {
 
     /// To be called before bytes are given to the server.
     fn note_forwarding(&mut self) {
+        if self.transaction.sent == Sent::Nothing {
+            self.transaction.sent_since = Some(self.now);
+            if self.transaction.status == Status::Idle {
+                self.transaction.began = Some(self.now);
+            }
+        }
         self.transaction.sent = self.transaction.sent.max(Sent::Messages);
         if self.activity != Activity::Busy {
             self.activity = Activity::Busy;

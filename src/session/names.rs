@@ -196,8 +196,9 @@ pub fn known_by(name: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::statement::StatementKind;
 
-    fn statement(kind: &'static str) -> Arc<Statement> {
+    fn statement(kind: StatementKind) -> Arc<Statement> {
         Arc::new(Statement { kind, ..Statement::default() })
     }
 
@@ -205,11 +206,11 @@ mod tests {
     fn a_definition_holds_within_its_batch_and_once_confirmed() {
         let mut names = Names::default();
         assert_eq!(names.meaning(b"s", 1), Meaning::Unknown);
-        let sequence = names.define(b"s", statement("INSERT"), 1);
-        assert_eq!(names.meaning(b"s", 1), Meaning::Certain(statement("INSERT")));
+        let sequence = names.define(b"s", statement(StatementKind::Insert), 1);
+        assert_eq!(names.meaning(b"s", 1), Meaning::Certain(statement(StatementKind::Insert)));
         assert_eq!(names.meaning(b"s", 2), Meaning::Unsettled);
         names.confirm(b"s", sequence);
-        assert_eq!(names.meaning(b"s", 2), Meaning::Certain(statement("INSERT")));
+        assert_eq!(names.meaning(b"s", 2), Meaning::Certain(statement(StatementKind::Insert)));
     }
 
     #[test]
@@ -217,11 +218,11 @@ mod tests {
         let mut portals = Names::default();
         portals.begin(b"p");
         assert!(!portals.has_begun(b"p"), "nobody has bound it");
-        let first = portals.define(b"p", statement("INSERT"), 1);
+        let first = portals.define(b"p", statement(StatementKind::Insert), 1);
         portals.confirm(b"p", first);
         portals.begin(b"p");
         assert!(portals.has_begun(b"p"));
-        let second = portals.define(b"p", statement("INSERT"), 2);
+        let second = portals.define(b"p", statement(StatementKind::Insert), 2);
         assert!(!portals.has_begun(b"p"));
         portals.cancel(b"p", second);
         assert!(portals.has_begun(b"p"));
@@ -230,12 +231,12 @@ mod tests {
     #[test]
     fn a_refused_definition_leaves_the_old_meaning() {
         let mut names = Names::default();
-        let first = names.define(b"s", statement("INSERT"), 1);
+        let first = names.define(b"s", statement(StatementKind::Insert), 1);
         names.confirm(b"s", first);
-        let second = names.define(b"s", statement("SELECT"), 2);
+        let second = names.define(b"s", statement(StatementKind::Select), 2);
         assert_eq!(names.meaning(b"s", 3), Meaning::Unsettled);
         names.cancel(b"s", second);
-        assert_eq!(names.meaning(b"s", 3), Meaning::Certain(statement("INSERT")));
+        assert_eq!(names.meaning(b"s", 3), Meaning::Certain(statement(StatementKind::Insert)));
         names.close(b"s");
         assert_eq!(names.meaning(b"s", 3), Meaning::Unknown);
         assert_eq!(names.bytes, 0);
@@ -245,12 +246,12 @@ mod tests {
     fn names_are_one_where_they_are_one_at_the_server() {
         let mut names = Names::default();
         let [long, longer] = ["x", "y"].map(|end| "n".repeat(63) + end);
-        let first = names.define(long.as_bytes(), statement("SELECT"), 1);
+        let first = names.define(long.as_bytes(), statement(StatementKind::Select), 1);
         names.confirm(long.as_bytes(), first);
         names.close(longer.as_bytes());
-        let second = names.define(longer.as_bytes(), statement("INSERT"), 2);
+        let second = names.define(longer.as_bytes(), statement(StatementKind::Insert), 2);
         names.confirm(longer.as_bytes(), second);
-        assert_eq!(names.meaning(long.as_bytes(), 3), Meaning::Certain(statement("INSERT")));
+        assert_eq!(names.meaning(long.as_bytes(), 3), Meaning::Certain(statement(StatementKind::Insert)));
         names.close(long.as_bytes());
         assert_eq!((names.meaning(longer.as_bytes(), 3), names.bytes), (Meaning::Unknown, 0));
     }
@@ -258,54 +259,55 @@ mod tests {
     #[test]
     fn names_without_number_leave_no_old_meaning() {
         let mut names = Names::default();
-        let sequence = names.define(b"s", statement("SELECT"), 1);
+        let sequence = names.define(b"s", statement(StatementKind::Select), 1);
         names.confirm(b"s", sequence);
         for number in 0u32.. {
             if names.bytes >= MAX_BYTES {
                 break;
             }
-            names.define(&number.to_be_bytes(), statement("SELECT"), 1);
+            names.define(&number.to_be_bytes(), statement(StatementKind::Select), 1);
         }
-        names.define(b"s", statement("INSERT"), 2);
-        assert_eq!(names.meaning(b"s", 2), Meaning::Certain(statement("INSERT")));
-        names.define(b"new", statement("INSERT"), 2);
+        names.define(b"s", statement(StatementKind::Insert), 2);
+        assert_eq!(names.meaning(b"s", 2), Meaning::Certain(statement(StatementKind::Insert)));
+        names.define(b"new", statement(StatementKind::Insert), 2);
         assert_eq!(names.meaning(b"new", 2), Meaning::Unknown);
     }
 
     #[test]
     fn closing_spares_what_was_defined_after_it() {
         let mut names = Names::default();
-        let first = names.define(b"s", statement("INSERT"), 1);
+        let first = names.define(b"s", statement(StatementKind::Insert), 1);
         names.confirm(b"s", first);
-        names.define(b"s", statement("SELECT"), 1);
+        names.define(b"s", statement(StatementKind::Select), 1);
         names.close_all();
-        assert_eq!(names.meaning(b"s", 1), Meaning::Certain(statement("SELECT")));
+        assert_eq!(names.meaning(b"s", 1), Meaning::Certain(statement(StatementKind::Select)));
     }
 
     #[test]
     fn of_many_definitions_the_one_that_is_confirmed_last_counts() {
         let mut names = Names::default();
-        let [first, second] = ["INSERT", "SELECT"].map(|kind| names.define(b"s", statement(kind), 1));
+        let [first, second] =
+            [StatementKind::Insert, StatementKind::Select].map(|kind| names.define(b"s", statement(kind), 1));
         assert!(first < second);
         names.confirm(b"s", first);
         assert_eq!(names.meaning(b"s", 2), Meaning::Unsettled);
         names.confirm(b"s", second);
-        assert_eq!(names.meaning(b"s", 2), Meaning::Certain(statement("SELECT")));
-        assert_eq!(names.bytes, weight(b"s", &statement("SELECT")));
+        assert_eq!(names.meaning(b"s", 2), Meaning::Certain(statement(StatementKind::Select)));
+        assert_eq!(names.bytes, weight(b"s", &statement(StatementKind::Select)));
     }
 
     #[test]
     fn a_name_that_is_gone_leaves_nothing() {
         let mut names = Names::default();
         for name in [&b"s"[..], b""] {
-            let sequence = names.define(name, statement("INSERT"), 1);
+            let sequence = names.define(name, statement(StatementKind::Insert), 1);
             names.confirm(name, sequence);
             names.close(name);
             assert!(names.candidates.is_empty() && names.bytes == 0);
-            let sequence = names.define(name, statement("INSERT"), 1);
+            let sequence = names.define(name, statement(StatementKind::Insert), 1);
             names.cancel(name, sequence);
             assert!(names.candidates.is_empty() && names.bytes == 0);
-            names.define(name, statement("INSERT"), 1);
+            names.define(name, statement(StatementKind::Insert), 1);
             names.clear();
             assert_eq!((names.meaning(name, 1), names.bytes), (Meaning::Unknown, 0));
         }
@@ -317,18 +319,18 @@ mod tests {
     #[test]
     fn the_last_byte_is_taken_and_none_beyond() {
         let mut names = Names { bytes: MAX_BYTES - 1, ..Names::default() };
-        names.define(b"last", statement("INSERT"), 1);
-        assert_eq!(names.meaning(b"last", 1), Meaning::Certain(statement("INSERT")));
+        names.define(b"last", statement(StatementKind::Insert), 1);
+        assert_eq!(names.meaning(b"last", 1), Meaning::Certain(statement(StatementKind::Insert)));
         let mut names = Names { bytes: MAX_BYTES, ..Names::default() };
         assert!(names.is_full());
-        names.define(b"beyond", statement("INSERT"), 1);
+        names.define(b"beyond", statement(StatementKind::Insert), 1);
         assert_eq!(names.meaning(b"beyond", 1), Meaning::Unknown);
         assert!(!names.is_complete());
     }
 
     #[test]
     fn a_name_weighs_what_it_takes_beside_its_statement() {
-        let statement = statement("INSERT");
+        let statement = statement(StatementKind::Insert);
         for name in [&b""[..], b"s", b"name"] {
             assert_eq!(weight(name, &statement), statement.weight() + name.len() + ENTRY);
         }

@@ -5,7 +5,7 @@
 //! [`ParameterValue::Unknown`], and the server is asked. PostgreSQL documentation, reference page of SET.
 
 use crate::fence::value::FenceValue;
-use crate::statement::{ParameterEffect, Statement, TransactionEffect};
+use crate::statement::{ParameterEffect, Statement, StatementKind, TransactionEffect};
 use crate::wire::message::Status;
 
 /// Savepoints that are remembered; a rollback to an older one makes the value unknown.
@@ -141,7 +141,7 @@ impl Parameter {
                     // It passes over what SET LOCAL TO DEFAULT has reset, though only until the transaction ends.
                     self.now.session = ParameterValue::Unknown;
                 }
-                if statement.kind == "DISCARD ALL" {
+                if statement.kind == StatementKind::DiscardAll {
                     // In a pipeline it commits at once, except on older servers: an error may not take it back.
                     self.forget_snapshots();
                 }
@@ -180,11 +180,9 @@ impl Parameter {
     }
 
     /// A statement was planned, which can call its functions.
-    pub fn planned(&mut self, statement: &Statement) {
-        if statement.parameter == ParameterEffect::Unknown {
-            self.begin();
-            self.forget();
-        }
+    pub fn planned(&mut self) {
+        self.begin();
+        self.forget();
     }
 
     /// Every statement runs in a transaction, if only until its own end.

@@ -6,11 +6,16 @@
 
 use super::parameter::ParameterValue;
 use super::pending::Wait;
+use super::question::ROLE;
 use super::replies::Audience;
 use super::verdict::Verdict;
-use super::{Host, Life, Session};
+use super::{Asked, Host, Life, Session};
 use crate::catalogue::Catalogue;
-use crate::statement::{ParameterEffect, PathEffect, RelationName, Statement, TransactionEffect};
+use crate::fence::Role;
+use crate::policy::Opaque;
+use crate::statement::{
+    OWN_SCHEMAS, ParameterEffect, PathEffect, RelationName, Statement, StatementKind, TransactionEffect,
+};
 use crate::wire::message::Status;
 use std::sync::Arc;
 
@@ -27,11 +32,6 @@ const AHEAD: u8 = 16;
 /// In which a session looks first, whatever its path, if it has one; unless the path names it.
 const TEMPORARY: &str = "pg_temp";
 
-/// What names are analysed with the whole statement, before anything of it runs: when its portal is bound.
-const PLANNED: [&str; 5] = ["INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"];
-/// What looks its names up as the first thing that it does when it is executed.
-const AT_EXECUTION: [&str; 3] = ["COPY FROM", "TRUNCATE", "LOCK TABLE"];
-
 /// When the server looks up the names of the statements at hand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lookup {
@@ -45,13 +45,25 @@ pub(super) enum Lookup {
 
 impl Lookup {
     fn concerns(self, statement: &Statement) -> bool {
-        let (is_planned, is_executed) = (PLANNED.contains(&statement.kind), AT_EXECUTION.contains(&statement.kind));
+        // A query's names are analyzed as a whole before any of it runs: when its portal is bound.
+        let is_planned = statement.kind.is_query();
+        let is_executed = is_resolved_at_execution(statement);
         match self {
             Lookup::InString => is_planned || is_executed,
             Lookup::AtBind => is_planned,
             Lookup::AtExecute => is_executed,
         }
     }
+
+    /// The server may resolve the names of a definition, or of a statement within another, at Bind or at Execute: both count.
+    fn concerns_own(self, statement: &Statement) -> bool {
+        self != Lookup::AtBind || !is_resolved_at_execution(statement)
+    }
+}
+
+/// The server resolves its names first of all when it is executed.
+fn is_resolved_at_execution(statement: &Statement) -> bool {
+    matches!(statement.kind, StatementKind::CopyFrom | StatementKind::Truncate | StatementKind::LockTable)
 }
 
 /// What the setting says.
@@ -60,10 +72,37 @@ pub enum SearchPath {
     /// The server has to be asked.
     #[default]
     Unasked,
-    /// Any schema may be in it.
-    Any,
+    /// Any schema may be in it, but fencegate's own only as this tells.
+    Any(OwnSchemas),
     /// No other than these, each as the server knows it; some may not exist, or be closed to the session.
     Schemas(Arc<[String]>),
+}
+
+/// Whether a path has fencegate's own schemas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnSchemas {
+    /// It has none of them.
+    Absent,
+    /// It has one if the current role is called so.
+    AsRole,
+    /// It may have one.
+    Possible,
+}
+
+impl OwnSchemas {
+    fn read(text: &str) -> Self {
+        let holds = |names: &[String], wanted: &str| names.iter().any(|name| name == wanted);
+        let (own, role) = match names(text) {
+            Some(names) => (OWN_SCHEMAS.iter().any(|own| holds(&names, own)), holds(&names, "$user")),
+            // Whatever the server makes of it, none of its names is one that does not stand in it.
+            None => (OWN_SCHEMAS.iter().any(|own| text.to_ascii_lowercase().contains(own)), text.contains("$user")),
+        };
+        match (own, role) {
+            (true, _) => OwnSchemas::Possible,
+            (_, true) => OwnSchemas::AsRole,
+            _ => OwnSchemas::Absent,
+        }
+    }
 }
 
 impl SearchPath {
@@ -71,7 +110,21 @@ impl SearchPath {
     pub fn read(text: Option<&str>) -> Self {
         // `$user` is the role of the moment, or nothing. Other sessions can rename roles.
         let is_plain = |names: &Vec<String>| names.len() <= MOST_SCHEMAS && !names.iter().any(|name| name == "$user");
-        text.and_then(names).filter(is_plain).map_or(SearchPath::Any, |names| SearchPath::Schemas(names.into()))
+        let own = || text.map_or(OwnSchemas::Possible, OwnSchemas::read);
+        let listed = text.and_then(names).filter(is_plain);
+        listed.map_or_else(|| SearchPath::Any(own()), |names| SearchPath::Schemas(names.into()))
+    }
+
+    /// None: the server has to be asked.
+    fn own_schemas(&self) -> Option<OwnSchemas> {
+        match self {
+            SearchPath::Unasked => None,
+            SearchPath::Any(own) => Some(*own),
+            SearchPath::Schemas(schemas) if OWN_SCHEMAS.iter().any(|own| schemas.iter().any(|it| it == own)) => {
+                Some(OwnSchemas::Possible)
+            }
+            SearchPath::Schemas(_) => Some(OwnSchemas::Absent),
+        }
     }
 }
 
@@ -209,13 +262,15 @@ impl<H: Host> Session<H> {
     /// Has names without a schema stand for those that they may mean, where the path makes a difference and is known. What stays as
     /// it is stands for every schema. Where the path has to be found out first: the verdict until then.
     pub(super) fn by_path(&mut self, statements: &mut [Arc<Statement>], lookup: Lookup) -> Option<Verdict> {
+        if self.host.policies().exempts(self.host.user()) {
+            return None;
+        }
         // Nothing can be asked in a failed transaction or during COPY; replication sessions have another grammar.
-        if self.path.now == SearchPath::Any
-            || self.parameter.failed()
-            || self.replicates
-            || self.replies.is_copying_in()
-            || self.host.policies().exempts(self.host.user())
-        {
+        let can_ask = !self.parameter.failed() && !self.replicates && !self.replies.is_copying_in();
+        if let Some(verdict) = self.own_by_path(statements, lookup, can_ask) {
+            return Some(verdict);
+        }
+        if !can_ask || matches!(self.path.now, SearchPath::Any(_)) {
             return None;
         }
         let catalogue = self.host.catalogue(None).catalogue;
@@ -239,12 +294,44 @@ impl<H: Host> Session<H> {
         None
     }
 
+    /// Has statements that may name fencegate's own objects count as touching them, unless the path has none of their schemas.
+    /// An earlier statement of the string makes the path unknown only where its text shows that it may set the path or the
+    /// role: code that the text does not show could touch these objects by itself.
+    fn own_by_path(&mut self, statements: &mut [Arc<Statement>], lookup: Lookup, can_ask: bool) -> Option<Verdict> {
+        if self.host.policies().opaque_of(self.host.user()) == Opaque::Allow {
+            return None;
+        }
+        let mut is_known = can_ask;
+        for statement in statements {
+            if statement.own_by_path && statement.opaque.is_none() && lookup.concerns_own(statement) {
+                let in_doubt = self.replies.path_in_doubt();
+                let means_own = match (self.path.now.own_schemas().filter(|_| !in_doubt), &self.pending.role) {
+                    _ if !is_known => true,
+                    (None, _) | (Some(OwnSchemas::AsRole), Asked::Not | Asked::Due) => {
+                        return Some(self.ask_for_path_and_role());
+                    }
+                    (Some(OwnSchemas::AsRole), Asked::Answered(Role::Current(role))) => {
+                        OWN_SCHEMAS.contains(&role.as_str())
+                    }
+                    (Some(OwnSchemas::AsRole), Asked::Answered(_)) => true,
+                    (Some(own), _) => own == OwnSchemas::Possible,
+                };
+                self.path.ahead = AHEAD;
+                if means_own || lookup == Lookup::AtBind && statement.kind.is_query() {
+                    *statement = Arc::new(statement.by_own_path(means_own));
+                }
+            }
+            is_known &= !statement.shows_other_path();
+        }
+        None
+    }
+
     /// A name without a schema: it may be that of a fenced table, or of a way to one, in a schema that is not in the path as it was
     /// last known.
     fn is_elsewhere(&self, relation: &RelationName, catalogue: &Catalogue) -> bool {
         let is_outside = |schema: &str| match &self.path.now {
             SearchPath::Unasked => true,
-            SearchPath::Any => false,
+            SearchPath::Any(_) => false,
             SearchPath::Schemas(schemas) => {
                 schema != "pg_catalog" && !schema.starts_with(TEMPORARY) && !schemas.iter().any(|it| it == schema)
             }
@@ -267,6 +354,17 @@ impl<H: Host> Session<H> {
                 self.wait = Some(Wait::Path);
             }
         }
+        Verdict::Hold
+    }
+
+    /// The same, and what `"$user"` stands for in it.
+    fn ask_for_path_and_role(&mut self) -> Verdict {
+        if !self.replies.is_empty() {
+            return self.settle();
+        }
+        let [role, session] = ROLE;
+        self.put_questions(&[SHOW, role, session]);
+        self.wait = Some(Wait::Path);
         Verdict::Hold
     }
 

@@ -1,6 +1,7 @@
 //! The current message: the first one from the client that was not forwarded yet.
 
 use super::checks::Check;
+use super::held::Limit;
 use super::host::Changes;
 use super::question;
 use super::task::{ParsePermit, Room, Task};
@@ -23,6 +24,12 @@ pub(super) struct Pending {
     pub(super) with_rows: bool,
     /// Since when it has been judged, or what has to be done first for that.
     pub(super) since: Option<Instant>,
+    /// Since when it has waited for tasks.
+    pub(super) held: Option<Instant>,
+    /// The server was asked to answer what came before it.
+    pub(super) flushed: bool,
+    /// The timeout of the server that is the first to end the session meanwhile.
+    pub(super) limit: Asked<Option<Limit>>,
     /// The changes of the catalogue that had been seen when it came, or when what it waited for was there.
     pub(super) changes: Option<Changes>,
     /// The role that it would run as, once asked for.
@@ -31,8 +38,8 @@ pub(super) struct Pending {
     pub(super) path: Option<String>,
     /// What the server answered to our question so far.
     pub(super) answer: Option<question::ResultColumns>,
-    /// The control connections to the database that it needs alone were closed.
-    pub(super) is_alone: bool,
+    /// It may have the database that it needs alone. None: that has not been found out.
+    pub(super) alone: Option<bool>,
     /// What the server has to check between its statements, if it is forwarded.
     pub(super) checks: Vec<Check>,
     /// Why an Admit for it failed.
@@ -64,4 +71,6 @@ pub(super) enum Wait {
     Ask(Task),
     /// The driver performs the task.
     Task,
+    /// The end of an Admit that was given up.
+    GivenUp,
 }

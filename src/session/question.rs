@@ -3,12 +3,13 @@
 
 use super::parameter::ParameterValue;
 use super::replies::{Audience, Request};
+use super::transaction::{Pipeline, Transaction};
 use super::verdict::Verdict;
-use super::{Asked, Host, Sent, Session, Wait};
+use super::{Asked, Host, Session, Wait};
 use crate::fence::Role;
 use crate::statement::{Encoding, Statement};
 use crate::wire::frame::Header;
-use crate::wire::message;
+use crate::wire::message::{self, Status};
 use crate::wire::tag::frontend;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true), 
 
 /// The role that the session acts as: two questions that take no snapshot. A transaction that has none yet must not get one
 /// before the fence is raised: what is committed until then would be hidden from it.
-const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
+pub(super) const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
 /// The same, for replication sessions, to which SHOW is a command of another grammar.
 const ROLE_IN_ONE: &str =
     "SELECT pg_catalog.current_setting('role'), pg_catalog.current_setting('session_authorization')";
@@ -45,8 +46,7 @@ impl<H: Host> Session<H> {
         false
     }
 
-    /// Asks the server, in the session. To be called when nothing is owed. Before a simple query by one, unless a
-    /// pipeline is open: an Execute of ours would begin one, which since PostgreSQL 18 a simple query does not end.
+    /// Asks the server, in the session. To be called when nothing is owed.
     pub(super) fn ask(&mut self) {
         self.put_questions(&[QUESTION]);
         self.wait = Some(Wait::Value);
@@ -67,14 +67,22 @@ impl<H: Host> Session<H> {
         self.client.input.first() != Some(&frontend::QUERY)
     }
 
+    /// Before a simple query by one, unless a pipeline is open: an Execute of ours would begin one, which since PostgreSQL 18
+    /// a simple query does not end. Otherwise with a Sync, wherever that ends nothing of the client's: the server runs some
+    /// statements only where they come first in their pipeline.
     pub(super) fn put_questions(&mut self, questions: &[&str]) {
-        let in_pipeline = self.transaction.sent == Sent::Execute || self.is_extended();
+        let Transaction { status, pipeline, .. } = self.transaction;
+        let in_pipeline = pipeline == Pipeline::Executed || self.is_extended();
         self.note_forwarding();
         if in_pipeline {
             for question in questions {
                 self.run_in_pipeline(question, Arc::default(), &Audience::Proxy);
             }
-            message::put_flush(&mut self.server.output);
+            match (status, pipeline) {
+                (Status::Idle, Pipeline::Empty) => self.put_sync(Audience::Proxy),
+                // An error skips what follows, as the client expects it.
+                _ => message::put_flush(&mut self.server.output),
+            }
         } else {
             // Before another simple query it changes nothing; replication sessions know no other.
             message::put_query(&mut self.server.output, &[questions.join("; ").as_bytes()]);
@@ -87,13 +95,35 @@ impl<H: Host> Session<H> {
     pub(super) fn put_question_ahead(&mut self, question: &str) {
         self.note_forwarding();
         self.run_in_pipeline(question, Arc::default(), &Audience::ProxyAhead);
+        self.put_sync(Audience::ProxyAhead);
+    }
+
+    /// A statement that commits by itself may have to come first in its pipeline, and a Sync behind a question would take its
+    /// portal away. So the token is asked for before there is one. True: the Bind at hand waits for that.
+    pub(super) fn asks_before_bind(&mut self, statement: &Statement) -> bool {
+        let may_come_first = self.transaction.pipeline == Pipeline::Empty && !self.parameter.failed();
+        if !may_come_first || !statement.may_commit() || !self.may_need_token(statement) {
+            return false;
+        }
+        if !self.replies.is_empty() {
+            let is_known = self.parameter.is_settled() && !self.replies.affect_parameter();
+            return !is_known && matches!(self.settle(), Verdict::Hold);
+        }
+        let asks = self.transaction.status == Status::Idle && *self.parameter.current() == ParameterValue::Unknown;
+        if asks {
+            self.ask();
+        }
+        asks
+    }
+
+    /// Ends the pipeline.
+    pub(super) fn put_sync(&mut self, audience: Audience) {
         message::put_sync(&mut self.server.output);
-        self.replies.push(Request::Sync, Audience::ProxyAhead);
+        self.replies.push(Request::Sync, audience);
+        self.transaction.pipeline = Pipeline::Empty;
         self.batch += 1;
     }
 
-    /// A Sync would end the implicit transaction of a pipeline; without one, an error skips what follows, as the
-    /// client expects it.
     pub(super) fn run_in_pipeline(&mut self, text: &str, statement: Arc<Statement>, audience: &Audience) {
         let output = &mut self.server.output;
         message::put_parse(output, NAME, text);
@@ -118,18 +148,22 @@ impl<H: Host> Session<H> {
         if !self.waits_for_answer() || !self.replies.is_empty() {
             return;
         }
-        let mut columns = self.pending.answer.take().unwrap_or_default().into_iter();
+        let columns = self.pending.answer.take().unwrap_or_default();
+        if self.pending.limit == Asked::Due {
+            return self.take_limits(columns);
+        }
+        let mut columns = columns.into_iter();
         let wait = self.wait.take();
         if matches!(wait, Some(Wait::Path)) {
-            return self.take_path(columns.next().flatten());
+            self.take_path(columns.next().flatten());
+            // The role, where it was asked for as well.
+            if let (Some(role), Some(session)) = (columns.next(), columns.next()) {
+                self.take_role(role, session);
+            }
+            return;
         }
         if matches!(wait, Some(Wait::Role)) {
-            let (role, session) = (columns.next().flatten(), columns.next().flatten());
-            let current = role.filter(|role| role != "none").or(session).unwrap_or_default();
-            // A name in another encoding than the proxy's is not known.
-            let is_known = current.is_ascii() || self.lexing.encoding == Encoding::Utf8;
-            self.pending.role = Asked::Answered(if is_known { Role::Current(current) } else { self.any_role() });
-            return;
+            return self.take_role(columns.next().flatten(), columns.next().flatten());
         }
         self.parameter
             .learn(columns.next().map_or(ParameterValue::Invalid, |value| ParameterValue::read(value.as_deref())));
@@ -142,6 +176,13 @@ impl<H: Host> Session<H> {
         self.replies.lexing_known();
     }
 
+    fn take_role(&mut self, role: Option<String>, session: Option<String>) {
+        let current = role.filter(|role| role != "none").or(session).unwrap_or_default();
+        // A name in another encoding than the proxy's is not known.
+        let is_known = current.is_ascii() || self.lexing.encoding == Encoding::Utf8;
+        self.pending.role = Asked::Answered(if is_known { Role::Current(current) } else { self.any_role() });
+    }
+
     fn take_path(&mut self, path: Option<String>) {
         self.path.learn(path.as_deref());
         self.replies.path_said();
@@ -149,7 +190,7 @@ impl<H: Host> Session<H> {
 
     /// The message at hand waits for what the server was asked.
     pub(super) fn waits_for_answer(&self) -> bool {
-        matches!(self.wait, Some(Wait::Value | Wait::Role | Wait::Path))
+        matches!(self.wait, Some(Wait::Value | Wait::Role | Wait::Path)) || self.pending.limit == Asked::Due
     }
 
     /// Whatever the session may become.
@@ -163,10 +204,16 @@ impl<H: Host> Session<H> {
         self.wait = None;
         self.pending.answer = None;
         self.pending.role = Asked::Not;
-        if let Some(front) = self.replies.front() {
-            // The client's simple query: the ReadyForQuery after ours ends its answer.
-            front.audience = Audience::Client;
-            self.drop_held_query();
+        self.abandon_hold();
+        let at_hand = self.client.input.first();
+        let is_answered = matches!(at_hand, Some(&(frontend::QUERY | frontend::FUNCTION_CALL)));
+        match self.replies.front() {
+            // The ReadyForQuery after ours ends the answer.
+            Some(front) if is_answered => front.audience = Audience::Client,
+            None if is_answered => self.put_sync(Audience::Client),
+            Some(_) => return self.replies.skip_to_sync(),
+            None => return,
         }
+        self.drop_held_message();
     }
 }

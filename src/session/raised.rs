@@ -1,9 +1,36 @@
-//! The statements by which the server raises an error of ours, and how that error is known again.
+//! The proxy's own statements: those by which the server raises an error of ours, and how that error is known again.
 //!
 //! Must never let one succeed by which a statement is rejected: what stands behind it would run.
 
+use super::replies::Request;
 use crate::fence::session::Token;
+use crate::statement::{Statement, StatementKind, TransactionEffect};
 use crate::wire::error::ErrorText;
+use std::sync::Arc;
+
+/// A statement of the proxy's that ends no transaction.
+pub fn own() -> Arc<Statement> {
+    Arc::new(Statement { kind: StatementKind::OfProxy, ..Statement::default() })
+}
+
+/// The proxy's ROLLBACK.
+pub fn rollback() -> Arc<Statement> {
+    Arc::new(Statement {
+        kind: StatementKind::OfProxy,
+        transaction: TransactionEffect::Rollback,
+        ..Statement::default()
+    })
+}
+
+/// The server's next answer to this is about a statement of the proxy's.
+pub fn is_own(request: &Request) -> bool {
+    let at_hand = match request {
+        Request::Query { statements, completed, .. } => statements.get(*completed),
+        Request::Execute { statement, .. } => Some(statement),
+        _ => None,
+    };
+    at_hand.is_some_and(|statement| statement.kind == StatementKind::OfProxy)
+}
 
 /// A statement that makes the server raise an error in place of this one, so that its transaction state is the truth. No
 /// server knows the parameter, and no session can make it known: its name has no dot. All that the server logs is this text

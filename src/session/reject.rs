@@ -2,7 +2,7 @@
 //! transaction state is the truth.
 
 use super::judge::PassedWrite;
-use super::raised::raising_statement;
+use super::raised::{raising_statement, rollback};
 use super::rejection::Rejection;
 use super::replies::{Audience, Request};
 use super::{Host, Session, frame_of};
@@ -21,6 +21,9 @@ fn in_place(rejection: &Rejection, shift: usize) -> (String, Audience) {
     let text = rejection.text();
     (raising_statement(&text), Audience::Rejection { shift, text: Arc::new(text) })
 }
+
+/// Before the statement that raises the error, where the rejected one would have ended the transaction.
+const ROLLBACK_FIRST: &str = "ROLLBACK; ";
 
 /// What is to be told of a text that the proxy cannot read.
 pub(super) enum Unread {
@@ -46,8 +49,12 @@ impl<H: Host> Session<H> {
         let (before, after) = (text.get(..range.start), text.get(range.end..));
         self.note_forwarding();
         let output = &mut self.server.output;
-        message::put_query(output, &[before.unwrap_or_default(), raise.as_bytes(), after.unwrap_or_default()]);
+        let rolls_back = rejection.ends_transaction();
+        let end = if rolls_back { ROLLBACK_FIRST } else { "" };
+        let pieces = [before.unwrap_or_default(), end.as_bytes(), raise.as_bytes(), after.unwrap_or_default()];
+        message::put_query(output, &pieces);
         statements.truncate(index);
+        statements.extend(rolls_back.then(rollback));
         let defines = self.define_prepared(&statements);
         self.batch += 1;
         self.replies.push(Request::Query { statements, completed: 0, defines }, audience);
@@ -101,6 +108,12 @@ impl<H: Host> Session<H> {
     /// A rejected message has been read to its end, and gone nowhere.
     pub(super) fn raise_discarded(&mut self) {
         match self.discarded.take() {
+            // A Query would take the client's unnamed statement away. Replication sessions know nothing else.
+            Some((frontend::FUNCTION_CALL, rejection)) if !self.replicates => {
+                self.raise_in_pipeline(&rejection);
+                self.put_sync(Audience::Client);
+                self.close_reject_statement();
+            }
             Some((frontend::QUERY | frontend::FUNCTION_CALL, rejection)) => self.raise_in_place(&rejection),
             Some((_, rejection)) => self.raise_in_pipeline(&rejection),
             None => (),
@@ -121,6 +134,9 @@ impl<H: Host> Session<H> {
     fn raise_in_pipeline(&mut self, rejection: &Rejection) {
         let (raise, audience) = in_place(rejection, 0);
         self.note_forwarding();
+        if rejection.ends_transaction() {
+            self.run_in_pipeline("ROLLBACK", rollback(), &Audience::Proxy);
+        }
         let output = &mut self.server.output;
         message::put_close_statement(output, REJECT_NAME);
         message::put_parse(output, REJECT_NAME, &raise);
@@ -137,11 +153,9 @@ impl<H: Host> Session<H> {
     /// After a Sync: the statement that raised the error must not stay at the server.
     pub(super) fn close_reject_statement(&mut self) {
         if std::mem::take(&mut self.reject_prepared) {
-            let output = &mut self.server.output;
-            message::put_close_statement(output, REJECT_NAME);
-            message::put_sync(output);
+            message::put_close_statement(&mut self.server.output, REJECT_NAME);
             self.replies.push(Request::CloseStatement { name: REJECT_NAME.into() }, Audience::Proxy);
-            self.replies.push(Request::Sync, Audience::Proxy);
+            self.put_sync(Audience::Proxy);
         }
     }
 

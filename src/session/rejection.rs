@@ -6,6 +6,7 @@ use crate::fence::session::{Epoch, Token};
 use crate::fence::value::InvalidValue;
 use crate::fence::{Cause, Issued, Refusal, Remedy};
 use crate::policy::{Issuer, QualifiedName};
+use crate::statement::{OpaqueReason, StatementKind};
 use crate::wire::error::{ErrorText, start_of};
 
 /// A reason to reject a statement or to end a session.
@@ -28,6 +29,8 @@ pub enum Rejection {
     TwoTokensAtOnce { resource: String, presented: Token, written: Token },
     /// LF004.
     Unverifiable { why: String, hint: &'static str },
+    /// LF004: PREPARE TRANSACTION would carry this out of the session.
+    CarriedOut { what: &'static str, hint: &'static str },
     /// LF004: which resources of a keyed one it would write.
     UnknownKey { resource: String, why: String, hint: &'static str, by_bare_name: Option<QualifiedName> },
     /// LF004: the statement may not raise the token; `highest` is what is in force.
@@ -36,6 +39,8 @@ pub enum Rejection {
     Unissued { resource: String, presented: Token, issuer: Issuer, issued: Issued },
     /// 42501, as the server would say: the session's role may not do it.
     Denied { resource: String, presented: Token, what: String },
+    /// 42501, as the server would say: the session's role may not drop, rename or move the database.
+    NotOwner { database: String },
     /// LF006.
     Unavailable { resource: String, cause: Cause, queries: String },
     /// LF006: the statement was not held until it could be judged.
@@ -102,11 +107,12 @@ impl Rejection {
             | Rejection::InvalidValue { .. }
             | Rejection::TwoTokens { .. }
             | Rejection::TwoTokensAtOnce { .. } => "invalid",
-            Rejection::Unverifiable { .. } | Rejection::UnknownKey { .. } | Rejection::NotInForce { .. } => {
-                "unverifiable"
-            }
+            Rejection::Unverifiable { .. }
+            | Rejection::CarriedOut { .. }
+            | Rejection::UnknownKey { .. }
+            | Rejection::NotInForce { .. } => "unverifiable",
             Rejection::Unissued { .. } => "unissued",
-            Rejection::Denied { .. } => "denied",
+            Rejection::Denied { .. } | Rejection::NotOwner { .. } => "denied",
             Rejection::Unavailable { .. } | Rejection::NoRoom | Rejection::UnreadCatalogue { .. } => "unavailable",
         }
     }
@@ -127,6 +133,8 @@ impl Rejection {
             | Rejection::Unavailable { resource, .. } => Some(resource),
             Rejection::InvalidSetting { .. }
             | Rejection::Unverifiable { .. }
+            | Rejection::CarriedOut { .. }
+            | Rejection::NotOwner { .. }
             | Rejection::NoRoom
             | Rejection::UnreadCatalogue { .. } => None,
         }
@@ -146,6 +154,12 @@ impl Rejection {
             Rejection::Denied { presented, .. } => (Some(*presented), None),
             _ => (None, None),
         }
+    }
+
+    /// The rejected statement ends the transaction even when it fails: the server rolls that back. Of the statements that end a
+    /// transaction, only PREPARE TRANSACTION is ever rejected.
+    pub fn ends_transaction(&self) -> bool {
+        matches!(self, Rejection::CarriedOut { .. })
     }
 
     /// The reason, for the log: without any part of a statement.
@@ -201,6 +215,10 @@ impl Rejection {
             Rejection::Unverifiable { why, hint } => {
                 ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}")).hint(*hint)
             }
+            Rejection::CarriedOut { what, hint } => {
+                let message = format!("a prepared transaction would carry {what} to a fenced table out of this session");
+                ErrorText::new("LF004", message).hint(*hint)
+            }
             Rejection::UnknownKey { resource, why, hint, by_bare_name } => {
                 ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}"))
                     .detail(format!("resource={resource}"))
@@ -219,8 +237,11 @@ impl Rejection {
                     .detail(format!("resource={resource} presented={presented}"))
                     .hint("Only a role that may do this can raise the token. What the open transaction has granted or made counts once it is committed.")
             }
+            Rejection::NotOwner { database } => {
+                ErrorText::new("42501", format!("must be owner of database {database}"))
+            }
             Rejection::NoRoom => {
-                ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {NO_ROOM}"))
+                ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {}", OpaqueReason::NoRoom))
                     .hint("Nothing was written. Try again; a statement that was prepared has to be prepared again.")
             }
             Rejection::UnreadCatalogue { why } => {
@@ -270,41 +291,43 @@ fn what_is_meant(by_bare_name: Option<&QualifiedName>) -> String {
     by_bare_name.map(meant).unwrap_or_default()
 }
 
-/// Why a long statement is not read.
-pub const NO_ROOM: &str = "the proxy holds too many statements of more than 1 MiB at present";
-
 /// The hint of LF006.
 fn what_helps(remedy: Remedy) -> String {
     let what = match remedy {
-        Remedy::TryAgain => "Try again; if it lasts, look into the proxy's log.",
+        Remedy::ServerTimeout(setting) => {
+            return format!("Nothing was written. Retry. To let writes wait longer, raise {setting}.");
+        }
+        Remedy::TryAgain => "Retry. If the error persists, see the proxy's log.",
         Remedy::Connect => {
-            "Try again; if it lasts: is the server up, and are the proxy's setting control and its password right? \
-             Its log says more."
+            "Retry. If the error persists, check that the server is up and that the proxy's `control` setting and its \
+             password are correct. The proxy's log has the details."
         }
         Remedy::Init => {
-            "It does not pass by itself: run fencegate init --control URL --role ROLE, \
+            "Retrying will not help. Run fencegate init --control URL --role ROLE, \
              with a superuser's URL of this database and the proxy's control role."
         }
         Remedy::Upgrade => {
-            "It does not pass by itself: the database was prepared for a newer version. Upgrade this proxy, \
+            "Retrying will not help. The database was prepared for a newer version: upgrade this proxy, \
              or go back with the fencegate init of its version."
         }
-        Remedy::Grant => "It does not pass by itself: let a superuser run the GRANT, or fencegate init --role ROLE.",
+        Remedy::Grant => "Retrying will not help. Run the GRANT as a superuser.",
         Remedy::Superuser => {
-            "It does not pass by itself: give the proxy a superuser as its control role, or write as a role that is none."
+            "Retrying will not help. Give the proxy a superuser as its control role, or write as a role that is not a superuser."
         }
         Remedy::SameServer => {
-            "Connect again; if it lasts: the proxy's settings upstream and control have to lead to the same server, \
-             without a pooler in between."
+            "Connect again. If the error persists, check that the proxy's `upstream` and `control` settings lead to the \
+             same server, without a pooler in between."
         }
         Remedy::Reload => {
-            "It does not pass by itself: give this proxy the policies that the others have, and reload it \
+            "Retrying will not help. Give this proxy the policies that the others have, and reload it \
              (SIGHUP, or RELOAD in its console)."
         }
         Remedy::EndThem => {
-            "Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared."
+            "Retry. If the error persists, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared."
         }
-        Remedy::Etcd => "Try again; if it lasts: is etcd up, and is the proxy's setting etcd right?",
+        Remedy::Etcd => {
+            "Retry. If the error persists, check that etcd is reachable and that the proxy's `etcd` setting is correct."
+        }
         Remedy::Split => "Write to fewer resources in one transaction.",
     };
     format!("Nothing was written. {what}")
@@ -372,7 +395,7 @@ pub fn now_in_force(may_have_committed: bool) -> &'static str {
 }
 
 /// What stands before in the same string may have set another token.
-pub fn may_be_another(kind: &str) -> Rejection {
+pub fn may_be_another(kind: StatementKind) -> Rejection {
     let why = format!("an earlier statement of the same string may change lease.fence ({kind})");
     let hint = "Send the statements one by one, so that the proxy can read the token in between. A library's migration, which comes \
         as one string, runs as one of the policy's `exempt_roles`, or with `opaque: allow` for its role and the guard installed.";
@@ -440,6 +463,7 @@ mod tests {
                 (46, 47),
             ),
             (Rejection::Unverifiable { why: "w".into(), hint: "h" }, "LF004 unverifiable", None, (0, 0)),
+            (Rejection::CarriedOut { what: "writes", hint: "h" }, "LF004 unverifiable", None, (0, 0)),
             (
                 Rejection::UnknownKey { resource: resource.clone(), why: "w".into(), hint: "h", by_bare_name: None },
                 "LF004 unverifiable",
@@ -468,6 +492,7 @@ mod tests {
                 of_r,
                 (0, 0),
             ),
+            (Rejection::NotOwner { database: "d".into() }, "42501 denied", None, (0, 0)),
             (Rejection::NoRoom, "LF006 unavailable", None, (0, 0)),
             (Rejection::UnreadCatalogue { why: Some(cause) }, "LF006 unavailable", None, (0, 0)),
         ];
@@ -476,7 +501,10 @@ mod tests {
             assert_eq!((found.as_str(), rejection.resource()), (is, about));
             let token = |token: Token| (token > 0).then_some(token);
             assert_eq!(rejection.tokens(), (token(presented), token(highest)), "{is}");
-            assert!(!rejection.reason().is_empty() && !rejection.text().hint.is_empty(), "{is}");
+            assert!(!rejection.reason().is_empty(), "{is}");
+            // The server has no hint for a role that is not the owner.
+            let has_hint = !matches!(rejection, Rejection::NotOwner { .. });
+            assert_eq!(!rejection.text().hint.is_empty(), has_hint, "{is}");
         }
         // What became of a lease is said of the token that was its own, and of another one.
         let why = |issued| unissued(issued).text().message;

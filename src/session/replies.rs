@@ -124,6 +124,12 @@ impl Replies {
         self.skipping
     }
 
+    /// What the client sends up to its next Sync counts as skipped: the server would skip it, had a Sync of the proxy's not
+    /// ended the pipeline.
+    pub fn skip_to_sync(&mut self) {
+        self.skipping = true;
+    }
+
     /// The server waits for COPY data.
     pub fn is_copying_in(&self) -> bool {
         self.copying_in

@@ -1,6 +1,6 @@
 //! A forwarded message that the server will answer: its kind, and its possible effects.
 
-use crate::statement::{ParameterEffect, Statement};
+use crate::statement::{ParameterEffect, Statement, StatementKind};
 use crate::wire::error::ErrorText;
 use std::sync::Arc;
 
@@ -75,6 +75,13 @@ pub enum Request {
     CopyEnd,
 }
 
+/// Binding it plans it, which may call a function that sets `lease.fence`. Definitions, CALL and DO are not planned then.
+pub(super) fn planning_may_set_parameter(statement: &Statement) -> bool {
+    let is_definition = statement.opaque.is_none() && statement.changes_catalogue;
+    let is_utility = is_definition || matches!(statement.kind, StatementKind::Call | StatementKind::Do);
+    statement.parameter == ParameterEffect::Unknown && !is_utility
+}
+
 impl Audience {
     /// The client is to see the answer, or an error in it.
     pub(super) fn is_clients(&self) -> bool {
@@ -104,7 +111,7 @@ impl Request {
 
     pub(super) fn affects_parameter(&self) -> bool {
         matches!(self, Request::FunctionCall)
-            || matches!(self, Request::Bind { plans, .. } if plans.parameter == ParameterEffect::Unknown)
+            || matches!(self, Request::Bind { plans, .. } if planning_may_set_parameter(plans))
             || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
     }
 
@@ -138,8 +145,8 @@ impl Request {
 
     /// It may be a COPY from the client. What runs by a name may be one too.
     pub(super) fn may_copy_in(&self) -> bool {
-        const BY_NAME: [&str; 4] = ["COPY FROM", "EXECUTE", "FETCH", "portal"];
-        self.statements().iter().any(|statement| statement.opaque.is_some() || BY_NAME.contains(&statement.kind))
+        use StatementKind::{CopyFrom, Execute, Fetch, Portal};
+        self.statements().iter().any(|it| it.opaque.is_some() || matches!(it.kind, CopyFrom | Execute | Fetch | Portal))
     }
 
     /// It may commit while it runs, so that an error does not take back what it did before.

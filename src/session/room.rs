@@ -3,9 +3,9 @@
 //! Owns the bound of one message. Must never hold a long message without room for all of it: the bound of what all
 //! sessions hold together depends on that.
 
-use super::rejection::NO_ROOM;
 use super::task::Room;
 use super::{Host, Session, Task};
+use crate::statement::OpaqueReason;
 use crate::wire::frame::Header;
 
 /// The longest statement that is held to be judged, in bytes; longer ones are unverifiable.
@@ -14,8 +14,6 @@ const MAX_STATEMENT: usize = 16 * 1024 * 1024;
 /// Up to this many bytes every session may hold what it likes.
 const LONG: usize = 1024 * 1024;
 
-const TOO_LONG: &str = "the statement is longer than 16 MiB";
-
 impl<H: Host> Session<H> {
     /// Asks for room to hold a message whole; an error says why there is none. Nothing while that is waited for, and
     /// meanwhile no more of the message is read.
@@ -23,12 +21,12 @@ impl<H: Host> Session<H> {
     /// A client that only announces a long message gets no room: it is asked for once more has arrived than every session may
     /// hold. It is for the whole message, so that no session that has a part of its room waits for the rest. A client that
     /// then sends too slowly while others wait loses it.
-    pub(super) fn make_room(&mut self, header: Header) -> Option<Result<(), &'static str>> {
+    pub(super) fn make_room(&mut self, header: Header) -> Option<Result<(), OpaqueReason>> {
         if header.body <= LONG {
             return Some(Ok(()));
         }
         if header.body > MAX_STATEMENT {
-            return Some(Err(TOO_LONG));
+            return Some(Err(OpaqueReason::TooLong));
         }
         let input = self.client.input.len();
         match &self.pending.room {
@@ -52,6 +50,6 @@ impl<H: Host> Session<H> {
         {
             self.pending.room = Some(None);
         }
-        self.pending.room.as_ref().map(|room: &Option<Room>| room.as_ref().map(|_| ()).ok_or(NO_ROOM))
+        self.pending.room.as_ref().map(|room: &Option<Room>| room.as_ref().map(|_| ()).ok_or(OpaqueReason::NoRoom))
     }
 }

@@ -1,8 +1,8 @@
 //! Messages from the server: matches replies with the requests that they answer, and passes on the client's.
 
-use super::checks::is_check;
-use super::raised::is_raised;
+use super::raised::{is_own, is_raised};
 use super::replies::{Audience, Reply, Request};
+use super::request::planning_may_set_parameter;
 use super::{End, HIGH_WATER, Host, LITTLE, Sent, Session, Wait, frame_of, server_fault};
 use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
 use crate::wire::error::{ErrorText, Severity, field, fields};
@@ -48,7 +48,9 @@ impl<H: Host> Session<H> {
         if self.unread.is_some() && !SAID_BESIDE.contains(&header.tag) {
             self.note_read(false);
         }
+        let is_own = self.replies.front().is_some_and(|reply| is_own(&reply.to));
         match header.tag {
+            backend::NOTICE if is_own => self.stream(header, Audience::Proxy),
             backend::NOTICE
                 if let Audience::Rejection { shift: shift @ 1.., text } = &audience
                     && header.body <= WHOLE =>
@@ -73,9 +75,7 @@ impl<H: Host> Session<H> {
             }
             backend::READY | backend::COMMAND_COMPLETE if header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
-                let is_check = header.tag == backend::COMMAND_COMPLETE
-                    && self.replies.front().is_some_and(|reply| is_check(&reply.to));
-                let is_told = audience.is_clients() && !is_check;
+                let is_told = audience.is_clients() && !(is_own && header.tag == backend::COMMAND_COMPLETE);
                 if header.tag == backend::READY {
                     self.ready(body(&frame))?;
                     if is_told {
@@ -130,7 +130,9 @@ impl<H: Host> Session<H> {
             }
             (backend::BIND_COMPLETE, Request::Bind { defines, plans }) => {
                 defines.iter().for_each(|it| self.portals.confirm(&it.name, it.sequence));
-                self.parameter.planned(plans);
+                if planning_may_set_parameter(plans) {
+                    self.parameter.planned();
+                }
                 true
             }
             (backend::CLOSE_COMPLETE, Request::Close) => true,
@@ -191,6 +193,8 @@ impl<H: Host> Session<H> {
             self.host.forget_database(database);
         }
         if matches!(statement.transaction, TransactionEffect::Commit | TransactionEffect::Rollback) {
+            // Another one may have begun with it, or in the same string.
+            self.transaction.began = self.transaction.sent_since;
             self.transaction_ended();
             self.definitions_over();
         }
@@ -252,9 +256,7 @@ impl<H: Host> Session<H> {
         }
         if self.replies.take_withheld_sync() {
             self.note_forwarding();
-            message::put_sync(&mut self.server.output);
-            self.replies.push(Request::Sync, Audience::Client);
-            self.batch += 1;
+            self.put_sync(Audience::Client);
         }
         if self.waits_for_answer() {
             self.question_refused();
@@ -304,6 +306,7 @@ impl<H: Host> Session<H> {
         self.path.ready(status);
         self.host.note_presented(self.parameter.current());
         if status == Status::Idle {
+            self.transaction.began = Some(self.now);
             self.transaction_ended();
         }
         // After COMMIT AND CHAIN, say, another transaction is open, which has defined nothing.
@@ -334,8 +337,10 @@ impl<H: Host> Session<H> {
         match message::parameter_status(body(&frame)) {
             Some((name, value)) => {
                 self.lexing.note(name, value);
-                if name == "search_path" {
-                    self.path.report(Some(value));
+                match name {
+                    "search_path" => self.path.report(Some(value)),
+                    "application_name" => self.host.note_application_name(value),
+                    _ => {}
                 }
             }
             None if body(&frame).starts_with(b"search_path\0") => self.path.report(None),

@@ -6,9 +6,9 @@ use super::judge::opaque;
 use super::names::Meaning;
 use super::replies::Request;
 use super::verdict::{Run, Verdict};
-use super::{ClientFault, HIGH_WATER, Host, Session, frame_of};
+use super::{Asked, ClientFault, HIGH_WATER, Host, Session, frame_of};
 use crate::fence::session::Activity;
-use crate::statement::{Statement, Unreadable};
+use crate::statement::{OpaqueReason, Statement, StatementKind, Unreadable};
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Status};
@@ -26,7 +26,7 @@ impl<H: Host> Session<H> {
         match self.make_room(header) {
             None => return Ok(false),
             Some(Err(why)) => {
-                let statement = opaque("statement", why);
+                let statement = opaque(StatementKind::Unspecified, why);
                 let request = Request::query(vec![statement.clone()]);
                 return Ok(self.unread(header, statement, request));
             }
@@ -102,16 +102,18 @@ impl<H: Host> Session<H> {
     /// Stands for a text that cannot be read. In a replication session it is one command, of another grammar.
     fn unreadable(&self, length: usize, why: &Unreadable) -> Arc<Statement> {
         let statement = match self.replicates {
-            true => opaque("replication command", "it is no SQL"),
-            false => opaque("statement", why.reason()),
+            true => opaque(StatementKind::ReplicationCommand, OpaqueReason::NotSql),
+            false => opaque(StatementKind::Unspecified, why.into()),
         };
         Arc::new(Statement { range: 0..length, ..Arc::unwrap_or_clone(statement) })
     }
 
     /// The proxy may answer a simple query by itself: the server is idle, has no unnamed statement, which such a query
-    /// drops, no message to the client is under way, and the client reads.
+    /// drops, no message to the client is under way, the client reads, and the message was not held for long.
     fn can_answer(&self) -> bool {
         self.activity == Activity::Idle
+            // Otherwise its timeout is stopped.
+            && self.pending.limit == Asked::Not
             && self.replies.is_empty()
             && self.statements.meaning(b"", self.batch) == Meaning::Unknown
             && self.server.rest == 0
@@ -130,7 +132,7 @@ impl<H: Host> Session<H> {
             self.pass(header, Some(Request::FunctionCall));
             return true;
         }
-        let statement = opaque("fast-path function call", "it names no function");
+        let statement = opaque(StatementKind::FunctionCall, OpaqueReason::NamesNoFunction);
         self.unread(header, statement, Request::FunctionCall)
     }
 }

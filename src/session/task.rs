@@ -13,7 +13,8 @@ pub enum Task {
     Admit(Vec<(Need, Claim)>),
     /// Read the catalogue, within that time limit.
     CatchUp(Wanted, Duration),
-    /// Close the control connections to a database for a statement, by that role, that needs it without other connections.
+    /// Close the control connections to a database for a statement, by that role, that needs it without other connections,
+    /// unless the role may not run it.
     LeaveAlone(Alone, Role),
     /// Wait for a permit to parse a text that may take long; `apart`: in another process.
     ParsePermit { apart: bool },
@@ -25,6 +26,8 @@ pub enum Task {
 /// The outcome of a task.
 pub enum Done {
     Admit(Result<(), Refusal>),
+    /// False: the role may not run the statement that needs the database alone.
+    LeftAlone(bool),
     /// The outcome does not matter: the message is judged again.
     Tried,
     ParsePermit(Option<ParsePermit>),

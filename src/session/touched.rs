@@ -7,7 +7,7 @@ use super::keys::{self, Columns, KeyedResource};
 use crate::catalogue::Catalogue;
 use crate::fence::Deed;
 use crate::policy::{FencedTable, PolicySet, Resource};
-use crate::statement::{FunctionName, Operation, RelationName, Statement, Write};
+use crate::statement::{FunctionName, Operation, RelationName, Statement, StatementKind, Write};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ fn keys_of(
 ) -> Vec<KeyedResource> {
     let column = catalogue.key_column(table);
     let is_guarded = columns == Columns::OfTable && column.is_some_and(|column| column.is_guarded);
-    if statement.kind == "COPY FROM" && is_guarded {
+    if statement.kind == StatementKind::CopyFrom && is_guarded {
         // The guard looks at each row. Those of a child it need not see.
         return Vec::new();
     }

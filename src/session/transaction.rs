@@ -4,6 +4,7 @@ use super::judge::Past;
 use crate::fence::session::Token;
 use crate::wire::message::Status;
 use std::collections::HashMap;
+use std::time::Instant;
 
 /// What is known of the transaction that is open, or of the session outside of one.
 #[derive(Default)]
@@ -12,6 +13,12 @@ pub(super) struct Transaction {
     pub(super) status: Status,
     /// Since then.
     pub(super) sent: Sent,
+    /// When the first of that was sent, or what was sent last.
+    pub(super) sent_since: Option<Instant>,
+    /// Not later than it began.
+    pub(super) began: Option<Instant>,
+    /// Since the last Sync.
+    pub(super) pipeline: Pipeline,
     /// Since then something has completed that may have committed what was written.
     pub(super) may_have_committed: bool,
     /// It changed the catalogue.
@@ -28,6 +35,16 @@ pub(super) enum Sent {
     #[default]
     Nothing,
     Messages,
-    /// An Execute was among them: its implicit transaction lasts up to a Sync.
-    Execute,
+}
+
+/// The part of a pipeline that a Sync ends: its implicit transaction, and the portals in that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Pipeline {
+    /// No portal: what was parsed stays.
+    #[default]
+    Empty,
+    /// Portals, of which none was executed.
+    Bound,
+    /// An Execute: the server runs no statement behind it that has to be alone in its transaction.
+    Executed,
 }

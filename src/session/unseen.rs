@@ -6,6 +6,7 @@
 
 use super::judge::Need;
 use super::parameter::ParameterValue;
+use super::raised::rollback;
 use super::rejection::{Rejection, now_in_force};
 use super::replies::{Audience, Request};
 use super::{Host, Session, Status, Task, Wait, frame_of};
@@ -13,10 +14,10 @@ use crate::fence::session::Token;
 use crate::fence::value::FenceValue;
 use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::{Mode, Resource};
-use crate::statement::{Operation, RelationName, Statement, TransactionEffect};
+use crate::statement::{FunctionName, Operation, RelationName, Statement, TransactionEffect};
 use crate::wire::error::{Severity, field, put_with_hint};
 use crate::wire::frame::{HEADER, Header, body, split_string};
-use crate::wire::message::{put_ready, put_sync};
+use crate::wire::message::put_ready;
 use crate::wire::tag::{backend, frontend};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
@@ -26,12 +27,6 @@ const LONGEST: usize = 64 * 1024;
 
 /// The most fences that are raised for a statement, before it is not sent again.
 const MOST_RAISED: usize = 8;
-
-/// The statements that do all that they do in the transaction that fails.
-const QUERIES: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "MERGE"];
-
-/// The beginnings of functions whose effect no rollback takes back, so that it would be there twice.
-const LASTING: [&str; 3] = ["pg_advisory_lock", "pg_try_advisory_lock", "dblink"];
 
 /// The statement that was sent since the session was idle, as long as it is a single one that may be sent again.
 #[derive(Default)]
@@ -114,11 +109,11 @@ impl Single {
 }
 
 /// It commits nothing while it runs, and an error takes back all that it shows to do.
+/// It does all that it does in the transaction that fails.
 fn is_repeatable(statement: &Statement) -> bool {
-    let lasts = |name: &str| LASTING.iter().any(|beginning| name.starts_with(beginning));
     statement.opaque.is_none()
-        && QUERIES.contains(&statement.kind)
-        && !statement.functions.iter().any(|function| lasts(&function.name))
+        && statement.kind.is_query()
+        && !statement.functions.iter().any(FunctionName::survives_error)
 }
 
 /// What the guard has refused.
@@ -240,7 +235,8 @@ impl<H: Host> Session<H> {
         }
         let Some(mut unseen) = self.unseen.take() else { return self.client.output.extend_from_slice(&frame) };
         let claim = self.claim(&unseen.need.resource);
-        if !is_alone || !matches!(self.wait, None | Some(Wait::Settle)) || claim.deeds.is_empty() {
+        if !is_alone || self.has_given_up() || !matches!(self.wait, None | Some(Wait::Settle)) || claim.deeds.is_empty()
+        {
             return self.tell(&unseen, &frame, |output, error| output.extend_from_slice(error));
         }
         let expected = if unseen.begin.is_some() { Status::Failed } else { Status::Idle };
@@ -297,12 +293,10 @@ impl<H: Host> Session<H> {
     /// The failed transaction, in which nothing was done, is ended, and another begun like it. By no Query: that would take the
     /// unnamed statement away.
     fn begin_anew(&mut self, begin: &str, statement: Arc<Statement>) {
-        let rollback = Statement { kind: "ROLLBACK", transaction: TransactionEffect::Rollback, ..Statement::default() };
         self.note_forwarding();
-        for (text, statement) in [("ROLLBACK", Arc::new(rollback)), (begin, statement)] {
+        for (text, statement) in [("ROLLBACK", rollback()), (begin, statement)] {
             self.run_in_pipeline(text, statement, &Audience::Proxy);
-            put_sync(&mut self.server.output);
-            self.replies.push(Request::Sync, Audience::Proxy);
+            self.put_sync(Audience::Proxy);
         }
         self.wait = Some(Wait::Begin);
     }

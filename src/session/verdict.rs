@@ -9,7 +9,8 @@ use super::path::Lookup;
 use super::rejection::Rejection;
 use super::suspects::Suspects;
 use super::touched::deeds;
-use super::{Asked, Host, Sent, Session, Task, Wait};
+use super::transaction::Pipeline;
+use super::{Asked, Host, Session, Task, Wait};
 use crate::fence::session::{Activity, Epoch, SessionFence, Token};
 use crate::fence::{Claim, Deed, Refusal, Role};
 use crate::policy::Mode;
@@ -66,6 +67,9 @@ impl<H: Host> Session<H> {
         // Whatever the token, the catalogue and other sessions are: see `no_fact_matters_to_what_only_reads`.
         if resolved.iter().all(|statement| statement.only_reads()) && !self.host.policies().has_functions() {
             return (Verdict::Forward, resolved);
+        }
+        if let Some(verdict) = self.behind_given_up(&resolved) {
+            return (verdict, resolved);
         }
         let writes = resolved.iter().any(|statement| self.may_write(statement));
         if writes && (self.replies.change_catalogue() || self.replies.reject()) {
@@ -188,6 +192,17 @@ impl<H: Host> Session<H> {
         }
     }
 
+    /// It may need a token, whatever the catalogue makes of it.
+    pub(super) fn may_need_token(&self, statement: &Statement) -> bool {
+        self.may_write(statement) || self.host.policies().has_functions() && !statement.functions.is_empty()
+    }
+
+    /// Its portal waits outside of a transaction, and the server may refuse it behind an Execute of ours.
+    pub(super) fn may_stand_alone(&self, statement: &Statement) -> bool {
+        let is_alone = self.transaction.status == Status::Idle && self.transaction.pipeline == Pipeline::Bound;
+        self.is_extended() && is_alone && statement.may_commit()
+    }
+
     /// It may write a fenced table, whatever the catalogue makes of it.
     fn may_write(&self, statement: &Statement) -> bool {
         let reads = || self.host.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
@@ -228,19 +243,20 @@ impl<H: Host> Session<H> {
         (!left.is_zero() && self.host.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
     }
 
-    /// Where a statement needs a database alone, gets the control connections to it out of its way, if the server may run
-    /// it. Where the server refuses it, no other session is affected.
+    /// If a statement needs a database alone, gets the control connections to it out of its way. A role that may not run the
+    /// statement gets the server's error from the proxy: the server would first wait for a lock on the database, and keep
+    /// everybody from logging in meanwhile.
     fn look_after_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
         let [statement] = statements else { return None };
         let wanted = statement.needs_database_alone.clone()?;
-        let is_own = wanted.database == self.host.database() && statement.kind != "CREATE DATABASE";
-        if self.pending.is_alone || is_own {
-            return None;
+        if let Some(is_permitted) = self.pending.alone {
+            let denied = || Verdict::Reject(0, Rejection::NotOwner { database: wanted.database });
+            return (!is_permitted).then(denied);
         }
         if !self.replies.is_empty() {
             return Some(self.settle());
         }
-        if self.transaction.status != Status::Idle || self.transaction.sent == Sent::Execute {
+        if self.transaction.status != Status::Idle || self.transaction.pipeline == Pipeline::Executed {
             return None;
         }
         let role = match &self.pending.role {
@@ -249,7 +265,6 @@ impl<H: Host> Session<H> {
             _ if self.is_extended() => self.any_role(),
             Asked::Not | Asked::Due => return Some(self.ask_for_role()),
         };
-        self.pending.is_alone = true;
         self.ask_for(Task::LeaveAlone(wanted, role));
         Some(Verdict::Hold)
     }
@@ -298,8 +313,7 @@ impl<H: Host> Session<H> {
         let mut known: HashMap<(*const Statement, String), Arc<[Deed]>> = HashMap::new();
         let with_claim = |need: Need| {
             let role = match &self.pending.role {
-                // Some of it the server does not run in a pipeline, which an Execute of ours would begin.
-                _ if need.statement.kind == "ALTER TABLE" && self.is_extended() => Some(self.any_role()),
+                _ if self.may_stand_alone(&need.statement) => Some(self.any_role()),
                 _ if need.role_changes => Some(self.any_role()),
                 Asked::Answered(role) => Some(role.clone()),
                 Asked::Not | Asked::Due => None,

@@ -38,7 +38,7 @@ serve() {
         set --
     fi
     "$bin/psql" -X -q -h "$folder" -p 5432 -U postgres -c "CREATE DATABASE app" postgres
-    "$fencegate" init --control "$control"
+    "$fencegate" init --control "$control" --leases-for postgres
     # The server asks nobody for a password, and nobody else gets into this folder.
     "$fencegate" --log-format json proxy --listen "$folder" --upstream "$folder:5432" --control "$control" \
         --allow-unauthenticated unix --policies "$folder/policies" "$@" 4>&- &

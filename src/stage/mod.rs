@@ -142,6 +142,11 @@ pub fn forget_settings(command: &mut Command) {
     }
 }
 
+/// The program `fencegate` in the same folder as the running program.
+pub fn program() -> std::io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("fencegate"))
+}
+
 /// The directory of PostgreSQL's programs: one of PATH's, otherwise the newest of Debian's.
 fn find_postgres(path: &OsStr, debian: &Path) -> Option<PathBuf> {
     let is_complete = |directory: &PathBuf| {

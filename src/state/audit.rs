@@ -87,11 +87,13 @@ impl Rejected<'_> {
 
     fn log(&self, policies: &PolicySet, seen: &Seen) {
         let Rejected { rejection, statement, resource, .. } = self;
-        let SessionRecord { number: session, user, database, address, application_name, .. } = self.session;
+        let SessionRecord { number: session, user, database, address, .. } = self.session;
+        let application_name = self.session.application_name();
         let (presented, highest) = rejection.tokens();
         let presented = presented.or(self.presented);
         let reaches = resource.and_then(|resource| reaches(statement, policies, seen, resource));
-        let (statement, table) = (statement.kind, statement.writes.first().map(|write| table_name(&write.relation)));
+        let (statement, table) =
+            (statement.kind.text(), statement.writes.first().map(|write| table_name(&write.relation)));
         let event = match (self.mode, rejection) {
             (Mode::Enforce, Rejection::Stale { .. } | Rejection::GoneBack { .. }) => "stale_write_blocked",
             (Mode::Enforce, _) => "write_rejected",
@@ -130,9 +132,10 @@ impl SessionRecord {
         let Need { resource, token, statement, .. } = need;
         // However many keys there are, those of a resource are one kind.
         if shared.log_limit.allows("session_admitted", resource.lock_name()) {
-            let SessionRecord { number: session, user, database, address, application_name, .. } = self;
+            let SessionRecord { number: session, user, database, address, .. } = self;
+            let application_name = self.application_name();
             let election = resource.issuer.as_ref().map(|it| it.name().to_string());
-            let (resource, statement) = (resource.name.as_str(), statement.kind);
+            let (resource, statement) = (resource.name.as_str(), statement.kind.text());
             tracing::info!(
                 session,
                 user,
@@ -167,14 +170,15 @@ impl Context {
                     let rejected = Rejected { session, mode, rejection, statement, resource, presented: None };
                     rejected.record(&self.shared, self.policies(), &self.shared_database.catalogue(None));
                 }
-                None => self.exempt(session, resource, statement.kind),
+                None => self.exempt(session, resource, statement.kind.text()),
             }
         }
     }
 
     fn exempt(&self, session: &SessionRecord, resource: Option<&str>, statement: &str) {
         let (label, mode) = labels(self.policies(), resource);
-        let SessionRecord { number: session, user, database, address, application_name, .. } = session;
+        let application_name = session.application_name();
+        let SessionRecord { number: session, user, database, address, .. } = session;
         self.shared.metrics.write(database, label, mode.name(), "exempt").inc();
         if self.shared.log_limit.allows("exempt", label) {
             tracing::info!(session, user, database, address, application_name, resource, statement, "exempt_write");

@@ -7,7 +7,7 @@
 //! it: clients that only claim the name would lock that user out.
 
 use crate::crowd::{Crowd, SourceAddress};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -19,13 +19,17 @@ pub const RESERVED: usize = 3;
 
 /// The most logins at the server at the same time, never more than half of all places. Further clients wait before the
 /// proxy connects to the server for them.
-const LOGINS_AT_ONCE: usize = 32;
+const LOGINS_AT_ONCE: usize = 40;
+
+/// One part in this many of the logins at the same time is kept from an address that has all others.
+const OTHERS_SHARE: usize = 5;
 
 /// The least number of connections that may wait, however few places there are.
 const WAIT_AT_LEAST: usize = 16;
 
-/// While others wait to log in, a client has this long to answer each question of the server.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+/// While it keeps other addresses waiting, a client has this long to answer each question of the server. Event loops of honest
+/// clients are busy for seconds at a time.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The interval of the checks for that.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -64,8 +68,18 @@ pub enum LoginKind {
     Console,
 }
 
+/// Why a client gets no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// Sessions have all places.
+    Sessions,
+    /// Too many others wait to log in.
+    Queue,
+}
+
 struct Login {
     kind: LoginKind,
+    source: SourceAddress,
     /// Since when its client owes the server an answer.
     asked: Option<Instant>,
 }
@@ -103,24 +117,46 @@ impl Taken {
 
     /// No place is free, and no login will free one.
     fn is_full(&self, kind: LoginKind) -> bool {
-        self.sessions >= self.most + if kind == LoginKind::Console { RESERVED } else { 0 }
+        self.sessions >= self.most(kind)
+    }
+
+    /// The places that sessions and logins may have.
+    fn most(&self, kind: LoginKind) -> usize {
+        self.most + if kind == LoginKind::Console { RESERVED } else { 0 }
+    }
+
+    /// The most logins at the same time.
+    fn at_once(&self, kind: LoginKind) -> usize {
+        match kind {
+            LoginKind::Session => (self.most / 2).clamp(1, LOGINS_AT_ONCE),
+            LoginKind::Console => RESERVED,
+        }
     }
 
     fn may_begin(&self, kind: LoginKind) -> bool {
-        let (most, at_once) = match kind {
-            LoginKind::Session => (self.most, (self.most / 2).clamp(1, LOGINS_AT_ONCE)),
-            LoginKind::Console => (self.most + RESERVED, RESERVED),
-        };
-        self.places() < most && self.under_way[kind as usize] < at_once
+        self.places() < self.most(kind) && self.under_way[kind as usize] < self.at_once(kind)
+    }
+
+    /// The addresses that have as many logins under way as one address may have: it leaves some to others.
+    fn at_their_limit(&self, kind: LoginKind) -> HashSet<SourceAddress> {
+        let all = self.at_once(kind).min(self.most(kind).saturating_sub(self.sessions));
+        let of_one = all.saturating_sub(all.div_ceil(OTHERS_SHARE)).max(1);
+        let mut logins: HashMap<SourceAddress, usize> = HashMap::new();
+        for login in self.logins.values().filter(|login| login.kind == kind) {
+            *logins.entry(login.source).or_default() += 1;
+        }
+        logins.into_iter().filter(|(_, count)| *count >= of_one).map(|(source, _)| source).collect()
     }
 
     /// Lets waiting connections log in, as far as they may. Where sessions have all places, wakes them to be refused.
     fn admit(&mut self) {
         for kind in [LoginKind::Session, LoginKind::Console] {
             while self.is_full(kind) || self.may_begin(kind) {
-                let Some((number, told)) = self.queues[kind as usize].pop_next() else { break };
+                let at_their_limit = if self.is_full(kind) { HashSet::new() } else { self.at_their_limit(kind) };
+                let next = self.queues[kind as usize].pop_next(|source| !at_their_limit.contains(source));
+                let Some((source, number, told)) = next else { break };
                 if !self.is_full(kind) {
-                    self.logins.insert(number, Login { kind, asked: None });
+                    self.logins.insert(number, Login { kind, source, asked: None });
                     self.under_way[kind as usize] += 1;
                 }
                 told.notify_one();
@@ -142,12 +178,19 @@ impl Taken {
         }
     }
 
-    /// Others wait for what this login has, and its client has not answered the server for too long.
+    /// Another address waits for what this login has, and its client has not answered the server for too long.
     fn is_overdue(&self, number: u64) -> bool {
-        let Some(Login { kind, asked: Some(asked) }) = self.logins.get(&number) else { return false };
+        let Some(Login { kind, source, asked: Some(asked) }) = self.logins.get(&number) else { return false };
+        if asked.elapsed() < ANSWER_LIMIT {
+            return false;
+        }
         // Logins at the console have places that others could have.
-        let is_waited_for = self.queues[..=*kind as usize].iter().any(|queue| !queue.is_empty());
-        is_waited_for && asked.elapsed() >= ANSWER_LIMIT
+        let kinds = [LoginKind::Session, LoginKind::Console].into_iter().take(1 + *kind as usize);
+        kinds.into_iter().any(|kind| {
+            let at_their_limit = self.at_their_limit(kind);
+            let waits_for_it = |other: &SourceAddress| other != source && !at_their_limit.contains(other);
+            self.queues[kind as usize].sources().any(waits_for_it)
+        })
     }
 }
 
@@ -214,10 +257,12 @@ impl Seat {
         self.change(|taken| taken.leave(self.source, self.number));
     }
 
-    /// The client wants to log in: returns when it may, and has a place. False when there are too many others. Cancel-safe:
+    /// The client wants to log in: returns when it may, and has a place; or when there are too many others. Cancel-safe:
     /// what it got is given back when the seat is dropped.
-    #[must_use]
-    pub async fn take_place(&self, kind: LoginKind, most: usize) -> bool {
+    ///
+    /// # Errors
+    /// Who has the places.
+    pub async fn take_place(&self, kind: LoginKind, most: usize) -> Result<(), NoPlace> {
         self.change(|taken| {
             taken.most = most;
             taken.leave(self.source, self.number);
@@ -228,10 +273,10 @@ impl Seat {
             {
                 let taken = self.connections.taken.borrow();
                 if taken.logins.contains_key(&self.number) {
-                    return true;
+                    return Ok(());
                 }
                 if !taken.queues[kind as usize].contains(self.source, self.number) {
-                    return false;
+                    return Err(if taken.is_full(kind) { NoPlace::Sessions } else { NoPlace::Queue });
                 }
             }
             // It may have been told to make room before it spoke: then it looks again.
@@ -246,6 +291,11 @@ impl Seat {
                 login.asked = is_asked.then(Instant::now);
             }
         });
+    }
+
+    /// The client owes the server an answer.
+    pub fn owes_answer(&self) -> bool {
+        self.connections.taken.borrow().logins.get(&self.number).is_some_and(|login| login.asked.is_some())
     }
 
     /// Returns when the client, which logs in, has to make room for others. Cancel-safe.

@@ -150,8 +150,8 @@ impl Context {
     }
 
     /// Closes the control connections to a database for a statement that needs it without other connections. Cancel-safe.
-    pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = ()> + use<> {
-        let (shared, from) = (self.shared.clone(), self.database().name().to_owned());
+    pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = bool> + use<> {
+        let (shared, from) = (self.shared.clone(), self.database().clone());
         async move { shared.leave_alone(&wanted, &role, &from).await }
     }
 }

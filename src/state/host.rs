@@ -53,10 +53,6 @@ impl Host for SessionHost {
         self.context.policies()
     }
 
-    fn database(&self) -> &str {
-        self.context.database().name()
-    }
-
     fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
         self.context.database().known_stale(resource, token)
     }
@@ -160,6 +156,10 @@ impl Host for SessionHost {
 
     fn note_presented(&self, value: &ParameterValue) {
         self.record.present(value);
+    }
+
+    fn note_application_name(&self, name: &str) {
+        self.record.rename_application(name);
     }
 
     fn note_admitted(&mut self, resource: &Resource) {

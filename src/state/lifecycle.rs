@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The SQLSTATE of every refusal that means "try elsewhere, or later". pg_isready counts the server as not accepting
+/// connections, and libpq tries the next host of its list, for this one only.
+pub const CANNOT_CONNECT_NOW: &str = "57P03";
+
 /// Sessions that are ended have this long to say goodbye to both sides.
 pub const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -32,7 +36,8 @@ pub struct Orders {
 
 /// The error for a client that connects too late. In the server's words, here and below.
 pub fn too_late() -> ErrorText {
-    ErrorText::new("57P03", "the database system is shutting down").hint("The proxy is shutting down: connect again.")
+    ErrorText::new(CANNOT_CONNECT_NOW, "the database system is shutting down")
+        .hint("The proxy is shutting down: connect again.")
 }
 
 /// The error for a client whose session ends with the proxy.
@@ -51,6 +56,6 @@ fn ended_by_command() -> ErrorText {
 
 /// The error for a client whose login has waited for too long.
 pub fn paused(database: &str) -> ErrorText {
-    ErrorText::new("57P03", format!("database \"{database}\" is paused"))
+    ErrorText::new(CANNOT_CONNECT_NOW, format!("database \"{database}\" is paused"))
         .hint("An operator of the proxy has paused it, and ends that by RESUME.")
 }

@@ -11,6 +11,7 @@ pub mod health;
 pub mod host;
 pub mod lifecycle;
 pub mod parse_permits;
+pub mod policy_tables;
 pub mod recent;
 pub mod room;
 pub mod sessions;

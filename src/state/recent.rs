@@ -55,7 +55,7 @@ pub fn record(
         sqlstate: rejection.text().code,
         presented,
         highest,
-        statement: statement.kind.to_owned(),
+        statement: statement.kind.text().to_owned(),
         table: statement.writes.first().map(|write| table_name(&write.relation)),
         mode: mode.name(),
     }

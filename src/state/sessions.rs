@@ -34,8 +34,6 @@ pub struct SessionRecord {
     pub database: String,
     /// Where the client is: an address with its port, or `unix`.
     pub address: String,
-    /// What the client called itself when it started, as far as it did.
-    pub application_name: String,
     /// The server process.
     pub pid: Option<i32>,
     /// The key that a request to cancel its statements carries.
@@ -56,6 +54,8 @@ pub struct SessionRecord {
     pub fence: Arc<SessionFence>,
     /// The value of `lease.fence`, as it was known when the server was ready last.
     presented: Mutex<ParameterValue>,
+    /// The value of `application_name` that the server reported last.
+    application_name: Mutex<String>,
 }
 
 /// What has passed through a session.
@@ -115,14 +115,13 @@ impl SessionRecord {
         (pid, cancel_key): (Option<i32>, Bytes),
         fence: SessionFence,
         presented: &ParameterValue,
+        application_name: &str,
     ) -> Self {
-        let application_name = startup.parameter("application_name").unwrap_or_default();
         SessionRecord {
             number,
             user: startup.user().to_owned(),
             database: startup.database().to_owned(),
             address,
-            application_name: start_of(application_name, LONGEST_NAME).to_owned(),
             pid,
             cancel_key,
             cancels: Semaphore::new(2),
@@ -133,7 +132,18 @@ impl SessionRecord {
             passed: Passed::default(),
             fence: Arc::new(fence),
             presented: Mutex::new(presented.clone()),
+            application_name: Mutex::new(start_of(application_name, LONGEST_NAME).to_owned()),
         }
+    }
+
+    /// The session's `application_name`, as the server has it.
+    pub fn application_name(&self) -> String {
+        self.application_name.lock().clone()
+    }
+
+    /// The server reports another `application_name`.
+    pub fn rename_application(&self, name: &str) {
+        start_of(name, LONGEST_NAME).clone_into(&mut self.application_name.lock());
     }
 
     /// The value of `lease.fence`, in its own form; None where the server has to be asked.
@@ -154,7 +164,8 @@ impl SessionRecord {
 
     /// Says that it has started.
     pub fn log_start(&self, level: Option<Level>) {
-        let SessionRecord { number: session, user, database, address, application_name, .. } = self;
+        let SessionRecord { number: session, user, database, address, .. } = self;
+        let application_name = self.application_name();
         log_at!(level, session, user, database, address, application_name, "session_started");
     }
 

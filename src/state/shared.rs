@@ -8,6 +8,7 @@ use super::encryption::TlsMaterial;
 use super::health::Health;
 use super::lifecycle::{Orders, Phase};
 use super::parse_permits::ParsePermits;
+use super::policy_tables::PolicyTables;
 use super::recent::Recent;
 use super::room::MessageBudget;
 use super::sessions::Sessions;
@@ -20,11 +21,13 @@ use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use crate::statement::{Alone, Cache};
+use crate::supervise::supervise;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 /// Long texts whose tokens are read at the same time.
@@ -40,6 +43,8 @@ const CANCELS: usize = 32;
 
 /// Connections at the same time that pass an invalid packet on, for the server's own error.
 const WRONG_PACKETS: usize = 8;
+/// The longest that a reload waits for the databases to record the policies.
+const APPLY_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is open beside the connections of clients and sessions, at the same time.
 pub const BESIDE_SESSIONS: usize = CANCELS + WRONG_PACKETS;
@@ -79,6 +84,8 @@ pub struct Shared {
     pub announcements: TaskTracker,
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
+    /// Which of their tables exist.
+    pub policy_tables: PolicyTables,
     pub cache: Cache,
     /// For the tokens of long texts: [`TOKENS_AT_ONCE`].
     pub parse_permits: ParsePermits,
@@ -126,6 +133,7 @@ impl Shared {
             announcements: TaskTracker::new(),
             health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
+            policy_tables: PolicyTables::default(),
             cache: Cache::default(),
             room: MessageBudget::new(HELD_AT_ONCE - HELD_BEHIND),
             room_behind: MessageBudget::new(HELD_BEHIND),
@@ -198,7 +206,8 @@ impl Shared {
         databases.insert(name.to_owned(), shared_database.clone());
         shared_database.follow();
         let leaders = self.authority.as_ref().map(|authority| authority.leaders());
-        tokio::spawn(succession::shut_out_deposed(shared_database.clone(), leaders));
+        let led = shared_database.clone();
+        supervise("shut_out_deposed", move || succession::shut_out_deposed(led.clone(), leaders.clone()));
         shared_database
     }
 
@@ -224,26 +233,42 @@ impl Shared {
         known
     }
 
-    /// Puts policies in force, in all databases. Not cancel-safe: some databases may have them and others not.
+    /// Puts policies in force, in all databases. Waits for the databases for a limited time: they record the policies by
+    /// themselves. Cancel-safe.
     pub async fn apply(&self, policies: PolicySet) {
         let policies = Arc::new(policies);
         if let Some(authority) = &self.authority {
             authority.follow(&policies.elections());
         }
         self.policies.send_replace(policies.clone());
-        for database in self.shared_databases().iter().filter(|database| policies.applies_to(database.fence.name())) {
-            database.forget_catalogue();
-            database.prepare().await;
-        }
+        let mut databases = self.shared_databases();
+        databases.retain(|database| policies.applies_to(database.fence.name()));
+        databases.iter().for_each(|database| database.forget_catalogue());
+        // Goes on by itself where a server does not answer: nothing relies on its end.
+        let preparing = tokio::spawn(async move {
+            for database in databases {
+                database.prepare().await;
+            }
+        });
+        timeout(APPLY_LIMIT, preparing).await.ok();
     }
 
-    /// Gets the control connections to a database out of the way of a session's statement that needs it alone, as
-    /// [`Database::close_for`] does. Cancel-safe.
-    pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
-        let known = self.databases.lock().get(&wanted.database).cloned();
-        if let Some(database) = known {
-            database.fence.close_for(role, wanted.by_force, wanted.database == from).await;
+    /// Gets the control connections to a database out of the way of a statement that needs it alone, as
+    /// [`Database::close_for`] does. `from`: the database of the statement's session. False, with nothing closed, if the role
+    /// may not run the statement. Cancel-safe.
+    pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &Arc<Database>) -> bool {
+        let known = self.databases.lock().get(&wanted.database).map(|known| known.fence.clone());
+        // Any of them knows the owners of all.
+        let asked = known.as_ref().filter(|known| known.is_open()).unwrap_or(from);
+        if !wanted.is_copied && asked.forbids_drop(role, &wanted.database).await {
+            return false;
         }
+        let is_own = wanted.database == from.name();
+        // The server does not drop the session's own database, whoever asks.
+        if let Some(database) = known.filter(|_| wanted.is_copied || !is_own) {
+            database.close_for(role, wanted.by_force, is_own).await;
+        }
+        true
     }
 
     /// There may be another database of that name now: nothing that was read of its catalogue counts any more.

@@ -3,7 +3,10 @@
 use super::encoding::Sql;
 use super::rows::Rows;
 use super::tokens::{Lexeme, Lexemes};
-use super::{Lexing, PreparedEffect, Script, ServerEncoding, Statement, Unreadable, classify, cost, lexical, plain};
+use super::{
+    Lexing, PreparedEffect, Script, ServerEncoding, Statement, StatementKind, Unreadable, classify, cost, lexical,
+    plain, stack,
+};
 use pg_query::ParserOptions;
 use std::ops::Range;
 use std::sync::Arc;
@@ -86,7 +89,7 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     };
     let is_unread = |statement: &Arc<Statement>| statement.names().any(is_unsure) || prepared(statement);
     // Of a mere query the names of relations and columns do not matter: reads are never fenced.
-    let is_query = |statement: &Arc<Statement>| statement.kind == "SELECT" && statement.writes.is_empty();
+    let is_query = |statement: &Arc<Statement>| statement.kind == StatementKind::Select && statement.writes.is_empty();
     let names_more = |statement: &Arc<Statement>| statement.names().any(|name| !name.is_ascii());
     let is_folded = |statement: &Arc<Statement>| !is_query(statement) || names_more(statement);
     if script.statements.iter().any(is_unread) || sql.folds_more() && script.statements.iter().any(is_folded) {
@@ -115,6 +118,12 @@ pub(super) fn read_tree(sql: &str, options: ParserOptions) -> Result<Script, Unr
     if sql.len() > LONGEST_TREE {
         return Err(Unreadable::TooComplex);
     }
+    let read = stack::with_room(sql.as_bytes(), are_conforming(options), || read_tree_here(sql, options));
+    read.unwrap_or(Err(Unreadable::TooComplex))
+}
+
+/// As [`read_tree`], on a stack that has room for the tree.
+pub(super) fn read_tree_here(sql: &str, options: ParserOptions) -> Result<Script, Unreadable> {
     // One tree after the other takes less memory than all at once. Each of them being right, they are so together.
     let pieces = if sql.len() > LONG { pieces(sql, options) } else { Vec::new() };
     let in_pieces = || {
@@ -132,10 +141,13 @@ pub(super) fn read_tree(sql: &str, options: ParserOptions) -> Result<Script, Unr
     }
 }
 
+fn are_conforming(options: ParserOptions) -> bool {
+    options.bits() & ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS.bits() == 0
+}
+
 /// Cuts a text at its semicolons; not at all where it cannot be told where they are.
 fn pieces(sql: &str, options: ParserOptions) -> Vec<Range<usize>> {
-    let conforming = options.bits() & ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS.bits() == 0;
-    let mut tokens = Lexemes::new(sql.as_bytes(), conforming);
+    let mut tokens = Lexemes::new(sql.as_bytes(), are_conforming(options));
     let (mut pieces, mut start, mut depth) = (Vec::new(), 0, 0_usize);
     while let Some(token) = tokens.next() {
         match token {

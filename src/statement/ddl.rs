@@ -4,7 +4,7 @@
 
 use super::facts::{parts, string};
 use super::query::{Walk, range_var};
-use super::{Alone, Operation, Redirect, RelationName, Statement, own};
+use super::{Alone, OpaqueReason, Operation, Redirect, RelationName, Statement, StatementKind, own};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
     AlterDatabaseStmt, AlterDomainStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, AlterTableType,
@@ -12,38 +12,71 @@ use pg_query::protobuf::{
     PartitionBoundSpec, RangeVar, RenameStmt, TruncateStmt,
 };
 
-const CASCADES: &str = "CASCADE also changes what depends on it, which it does not name";
-
-/// `VERB KIND OF OBJECT`, for the kinds worth telling apart.
-macro_rules! kind {
-    ($verb:literal, $object:expr) => {
-        match $object {
-            ObjectType::ObjectTable | ObjectType::ObjectColumn | ObjectType::ObjectTabconstraint => {
-                concat!($verb, " TABLE")
-            }
-            ObjectType::ObjectForeignTable => concat!($verb, " FOREIGN TABLE"),
-            ObjectType::ObjectView => concat!($verb, " VIEW"),
-            ObjectType::ObjectMatview => concat!($verb, " MATERIALIZED VIEW"),
-            ObjectType::ObjectIndex => concat!($verb, " INDEX"),
-            ObjectType::ObjectSequence => concat!($verb, " SEQUENCE"),
-            ObjectType::ObjectTrigger => concat!($verb, " TRIGGER"),
-            ObjectType::ObjectRule => concat!($verb, " RULE"),
-            ObjectType::ObjectPolicy => concat!($verb, " POLICY"),
-            ObjectType::ObjectSchema => concat!($verb, " SCHEMA"),
-            ObjectType::ObjectDatabase => concat!($verb, " DATABASE"),
-            ObjectType::ObjectExtension => concat!($verb, " EXTENSION"),
-            ObjectType::ObjectType | ObjectType::ObjectAttribute => concat!($verb, " TYPE"),
-            ObjectType::ObjectFunction => concat!($verb, " FUNCTION"),
-            _ => $verb,
+/// `ALTER` and the object's type, where decisions or errors tell it apart.
+fn altered(object: ObjectType) -> StatementKind {
+    match object {
+        ObjectType::ObjectTable | ObjectType::ObjectColumn | ObjectType::ObjectTabconstraint => {
+            StatementKind::AlterTable
         }
-    };
+        ObjectType::ObjectForeignTable => StatementKind::AlterForeignTable,
+        ObjectType::ObjectView => StatementKind::AlterView,
+        ObjectType::ObjectMatview => StatementKind::AlterMaterializedView,
+        ObjectType::ObjectIndex => StatementKind::AlterIndex,
+        ObjectType::ObjectSequence => StatementKind::AlterSequence,
+        ObjectType::ObjectTrigger => StatementKind::AlterTrigger,
+        ObjectType::ObjectRule => StatementKind::AlterRule,
+        ObjectType::ObjectPolicy => StatementKind::AlterPolicy,
+        ObjectType::ObjectSchema => StatementKind::AlterSchema,
+        ObjectType::ObjectDatabase => StatementKind::AlterDatabase,
+        ObjectType::ObjectExtension => StatementKind::AlterExtension,
+        ObjectType::ObjectType | ObjectType::ObjectAttribute => StatementKind::AlterType,
+        ObjectType::ObjectFunction => StatementKind::AlterFunction,
+        _ => StatementKind::Alter,
+    }
+}
+
+/// As [`altered`], for `DROP`.
+fn dropped(object: ObjectType) -> StatementKind {
+    match object {
+        ObjectType::ObjectTable | ObjectType::ObjectColumn | ObjectType::ObjectTabconstraint => {
+            StatementKind::DropTable
+        }
+        ObjectType::ObjectForeignTable => StatementKind::DropForeignTable,
+        ObjectType::ObjectView => StatementKind::DropView,
+        ObjectType::ObjectMatview => StatementKind::DropMaterializedView,
+        ObjectType::ObjectIndex => StatementKind::DropIndex,
+        ObjectType::ObjectSequence => StatementKind::DropSequence,
+        ObjectType::ObjectTrigger => StatementKind::DropTrigger,
+        ObjectType::ObjectRule => StatementKind::DropRule,
+        ObjectType::ObjectPolicy => StatementKind::DropPolicy,
+        ObjectType::ObjectSchema => StatementKind::DropSchema,
+        ObjectType::ObjectDatabase => StatementKind::DropDatabase,
+        ObjectType::ObjectExtension => StatementKind::DropExtension,
+        ObjectType::ObjectType | ObjectType::ObjectAttribute => StatementKind::DropType,
+        ObjectType::ObjectFunction => StatementKind::DropFunction,
+        _ => StatementKind::Drop,
+    }
 }
 
 /// A definition that concerns one relation, if it names one.
-pub(super) fn on(relation: &Option<RangeVar>, into: &mut Statement, kind: &'static str) -> &'static str {
+pub(super) fn on(relation: &Option<RangeVar>, into: &mut Statement, kind: StatementKind) -> StatementKind {
     into.changes_catalogue = true;
     write(relation, Operation::Ddl, into);
     kind
+}
+
+/// A type has a name among those of relations. What else the server names itself begins with `_` or ends in `multirange`.
+pub(super) fn create_type(name: &[Node], into: &mut Statement, kind: StatementKind) -> StatementKind {
+    into.changes_catalogue = true;
+    into.defines.extend(RelationName::from_parts(&parts(name)));
+    kind
+}
+
+/// The type of several ranges, if the parameters of a range type name it.
+pub(super) fn name_multirange(parameters: &[Node], into: &mut Statement) {
+    if let Some(N::TypeName(multirange)) = option(parameters, "multirange_type_name").and_then(|it| it.node.as_ref()) {
+        into.defines.extend(RelationName::from_parts(&parts(&multirange.names)));
+    }
 }
 
 pub(super) fn write_all(relations: &[Node], operation: Operation, into: &mut Statement) {
@@ -74,6 +107,7 @@ pub(super) fn rewrite(relation: &Option<RangeVar>, queries: &[Node], into: &mut 
     if let Some(why) = defined.writes.iter().find_map(own::written) {
         into.set_opaque(why);
     }
+    into.own_by_path |= defined.own_by_path;
 }
 
 /// An index computes its expressions for every row. A unique one says which row an upsert hits: that is to say, its table
@@ -94,12 +128,12 @@ fn write(relation: &Option<RangeVar>, operation: Operation, into: &mut Statement
     }
 }
 
-pub(super) fn truncate(truncate: &TruncateStmt, into: &mut Statement) -> &'static str {
+pub(super) fn truncate(truncate: &TruncateStmt, into: &mut Statement) -> StatementKind {
     write_all(&truncate.relations, Operation::Truncate, into);
     if truncate.behavior() == DropBehavior::DropCascade {
         write_all(&truncate.relations, Operation::TruncateCascade, into);
     }
-    "TRUNCATE"
+    StatementKind::Truncate
 }
 
 /// A new table changes those that it inherits from, is a partition of, or refers to (which get triggers).
@@ -157,10 +191,10 @@ fn walk_bound(bound: &PartitionBoundSpec, into: &mut Statement) {
     }
 }
 
-pub(super) fn alter_table(alter: &AlterTableStmt, into: &mut Statement) -> &'static str {
+pub(super) fn alter_table(alter: &AlterTableStmt, into: &mut Statement) -> StatementKind {
     into.changes_catalogue = true;
     match alter.objtype() {
-        ObjectType::ObjectType => into.set_opaque("it changes tables of that type"),
+        ObjectType::ObjectType => into.set_opaque(OpaqueReason::TablesOfType),
         _ => write(&alter.relation, Operation::Ddl, into),
     }
     for command in &alter.cmds {
@@ -171,7 +205,7 @@ pub(super) fn alter_table(alter: &AlterTableStmt, into: &mut Statement) -> &'sta
             alter_command(&alter.relation, command, into);
         }
     }
-    kind!("ALTER", alter.objtype())
+    altered(alter.objtype())
 }
 
 fn alter_command(table: &Option<RangeVar>, command: &AlterTableCmd, into: &mut Statement) {
@@ -227,7 +261,7 @@ fn alter_constraint(table: &Option<RangeVar>, constraint: &Constraint, into: &mu
     walk.maybe(&constraint.where_clause);
 }
 
-pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> &'static str {
+pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> StatementKind {
     into.changes_catalogue = true;
     let is_table = matches!(drop.remove_type(), ObjectType::ObjectTable | ObjectType::ObjectForeignTable);
     let cascades = drop.behavior() == DropBehavior::DropCascade;
@@ -258,19 +292,19 @@ pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> &'static str {
         }
     }
     if cascades && !is_table {
-        into.set_opaque(CASCADES);
+        into.set_opaque(OpaqueReason::Cascade);
     } else if drop.remove_type() == ObjectType::ObjectExtension {
-        into.set_opaque("it drops what the extension holds");
+        into.set_opaque(OpaqueReason::ExtensionDropped);
     }
-    kind!("DROP", drop.remove_type())
+    dropped(drop.remove_type())
 }
 
 /// `ALTER INDEX t RENAME` and the like work for tables too, so the kind of relation that is said does not matter.
-pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> &'static str {
+pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> StatementKind {
     into.changes_catalogue = true;
     match rename.rename_type() {
-        ObjectType::ObjectSchema => into.set_opaque("it renames every table of the schema"),
-        ObjectType::ObjectAttribute => into.set_opaque("it changes tables of that type"),
+        ObjectType::ObjectSchema => into.set_opaque(OpaqueReason::SchemaRenamed),
+        ObjectType::ObjectAttribute => into.set_opaque(OpaqueReason::TablesOfType),
         ObjectType::ObjectDatabase => into.needs_database_alone = alone(&rename.subname),
         _ => write(&rename.relation, Operation::Ddl, into),
     }
@@ -280,7 +314,7 @@ pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> &'static str 
         let renamed = RelationName { name: rename.newname.clone(), ..relation.clone() };
         into.redirects.push(Redirect { relation: renamed, to: Some(relation) });
     }
-    kind!("ALTER", rename.rename_type())
+    altered(rename.rename_type())
 }
 
 /// Not a part of one.
@@ -289,42 +323,42 @@ fn is_relation(object: ObjectType) -> bool {
     [ObjectTable, ObjectView, ObjectForeignTable, ObjectMatview, ObjectIndex, ObjectSequence].contains(&object)
 }
 
-pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) -> &'static str {
+pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) -> StatementKind {
     into.changes_catalogue = true;
     match alter.object_type() {
-        ObjectType::ObjectExtension => into.set_opaque("it moves the tables that the extension holds"),
+        ObjectType::ObjectExtension => into.set_opaque(OpaqueReason::ExtensionMoved),
         _ => write(&alter.relation, Operation::Ddl, into),
     }
     if let Some(relation) = alter.relation.as_ref().map(RelationName::from) {
         let moved = RelationName { schema: Some(alter.newschema.clone()), ..relation.clone() };
         into.redirects.push(Redirect { relation: moved, to: Some(relation) });
     }
-    kind!("ALTER", alter.object_type())
+    altered(alter.object_type())
 }
 
 /// The template must have no other connection; without a name it is `template1`.
-pub(super) fn create_database(create: &CreatedbStmt, into: &mut Statement) -> &'static str {
+pub(super) fn create_database(create: &CreatedbStmt, into: &mut Statement) -> StatementKind {
     let template = option(&create.options, "template").and_then(string).unwrap_or("template1");
-    into.needs_database_alone = alone(template);
-    "CREATE DATABASE"
+    into.needs_database_alone = Some(Alone { database: template.to_owned(), by_force: false, is_copied: true });
+    StatementKind::CreateDatabase
 }
 
-pub(super) fn alter_database(alter: &AlterDatabaseStmt, into: &mut Statement) -> &'static str {
+pub(super) fn alter_database(alter: &AlterDatabaseStmt, into: &mut Statement) -> StatementKind {
     if option(&alter.options, "tablespace").is_some() {
         into.needs_database_alone = alone(&alter.dbname);
     }
-    "ALTER DATABASE"
+    StatementKind::AlterDatabase
 }
 
-pub(super) fn drop_database(drop: &DropdbStmt, into: &mut Statement) -> &'static str {
+pub(super) fn drop_database(drop: &DropdbStmt, into: &mut Statement) -> StatementKind {
     // FORCE is the only option that there is.
     let by_force = !drop.options.is_empty();
-    into.needs_database_alone = Some(Alone { database: drop.dbname.clone(), by_force });
-    "DROP DATABASE"
+    into.needs_database_alone = Some(Alone { database: drop.dbname.clone(), by_force, is_copied: false });
+    StatementKind::DropDatabase
 }
 
 fn alone(database: &str) -> Option<Alone> {
-    Some(Alone { database: database.to_owned(), by_force: false })
+    Some(Alone { database: database.to_owned(), by_force: false, is_copied: false })
 }
 
 fn option<'o>(options: &'o [Node], name: &str) -> Option<&'o Node> {

@@ -1,9 +1,10 @@
 //! Bytes in a client encoding → the UTF-8 that the parser reads, and its positions back to bytes.
 //!
-//! Must never let a byte that is part of a longer character pass for syntax.
+//! Must never let a byte that is part of a longer character pass for syntax, nor a name for a key word that the server does
+//! not know.
 
 use super::tokens::{Lexeme, Lexemes};
-use super::{Encoding, Lexing, ServerEncoding, Unreadable};
+use super::{Encoding, Lexing, ServerEncoding, Unreadable, newer};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -38,8 +39,15 @@ impl ServerEncoding {
 impl Lexing {
     /// Of most sessions.
     #[cfg(test)]
-    pub(crate) const USUAL: Lexing =
-        Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+    pub(crate) const USUAL: Lexing = Lexing {
+        standard_conforming_strings: true,
+        encoding: Encoding::Utf8,
+        server: ServerEncoding::Utf8,
+        release: Lexing::NEWEST,
+    };
+
+    /// Of a server whose release is not known: as new as the parser's grammar.
+    pub const NEWEST: u8 = u8::MAX;
 
     /// The server says that a setting has this value.
     pub(crate) fn note(&mut self, name: &str, value: &str) {
@@ -47,6 +55,7 @@ impl Lexing {
             "standard_conforming_strings" => self.standard_conforming_strings = value != "off",
             "client_encoding" => self.encoding = Encoding::from_name(value),
             "server_encoding" => self.server = ServerEncoding::from_name(value),
+            "server_version" => self.release = release(value),
             _ => (),
         }
     }
@@ -57,9 +66,19 @@ impl Lexing {
     }
 }
 
+/// The major version that a value of `server_version` begins with.
+fn release(version: &str) -> u8 {
+    let digits = version.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().unwrap_or(Lexing::NEWEST)
+}
+
 /// A text as the parser reads it.
 pub(super) struct Sql<'t> {
     text: Cow<'t, str>,
+    /// One character for every byte of the text that was sent.
+    widened: bool,
+    /// Where the text has quotes that were not sent.
+    quotes: Vec<usize>,
     foreign: bool,
     folds_more: bool,
 }
@@ -71,14 +90,18 @@ impl<'t> Sql<'t> {
         if bytes.contains(&0) {
             return Err(Unreadable::Syntax);
         }
-        let text = match (std::str::from_utf8(bytes), lexing.encoding) {
-            (Ok(text), Encoding::Utf8) => Cow::Borrowed(text),
-            (Ok(text), _) if text.is_ascii() => Cow::Borrowed(text),
+        let (mut text, widened) = match (std::str::from_utf8(bytes), lexing.encoding) {
+            (Ok(text), Encoding::Utf8) => (Cow::Borrowed(text), false),
+            (Ok(text), _) if text.is_ascii() => (Cow::Borrowed(text), false),
             // One character for every byte, none of which means anything to the lexer: what remains is the structure.
-            (_, Encoding::AsciiSafe) => Cow::Owned(bytes.iter().copied().map(char::from).collect()),
+            (_, Encoding::AsciiSafe) => (Cow::Owned(bytes.iter().copied().map(char::from).collect()), true),
             _ => return Err(Unreadable::Encoding),
         };
-        Ok(Self { text, foreign, folds_more })
+        let mut quotes = Vec::new();
+        if let Some((quoted, at)) = newer::quoted(&text, lexing).map_err(|newer::HiddenWord| Unreadable::Syntax)? {
+            (text, quotes) = (Cow::Owned(quoted), at);
+        }
+        Ok(Self { text, widened, quotes, foreign, folds_more })
     }
 
     pub(super) fn text(&self) -> &str {
@@ -100,10 +123,12 @@ impl<'t> Sql<'t> {
         if let Cow::Borrowed(_) = self.text {
             return;
         }
-        let (mut position, mut bytes) = (0, 0);
+        let (mut position, mut bytes, mut quotes) = (0, 0, self.quotes.as_slice());
         let mut byte_at = |to: usize| {
-            bytes += self.text.get(position..to).map_or(0, |passed| passed.chars().count());
-            position = to;
+            let passed = self.text.get(position..to).unwrap_or_default();
+            let (added, left) = quotes.split_at(quotes.partition_point(|quote| *quote < to));
+            bytes += if self.widened { passed.chars().count() } else { passed.len() } - added.len();
+            (position, quotes) = (to, left);
             bytes
         };
         for range in ranges {

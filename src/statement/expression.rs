@@ -5,7 +5,7 @@
 use super::facts::parts;
 use super::query::Walk;
 use super::values::{cast_parameter, is_by_path};
-use super::{FunctionName, ParameterEffect, PathEffect, parameter};
+use super::{FunctionName, OpaqueReason, ParameterEffect, PathEffect, parameter};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{FuncCall, JsonAggConstructor, JsonBehavior, JsonTableColumn, JsonValueExpr, Node, WindowDef};
 
@@ -131,7 +131,7 @@ impl<'n> Walk<'_, 'n> {
             }
             N::JsonTableColumn(column) => self.json_column(column),
 
-            _ => self.statement.set_runs_code("it has an expression that the proxy does not know"),
+            _ => self.statement.set_runs_code(OpaqueReason::UnknownExpression),
         }
     }
 
@@ -144,7 +144,7 @@ impl<'n> Walk<'_, 'n> {
                 self.statement.functions.push(function);
             }
             Some(function) => self.statement.add_call(function),
-            None => self.statement.set_runs_code("it calls a function without a name"),
+            None => self.statement.set_runs_code(OpaqueReason::NamelessFunction),
         }
         self.nodes(&call.args);
         self.nodes(&call.agg_order);

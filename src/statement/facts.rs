@@ -3,8 +3,8 @@
 use super::functions::is_harmless;
 use super::rows::{ColumnValue, KEY_TYPES, Rows};
 use super::{
-    FunctionName, Operation, ParameterEffect, PathEffect, PreparedEffect, RelationName, Statement, TransactionEffect,
-    Unreadable, Write, own,
+    FunctionName, OpaqueReason, Operation, ParameterEffect, PathEffect, PreparedEffect, RelationName, Statement,
+    StatementKind, TransactionEffect, Write, own,
 };
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, RangeVar};
@@ -19,18 +19,18 @@ impl Statement {
         let mut whole = self.clone();
         // A statement prepared through the protocol can be any, also one that prepares or executes another.
         let Some(prepared) = prepared.filter(|prepared| prepared.prepared == PreparedEffect::None) else {
-            whole.set_runs_code("it runs a prepared statement that the proxy has not seen");
+            whole.set_runs_code(OpaqueReason::UnseenPrepared);
             return whole;
         };
         if prepared.transaction != TransactionEffect::None {
             // The server does not expect it: it ends the transaction later, or the session.
-            whole.set_runs_code("it runs a transaction statement by way of a prepared one");
+            whole.set_runs_code(OpaqueReason::PreparedTransaction);
             return whole;
         }
         if self.functions.iter().all(is_harmless) {
             whole.parameter = prepared.parameter.clone();
         }
-        if self.kind != "EXECUTE" {
+        if self.kind != StatementKind::Execute {
             whole.parameter.blur();
         }
         if prepared.path != PathEffect::None {
@@ -41,6 +41,7 @@ impl Statement {
             _ => whole.writes.extend(prepared.writes.iter().cloned()),
         }
         whole.keys_by_path |= prepared.keys_by_path;
+        whole.own_by_path |= prepared.own_by_path;
         whole.functions.extend(prepared.functions.iter().cloned());
         whole.reads.extend(prepared.reads.iter().cloned());
         whole.reads_more |= prepared.reads_more;
@@ -62,7 +63,7 @@ impl Statement {
     /// As [`Statement::executing`], where what that does is too much to look at.
     pub fn executing_too_much(&self) -> Statement {
         let mut whole = self.clone();
-        whole.set_runs_code("what its text prepares and executes is too much to be checked");
+        whole.set_runs_code(OpaqueReason::PreparesTooMuch);
         whole
     }
 
@@ -115,20 +116,37 @@ impl Statement {
         Statement { writes, ..self.clone() }
     }
 
+    /// With the search path known by which its names were resolved, as far as it could mean one of fencegate's own objects.
+    pub fn by_own_path(&self, means_own: bool) -> Statement {
+        let mut known = Statement { own_by_path: false, ..self.clone() };
+        if means_own {
+            known.set_opaque(OpaqueReason::FencegatesOwnByPath);
+        }
+        known
+    }
+
     /// It runs no user's code, and changes no setting. Every other statement may do so, whatever its text shows: by a
     /// view, an operator, a cast, the checks of a domain, a trigger, what a rollback restores.
     pub fn runs_nothing(&self) -> bool {
-        #[rustfmt::skip]
-        const KINDS: [&str; 10] = [
-            "BEGIN", "START TRANSACTION", "SAVEPOINT", "RELEASE", "SHOW", "LISTEN", "UNLISTEN", "NOTIFY", "DEALLOCATE",
-            "CLOSE",
-        ];
-        KINDS.contains(&self.kind)
+        use StatementKind::{
+            Begin, Close, Deallocate, Listen, Notify, Release, Savepoint, Show, StartTransaction, Unlisten,
+        };
+        matches!(
+            self.kind,
+            Begin | StartTransaction | Savepoint | Release | Show | Listen | Unlisten | Notify | Deallocate | Close
+        )
+    }
+
+    /// Its text shows that it may set the search path, or the role that `"$user"` stands for. Code that it runs may do so as well.
+    pub fn shows_other_path(&self) -> bool {
+        let sets_token = matches!(self.parameter, ParameterEffect::Set { .. });
+        let calls_set_config = self.functions.iter().any(|function| function.name == "set_config");
+        self.path != PathEffect::None || self.may_change_role() || calls_set_config && !sets_token
     }
 
     /// It only reads: it writes, locks, defines and sets nothing, nor calls what might ([`add_call`](Self::add_call)).
     pub fn only_reads(&self) -> bool {
-        self.kind == "SELECT"
+        self.kind == StatementKind::Select
             && self.writes.is_empty()
             && self.defines.is_empty()
             && self.redirects.is_empty()
@@ -143,23 +161,19 @@ impl Statement {
 
     /// The proxy cannot read its text: there may be a mistake in it, which is the server's to tell.
     pub fn is_unread(&self) -> bool {
-        [Unreadable::Syntax, Unreadable::Encoding].iter().any(|why| self.opaque == Some(why.reason()))
+        matches!(self.opaque, Some(OpaqueReason::Syntax | OpaqueReason::Encoding))
     }
 
-    /// It may make an operator `=`, or a type or cast, that stands before the catalogue's own in what tells a key. Every
-    /// relation is a type too.
+    /// It may make an operator `=`, or a type or cast, that stands before the catalogue's own in what tells a key. Types
+    /// and relations, each of which is a type too, do so by their names alone.
     pub fn may_shadow_key_types(&self) -> bool {
-        #[rustfmt::skip]
-        const KINDS: [&str; 8] = [
-            "CREATE", "ALTER", "CREATE TYPE", "ALTER TYPE", "CREATE DOMAIN", "CREATE CAST", "ALTER OPERATOR",
-            "CREATE EXTENSION",
-        ];
+        use StatementKind::{Alter, AlterOperator, AlterType, Create, CreateCast, CreateExtension};
+        let is_named_so =
+            matches!(self.kind, Create | Alter | AlterType | CreateCast | AlterOperator | CreateExtension);
         let redirected = self.redirects.iter().map(|redirect| &redirect.relation);
         let mut made = self.defines.iter().chain(redirected);
         self.changes_catalogue
-            && (KINDS.contains(&self.kind)
-                || self.opaque.is_some()
-                || made.any(|made| KEY_TYPES.contains(&made.name.as_str())))
+            && (is_named_so || self.opaque.is_some() || made.any(|made| KEY_TYPES.contains(&made.name.as_str())))
     }
 
     /// Forgets which rows it writes where a name or a value in what tells it is one of which that holds.
@@ -185,16 +199,21 @@ impl Statement {
     pub fn may_commit(&self) -> bool {
         use TransactionEffect::{Commit, PrepareTransaction};
         // Some definitions, such as DETACH PARTITION CONCURRENTLY, commit at once. So do these, where a server lets them.
-        const IN_TRANSACTIONS_OF_THEIR_OWN: [&str; 4] = ["VACUUM", "ANALYZE", "CLUSTER", "REINDEX"];
+        let has_its_own_transaction = matches!(
+            self.kind,
+            StatementKind::Vacuum | StatementKind::Analyze | StatementKind::Cluster | StatementKind::Reindex
+        );
         matches!(self.transaction, Commit | PrepareTransaction)
             || self.opaque.is_some()
             || self.changes_catalogue
-            || IN_TRANSACTIONS_OF_THEIR_OWN.contains(&self.kind)
+            || has_its_own_transaction
     }
 
     /// What it does as the query of a portal, which may be executed again: then its query does not run again.
     pub fn in_portal(self: Arc<Self>) -> Arc<Statement> {
-        if self.parameter == ParameterEffect::None || !["SELECT", "EXECUTE"].contains(&self.kind) {
+        if self.parameter == ParameterEffect::None
+            || !matches!(self.kind, StatementKind::Select | StatementKind::Execute)
+        {
             return self;
         }
         let mut statement = Arc::unwrap_or_clone(self);
@@ -212,20 +231,20 @@ impl Statement {
             self.parameter = ParameterEffect::Unknown;
         }
         if function.name.starts_with("cursor_to_xml") {
-            self.set_opaque("it runs a cursor or portal by its name");
+            self.set_opaque(OpaqueReason::CursorByName);
         }
         self.functions.push(function);
     }
 
     /// What it may write or change is not in its text.
-    pub(super) fn set_opaque(&mut self, why: &'static str) {
+    pub(super) fn set_opaque(&mut self, why: OpaqueReason) {
         self.opaque = Some(why);
         self.changes_catalogue = true;
         self.changes_unnamed = true;
     }
 
     /// As [`Statement::set_opaque`], and it runs SQL that is not in its text.
-    pub(super) fn set_runs_code(&mut self, why: &'static str) {
+    pub(super) fn set_runs_code(&mut self, why: OpaqueReason) {
         self.set_opaque(why);
         self.parameter = ParameterEffect::Unknown;
     }
@@ -235,6 +254,7 @@ impl Statement {
         if let Some(why) = self.writes.iter().find_map(own::written) {
             self.set_opaque(why);
         }
+        self.own_by_path |= self.writes.iter().any(own::may_be_written);
         keep_first(&mut self.writes);
         keep_first(&mut self.functions);
         keep_first(&mut self.reads);

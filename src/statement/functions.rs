@@ -1,8 +1,9 @@
-//! The functions of Postgres that can neither run SQL of their caller nor change a setting.
+//! What PostgreSQL's own functions leave behind: changed settings, and effects that an error does not roll back.
 //!
-//! Owns the list. Must never hold a function that evaluates SQL text (`query_to_xml`, `ts_stat`), sets a parameter
+//! Owns two lists. [`HARMLESS`] must never hold a function that evaluates SQL text (`query_to_xml`, `ts_stat`), sets a parameter
 //! (`set_config`), loads or replays anything (`pg_reload_conf`), or that is not in `pg_catalog`: what is missing here
-//! costs one question to the server, what is here by mistake hides a change.
+//! costs one question to the server, what is here by mistake hides a change. [`LASTING`] must hold every function whose
+//! effect survives an error: a statement that calls one must not run twice.
 
 use super::FunctionName;
 
@@ -12,6 +13,28 @@ pub(super) fn is_harmless(function: &FunctionName) -> bool {
     function.schema.as_deref().is_none_or(|schema| schema == "pg_catalog")
         && HARMLESS.binary_search(&function.name.as_str()).is_ok()
 }
+
+impl FunctionName {
+    /// An error may not undo what a call does. Functions of PostgreSQL that the lists do not know, such as those of a newer
+    /// version, begin with `pg_` and count. What functions of users do is not known here.
+    pub fn survives_error(&self) -> bool {
+        let name = self.name.as_str();
+        LASTING.binary_search(&name).is_ok()
+            || name.starts_with("dblink")
+            || (name.starts_with("pg_") && HARMLESS.binary_search(&name).is_err())
+    }
+}
+
+/// Volatile functions of `pg_proc` whose effect survives an error, or that run SQL which may have such an effect. Not those
+/// that begin with `pg_`, unless they are harmless otherwise.
+#[rustfmt::skip]
+static LASTING: &[&str] = &[
+    "brin_desummarize_range", "brin_summarize_new_values", "brin_summarize_range", "cursor_to_xml",
+    "cursor_to_xmlschema", "gin_clean_pending_list", "lo_export", "nextval", "pg_advisory_lock",
+    "pg_advisory_lock_shared", "pg_advisory_unlock", "pg_advisory_unlock_all", "pg_advisory_unlock_shared",
+    "pg_try_advisory_lock", "pg_try_advisory_lock_shared", "query_to_xml", "query_to_xml_and_xmlschema",
+    "query_to_xmlschema", "setval", "ts_rewrite", "ts_stat",
+];
 
 #[rustfmt::skip]
 static HARMLESS: &[&str] = &[
@@ -117,8 +140,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_sorted_and_without_duplicates() {
-        assert!(HARMLESS.windows(2).all(|pair| pair[0] < pair[1]));
+    fn the_lists_are_sorted_and_without_duplicates() {
+        for list in [HARMLESS, LASTING] {
+            assert!(list.windows(2).all(|pair| pair[0] < pair[1]));
+        }
     }
 
     #[test]

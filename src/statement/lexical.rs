@@ -8,7 +8,7 @@
 use super::functions::is_harmless;
 use super::rows::Rows;
 use super::tokens::{Lexeme, Lexemes};
-use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement, inserted};
+use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement, StatementKind, inserted};
 
 /// What may hold a write, a lock or another name for something, or stands for a call, and is not worth telling apart.
 const NEVER: [&[u8]; 8] = [b"at", b"escape", b"for", b"into", b"normalized", b"overlaps", b"similar", b"with"];
@@ -56,7 +56,7 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
     statement.range = start..(start + text.get(start..end)?.trim_ascii().len());
     statement.settle();
     statement.writes.iter_mut().for_each(|write| write.rows = Rows::unread());
-    let told = if statement.kind == "INSERT" { inserted::read(text, lexing) } else { None };
+    let told = if statement.kind == StatementKind::Insert { inserted::read(text, lexing) } else { None };
     if let Some((write, rows)) = statement.writes.first_mut().zip(told) {
         write.rows = rows;
     }
@@ -66,17 +66,26 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
 /// The kind of statement, and the relation that it writes; and the token that shows that no more belongs to it.
 fn start<'t>(tokens: &mut Lexemes<'t>) -> Option<(Statement, Lexeme<'t>)> {
     let mut statement = Statement::default();
-    let first = tokens.next()?;
+    let (outer, mut first) = outer(tokens)?;
+    while first == Lexeme::Symbol(b'(') {
+        first = tokens.next()?;
+        // What may begin so is a query.
+        if !first.is(b"select") && !first.is(b"values") && first != Lexeme::Symbol(b'(') {
+            return None;
+        }
+    }
     let (kind, operation) = if first.is(b"select") || first.is(b"values") {
-        statement.kind = "SELECT";
+        statement.kind = outer.unwrap_or(StatementKind::Select);
         statement.reads_more = true;
         return Some((statement, first));
+    } else if outer.is_some() {
+        return None;
     } else if first.is(b"insert") && tokens.next()?.is(b"into") {
-        ("INSERT", Operation::Insert)
+        (StatementKind::Insert, Operation::Insert)
     } else if first.is(b"update") {
-        ("UPDATE", Operation::Update)
+        (StatementKind::Update, Operation::Update)
     } else if first.is(b"delete") && tokens.next()?.is(b"from") {
-        ("DELETE", Operation::Delete)
+        (StatementKind::Delete, Operation::Delete)
     } else {
         return None;
     };
@@ -89,6 +98,73 @@ fn start<'t>(tokens: &mut Lexemes<'t>) -> Option<(Statement, Lexeme<'t>)> {
     };
     statement.add_write(relation, operation);
     is_plain.then_some((statement, next))
+}
+
+/// The kind of a statement that holds another one, and the first token of that; or none, and the first token.
+fn outer<'t>(tokens: &mut Lexemes<'t>) -> Option<(Option<StatementKind>, Lexeme<'t>)> {
+    let first = tokens.next()?;
+    if first.is(b"explain") {
+        let (kind, first) = explain(tokens)?;
+        return Some((Some(kind), first));
+    } else if first.is(b"declare") {
+        return Some((Some(StatementKind::DeclareCursor), declare(tokens)?));
+    }
+    Some((None, first))
+}
+
+/// `EXPLAIN [ANALYZE] [VERBOSE]`, or `EXPLAIN (…)` with options of a word or two.
+fn explain<'t>(tokens: &mut Lexemes<'t>) -> Option<(StatementKind, Lexeme<'t>)> {
+    const KINDS: [StatementKind; 2] = [StatementKind::Explain, StatementKind::ExplainAnalyze];
+    let is_analyze = |token: Lexeme| token.is(b"analyze") || token.is(b"analyse");
+    let mut next = tokens.next()?;
+    if next != Lexeme::Symbol(b'(') {
+        let analyzes = is_analyze(next);
+        if analyzes {
+            next = tokens.next()?;
+        }
+        if next.is(b"verbose") {
+            next = tokens.next()?;
+        }
+        return Some((KINDS[usize::from(analyzes)], next));
+    }
+    // A query may stand in parentheses too.
+    let (mut option, mut analyzes) = (tokens.next()?, false);
+    if option.is(b"select") || option.is(b"values") || option == Lexeme::Symbol(b'(') {
+        while option == Lexeme::Symbol(b'(') {
+            option = tokens.next()?;
+        }
+        return Some((KINDS[0], option));
+    }
+    loop {
+        let Lexeme::Word(_) = option else { return None };
+        let mut end = tokens.next()?;
+        // Its value would have to be read.
+        match is_analyze(option) {
+            true => analyzes = true,
+            false if matches!(end, Lexeme::Word(_) | Lexeme::Literal) => end = tokens.next()?,
+            false => {}
+        }
+        match end {
+            Lexeme::Symbol(b',') => option = tokens.next()?,
+            Lexeme::Symbol(b')') => return Some((KINDS[usize::from(analyzes)], tokens.next()?)),
+            _ => return None,
+        }
+    }
+}
+
+/// `DECLARE name [options] CURSOR [{WITH | WITHOUT} HOLD] FOR`.
+fn declare<'t>(tokens: &mut Lexemes<'t>) -> Option<Lexeme<'t>> {
+    tokens.next()?.name()?;
+    let mut next = tokens.next()?;
+    while is_any(next, &[b"binary", b"asensitive", b"insensitive", b"no", b"scroll"]) {
+        next = tokens.next()?;
+    }
+    let hold = next.is(b"cursor").then(|| tokens.next())??;
+    let next = match is_any(hold, &[b"with", b"without"]) {
+        true => tokens.next()?.is(b"hold").then(|| tokens.next())??,
+        false => hold,
+    };
+    next.is(b"for").then(|| tokens.next())?
 }
 
 /// `[schema.]name`, and the token that follows it.
@@ -150,7 +226,7 @@ impl<'t> Rest<'_, 't> {
         if self.last.is(b"do") {
             let is_update = token.is(b"update");
             let is_first = self.conflict.replace(is_update).is_none();
-            if !is_first || self.statement.kind != "INSERT" || !is_update && !token.is(b"nothing") {
+            if !is_first || self.statement.kind != StatementKind::Insert || !is_update && !token.is(b"nothing") {
                 return None;
             }
             if is_update {

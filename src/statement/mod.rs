@@ -25,14 +25,17 @@ mod expression;
 mod facts;
 mod functions;
 mod inserted;
+mod kind;
 mod lexical;
 mod nested;
+mod newer;
 mod own;
 mod parameter;
 mod plain;
 mod query;
 pub mod rows;
 mod shape;
+pub(crate) mod stack;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;
@@ -42,11 +45,10 @@ mod values;
 pub(crate) use analyse::{LONGEST_TREE, read_text};
 pub use analyse::{analyse, analyse_rows, read_tokens};
 pub use cache::{Analysis, Cache};
+pub use kind::{OpaqueReason, StatementKind};
+pub use own::OWN_SCHEMAS;
 
 use serde::{Deserialize, Serialize};
-
-/// A text that the source has as a constant.
-pub type Word = &'static str;
 
 /// What a statement does to a relation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -213,9 +215,8 @@ pub struct Redirect {
 pub struct Statement {
     /// Where it starts in the text it was read from, in bytes, and where it ends (exclusive, without the semicolon).
     pub range: std::ops::Range<usize>,
-    /// The statement's type as people say it: `INSERT`, `ALTER TABLE`; for logs and hints.
-    #[serde(deserialize_with = "encoded::word")]
-    pub kind: Word,
+    /// Its type.
+    pub kind: StatementKind,
     /// The relations it writes or locks.
     pub writes: Vec<Write>,
     /// Which rows it writes is told by operators or types of which it leaves to the search path which they are.
@@ -236,12 +237,13 @@ pub struct Statement {
     pub transaction: TransactionEffect,
     /// What it does to prepared statements.
     pub prepared: PreparedEffect,
+    /// It names without a schema what may be one of fencegate's own objects. That depends on the search path.
+    pub own_by_path: bool,
     /// Why its text does not tell what it writes, if it does not.
-    #[serde(deserialize_with = "encoded::maybe_word")]
-    pub opaque: Option<Word>,
+    pub opaque: Option<OpaqueReason>,
     /// It may change which relations exist or how they depend on one another.
     pub changes_catalogue: bool,
-    /// The relations that it makes, or of which it drops all but the name.
+    /// The relations and types that it makes, and the relations of which it drops all but the name.
     pub defines: Vec<RelationName>,
     /// It changes more of the catalogue than `writes`, `redirects` and `defines` name.
     pub changes_unnamed: bool,
@@ -258,16 +260,18 @@ pub struct Alone {
     pub database: String,
     /// The server ends the others: `DROP DATABASE x WITH (FORCE)`.
     pub by_force: bool,
+    /// It is the template of a new database. Otherwise it is dropped, renamed or moved.
+    pub is_copied: bool,
 }
 
 impl Statement {
     /// The session may act as another role after it, as far as its text tells.
     pub fn may_change_role(&self) -> bool {
-        let sets_another = matches!(self.kind, "SET" | "RESET")
+        let sets_another = matches!(self.kind, StatementKind::Set | StatementKind::Reset)
             && matches!(self.parameter, ParameterEffect::None | ParameterEffect::Unknown);
         let runs_code = self.opaque.is_some() || self.parameter == ParameterEffect::Unknown;
         let goes_back = self.ends_transaction() || matches!(self.transaction, TransactionEffect::RollbackTo(_));
-        sets_another || runs_code || goes_back || self.kind.starts_with("DISCARD")
+        sets_another || runs_code || goes_back || self.kind.is_discard()
     }
 }
 
@@ -300,17 +304,6 @@ pub enum Unreadable {
     Encoding,
 }
 
-impl Unreadable {
-    /// The reason, as it stands in an error to the user.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Unreadable::Syntax => "it is not in the grammar that the proxy knows",
-            Unreadable::TooComplex => "it is too long or nested too deeply to be checked",
-            Unreadable::Encoding => "it has characters outside ASCII in a client encoding that the proxy cannot read",
-        }
-    }
-}
-
 /// How the session's server reads text: what changes the meaning of the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lexing {
@@ -320,6 +313,8 @@ pub struct Lexing {
     pub encoding: Encoding,
     /// The class of the database's encoding, as reported by ParameterStatus.
     pub server: ServerEncoding,
+    /// The server's major version, as reported by ParameterStatus: an older server has fewer key words.
+    pub release: u8,
 }
 
 /// Classes of encodings of a database, by what becomes of a character that is not ASCII.

@@ -5,7 +5,9 @@
 use super::classify::{classify, runs_code};
 use super::facts::parts;
 use super::query::Walk;
-use super::{FunctionName, ParameterEffect, PreparedEffect, RelationName, Statement, values};
+use super::{
+    FunctionName, OpaqueReason, ParameterEffect, PreparedEffect, RelationName, Statement, StatementKind, values,
+};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
     CallStmt, CreateTableAsStmt, DeallocateStmt, DeclareCursorStmt, ExecuteStmt, ExplainStmt, FetchStmt, Node,
@@ -25,59 +27,59 @@ fn whole(node: &Option<Box<Node>>) -> Statement {
     node.as_ref().and_then(|node| node.node.as_ref()).map(classify).unwrap_or_default()
 }
 
-pub(super) fn prepare(prepare: &PrepareStmt, into: &mut Statement) -> &'static str {
+pub(super) fn prepare(prepare: &PrepareStmt, into: &mut Statement) -> StatementKind {
     let declared = prepare.argtypes.iter().map(values::declared).collect();
     let mut statement = Statement { declared, ..whole(&prepare.query) };
     statement.keys_by_path |= prepare.argtypes.iter().any(values::declares_by_path);
     let statement = Arc::new(statement);
     into.prepared = PreparedEffect::Prepare { name: prepare.name.clone(), statement };
-    "PREPARE"
+    StatementKind::Prepare
 }
 
-pub(super) fn execute(execute: &ExecuteStmt, into: &mut Statement) -> &'static str {
+pub(super) fn execute(execute: &ExecuteStmt, into: &mut Statement) -> StatementKind {
     Walk::new(into).nodes(&execute.params);
     into.parameter = ParameterEffect::Unknown;
     let arguments = execute.params.iter().map(values::literal).collect();
     into.prepared = PreparedEffect::Execute { name: execute.name.clone(), arguments };
-    "EXECUTE"
+    StatementKind::Execute
 }
 
-pub(super) fn deallocate(deallocate: &DeallocateStmt, into: &mut Statement) -> &'static str {
+pub(super) fn deallocate(deallocate: &DeallocateStmt, into: &mut Statement) -> StatementKind {
     into.prepared = match deallocate.isall {
         true => PreparedEffect::DeallocateAll,
         false => PreparedEffect::Deallocate { name: deallocate.name.clone() },
     };
-    "DEALLOCATE"
+    StatementKind::Deallocate
 }
 
-pub(super) fn declare_cursor(declare: &DeclareCursorStmt, into: &mut Statement) -> &'static str {
+pub(super) fn declare_cursor(declare: &DeclareCursorStmt, into: &mut Statement) -> StatementKind {
     *into = inner(&declare.query);
-    "DECLARE CURSOR"
+    StatementKind::DeclareCursor
 }
 
 /// A cursor's query runs as it is fetched from, whatever it calls; and so does a portal of the protocol.
-pub(super) fn fetch(fetch: &FetchStmt, into: &mut Statement) -> &'static str {
+pub(super) fn fetch(fetch: &FetchStmt, into: &mut Statement) -> StatementKind {
     into.prepared = PreparedEffect::Fetch { name: fetch.portalname.clone() };
     into.parameter = ParameterEffect::Unknown;
-    if fetch.ismove { "MOVE" } else { "FETCH" }
+    if fetch.ismove { StatementKind::Move } else { StatementKind::Fetch }
 }
 
-pub(super) fn create_table_as(create: &CreateTableAsStmt, into: &mut Statement) -> &'static str {
+pub(super) fn create_table_as(create: &CreateTableAsStmt, into: &mut Statement) -> StatementKind {
     *into = inner(&create.query);
     into.changes_catalogue = true;
     into.defines.extend(create.into.iter().filter_map(|made| made.rel.as_ref()).map(RelationName::from));
     match create.objtype() {
-        ObjectType::ObjectMatview => "CREATE MATERIALIZED VIEW",
-        _ => "CREATE TABLE AS",
+        ObjectType::ObjectMatview => StatementKind::CreateMaterializedView,
+        _ => StatementKind::CreateTableAs,
     }
 }
 
 /// Without ANALYZE the statement is only planned, which can call its functions but not write.
-pub(super) fn explain(explain: &ExplainStmt, into: &mut Statement) -> &'static str {
+pub(super) fn explain(explain: &ExplainStmt, into: &mut Statement) -> StatementKind {
     let explained = inner(&explain.query);
     if is_analyze(&explain.options) {
         *into = explained;
-        return "EXPLAIN ANALYZE";
+        return StatementKind::ExplainAnalyze;
     }
     if explained.parameter != ParameterEffect::None {
         into.parameter = ParameterEffect::Unknown;
@@ -85,7 +87,7 @@ pub(super) fn explain(explain: &ExplainStmt, into: &mut Statement) -> &'static s
     // Planning computes the arguments of EXECUTE, and what is declared immutable or stable, whatever it does.
     into.functions = explained.functions;
     into.reads = explained.reads;
-    "EXPLAIN"
+    StatementKind::Explain
 }
 
 /// The last of several options counts; what is not a Boolean is the server's to refuse.
@@ -106,10 +108,10 @@ fn is_analyze(options: &[Node]) -> bool {
     analyze
 }
 
-pub(super) fn call(call: &CallStmt, into: &mut Statement) -> &'static str {
+pub(super) fn call(call: &CallStmt, into: &mut Statement) -> StatementKind {
     if let Some(call) = &call.funccall {
         into.functions.extend(FunctionName::from_parts(&parts(&call.funcname)));
         Walk::new(into).nodes(&call.args);
     }
-    runs_code(into, "CALL", "CALL runs a procedure")
+    runs_code(into, StatementKind::Call, OpaqueReason::Call)
 }

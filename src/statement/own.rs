@@ -1,31 +1,48 @@
-//! Statements on what fencegate itself has in a database, its schema and the guard's triggers; and writes to the server's
+//! Statements on what fencegate itself has in a database, its schemas and the guard's triggers; and writes to the server's
 //! own catalogue, by which a superuser could change these, or the names of tables and the ways to them.
 //!
 //! Must never let one pass as harmless: with parts of it missing the guard guards nothing, or blocks everything.
 
 use super::facts::parts;
-use super::{Operation, RelationName, Write};
+use super::{OpaqueReason, Operation, RelationName, Write};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::Node;
 
-/// The schema of the tables and functions.
-pub(super) const SCHEMA: &str = "fencegate";
-/// Of the names of event triggers, which have no schema.
+/// The schemas of the tables and functions.
+pub const OWN_SCHEMAS: [&str; 2] = ["fencegate", "fencegate_state"];
+/// Prefix of the names of event triggers, which have no schema.
 const GUARD: &str = "fencegate_guard_";
 
-/// Of a statement that does: it concerns every fenced table.
-pub(super) const OPAQUE: &str = "it touches what fencegate keeps in the database";
+/// The relations in these schemas.
+#[rustfmt::skip]
+const RELATIONS: [&str; 18] = [
+    "admission", "admission_epoch", "admission_pkey", "epoch", "epoch_pkey", "lease", "lease_grant", "lease_grant_pkey",
+    "lease_history", "lease_history_pkey", "lease_last_day", "lease_pkey", "lease_token", "leased", "leased_pkey", "proxy", "proxy_pkey", "reset",
+];
 
-/// Of a statement that writes the catalogue. Nothing tells to what it leads.
-const CATALOGUE: &str = "it writes the server's own catalogue";
+/// The functions in these schemas.
+#[rustfmt::skip]
+const FUNCTIONS: [&str; 42] = [
+    "acquire", "announce", "await_lock", "check_every_key", "check_write", "end_holders", "guard", "guard_table",
+    "is_admitted", "is_key", "keyed", "leader", "lease_caller", "lease_day", "lease_durable", "lease_ended",
+    "lease_extend", "lease_fence", "lease_holder", "lease_may", "lease_prune", "lease_resources", "lease_role",
+    "lease_time", "leased_resources", "leases", "missing_token_hint", "notice_definition", "observe_write", "own_database", "own_pid",
+    "own_start", "own_system_identifier", "presented", "proclaim", "prune", "receive_epoch", "release", "renew",
+    "renew_all", "take_lock", "token",
+];
 
 /// Why a write is opaque by the relation that it names.
-pub(super) fn written(write: &Write) -> Option<&'static str> {
+pub(super) fn written(write: &Write) -> Option<OpaqueReason> {
     match write.relation.schema.as_deref() {
-        Some(SCHEMA) => Some(OPAQUE),
-        _ if write.operation != Operation::Lock && is_catalogue(&write.relation) => Some(CATALOGUE),
+        Some(schema) if OWN_SCHEMAS.contains(&schema) => Some(OpaqueReason::FencegatesOwn),
+        _ if write.operation != Operation::Lock && is_catalogue(&write.relation) => Some(OpaqueReason::SystemCatalog),
         _ => None,
     }
+}
+
+/// The write names one of fencegate's own relations if the search path has its schemas.
+pub(super) fn may_be_written(write: &Write) -> bool {
+    write.relation.schema.is_none() && RELATIONS.contains(&write.relation.name.as_str())
 }
 
 /// All of its relations are called `pg_…`, so that every search path, however long, may mean one of them by such a name.
@@ -39,34 +56,58 @@ fn is_catalogue(relation: &RelationName) -> bool {
     }
 }
 
-/// It changes or drops part of the schema or of the guard.
-pub(super) fn defines_own(node: &N) -> bool {
+/// How a definition concerns fencegate's own objects.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Concern {
+    /// Not at all.
+    None,
+    /// If the search path has their schemas.
+    ByPath,
+    /// It changes or drops part of the schemas or of the guard.
+    Own,
+}
+
+/// The most that one of the names in a definition means.
+pub(super) fn defined(node: &N) -> Concern {
     let objects: Vec<&Node> = match node {
-        N::CreateFunctionStmt(create) => return is_own(&parts(&create.funcname)),
-        N::AlterEventTrigStmt(alter) => return is_own(&[alter.trigname.as_str()]),
-        N::AlterFunctionStmt(alter) => return alter.func.iter().any(|function| is_own(&parts(&function.objname))),
+        N::CreateFunctionStmt(create) => return concern(&parts(&create.funcname)),
+        N::AlterEventTrigStmt(alter) => return of_no_schema(&alter.trigname),
+        N::AlterSeqStmt(alter) => {
+            let sequence = alter.sequence.as_ref().map(RelationName::from);
+            return sequence.map_or(Concern::None, |it| concern(&it.names().collect::<Vec<_>>()));
+        }
+        N::AlterFunctionStmt(alter) => {
+            return alter.func.as_ref().map_or(Concern::None, |it| concern(&parts(&it.objname)));
+        }
         N::DropStmt(drop) => drop.objects.iter().collect(),
         N::RenameStmt(rename) => rename.object.iter().map(AsRef::as_ref).collect(),
         N::AlterOwnerStmt(alter) => alter.object.iter().map(AsRef::as_ref).collect(),
         N::AlterObjectSchemaStmt(alter) => alter.object.iter().map(AsRef::as_ref).collect(),
         _ => Vec::new(),
     };
-    objects.into_iter().any(names_own)
+    objects.into_iter().map(named).max().unwrap_or(Concern::None)
 }
 
-fn names_own(object: &Node) -> bool {
+fn named(object: &Node) -> Concern {
     match &object.node {
-        Some(N::String(name)) => is_own(&[name.sval.as_str()]),
-        Some(N::List(names)) => is_own(&parts(&names.items)),
-        Some(N::ObjectWithArgs(function)) => is_own(&parts(&function.objname)),
-        _ => false,
+        Some(N::String(name)) => of_no_schema(&name.sval),
+        Some(N::List(names)) => concern(&parts(&names.items)),
+        Some(N::TypeName(name)) => concern(&parts(&name.names)),
+        Some(N::ObjectWithArgs(function)) => concern(&parts(&function.objname)),
+        _ => Concern::None,
     }
 }
 
-fn is_own(name: &[&str]) -> bool {
+/// A schema or an event trigger.
+fn of_no_schema(name: &str) -> Concern {
+    if OWN_SCHEMAS.contains(&name) || name.starts_with(GUARD) { Concern::Own } else { Concern::None }
+}
+
+fn concern(name: &[&str]) -> Concern {
     match name {
-        [single] => *single == SCHEMA || single.starts_with(GUARD),
-        [.., schema, _] => *schema == SCHEMA,
-        [] => false,
+        [single] if RELATIONS.contains(single) || FUNCTIONS.contains(single) => Concern::ByPath,
+        [single] => of_no_schema(single),
+        [.., schema, _] if OWN_SCHEMAS.contains(schema) => Concern::Own,
+        _ => Concern::None,
     }
 }

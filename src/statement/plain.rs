@@ -4,7 +4,7 @@
 //! a text that may hold one of them: it answers None, and the tree is read instead.
 
 use super::analyse::trim;
-use super::{FunctionName, Operation, RelationName, Statement};
+use super::{FunctionName, Operation, RelationName, Statement, StatementKind};
 use pg_query::ParserOptions;
 use pg_query::protobuf::summary_result::Context;
 
@@ -22,7 +22,7 @@ pub(super) fn read(sql: &str, options: ParserOptions) -> Option<Statement> {
     if text.contains(';') || needs_the_tree(text) {
         return None;
     }
-    let (kind, type_name, operation) = start_of(text)?;
+    let (_, kind, type_name, operation) = start_of(text)?;
     let summary = pg_query::summary(sql, options, -1).ok()?.protobuf;
     if !summary.statement_types.iter().all(|found| found == type_name || found == "SelectStmt") {
         return None;
@@ -54,19 +54,17 @@ fn relation(schema: &str, name: &str) -> RelationName {
     RelationName { schema: Some(schema.to_owned()).filter(|schema| !schema.is_empty()), name: name.to_owned() }
 }
 
-type Start = (&'static str, &'static str, Option<Operation>);
+type Start = (&'static [u8], StatementKind, &'static str, Option<Operation>);
 
 fn start_of(text: &str) -> Option<Start> {
     const STARTS: [Start; 4] = [
-        ("SELECT", "SelectStmt", None),
-        ("INSERT", "InsertStmt", Some(Operation::Insert)),
-        ("UPDATE", "UpdateStmt", Some(Operation::Update)),
-        ("DELETE", "DeleteStmt", Some(Operation::Delete)),
+        (b"select", StatementKind::Select, "SelectStmt", None),
+        (b"insert", StatementKind::Insert, "InsertStmt", Some(Operation::Insert)),
+        (b"update", StatementKind::Update, "UpdateStmt", Some(Operation::Update)),
+        (b"delete", StatementKind::Delete, "DeleteStmt", Some(Operation::Delete)),
     ];
     let word = words(text.as_bytes()).next()?;
-    STARTS
-        .into_iter()
-        .find(|(kind, ..)| text.as_bytes().starts_with(word) && word.eq_ignore_ascii_case(kind.as_bytes()))
+    STARTS.into_iter().find(|(start, ..)| text.as_bytes().starts_with(word) && word.eq_ignore_ascii_case(start))
 }
 
 fn needs_the_tree(text: &str) -> bool {

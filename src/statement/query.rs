@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 
 /// A walk over a query, which adds what the query does to a statement.
 ///
-/// It goes as deep as the tree, and the tree is no deeper than the decoder of the parser's answer allows: 100 messages.
+/// It goes as deep as the tree, for which [`super::stack`] has room.
 pub(super) struct Walk<'s, 'n> {
     pub(super) statement: &'s mut Statement,
     /// The names that stand for a WITH query here, and how many such queries there are, one within the other.

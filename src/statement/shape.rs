@@ -6,7 +6,7 @@
 use super::functions::is_harmless;
 use super::rows::Rows;
 use super::tokens::{Lexeme, Lexemes};
-use super::{Encoding, Lexing, Script, ServerEncoding, Statement, Unreadable};
+use super::{Encoding, Lexing, Script, ServerEncoding, Statement, StatementKind, Unreadable};
 use std::sync::Arc;
 
 /// The longest text that has a shape, in bytes.
@@ -69,7 +69,7 @@ pub(super) fn common(read: &Result<Script, Unreadable>) -> Option<Script> {
     let Statement { range, kind, writes, keys_by_path, functions, reads, reads_more, .. } = Statement::clone(statement);
     let mut names =
         Statement { range, kind, writes, keys_by_path, functions, reads, reads_more, ..Statement::default() };
-    let is_plain = ["SELECT", "INSERT", "UPDATE", "DELETE"].contains(&kind) && names == **statement;
+    let is_plain = kind.is_query() && kind != StatementKind::Merge && names == **statement;
     if !is_plain || !names.functions.iter().all(is_harmless) {
         return None;
     }

@@ -1,7 +1,9 @@
 //! Connections by tokio-postgres with the same TLS as those of sessions.
 
 use super::{Attempt, Connector, Told};
+use crate::config::password;
 use std::sync::Arc;
+use tokio::task::spawn_blocking;
 use tokio_postgres::config::{Host, SslMode as Offer};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
@@ -19,9 +21,20 @@ pub struct ControlConfig {
 }
 
 impl ControlConfig {
-    /// Where and how. What `config` says of TLS itself does not count.
+    /// Where and how. What `config` says of TLS itself does not count. A password that it lacks is looked up for each new
+    /// connection.
     pub fn new(config: Config, tls: Arc<Connector>) -> Self {
         ControlConfig { config, tls }
+    }
+
+    /// The database; without a name of its own, that of the role.
+    pub fn database(&self) -> &str {
+        self.config.get_dbname().unwrap_or_else(|| self.role())
+    }
+
+    /// The role that logs in.
+    pub fn role(&self) -> &str {
+        self.config.get_user().unwrap_or_default()
     }
 
     /// The same in another database.
@@ -34,7 +47,8 @@ impl ControlConfig {
     /// Connects, by one way after the other. Cancel-safe: a connection that is half open is closed.
     ///
     /// # Errors
-    /// Those of the last way that was tried.
+    /// Those of the last way that was tried. If the server lets in by neither, those of the encrypted one: of the other one it
+    /// says only that it is not encrypted.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
         let on_tcp = |host: &Host| matches!(host, Host::Tcp(_));
         // As in libpq, there is no TLS over a Unix socket.
@@ -42,19 +56,40 @@ impl ControlConfig {
             true => self.tls.attempts(),
             false => &[Attempt::Plain],
         };
-        let mut attempts = attempts.iter();
-        let mut result = self.attempt(attempts.next()).await;
-        for attempt in attempts {
+        let config = self.with_password().await;
+        let mut result = self.attempt(&config, attempts.first()).await;
+        for attempt in attempts.iter().skip(1) {
             match &result {
-                Err(error) if may_differ(error) => result = self.attempt(Some(attempt)).await,
+                Err(error) if may_differ(error) => {}
                 _ => break,
+            }
+            match self.attempt(&config, Some(attempt)).await {
+                Err(error) if *attempt == Attempt::Plain && may_differ(&error) => {}
+                other => result = other,
             }
         }
         result
     }
 
-    async fn attempt(&self, attempt: Option<&Attempt>) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
+    /// With the password that the environment or the password file has now.
+    async fn with_password(&self) -> Config {
         let mut config = self.config.clone();
+        if config.get_password().is_none_or(<[u8]>::is_empty) {
+            let wanted = config.clone();
+            // The file may be on a file system that does not answer.
+            if let Ok(Some(password)) = spawn_blocking(move || password(&wanted)).await {
+                config.password(password);
+            }
+        }
+        config
+    }
+
+    async fn attempt(
+        &self,
+        config: &Config,
+        attempt: Option<&Attempt>,
+    ) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
+        let mut config = config.clone();
         config.ssl_mode(match attempt {
             Some(Attempt::Encrypted) => Offer::Require,
             Some(Attempt::Offered) => Offer::Prefer,

@@ -14,6 +14,9 @@ const MAX_NAME: usize = 63;
 /// `database`, then `true`, is a session with SQL. No honest client sends one twice.
 const SINGLE: [&str; 3] = ["user", "database", "replication"];
 
+/// How headers of the PROXY protocol begin, version 1 and 2. No packet has such a length.
+const PROXY_HEADERS: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
+
 const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_ENCRYPTION_REQUEST: u32 = 80_877_104;
@@ -45,6 +48,9 @@ pub enum InvalidPacket {
     /// The length is below 8 or above [`MAX_PACKET`].
     #[error("invalid length of startup packet")]
     Length,
+    /// A load balancer announces the client's address.
+    #[error("the connection begins with a PROXY protocol header, which fencegate does not accept")]
+    ProxyHeader,
     /// More has been sent than the request for encryption; it would be taken for encrypted (CVE-2021-23214).
     #[error("received unencrypted data after a request for encryption")]
     Unencrypted,
@@ -71,11 +77,14 @@ pub enum InvalidPacket {
 /// How long the packet at the start of `input` is, in bytes; None when its length is not there yet.
 ///
 /// # Errors
-/// [`InvalidPacket::Length`].
+/// [`InvalidPacket::Length`] or [`InvalidPacket::ProxyHeader`].
 pub fn packet_length(input: &[u8]) -> Result<Option<usize>, InvalidPacket> {
     let Some((length, _)) = input.split_first_chunk::<4>() else { return Ok(None) };
+    // As far as the header has arrived.
+    let begins = |header: &&[u8]| input.iter().zip(*header).all(|(byte, expected)| byte == expected);
     match u32::from_be_bytes(*length) as usize {
         length @ 8..=MAX_PACKET => Ok(Some(length)),
+        _ if PROXY_HEADERS.iter().any(begins) => Err(InvalidPacket::ProxyHeader),
         _ => Err(InvalidPacket::Length),
     }
 }
@@ -277,6 +286,17 @@ mod tests {
         assert_eq!(read(packet(0x20000, b"")), Err(InvalidPacket::Version(2, 0)));
         assert_eq!(packet_length(b"GET / HTTP"), Err(InvalidPacket::Length));
         assert_eq!(packet_length(&[0, 0, 0, 7]), Err(InvalidPacket::Length));
+        for header in [
+            &b"PROXY TCP4 192.0.2.1 192.0.2.2 5 6\r\n"[..],
+            b"PROX",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c",
+            b"\r\n\r\n",
+        ] {
+            assert_eq!(packet_length(header), Err(InvalidPacket::ProxyHeader));
+        }
+        for other in [&b"PROXX"[..], b"PROFIT", b"\r\n\r\n\r\n"] {
+            assert_eq!(packet_length(other), Err(InvalidPacket::Length));
+        }
         assert_eq!(packet_length(&[0, 0]), Ok(None));
     }
 

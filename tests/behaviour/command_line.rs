@@ -5,7 +5,7 @@ use crate::support::fenced::init;
 use crate::support::guardian::{Folder, Port};
 use crate::support::programs::forget_settings;
 use crate::support::proxy::BINARY;
-use crate::support::{DEADLINE, Options, Postgres, wait_until};
+use crate::support::{DEADLINE, Options, Postgres, ticks, wait_until};
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
@@ -34,14 +34,38 @@ fn error(output: &Output) -> String {
 fn a_typo_is_answered_with_what_was_meant() {
     for (arguments, meant) in [
         (&["prxy"][..], "did you mean `proxy`?"),
+        (&["polcy"], "did you mean `policy`?"),
+        (&["leade"], "did you mean `lead`?"),
         (&["policy", "chek"], "did you mean `check`?"),
         (&["proxy", "--upstrem", "postgres://db"], "did you mean `--upstream`?"),
         (&["lead", "--electon", "x"], "did you mean `--election`?"),
         (&["proxy", "--log-format", "jsn"], "did you mean `json`?"),
+        (&["proxy", "--log-fromat", "json"], "did you mean `--log-format`?"),
+        (&["--log-format", "json", "guard", "instal"], "did you mean `install`?"),
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", error(&output));
         assert!(error(&output).contains(meant), "{arguments:?}: {}", error(&output));
+    }
+    for arguments in [&["something"][..], &["proxy", "--something"], &["lead-gard"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", error(&output));
+        assert!(!error(&output).contains("did you mean"), "{arguments:?}: {}", error(&output));
+    }
+}
+
+#[test]
+fn a_command_without_a_separator_is_told_about_it() {
+    let lead = ["lead", "--etcd", "http://127.0.0.1:1", "--election", "x"];
+    for command in [&["sleep", "5"][..], &["python3", "-m", "worker"], &[]] {
+        let output = run(&[&lead[..], command].concat());
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {}", error(&output));
+        assert!(error(&output).contains("the command to run follows `--`"), "{command:?}: {}", error(&output));
+    }
+    for arguments in [&["lead", "--", "true"][..], &["lead", "-x", "--", "true"], &["init", "x"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", error(&output));
+        assert!(!error(&output).contains("follows `--`"), "{arguments:?}: {}", error(&output));
     }
 }
 
@@ -53,6 +77,7 @@ fn a_database_has_the_same_name_in_all_commands() {
     let policies = folder.path().to_str().unwrap();
     for arguments in [
         &["init"][..],
+        &["remove"],
         &["guard", "install", "--policies", policies],
         &["guard", "status", "--policies", policies],
         &["guard", "remove"],
@@ -83,21 +108,27 @@ fn completions_and_manual_pages_name_every_subcommand() {
         let output = run(&["completions", shell]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
-            output.status.success() && ["proxy", "lead", "guard"].iter().all(|name| text.contains(name)),
+            output.status.success() && ["proxy", "lead", "guard", "remove"].iter().all(|name| text.contains(name)),
             "{shell}"
         );
     }
     assert!(run(&["man", &folder.path().display().to_string()]).status.success());
-    for page in ["fencegate.1", "fencegate-proxy.1", "fencegate-lead.1", "fencegate-policy-check.1"] {
+    for page in
+        ["fencegate.1", "fencegate-proxy.1", "fencegate-remove.1", "fencegate-lead.1", "fencegate-policy-check.1"]
+    {
         assert!(fs::read_to_string(folder.join(page)).is_ok_and(|text| text.starts_with(".ie")), "{page}");
     }
 }
 
 /// The exit code, and what `proxy --check` says.
 fn check(folder: &Folder, upstream: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    check_as("postgres", folder, upstream, arguments)
+}
+
+fn check_as(role: &str, folder: &Folder, upstream: &str, arguments: &[&str]) -> (Option<i32>, String) {
     fs::write(folder.join("policies.yaml"), POLICIES).unwrap();
     let policies = folder.path().display().to_string();
-    let control = format!("{}/postgres", upstream.replace("postgres://", "postgres://postgres@"));
+    let control = format!("{}/postgres", upstream.replace("postgres://", &format!("postgres://{role}@")));
     let all =
         [&["proxy", "--check", "--upstream", upstream, "--control", &control, "--policies", &policies], arguments];
     let output = run(&all.concat());
@@ -121,7 +152,7 @@ fn a_check_says_what_a_proxy_would_meet() {
     let (code, said) = check(&folder, &upstream, &["--etcd", &etcd.url()]);
     assert_eq!(code, Some(1), "{said}");
     says(&said, "ok      upstream", "accepts connections");
-    says(&said, "failed  control postgres", "fencegate init");
+    says(&said, "failed  control postgres", "fencegate init --control postgres://postgres@");
     says(&said, "ok      etcd /cron/leader", "nobody leads");
 
     init(&postgres, "postgres");
@@ -130,10 +161,29 @@ fn a_check_says_what_a_proxy_would_meet() {
     says(&said, "ok      control postgres", "reached");
     says(&said, "ok      guard postgres", "not installed");
     says(&said, "ok      lease cron/reports in postgres", "nobody leads");
+    ticks::may_lead(&postgres, "postgres", "cron/reports");
     let token = postgres.value("SELECT token FROM fencegate.acquire('cron/reports', 'a', '1 hour')");
     let (_, said) = check(&folder, &upstream, &["--etcd", &etcd.url()]);
     says(&said, "ok      lease cron/reports in postgres", &format!("token {token}"));
     wait_until("only the session that asks is left", DEADLINE, || postgres.value(sessions) == "1");
+
+    postgres.sql("CREATE ROLE warden LOGIN; GRANT pg_read_all_stats, pg_signal_backend TO warden");
+    for (lost, named) in [
+        ("SELECT 1", "run `fencegate init --role warden` there"),
+        (
+            "ALTER SCHEMA fencegate OWNER TO warden; GRANT USAGE ON SCHEMA fencegate_state TO warden; \
+          GRANT ALL ON ALL TABLES IN SCHEMA fencegate_state TO warden; \
+          GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA fencegate TO warden; \
+          REVOKE DELETE ON fencegate_state.admission FROM warden",
+            "in database postgres (DELETE on admission)",
+        ),
+        ("REVOKE pg_signal_backend FROM warden", "GRANT pg_signal_backend TO warden"),
+    ] {
+        postgres.sql(lost);
+        let (code, said) = check_as("warden", &folder, &upstream, &["--etcd", &etcd.url()]);
+        assert_eq!(code, Some(1), "{said}");
+        says(&said, "failed  control postgres", named);
+    }
 
     let [nobody, neither] = [Port::claim(), Port::claim()];
     let away = format!("http://127.0.0.1:{}", nobody.number());

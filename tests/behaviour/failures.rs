@@ -198,10 +198,10 @@ fn in_a_split_brain_there_is_one_row_per_tick_and_late_writes_are_rejected() {
     split_brain(&mut cron);
     let observed = cron.observed();
     assert_eq!(observed.contradictions(1), Vec::<String>::new());
-    assert!(observed.late_writes > 0, "no late write reached the proxy: this run proves nothing");
     // Both write once a second: where the successor's first write overtakes one of the old leader, the drain ends that session.
     let log = cron.proxy.log();
     let told = log.matches("stale_write_blocked").count() + log.matches("session_drained").count();
+    assert!(told > 0, "no late write reached the proxy: this run proves nothing");
     assert!(told >= observed.late_writes, "{told} of {} were told", observed.late_writes);
     println!("{} rows, {} late writes rejected", observed.rows.len(), observed.late_writes);
 }

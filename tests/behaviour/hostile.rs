@@ -77,7 +77,7 @@ fn a_token_set_in_a_transaction_that_has_failed() {
     wire.query("BEGIN; SET lease.fence = 100; SELECT nonsense");
     // COMMIT rolls back, and the token with it.
     ok(&mut wire, &format!("COMMIT; {WRITE}"));
-    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "47");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47");
 }
 
 #[test]
@@ -98,12 +98,12 @@ fn a_set_in_a_batch_that_fails() {
     let failing = [unnamed("SET lease.fence = 100", &[]), unnamed("SELECT nonsense", &[]), sync()];
     wire.send(&[failing.concat(), unnamed(WRITE, &[]), sync()].concat());
     assert_eq!(codes(&[wire.read_until_ready(), wire.read_until_ready()].concat()), ["42703"]);
-    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "47");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47");
 
     let failing = query("SET lease.fence = 100; SELECT nonsense");
     wire.send(&[failing, query(WRITE)].concat());
     assert_eq!(codes(&[wire.read_until_ready(), wire.read_until_ready()].concat()), ["42703"]);
-    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "47");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47");
 }
 
 /// What the same bytes mean depends on a setting, which a session learns only with ReadyForQuery.
@@ -424,7 +424,7 @@ fn code_that_commits_within_itself() {
     for (call, token) in ["CALL sets(false)", "CALL sets(true)"].iter().zip(48..) {
         wire.query(call);
         ok(&mut wire, WRITE);
-        assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), token.to_string(), "{call}");
+        assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), token.to_string(), "{call}");
     }
 }
 
@@ -437,7 +437,7 @@ fn a_fast_path_call_that_sets_the_token() {
     wire.send(&[query("SET lease.fence = 48"), call, query(WRITE)].concat());
     let frames = [wire.read_until_ready(), wire.read_until_ready(), wire.read_until_ready()].concat();
     assert_eq!(codes(&frames), Vec::<String>::new());
-    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "49");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "49");
 }
 
 #[test]

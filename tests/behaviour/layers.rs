@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 /// Each of these imports only those above it, and files within it as they like.
 const LAYERS: &[&str] = &[
+    "nearest",
     "yaml",
     "crowd",
     "listen",
     "log_limit",
+    "log_queue",
     "markup",
+    "supervise",
     "wire",
     "statement",
     "apart",

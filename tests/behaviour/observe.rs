@@ -76,7 +76,9 @@ fn run(world: &Fenced, before: &str, statements: &str) -> String {
 fn what_enforcing_rejects_was_counted_and_told_before() {
     let mut world = start(OBSERVED);
     ok(&mut world.holder(7), "INSERT INTO jobs VALUES (1)");
-    wait_until("the token is recorded", DEADLINE, || world.postgres.value("SELECT token FROM fencegate.epoch") == "7");
+    wait_until("the token is recorded", DEADLINE, || {
+        world.postgres.value("SELECT token FROM fencegate_state.epoch") == "7"
+    });
     for (before, statements, _) in REJECTED {
         let (counted, lines) = (observed(&world), told(&world));
         assert_eq!(run(&world, before, statements), "", "{statements}");
@@ -124,7 +126,7 @@ fn fences_of_several_modes() {
     wait_until("that is told", DEADLINE, || {
         events(&world.proxy.log(), "write_would_be_rejected").iter().any(|line| line["verdict"] == "unverifiable")
     });
-    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.epoch WHERE resource = 'scheduler'"), "0");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.epoch WHERE resource = 'scheduler'"), "0");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn what_each_setting_lets_pass() {
         }
         let passing = expected.iter().filter(|expected| expected.is_none()).count();
         assert_eq!(world.postgres.value(COUNT), (3 * passing).to_string(), "{setting}");
-        assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "47", "{setting}");
+        assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47", "{setting}");
     }
 }
 
@@ -110,7 +110,7 @@ fn a_database_in_which_nothing_is_fenced() {
                 );
             }
         }
-        assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.epoch"), "0");
+        assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.epoch"), "0");
     }
 }
 
@@ -132,7 +132,7 @@ fn a_token_that_nothing_has_put_in_force_yet() {
     let mut wire = world.holder(47);
     let error = wire.rows(DO).unwrap_err();
     assert_eq!((error.code(), error.detail()), ("LF004", "resource=scheduler presented=47"));
-    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.epoch"), "0");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.epoch"), "0");
     // As the hint says.
     ok(&mut wire, "BEGIN; LOCK TABLE jobs IN ROW EXCLUSIVE MODE; COMMIT");
     ok(&mut wire, DO);
@@ -300,8 +300,8 @@ fn a_write_to_the_catalogue() {
         "UPDATE pg_proc SET prosrc = '' WHERE proname = 'run_tick'",
         "UPDATE pg_authid SET rolsuper = true",
         "UPDATE pg_toast.pg_toast_1255 SET chunk_seq = 1",
-        "UPDATE fencegate.epoch SET token = 1",
-        "DELETE FROM fencegate.admission",
+        "UPDATE fencegate_state.epoch SET token = 1",
+        "DELETE FROM fencegate_state.admission",
     ];
     for statement in statements {
         let mut wire = world.login();

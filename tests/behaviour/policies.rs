@@ -169,11 +169,11 @@ fn locks_of_a_stale_holder() {
             "SELECT * FROM jobs",
             "SELECT * FROM free FOR UPDATE",
             "SELECT * FROM jobs, free FOR SHARE OF free",
-            "BEGIN; LOCK TABLE jobs, fencegate.epoch IN ACCESS SHARE MODE; COMMIT",
+            "BEGIN; LOCK TABLE jobs, fencegate_state.epoch IN ACCESS SHARE MODE; COMMIT",
         ],
     );
     ok(&mut world.holder(101), "BEGIN; SELECT * FROM jobs FOR UPDATE; COMMIT");
-    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "101");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "101");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_fence_that_observes() {
     world.proxy.wait_for_log("write_would_be_rejected", DEADLINE);
     ok(&mut world.holder(100), "INSERT INTO jobs VALUES (2)");
     wait_until("the token is recorded", DEADLINE, || {
-        world.postgres.value("SELECT token FROM fencegate.epoch") == "100"
+        world.postgres.value("SELECT token FROM fencegate_state.epoch") == "100"
     });
     ok(&mut world.holder(47), "INSERT INTO jobs VALUES (3)");
     world.proxy.wait_for_log("stale_write_observed", DEADLINE);
@@ -361,7 +361,7 @@ fn a_fence_for_sessions_that_nobody_watched() {
     wait_until("the fence acts", DEADLINE, || code(&mut world.login(), "INSERT INTO jobs VALUES (1)") == "LF002");
     // The token is read; what was prepared before cannot be known.
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");
-    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "47");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47");
     assert_eq!(code(&mut wire, "EXECUTE q"), "LF004");
     assert_eq!(code_in(&wire.exchange(&[bind_text("", "s", &[]), execute("", 0), sync()].concat())), "LF004");
     ok(&mut wire, "DEALLOCATE ALL; PREPARE q AS INSERT INTO jobs VALUES (1)");
@@ -392,7 +392,7 @@ fn what_is_prepared_late_serves_the_sessions_that_are_there() {
     fenced.proxy.wait_for_log("policies_not_recorded", DEADLINE);
     let control = fenced.postgres.control_url() + "postgres";
     let prepare = || run(fencegate().args(["init", "--control", &control])).stdout;
-    assert!(prepare().starts_with(b"schema fencegate: upgraded from version 1 to 4, owned by postgres"));
+    assert!(prepare().starts_with(b"schema fencegate: upgraded from version 1 to 6, owned by postgres"));
     assert!(prepare().starts_with(b"schema fencegate: up to date, owned by postgres"));
     wait_until("its writes are admitted", DEADLINE, || code(&mut wire, "INSERT INTO jobs VALUES (3)").is_empty());
 }

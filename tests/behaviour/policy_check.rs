@@ -26,7 +26,7 @@ fn text(bytes: &[u8]) -> &str {
 
 #[test]
 fn good_policies_are_counted() {
-    let one = "version: 1\nresources:\n  - {name: r, tables: [public.t]}\n";
+    let one = "version: 1\ndatabases: [app]\nresources:\n  - {name: r, tables: [public.t]}\n";
     let output = fencegate(&["policy", "check", "policies"], &directory("good", &[("a.yml", one), (".b.yml", "x")]));
     assert_eq!(output.status.code(), Some(0));
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("policies: 1 resource, 1 table, in 1 file\n", ""));
@@ -42,7 +42,7 @@ fn the_examples_are_good_and_several_resources_are_warned_of() {
 
 #[test]
 fn resources_with_elections_are_not_warned_of() {
-    let elected = "version: 1\nresources:\n  - {name: r, election: /e, tables: [public.t]}\n";
+    let elected = "version: 1\ndatabases: [app]\nresources:\n  - {name: r, election: /e, tables: [public.t]}\n";
     let more =
         elected.to_owned() + "  - {name: s, election: /e, tables: [public.s]}\n  - {name: q, tables: [public.q]}\n";
     let output = fencegate(&["policy", "check", "policies"], &directory("elected", &[("a.yaml", &more)]));
@@ -65,7 +65,7 @@ fn a_keyed_resource_without_an_election_is_warned_of() {
 
 #[test]
 fn what_passes_the_proxy_unseen_is_warned_of() {
-    let one = "version: 1\nresources:\n  - {name: r, tables: [public.t]}\n";
+    let one = "version: 1\ndatabases: [app]\nresources:\n  - {name: r, tables: [public.t]}\n";
     for (setting, expected) in [
         ("opaque: reject\n", ""),
         ("opaque: allow\n", "warning: `opaque: allow` lets DO"),
@@ -79,6 +79,24 @@ fn what_passes_the_proxy_unseen_is_warned_of() {
         assert_eq!(output.status.code(), Some(0));
         assert!(said.starts_with(expected) && said.is_empty() == expected.is_empty(), "{setting}{said}");
         assert!(said.is_empty() || said.contains("fencegate guard install"), "{said}");
+    }
+}
+
+/// They fence each table of these names, in whatever database.
+#[test]
+fn policies_that_name_no_databases_are_warned_of() {
+    let one = "version: 1\nresources:\n  - {name: r, tables: [public.t]}\n";
+    for (setting, expected) in [
+        ("", "in every database that has them, and DO and CALL are LF004 there: name those that are meant"),
+        ("opaque: require_token\n", "in every database that has them: name those that are meant"),
+        ("databases: [app]\n", ""),
+    ] {
+        let files = [("a.yaml", one.to_owned() + setting)];
+        let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+        let output = fencegate(&["policy", "check", "policies"], &directory("databases", &files));
+        let warning = text(&output.stderr).lines().find(|line| line.contains("`databases`")).unwrap_or_default();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(warning.contains(expected) && warning.is_empty() == expected.is_empty(), "{setting}{warning}");
     }
 }
 

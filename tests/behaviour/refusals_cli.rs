@@ -70,7 +70,7 @@ fn a_server_that_is_down_is_reported_at_once(via: Via) {
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(5) + stalls.total(), "it took {took:?}");
     let error = error_in(&frames).expect("an error, not a silent end");
-    assert_eq!((error.severity(), error.code()), ("FATAL", "08006"));
+    assert_eq!((error.severity(), error.code()), ("FATAL", "57P03"));
     target.postgres.start_again();
     assert_eq!(target.login().rows("SELECT 1").unwrap(), [[Some("1".to_owned())]]);
 }

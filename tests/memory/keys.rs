@@ -41,7 +41,7 @@ async fn in_this_process() {
     // Nearly all have an epoch already: making them is what would take the time.
     let seeded = keys - 500;
     postgres.sql(&format!(
-        "INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) \
+        "INSERT INTO fencegate_state.epoch (resource, token, drained, policy_hash) \
          SELECT 'shard/' || n, 7, true, 'other' FROM generate_series(0, {seeded} - 1) n"
     ));
     let config: Config = (postgres.control_url() + "postgres").parse().unwrap();
@@ -74,11 +74,11 @@ async fn in_this_process() {
     }
     let grown = memory() - before;
     println!("{keys} keys in {:?}; memory {before} KiB, grown by {grown} KiB", began.elapsed());
-    let rows: usize = postgres.value("SELECT count(*) FROM fencegate.admission").parse().unwrap();
+    let rows: usize = postgres.value("SELECT count(*) FROM fencegate_state.admission").parse().unwrap();
     println!("rows of admissions: {rows}");
     assert!(rows <= SESSIONS * FULL, "{rows} admissions");
     assert!(grown < ALLOWED, "grown by {grown} KiB");
-    assert_eq!(postgres.value("SELECT count(*) FROM fencegate.epoch"), keys.to_string());
+    assert_eq!(postgres.value("SELECT count(*) FROM fencegate_state.epoch"), keys.to_string());
 
     let began = Instant::now();
     let fences = database.fences(std::slice::from_ref(&family)).await.unwrap();

@@ -35,6 +35,10 @@ impl Protocol {
             return None;
         }
         let raises = |row: EpochRow| row.epoch.generation == to.generation && row.epoch.is_below(to);
+        let to = match state.epochs[resource] {
+            Some(row) => Epoch { era: row.epoch.era, ..to },
+            None => self.first_epoch(state, resource, to),
+        };
         if state.epochs[resource].is_none_or(raises) {
             let drained = match self.variant {
                 Variant::DrainsNobody => true,
@@ -45,7 +49,25 @@ impl Protocol {
             state.highest[resource] = state.highest[resource].max(to.token);
         }
         let is_there = state.epochs[resource].is_some_and(|row| row.epoch == to && !row.drained);
-        state.proxies[proxy].advance = is_there.then_some(Advance { step: Step::Look, ..advance });
+        state.proxies[proxy].advance = is_there.then_some(Advance { step: Step::Look, to, ..advance });
+        Some(())
+    }
+
+    /// A new epoch is above all admissions.
+    fn first_epoch(&self, state: &State, resource: Resource, to: Epoch) -> Epoch {
+        let admitted = state.sessions.iter().filter_map(|it| it.rows[resource]).map(|row| row.generation);
+        let is_blind = self.variant == Variant::RestartsAtGenerationOne;
+        let generation = if is_blind { 1 } else { 1 + admitted.max().unwrap_or(0) };
+        Epoch { generation, era: if resource == 0 { state.era } else { 0 }, ..to }
+    }
+
+    /// By hand. Waits for Admits, which have locked the row.
+    pub fn delete_epoch(&self, state: &mut State) -> Option<()> {
+        if state.sessions.iter().any(|it| matches!(it.at, At::Admitting(0, _))) {
+            return None;
+        }
+        state.budget.deletions = state.budget.deletions.checked_sub(1)?;
+        state.era = state.epochs[0].take()?.epoch.era + 1;
         Some(())
     }
 
@@ -139,7 +161,11 @@ impl Protocol {
     }
 
     /// Signals whoever is left: sessions of this proxy at once, those of others after a grace, of which there is no measure here.
+    /// Nobody, where the epoch in force is lower: its row was deleted meanwhile.
     fn terminate(&self, state: &mut State, proxy: Proxy, Advance { resource, to, .. }: Advance) -> Step {
+        if state.epochs[resource].is_none_or(|row| row.epoch.is_below(to)) {
+            return Step::Look;
+        }
         for session in pick(holders(state, resource, to)) {
             let it = &mut state.sessions[session];
             if self.variant == Variant::DeletesForeignRows && self.client(session).proxy != Some(proxy) {

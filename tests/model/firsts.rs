@@ -51,7 +51,8 @@ impl Protocol {
         let Firsts::Looked(sessions) = state.proxies[proxy].firsts.take()? else { return None };
         for session in pick(sessions) {
             let At::First(resource) = state.sessions[session].at else { continue };
-            let epoch = Epoch { generation: 1, token: state.sessions[session].token, era: 0 };
+            let era = if resource == 0 { state.era } else { 0 };
+            let epoch = Epoch { generation: 1, token: state.sessions[session].token, era };
             let is_blind = matches!(self.variant, Variant::FirstsPastEpochs | Variant::FirstsWithoutLock);
             let is_made = state.epochs[resource].is_none() || is_blind;
             if is_made {

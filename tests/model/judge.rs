@@ -36,8 +36,9 @@ pub fn told_stale(state: &mut State, resource: Resource, token: Token) {
 /// The client of the session is told LF001 because its process was ended.
 pub fn told_overtaken(state: &mut State, session: Session) {
     let rows = state.sessions[session].rows.into_iter().zip(state.epochs);
-    let mut pairs = rows.filter_map(|(row, now)| row.zip(now));
-    state.wrong.stale |= !pairs.any(|(row, now)| row.is_older(now.epoch));
+    let mut pairs = rows.filter_map(|(row, now)| Some((row?, now)));
+    // Where the epoch is gone since, it is not told LF001.
+    state.wrong.stale |= !pairs.any(|(row, now)| now.is_none_or(|now| row.is_older(now.epoch)));
 }
 
 pub const ORDER: &str = "tokens never decrease in commit order";
@@ -50,7 +51,7 @@ pub const ALWAYS: [&str; 4] = [ORDER, DRAINED, OUTCOME, STALE];
 type Seen = fn(&Protocol, &State) -> bool;
 
 /// Each is reached by some scenario.
-pub const SOMETIMES: [(&str, Seen); 20] = [
+pub const SOMETIMES: [(&str, Seen); 21] = [
     ("a late reply of an Admit meets a floor", |_, it| {
         it.sessions.iter().any(|it| matches!(it.at, At::Granted { late: true, .. }))
     }),
@@ -100,6 +101,10 @@ pub const SOMETIMES: [(&str, Seen); 20] = [
         it.budget.server == Server::HasCrashed(true) && it.epochs.iter().any(Option::is_some)
     }),
     ("a reset lets a lower token write", |_, it| it.newest.iter().flatten().any(|newest| newest.generation > 1)),
+    ("a new epoch drains what the deleted one admitted", |_, it| {
+        let is_of_before = |row: Epoch| it.epochs[0].is_some_and(|now| row.era < now.epoch.era);
+        it.sessions.iter().any(|it| it.process == Process::Ending && it.rows[0].is_some_and(is_of_before))
+    }),
     ("a prepared transaction holds up Mark", |_, it| {
         it.prepared.is_some_and(|writes| {
             let waits = |advance: Advance| advance.step == Step::Mark && writes[advance.resource] != Write::None;

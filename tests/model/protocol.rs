@@ -50,6 +50,7 @@ pub enum Action {
     CrashProxy(Proxy),
     CrashServer,
     CommitPrepared,
+    DeleteEpoch,
     Notice(Proxy),
 }
 
@@ -71,14 +72,15 @@ impl Model for Protocol {
             left: self.client(at).transactions,
             told: Told::Nothing,
         };
-        let Scenario { proxy_crashes, server_may_crash, resets, helps, notices, .. } = self.scenario;
+        let Scenario { proxy_crashes, server_may_crash, resets, deletions, helps, notices, .. } = self.scenario;
         let server = if server_may_crash { Server::MayCrash } else { Server::Runs };
         vec![State {
             epochs: [None; TWO],
             prepared: None,
             sessions: std::array::from_fn(session),
             proxies: [ProxyState { advance: None, firsts: None, memory: [0; TWO], crashed: false }; TWO],
-            budget: Budget { proxy_crashes, server, resets, helps, notices },
+            budget: Budget { proxy_crashes, server, resets, deletions, helps, notices },
+            era: 0,
             newest: [None; TWO],
             highest: [0; TWO],
             wrong: Wrong::default(),
@@ -139,6 +141,9 @@ impl Model for Protocol {
         if state.prepared.is_some() {
             actions.push(Action::CommitPrepared);
         }
+        if state.budget.deletions > 0 {
+            actions.push(Action::DeleteEpoch);
+        }
     }
 
     fn next_state(&self, before: &State, action: Action) -> Option<State> {
@@ -185,6 +190,7 @@ impl Model for Protocol {
                 judge::commit(&mut state, writes);
                 Some(())
             }
+            Action::DeleteEpoch => self.delete_epoch(&mut state),
             Action::Notice(proxy) => self.notice(&mut state, proxy),
         };
         done.map(|()| state)

@@ -37,6 +37,8 @@ pub enum Variant {
     IgnoresPrepared,
     /// A reset leaves the generation.
     KeepsGeneration,
+    /// A new epoch starts in the first generation, whoever is admitted.
+    RestartsAtGenerationOne,
     /// The guard reads the epoch, and takes no lock of the resource.
     GuardsWithoutLock,
     /// A row is deleted whether or not the guard holds the lock of its process.
@@ -71,6 +73,8 @@ pub struct Scenario {
     pub server_may_crash: bool,
     /// Resets of the first resource to the first token.
     pub resets: u8,
+    /// How often somebody deletes the epoch row of the first resource by hand.
+    pub deletions: u8,
     /// How often a proxy settles an epoch for no session of its own.
     pub helps: u8,
     /// First tokens are published, marked and admitted by one Query.
@@ -126,6 +130,7 @@ const QUIET: Scenario = Scenario {
     proxy_crashes: 0,
     server_may_crash: false,
     resets: 0,
+    deletions: 0,
     helps: 0,
     firsts: false,
     notices: 0,
@@ -218,6 +223,20 @@ const RESET: Scenario = Scenario {
     ..QUIET
 };
 
+/// The epoch row is deleted by hand, and the next token is lower.
+const DELETED: Scenario = Scenario {
+    name: "deleted epoch",
+    clients: &[
+        Client { transactions: 2, ..client(0, 3) },
+        client(1, 1),
+        Client { token: 3, transactions: 1, hidden: 1, ..NOBODY },
+    ],
+    guard: true,
+    deletions: 1,
+    reaches: &["a new epoch drains what the deleted one admitted"],
+    ..QUIET
+};
+
 /// After the crash of the server the deposed leader connects again.
 const SERVER: Scenario = Scenario {
     name: "crash of the server",
@@ -288,7 +307,7 @@ const TOGETHER: Scenario = Scenario {
 };
 
 /// What `make test` checks.
-pub const SCENARIOS: [Scenario; 13] = [
+pub const SCENARIOS: [Scenario; 14] = [
     TAKEOVER,
     TWO_RESOURCES,
     TWO_SESSIONS,
@@ -296,6 +315,7 @@ pub const SCENARIOS: [Scenario; 13] = [
     GUARD,
     PREPARED,
     RESET,
+    DELETED,
     SERVER,
     PIDS,
     OWN_TOKEN,
@@ -312,7 +332,7 @@ pub const WIDE: [Scenario; 3] = [
 ];
 
 /// Each protection that is taken away, where that shows, and what it breaks.
-pub const BROKEN: [(Variant, Scenario, &str); 24] = [
+pub const BROKEN: [(Variant, Scenario, &str); 25] = [
     (Variant::ComparesInMemory, QUIET_TAKEOVER, ORDER),
     (Variant::DrainsNobody, QUIET_TAKEOVER, ORDER),
     (Variant::DrainsNobody, QUIET_TAKEOVER, DRAINED),
@@ -328,6 +348,7 @@ pub const BROKEN: [(Variant, Scenario, &str); 24] = [
     (Variant::MarksWhateverIsThere, TWO_SESSIONS, ORDER),
     (Variant::IgnoresPrepared, PREPARED, ORDER),
     (Variant::KeepsGeneration, RESET, ORDER),
+    (Variant::RestartsAtGenerationOne, DELETED, ORDER),
     (Variant::GuardsWithoutLock, GUARD, ORDER),
     (Variant::DeletesUnderGuard, GUARD, ORDER),
     (Variant::ReleasesWhatIsEnding, QUIET_TAKEOVER, STALE),

@@ -15,7 +15,8 @@ pub type Token = u8;
 /// Sessions, as bits.
 pub type Sessions = u8;
 
-/// As in the code; `era` counts resets whatever the protocol makes of them: the protocol must not look at it, the judge does.
+/// As in the code; `era` counts resets and deletions of the row, whatever the protocol makes of them: the protocol must not look at
+/// it, the judge does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch {
     pub generation: u8,
@@ -35,7 +36,7 @@ impl Epoch {
     }
 }
 
-/// A row of `fencegate.epoch`.
+/// A row of `fencegate_state.epoch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EpochRow {
     pub epoch: Epoch,
@@ -51,6 +52,8 @@ pub struct State {
     pub sessions: [SessionState; SESSIONS],
     pub proxies: [ProxyState; TWO],
     pub budget: Budget,
+    /// That of the first resource's next first epoch.
+    pub era: u8,
     /// The last commit of each resource.
     pub newest: [Option<Epoch>; TWO],
     /// The highest token that was ever published, in any generation.
@@ -62,7 +65,7 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionState {
     pub process: Process,
-    /// The rows of `fencegate.admission`.
+    /// The rows of `fencegate_state.admission`.
     pub rows: [Option<Epoch>; TWO],
     /// What is uncommitted in the open transaction.
     pub writes: [Write; TWO],
@@ -222,6 +225,7 @@ pub struct Budget {
     pub proxy_crashes: u8,
     pub server: Server,
     pub resets: u8,
+    pub deletions: u8,
     pub helps: u8,
     pub notices: u8,
 }

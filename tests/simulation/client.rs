@@ -190,8 +190,14 @@ impl Client {
                     self.has_failed = content == b"E";
                     self.in_block = content != b"I";
                     if !self.in_block {
-                        let pending = std::mem::take(&mut self.pending);
-                        pending.into_iter().for_each(|id| self.world.judge.acknowledged(id));
+                        let judge = &self.world.judge;
+                        for id in std::mem::take(&mut self.pending) {
+                            match outcome {
+                                // What failed would have ended the block.
+                                Outcome::Failed(_) => judge.refused(id, "failed with its transaction"),
+                                _ => judge.acknowledged(id),
+                            }
+                        }
                         self.savepoints.clear();
                     }
                     return outcome;

@@ -61,7 +61,7 @@ fn a_browser_shows_the_status_page() {
     let fenced = Fenced::start_with(Options::default(), "CREATE TABLE jobs (n int)", &options);
     let address = wait_for("metrics are served", DEADLINE, || {
         let log = fenced.proxy.log();
-        Some(log.split_once("metrics_served address=")?.1.split_once('\n')?.0.trim().to_owned())
+        Some(log.split_once("metrics_served address=\"")?.1.split_once('"')?.0.to_owned())
     });
     let (mut old, mut new) = (fenced.holder(46), fenced.holder(47));
     ok(&mut old, "INSERT INTO jobs VALUES (1)");

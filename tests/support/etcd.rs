@@ -21,7 +21,7 @@ pub struct Etcd {
     /// It asks for certificates, and has one.
     certificates: Option<Certificates>,
     /// What it is started with, but for addresses and certificates.
-    arguments: &'static [&'static str],
+    arguments: Vec<String>,
     /// Who etcdctl is: name and password.
     user: Option<&'static str>,
     /// The keys of candidates, by what the test calls them.
@@ -30,23 +30,34 @@ pub struct Etcd {
 
 impl Etcd {
     pub fn start() -> Self {
-        Self::start_in(Folder::new("etcd"), None, &[])
+        Self::start_in(Folder::new("etcd"), None, Vec::new())
     }
 
     /// One that lets clients ping as often as they like. Otherwise it ends the connection of an idle watch after some
     /// seconds, and who begins anew sees what the watch should have shown.
     pub fn start_with_lasting_watches() -> Self {
-        Self::start_in(Folder::new("etcd"), None, &["--grpc-keepalive-min-time=1ms"])
+        Self::start_in(Folder::new("etcd"), None, vec!["--grpc-keepalive-min-time=1ms".into()])
     }
 
     /// One that clients reach by TLS only, and with a certificate of their own.
     pub fn start_with_tls() -> Self {
         let folder = Folder::new("etcd");
         let certificates = Certificates::make(folder.path());
-        Self::start_in(folder, Some(certificates), &[])
+        Self::start_in(folder, Some(certificates), Vec::new())
     }
 
-    fn start_in(folder: Folder, certificates: Option<Certificates>, arguments: &'static [&'static str]) -> Self {
+    /// One that gives its users JSON web tokens: these carry the revision of users and roles, and end with it.
+    pub fn start_with_jwt() -> Self {
+        let folder = Folder::new("etcd");
+        let file = |name: &str| folder.join(name).display().to_string();
+        let (private, public) = (file("jwt.key"), file("jwt.pub"));
+        run(Command::new("openssl").args(["genrsa", "-out", &private, "2048"]));
+        run(Command::new("openssl").args(["rsa", "-in", &private, "-pubout", "-out", &public]));
+        let tokens = format!("--auth-token=jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=10m");
+        Self::start_in(folder, None, vec![tokens])
+    }
+
+    fn start_in(folder: Folder, certificates: Option<Certificates>, arguments: Vec<String>) -> Self {
         let (client, peer) = (Port::claim(), Port::claim());
         let (data, candidates) = ("data".into(), Mutex::default());
         let mut etcd =
@@ -66,6 +77,32 @@ impl Etcd {
         run(&mut self.etcdctl(&["user", "grant-role", "gate", "observer"]));
         run(&mut self.etcdctl(&["auth", "enable"]));
         self.user = Some("root:secret");
+    }
+
+    /// Once there are users: one more, who may read and write the keys that start with the prefix. Without a password, a
+    /// certificate's common name is the user.
+    pub fn add_user(&self, user: &str, password: Option<&str>, prefix: &str) {
+        let role = format!("writer of {user}");
+        run(&mut self.etcdctl(&["role", "add", &role]));
+        run(&mut self.etcdctl(&["role", "grant-permission", &role, "readwrite", "--prefix=true", prefix]));
+        match password {
+            Some(password) => run(&mut self.etcdctl(&["user", "add", &format!("{user}:{password}")])),
+            None => run(&mut self.etcdctl(&["user", "add", user, "--no-password"])),
+        };
+        run(&mut self.etcdctl(&["user", "grant-role", user, &role]));
+    }
+
+    /// Changes users and roles so that no login of before has the revision of now.
+    pub fn change_roles(&self) {
+        run(&mut self.etcdctl(&["role", "add", "unused"]));
+        run(&mut self.etcdctl(&["role", "delete", "unused"]));
+    }
+
+    pub fn change_password(&self, user: &str, password: &str) {
+        let file = self.folder.join("password");
+        fs::write(&file, format!("{password}\n")).unwrap();
+        let mut change = self.etcdctl(&["user", "passwd", user, "--interactive=false"]);
+        run(change.stdin(fs::File::open(&file).unwrap()));
     }
 
     pub fn url(&self) -> String {
@@ -175,7 +212,7 @@ impl Etcd {
             // The least: passwords are checked often, and keep nobody out.
             "--bcrypt-cost=4".into(),
         ];
-        command.extend(self.arguments.iter().map(|&argument| argument.into()));
+        command.extend(self.arguments.iter().cloned());
         if let Some(certificates) = &self.certificates {
             let file = |name: &str| certificates.file(name).display().to_string();
             command.push("--client-cert-auth".into());

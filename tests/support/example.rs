@@ -4,8 +4,10 @@ use super::programs::{self, run};
 use super::proxy::BINARY;
 use std::path::{Path, PathBuf};
 
-/// The program of an example. `cargo test` has built it, unless one test alone was asked for.
+/// The program of an example. With a test program beside it, it has the dependencies that the tests have built already.
 pub fn example(name: &str) -> PathBuf {
-    run(programs::cargo().args(["build", "--quiet", "--locked", "--example", name]));
-    Path::new(BINARY).with_file_name("examples").join(name)
+    let packages = ["--package", "fencegate", "--package", "fencegate-examples"];
+    let mut cargo = programs::cargo();
+    run(cargo.args(["build", "--quiet", "--locked"]).args(packages).args(["--test", "soak", "--bin", name]));
+    Path::new(BINARY).with_file_name(name)
 }

@@ -5,8 +5,12 @@ use fencegate::statement::{Cache, Encoding, Lexing, Script, ServerEncoding, Unre
 use pg_query::protobuf::Token;
 use std::sync::Arc;
 
-pub const LEXING: Lexing =
-    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+pub const LEXING: Lexing = Lexing {
+    standard_conforming_strings: true,
+    encoding: Encoding::Utf8,
+    server: ServerEncoding::Utf8,
+    release: Lexing::NEWEST,
+};
 
 /// What may end a literal too early, or turn a reader's head.
 const PIECES: [&str; 16] =

@@ -15,6 +15,8 @@ pub mod etcd;
 pub mod etcd_cluster;
 pub mod example;
 pub mod fenced;
+pub mod frozen;
+pub mod full_pipe;
 pub mod guardian;
 pub mod identity;
 pub mod length;

@@ -1,9 +1,16 @@
 //! Pages of the documentation: the blocks of code in them, which tests run.
 
+use super::Postgres;
+use super::guardian::{Folder, Port, Program};
 use super::programs::{self, forget_settings};
 use super::proxy::BINARY;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+/// Stands before the output of each block, and after it with the exit status.
+const MARK: &str = "=====";
 
 /// The fenced blocks of that language.
 pub fn blocks(page: &str, language: &str) -> Vec<String> {
@@ -21,9 +28,94 @@ pub fn shell(script: &str) -> Command {
 }
 
 /// With the program under test and PostgreSQL's in front.
-pub fn path() -> String {
+fn path() -> String {
     let program = Path::new(BINARY).parent().unwrap().display().to_string();
     let postgres = programs::postgres_program("psql");
     let postgres = postgres.parent().unwrap().display().to_string();
     format!("{program}:{postgres}:{}", std::env::var("PATH").unwrap())
+}
+
+/// A block of commands, and the output that the page shows.
+struct Step {
+    commands: String,
+    shown: String,
+}
+
+/// The blocks of `sh`, each with the block of `text` that follows it at once.
+fn steps(page: &str) -> Vec<Step> {
+    let after = page.split("```sh\n").skip(1).map(|rest| rest.split_once("\n```\n").unwrap().1);
+    let shown = after.map(|rest| rest.strip_prefix("```text\n").map_or("", |rest| rest.split("\n```").next().unwrap()));
+    let steps = blocks(page, "sh").into_iter().zip(shown);
+    steps.map(|(commands, shown)| Step { commands, shown: shown.to_owned() }).collect()
+}
+
+/// A new user, who follows pages in one folder, beside one server. The server asks for passwords; the user has written
+/// down that of the superuser, as the pages want it.
+pub struct Reader<'a> {
+    pub folder: Folder,
+    postgres: &'a Postgres,
+    etcd: Option<String>,
+    proxy: Port,
+    http: Port,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(postgres: &'a Postgres, etcd: Option<String>) -> Self {
+        postgres.sql("ALTER ROLE postgres PASSWORD 'first'");
+        // The tests themselves come by the socket.
+        let rules = "local all all trust\nhost all all all scram-sha-256\n";
+        fs::write(postgres.value("SHOW hba_file"), rules).unwrap();
+        postgres.sql("SELECT pg_reload_conf()");
+        let folder = Folder::new("page");
+        let passwords = folder.join(".pgpass");
+        fs::write(&passwords, "127.0.0.1:*:*:postgres:first\n").unwrap();
+        fs::set_permissions(&passwords, fs::Permissions::from_mode(0o600)).unwrap();
+        Self { folder, postgres, etcd, proxy: Port::claim(), http: Port::claim() }
+    }
+
+    /// The text with the ports of this reader's servers. `make` only prints its commands: other tests run them.
+    pub fn here(&self, text: &str) -> String {
+        let etcd = self.etcd.as_deref().unwrap_or("http://127.0.0.1:2379");
+        let ports = [("5432", self.postgres.port()), ("6432", self.proxy.number()), ("9432", self.http.number())];
+        let text = text.replace("http://127.0.0.1:2379", etcd);
+        let text = ports.iter().fold(text, |text, (port, here)| text.replace(port, &here.to_string()));
+        match text.strip_prefix("make ") {
+            Some(target) => format!("make --dry-run --directory '{}' {target}", env!("CARGO_MANIFEST_DIR")),
+            None => text,
+        }
+    }
+
+    /// Runs the page's commands in their order, in one shell. Each prints what the page shows, and succeeds unless the
+    /// page shows an error.
+    pub fn follow(&self, name: &str) {
+        let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+        let steps = steps(&page);
+        assert!(steps.len() >= 5, "{name}");
+        let folder = self.folder.path().display();
+        let mut script = format!("set -um; cd '{folder}'; export HOME='{folder}' PATH='{}'; exec 2>&1\n", path());
+        for step in &steps {
+            script += &format!("echo {MARK}\n{}\necho \"{MARK} $?\"\n", self.here(&step.commands));
+        }
+        let log = self.folder.join("log");
+        let _ = fs::remove_file(&log);
+        let mut shell = Program::start(&["bash", "-c", &script], &log, "KILL");
+        shell.wait();
+        let printed = fs::read_to_string(&log).unwrap();
+        let outputs: Vec<&str> = printed.split(&format!("{MARK}\n")).skip(1).collect();
+        assert_eq!(outputs.len(), steps.len(), "{name}: {printed}");
+        for (Step { commands, shown }, output) in steps.iter().zip(outputs) {
+            let (output, status) = output.rsplit_once(MARK).unwrap_or_else(|| panic!("{name}: {commands}\n{output}"));
+            let shown = self.here(shown);
+            let fails = shown.starts_with("ERROR") || shown.contains("\nERROR");
+            assert_eq!(status.trim() == "0", !fails, "{name}: {commands}\n{output}{status}");
+            let mut lines = output.lines();
+            for line in shown.lines() {
+                assert!(lines.any(|it| words(it) == words(line)), "{name}: no {line:?} in\n{output}\nof\n{commands}");
+            }
+        }
+    }
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
 }

@@ -40,6 +40,11 @@ impl Postgres {
         Self { server: Some(server), is_altered: false, users: Arc::new(()) }
     }
 
+    /// As [`Server::promoted_backup`].
+    pub fn promoted_backup(&self) -> Self {
+        Self { server: Some(Server::promoted_backup(self)), is_altered: true, users: Arc::new(()) }
+    }
+
     /// Held by a program that connects to the server by itself: a server that is still used is not for another test.
     pub fn user(&self) -> Arc<()> {
         self.users.clone()

@@ -23,6 +23,9 @@ pub fn fencegate() -> Command {
     command
 }
 
+/// A script of bash that runs a program with its standard error on a named pipe.
+pub const TO_PIPE: &str = r#"exec 3<>"$0"; exec "$@" 2>&3"#;
+
 /// Nothing is fenced.
 pub const NO_POLICIES: &str = "version: 1\nresources: []\n";
 
@@ -37,6 +40,7 @@ pub struct ProxyOptions {
     asks_everybody: bool,
     environment: Vec<String>,
     umask: Option<&'static str>,
+    log: Option<PathBuf>,
 }
 
 impl Default for ProxyOptions {
@@ -50,6 +54,7 @@ impl Default for ProxyOptions {
             asks_everybody: false,
             environment: Vec::new(),
             umask: None,
+            log: None,
         }
     }
 }
@@ -75,6 +80,12 @@ impl ProxyOptions {
     /// What new files of its are not permitted, in octal.
     pub fn umask(mut self, umask: &'static str) -> Self {
         self.umask = Some(umask);
+        self
+    }
+
+    /// Its standard error is this named pipe, which it keeps open for reading, too: a write that does not fit blocks.
+    pub fn log_to(mut self, pipe: &Path) -> Self {
+        self.log = Some(pipe.to_owned());
         self
     }
 
@@ -213,8 +224,20 @@ impl Proxy {
         self.program.pause();
     }
 
+    /// The log, with all lines that the proxy has logged so far.
     pub fn log(&self) -> String {
+        wait_until("the log's thread has nothing to write", DEADLINE, || self.has_written_log());
         String::from_utf8_lossy(&fs::read(self.folder.join("log")).unwrap_or_default()).into_owned()
+    }
+
+    /// A thread writes the log from a queue. It sleeps only while the queue is empty: the file takes each line at once.
+    fn has_written_log(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
+        let status = |it: fs::DirEntry| fs::read_to_string(it.path().join("status")).unwrap_or_default();
+        threads
+            .map(status)
+            .filter(|it| it.starts_with("Name:\tlog\n"))
+            .all(|it| !["\nState:\tR", "\nState:\tD"].iter().any(|state| it.contains(state)))
     }
 
     /// Waits until the log contains `text`.
@@ -277,6 +300,10 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
     let mut command = Vec::new();
     if let Some(umask) = options.umask {
         command.extend(["sh".into(), "-c".into(), format!("umask {umask}; exec \"$@\""), "sh".into()]);
+    }
+    if let Some(pipe) = &options.log {
+        command.extend(["bash", "-c", TO_PIPE].map(str::to_owned));
+        command.push(text(pipe));
     }
     if !options.environment.is_empty() {
         command.push("env".to_owned());

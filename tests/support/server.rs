@@ -46,6 +46,7 @@ pub struct Options {
     /// Copied into its data folder, under these names.
     files: Vec<(PathBuf, &'static str)>,
     is_unused: bool,
+    has_own_identifier: bool,
 }
 
 impl Options {
@@ -79,6 +80,12 @@ impl Options {
         self
     }
 
+    /// Its system identifier is its own. Other servers of a release share one: they start from the same data folder.
+    pub fn own_identifier(mut self) -> Self {
+        self.has_own_identifier = true;
+        self.unused()
+    }
+
     /// Other tests may want the same.
     pub fn is_common(&self) -> bool {
         self.release == Release::Installed && self.files.is_empty() && !self.is_unused
@@ -108,7 +115,10 @@ pub struct Server {
 impl Server {
     pub fn start(options: Options) -> Self {
         let folder = Folder::new("pg");
-        copy_folder(&template(options.release), &folder.join("data"));
+        match options.has_own_identifier {
+            true => init_data(options.release, &folder),
+            false => copy_folder(&template(options.release), &folder.join("data")),
+        }
         fs::write(folder.join("data/pg_hba.conf"), hba_file(&options.hba)).unwrap();
         for (file, name) in &options.files {
             fs::copy(file, folder.join("data").join(name)).unwrap();
@@ -119,6 +129,26 @@ impl Server {
             Self { program: None, folder, port: Port::claim(), options, log_start: 0, session: Mutex::default() };
         server.start_again();
         server
+    }
+
+    /// A base backup of it, started beside it and promoted.
+    pub fn promoted_backup(&self) -> Self {
+        let folder = Folder::new("pg");
+        give_to_server(folder.path());
+        let mut backup = server_command(&self.options.release.program("pg_basebackup"));
+        let [host, port, data] = [
+            self.socket_dir().display().to_string(),
+            self.port().to_string(),
+            folder.join("data").display().to_string(),
+        ];
+        backup.extend(["-c", "fast", "-U", SUPERUSER, "-h", &host, "-p", &port, "-D", &data].map(str::to_owned));
+        run(&backup);
+        let options = self.options.clone();
+        let mut copy =
+            Self { program: None, folder, port: Port::claim(), options, log_start: 0, session: Mutex::default() };
+        copy.start_as_standby();
+        copy.sql("SELECT pg_promote()");
+        copy
     }
 
     /// Starts a server that was stopped.
@@ -145,6 +175,10 @@ impl Server {
     /// Starts it anew as a standby, which follows nobody until it is promoted.
     pub fn restart_as_standby(&mut self) {
         self.stop();
+        self.start_as_standby();
+    }
+
+    fn start_as_standby(&mut self) {
         let signal = self.folder.join("data/standby.signal");
         fs::write(&signal, "").unwrap();
         give_to_server(&signal);
@@ -189,7 +223,7 @@ impl Server {
     }
 
     /// Ends the session that is kept for [`Server::sql`], and returns when its process is gone.
-    fn end_session(&self) {
+    pub fn end_session(&self) {
         let session = self.session.lock().unwrap().take();
         if let Some(mut session) = session {
             session.send(&message::tagged(b'X', b""));
@@ -292,18 +326,23 @@ fn template(release: Release) -> PathBuf {
     if !template.exists() {
         // The server's user may not enter the build folder, so it works elsewhere.
         let folder = Folder::new("initdb");
-        give_to_server(folder.path());
-        let mut command = server_command(&release.program("initdb"));
-        let arguments = ["--no-sync", "-A", "trust", "-U", SUPERUSER, "-E", "UTF8", "--locale=C", "-D"];
-        command.extend(arguments.map(str::to_owned));
-        command.push(folder.join("data").display().to_string());
-        run(&command);
+        init_data(release, &folder);
         let unfinished = tmp.join("template.unfinished");
         let _ = fs::remove_dir_all(&unfinished);
         copy_folder(&folder.join("data"), &unfinished);
         fs::rename(&unfinished, &template).unwrap();
     }
     template
+}
+
+/// Runs initdb for `data` in that folder.
+fn init_data(release: Release, folder: &Folder) {
+    give_to_server(folder.path());
+    let mut command = server_command(&release.program("initdb"));
+    let arguments = ["--no-sync", "-A", "trust", "-U", SUPERUSER, "-E", "UTF8", "--locale=C", "-D"];
+    command.extend(arguments.map(str::to_owned));
+    command.push(folder.join("data").display().to_string());
+    run(&command);
 }
 
 fn server_version(release: Release) -> String {

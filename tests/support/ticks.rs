@@ -40,6 +40,12 @@ pub fn init(postgres: &Postgres, role: &str) {
     postgres.sql(&format!("{CREATE_TABLE}; GRANT ALL ON ticks TO PUBLIC"));
 }
 
+/// Lets the role lead these elections.
+pub fn may_lead(postgres: &Postgres, role: &str, elections: &str) {
+    let database = format!("{}postgres", postgres.control_url());
+    run(fencegate().args(["init", "--control", &database, "--leases-for", role, "--elections", elections]));
+}
+
 pub fn proxy(postgres: &Postgres) -> Proxy {
     Proxy::start(postgres, POLICIES, &[])
 }

@@ -1,7 +1,7 @@
-//! Waiting for the lock of a resource, which is any role's to take: Publish needs it exclusively, Admit shared.
+//! Waiting for a lock that somebody else holds. That of a resource is any role's to take: Publish needs it exclusively, Admit shared.
 //!
-//! Owns ending the processes that hold it. Must never end one that does not block this very Query, nor let the wait for one
-//! resource delay the others, whose Queries take the same connection.
+//! Owns ending the processes that hold it, and the connection on which Queries wait. Must never end a process that does not block
+//! this very Query, nor let the wait for one resource delay the Queries of another that could run.
 //!
 //! Not cancel-safe: the Query may have taken effect, and processes may have been ended.
 
@@ -12,80 +12,127 @@ use super::{Postgres, StoreError, sql};
 use crate::fence::advance::GRACE;
 use crate::fence::refusal::Blocker;
 use crate::policy::Resource;
-use crate::sql::{StatementResult, rows};
+use crate::sql::{StatementResult, is_true, rows};
 use std::pin::pin;
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
-/// The server's limit on a Query's wait for a lock, at first and when it is sent again. In between, Queries of other
-/// resources run.
-const WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(300));
+/// The server's limit on a Query's wait for a lock on the connection that it shares with those that need not wait.
+const AT_FIRST: Duration = Duration::from_millis(5);
+/// The same on the connection for waits, which it shares with those of other resources that wait. Whoever has to be ended has ended
+/// in that time.
+const IN_QUEUE: Duration = Duration::from_millis(100);
+/// The same where nobody that is in the way could be ended at the last look.
+const IN_VAIN: Duration = Duration::from_millis(20);
 /// Between two looks at the blocking processes.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// Results of the looks at the blocking processes.
+#[derive(Default)]
+struct Seen {
+    /// Found by the last look that found any.
+    blockers: Vec<Blocker>,
+    /// The last look could end none.
+    in_vain: bool,
+}
+
+fn refusal((error, blockers): (ControlError, Vec<Blocker>)) -> StoreError {
+    match error {
+        ControlError::Locked | ControlError::TimedOut if !blockers.is_empty() => StoreError::Blocked(blockers),
+        error => error.into(),
+    }
+}
+
 impl Postgres {
-    /// Runs a Query that takes the resource's lock. Ends the processes that have not released it within the grace. The error
-    /// names those that did not end.
+    /// Runs a Query that takes the resource's lock, or that of a row. Ends the processes that have not released the resource's
+    /// within the grace. The error names those that did not end.
+    ///
+    /// Only the first attempt is made on the lane. Later ones wait in turns on a connection of their own.
     pub(super) async fn run_past_blockers(
         &self,
         lane: &Lane,
         resource: &Resource,
         query: &str,
     ) -> Result<Vec<StatementResult>, StoreError> {
+        self.try_past_blockers(lane, resource, query).await.map_err(refusal)
+    }
+
+    /// The same for a Query that changes the resource's epoch: it tells the other proxies. The notification is only a hint, and
+    /// any role can fill the server's queue: then the Query has failed at COMMIT, and runs again without the notification.
+    pub(super) async fn run_and_announce(
+        &self,
+        lane: &Lane,
+        resource: &Resource,
+        query: &str,
+    ) -> Result<Vec<StatementResult>, StoreError> {
+        let announcing = format!("{query}; {}", sql::epoch::announce(&resource.name));
+        match self.try_past_blockers(lane, resource, &announcing).await {
+            Err((ControlError::QueueFull, _)) => self.run_past_blockers(lane, resource, query).await,
+            answers => answers.map_err(refusal),
+        }
+    }
+
+    /// The error comes with the processes that did not end.
+    async fn try_past_blockers(
+        &self,
+        lane: &Lane,
+        resource: &Resource,
+        query: &str,
+    ) -> Result<Vec<StatementResult>, (ControlError, Vec<Blocker>)> {
         let began = Instant::now();
-        let mut blockers = Vec::new();
-        let mut answers = lane.run(&sql::lock::with_lock_timeout(WAIT.0, query)).await;
+        let mut seen = Seen::default();
+        let mut answers = lane.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await;
         while matches!(answers, Err(ControlError::Locked)) && began.elapsed() < LIMIT {
-            // One retry for each resource at a time, and one in all: so a first attempt waits for one retry at most.
+            if seen.in_vain {
+                sleep(GRACE).await;
+            }
+            // One turn for each resource at a time, and one in all.
             let of_resource = lane.resource_locks.of(&resource.name);
-            let turn = timeout_at(began + LIMIT, async { (of_resource.lock().await, lane.retrying.lock().await) });
+            let turn = timeout_at(began + LIMIT, async { (of_resource.lock().await, self.waiting.lock().await) });
             let Ok(_turn) = turn.await else { break };
-            answers = self.run_and_end_blockers(lane, resource, query, began + GRACE, &mut blockers).await;
+            answers = self.run_and_end_blockers(resource, query, began + GRACE, &mut seen).await;
         }
         let error = match answers {
             // The first answer is that to the setting.
             Ok(answers) => return Ok(answers.into_iter().skip(1).collect()),
             Err(error) => error,
         };
-        if matches!(error, ControlError::Locked) && blockers.is_empty() {
-            blockers = self.end_blockers(lane, resource).await;
+        if matches!(error, ControlError::Locked) && seen.blockers.is_empty() {
+            self.end_blockers(resource, &mut seen).await;
         }
-        Err(match error {
-            ControlError::Locked | ControlError::TimedOut if !blockers.is_empty() => StoreError::Blocked(blockers),
-            error => error.into(),
-        })
+        Err((error, seen.blockers))
     }
 
-    /// Runs the Query; once the grace is over, ends the processes that block it. Leaves the last of these in `blockers`.
+    /// Runs the Query on the connection for waits; once the grace is over, ends the processes that block it.
     async fn run_and_end_blockers(
         &self,
-        lane: &Lane,
         resource: &Resource,
         query: &str,
         grace_over: Instant,
-        blockers: &mut Vec<Blocker>,
+        seen: &mut Seen,
     ) -> Result<Vec<StatementResult>, ControlError> {
-        let query = sql::lock::with_lock_timeout(WAIT.1, query);
-        let mut running = pin!(lane.run(&query));
-        let mut next_look = grace_over;
+        let limit = if seen.in_vain { IN_VAIN } else { IN_QUEUE };
+        let query = sql::lock::with_lock_timeout(limit, query);
+        let mut running = pin!(self.wait.run(&query));
+        // Not before the Query waits.
+        let mut next_look = grace_over.max(Instant::now() + PAUSE);
         loop {
             if let Ok(answers) = timeout_at(next_look, running.as_mut()).await {
                 return answers;
             }
-            let found = self.end_blockers(lane, resource).await;
-            if !found.is_empty() {
-                *blockers = found;
-            }
+            self.end_blockers(resource, seen).await;
             next_look = Instant::now() + PAUSE;
         }
     }
 
-    /// Ends the blocking processes and returns them. Where the look fails it ends none; the next look may succeed.
-    async fn end_blockers(&self, lane: &Lane, resource: &Resource) -> Vec<Blocker> {
-        let Some((pid, start)) = lane.process() else { return Vec::new() };
-        let Ok(answers) = self.look(&sql::lock::end_blockers(&resource.name, (&pid, &start))).await else {
-            return Vec::new();
-        };
-        rows(&answers).map(blocker).collect()
+    /// Ends the processes that block the connection for waits. Where the look fails it ends none; the next look may succeed.
+    async fn end_blockers(&self, resource: &Resource, seen: &mut Seen) {
+        let Some((pid, start)) = self.wait.process() else { return };
+        let Ok(answers) = self.look(&sql::lock::end_blockers(&resource.name, (&pid, &start))).await else { return };
+        seen.in_vain = !rows(&answers).any(|row| is_true(row, "signalled"));
+        let found: Vec<Blocker> = rows(&answers).map(blocker).collect();
+        if !found.is_empty() {
+            seen.blockers = found;
+        }
     }
 }

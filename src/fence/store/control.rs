@@ -5,11 +5,11 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
-use super::error::{ControlError, ends_process, is_no_database, spoils_statements, unreachable};
+use super::error::{ControlError, ends_process, is_no_database, not_connected, spoils_statements, unreachable};
 use super::sql::prepared::{Prepared, prepare};
 use super::{Found, Listener, sql};
 use crate::fence::resource_lock::ResourceLocks;
-use crate::sql::{StatementResult, answers, column, query_rows};
+use crate::sql::{StatementResult, answers, column};
 use crate::tls::ControlConfig;
 use parking_lot::Mutex as Immediate;
 use std::future::poll_fn;
@@ -22,12 +22,12 @@ use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 
 /// The longest that anything on a control connection may take: connecting, or one Query.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
-/// Between two looks whether a connection has come to its end.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+/// Between two looks whether a connection, or its server process, has come to its end.
+pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// The time for which all operations fail after a failed attempt to connect, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
-pub(super) const VERSION: &str = "fencegate schema version 4";
+pub(super) const VERSION: &str = "fencegate schema version 6";
 
 /// Where the functions of `leases.sql` announce elections.
 const LEASE_CHANNEL: &str = "fencegate_lease";
@@ -41,7 +41,12 @@ pub(super) struct Common {
     closed_until: Immediate<Option<Instant>>,
     /// How many sessions have logged in to the database.
     sessions: AtomicU64,
+    /// Server processes of connections that were given up lately, and since when: nothing tells when they have ended.
+    leaving: Immediate<Vec<(Instant, Process)>>,
 }
+
+/// A server process, with its start.
+pub(super) type Process = (String, String);
 
 impl Common {
     pub(super) fn found(&self) -> Found {
@@ -58,6 +63,20 @@ impl Common {
 
     pub(super) fn is_kept_closed(&self) -> bool {
         self.closed_until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The connection of that server process is given up.
+    pub(super) fn leaves(&self, process: Process) {
+        let mut leaving = self.leaving.lock();
+        leaving.retain(|(since, _)| since.elapsed() < LIMIT);
+        leaving.push((Instant::now(), process));
+    }
+
+    /// Server processes that may not have ended yet.
+    pub(super) fn leaving(&self) -> Vec<Process> {
+        let mut leaving = self.leaving.lock();
+        leaving.retain(|(since, _)| since.elapsed() < LIMIT);
+        leaving.iter().map(|(_, process)| process.clone()).collect()
     }
 
     /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
@@ -83,9 +102,8 @@ pub(super) struct Lane {
     listener: Option<Arc<dyn Listener>>,
     common: Arc<Common>,
     slot: Mutex<Slot>,
-    /// Order the retries of Queries that wait for a resource's lock: by resource, then the first ones of all resources.
+    /// Order the retries of its Queries that wait for a resource's lock: one for each resource at a time.
     pub(super) resource_locks: ResourceLocks,
-    pub(super) retrying: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +133,7 @@ struct Connected {
 
 impl Slot {
     /// The server process of the connection, with its start; None while it is not open.
-    pub(super) fn process(&self) -> Option<(String, String)> {
+    pub(super) fn process(&self) -> Option<Process> {
         self.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
     }
 }
@@ -136,13 +154,12 @@ impl Lane {
             common,
             slot: Mutex::default(),
             resource_locks: ResourceLocks::default(),
-            retrying: Mutex::default(),
         }
     }
 
     /// Runs one simple Query, in which several statements are one implicit transaction.
     ///
-    /// After any error but [`ControlError::Refused`], [`ControlError::Denied`] and [`ControlError::Locked`] it is unknown
+    /// After any error but those that [are an answer](ControlError::is_answer) it is unknown
     /// whether the statements took effect. Not cancel safe: a Query that was sent goes on.
     pub(super) async fn run(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         let connected = self.connected().await?;
@@ -151,8 +168,13 @@ impl Lane {
             Ok(Err(error)) => match error.as_db_error() {
                 // Only where the Query sets a lock_timeout.
                 Some(refusal) if *refusal.code() == SqlState::LOCK_NOT_AVAILABLE => return Err(ControlError::Locked),
+                // At COMMIT, after NOTIFY. Nothing else that is sent here exceeds a limit of the server.
+                Some(refusal) if *refusal.code() == SqlState::PROGRAM_LIMIT_EXCEEDED => {
+                    return Err(ControlError::QueueFull);
+                }
                 Some(refusal) if *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
-                    return Err(ControlError::Denied(refusal.message().to_owned()));
+                    let refusal = ControlError::Denied(refusal.message().to_owned());
+                    return Err(name_privilege(&connected.client, refusal).await);
                 }
                 Some(refusal) if !ends_process(refusal.code()) && !spoils_statements(refusal.code()) => {
                     return Err(ControlError::Refused(refusal.into()));
@@ -165,8 +187,14 @@ impl Lane {
         Err(error)
     }
 
+    /// Names the privilege that the role has lost since the connection was opened, if any.
+    pub(super) async fn check_privileges(&self) -> Result<(), ControlError> {
+        let answers = self.run(&sql::process::privileges()).await?;
+        Said(answers).has_privileges()
+    }
+
     /// The server process of the connection, with its start; None while it is not open, or just being opened.
-    pub(super) fn process(&self) -> Option<(String, String)> {
+    pub(super) fn process(&self) -> Option<Process> {
         self.slot.try_lock().ok()?.process()
     }
 
@@ -184,7 +212,7 @@ impl Lane {
     pub(super) async fn close(&self) {
         let mut slot = self.slot.lock().await;
         if let Some(connected) = slot.connected.take() {
-            self.deafen(&connected);
+            self.give_up(&connected);
         }
     }
 
@@ -192,7 +220,7 @@ impl Lane {
     pub(super) async fn end(&self) {
         let mut slot = self.slot.lock().await;
         let Some(connected) = slot.connected.take() else { return };
-        self.deafen(&connected);
+        self.give_up(&connected);
         let ended = async {
             // The answer is that it has ended.
             connected.client.simple_query("SELECT pg_terminate_backend(pg_backend_pid())").await.ok();
@@ -214,7 +242,7 @@ impl Lane {
             if !connected.client.is_closed() {
                 return Ok(connected.clone());
             }
-            self.deafen(connected);
+            self.give_up(connected);
             slot.connected = None;
         }
         if self.common.is_kept_closed() {
@@ -247,7 +275,8 @@ impl Lane {
     async fn connect(&self) -> Result<Connected, ControlError> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let (client, mut connection) = self.config.connect().await.map_err(unreachable)?;
+        let (client, mut connection) =
+            self.config.connect().await.map_err(|error| not_connected(&self.config, error))?;
         let listener = self.listener.clone();
         let process = Arc::new(AtomicI32::new(0));
         let own_process = process.clone();
@@ -281,8 +310,9 @@ impl Lane {
             serial,
         };
         let said = Said::of(&opening.client, self.synchronous_commit).await?;
-        said.has_privileges()?;
+        said.may_fence()?;
         said.has_schema()?;
+        said.has_privileges()?;
         opening.pid = said.field("pid");
         opening.backend_start = said.field("backend_start");
         opening.client.batch_execute(&prepare(self.prepared)).await.map_err(unreachable)?;
@@ -299,7 +329,7 @@ impl Lane {
     /// work, and may not notice that the socket is closed: it is ended from a fresh connection.
     async fn discard(&self, connected: &Arc<Connected>) {
         connected.driver.abort();
-        self.deafen(connected);
+        self.give_up(connected);
         let mut slot = self.slot.lock().await;
         if slot.connected.as_ref().is_some_and(|current| Arc::ptr_eq(current, connected)) {
             slot.connected = None;
@@ -320,7 +350,8 @@ impl Lane {
         }
     }
 
-    fn deafen(&self, connected: &Connected) {
+    fn give_up(&self, connected: &Connected) {
+        self.common.leaves((connected.pid.clone(), connected.backend_start.clone()));
         if let Some(listener) = &self.listener {
             listener.lost(connected.serial);
         }
@@ -333,18 +364,23 @@ pub(super) struct Said(Vec<StatementResult>);
 impl Said {
     /// Makes the connection's settings as the fence needs them, and asks. Not cancel-safe, as the module.
     pub(super) async fn of(client: &Client, synchronous_commit: &str) -> Result<Self, ControlError> {
-        let opened = client.simple_query(&sql::process::open(synchronous_commit)).await.map_err(unreachable)?;
-        Ok(Said(answers(opened)))
+        match client.simple_query(&sql::process::open(synchronous_commit)).await {
+            Ok(opened) => Ok(Said(answers(opened))),
+            Err(error) => Err(name_privilege(client, unreachable(error)).await),
+        }
     }
 
-    /// The role may see and end the processes of others.
+    /// The role may do on the server what the fence does.
+    pub(super) fn may_fence(&self) -> Result<(), ControlError> {
+        let (role, grant) = (self.field("role"), self.field("missing_grant"));
+        if grant.is_empty() { Ok(()) } else { Err(ControlError::Privilege { role, grant }) }
+    }
+
+    /// The same, and it may use the tables of the schema.
     pub(super) fn has_privileges(&self) -> Result<(), ControlError> {
-        for (column, grant) in [("sees", "pg_read_all_stats"), ("signals", "pg_signal_backend")] {
-            if self.field(column) != "t" {
-                return Err(ControlError::Privilege { role: self.field("role"), grant });
-            }
-        }
-        Ok(())
+        self.may_fence()?;
+        let (role, database, lacking) = (self.field("role"), self.field("database"), self.field("lacking"));
+        if lacking.is_empty() { Ok(()) } else { Err(ControlError::Tables { role, database, lacking }) }
     }
 
     /// The database has the schema that this program works with.
@@ -358,17 +394,20 @@ impl Said {
         }
     }
 
-    /// The role may use the tables of that schema as it has to.
-    pub(super) async fn has_tables(&self, client: &Client) -> Result<(), ControlError> {
-        let lacking = query_rows(client, &sql::process::lacking_privileges()).await.map_err(unreachable)?;
-        let lacking = lacking.iter().find_map(|row| column(row, "lacking"));
-        let (role, database) = (self.field("role"), self.field("database"));
-        lacking.map_or(Ok(()), |lacking| Err(ControlError::Tables { role, database, lacking: lacking.to_owned() }))
-    }
-
     fn field(&self, name: &str) -> String {
         let row = self.0.last().and_then(|answer| answer.rows.first());
         row.and_then(|row| column(row, name)).unwrap_or_default().to_owned()
+    }
+}
+
+/// The error, or in place of a refusal the privilege that the role lacks. Not cancel-safe, as the module.
+async fn name_privilege(client: &Client, error: ControlError) -> ControlError {
+    if !matches!(error, ControlError::Denied(_)) {
+        return error;
+    }
+    match timeout(LIMIT, client.simple_query(&sql::process::privileges())).await {
+        Ok(Ok(messages)) => Said(answers(messages)).has_privileges().err().unwrap_or(error),
+        _ => error,
     }
 }
 

@@ -7,7 +7,7 @@ use super::StoreError;
 use super::control::{LIMIT, VERSION};
 use crate::fence::refusal::{Cause, Remedy};
 use crate::sql;
-use crate::tls::{self, Told, Trouble};
+use crate::tls::{self, ControlConfig, Told, Trouble};
 use std::fmt;
 use tokio_postgres::error::{DbError, SqlState};
 
@@ -25,13 +25,13 @@ pub(in crate::fence) enum ControlError {
     #[error("the schema fencegate of database {database} is {found:?}, and this program knows {VERSION:?} only")]
     Newer { database: String, found: String },
     #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
-    Privilege { role: String, grant: &'static str },
+    Privilege { role: String, grant: String },
     #[error("the database is being dropped")]
     Vacated,
     #[error("the server is in recovery: on a standby nothing fenced can be written")]
     Standby,
     #[error(
-        "the control role {role} lacks privileges in the schema fencegate of database {database} ({lacking}): run `fencegate init --role {role}` there"
+        "the control role {role} lacks privileges in the schemas of fencegate in database {database} ({lacking}): run `fencegate init --role {role}` there"
     )]
     Tables { role: String, database: String, lacking: String },
     #[error("the database refused the control role: {0}")]
@@ -40,6 +40,8 @@ pub(in crate::fence) enum ControlError {
     TimedOut,
     #[error("a lock that it needs was not given back within {} s", LIMIT.as_secs())]
     Locked,
+    #[error("the server's queue of notifications is full")]
+    QueueFull,
     #[error("the control connection was lost: {0}")]
     Lost(Words),
     #[error("the database refused: {0}")]
@@ -49,7 +51,10 @@ pub(in crate::fence) enum ControlError {
 impl ControlError {
     /// The database answered, and has not done it.
     pub(in crate::fence) fn is_answer(&self) -> bool {
-        matches!(self, ControlError::Refused(_) | ControlError::Denied(_) | ControlError::Locked)
+        matches!(
+            self,
+            ControlError::Refused(_) | ControlError::Denied(_) | ControlError::Locked | ControlError::QueueFull
+        )
     }
 }
 
@@ -66,11 +71,11 @@ impl From<ControlError> for Cause {
                 (Remedy::TryAgain, Some(format!("the database refused: {public}")))
             }
             ControlError::Privilege { grant, .. } => {
-                (Remedy::Grant, Some(format!("the control role lacks a privilege: GRANT {grant} TO it")))
+                (Remedy::Grant, Some(format!("the control role lacks a privilege: GRANT {grant} TO the role")))
             }
             ControlError::Tables { database, lacking, .. } => {
-                let schema = format!("in the schema fencegate of database {database}");
-                (Remedy::Init, Some(format!("the control role lacks privileges {schema} ({lacking})")))
+                let schemas = format!("in the schemas of fencegate in database {database}");
+                (Remedy::Init, Some(format!("the control role lacks privileges {schemas} ({lacking})")))
             }
             ControlError::Uninitialised(_) | ControlError::Version { .. } | ControlError::Denied(_) => {
                 (Remedy::Init, None)
@@ -80,6 +85,7 @@ impl From<ControlError> for Cause {
             | ControlError::Vacated
             | ControlError::TimedOut
             | ControlError::Locked
+            | ControlError::QueueFull
             | ControlError::Standby => (Remedy::TryAgain, None),
         };
         Cause::new(error.to_string(), remedy).told(told)
@@ -147,14 +153,27 @@ pub(super) fn spoils_statements(code: &SqlState) -> bool {
     [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::FEATURE_NOT_SUPPORTED].contains(code)
 }
 
-pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
-    if is_no_database(&error) {
-        ControlError::NoDatabase(sql::message(&error))
-    } else {
-        ControlError::Unreachable((&error).into())
+/// The only privilege that a login itself needs is CONNECT.
+pub(super) fn not_connected(config: &ControlConfig, error: tokio_postgres::Error) -> ControlError {
+    match unreachable(error) {
+        ControlError::Denied(_) => {
+            let grant = format!("CONNECT ON DATABASE \"{}\"", config.database().replace('"', "\"\""));
+            ControlError::Privilege { role: config.role().to_owned(), grant }
+        }
+        error => error,
     }
 }
 
-pub(super) fn is_no_database(error: &tokio_postgres::Error) -> bool {
+pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
+    match error.as_db_error() {
+        Some(refusal) if *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
+            ControlError::Denied(refusal.message().to_owned())
+        }
+        _ if is_no_database(&error) => ControlError::NoDatabase(sql::message(&error)),
+        _ => ControlError::Unreachable((&error).into()),
+    }
+}
+
+pub(in crate::fence) fn is_no_database(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::INVALID_CATALOG_NAME)
 }

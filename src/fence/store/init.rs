@@ -1,11 +1,13 @@
-//! `fencegate init`: the schema in a downstream database, and what the control role needs.
+//! `fencegate init`: the schemas in a downstream database, and what the control role needs.
 //!
-//! Owns creating and upgrading the schema. Must never take anything away from a running proxy:
+//! Owns creating and upgrading the schemas. Must never take anything away from a running proxy:
 //! it may be run at any time, by several at once.
 
 use super::control::{VERSION, version_number};
+use super::sql::THIS_DATABASE;
+use super::sql::process::may_terminate;
 use crate::config::CONSOLE;
-use crate::sql::{column, is_true, query_rows, quote};
+use crate::sql::{column, is_true, query_rows, quote, text};
 use crate::tls::ControlConfig;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -14,14 +16,19 @@ use tokio_postgres::error::SqlState;
 
 /// The schema as it should be; may be run over an older or the same one.
 const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sql"));
-/// Its tables and sequences, and its functions: those that the control role owns.
-const RELATIONS: [&str; 9] =
+/// The tables and sequences.
+pub const RELATIONS: [&str; 9] =
     ["epoch", "admission", "proxy", "reset", "leased", "lease", "lease_history", "lease_grant", "lease_token"];
-const FUNCTIONS: [&str; 23] = [
+/// The functions, but for those of the guard.
+pub const FUNCTIONS: [&str; 29] = [
+    "own_system_identifier",
+    "own_database",
     "token",
+    "announce",
     "prune",
     "end_holders",
     "take_lock",
+    "receive_epoch",
     "lease_caller",
     "lease_may",
     "lease_role",
@@ -32,6 +39,7 @@ const FUNCTIONS: [&str; 23] = [
     "lease_day",
     "lease_extend",
     "lease_prune",
+    "is_key",
     "lease_resources",
     "lease_fence",
     "acquire",
@@ -41,10 +49,14 @@ const FUNCTIONS: [&str; 23] = [
     "proclaim",
     "leader",
     "leases",
+    "leased_resources",
 ];
 /// What a control role needs beyond its own schema: to see and to end other roles' processes. Each with a role that has it,
 /// which is what the master of a managed service may be able to grant.
 const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor")), ("pg_signal_backend", None)];
+
+/// In a query.
+const SCHEMAS: &str = "(to_regnamespace('fencegate'), to_regnamespace('fencegate_state'))";
 
 /// Has one `init` or change of the guard wait for another, until the transaction ends. No resource is called so.
 pub const INIT_LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0))";
@@ -57,12 +69,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What `init` did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitReport {
-    /// The control role, which owns the schema.
+    /// The owner of the schema: the control role.
     pub role: String,
-    /// The schema was not there before.
+    /// The schema, or a version of it, was not there before.
     pub created: bool,
-    /// The version of the schema before, and its version now, where it was an older one.
-    pub upgraded: Option<(u32, u32)>,
+    /// The version of the schema before, and its version now, if they differ.
+    pub versions: Option<(u32, u32)>,
     /// The roles that were granted to the control role now.
     pub granted: Vec<String>,
     /// Statements that a role with more privileges has still to run.
@@ -83,18 +95,23 @@ pub enum InitError {
         "this is a fencegate, not the server behind it: give the server's own address, as the proxy's setting `upstream` has it"
     )]
     Proxy,
-    /// The schema is there, and it or an object in it belongs to a role that is not trusted: its triggers and grants would stay.
+    /// A schema is there, and it or an object in it belongs to a role that is not trusted: its triggers and grants would stay.
     #[error(
-        "the schema fencegate, or an object in it, belongs to role {0}, which is neither the control role nor a superuser nor a member of pg_signal_backend: see what it is for; DROP SCHEMA fencegate CASCADE removes it, with all tokens that it holds"
+        "the schema fencegate or fencegate_state, or an object in it, belongs to role {0}, which is no superuser and no member of pg_signal_backend. If {0} is the proxy's control role, name it with --role. Otherwise find out what the schema is for; DROP SCHEMA … CASCADE removes it, with all tokens that it holds"
     )]
     Foreign(String),
     /// The connecting role may not make the schema for the control role; the statements that would let it.
     #[error("cannot create the schema: {}; let a role that may do so run: {}", crate::sql::message(.0), .1.join("; "))]
     NotAllowed(#[source] tokio_postgres::Error, Vec<String>),
+    /// A superuser owns the schema, and the connecting role is not a superuser.
+    #[error(
+        "the schema fencegate belongs to the superuser {0}, so that only a superuser may change it: connect as a superuser, and name the proxy's control role with --role"
+    )]
+    Superuser(String),
 }
 
-/// Creates or upgrades the schema `fencegate` in the database of `config`, for the control role
-/// `role`, or for the connecting role itself, which then owns the schema.
+/// Creates or upgrades the schemas `fencegate` and `fencegate_state` in the database of `config`, and gives them to the control role
+/// `role`. Without `role`, existing schemas keep their owner, and new ones belong to the connecting role.
 ///
 /// Not cancel safe: the schema may exist and grants may be missing. May be repeated.
 pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitReport, InitError> {
@@ -114,28 +131,37 @@ async fn open(config: &ControlConfig) -> Result<Client, InitError> {
     Ok(client)
 }
 
-/// Its console answers there, or says that the role may not use it.
-async fn is_proxy(config: &ControlConfig) -> bool {
+/// A fencegate answers there: its console, or an error that the role may not use it.
+pub async fn is_proxy(config: &ControlConfig) -> bool {
     match config.with_database(CONSOLE).connect().await {
         Ok((client, connection)) => {
             tokio::spawn(connection);
             let version = query_rows(&client, "SHOW VERSION").await.unwrap_or_default();
             version.first().is_some_and(|row| column(row, "fencegate").is_some())
         }
-        Err(error) => error.as_db_error().is_some_and(|error| error.message().contains("the console of fencegate")),
+        // PostgreSQL names the routine that raised an error. The proxy has none to name.
+        Err(error) => error
+            .as_db_error()
+            .is_some_and(|error| *error.code() == SqlState::INSUFFICIENT_PRIVILEGE && error.routine().is_none()),
     }
 }
 
 async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {
-    let facts = "SELECT current_user AS role, obj_description(to_regnamespace('fencegate'), 'pg_namespace') AS version";
+    let facts = "SELECT current_user AS me, \
+         coalesce((SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencegate'), current_user) AS owner";
     let facts = refused("read the catalogue", query_rows(client, facts).await)?;
     let fact = |name| facts.first().and_then(|row| column(row, name));
-    let role = role.or(fact("role")).unwrap_or_default().to_owned();
-    let versions = fact("version").and_then(version_number).zip(version_number(VERSION));
-    let created = create_schema(client, &role, &lent(client, &role).await?).await?;
+    let lent = lent(client, role.or(fact("owner")).unwrap_or_default()).await?;
+    let Before { owner, version, .. } = create_schema(client, role, &lent).await?;
+    let role = role.map(str::to_owned).or(owner).or(fact("me").map(str::to_owned)).unwrap_or_default();
 
-    let upgraded = versions.filter(|(before, now)| before < now);
-    let mut report = InitReport { role, created, upgraded, granted: Vec::new(), to_run: Vec::new() };
+    let created = version.is_none();
+    let versions = version.as_deref().and_then(version_number).zip(version_number(VERSION));
+    let versions = versions.filter(|(before, now)| before != now);
+    if versions.is_some() {
+        end_control_connections(client).await?;
+    }
+    let mut report = InitReport { role, created, versions, granted: Vec::new(), to_run: Vec::new() };
     for (privilege, wider) in ROLES {
         if has(client, &report.role, privilege).await? {
             continue;
@@ -146,6 +172,17 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
         }
     }
     Ok(report)
+}
+
+/// Ends the control connections of proxies, which prepared their statements for another version. A proxy opens new ones, and finds
+/// out the version. Ends none that this role may not end: such a proxy refuses first writes with the server's error.
+async fn end_control_connections(client: &Client) -> Result<(), InitError> {
+    let end = format!(
+        "SELECT pg_terminate_backend(s.pid) FROM pg_stat_get_activity(NULL) s JOIN pg_roles t ON t.oid = s.usesysid \
+         WHERE s.datid = {THIS_DATABASE} AND s.application_name = 'fencegate control' AND s.pid <> pg_backend_pid() AND {}",
+        may_terminate("s", "t")
+    );
+    refused("end the proxies' control connections", query_rows(client, &end).await).map(drop)
 }
 
 /// Grants the first of the roles that may be granted and by which the role has the privilege then.
@@ -165,33 +202,47 @@ async fn grant_one_of(
     Ok(None)
 }
 
-/// What is in the place of the schema.
-enum Found {
-    Nothing,
-    Schema,
-    /// The schema, or an object in it, is this role's, which is not trusted.
-    Stranger(String),
+/// The schemas before this `init`.
+struct Before {
+    /// The owner of the schema `fencegate`. None: there was no such schema.
+    owner: Option<String>,
+    /// There was a schema `fencegate_state`.
+    has_state: bool,
+    /// None: there was no schema, or only what `remove --keep-token` left of it.
+    version: Option<String>,
+    /// Its relations and functions: arrays of oids.
+    relations: String,
+    functions: String,
+    /// A role that is not trusted, and owns a schema or an object in one.
+    stranger: Option<String>,
 }
 
 /// Any role that may create in the database could have made the schema, with triggers that run as whoever writes to its
-/// tables. A control role of before is a member of pg_signal_backend.
-async fn look(client: &Client, role: &str) -> Result<Found, tokio_postgres::Error> {
-    let owners = format!(
-        "SELECT to_regnamespace('fencegate') IS NULL AS missing, (SELECT min(r.rolname) FROM pg_roles r \
+/// tables. Trusted are the connecting role, the role that it names, and a control role of before, which is a member of
+/// pg_signal_backend: not the owner as such.
+async fn look(client: &Client, role: Option<&str>) -> Result<Before, tokio_postgres::Error> {
+    let query = format!(
+        "SELECT (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
+           to_regnamespace('fencegate_state') IS NOT NULL AS has_state, \
+           obj_description(to_regnamespace('fencegate'), 'pg_namespace') AS version, \
+           ARRAY(SELECT oid FROM pg_class WHERE relnamespace IN {SCHEMAS}) AS relations, \
+           ARRAY(SELECT oid FROM pg_proc WHERE pronamespace IN {SCHEMAS}) AS functions, \
+           (SELECT min(r.rolname) FROM pg_roles r \
            WHERE NOT r.rolsuper AND r.rolname NOT IN (current_user, {}) \
              AND NOT pg_has_role(r.oid, 'pg_signal_backend', 'USAGE') AND r.oid IN ( \
-               SELECT nspowner FROM pg_namespace WHERE nspname = 'fencegate' \
-               UNION SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('fencegate') \
-               UNION SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('fencegate') \
-               UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('fencegate'))) AS stranger",
-        quote(role)
+               SELECT nspowner FROM pg_namespace WHERE oid IN {SCHEMAS} \
+               UNION SELECT relowner FROM pg_class WHERE relnamespace IN {SCHEMAS} \
+               UNION SELECT proowner FROM pg_proc WHERE pronamespace IN {SCHEMAS} \
+               UNION SELECT typowner FROM pg_type WHERE typnamespace IN {SCHEMAS})) AS stranger",
+        role.map_or_else(|| "current_user".to_owned(), quote)
     );
-    let rows = query_rows(client, &owners).await?;
-    Ok(match rows.first().and_then(|row| column(row, "stranger")) {
-        Some(stranger) => Found::Stranger(stranger.to_owned()),
-        None if rows.iter().any(|row| is_true(row, "missing")) => Found::Nothing,
-        None => Found::Schema,
-    })
+    let rows = query_rows(client, &query).await?;
+    let fact = |name| rows.first().and_then(|row| text(row, name));
+    let array = |name| fact(name).unwrap_or_else(|| "{}".to_owned());
+    let (relations, functions) = (array("relations"), array("functions"));
+    let (owner, version, stranger) = (fact("owner"), fact("version"), fact("stranger"));
+    let has_state = rows.iter().any(|row| is_true(row, "has_state"));
+    Ok(Before { owner, has_state, version, relations, functions, stranger })
 }
 
 /// What the connecting role and the control role are lent for as long as the schema is being made, and what takes that back.
@@ -209,6 +260,7 @@ async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
         "SELECT current_user = {role} OR me.rolsuper AS is_enough, \
            quote_ident(current_user) AS me, quote_ident(current_database()) AS database, \
            has_database_privilege({role}, current_database(), 'CREATE') AS creates, \
+           EXISTS (SELECT FROM pg_roles WHERE rolname = {role} AND rolsuper) AS is_superuser, \
            pg_has_role({role}, 'USAGE') AND pg_has_role({role}, CASE WHEN before_16 THEN 'MEMBER' ELSE 'SET' END) \
              OR EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid \
                 WHERE r.rolname = {role} AND m.member = me.oid AND (before_16 OR m.grantor = me.oid)) AS acts \
@@ -225,6 +277,10 @@ async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
     let fact = |name| facts.first().and_then(|row| column(row, name)).unwrap_or_default();
     let (owner, me, database) = (quote_name(role), fact("me"), fact("database"));
     if !is("acts") {
+        // Membership in a superuser's role would give the connecting role every privilege.
+        if is("is_superuser") {
+            return Err(InitError::Superuser(role.to_owned()));
+        }
         lent.give.push(format!("GRANT {owner} TO {me}"));
         lent.take_back.push(format!("REVOKE {owner} FROM {me}"));
     }
@@ -236,14 +292,12 @@ async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
 }
 
 /// A wait for a table's lock blocks all later ones, above all every Admit: so the wait is short, and repeated.
-/// True: it was not there before.
-async fn create_schema(client: &Client, role: &str, lent: &Lent) -> Result<bool, InitError> {
+async fn create_schema(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, InitError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let error = match attempt(client, role, lent).await {
-            Ok(Found::Nothing) => return Ok(true),
-            Ok(Found::Schema) => return Ok(false),
-            Ok(Found::Stranger(owner)) => return Err(InitError::Foreign(owner)),
+            Ok(Before { stranger: Some(owner), .. }) => return Err(InitError::Foreign(owner)),
+            Ok(before) => return Ok(before),
             Err(error) => error,
         };
         refused("roll back", client.batch_execute("ROLLBACK").await)?;
@@ -267,37 +321,63 @@ async fn create_schema(client: &Client, role: &str, lent: &Lent) -> Result<bool,
     }
 }
 
-/// Nothing is changed where a stranger is found. Changes no owner that is right already: that would take the table's lock all
-/// the same.
-async fn attempt(client: &Client, role: &str, lent: &Lent) -> Result<Found, tokio_postgres::Error> {
-    let owner = quote_name(role);
+/// Changes nothing if a stranger is found. With `role`, gives it what another role owns; without, gives the schema's owner only
+/// what is new. An object that has the right owner is left alone, because ALTER would take the table's lock all the same.
+async fn attempt(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, tokio_postgres::Error> {
     let begin = format!("BEGIN; SET LOCAL lock_timeout = {}; {INIT_LOCK}", LOCK_TIMEOUT.as_millis());
     client.batch_execute(&begin).await?;
-    let found = look(client, role).await?;
-    let create = match &found {
-        Found::Stranger(_) => return Ok(found),
-        // Fails where a stranger has made it since.
-        Found::Nothing => "CREATE SCHEMA fencegate; ",
-        Found::Schema => "",
+    let before = look(client, role).await?;
+    if before.stranger.is_some() {
+        return Ok(before);
+    }
+    // Fails where a stranger has made one since.
+    let create = [(before.owner.is_some(), "fencegate"), (before.has_state, "fencegate_state")];
+    let create: String =
+        create.iter().filter(|(is_there, _)| !is_there).map(|(_, name)| format!("CREATE SCHEMA {name}; ")).collect();
+    let of_state = role.or(before.owner.as_deref().filter(|_| !before.has_state)).map(quote_name);
+    // The new owner of an object has to be allowed to create in its schema. That of the tables is given last: a role that does not
+    // inherit the new owner's rights could not name them any more.
+    let give = role.map_or_else(String::new, |role| format!("; ALTER SCHEMA fencegate OWNER TO {}", quote_name(role)))
+        + &of_state
+            .as_ref()
+            .map_or_else(String::new, |owner| format!("; GRANT CREATE ON SCHEMA fencegate_state TO {owner}"));
+    client.batch_execute(&format!("{}{create}{SCHEMA}{give}", all(&lent.give))).await?;
+    let changes = match role.or(before.owner.as_deref()) {
+        Some(owner) => changes_of_owner(client, owner, role.is_none().then_some(&before)).await?,
+        None => String::new(),
     };
-    let schema = format!("{}{create}{SCHEMA}; ALTER SCHEMA fencegate OWNER TO {owner}", all(&lent.give));
-    client.batch_execute(&schema).await?;
+    let give_state =
+        of_state.map_or_else(String::new, |owner| format!("ALTER SCHEMA fencegate_state OWNER TO {owner}; "));
+    client.batch_execute(&format!("{changes}{give_state}{}COMMIT", all(&lent.take_back))).await?;
+    Ok(before)
+}
+
+/// The statements that give the objects of other roles to `owner`, but not those that are to `keep` theirs.
+async fn changes_of_owner(
+    client: &Client,
+    owner: &str,
+    keep: Option<&Before>,
+) -> Result<String, tokio_postgres::Error> {
     let array = |names: &[&str]| quote(&format!("{{{}}}", names.join(",")));
+    let kept = |of: fn(&Before) -> &str| quote(keep.map_or("{}", of));
     let others = format!(
         "SELECT 'TABLE ' || c.oid::regclass AS object FROM pg_class c JOIN pg_roles r ON r.rolname = {role} \
-         WHERE c.relnamespace = 'fencegate'::regnamespace AND c.relkind IN ('r', 'S') AND c.relowner <> r.oid \
-           AND c.relname = ANY ({}::name[]) \
+         WHERE c.relnamespace = 'fencegate_state'::regnamespace AND c.relkind IN ('r', 'S') AND c.relowner <> r.oid \
+           AND c.relname = ANY ({}::name[]) AND c.oid <> ALL ({}::oid[]) \
+         UNION ALL SELECT 'TYPE ' || t.oid::regtype FROM pg_type t JOIN pg_roles r ON r.rolname = {role} \
+         WHERE t.oid = to_regtype('fencegate.epoch') AND t.typowner <> r.oid \
          UNION ALL SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p JOIN pg_roles r ON r.rolname = {role} \
-         WHERE p.pronamespace = 'fencegate'::regnamespace AND p.proowner <> r.oid AND p.proname = ANY ({}::name[])",
+         WHERE p.pronamespace = 'fencegate'::regnamespace AND p.proowner <> r.oid \
+           AND p.proname = ANY ({}::name[]) AND p.oid <> ALL ({}::oid[])",
         array(&RELATIONS),
+        kept(|it| &it.relations),
         array(&FUNCTIONS),
-        role = quote(role),
+        kept(|it| &it.functions),
+        role = quote(owner),
     );
     let others = query_rows(client, &others).await?;
-    let change = |object| format!("ALTER {object} OWNER TO {owner}; ");
-    let changes: String = others.iter().filter_map(|row| column(row, "object")).map(change).collect();
-    client.batch_execute(&format!("{changes}{}COMMIT", all(&lent.take_back))).await?;
-    Ok(found)
+    let change = |object| format!("ALTER {object} OWNER TO {}; ", quote_name(owner));
+    Ok(others.iter().filter_map(|row| column(row, "object")).map(change).collect())
 }
 
 /// Lets `role` lead the elections whose names are like `elections`, in which `*` stands for any text. Returns all that it
@@ -314,8 +394,8 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
         "BEGIN; {INIT_LOCK}; {}\
          GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
            fencegate.renew_all(text[], bigint[], interval), fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases() TO {name}; \
-         INSERT INTO fencegate.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
-         SELECT pattern FROM fencegate.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; \
+         INSERT INTO fencegate_state.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
+         SELECT pattern FROM fencegate_state.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; \
          {}COMMIT",
         all(&lent.give),
         quote(elections),
@@ -323,6 +403,11 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     );
     let rows = refused("let the role lead", query_rows(&client, &grant).await)?;
     Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
+}
+
+/// The comment on the schema is that of a newer program.
+pub fn is_newer(comment: &str) -> bool {
+    version_number(comment) > version_number(VERSION)
 }
 
 /// As a part of a string of statements.

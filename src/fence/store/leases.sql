@@ -3,7 +3,7 @@
 -- and with it that there is one row for each election.
 
 -- The last lease of each election. A row is there while its lease runs, and for 30 days after that.
-CREATE TABLE IF NOT EXISTS fencegate.lease (
+CREATE TABLE IF NOT EXISTS fencegate_state.lease (
     election text COLLATE "C" PRIMARY KEY,
     token    bigint NOT NULL DEFAULT 0 CHECK (token >= 0),
     holder   text COLLATE "C" NOT NULL DEFAULT '',
@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS fencegate.lease (
 
 -- The leases that have ended: the last 100 of each election. It has run out where it expired, or was overtaken: then
 -- another holder followed.
-CREATE TABLE IF NOT EXISTS fencegate.lease_history (
+CREATE TABLE IF NOT EXISTS fencegate_state.lease_history (
     election text COLLATE "C" NOT NULL,
     token    bigint NOT NULL,
     holder   text NOT NULL,
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS fencegate.lease_history (
 );
 
 -- Who may lead what: `*` in a pattern stands for any text.
-CREATE TABLE IF NOT EXISTS fencegate.lease_grant (
+CREATE TABLE IF NOT EXISTS fencegate_state.lease_grant (
     role    regrole NOT NULL,
     pattern text COLLATE "C" NOT NULL,
     PRIMARY KEY (role, pattern)
@@ -42,17 +42,17 @@ CREATE TABLE IF NOT EXISTS fencegate.lease_grant (
 
 -- The resources whose policy names a lease, as `fencegate guard install` has found them; `{}` stands for the key. A new lease
 -- raises their fences.
-CREATE TABLE IF NOT EXISTS fencegate.leased (
+CREATE TABLE IF NOT EXISTS fencegate_state.leased (
     resource text COLLATE "C" PRIMARY KEY,
     lease    text COLLATE "C" NOT NULL
 );
 
 -- Of all elections, so that a token stays the highest when its row has been pruned. Never set back, by nobody.
-CREATE SEQUENCE IF NOT EXISTS fencegate.lease_token;
+CREATE SEQUENCE IF NOT EXISTS fencegate_state.lease_token;
 
 DO $$BEGIN
-    IF to_regclass('fencegate.lease_last_day') IS NULL THEN
-        CREATE INDEX lease_last_day ON fencegate.lease (last_day);
+    IF to_regclass('fencegate_state.lease_last_day') IS NULL THEN
+        CREATE INDEX lease_last_day ON fencegate_state.lease (last_day);
     END IF;
 END$$;
 
@@ -64,6 +64,7 @@ AS $function$
     SELECT CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END
 $function$;
 
+-- The owner of the schema needs a grant like everybody: where that is a superuser, functions of others run in its sessions.
 CREATE OR REPLACE FUNCTION fencegate.lease_may(caller text, election text) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -72,8 +73,8 @@ DECLARE
     -- A superuser is a member of nothing here: functions of others run in its sessions, as autovacuum's ANALYZE does.
     is_member boolean := NOT (SELECT rolsuper FROM pg_roles WHERE rolname = caller);
 BEGIN
-    RETURN caller = current_user OR is_member AND pg_has_role(caller, current_user, 'USAGE') OR EXISTS (
-        SELECT FROM fencegate.lease_grant g
+    RETURN EXISTS (
+        SELECT FROM fencegate_state.lease_grant g
         WHERE (g.role = (SELECT oid FROM pg_roles WHERE rolname = caller) OR is_member AND pg_has_role(caller, g.role, 'USAGE'))
           -- Written so that it means the same whatever standard_conforming_strings is.
           AND $2 COLLATE "C" LIKE replace(replace(replace(replace(
@@ -144,16 +145,16 @@ END
 $function$;
 
 -- Keeps what is known of a lease that has ended. Its row is locked.
-CREATE OR REPLACE FUNCTION fencegate.lease_ended(lease fencegate.lease, ended timestamptz, how text) RETURNS void
+CREATE OR REPLACE FUNCTION fencegate.lease_ended(lease fencegate_state.lease, ended timestamptz, how text) RETURNS void
     LANGUAGE sql
     SET search_path = pg_catalog, pg_temp
 AS $function$
-    INSERT INTO fencegate.lease_history (election, token, holder, role, acquired, renewed, ended, how)
+    INSERT INTO fencegate_state.lease_history (election, token, holder, role, acquired, renewed, ended, how)
     SELECT $1.election, $1.token, $1.holder, $1.role, $1.acquired, $1.renewed, $2, $3
     ON CONFLICT DO NOTHING;
-    DELETE FROM fencegate.lease_history h
+    DELETE FROM fencegate_state.lease_history h
     WHERE h.election = $1.election
-      AND h.token <= (SELECT o.token FROM fencegate.lease_history o WHERE o.election = $1.election
+      AND h.token <= (SELECT o.token FROM fencegate_state.lease_history o WHERE o.election = $1.election
                       ORDER BY o.token DESC OFFSET 100 LIMIT 1)
 $function$;
 
@@ -168,7 +169,7 @@ CREATE OR REPLACE FUNCTION fencegate.lease_extend(election text, at timestamptz,
     LANGUAGE sql
     SET search_path = pg_catalog, pg_temp
 AS $function$
-    UPDATE fencegate.lease AS l
+    UPDATE fencegate_state.lease AS l
     SET renewed = $2, expires = greatest(l.expires, $2 + $3), last_day = fencegate.lease_day(greatest(l.expires, $2 + $3))
     WHERE l.election = $1 RETURNING l.expires
 $function$;
@@ -179,29 +180,52 @@ CREATE OR REPLACE FUNCTION fencegate.lease_prune() RETURNS void
     SET search_path = pg_catalog, pg_temp
 AS $function$
     WITH pruned AS (
-        DELETE FROM fencegate.lease l
+        DELETE FROM fencegate_state.lease l
         WHERE l.election IN (
-            SELECT o.election FROM fencegate.lease o
+            SELECT o.election FROM fencegate_state.lease o
             WHERE o.last_day < fencegate.lease_day(clock_timestamp()) - 30
               -- Higher only where rows were restored without the sequence.
-              AND o.token <= (SELECT s.last_value FROM fencegate.lease_token s)
+              AND o.token <= (SELECT s.last_value FROM fencegate_state.lease_token s)
             ORDER BY o.last_day LIMIT 2 FOR UPDATE SKIP LOCKED)
         RETURNING l.election
     )
-    DELETE FROM fencegate.lease_history h USING pruned WHERE h.election = pruned.election
+    DELETE FROM fencegate_state.lease_history h USING pruned WHERE h.election = pruned.election
 $function$;
 
--- The resources whose tokens this election issues.
+-- Is this how a key is written in a name? Percent-encoding could spell others: a key has one name only. 256 bytes: as in policies.
+CREATE OR REPLACE FUNCTION fencegate.is_key(encoded text) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    key bytea;
+BEGIN
+    IF $1 COLLATE "C" !~ '^([A-Za-z0-9_./:-]|%[0-9A-F]{2})*$'
+        OR $1 COLLATE "C" ~ '%(2[DEF]|3[0-9A]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A])' THEN
+        RETURN false;
+    END IF;
+    SELECT string_agg(CASE length(part[1]) WHEN 1 THEN part[1]::bytea ELSE decode(substr(part[1], 2), 'hex') END, '' ORDER BY number)
+        INTO key FROM regexp_matches($1, '%..|.', 'g') WITH ORDINALITY AS parts(part, number);
+    RETURN key IS NULL OR octet_length(key) <= 256 AND convert_from(key, 'UTF8') IS NOT NULL;
+EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
+    RETURN false;
+END
+$function$;
+
+-- The resources whose tokens this election issues. A lease that is that of no key issues none.
 CREATE OR REPLACE FUNCTION fencegate.lease_resources(election text) RETURNS SETOF text
     LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp
 AS $function$
-    SELECT replace(d.resource, '{}', substr($1, strpos(d.lease, '{}'), length($1) - length(d.lease) + 2))
-    FROM fencegate.leased d
-    WHERE d.lease = $1
-       OR strpos(d.lease, '{}') > 0 AND length($1) >= length(d.lease) - 2
+    SELECT d.resource FROM fencegate_state.leased d WHERE d.lease = $1 AND strpos(d.lease, '{}') = 0
+    UNION ALL
+    SELECT replace(k.resource, '{}', k.key)
+    FROM (SELECT d.resource, substr($1, strpos(d.lease, '{}'), length($1) - length(d.lease) + 2) AS key
+        FROM fencegate_state.leased d
+        WHERE strpos(d.lease, '{}') > 0 AND length($1) >= length(d.lease) - 2
           AND starts_with($1, split_part(d.lease, '{}', 1))
-          AND right($1, length(split_part(d.lease, '{}', 2))) = split_part(d.lease, '{}', 2)
+          AND right($1, length(split_part(d.lease, '{}', 2))) = split_part(d.lease, '{}', 2)) AS k
+    WHERE fencegate.is_key(k.key)
 $function$;
 
 -- Puts the token of a lease in force for the resources that have it, as far as it is not: when it is issued, and with each
@@ -212,7 +236,8 @@ $function$;
 -- warning: what is in the way of one fence ends no leadership. Writes there are refused until a later renewal has raised it.
 --
 -- The lock of the resource is held to the end of the transaction: whoever passes the guard without an admission holds it shared
--- until its transaction ends, and so does an Admit. Where there is no epoch, nobody has passed.
+-- until its transaction ends, and so does an Admit. Where there is no epoch, no admission, and no earlier token of this election, nobody
+-- has passed. Otherwise its row may have been deleted by hand: a new one is above all admissions, in a generation of its own.
 CREATE OR REPLACE FUNCTION fencegate.lease_fence(election text, issued bigint, is_new boolean, latest timestamptz) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -228,12 +253,16 @@ DECLARE
     is_alone boolean;
 BEGIN
     FOR fenced IN SELECT fencegate.lease_resources($1) LOOP
-        CONTINUE WHEN EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = fenced
+        CONTINUE WHEN EXISTS (SELECT FROM fencegate_state.epoch e WHERE e.resource = fenced
             AND (e.token > issued OR e.token = issued AND (e.drained OR NOT sees_current)));
         -- By this lock, which nobody else can take, others know who acquires: see end_holders.
-        LOCK TABLE fencegate.leased IN ROW SHARE MODE;
-        IF NOT EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = fenced) THEN
-            INSERT INTO fencegate.epoch (resource, token, drained) VALUES (fenced, issued, sees_current)
+        LOCK TABLE fencegate_state.leased IN ROW SHARE MODE;
+        IF NOT EXISTS (SELECT FROM fencegate_state.epoch e WHERE e.resource = fenced)
+            AND NOT EXISTS (SELECT FROM fencegate_state.admission a WHERE a.resource = fenced)
+            AND NOT EXISTS (SELECT FROM fencegate_state.lease l WHERE l.election = $1 AND l.token BETWEEN 1 AND issued - 1) THEN
+            -- Proxies must not wait for this row when they insert first tokens.
+            PERFORM pg_try_advisory_xact_lock(hashtextextended('fencegate:' || fenced, 0));
+            INSERT INTO fencegate_state.epoch (resource, token, drained) VALUES (fenced, issued, sees_current)
                 ON CONFLICT DO NOTHING;
             CONTINUE WHEN FOUND;
         END IF;
@@ -242,7 +271,7 @@ BEGIN
         IF holders IS NOT NULL AND is_new THEN
             RAISE EXCEPTION USING ERRCODE = 'LF006', MESSAGE = format(blocked, fenced, holders),
                 DETAIL = format('resource=%s', fenced),
-                HINT = 'Nothing has changed. Try again; if it lasts, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+                HINT = 'Nothing has changed. Retry. If the error persists, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
         ELSIF holders IS NOT NULL THEN
             RAISE WARNING USING ERRCODE = 'LF006', MESSAGE = format(blocked, fenced, holders),
                 DETAIL = format('resource=%s', fenced),
@@ -252,17 +281,20 @@ BEGIN
         -- First the processes, then what they may have prepared.
         PERFORM pg_stat_clear_snapshot();
         is_alone := sees_current AND NOT EXISTS (
-            SELECT FROM fencegate.epoch e JOIN fencegate.admission a USING (resource)
+            SELECT FROM fencegate_state.admission a LEFT JOIN fencegate_state.epoch e USING (resource)
             JOIN pg_stat_get_activity(NULL) s ON s.pid = a.pid
-            WHERE e.resource = fenced AND (a.generation, a.token) < (e.generation, issued)
-              AND (s.backend_start IS NULL OR s.backend_start = a.backend_start));
+            WHERE a.resource = fenced AND coalesce((a.generation, a.token) < (e.generation, issued), true)
+              AND (a.system_identifier, a.database) = (fencegate.own_system_identifier(), fencegate.own_database())
+              AND coalesce(s.datid = a.database AND s.backend_start = a.backend_start, true));
         is_alone := is_alone AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database());
         -- Proxies hold the row for a moment.
         PERFORM set_config('lock_timeout', '5s', true);
-        UPDATE fencegate.epoch e SET token = issued, updated = clock_timestamp(), drained = is_alone
-            WHERE e.resource = fenced AND (e.token < issued OR e.token = issued AND NOT e.drained);
+        INSERT INTO fencegate_state.epoch AS e (resource, generation, token, drained)
+            SELECT fenced, 1 + coalesce(max(a.generation), 0), issued, is_alone FROM fencegate_state.admission a WHERE a.resource = fenced
+            ON CONFLICT (resource) DO UPDATE SET token = issued, updated = clock_timestamp(), drained = is_alone
+            WHERE e.token < issued OR e.token = issued AND NOT e.drained;
         PERFORM set_config('lock_timeout', '100ms', true);
-        PERFORM pg_notify('fencegate', fenced);
+        PERFORM fencegate.announce('fencegate', fenced);
     END LOOP;
 END
 $function$;
@@ -279,23 +311,23 @@ DECLARE
     caller   text := fencegate.lease_role($1);
     named    text := fencegate.lease_holder($2);
     lasting  interval := fencegate.lease_time($3);
-    lease    fencegate.lease;
+    lease    fencegate_state.lease;
     at       timestamptz;
 BEGIN
     -- Most calls end here. They lock nothing, so that nobody can keep the holder from its lease.
-    SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1;
+    SELECT * INTO lease FROM fencegate_state.lease l WHERE l.election = $1;
     IF lease.holder <> named AND NOT lease.released AND lease.expires > clock_timestamp() THEN
         RETURN;
     END IF;
     PERFORM fencegate.lease_durable();
     IF lease.election IS NULL THEN
-        INSERT INTO fencegate.lease (election) VALUES ($1) ON CONFLICT DO NOTHING;
+        INSERT INTO fencegate_state.lease (election) VALUES ($1) ON CONFLICT DO NOTHING;
     END IF;
     IF lease.holder = named THEN
-        SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1 FOR UPDATE;
+        SELECT * INTO lease FROM fencegate_state.lease l WHERE l.election = $1 FOR UPDATE;
     ELSE
         -- Who has it locked acquires, renews or releases it now: what becomes of that is not waited for.
-        SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1 FOR UPDATE SKIP LOCKED;
+        SELECT * INTO lease FROM fencegate_state.lease l WHERE l.election = $1 FOR UPDATE SKIP LOCKED;
     END IF;
     IF NOT FOUND THEN
         RETURN;
@@ -314,16 +346,16 @@ BEGIN
     END IF;
     -- The number is taken under the row's lock: one that was taken before might be lower than another's.
     -- Above the fence, too: its tokens may have come from elsewhere before, or the sequence have been restored without it.
-    lease.token := greatest(nextval('fencegate.lease_token'), lease.token + 1, (
-        SELECT max(e.token) + 1 FROM fencegate.epoch e
+    lease.token := greatest(nextval('fencegate_state.lease_token'), lease.token + 1, (
+        SELECT max(e.token) + 1 FROM fencegate_state.epoch e
         WHERE e.resource IN (SELECT fencegate.lease_resources($1))));
     PERFORM fencegate.lease_fence($1, lease.token, true, at + interval '5 s');
     at := clock_timestamp();
-    RETURN QUERY UPDATE fencegate.lease AS l
+    RETURN QUERY UPDATE fencegate_state.lease AS l
         SET token = lease.token, holder = named, shown = named, role = caller, acquired = at, renewed = at,
             expires = at + lasting, released = false, last_day = fencegate.lease_day(at + lasting)
         WHERE l.election = $1 RETURNING l.token, l.expires;
-    PERFORM pg_notify('fencegate_lease', $1);
+    PERFORM fencegate.announce('fencegate_lease', $1);
     -- Elsewhere it would make unrelated calls fail (40001).
     IF current_setting('transaction_isolation') = 'read committed' THEN
         PERFORM fencegate.lease_prune();
@@ -341,11 +373,11 @@ AS $function$
 DECLARE
     caller  text := fencegate.lease_role($1);
     lasting interval := fencegate.lease_time($3);
-    lease   fencegate.lease;
+    lease   fencegate_state.lease;
     at      timestamptz;
 BEGIN
     PERFORM fencegate.lease_durable();
-    SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1 FOR UPDATE;
+    SELECT * INTO lease FROM fencegate_state.lease l WHERE l.election = $1 FOR UPDATE;
     at := clock_timestamp();
     IF NOT FOUND OR lease.token IS DISTINCT FROM $2 OR lease.released OR lease.expires <= at THEN
         RAISE EXCEPTION USING ERRCODE = 'LF001',
@@ -377,15 +409,15 @@ DECLARE
     at      timestamptz;
 BEGIN
     PERFORM fencegate.lease_durable();
-    locked := ARRAY(SELECT l.election FROM fencegate.lease l
+    locked := ARRAY(SELECT l.election FROM fencegate_state.lease l
         WHERE l.election = ANY ($1) AND fencegate.lease_may(caller, l.election) FOR UPDATE SKIP LOCKED);
     at := clock_timestamp();
-    PERFORM fencegate.lease_fence(l.election, l.token, false, at + interval '300 ms') FROM fencegate.lease l
+    PERFORM fencegate.lease_fence(l.election, l.token, false, at + interval '300 ms') FROM fencegate_state.lease l
         JOIN unnest($1, $2) AS asked (election, token) ON l.election = asked.election AND l.token = asked.token
         WHERE l.election = ANY (locked) AND NOT l.released AND l.expires > at
-          AND EXISTS (SELECT FROM fencegate.leased);
+          AND EXISTS (SELECT FROM fencegate_state.leased);
     RETURN QUERY WITH renewed AS (
-        UPDATE fencegate.lease AS l
+        UPDATE fencegate_state.lease AS l
         SET renewed = at, expires = greatest(l.expires, at + lasting),
             last_day = fencegate.lease_day(greatest(l.expires, at + lasting))
         FROM unnest($1, $2) AS asked (election, token)
@@ -406,18 +438,18 @@ AS $function$
 #variable_conflict use_column
 DECLARE
     caller text := fencegate.lease_role($1);
-    lease  fencegate.lease;
+    lease  fencegate_state.lease;
     at     timestamptz;
 BEGIN
     PERFORM fencegate.lease_durable();
-    SELECT * INTO lease FROM fencegate.lease l WHERE l.election = $1 FOR UPDATE;
+    SELECT * INTO lease FROM fencegate_state.lease l WHERE l.election = $1 FOR UPDATE;
     at := clock_timestamp();
     IF NOT FOUND OR lease.token IS DISTINCT FROM $2 OR lease.released OR lease.expires <= at THEN
         RETURN false;
     END IF;
-    UPDATE fencegate.lease AS l SET expires = at, released = true WHERE l.election = $1;
+    UPDATE fencegate_state.lease AS l SET expires = at, released = true WHERE l.election = $1;
     PERFORM fencegate.lease_ended(lease, at, 'released');
-    PERFORM pg_notify('fencegate_lease', $1);
+    PERFORM fencegate.announce('fencegate_lease', $1);
     RETURN true;
 END
 $function$;
@@ -434,12 +466,12 @@ DECLARE
     named  text := fencegate.lease_holder($3);
 BEGIN
     PERFORM fencegate.lease_durable();
-    UPDATE fencegate.lease AS l SET shown = named
+    UPDATE fencegate_state.lease AS l SET shown = named
         WHERE l.election = $1 AND l.token = $2 AND NOT l.released AND l.expires > clock_timestamp();
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM pg_notify('fencegate_lease', $1);
+    PERFORM fencegate.announce('fencegate_lease', $1);
     RETURN true;
 END
 $function$;
@@ -454,12 +486,12 @@ AS $function$
 DECLARE
     caller text := fencegate.lease_role($1);
 BEGIN
-    RETURN QUERY SELECT l.shown, l.token, l.expires FROM fencegate.lease l
+    RETURN QUERY SELECT l.shown, l.token, l.expires FROM fencegate_state.lease l
         WHERE l.election = $1 AND NOT l.released AND l.expires > clock_timestamp();
 END
 $function$;
 
--- Who leads in each election that the caller may lead.
+-- The leader of each election that the caller may lead. The owner of the schema sees all elections.
 CREATE OR REPLACE FUNCTION fencegate.leases()
     RETURNS TABLE (election text, holder text, token bigint, expires timestamptz)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -469,20 +501,27 @@ AS $function$
 DECLARE
     caller text := fencegate.lease_caller();
 BEGIN
-    RETURN QUERY SELECT l.election, l.shown, l.token, l.expires FROM fencegate.lease l
-        WHERE NOT l.released AND l.expires > clock_timestamp() AND fencegate.lease_may(caller, l.election)
+    RETURN QUERY SELECT l.election, l.shown, l.token, l.expires FROM fencegate_state.lease l
+        WHERE NOT l.released AND l.expires > clock_timestamp()
+          -- The owner may read the table itself.
+          AND (caller = current_user OR fencegate.lease_may(caller, l.election))
         ORDER BY l.election;
 END
 $function$;
 
-REVOKE ALL ON fencegate.lease, fencegate.lease_history, fencegate.lease_grant, fencegate.leased FROM PUBLIC;
--- For `fencegate guard status` by the owner of a table.
-GRANT SELECT ON fencegate.leased TO PUBLIC;
-REVOKE ALL ON SEQUENCE fencegate.lease_token FROM PUBLIC;
+-- For `fencegate guard` run by the owner of a table.
+CREATE OR REPLACE FUNCTION fencegate.leased_resources() RETURNS TABLE (resource text, lease text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $function$SELECT resource, lease FROM fencegate_state.leased$function$;
+GRANT EXECUTE ON FUNCTION fencegate.leased_resources() TO PUBLIC;
+
+REVOKE ALL ON fencegate_state.lease, fencegate_state.lease_history, fencegate_state.lease_grant, fencegate_state.leased FROM PUBLIC;
+REVOKE ALL ON SEQUENCE fencegate_state.lease_token FROM PUBLIC;
 REVOKE ALL ON FUNCTION
     fencegate.lease_caller(), fencegate.lease_may(text, text), fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
     fencegate.lease_durable(), fencegate.lease_day(timestamptz), fencegate.lease_extend(text, timestamptz, interval),
-    fencegate.lease_resources(text), fencegate.lease_fence(text, bigint, boolean, timestamptz), fencegate.lease_ended(fencegate.lease, timestamptz, text),
+    fencegate.is_key(text), fencegate.lease_resources(text), fencegate.lease_fence(text, bigint, boolean, timestamptz), fencegate.lease_ended(fencegate_state.lease, timestamptz, text),
     fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),
     fencegate.renew_all(text[], bigint[], interval), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases()
     FROM PUBLIC;

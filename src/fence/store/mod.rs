@@ -6,6 +6,7 @@ mod blockers;
 mod control;
 mod error;
 mod init;
+mod others;
 mod postgres;
 mod probe;
 mod rows;
@@ -28,9 +29,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 pub use control::is_missing;
-pub use init::{INIT_LOCK, InitError, InitReport, grant_leases, init};
+pub(super) use error::is_no_database;
+pub use init::{FUNCTIONS, INIT_LOCK, InitError, InitReport, RELATIONS, grant_leases, init, is_newer, is_proxy};
+pub use others::other_policies;
 pub use postgres::Postgres;
-pub use probe::{databases, probe};
+pub use probe::{closed_databases, databases, probe};
 
 /// The database behind the fences, as one proxy sees it: epochs, admissions, server processes and their locks.
 ///
@@ -51,7 +54,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Publish of these resources runs. Returns the admissions; waits for nobody.
     async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError>;
 
-    /// Raises the epoch to a higher token of the same generation and the same policies, not drained; or makes the first. Where
+    /// Raises the epoch to a higher token of the same generation and the same policies, not drained; or makes the first, in a
+    /// generation above those of the admissions. Where
     /// the policy names a lease, that has to be in force under the token.
     /// But nothing is raised that is below what was known, and nothing is made where something was: it was pruned since.
     /// Waits until every Admit that has begun is done. Returns the epoch as it is now. Ends holders of the lock as Admit does.
@@ -135,6 +139,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// How far the fences of these resources are enforced.
     async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError>;
 
+    /// Some client is connected to the database, besides these sessions and control connections.
+    async fn has_other_sessions(&self, own: &[Key]) -> Result<bool, StoreError>;
+
     /// The transactions that are open, also those that are prepared.
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError>;
 
@@ -156,8 +163,12 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Tells the other proxies that the catalogue has changed.
     async fn announce_catalogue(&self) -> Result<(), StoreError>;
 
-    /// A sign of life of the connection that listens, which is opened if it is not open.
-    async fn beat(&self) -> Result<(), StoreError>;
+    /// A sign of life of the connection that listens, which is opened if it is not open. Returns how full the server's queue of
+    /// notifications is, from 0 to 1.
+    async fn beat(&self) -> Result<f64, StoreError>;
+
+    /// The role may drop, rename and move the database of that name, or there is none.
+    async fn may_drop(&self, role: &Role, database: &str) -> Result<bool, StoreError>;
 
     /// The role may drop the database; or, by force, may end everybody else in it as well, and the server would.
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError>;
@@ -178,7 +189,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The next operation tries to connect, whatever failed a moment ago.
     async fn ask_anew(&self);
 
-    /// Closes the connections; the next operation opens them again. With `wait` it returns when the server has ended them.
+    /// Closes the connections; the next operation opens them again. With `wait`, or while they are kept closed, it returns when the
+    /// server has ended them, and those that were closed before.
     async fn close(&self, wait: bool);
 }
 

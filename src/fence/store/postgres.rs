@@ -2,11 +2,11 @@
 //!
 //! Owns the control connections. Must never split an operation: each is one Query, which is one transaction.
 
-use super::control::{CATALOGUE_CHANGED, Common, LIMIT, Lane};
-use super::error::{ControlError, unreachable};
+use super::control::{BETWEEN_LOOKS, CATALOGUE_CHANGED, Common, LIMIT, Lane};
+use super::error::{ControlError, not_connected};
 use super::rows;
 use super::sql::epoch::Operator;
-use super::sql::prepared::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS};
+use super::sql::prepared::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_WAITS};
 use super::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError, sql,
 };
@@ -27,12 +27,12 @@ use futures_util::FutureExt;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::RwLock;
-use tokio::time::{Instant, timeout};
+use tokio::sync::{Mutex, RwLock};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::SimpleQueryRow;
 
-/// First tokens wait so long for what somebody else inserts: after that they go the long way.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// First tokens wait so long for a row that another transaction is creating: after that its key goes the long way.
+const FIRST_WAIT: Duration = Duration::from_millis(5);
 
 /// A database of PostgreSQL, for one proxy.
 #[derive(Debug)]
@@ -42,10 +42,14 @@ pub struct Postgres {
     proxy: String,
     /// For Admits.
     admission: Lane,
-    /// Its commits are durable, and it may wait for Admits to end.
+    /// For epochs: its commits are durable.
     publish: Lane,
     /// For looks, signals and deletes. It listens.
     look: Lane,
+    /// For what waits for a lock, of Admits and of epochs.
+    pub(super) wait: Lane,
+    /// Held by the Query that runs on it.
+    pub(super) waiting: Mutex<()>,
     /// Held by each connection that is opened for one question only.
     passing: Arc<RwLock<()>>,
     common: Arc<Common>,
@@ -60,7 +64,8 @@ impl Postgres {
         };
         let admission = lane("off", FOR_ADMITS, None);
         let (publish, look) = (lane("on", FOR_EPOCHS, None), lane("off", FOR_LOOKS, Some(listener)));
-        Postgres { control, proxy, admission, publish, look, passing: Arc::default(), common }
+        let (wait, waiting) = (lane("on", FOR_WAITS, None), Mutex::default());
+        Postgres { control, proxy, admission, publish, look, wait, waiting, passing: Arc::default(), common }
     }
 
     pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
@@ -73,12 +78,18 @@ impl Postgres {
         if self.common.is_kept_closed() {
             return Err(ControlError::Vacated);
         }
-        let (client, connection) = self.control.connect().await.map_err(unreachable)?;
+        let (client, connection) = self.control.connect().await.map_err(|error| not_connected(&self.control, error))?;
         // Ends when the client is dropped.
         tokio::spawn(connection.map(|_| drop(passes)));
         let refused = |error: tokio_postgres::Error| ControlError::Refused((&error).into());
         let settings = "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; SET search_path = pg_catalog";
         client.simple_query(settings).await.map_err(refused)?;
+        // Where the server does not tell, it is not waited for.
+        if let Ok(own) = client.simple_query(&format!("SELECT {}", sql::process::OWN)).await {
+            let own = answers(own);
+            let process = |row| Some((column(row, "pid")?.to_owned(), column(row, "backend_start")?.to_owned()));
+            rows(&own).filter_map(process).for_each(|it| self.common.leaves(it));
+        }
         client.simple_query(query).await.map(answers).map_err(refused)
     }
 
@@ -91,8 +102,25 @@ impl Postgres {
         Ok(rows(&self.look(query).await?).filter_map(read).collect())
     }
 
-    fn lanes(&self) -> [&Lane; 3] {
-        [&self.admission, &self.publish, &self.look]
+    /// Returns when no server process is left of the connections that were given up lately, or the server is silent.
+    async fn wait_for_leaving(&self) {
+        let question = sql::process::alive(&self.common.leaving());
+        let have_ended = async {
+            while self.look(&question).await.is_ok_and(|answers| rows(&answers).next().is_some()) {
+                sleep(BETWEEN_LOOKS).await;
+            }
+        };
+        timeout(LIMIT, have_ended).await.ok();
+    }
+
+    fn lanes(&self) -> [&Lane; 4] {
+        [&self.admission, &self.publish, &self.wait, &self.look]
+    }
+
+    async fn admit_firsts(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, ControlError> {
+        let query = sql::admission::admit_first(firsts, &self.proxy);
+        let answers = self.publish.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
+        Ok(rows(&answers).filter_map(rows::granted).collect())
     }
 }
 
@@ -107,13 +135,27 @@ impl Store for Postgres {
     ) -> Result<Report, StoreError> {
         let query = sql::admission::admit(who, resource, token, &self.proxy, loaded);
         let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
-        rows::report(&answers, who, &resource.name)
+        let report = rows::report(&answers, who, &resource.name)?;
+        if report.unfenceable.is_some() {
+            // A role that cannot see or end other processes any more takes the session for one that cannot be fenced.
+            self.look.check_privileges().await?;
+        }
+        Ok(report)
     }
 
     async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
-        let query = sql::admission::admit_first(firsts, &self.proxy);
-        let answers = self.publish.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
-        Ok(rows(&answers).filter_map(rows::granted).collect())
+        let mut admitted = match self.admit_firsts(firsts).await {
+            Err(ControlError::Locked) => Vec::new(),
+            admitted => return Ok(admitted?),
+        };
+        // Which of them waits is not told: alone, only that one is left out.
+        for first in firsts {
+            match self.admit_firsts(&[first]).await {
+                Err(ControlError::Locked) => {}
+                rows => admitted.extend(rows?),
+            }
+        }
+        Ok(admitted)
     }
 
     async fn publish(
@@ -124,12 +166,13 @@ impl Store for Postgres {
         loaded: i64,
     ) -> Result<Option<Epoch>, StoreError> {
         let query = sql::epoch::publish(resource, target, known, loaded);
-        let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
+        let answers = self.run_and_announce(&self.publish, resource, &query).await?;
         Ok(rows(&answers).find_map(rows::epoch))
     }
 
     async fn mark(&self, resource: &Resource, epoch: Epoch) -> Result<Marked, StoreError> {
-        Ok(rows::marked(&self.publish.run(&sql::epoch::mark(resource, epoch)).await?))
+        let answers = self.run_past_blockers(&self.publish, resource, &sql::epoch::mark(resource, epoch)).await?;
+        Ok(rows::marked(&answers))
     }
 
     async fn reset(
@@ -141,7 +184,7 @@ impl Store for Postgres {
         force: bool,
     ) -> Result<ResetReport, StoreError> {
         let query = sql::epoch::reset(resource, known, token, &Operator { role, proxy: &self.proxy }, force);
-        let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
+        let answers = self.run_and_announce(&self.publish, resource, &query).await?;
         rows::reset(&answers, &self.proxy)
     }
 
@@ -156,7 +199,11 @@ impl Store for Postgres {
     }
 
     async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
-        self.look(&sql::process::terminate(processes, resource, bound)).await?;
+        let answers = self.look(&sql::process::terminate(processes, resource, bound)).await?;
+        // A role that has lost a privilege sees none of them, and the drain would wait until its limit.
+        if rows(&answers).next().is_none() {
+            self.look.check_privileges().await?;
+        }
         Ok(())
     }
 
@@ -205,13 +252,14 @@ impl Store for Postgres {
     async fn record_policy(&self, resource: &Resource, loaded: i64) -> Result<(), StoreError> {
         let Some(keyed) = &resource.keyed else {
             // One row per transaction, so that two proxies that load at once cannot deadlock.
-            self.publish.run(&sql::epoch::record_policy(resource, loaded)).await?;
+            let query = sql::epoch::record_policy(resource, loaded);
+            self.run_past_blockers(&self.publish, resource, &query).await?;
             return Ok(());
         };
         let mut after = String::new();
         loop {
             let page = sql::epoch::record_policy_of_keys(resource, &keyed.names, &after, loaded);
-            let answers = self.publish.run(&page).await?;
+            let answers = self.run_past_blockers(&self.publish, resource, &page).await?;
             let last = rows(&answers).find_map(|row| column(row, "last"));
             let Some(last) = last else { return Ok(()) };
             after = last.to_owned();
@@ -242,6 +290,10 @@ impl Store for Postgres {
             reach: reach.rows.iter().filter_map(rows::reach).collect(),
             unresolved: unresolved.rows.iter().filter_map(rows::name).collect(),
         })
+    }
+
+    async fn has_other_sessions(&self, own: &[Key]) -> Result<bool, StoreError> {
+        Ok(rows(&self.look(&sql::proxy::other_sessions(own)).await?).any(|row| is_true(row, "exist")))
     }
 
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
@@ -276,47 +328,53 @@ impl Store for Postgres {
     }
 
     async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Cause> {
-        let (asked, most_rows) = catalogue::question(fences, temporary, Views::Asked);
-        let all_writable = || catalogue::question(fences, temporary, Views::AllWritable).0;
-        // For one session, on a connection of its own: a session with many temporary relations delays no other.
-        let answers = if temporary.is_some() { self.ask_once(&asked).await } else { self.look(&asked).await };
+        let question = |views| catalogue::question(fences, temporary, views);
+        let answers = match temporary {
+            // For one session, on a connection of its own: a session with many temporary relations delays no other.
+            Some(_) => self.ask_once(&question(Views::Asked)).await,
+            None => self.look(&sql::catalogue::read(fences)).await,
+        };
         let answers = match answers {
             Ok(answers) => answers,
             // A view is being altered: nothing is left out then.
-            Err(error) if temporary.is_none() && error.is_answer() => self.look(&all_writable()).await?,
+            Err(error) if temporary.is_none() && error.is_answer() => self.look(&question(Views::AllWritable)).await?,
             // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
             // database was being made, need not fail now.
-            Err(_) => self.ask_once(&all_writable()).await?,
+            Err(_) => self.ask_once(&question(Views::AllWritable)).await?,
         };
-        Ok(Catalogue::read(&answers, most_rows)?)
+        Ok(Catalogue::read(&answers, catalogue::most_rows(temporary))?)
     }
 
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
-        let question = catalogue::question_of_dependencies(fences);
-        let answers = match self.look(&question).await {
+        let answers = match self.look(&sql::catalogue::dependencies(fences)).await {
             Ok(answers) => answers,
-            Err(_) => self.ask_once(&question).await?,
+            Err(_) => self.ask_once(&catalogue::question_of_dependencies(fences)).await?,
         };
         Ok(Dependencies::read(&answers)?)
     }
 
     async fn announce_catalogue(&self) -> Result<(), StoreError> {
         // On the connection that listens, so that it does not count as another proxy's.
-        self.look(&format!("SELECT pg_notify('fencegate', '{CATALOGUE_CHANGED}')")).await?;
+        self.look(&sql::epoch::announce(CATALOGUE_CHANGED)).await?;
         Ok(())
     }
 
-    async fn beat(&self) -> Result<(), StoreError> {
-        self.look("SELECT 1").await?;
-        Ok(())
+    async fn beat(&self) -> Result<f64, StoreError> {
+        let answers = self.look(&sql::epoch::queue_usage()).await?;
+        rows(&answers).find_map(|row| number(row, "usage")).ok_or_else(|| rows::unknown_form("the usage of its queue"))
+    }
+
+    async fn may_drop(&self, role: &Role, database: &str) -> Result<bool, StoreError> {
+        let answers = self.look(&sql::privilege::may_drop(role, database)).await?;
+        Ok(rows(&answers).any(|row| is_true(row, "permitted")))
     }
 
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
         let answers = if by_force {
             // None opens meanwhile: the answer is about all that this proxy has there.
             let _none_passes = timeout(LIMIT, self.passing.write()).await.map_err(|_| ControlError::TimedOut)?;
-            let others = [self.admission.hold().await, self.publish.hold().await];
-            let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).collect();
+            let others = [self.admission.hold().await, self.publish.hold().await, self.wait.hold().await];
+            let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).chain(self.common.leaving()).collect();
             self.look(&sql::privilege::is_disposable_by_force(role, &own)).await?
         } else {
             self.look(&sql::privilege::is_disposable(role)).await?
@@ -343,15 +401,22 @@ impl Store for Postgres {
     async fn ask_anew(&self) {
         self.look.ask_anew().await;
         self.publish.ask_anew().await;
+        self.wait.ask_anew().await;
     }
 
     async fn close(&self, wait: bool) {
-        if wait {
+        // The watcher may close them meanwhile, behind the last session: it must not be the one that does not wait.
+        let waits = || wait || self.common.is_kept_closed();
+        if waits() {
             // What has begun to pass ends, or the server is silent.
             timeout(LIMIT, self.passing.write()).await.map(drop).ok();
         }
         for lane in self.lanes() {
-            if wait { lane.end().await } else { lane.close().await }
+            // The last one is asked for those that were closed before.
+            if waits() && std::ptr::eq(lane, &self.look) {
+                self.wait_for_leaving().await;
+            }
+            if waits() { lane.end().await } else { lane.close().await }
         }
     }
 }

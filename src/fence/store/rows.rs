@@ -105,7 +105,7 @@ pub(super) fn marked(answers: &[StatementResult]) -> Marked {
 
 /// Of [`sql::epoch::reset`].
 pub(super) fn reset(answers: &[StatementResult], proxy: &str) -> Result<ResetReport, StoreError> {
-    let [_, before, higher, after, _] = answers else { return Err(unknown_form("a reset")) };
+    let [_, before, higher, after, ..] = answers else { return Err(unknown_form("a reset")) };
     let read = |row| {
         let is_ours = column(row, "proxy") == Some(proxy);
         Some(Higher { pid: number(row, "pid")?, token: number(row, "token")?, is_ours })

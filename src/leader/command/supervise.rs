@@ -128,7 +128,7 @@ impl Supervisor<'_> {
                 deadline
             }
             // There is no more time to give.
-            Some(Loss::Expired | Loss::Unreachable { .. }) => deadline,
+            Some(Loss::Expired | Loss::Unreachable { .. } | Loss::Refused { .. }) => deadline,
             Some(_) => BootInstant::now() + self.terms.kill_after,
         };
         self.end(true, kill_at)

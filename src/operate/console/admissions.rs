@@ -40,7 +40,7 @@ pub(super) async fn show(console: &Console) -> ResultSet {
                 if admissions.left_out > 0 {
                     let (name, number) = (database.name(), admissions.left_out);
                     let message = format!("database \"{name}\" has {number} more admissions");
-                    notices.push(notice(message, "SELECT from fencegate.admission for all of them."));
+                    notices.push(notice(message, "SELECT from fencegate_state.admission for all of them."));
                 }
             }
             Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),

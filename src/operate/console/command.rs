@@ -5,8 +5,8 @@
 use super::courtesy::Courtesy;
 use super::words::{CommandWord, words};
 use crate::fence::session::Token;
+use crate::nearest::edits;
 use crate::wire::error::ErrorText;
-use strsim::levenshtein;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
@@ -226,11 +226,10 @@ fn nearest(words: &[CommandWord]) -> Option<&'static str> {
         let keywords = command.split(' ').count();
         let said: Vec<_> = words.iter().take(keywords).map(|word| word.text().to_ascii_uppercase()).collect();
         let said: String = said.join(" ").chars().take(LONGEST_SHOWN).collect();
-        levenshtein(&said, command)
+        edits(&said, command)
     };
-    let nearest = COMMANDS.iter().map(|it| (distance(it.command), it.command)).min()?;
-    // SHOW and one letter more are all that two of them have in common.
-    (nearest.0 <= 3).then_some(nearest.1)
+    let near = COMMANDS.iter().filter_map(|it| Some((distance(it.command)?, it.command)));
+    near.min().map(|(_, command)| command)
 }
 
 #[cfg(test)]

@@ -172,7 +172,7 @@ fn unreadable(policies: &PolicySet, database: &Database, reason: &str) -> Option
 /// Said beside an answer without databases.
 fn no_databases() -> Notice {
     let message = "no database with fenced tables has had a session since this proxy started";
-    let hint = "Databases are shown from their first session through this proxy on. In the others, SELECT from fencegate.epoch.";
+    let hint = "Databases are shown from their first session through this proxy on. In the others, SELECT from fencegate_state.epoch.";
     notice(message, hint)
 }
 

@@ -18,7 +18,7 @@ pub struct OpenSession {
     pub user: String,
     /// Where the client is.
     pub address: String,
-    /// What the client called itself when it started.
+    /// The client's `application_name`, as the server has it.
     pub application_name: String,
     /// Its server process.
     pub pid: Option<i32>,

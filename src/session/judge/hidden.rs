@@ -5,16 +5,16 @@
 
 use super::{Earlier, Judge, Stop};
 use crate::policy::{Mode, Opaque, PolicySet, Resource};
-use crate::session::rejection::{NO_ROOM, Rejection};
+use crate::session::rejection::Rejection;
 use crate::session::suspects::Suspects;
 use crate::session::touched::Touch;
-use crate::statement::{Operation, RelationName, Statement};
+use crate::statement::{OpaqueReason, Operation, RelationName, Statement, StatementKind};
 use std::sync::Arc;
 
 /// Why a statement may write what it does not show.
 enum Doubt {
     /// Its text does not tell.
-    Text(&'static str),
+    Text(OpaqueReason),
     /// It writes this relation, which may lead to what the same transaction has defined.
     Own(String),
     /// It writes this relation, which may lead to what another session is defining.
@@ -24,7 +24,7 @@ enum Doubt {
 impl Doubt {
     fn why(&self) -> String {
         match self {
-            Doubt::Text(why) => (*why).to_owned(),
+            Doubt::Text(why) => why.to_string(),
             Doubt::Own(relation) => format!("\"{relation}\" may lead to what the same transaction has defined"),
             Doubt::Others(relation) => format!("\"{relation}\" may lead to what another session is defining"),
         }
@@ -32,12 +32,17 @@ impl Doubt {
 
     fn hint(&self) -> &'static str {
         match self {
+            Doubt::Text(OpaqueReason::FencegatesOwnByPath) => OWN_HINT,
             Doubt::Text(_) => OPAQUE_HINT,
             Doubt::Own(_) => "Commit the definitions before you write to what they made.",
             Doubt::Others(_) => "Try again when that session has ended its transaction.",
         }
     }
 }
+
+/// The hint of LF004 for a name that may mean one of fencegate's own objects.
+const OWN_HINT: &str =
+    "Write the schema before the name, as in public.epoch, or leave fencegate's schemas out of search_path.";
 
 /// Of LF004 for an opaque statement.
 const OPAQUE_HINT: &str = "Write to the tables directly. Or install the guard (fencegate guard install), which looks at each \
@@ -82,11 +87,11 @@ impl Judge<'_> {
         match doubt {
             // They may have ended what they were defining.
             Doubt::Others(_) if !self.seen.is_current => Rejection::UnreadCatalogue { why: self.seen.unread.clone() },
-            Doubt::Text(NO_ROOM) => Rejection::NoRoom,
+            Doubt::Text(OpaqueReason::NoRoom) => Rejection::NoRoom,
             doubt => {
                 let why = match statement.kind {
                     // Of which no more is known.
-                    "statement" => doubt.why().to_string(),
+                    StatementKind::Unspecified => doubt.why(),
                     kind => format!("{kind}: {}", doubt.why()),
                 };
                 Rejection::Unverifiable { why, hint: doubt.hint() }
@@ -108,14 +113,9 @@ impl Judge<'_> {
     /// A prepared transaction leaves its session: with what it has written, and with what it defines for nobody, and for
     /// everybody as soon as any session commits it.
     pub(super) fn refuse_to_prepare(&self, earlier: &mut Earlier) -> Result<(), Stop> {
-        let carries = |what: &str, hint| {
-            let why = format!("a prepared transaction would carry {what} to a fenced table out of this session");
-            Rejection::Unverifiable { why, hint }
-        };
-        let writes = || {
-            let hint =
-                "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.";
-            carries("writes", hint)
+        let writes = || Rejection::CarriedOut {
+            what: "writes",
+            hint: "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.",
         };
         let holds = self.standing.holds_admissions() || !self.written.is_empty();
         if holds || earlier.needs.first(Mode::Enforce).is_some() {
@@ -124,7 +124,7 @@ impl Judge<'_> {
         let defines = !self.suspects.is_empty() || !earlier.suspects.is_empty();
         let mode = self.policies.resources.iter().map(|resource| resource.mode).max();
         if defines && self.opaque != Opaque::Allow {
-            let rejection = carries("ways", "COMMIT in the session that defines them.");
+            let rejection = Rejection::CarriedOut { what: "ways", hint: "COMMIT in the session that defines them." };
             return self.reject_or_observe(mode, rejection, earlier);
         }
         if let Some(resource) = earlier.needs.first(Mode::Observe).or(self.past.admitted.as_ref()).cloned() {

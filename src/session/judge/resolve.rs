@@ -3,7 +3,7 @@
 //! Must never resolve a name by its meaning before replies that are still to come.
 
 use crate::session::names::{Meaning, Names};
-use crate::statement::{ParameterEffect, PreparedEffect, Statement};
+use crate::statement::{OpaqueReason, ParameterEffect, PreparedEffect, Statement, StatementKind};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub fn resolve(
 }
 
 /// A statement of which nothing is known but why.
-pub fn opaque(kind: &'static str, why: &'static str) -> Arc<Statement> {
+pub fn opaque(kind: StatementKind, why: OpaqueReason) -> Arc<Statement> {
     Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
 }
 

@@ -1,6 +1,7 @@
 //! Unit tests of the parameter.
 
 use super::*;
+use crate::statement::OpaqueReason;
 
 fn token(token: i64) -> ParameterValue {
     ParameterValue::Known(FenceValue::One(token))
@@ -159,7 +160,7 @@ fn a_failed_transaction_refuses_all_but_its_end() {
 #[test]
 fn what_discard_all_has_reset_is_unknown_after_an_error() {
     let reset = |kind| Statement { kind, parameter: ParameterEffect::ResetAll, ..Statement::default() };
-    for (kind, after) in [("RESET", token(2)), ("DISCARD ALL", ParameterValue::Unknown)] {
+    for (kind, after) in [(StatementKind::Reset, token(2)), (StatementKind::DiscardAll, ParameterValue::Unknown)] {
         let mut parameter = Parameter::new(token(1));
         run(&mut parameter, &[set("2", false)], Status::Idle);
         parameter.completed(&reset(kind), false);
@@ -173,7 +174,8 @@ fn what_discard_all_has_reset_is_unknown_after_an_error() {
 /// SET LOCAL TO DEFAULT is passed over by RESET ALL, though only until the transaction ends.
 #[test]
 fn what_reset_all_has_reset_is_unknown_after_a_transaction_that_has_set_it() {
-    let reset = || Statement { kind: "RESET", parameter: ParameterEffect::ResetAll, ..Statement::default() };
+    let reset =
+        || Statement { kind: StatementKind::Reset, parameter: ParameterEffect::ResetAll, ..Statement::default() };
     let set_again = || set("3", true);
     for (before, after) in [
         (vec![], token(1)),
@@ -204,7 +206,7 @@ fn what_a_rollback_would_change_is_not_settled() {
 #[test]
 fn what_a_rollback_returns_to_is_unknown_where_code_may_have_committed() {
     let unknown = |opaque| Statement { parameter: ParameterEffect::Unknown, opaque, ..Statement::default() };
-    for (opaque, after) in [(None, token(1)), (Some("it is code"), ParameterValue::Unknown)] {
+    for (opaque, after) in [(None, token(1)), (Some(OpaqueReason::Do), ParameterValue::Unknown)] {
         let mut parameter = Parameter::new(token(1));
         run(&mut parameter, &[transaction(TransactionEffect::Begin), unknown(opaque)], Status::Transaction);
         assert_eq!(parameter.current(), &ParameterValue::Unknown);
@@ -233,11 +235,9 @@ fn what_a_prepared_transaction_has_set_stays_unless_it_was_rolled_back() {
 /// Planning computes what is said to be immutable.
 #[test]
 fn what_is_planned_may_set_it_as_well() {
-    for (effect, after) in [(ParameterEffect::Unknown, ParameterValue::Unknown), (ParameterEffect::None, token(1))] {
-        let mut parameter = Parameter::new(token(1));
-        parameter.planned(&Statement { parameter: effect, ..Statement::default() });
-        assert_eq!(parameter.current(), &after);
-    }
+    let mut parameter = Parameter::new(token(1));
+    parameter.planned();
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
 }
 
 /// A transaction of so many savepoints, each with a value of its own; what the oldest one returns to.

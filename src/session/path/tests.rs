@@ -28,11 +28,38 @@ fn a_path_is_read_as_the_server_reads_it() {
 fn what_is_not_plainly_a_list_is_every_schema() {
     let long = ["s"; MOST_SCHEMAS + 1].join(", ");
     for text in ["\"$user\", public", "$user", "$USER", "été", "\"a", "a b", "a,", ",a", &long] {
-        assert_eq!(SearchPath::read(Some(text)), SearchPath::Any, "{text}");
+        assert!(matches!(SearchPath::read(Some(text)), SearchPath::Any(_)), "{text}");
     }
-    assert_eq!(SearchPath::read(None), SearchPath::Any);
+    assert!(matches!(SearchPath::read(None), SearchPath::Any(_)));
     // In quotes, only the very name is the role's.
     assert_eq!(schemas("\"$USER\""), ["$USER"]);
+}
+
+/// The server's text, which the proxy may not read as the server does, still tells whether fencegate's schemas may be in it.
+#[test]
+fn fencegates_own_schemas_in_a_path() {
+    use OwnSchemas::{Absent, AsRole, Possible};
+    let long = |last: &str| "s, ".repeat(MOST_SCHEMAS) + last;
+    for (text, expected) in [
+        ("public", Absent),
+        ("\"$user\", public", AsRole),
+        ("\"$USER\", public", Absent),
+        ("\"$user\", fencegate", Possible),
+        ("public, FenceGate", Possible),
+        ("\"fencegate_state\"", Possible),
+        ("\"FENCEGATE\", fencegates", Absent),
+        ("\"Größe\", public", Absent),
+        ("\"Größe\", \"$user\"", AsRole),
+        ("\"Größe\", Fencegate", Possible),
+        ("a b", Absent),
+        (&long("public"), Absent),
+        (&long("$user"), AsRole),
+        (&long("fencegate"), Possible),
+    ] {
+        assert_eq!(SearchPath::read(Some(text)).own_schemas(), Some(expected), "{text}");
+    }
+    assert_eq!(SearchPath::read(None).own_schemas(), Some(Possible));
+    assert_eq!(SearchPath::Unasked.own_schemas(), None);
 }
 
 /// What is guessed of the path when these statements have succeeded, one after the other. `|`: ReadyForQuery, outside of a

@@ -1,6 +1,6 @@
 use super::*;
 use crate::statement::rows::Declared;
-use crate::statement::{ParameterEffect, Statement};
+use crate::statement::{OpaqueReason, ParameterEffect, Statement, StatementKind};
 use crate::wire::error::ErrorText;
 use std::sync::Arc;
 
@@ -134,7 +134,7 @@ fn what_was_admitted_may_write_whatever_it_shows() {
 
 #[test]
 fn what_is_owed_has_a_bound_in_bytes() {
-    let heavy = || Statement { kind: "SELECT", opaque: Some("x"), ..Statement::default() };
+    let heavy = || Statement { kind: StatementKind::Select, opaque: Some(OpaqueReason::Do), ..Statement::default() };
     let mut replies = Replies::default();
     let mut pushed = 0;
     while !replies.is_full() {
@@ -165,7 +165,7 @@ fn the_path_is_in_doubt_behind_what_ran() {
     replies.error();
     replies.pop();
     assert!(replies.path_in_doubt(), "an error");
-    let begin = Statement { kind: "BEGIN", ..Statement::default() };
+    let begin = Statement { kind: StatementKind::Begin, ..Statement::default() };
     let mut replies = queue([Request::query(vec![Arc::new(begin.clone())])]);
     assert!(!replies.path_in_doubt());
     replies.pop();

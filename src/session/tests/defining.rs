@@ -57,14 +57,35 @@ fn what_defines_a_fenced_table_is_told_to_others() {
 
 #[test]
 fn operators_and_types_concern_fences_where_keys_are_told_by_them() {
-    let [makes, harmless] = ["CREATE DOMAIN d AS int", "CREATE TABLE other (id int)"];
-    let [sent, done] = told_of(&mut keyed(), makes);
-    assert!(sent.contains("publish") && done.contains("withdraw"), "{sent} | {done}");
-    assert_eq!(told_of(&mut keyed(), harmless), ["query", "harmless"]);
+    let [makes, harmless] = ["CREATE DOMAIN int8 AS int", "CREATE TABLE other (id int)"];
+    for makes in [
+        makes,
+        "CREATE TYPE s.text AS ENUM ('3')",
+        "CREATE TYPE uuid AS (n int)",
+        "CREATE TYPE int4 AS RANGE (SUBTYPE = int)",
+        "CREATE TYPE many AS RANGE (SUBTYPE = int, MULTIRANGE_TYPE_NAME = s.int4)",
+        "CREATE TYPE shell",
+        "CREATE OPERATOR s.= (LEFTARG = int, RIGHTARG = int, FUNCTION = f)",
+        "ALTER TYPE e RENAME TO int8",
+        "CREATE TABLE int8 (n int)",
+    ] {
+        let [sent, done] = told_of(&mut keyed(), makes);
+        assert!(sent.contains("publish") && done.contains("withdraw"), "{makes}: {sent} | {done}");
+    }
+    for harmless in [
+        harmless,
+        "CREATE DOMAIN d AS int8",
+        "CREATE TYPE mood AS ENUM ('int8')",
+        "CREATE TYPE pair AS (int8 int8)",
+        "CREATE TYPE many AS RANGE (SUBTYPE = int8)",
+        "DROP TYPE mood",
+    ] {
+        assert_eq!(told_of(&mut keyed(), harmless), ["query", "harmless"], "{harmless}");
+    }
     let [sent, done] = told_of(&mut session(""), makes);
     assert!(!sent.contains("publish") && !done.contains("withdraw"), "{sent} | {done}");
 
-    for made in [&[][..], &[makes], &[makes, "CREATE DOMAIN e AS int"], &[makes, harmless]] {
+    for made in [&[][..], &[makes], &[makes, "CREATE DOMAIN text AS int"], &[makes, harmless]] {
         let mut session = keyed();
         run(&mut session, made);
         let task = says(&mut session, &query(UPDATE));

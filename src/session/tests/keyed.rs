@@ -110,8 +110,9 @@ fn the_names_in_a_portal_are_those_of_the_path_when_it_is_bound() {
         prepare(&mut session, "s", UPDATE);
         says(&mut session, &[bind("", "s"), execute("")].concat());
         let asked = session.server.output.split();
-        assert!(text(&asked).contains("current_schemas(true)") && asked.ends_with(&flush()));
-        let task = answers(&mut session, &told_in_pipeline(&["47", "on", "UTF8", schemas, "public"]));
+        assert!(text(&asked).contains("current_schemas(true)") && asked.ends_with(&sync()));
+        let told = told_in_pipeline(&["47", "on", "UTF8", schemas, "public"]);
+        let task = answers(&mut session, &[&told[..], &ready()].concat());
         assert!(session.server.output.starts_with(&bind("", "s")) && session.client.output.is_empty());
         assert_eq!(outcome(&session, task), expected, "{schemas}");
     }

@@ -60,6 +60,16 @@ pub fn copies_in() -> BytesMut {
     frame(backend::COPY_IN, &[0; 3])
 }
 
+/// What the client sees of a call that fails, here as something cancels it.
+pub fn failed_call() -> BytesMut {
+    BytesMut::from(&[cancelled(), ready()].concat()[..])
+}
+
+/// The server's answer to what stands in place of a fast-path call.
+pub fn answer_to_rejected_call() -> BytesMut {
+    BytesMut::from(&[closed(), parsed(), is_bound(), failed_call(), closed(), ready()].concat()[..])
+}
+
 pub fn cancelled() -> BytesMut {
     frame(backend::ERROR, b"SERROR\0VERROR\0C57014\0Mcanceled\0\0")
 }

@@ -99,10 +99,6 @@ impl Host for OneSession {
         &self.policies
     }
 
-    fn database(&self) -> &str {
-        "postgres"
-    }
-
     fn known_stale(&self, _: &str, token: Token) -> Option<Epoch> {
         (token < 40).then_some(Epoch { generation: 1, token: 40 })
     }
@@ -177,6 +173,8 @@ impl Host for OneSession {
     }
 
     fn note_presented(&self, _: &ParameterValue) {}
+
+    fn note_application_name(&self, _: &str) {}
 
     fn note_admitted(&mut self, _: &Resource) {}
 

@@ -129,8 +129,10 @@ fn a_function_call_passes_if_it_is_about_large_objects() {
         says(&mut session, &call[8..]);
         assert_eq!(session.server.output == call, passes, "{function}");
         assert_eq!(session.host.told() == "query", passes);
-        answers(&mut session, &ready());
+        let (answer, told) = if passes { (ready(), ready()) } else { (answer_to_rejected_call(), failed_call()) };
+        answers(&mut session, &answer);
         assert!(session.is_idle());
+        assert_eq!(session.client.output, told, "{function}");
     }
     let mut session = session("");
     let short = frame(frontend::FUNCTION_CALL, &[1]);
@@ -143,14 +145,14 @@ fn a_server_that_answers_what_nobody_asked_breaks_the_protocol() {
     for bytes in [ready(), at_rest(Status::Failed), frame(backend::READY, b"?"), BytesMut::from(&b"Z\0\0\0\x01"[..])] {
         let mut session = session("");
         session.server.input.extend_from_slice(&bytes);
-        assert!(matches!(session.step(Instant::now()), Err(End::ServerFault(_))));
+        assert!(matches!(session.step(now()), Err(End::ServerFault(_))));
     }
     // The end of a session is an error of another severity; its words stay for whoever ends it.
     let mut session = session("");
     let mut fatal = BytesMut::new();
     ErrorText::new("57P01", "terminating").put(&mut fatal, Severity::Fatal);
     session.server.input.extend_from_slice(&fatal);
-    assert!(matches!(session.step(Instant::now()), Err(End::Server)));
+    assert!(matches!(session.step(now()), Err(End::Server)));
     assert_eq!(session.last_error().as_deref(), Some(&fatal[..]));
 }
 
@@ -169,7 +171,7 @@ fn a_database_that_is_dropped_is_left_and_forgotten() {
     assert_eq!((alone.database.as_str(), alone.by_force), ("other", true));
     assert_eq!(role, crate::fence::Role::Current("postgres".to_owned()));
     session.server.output.clear();
-    session.done(Done::Tried);
+    session.done(Done::LeftAlone(true));
     settle(&mut session);
     assert_eq!(session.server.output, dropped);
     session.host.told();
@@ -190,14 +192,20 @@ fn who_drops_a_database_by_an_execute_may_be_any_role() {
     assert!(session.server.output.is_empty());
 }
 
-/// The session itself is connected to its own, which only a copy of it has to be without.
+/// The server would wait for a lock first.
 #[test]
-fn of_its_own_database_only_a_copy_makes_way() {
-    for (sql, makes_way) in [("DROP DATABASE postgres", false), ("CREATE DATABASE x TEMPLATE postgres", true)] {
+fn who_may_not_drop_a_database_is_told_by_the_proxy() {
+    for sql in ["DROP DATABASE other", "DROP DATABASE postgres", "ALTER DATABASE other RENAME TO another"] {
         let mut session = session("");
         says(&mut session, &query(sql));
-        assert_eq!(session.server.output == query(sql), !makes_way, "{sql}");
-        assert_eq!(text(&session.server.output).contains("SHOW role"), makes_way, "{sql}");
+        let task = answers(&mut session, &roles("none", "postgres"));
+        assert!(matches!(task, Some(Task::LeaveAlone(..))), "{sql}");
+        session.server.output.clear();
+        session.done(Done::LeftAlone(false));
+        settle(&mut session);
+        assert!(session.server.output.is_empty(), "{sql}");
+        let told = text(&session.client.output);
+        assert!(told.contains("C42501\0Mmust be owner of database ") && told.contains("SERROR"), "{sql}: {told}");
     }
 }
 

@@ -181,3 +181,36 @@ fn a_question_is_part_of_the_pipeline_only_where_one_is_open() {
         assert_eq!(session.server.output.ends_with(&flush()), in_pipeline);
     }
 }
+
+/// A statement is refused if the path may resolve its names to fencegate's own objects. Otherwise the check costs nothing.
+#[test]
+fn a_bare_name_of_fencegates_own_objects() {
+    let asks = query("SHOW search_path; SHOW role; SHOW session_authorization");
+    for (path, sql, passes) in [
+        (Some("public"), "DELETE FROM epoch", true),
+        (Some("\"$user\", public"), "DELETE FROM free", true),
+        (None, "DELETE FROM free", true),
+        (Some("fencegate"), "DELETE FROM free", true),
+        (Some("fencegate"), "DELETE FROM epoch", false),
+        (Some("public, fencegate_state"), "DELETE FROM epoch", false),
+    ] {
+        let mut session = session_with("", Path::new(path, true));
+        says(&mut session, &query(sql));
+        assert_eq!(session.server.output == query(sql), passes, "{sql} by {path:?}");
+        assert_eq!(text(&session.client.output).contains("LF004"), !passes, "{sql} by {path:?}");
+    }
+    for (path, answer, passes) in [
+        (None, ["public", "none", "postgres"], true),
+        (None, ["\"$user\"", "fencegate", "postgres"], false),
+        (Some("\"$user\", public"), ["\"$user\", public", "none", "postgres"], true),
+        (Some("\"$user\", public"), ["\"$user\", public", "none", "fencegate"], false),
+        (Some("\"$user\", public"), ["\"$user\", public", "fencegate_state", "postgres"], false),
+    ] {
+        let mut session = session_with("", Path::new(path, false));
+        says(&mut session, &query("DELETE FROM epoch"));
+        assert_eq!(session.server.output.split(), asks, "{path:?}");
+        let told = answer.map(|value| [row_of(&[value]), completes("SHOW")].concat()).concat();
+        answers(&mut session, &[&told[..], &ready()].concat());
+        assert_eq!(session.server.output == query("DELETE FROM epoch"), passes, "{answer:?}");
+    }
+}

@@ -41,14 +41,14 @@ fn the_last_error_ends_the_session_once_all_of_it_or_much_is_there() {
         for (at, ends) in [(much - 1, false), (much, true)] {
             let mut session = session("");
             session.server.input.extend_from_slice(&error[..at]);
-            let step = session.step(Instant::now());
+            let step = session.step(now());
             assert_eq!(matches!(step, Err(End::Server)), ends, "{at} of {}", error.len());
         }
     }
     // What stands behind it changes nothing.
     let mut session = session("");
     session.server.input.extend_from_slice(&[last, ready()].concat());
-    assert!(matches!(session.step(Instant::now()), Err(End::Server)));
+    assert!(matches!(session.step(now()), Err(End::Server)));
 }
 
 /// Only the search path is another one then.
@@ -118,7 +118,7 @@ fn a_server_that_is_ready_too_early_breaks_the_protocol() {
         session.host.fenced = false;
         says(&mut session, &sent);
         session.server.input.extend_from_slice(&ready());
-        assert!(matches!(session.step(Instant::now()), Err(End::ServerFault(_))), "{sent:?}");
+        assert!(matches!(session.step(now()), Err(End::ServerFault(_))), "{sent:?}");
     }
 }
 

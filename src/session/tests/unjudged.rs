@@ -71,5 +71,5 @@ fn a_sync_within_a_copy_that_has_failed_is_answered() {
     assert_eq!(session.server.output, query("SELECT 1"));
     // Whether the server has answered it, or something else, cannot be told: nothing can be judged by that.
     session.host.takes_up = true;
-    assert!(matches!(session.step(Instant::now()), Err(End::ClientFault(ClientFault::Unjudged(_)))));
+    assert!(matches!(session.step(now()), Err(End::ClientFault(ClientFault::Unjudged(_)))));
 }

@@ -11,6 +11,10 @@ fn seats(connections: &Arc<Connections>, count: u64, most: usize) -> Vec<Seat> {
     (0..count).map(|number| connections.enter(number, here(), most)).collect()
 }
 
+fn elsewhere(last: u8) -> SourceAddress {
+    SourceAddress::new(Some([192, 0, 2, last].into()))
+}
+
 async fn is_told(seat: &Seat) -> bool {
     timeout(Duration::ZERO, seat.given_up()).await.is_ok()
 }
@@ -20,10 +24,10 @@ async fn what_is_held_is_given_back_wherever_it_ends() {
     let connections = Arc::new(Connections::default());
     let mut seats = seats(&connections, 6, 10);
     for seat in &seats[1..4] {
-        assert!(seat.take_place(LoginKind::Session, 10).await);
+        assert_eq!(seat.take_place(LoginKind::Session, 10).await, Ok(()));
     }
     assert!(seats[2].belongs_to("ada", Some(1)));
-    assert!(seats[4].take_place(LoginKind::Console, 10).await);
+    assert_eq!(seats[4].take_place(LoginKind::Console, 10).await, Ok(()));
     seats[4].keep_place();
     seats[5].speaks();
     assert_eq!((connections.places(), connections.taken.borrow().waiting()), (4, 2));
@@ -36,40 +40,62 @@ async fn what_is_held_is_given_back_wherever_it_ends() {
 async fn places_and_users_have_limits() {
     let connections = Arc::new(Connections::default());
     let mut seats = seats(&connections, 4, 2);
-    assert!(seats[0].take_place(LoginKind::Session, 2).await && seats[0].belongs_to("ada", Some(1)));
-    assert!(seats[1].take_place(LoginKind::Session, 2).await && !seats[1].belongs_to("ada", Some(1)));
+    assert_eq!(seats[0].take_place(LoginKind::Session, 2).await, Ok(()));
+    assert!(seats[0].belongs_to("ada", Some(1)));
+    assert_eq!(seats[1].take_place(LoginKind::Session, 2).await, Ok(()));
+    assert!(!seats[1].belongs_to("ada", Some(1)));
     assert!(seats[1].belongs_to("bob", Some(1)));
-    assert!(!seats[2].take_place(LoginKind::Session, 2).await, "all places are had by sessions");
-    assert!(seats[3].take_place(LoginKind::Console, 2).await, "some are for the console");
+    assert_eq!(seats[2].take_place(LoginKind::Session, 2).await, Err(NoPlace::Sessions));
+    assert_eq!(seats[3].take_place(LoginKind::Console, 2).await, Ok(()), "some are for the console");
     seats.remove(0);
     drop(seats.remove(2));
-    assert!(seats[1].take_place(LoginKind::Session, 2).await && seats[1].belongs_to("ada", Some(1)));
+    assert_eq!(seats[1].take_place(LoginKind::Session, 2).await, Ok(()));
+    assert!(seats[1].belongs_to("ada", Some(1)));
+}
+
+/// Waits in the queue, if it has to.
+async fn asks(seat: &Seat, most: usize) -> bool {
+    timeout(Duration::ZERO, seat.take_place(LoginKind::Session, most)).await.is_ok_and(|place| place.is_ok())
 }
 
 #[tokio::test]
 async fn logins_take_half_of_the_places_and_the_last_that_came_is_next() {
     let connections = Arc::new(Connections::default());
-    let mut seats = seats(&connections, 5, 4);
-    assert!(seats[0].take_place(LoginKind::Session, 4).await && seats[1].take_place(LoginKind::Session, 4).await);
-    let waits = |seat: Seat| tokio::spawn(async move { seat.take_place(LoginKind::Session, 4).await.then_some(seat) });
-    let (last, first) = (seats.pop().unwrap(), seats.pop().unwrap());
-    let first = waits(first);
-    tokio::task::yield_now().await;
-    let last = waits(last);
-    tokio::task::yield_now().await;
-    assert_eq!(connections.taken.borrow().queues[0].len(), 2);
+    let mut seats: Vec<Seat> = (0..4).map(|number| connections.enter(number, elsewhere(number as u8 / 2), 4)).collect();
+    assert!(asks(&seats[0], 4).await && asks(&seats[2], 4).await);
+    assert!(!asks(&seats[1], 4).await && !asks(&seats[3], 4).await);
     assert!(seats[0].belongs_to("ada", None));
-    let last = last.await.unwrap();
+    let may = |number| connections.taken.borrow().logins.contains_key(&number);
+    assert!(!may(3) && may(1), "its address has no login under way");
     assert_eq!(connections.taken.borrow().queues[0].len(), 1);
-    drop(last);
-    assert!(first.await.unwrap().is_some());
+    drop(seats.remove(2));
+    assert!(may(3));
 }
 
 #[tokio::test]
-async fn who_owes_an_answer_makes_room_where_others_wait() {
+async fn an_address_leaves_logins_to_others() {
+    let connections = Arc::new(Connections::default());
+    let many: Vec<Seat> = (0..60).map(|number| connections.enter(number, here(), 1000)).collect();
+    let mut begun = 0;
+    for seat in &many {
+        begun += usize::from(asks(seat, 1000).await);
+    }
+    assert_eq!(begun, LOGINS_AT_ONCE - LOGINS_AT_ONCE / OTHERS_SHARE);
+    for number in 0..3 {
+        assert!(asks(&connections.enter(60, elsewhere(number), 1000), 1000).await);
+    }
+    // Also of the places that are left.
+    let connections = Arc::new(Connections::default());
+    let seats: Vec<Seat> = (0..3).map(|number| connections.enter(number, here(), 3)).collect();
+    assert!(asks(&seats[0], 6).await && asks(&seats[1], 6).await && !asks(&seats[2], 6).await);
+    assert!(asks(&connections.enter(3, elsewhere(1), 6), 6).await);
+}
+
+#[tokio::test]
+async fn who_owes_an_answer_makes_room_where_other_addresses_wait() {
     let connections = Arc::new(Connections::default());
     let seats = seats(&connections, 2, 2);
-    assert!(seats[0].take_place(LoginKind::Session, 2).await);
+    assert!(asks(&seats[0], 2).await);
     let since_long = || {
         let asked = Instant::now().checked_sub(ANSWER_LIMIT);
         connections.taken.send_modify(|taken| taken.logins.values_mut().for_each(|login| login.asked = asked));
@@ -77,15 +103,47 @@ async fn who_owes_an_answer_makes_room_where_others_wait() {
     let is_overdue = || connections.taken.borrow().is_overdue(0);
     since_long();
     assert!(!is_overdue(), "nobody waits");
-    let waits = seats[1].take_place(LoginKind::Session, 2);
-    tokio::pin!(waits);
-    assert!(timeout(Duration::ZERO, &mut waits).await.is_err());
-    assert!(is_overdue());
+    assert!(!asks(&seats[1], 2).await);
+    assert!(!is_overdue(), "only its own address waits");
+    let other = connections.enter(2, elsewhere(1), 2);
+    assert!(!asks(&other, 2).await && is_overdue());
     seats[0].asked(true);
     assert!(!is_overdue(), "it was asked just now");
     since_long();
     seats[0].asked(false);
     assert!(!is_overdue(), "it is for the server to say something");
+}
+
+#[tokio::test]
+async fn who_keeps_itself_waiting_hurries_nobody() {
+    let connections = Arc::new(Connections::default());
+    let slow = connections.enter(0, elsewhere(1), 10);
+    assert!(asks(&slow, 10).await);
+    let many: Vec<Seat> = (1..8).map(|number| connections.enter(number, here(), 10)).collect();
+    let mut begun = 0;
+    for seat in &many {
+        begun += usize::from(asks(seat, 10).await);
+    }
+    assert_eq!(begun, 4, "the others of it wait for these, not for the slow one");
+    let asked = Instant::now().checked_sub(ANSWER_LIMIT);
+    connections.taken.send_modify(|taken| taken.logins.values_mut().for_each(|login| login.asked = asked));
+    assert!(!connections.taken.borrow().is_overdue(0));
+}
+
+#[tokio::test]
+async fn who_is_evicted_from_the_queue_is_told_so() {
+    let connections = Arc::new(Connections::default());
+    let seats = seats(&connections, 2, 2);
+    assert!(asks(&seats[0], 2).await);
+    let waits = seats[1].take_place(LoginKind::Session, 2);
+    tokio::pin!(waits);
+    assert!(timeout(Duration::ZERO, &mut waits).await.is_err());
+    let mut later = Vec::new();
+    for number in 2..2 + WAIT_AT_LEAST as u64 {
+        later.push(connections.enter(number, here(), 2));
+        assert!(!asks(&later[later.len() - 1], 2).await);
+    }
+    assert_eq!(timeout(Duration::from_secs(60), waits).await, Ok(Err(NoPlace::Queue)));
 }
 
 #[tokio::test]

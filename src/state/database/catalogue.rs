@@ -8,8 +8,9 @@ use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::Cause;
 use crate::policy::{PolicySet, QualifiedName};
 use crate::session::host::{Changes, Seen, Wanted};
+use crate::supervise::supervise;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -36,6 +37,8 @@ pub(super) struct CatalogueState {
     read: Option<Changes>,
     /// When a reading began last, which changes had been seen then, and by which control connection.
     attempted: Option<(Instant, Changes, u64)>,
+    /// Alive while a reading is under way.
+    under_way: Weak<()>,
     /// The one that listened when it was read: one that began later may have missed what changed in between.
     listener: u64,
     /// Why the last reading failed, if it did.
@@ -88,9 +91,10 @@ impl CatalogueState {
 impl SharedDatabase {
     /// Keeps what is known of the catalogue up to date, for as long as the proxy runs.
     pub fn follow(self: &Arc<Self>) {
-        tokio::spawn(hear_changes(self.clone()));
-        tokio::spawn(read_now_and_then(self.clone()));
-        tokio::spawn(announce_harmless_changes(self.clone()));
+        let (changed, due, harmless) = (self.clone(), self.clone(), self.clone());
+        supervise("receive_catalog_changes", move || receive_changes(changed.clone()));
+        supervise("read_catalog", move || read_now_and_then(due.clone()));
+        supervise("announce_catalog_changes", move || announce_harmless_changes(harmless.clone()));
     }
 
     /// The changes seen until now.
@@ -134,6 +138,13 @@ impl SharedDatabase {
         }
         seen.unread = seen.unread.filter(|_| !seen.is_current || cascades && seen.dependencies.is_none());
         seen
+    }
+
+    /// The fenced table exists; None where the catalog was not read since it changed, or is not, for lack of sessions.
+    pub fn has_table(&self, table: &QualifiedName) -> Option<bool> {
+        let known = self.known.lock();
+        let is_current = known.read.is_some_and(|read| read.doubts >= known.seen.doubts);
+        (is_current && self.fence.has_sessions()).then(|| known.catalogue.has(table))
     }
 
     /// The catalogue has changed: until it is read, any relation may be fenced.
@@ -216,11 +227,13 @@ impl SharedDatabase {
 
     /// Reads the catalogue. While it cannot be read, what was read before stays. Cancel-safe, as [`Self::catch_up`].
     pub(super) async fn read_catalogue(&self) {
+        let under_way = Arc::new(());
         let policies = self.policies.borrow().clone();
         let (listener, last_listener) = (self.fence.listener(), self.fence.last_listener());
         let changes = {
             let mut known = self.known.lock();
             known.attempted = Some((Instant::now(), known.seen, listener));
+            known.under_way = Arc::downgrade(&under_way);
             known.seen
         };
         let read = self.fence.catalogue(Fenced(&policies.resources)).await;
@@ -229,6 +242,7 @@ impl SharedDatabase {
         let is_opened = listener == 0 && self.fence.last_listener() != last_listener;
         let listener = if is_opened { self.fence.last_listener() } else { listener };
         let mut known = self.known.lock();
+        drop(under_way);
         match read {
             Ok(catalogue) => {
                 for resource in policies.resources.iter().filter(|resource| catalogue.may_have(resource)) {
@@ -278,11 +292,13 @@ impl SharedDatabase {
         }
     }
 
-    /// It is worth waiting for [`Self::catch_up_with`].
+    /// It is worth waiting for [`Self::catch_up_with`]: it reads the catalogue, or waits for a reading that is under way. That
+    /// its lock is taken proves neither. A session may hold it only to find that the last reading failed a moment ago, and
+    /// two such sessions would wait for each other in turn.
     pub fn is_unread(&self, wanted: &Wanted) -> bool {
         let known = self.known.lock();
         if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_heard(&known) {
-            return known.is_untried(self.fence.listener()) || self.reading.try_lock().is_err();
+            return known.is_untried(self.fence.listener()) || known.under_way.strong_count() > 0;
         }
         known.lacks_dependencies(wanted) || known.lacking_session(wanted).is_some()
     }
@@ -317,7 +333,10 @@ impl SharedDatabase {
 
 /// Takes up changes that others announce; any role can send an announcement. Supposes one now and then, in case an
 /// announcement was lost: writes need not wait for that reading. Never waits for anything else.
-async fn hear_changes(database: Arc<SharedDatabase>) {
+async fn receive_changes(database: Arc<SharedDatabase>) {
+    // Where it is started again, an announcement may have come meanwhile.
+    database.forget_catalogue();
+    database.read_soon();
     loop {
         match timeout(UNANNOUNCED, database.fence.catalogue_announced()).await {
             Ok(()) => database.forget_catalogue(),
@@ -352,5 +371,54 @@ async fn announce_harmless_changes(database: Arc<SharedDatabase>) {
             database.read_soon();
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::Database;
+    use crate::fence::session::Identity;
+    use crate::metrics::Metrics;
+    use crate::policy::PolicySet;
+    use crate::support::store::Server;
+    use tokio::sync::watch;
+
+    fn database() -> Arc<SharedDatabase> {
+        let [backend_start, system_identifier, postmaster_start] = [const { String::new() }; 3];
+        let process = Identity { pid: 1, backend_start, system_identifier, postmaster_start };
+        let (server, metrics) = (Server::new(0, &process, []), Arc::new(Metrics::new().unwrap()));
+        let fence = Database::over(|it| server.store("one", it), "postgres", "one", None, metrics.clone());
+        let policies = watch::Sender::new(Arc::new(PolicySet::default()));
+        SharedDatabase::new(fence, policies.subscribe(), metrics)
+    }
+
+    /// Two sessions that both found the lock taken would otherwise wait for each other, in turn and without end.
+    #[tokio::test]
+    async fn only_a_reading_is_waited_for() {
+        let database = database();
+        database.forget_catalogue();
+        let wanted = Wanted { since: database.changes(), temporary: None, cascades: false, is_plain: true };
+        assert!(database.is_unread(&wanted), "no attempt was made");
+        let another_looks = database.reading.lock().await;
+        let failed = (Instant::now(), wanted.since, database.fence.listener());
+        database.known.lock().attempted = Some(failed);
+        assert!(!database.is_unread(&wanted), "the reading has failed a moment ago");
+        let reading = Arc::new(());
+        database.known.lock().under_way = Arc::downgrade(&reading);
+        assert!(database.is_unread(&wanted), "a reading is under way");
+        drop((reading, another_looks));
+        assert!(!database.is_unread(&wanted), "the reading is over");
+    }
+
+    /// Nothing repeats an announcement that came while the receiver did not run.
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_that_starts_again_supposes_a_change() {
+        let database = database();
+        let before = database.changes();
+        let receiver = tokio::spawn(receive_changes(database.clone()));
+        tokio::task::yield_now().await;
+        receiver.abort();
+        assert!(!before.has(database.changes()));
     }
 }

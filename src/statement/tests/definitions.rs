@@ -144,9 +144,9 @@ fn what_touches_the_guard_is_ddl_or_opaque() {
         ALTER FUNCTION fencegate.guard SET SCHEMA x; ALTER FUNCTION fencegate.guard OWNER TO x;
         ALTER SCHEMA fencegate OWNER TO x => opaque catalogue
         DROP EVENT TRIGGER other; ALTER EVENT TRIGGER other DISABLE => catalogue
-        DELETE FROM fencegate.admission => delete:fencegate.admission opaque catalogue
-        INSERT INTO fencegate.epoch VALUES (1) => insert:fencegate.epoch opaque catalogue
-        DROP TABLE fencegate.epoch => ddl:fencegate.epoch opaque catalogue
+        DELETE FROM fencegate_state.admission => delete:fencegate_state.admission opaque catalogue
+        INSERT INTO fencegate_state.epoch VALUES (1) => insert:fencegate_state.epoch opaque catalogue
+        DROP TABLE fencegate_state.epoch => ddl:fencegate_state.epoch opaque catalogue
         SELECT fencegate.token('x') => calls:fencegate.token unknown
         ",
     );

@@ -1,7 +1,7 @@
 //! Every statement type of the grammar has a row of its own.
 
-use super::Statement;
-use super::classify::{self, UNKNOWN};
+use super::classify;
+use super::{OpaqueReason, Statement, StatementKind};
 use pg_query::NodeEnum;
 use pg_query::protobuf::Node;
 use prost::Message;
@@ -19,7 +19,7 @@ fn no_statement_type_is_forgotten() {
         if !name.ends_with("Stmt") || NO_STATEMENTS.contains(&name.as_str()) {
             continue;
         }
-        if classify::classify(&node).opaque == Some(UNKNOWN) {
+        if classify::classify(&node).opaque == Some(OpaqueReason::UnknownStatement) {
             forgotten.push(name.clone());
         }
         types.push(name);
@@ -31,12 +31,12 @@ fn no_statement_type_is_forgotten() {
 #[test]
 fn what_has_no_row_is_opaque() {
     let raw = (1..FIELDS).filter_map(node).find(|(name, _)| name == "RawStmt").unwrap();
-    assert_eq!(classify::classify(&raw.1), Statement { kind: "unknown", ..opaque() });
+    assert_eq!(classify::classify(&raw.1), Statement { kind: StatementKind::Unknown, ..opaque() });
 }
 
 fn opaque() -> Statement {
     let mut statement = Statement::default();
-    statement.set_runs_code(UNKNOWN);
+    statement.set_runs_code(OpaqueReason::UnknownStatement);
     statement
 }
 

@@ -216,7 +216,7 @@ fn many_locking_clauses_do_not_multiply() {
 
 #[test]
 fn what_is_too_deep_or_too_long_says_so() {
-    let sum = vec!["a"; 500].join(" + ");
+    let sum = vec!["a"; 20_000].join(" + ");
     assert_eq!(show_result(&analyse(format!("SELECT {sum} FOR UPDATE").as_bytes(), Lexing::USUAL)), "TooComplex");
     let long = format!("SHOW x -- {}", "x".repeat(2 << 20));
     assert_eq!(show_result(&analyse(long.as_bytes(), Lexing::USUAL)), "TooComplex");
@@ -242,6 +242,19 @@ fn plain_statements_are_read_from_their_tokens() {
         (format!("INSERT INTO t VALUES ({list}), ({calls}) RETURNING a"), "insert:t calls:abs"),
         (format!("INSERT INTO t (a) VALUES ({list}) ON CONFLICT (a) DO NOTHING"), "insert:t"),
         (format!("INSERT INTO t (a) VALUES ({list}) ON CONFLICT DO UPDATE SET b = 1"), "insert:t update:t"),
+        (format!("(SELECT a FROM t) UNION ALL ((SELECT abs({deep}))) -- {list}"), "calls:abs"),
+        (format!("EXPLAIN SELECT a FROM t WHERE a IN ({list})"), "-"),
+        (format!("EXPLAIN ANALYZE VERBOSE (VALUES ({list}))"), "-"),
+        (format!("EXPLAIN (ANALYZE, BUFFERS off, FORMAT 'json') ((SELECT 1)) UNION SELECT {deep}"), "-"),
+        (format!("EXPLAIN ((SELECT {deep}) UNION SELECT 2) -- {list}"), "-"),
+        (format!("DECLARE c NO SCROLL CURSOR WITH HOLD FOR (SELECT {deep}) UNION ALL (SELECT 2) -- {list}"), "-"),
+        (format!("DECLARE \"c\" CURSOR FOR SELECT {deep} -- {list}"), "-"),
+        (format!("EXPLAIN ANALYZE DELETE FROM t WHERE a IN ({list})"), "TooComplex"),
+        (format!("EXPLAIN (ANALYZE false) SELECT {list}"), "TooComplex"),
+        (format!("EXPLAIN SELECT f(1), {list}"), "TooComplex"),
+        (format!("DECLARE c CURSOR FOR SELECT f(1), {list}"), "TooComplex"),
+        (format!("(DELETE FROM t WHERE a IN ({list}))"), "TooComplex"),
+        (format!("(SELECT 1); DELETE FROM t WHERE a IN ({list})"), "TooComplex"),
         (format!("SELECT f(1), {list}"), "TooComplex"),
         (format!("SELECT \"abs\"(1), {list}"), "TooComplex"),
         (format!("SELECT 1 FROM t FOR UPDATE OF t -- {list}"), "TooComplex"),

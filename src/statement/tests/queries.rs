@@ -145,7 +145,7 @@ fn truncate_and_lock_name_every_table() {
         TRUNCATE t CASCADE => truncate:t truncatecascade:t
         LOCK t => lock:t
         LOCK TABLE ONLY t, s.u IN ROW SHARE MODE NOWAIT => lock:t lock:s.u
-        LOCK TABLE fencegate.epoch IN ROW SHARE MODE => lock:fencegate.epoch opaque catalogue
+        LOCK TABLE fencegate_state.epoch IN ROW SHARE MODE => lock:fencegate_state.epoch opaque catalogue
         ",
     );
 }
@@ -155,7 +155,7 @@ fn truncate_and_lock_name_every_table() {
 fn a_lock_that_only_reads() {
     check(
         "
-        LOCK TABLE ONLY t, s.u IN ACCESS SHARE MODE NOWAIT; LOCK TABLE t, fencegate.epoch IN ACCESS SHARE MODE => -
+        LOCK TABLE ONLY t, s.u IN ACCESS SHARE MODE NOWAIT; LOCK TABLE t, fencegate_state.epoch IN ACCESS SHARE MODE => -
         ",
     );
 }

@@ -307,7 +307,9 @@ fn foreign_encodings() {
 fn which_reader() {
     let text = "UPDATE t SET v = 1 WHERE k = 2";
     assert_eq!(show_rows(&analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0]), "update -");
-    let sum = vec!["1"; 2000].join(" + ");
+    let sum = vec!["1"; 2_000].join(" + ");
+    assert_eq!(show_rows(&read(&format!("UPDATE t SET v = {sum} WHERE k = 2"))), "update k=2");
+    let sum = vec!["1"; 64_000].join(" + ");
     assert_eq!(show_rows(&read(&format!("UPDATE t SET v = {sum} WHERE k = 2"))), "update -");
 }
 

@@ -106,7 +106,7 @@ fn kinds_are_what_people_say() {
         ("copy t from stdin", "COPY FROM"),
         ("create table n as select 1", "CREATE TABLE AS"),
     ] {
-        assert_eq!(analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].kind, kind, "{text}");
+        assert_eq!(analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].kind.text(), kind, "{text}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! successor writes, and an operator can go back after etcd has.
 
 mod console;
+mod databases;
 mod outage;
 mod privileges;
 mod reset;
@@ -10,4 +11,5 @@ mod settings;
 mod single_key;
 mod succession;
 mod tokens;
+mod users;
 pub mod world;

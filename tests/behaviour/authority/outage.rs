@@ -22,7 +22,7 @@ fn what_is_admitted_goes_on_and_nothing_is_raised() {
     ok(&mut admitted, WRITE);
     // The same token again: what etcd said once is recorded. Also where the drain was left half done.
     ok(&mut session(&proxy.address(), first), WRITE);
-    world.postgres.sql("UPDATE fencegate.epoch SET drained = false");
+    world.postgres.sql("UPDATE fencegate_state.epoch SET drained = false");
     ok(&mut session(&proxy.address(), first), WRITE);
 
     let (stalls, start) = (Stalls::watch(), Instant::now());

@@ -106,14 +106,14 @@ fn a_publish_under_way_does_not_undo_a_reset() {
     ok(&mut old, WRITE);
     let mut operator = Wire::login(&world.postgres.address(), "postgres", "postgres");
     ok(&mut operator, "BEGIN");
-    ok(&mut operator, "SELECT FROM fencegate.epoch FOR SHARE");
+    ok(&mut operator, "SELECT FROM fencegate_state.epoch FOR SHARE");
     world.depose("a");
     let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%EXECUTE raise(%'";
     let publisher = wait_for("a Publish waits for the row", DEADLINE, || {
         Some(world.postgres.value(waiting)).filter(|process| !process.is_empty())
     });
     world.depose("b");
-    ok(&mut operator, "UPDATE fencegate.epoch SET generation = 2, token = 1, drained = false");
+    ok(&mut operator, "UPDATE fencegate_state.epoch SET generation = 2, token = 1, drained = false");
     ok(&mut operator, "COMMIT");
     wait_for_process(&world.postgres, &publisher, "state = 'idle'");
     refused(&mut session(&proxy.address(), second), WRITE, "LF005");

@@ -163,7 +163,7 @@ fn while_another_fence_cannot_be_drained() {
     world.depose("a");
     world.wait_for_epoch(&format!("1/{second}!"));
     world.etcd.delete("/cron/other/leader/a");
-    let epoch = "SELECT token || '/' || drained FROM fencegate.epoch WHERE resource = 'other'";
+    let epoch = "SELECT token || '/' || drained FROM fencegate_state.epoch WHERE resource = 'other'";
     let soon = Duration::from_secs(5);
     wait_until("the other is shut out", soon, || world.postgres.value(epoch) == format!("{other_second}/true"));
     refused(&mut other, "INSERT INTO other VALUES (2)", "LF001");
@@ -184,7 +184,7 @@ fn a_fence_that_nobody_has_met_is_left_alone() {
     let _session = Wire::login(&proxy.address(), "postgres", "postgres");
     world.depose("a");
     world.wait_for_epoch(&format!("1/{second}"));
-    assert_eq!(world.postgres.value("SELECT string_agg(resource, ' ') FROM fencegate.epoch"), "scheduler");
+    assert_eq!(world.postgres.value("SELECT string_agg(resource, ' ') FROM fencegate_state.epoch"), "scheduler");
 }
 
 /// Nor is a database that nobody has prepared, which is no reason to complain for ever.
@@ -221,7 +221,7 @@ fn a_fence_that_has_come_to_observe_drains_nobody() {
     let mut proxy = world.proxy();
     let (first, second) = (world.stand("a"), world.stand("b"));
     let mut old = in_transaction(&proxy, first);
-    let hash = "SELECT policy_hash FROM fencegate.epoch";
+    let hash = "SELECT policy_hash FROM fencegate_state.epoch";
     let before = world.postgres.value(hash);
     proxy.write_policies(&(POLICIES.to_owned() + "    mode: observe\n"));
     proxy.sighup();

@@ -56,7 +56,7 @@ impl World {
     /// The epoch as generation/token, with an exclamation mark until it is drained.
     pub fn epoch(&self) -> String {
         self.postgres.value(
-            "SELECT generation || '/' || token || CASE WHEN drained THEN '' ELSE '!' END FROM fencegate.epoch \
+            "SELECT generation || '/' || token || CASE WHEN drained THEN '' ELSE '!' END FROM fencegate_state.epoch \
              WHERE resource = 'scheduler'",
         )
     }

@@ -189,7 +189,10 @@ fn the_image_is_built_as_the_makefile_builds_and_runs_as_nobody_special() {
     let dockerfile = Dockerfile::read();
     let build = dockerfile.stage("build");
     assert!(read("Makefile").contains("cargo build --release --locked"));
-    assert!(build.runs("cargo build --release --locked --bin fencegate --example distributed_cron"), "{build:?}");
+    assert!(
+        build.runs("cargo build --release --locked --package fencegate --package fencegate-examples "),
+        "{build:?}"
+    );
     let setup = read("scripts/setup.sh");
     for package in ["libclang-dev", "protobuf-compiler", "libprotobuf-dev"] {
         assert!(setup.contains(package) && build.runs(package), "{package}");

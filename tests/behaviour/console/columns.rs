@@ -126,7 +126,8 @@ async fn sessions_admissions_and_rejections_are_shown() {
         crate::support::ticks::ok(&mut stale, "BEGIN");
         (writer, stale)
     });
-    let pid = world.postgres.value("SELECT pid FROM fencegate.admission WHERE token = 47").parse::<i64>().unwrap();
+    let pid =
+        world.postgres.value("SELECT pid FROM fencegate_state.admission WHERE token = 47").parse::<i64>().unwrap();
 
     let sessions = all(&console, "SHOW SESSIONS").await;
     assert_eq!(sessions.len(), 2);

@@ -6,6 +6,7 @@ mod columns;
 mod control;
 mod drivers;
 mod frames;
+mod outage;
 mod policies;
 mod psql;
 mod reload;

@@ -171,9 +171,34 @@ fn what_a_lost_proxy_enforces_is_unknown() {
     // No fence of its is on this table.
     wait_until("it reads the catalogue", DEADLINE, || through_other.rows("INSERT INTO later VALUES (1)").is_ok());
 
-    // Nor is it known what became of the sessions of one that was killed, until a while has passed.
+    // One that was killed has no sessions once their server processes have ended; until then that is not known.
+    let mut around = Wire::login(&world.postgres.address(), "postgres", "postgres");
     other.kill9();
     wait_until("it is lost", DEADLINE, || status(&mut console, "public.later") == "unknown 1 2");
-    world.postgres.sql("UPDATE fencegate.proxy SET announced = announced - interval '10 minutes'");
-    assert_eq!(status(&mut console, "public.later"), "enforced 1 1");
+    ok(&mut around, "SELECT 1");
+    assert_eq!(status(&mut console, "public.later"), "unknown 1 2");
+    drop(around);
+    world.postgres.end_session();
+    wait_until("it has no sessions left", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
+}
+
+/// Two proxies, one of which is killed: its row stays, and nobody waits ten minutes.
+#[test]
+fn a_proxy_that_was_killed_does_not_count_once_its_sessions_are_gone() {
+    let world = World::start();
+    let mut other = ticks::proxy(&world.postgres);
+    let _through = Wire::login(&world.proxy.address(), "postgres", "postgres");
+    let mut through_other = Wire::login(&other.address(), "postgres", "postgres");
+    let mut console = console(&world.proxy);
+    wait_until("both enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 2 2");
+    // A statement of its goes on at the server.
+    let process = ticks::process(&mut through_other);
+    through_other.send(&crate::support::message::query("SELECT pg_sleep(1000)"));
+    ticks::wait_for_process(&world.postgres, &process, "wait_event = 'PgSleep'");
+    other.kill9();
+    wait_until("it is lost", DEADLINE, || status(&mut console, "public.ticks") == "unknown 1 2");
+    world.postgres.sql(&format!("SELECT pg_terminate_backend({process})"));
+    world.postgres.end_session();
+    wait_until("it does not count", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.proxy"), "2");
 }

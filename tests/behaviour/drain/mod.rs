@@ -5,6 +5,7 @@
 //! commits is the judge.
 
 mod raising;
+mod server_timeouts;
 mod states;
 mod to_come;
 
@@ -107,7 +108,7 @@ fn what_else_ends_a_session_is_told_as_it_is() {
     let proxy = ticks::proxy(&postgres);
     let mut session = ticks::session(&proxy.address(), 1);
     ok(&mut session, WRITE);
-    postgres.sql("UPDATE fencegate.epoch SET token = 2");
+    postgres.sql("UPDATE fencegate_state.epoch SET token = 2");
     ok(&mut session, "SET idle_session_timeout = 1");
     let told = session.read_to_end();
     assert_eq!(error_in(&told).map(|error| error.code().to_owned()).as_deref(), Some("57P05"));
@@ -166,10 +167,10 @@ impl<'a> Stale<'a> {
     /// The new leader's token is published, and its own proxy takes its admission away: a leader's proxy that drains for the
     /// token waits 100 ms for that, which a busy machine may need.
     fn is_let_go(&self) {
-        self.postgres.sql("UPDATE fencegate.epoch SET token = 2, drained = false");
+        self.postgres.sql("UPDATE fencegate_state.epoch SET token = 2, drained = false");
         self.postgres.sql("SELECT pg_notify('fencegate', 'scheduler')");
         wait_until("its proxy lets it go", DEADLINE, || {
-            self.postgres.value("SELECT count(*) FROM fencegate.admission") == "0"
+            self.postgres.value("SELECT count(*) FROM fencegate_state.admission") == "0"
         });
     }
 

@@ -20,7 +20,7 @@ async fn writer_in_a_transaction_is_ended_before_its_successor_is_admitted() {
     let took = began.elapsed();
     assert!(took < Duration::from_millis(1000) + stalls.total(), "{took:?}");
     assert!(!world.lives(&old).await);
-    assert_eq!(world.ask("SELECT count(*) FROM fencegate.admission").await, "1");
+    assert_eq!(world.ask("SELECT count(*) FROM fencegate_state.admission").await, "1");
     let cut = old.proxy.cut_off_by(&old.fence).await;
     let (presented, highest) = (Epoch { generation: 1, token: 1 }, Epoch { generation: 1, token: 2 });
     assert_eq!(cut, Some(CutOff { resource: "scheduler".into(), presented, highest }));
@@ -99,7 +99,7 @@ async fn half_done_advance_is_finished_by_another_proxy() {
     old.admit(&world.resource, 1).await.unwrap();
     old.write(1).await;
     // Published, and then the proxy died.
-    world.run("UPDATE fencegate.epoch SET token = 2, drained = false").await;
+    world.run("UPDATE fencegate_state.epoch SET token = 2, drained = false").await;
     new.admit(&world.resource, 2).await.unwrap();
     assert_eq!(world.epoch().await, "(1,2,t)");
     assert!(!world.lives(&old).await);
@@ -111,7 +111,7 @@ async fn raises_its_token_while_another_proxy_releases_its_sessions() {
     let world = World::new().await;
     let wait = "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS \
         $$BEGIN PERFORM pg_advisory_xact_lock_shared(42); RETURN NULL; END$$; \
-        CREATE TRIGGER wait AFTER DELETE ON fencegate.admission FOR EACH ROW WHEN (OLD.proxy = 'p1') EXECUTE FUNCTION wait()";
+        CREATE TRIGGER wait AFTER DELETE ON fencegate_state.admission FOR EACH ROW WHEN (OLD.proxy = 'p1') EXECUTE FUNCTION wait()";
     world.run(wait).await;
     world.run(&format!("ALTER DATABASE {} SET enable_nestloop = off", world.database)).await;
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
@@ -148,7 +148,7 @@ async fn raises_its_token_while_somebody_else_locks_its_row() {
     let session = world.session(&proxy).await;
     for (token, lock) in [(2, "FOR UPDATE"), (3, "FOR NO KEY UPDATE")] {
         session.admit(&world.resource, token - 1).await.unwrap();
-        world.run(&format!("BEGIN; SELECT FROM fencegate.admission {lock}")).await;
+        world.run(&format!("BEGIN; SELECT FROM fencegate_state.admission {lock}")).await;
         let for_a_moment = async {
             let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted";
             until("somebody waits for the row", async || world.ask(waits).await != "0").await;
@@ -203,11 +203,11 @@ async fn dead_process_is_buried() {
     one.close().await;
     // A row of an earlier process with a pid that is used again.
     world
-        .run("INSERT INTO fencegate.admission SELECT pg_backend_pid(), '2001-01-01', 'scheduler', 1, 1, 'p3', now()")
+        .run("INSERT INTO fencegate_state.admission SELECT pg_backend_pid(), '2001-01-01', 'scheduler', 1, 1, 'p3', now()")
         .await;
     world.run(&format!("SELECT pg_terminate_backend({}, 5000)", old.pid())).await;
     new.admit(&world.resource, 2).await.unwrap();
-    assert_eq!(world.ask("SELECT count(*) FROM fencegate.admission").await, "1");
+    assert_eq!(world.ask("SELECT count(*) FROM fencegate_state.admission").await, "1");
 }
 
 #[tokio::test]
@@ -292,7 +292,7 @@ async fn reset_to_a_lower_token_makes_old_rows_older() {
     let (old, new) = (world.session(&one).await, world.session(&two).await);
     old.admit(&world.resource, 100).await.unwrap();
     old.write(100).await;
-    world.run("UPDATE fencegate.epoch SET generation = generation + 1, token = 50, drained = false").await;
+    world.run("UPDATE fencegate_state.epoch SET generation = generation + 1, token = 50, drained = false").await;
     new.admit(&world.resource, 50).await.unwrap();
     assert_eq!(world.epoch().await, "(2,50,t)");
     assert!(!world.lives(&old).await);
@@ -338,7 +338,8 @@ async fn privilege_lost_in_mid_drain_makes_nobody_dead() {
         signal("CONT", old.pid());
     };
     let (admitted, ()) = tokio::join!(admitting, hiding);
-    admitted.unwrap();
+    assert!(reason(admitted).contains("GRANT pg_read_all_stats TO"));
+    until("it is admitted", async || new.admit(&world.resource, 2).await.is_ok()).await;
     assert!(!world.lives(&old).await);
 }
 
@@ -358,7 +359,7 @@ async fn before_mark(world: &World, statements: &str) -> Result<(), Refusal> {
     let intervening = async {
         becomes(world, "(1,2,f)").await;
         let locker = connect(&world.config("postgres")).await;
-        locker.batch_execute("BEGIN; SELECT FROM fencegate.epoch FOR UPDATE").await.unwrap();
+        locker.batch_execute("BEGIN; SELECT FROM fencegate_state.epoch FOR UPDATE").await.unwrap();
         signal("CONT", old.pid());
         until("the process has ended", async || !world.lives(&old).await).await;
         sleep(Duration::from_millis(200)).await;
@@ -370,7 +371,7 @@ async fn before_mark(world: &World, statements: &str) -> Result<(), Refusal> {
 #[tokio::test]
 async fn mark_is_for_the_epoch_that_was_drained() {
     let world = World::new().await;
-    stale_below(before_mark(&world, "UPDATE fencegate.epoch SET token = 3, drained = false").await, 3);
+    stale_below(before_mark(&world, "UPDATE fencegate_state.epoch SET token = 3, drained = false").await, 3);
     assert_eq!(world.epoch().await, "(1,3,f)");
 }
 
@@ -379,7 +380,7 @@ async fn mark_looks_at_the_admissions_itself() {
     let world = World::new().await;
     let late = world.session(&world.proxy("p3")).await;
     let row = format!(
-        "INSERT INTO fencegate.admission SELECT pid, backend_start, 'scheduler', 1, 1, 'p3', now() \
+        "INSERT INTO fencegate_state.admission SELECT pid, backend_start, 'scheduler', 1, 1, 'p3', now() \
          FROM pg_stat_get_activity({})",
         late.pid()
     );

@@ -4,6 +4,7 @@ use crate::fence::server::{World, connect};
 use crate::fence::{reason, stale_below};
 use crate::support::until;
 use fencegate::fence::session::Activity;
+use fencegate::fence::{Refusal, Remedy};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -43,6 +44,75 @@ async fn control_role_without_privileges_or_schema_is_refused() {
     assert!(reason(session.admit(&bare.resource, 1).await).contains("version 0"));
 }
 
+/// Each of them taken from the control role, the owner of the schema: how it is named.
+const PRIVILEGES: [(&str, &str, &str); 13] = [
+    ("pg_read_all_stats", "", "GRANT pg_read_all_stats TO"),
+    ("pg_signal_backend", "", "GRANT pg_signal_backend TO"),
+    ("CONNECT", " ON DATABASE %", "GRANT CONNECT ON DATABASE \"%\" TO"),
+    ("EXECUTE", " ON FUNCTION pg_control_system()", "GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO"),
+    ("EXECUTE", " ON FUNCTION pg_stat_get_activity", "EXECUTE ON FUNCTION pg_catalog.pg_stat_get_activity(integer) TO"),
+    ("USAGE", " ON SCHEMA fencegate", "in database % (USAGE on the schema fencegate)"),
+    ("USAGE", " ON SCHEMA fencegate_state", "in database % (USAGE on the schema fencegate_state)"),
+    ("EXECUTE", " ON FUNCTION fencegate.own_database()", "in database % (EXECUTE on own_database)"),
+    ("SELECT", " ON fencegate_state.epoch", "in database % (SELECT on epoch)"),
+    ("UPDATE", " ON fencegate_state.epoch", "in database % (UPDATE on epoch)"),
+    ("INSERT, DELETE", " ON fencegate_state.admission", "in database % (DELETE on admission, INSERT on admission)"),
+    ("SELECT", " ON fencegate_state.lease", "in database % (SELECT on lease)"),
+    ("INSERT", " ON fencegate_state.reset", "in database % (INSERT on reset)"),
+];
+
+/// In what the probe of `--check` and `/readyz` says, and in LF006, of a new proxy, and of one whose connections are open.
+#[tokio::test]
+async fn a_privilege_that_the_control_role_has_lost_is_named() {
+    let world = World::new().await;
+    let (control, config) = (world.control(), world.control_config(&world.control()));
+    let proxy = world.proxy("p1");
+    let (session, other) = (world.session(&proxy).await, world.session(&proxy).await);
+    session.admit(&world.resource, 1).await.unwrap();
+    let mut wrong = Vec::new();
+    for (token, (privilege, on, named)) in (2..).zip(PRIVILEGES) {
+        let [on, named] = [on, named].map(|it| it.replace('%', &world.database));
+        let from_public = if on.is_empty() { "" } else { "PUBLIC, " };
+        let fresh_proxy = world.proxy(&format!("p{token}"));
+        let fresh = world.session(&fresh_proxy).await;
+        world.run(&format!("REVOKE {privilege}{on} FROM {from_public}{control}")).await;
+        let probed = fencegate::fence::probe(&config, true).await.expect_err(privilege).to_string();
+        let refused = reason(fresh.admit(&world.resource, token).await);
+        let mut told = vec![("probe", probed), ("new proxy", refused)];
+        // Nothing that an open connection does needs these; own_database is a constant in what it has planned.
+        if !["CONNECT", "INSERT"].contains(&privilege) && !on.contains("own_database") {
+            told.push(("open connection", reason(other.admit(&world.resource, token).await)));
+        }
+        wrong.extend(told.into_iter().filter(|(_, it)| !it.contains(&named)).map(|it| (privilege, on.clone(), it)));
+        let from_public = ["CONNECT", "EXECUTE"].contains(&privilege) || on.ends_with("SCHEMA fencegate");
+        let to_public = if from_public { ", PUBLIC" } else { "" };
+        world.run(&format!("GRANT {privilege}{on} TO {control}{to_public}")).await;
+        until("it is admitted again", async || session.admit(&world.resource, token).await.is_ok()).await;
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The drain would wait for what the role may not end, or takes for living.
+#[tokio::test]
+async fn a_drain_names_the_privilege_that_the_control_role_has_lost() {
+    let world = World::new().await;
+    let proxy = world.proxy("p1");
+    for (token, privilege) in [(1, "pg_signal_backend"), (3, "pg_read_all_stats")] {
+        let writer = world.session(&proxy).await;
+        writer.admit(&world.resource, token).await.unwrap();
+        writer.write(token).await;
+        let leader = world.session(&proxy).await;
+        world.run(&format!("REVOKE {privilege} FROM {}", world.control())).await;
+        let Err(Refusal::Unavailable { cause, .. }) = leader.admit(&world.resource, token + 1).await else { panic!() };
+        assert!(cause.reason.contains(&format!("GRANT {privilege} TO {}", world.control())), "{cause}");
+        assert!(cause.public_reason().contains(&format!("GRANT {privilege} TO the role")), "{}", cause.public_reason());
+        assert_eq!(cause.remedy, Remedy::Grant);
+        assert!(world.lives(&writer).await);
+        world.run(&format!("GRANT {privilege} TO {}", world.control())).await;
+        until("it is admitted", async || leader.admit(&world.resource, token + 1).await.is_ok()).await;
+    }
+}
+
 #[tokio::test]
 async fn killed_control_connections_are_replaced() {
     let world = World::new().await;
@@ -73,7 +143,9 @@ async fn a_column_of_another_type_costs_one_attempt() {
     let session = world.session(&proxy).await;
     session.admit(&world.resource, 1).await.unwrap();
     world
-        .run("ALTER TABLE fencegate.admission ALTER COLUMN proxy TYPE varchar, ALTER COLUMN resource TYPE varchar")
+        .run(
+            "ALTER TABLE fencegate_state.admission ALTER COLUMN proxy TYPE varchar, ALTER COLUMN resource TYPE varchar",
+        )
         .await;
     let other = world.session(&proxy).await;
     until("it is prepared anew", async || other.admit(&world.resource, 1).await.is_ok()).await;
@@ -86,12 +158,12 @@ async fn blocked_control_connection_is_given_up_and_its_process_ended() {
     let session = world.session(&proxy).await;
     session.admit(&world.resource, 1).await.unwrap();
     let blocker = connect(&world.config("postgres")).await;
-    blocker.batch_execute("BEGIN; SELECT FROM fencegate.epoch FOR UPDATE").await.unwrap();
+    blocker.batch_execute("BEGIN; SELECT FROM fencegate_state.epoch FOR UPDATE").await.unwrap();
     let other = world.session(&proxy).await;
     assert!(reason(other.admit(&world.resource, 1).await).contains("was not given back"));
     assert!(!other.fence.holds_admissions());
     // What has no limit of its own on the server.
-    blocker.batch_execute("LOCK TABLE fencegate.epoch").await.unwrap();
+    blocker.batch_execute("LOCK TABLE fencegate_state.epoch").await.unwrap();
     let waiting = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity \
         WHERE wait_event_type = 'Lock' AND query LIKE '%updated%' AND datname = current_database()";
     let process = async {

@@ -1,7 +1,7 @@
 //! `init`, and what it creates.
 
 use crate::fence::reason;
-use crate::fence::server::{World, connect};
+use crate::fence::server::{VERSION_5, World, connect};
 use crate::support::fenced::ok;
 use crate::support::identity::one;
 use crate::support::proxy::{NO_POLICIES, fencegate};
@@ -37,7 +37,7 @@ async fn token_function_reads_both_forms() {
     }
     let fresh = connect(&world.config(&format!("{}_app", world.database))).await;
     assert_eq!(one(&fresh, "SELECT fencegate.token('x') IS NULL").await, ["t"]);
-    assert!(fresh.batch_execute("SELECT * FROM fencegate.epoch").await.is_err(), "no table privileges");
+    assert!(fresh.batch_execute("SELECT * FROM fencegate_state.epoch").await.is_err(), "no table privileges");
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn init_may_be_run_again_and_at_once() {
         assert_eq!(report.role, control);
         assert!(report.to_run.is_empty());
     }
-    assert_eq!(world.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'fencegate' AND tableowner = current_database() || '_control'").await, "8");
+    assert_eq!(world.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'fencegate_state' AND tableowner = current_database() || '_control'").await, "8");
     let again = run().await.unwrap();
     assert!(!again.created && again.granted.is_empty());
 
@@ -64,13 +64,70 @@ async fn init_may_be_run_again_and_at_once() {
     assert!(fencegate::fence::init(&poor.control_config(&poor.control()), None).await.unwrap().to_run.is_empty());
 }
 
+/// As a superuser runs it for an upgrade or for `--leases-for`, beside proxies.
+#[tokio::test]
+async fn init_without_a_role_keeps_the_owner() {
+    let world = World::new().await;
+    let (config, control) = (world.control_config("postgres"), world.control());
+    let init = async |role: Option<&str>| fencegate::fence::init(&config, role).await;
+    let session = world.session(&world.proxy("p1")).await;
+    session.admit(&world.resource, 1).await.unwrap();
+    let owners = "SELECT string_agg(DISTINCT pg_get_userbyid(owner), ' ') FROM ( \
+        SELECT nspowner FROM pg_namespace WHERE nspname IN ('fencegate', 'fencegate_state') \
+        UNION SELECT relowner FROM pg_class WHERE relnamespace = 'fencegate_state'::regnamespace \
+        UNION SELECT typowner FROM pg_type WHERE typnamespace = 'fencegate'::regnamespace \
+        UNION SELECT proowner FROM pg_proc WHERE pronamespace = 'fencegate'::regnamespace) o(owner)";
+    // An upgrade makes what is missing.
+    world
+        .run(
+            "DROP TABLE fencegate_state.reset; DROP FUNCTION fencegate.leases(); DROP SEQUENCE fencegate_state.lease_token; \
+             COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2'",
+        )
+        .await;
+    let report = init(None).await.unwrap();
+    assert_eq!((report.role.as_str(), report.created, report.versions.map(|it| it.0)), (&*control, false, Some(2)));
+    assert_eq!(world.ask(owners).await, control);
+    session.admit(&world.resource, 2).await.unwrap();
+    world.session(&world.proxy("p2")).await.admit(&world.resource, 3).await.unwrap();
+    let patterns = fencegate::fence::grant_leases(&config, &format!("{}_app", world.database), "*").await.unwrap();
+    assert_eq!((patterns, world.ask(owners).await), (vec!["*".to_owned()], control.clone()));
+
+    // init does not advise a GRANT that would give every privilege.
+    world.run("ALTER SCHEMA fencegate OWNER TO postgres").await;
+    let refused = fencegate::fence::init(&world.control_config(&control), None).await.unwrap_err().to_string();
+    assert!(refused.contains("belongs to the superuser postgres") && !refused.contains("GRANT"), "{refused}");
+    world.run(&format!("ALTER SCHEMA fencegate OWNER TO {control}")).await;
+
+    // What somebody else was given stays his, until a role is named.
+    let owner = "SELECT tableowner FROM pg_tables WHERE schemaname = 'fencegate_state' AND tablename = 'reset'";
+    world.run("ALTER TABLE fencegate_state.reset OWNER TO postgres").await;
+    init(None).await.unwrap();
+    assert_eq!(world.ask(owner).await, "postgres");
+    init(Some(&control)).await.unwrap();
+    assert_eq!(world.ask(owners).await, control);
+
+    // A role that is named while another `init` is under way stays the owner.
+    let role = format!("{}_app", world.database);
+    world.run(&format!("GRANT pg_signal_backend TO {role}")).await;
+    let (named, a, b) = tokio::join!(init(Some(&role)), init(None), init(None));
+    assert_eq!(named.unwrap().role, role);
+    a.and(b).unwrap();
+    assert_eq!(world.ask(owners).await, role);
+
+    // A new schema belongs to the connecting role.
+    let bare = World::bare().await;
+    let report = fencegate::fence::init(&bare.control_config("postgres"), None).await.unwrap();
+    assert_eq!((report.role.as_str(), report.created), ("postgres", true));
+    assert_eq!(bare.ask(owners).await, "postgres");
+}
+
 /// Whoever holds a lock on the tables, a backup or a writer that the guard has looked at, is not waited for: those who
 /// come after would wait as well.
 #[tokio::test]
 async fn init_again_waits_for_nobody_who_uses_the_tables() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
-    let tables = "fencegate.epoch, fencegate.admission, fencegate.proxy, fencegate.reset";
+    let tables = "fencegate_state.epoch, fencegate_state.admission, fencegate_state.proxy, fencegate_state.reset";
     world.run(&format!("BEGIN; LOCK TABLE {tables} IN ROW EXCLUSIVE MODE")).await;
     fencegate::fence::init(&config, Some(&control)).await.unwrap();
     // What has to be changed waits, and lets others pass meanwhile.
@@ -81,7 +138,7 @@ async fn init_again_waits_for_nobody_who_uses_the_tables() {
         world.run("COMMIT").await;
     });
     assert_eq!(changed.unwrap().role, role);
-    let owners = "SELECT string_agg(DISTINCT tableowner, ',') FROM pg_tables WHERE schemaname = 'fencegate'";
+    let owners = "SELECT string_agg(DISTINCT tableowner, ',') FROM pg_tables WHERE schemaname = 'fencegate_state'";
     assert_eq!(world.ask(owners).await, role);
 }
 
@@ -90,23 +147,28 @@ async fn init_again_waits_for_nobody_who_uses_the_tables() {
 async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
-    let as_it_was = "ALTER TABLE fencegate.epoch DROP COLUMN policy_loaded; ALTER TABLE fencegate.admission DROP COLUMN ending; \
-        DROP INDEX fencegate.admission_epoch; CREATE INDEX admission_resource ON fencegate.admission (resource); \
-        CREATE INDEX admission_pid ON fencegate.admission (pid); COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2'; \
-        INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 7, true, 'a')";
+    let as_it_was = "ALTER TABLE fencegate_state.epoch DROP COLUMN policy_loaded; ALTER TABLE fencegate_state.admission DROP COLUMN ending; \
+        ALTER TABLE fencegate_state.admission DROP COLUMN system_identifier, DROP COLUMN database; \
+        ALTER TABLE fencegate_state.proxy DROP COLUMN system_identifier, DROP COLUMN database; \
+        DROP TRIGGER receive_epoch ON fencegate_state.epoch; DROP FUNCTION fencegate.receive_epoch, fencegate.own_database; \
+        DROP INDEX fencegate_state.admission_epoch; CREATE INDEX admission_resource ON fencegate_state.admission (resource); \
+        CREATE INDEX admission_pid ON fencegate_state.admission (pid); \
+        INSERT INTO fencegate_state.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 7, true, 'a')";
     world.run(as_it_was).await;
+    world.run(VERSION_5).await;
+    world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2'").await;
     let session = world.session(&world.proxy("p1")).await;
     assert!(reason(session.admit(&world.resource, 7).await).contains("run `fencegate init`"));
     let run = || fencegate::fence::init(&config, Some(&control));
     let (one, two) = tokio::join!(run(), run());
-    assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.upgraded == Some((2, 4))));
-    assert_eq!(run().await.unwrap().upgraded, None);
+    assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.versions == Some((2, 6))));
+    assert_eq!(run().await.unwrap().versions, None);
     assert_eq!(world.epoch().await, "(1,7,t)");
     let indexes = "SELECT string_agg(indexname, ' ' ORDER BY indexname) FROM pg_indexes \
-        WHERE schemaname = 'fencegate' AND tablename = 'admission'";
+        WHERE schemaname = 'fencegate_state' AND tablename = 'admission'";
     assert_eq!(world.ask(indexes).await, "admission_epoch admission_pkey");
     // The init of an older program brings them back.
-    world.run("CREATE INDEX admission_pid ON fencegate.admission (pid)").await;
+    world.run("CREATE INDEX admission_pid ON fencegate_state.admission (pid)").await;
     run().await.unwrap();
     assert_eq!(world.ask(indexes).await, "admission_epoch admission_pkey");
     let session = world.session(&world.proxy("p2")).await;
@@ -114,7 +176,45 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
     session.admit(&world.resource, 8).await.unwrap();
 }
 
-/// Who goes back to an older program runs its `init`; nothing is taken away, so that the newer one finds it again.
+/// The tables were in the other schema, in which everybody may name them.
+#[tokio::test]
+async fn the_schema_of_version_5_is_moved_beside_what_uses_it() {
+    let world = World::new().await;
+    let (config, control) = (world.control_config("postgres"), world.control());
+    world.session(&world.proxy("p1")).await.admit(&world.resource, 7).await.unwrap();
+    world.run(VERSION_5).await;
+    // The guard's functions, as another version has them; and what a proxy of that version has open.
+    world
+        .run(
+            "CREATE FUNCTION fencegate.is_admitted(text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS \
+               'BEGIN RETURN EXISTS (SELECT FROM fencegate.admission WHERE resource = $1); END'; \
+             GRANT EXECUTE ON FUNCTION fencegate.is_admitted TO PUBLIC; \
+             CREATE VIEW highest AS SELECT token FROM fencegate.epoch",
+        )
+        .await;
+    let app = connect(&world.config(&format!("{}_app", world.database))).await;
+    let is_admitted = "SELECT fencegate.is_admitted('scheduler')";
+    assert_eq!(one(&app, is_admitted).await, ["t"]);
+    let older = connect(world.config(&control).application_name("fencegate control")).await;
+    older.batch_execute("PREPARE p AS SELECT FROM fencegate.epoch").await.unwrap();
+    let run = || fencegate::fence::init(&config, Some(&control));
+    let (one_report, two) = tokio::join!(run(), run());
+    assert!([one_report.unwrap(), two.unwrap()].iter().any(|report| report.versions == Some((5, 6))));
+    until("the older control connection has ended", async || older.batch_execute("").await.is_err()).await;
+    assert_eq!((world.epoch().await, one(&app, is_admitted).await), ("(1,7,t)".to_owned(), vec!["t".to_owned()]));
+    assert_eq!(world.ask("SELECT token FROM highest").await, "7");
+    let left = "SELECT count(*) FROM pg_class WHERE relnamespace = 'fencegate'::regnamespace";
+    assert_eq!(world.ask(left).await, "0");
+    // The `init` of an earlier program would make a table without any token.
+    let earlier = "CREATE TABLE IF NOT EXISTS fencegate.epoch (resource text PRIMARY KEY)";
+    assert!(world.root.batch_execute(earlier).await.is_err());
+    assert_eq!(run().await.unwrap().versions, None);
+    let session = world.session(&world.proxy("p2")).await;
+    session.admit(&world.resource, 7).await.unwrap();
+    session.admit(&world.resource, 8).await.unwrap();
+}
+
+/// Nothing is taken away, so that the newer program finds it again.
 #[tokio::test]
 async fn the_schema_of_a_newer_program_is_told_as_such() {
     let world = World::new().await;
@@ -124,7 +224,8 @@ async fn the_schema_of_a_newer_program_is_told_as_such() {
     let Err(Refusal::Unavailable { cause, .. }) = refused else { panic!("{refused:?}") };
     assert!(cause.reason.contains("version 10"), "{cause}");
     assert_eq!(cause.remedy, Remedy::Upgrade);
-    fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
+    let report = fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
+    assert_eq!(report.versions, Some((10, 6)));
     world.session(&world.proxy("p2")).await.admit(&world.resource, 1).await.unwrap();
 }
 
@@ -221,7 +322,7 @@ async fn a_schema_of_a_stranger_is_not_taken_over() {
         refused.is_err_and(|error| error.to_string().contains(&format!("belongs to role {database}_evil")))
     };
     // It comes in between, and is committed only when `init` has looked.
-    evil.batch_execute("BEGIN; CREATE SCHEMA fencegate").await.unwrap();
+    evil.batch_execute("BEGIN; CREATE SCHEMA fencegate_state").await.unwrap();
     let waits =
         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')";
     let (refused, ()) = tokio::join!(init(), async {
@@ -230,9 +331,13 @@ async fn a_schema_of_a_stranger_is_not_taken_over() {
     });
     assert!(is_refused(refused));
     assert!(is_refused(init().await));
-    world.run(&format!("ALTER SCHEMA fencegate OWNER TO {control}")).await;
+    // Its owner is kept, but not trusted.
+    assert!(is_refused(fencegate::fence::init(&world.control_config("postgres"), None).await));
+    world.run(&format!("ALTER SCHEMA fencegate_state OWNER TO {control}")).await;
     world
-        .run(&format!("CREATE TABLE fencegate.epoch (n int); ALTER TABLE fencegate.epoch OWNER TO {database}_evil"))
+        .run(&format!(
+            "CREATE TABLE fencegate_state.epoch (n int); ALTER TABLE fencegate_state.epoch OWNER TO {database}_evil"
+        ))
         .await;
     assert!(is_refused(init().await));
 }

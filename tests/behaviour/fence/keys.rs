@@ -27,7 +27,7 @@ pub fn family() -> Arc<Resource> {
 pub async fn seed(world: &World, family: &Resource, keys: usize) {
     world
         .run(&format!(
-            "INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) \
+            "INSERT INTO fencegate_state.epoch (resource, token, drained, policy_hash) \
              SELECT 'shard_of/' || n || '/x', 7, true, '{}' FROM generate_series(1, {keys}) n",
             family.fingerprint
         ))
@@ -63,7 +63,7 @@ async fn a_session_that_is_idle_gives_its_admissions_up_before_it_has_too_many()
         let resource = family.of_key(key).unwrap();
         world.publish(&resource.name, 8).await;
         let left = format!(
-            "SELECT count(*) FROM fencegate.admission WHERE pid = {} AND resource = '{}'",
+            "SELECT count(*) FROM fencegate_state.admission WHERE pid = {} AND resource = '{}'",
             old.pid(),
             resource.name
         );
@@ -123,15 +123,15 @@ async fn the_policies_are_recorded_for_all_keys() {
     // The underscore is no wildcard; the ends do not overlap.
     world
         .run(
-            "UPDATE fencegate.epoch SET policy_hash = 'old'; INSERT INTO fencegate.epoch (resource, token, policy_hash) \
+            "UPDATE fencegate_state.epoch SET policy_hash = 'old'; INSERT INTO fencegate_state.epoch (resource, token, policy_hash) \
              SELECT name, 7, 'other' FROM unnest(ARRAY['shardXof/1/x', 'shard_of/1/y', 'shard_of/x', 'scheduler']) name",
         )
         .await;
     proxy.apply_policy(std::slice::from_ref(&family)).await.unwrap();
-    let recorded = format!("SELECT count(*) FROM fencegate.epoch WHERE policy_hash = '{}'", family.fingerprint);
+    let recorded = format!("SELECT count(*) FROM fencegate_state.epoch WHERE policy_hash = '{}'", family.fingerprint);
     assert_eq!(world.ask(&recorded).await, KEYS.to_string());
-    assert_eq!(world.ask("SELECT count(*) FROM fencegate.epoch WHERE policy_hash = 'other'").await, "4");
-    let versions = "SELECT count(DISTINCT xmin::text) || ' ' || max(xmin::text) FROM fencegate.epoch";
+    assert_eq!(world.ask("SELECT count(*) FROM fencegate_state.epoch WHERE policy_hash = 'other'").await, "4");
+    let versions = "SELECT count(DISTINCT xmin::text) || ' ' || max(xmin::text) FROM fencegate_state.epoch";
     let before = world.ask(versions).await;
     proxy.apply_policy(std::slice::from_ref(&family)).await.unwrap();
     assert_eq!(world.ask(versions).await, before, "nothing is written where nothing differs");
@@ -159,9 +159,12 @@ async fn policies_are_recorded_for_a_key_whose_token_is_raised_meanwhile() {
     let (world, family) = (World::new().await, family());
     let proxy = world.proxy("p1");
     seed(&world, &family, 3).await;
-    world.run("UPDATE fencegate.epoch SET policy_hash = 'before'").await;
+    world.run("UPDATE fencegate_state.epoch SET policy_hash = 'before'").await;
     let raising = connect(&world.config("postgres")).await;
-    raising.batch_execute("BEGIN; UPDATE fencegate.epoch SET token = 8 WHERE resource = 'shard_of/2/x'").await.unwrap();
+    raising
+        .batch_execute("BEGIN; UPDATE fencegate_state.epoch SET token = 8 WHERE resource = 'shard_of/2/x'")
+        .await
+        .unwrap();
     let raise = async {
         let waiting =
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -170,6 +173,6 @@ async fn policies_are_recorded_for_a_key_whose_token_is_raised_meanwhile() {
     };
     let (applied, ()) = tokio::join!(proxy.apply_policy(std::slice::from_ref(&family)), raise);
     applied.unwrap();
-    let recorded = format!("SELECT count(*) FROM fencegate.epoch WHERE policy_hash = '{}'", family.fingerprint);
+    let recorded = format!("SELECT count(*) FROM fencegate_state.epoch WHERE policy_hash = '{}'", family.fingerprint);
     assert_eq!(world.ask(&recorded).await, "3");
 }

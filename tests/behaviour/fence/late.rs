@@ -51,7 +51,7 @@ async fn a_release_takes_nothing_that_was_admitted_since() {
     let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
     let (old, new) = (world.session(&behind).await, world.session(&other).await);
     old.admit(&world.resource, 5).await.unwrap();
-    world.run("UPDATE fencegate.epoch SET token = 6").await;
+    world.run("UPDATE fencegate_state.epoch SET token = 6").await;
     let _ = old.fence.revoke("scheduler", Epoch { generation: 1, token: 6 });
     held.hold("EXECUTE delete(");
     behind.release(&old.fence).await;
@@ -82,7 +82,7 @@ async fn older_policies_do_not_replace_newer_ones() {
         proxy.apply_policy(slice(&newer)).await.unwrap();
     }
     held.arrives("UPDATE 0").await;
-    assert_eq!(world.ask("SELECT policy_hash FROM fencegate.epoch").await, "c");
+    assert_eq!(world.ask("SELECT policy_hash FROM fencegate_state.epoch").await, "c");
     for session in [&first, &second] {
         session.admit(&newer, 2).await.unwrap();
     }
@@ -98,8 +98,8 @@ async fn newer_policies_replace_older_ones_wherever_they_are_met() {
     two.apply_policy(slice(&newer)).await.unwrap();
     let (first, second) = (world.session(&one).await, world.session(&two).await);
     second.admit(&newer, 1).await.unwrap();
-    let recorded = "SELECT policy_hash FROM fencegate.epoch";
-    let as_before = "UPDATE fencegate.epoch SET policy_hash = 'a', policy_loaded = 1";
+    let recorded = "SELECT policy_hash FROM fencegate_state.epoch";
+    let as_before = "UPDATE fencegate_state.epoch SET policy_hash = 'a', policy_loaded = 1";
     world.run(as_before).await;
     second.admit(&newer, 2).await.unwrap();
     assert!(reason(first.admit(&older, 2).await).contains("reload"));
@@ -112,13 +112,13 @@ async fn newer_policies_replace_older_ones_wherever_they_are_met() {
     world.run(as_before).await;
     assert_eq!(two.reset(&newer, 3, "operator", true).await.unwrap().after, Epoch { generation: 2, token: 3 });
     // Loaded again, they are as new as that; and what was loaded before is older, however late it is recorded.
-    world.run("UPDATE fencegate.epoch SET policy_loaded = 1").await;
+    world.run("UPDATE fencegate_state.epoch SET policy_loaded = 1").await;
     two.apply_policy(slice(&newer)).await.unwrap();
     let a_minute_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
     one.apply_policy_of(slice(&older), a_minute_ago).await.unwrap();
     assert_eq!(world.ask(recorded).await, "b");
     // A clock that was ahead, and was set right, shuts nobody out.
-    world.run("UPDATE fencegate.epoch SET policy_loaded = 9000000000000000").await;
+    world.run("UPDATE fencegate_state.epoch SET policy_loaded = 9000000000000000").await;
     one.apply_policy(slice(&older)).await.unwrap();
     assert_eq!(world.ask(recorded).await, "a");
     first.admit(&older, 7).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_reset_changes_nothing_that_was_raised_since() {
     let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
     let (stays, new) = (world.session(&behind).await, world.session(&other).await);
     new.admit(&world.resource, 100).await.unwrap();
-    held.hold("INSERT INTO fencegate.reset");
+    held.hold("INSERT INTO fencegate_state.reset");
     let reset = behind.reset(&world.resource, 50, "operator", true).await;
     assert!(matches!(reset, Err(ResetError::Unavailable(_))), "{reset:?}");
     held.is_holding().await;
@@ -149,7 +149,7 @@ async fn a_publish_raises_nothing_that_was_pruned_since() {
     let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
     let (late, new) = (world.session(&behind).await, world.session(&other).await);
     world
-        .run("INSERT INTO fencegate.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 5, true, 'a')")
+        .run("INSERT INTO fencegate_state.epoch (resource, token, drained, policy_hash) VALUES ('scheduler', 5, true, 'a')")
         .await;
     held.hold("EXECUTE raise(");
     assert!(reason(late.admit(&world.resource, 7).await).contains("did not answer"));

@@ -2,6 +2,7 @@
 mod admit;
 mod advance;
 mod control;
+mod deleted;
 mod held;
 mod init;
 mod keys;
@@ -10,6 +11,7 @@ mod overtake;
 mod prune;
 pub mod server;
 mod store;
+mod way_back;
 
 use fencegate::fence::Refusal;
 

@@ -31,7 +31,7 @@ async fn overtake_finishes_what_was_left_half_done() {
     let session = world.session(&proxy).await;
     session.admit(&world.resource, 5).await.unwrap();
     session.write(5).await;
-    world.run("UPDATE fencegate.epoch SET token = 7, drained = false").await;
+    world.run("UPDATE fencegate_state.epoch SET token = 7, drained = false").await;
     proxy.overtake(&world.resource, 7).await.unwrap();
     assert_eq!(world.epoch().await, "(1,7,t)");
     assert!(!world.lives(&session).await);

@@ -7,13 +7,13 @@ use crate::support::until;
 use fencegate::fence::session::{Activity, Token};
 
 const EPOCHS: &str =
-    "SELECT coalesce(string_agg(resource || '=' || token, ' ' ORDER BY resource), '') FROM fencegate.epoch";
+    "SELECT coalesce(string_agg(resource || '=' || token, ' ' ORDER BY resource), '') FROM fencegate_state.epoch";
 
 /// A world with the epochs of keys 1 to `keys`, which were last raised two days ago.
 async fn aged(keys: usize) -> (World, std::sync::Arc<fencegate::policy::Resource>) {
     let (world, family) = (World::new().await, family());
     seed(&world, &family, keys).await;
-    world.run("UPDATE fencegate.epoch SET updated = updated - interval '2 days'").await;
+    world.run("UPDATE fencegate_state.epoch SET updated = updated - interval '2 days'").await;
     (world, family)
 }
 
@@ -27,14 +27,14 @@ async fn prune(world: &World, not_raised_for: &str, starting_with: &str) -> Stri
 #[tokio::test]
 async fn what_is_old_and_so_called_and_unused_is_forgotten() {
     let (world, family) = aged(2500).await;
-    world.run("INSERT INTO fencegate.epoch (resource, token, updated) VALUES ('scheduler', 7, '2000-01-01'), ('shardXof/1/x', 7, '2000-01-01')").await;
+    world.run("INSERT INTO fencegate_state.epoch (resource, token, updated) VALUES ('scheduler', 7, '2000-01-01'), ('shardXof/1/x', 7, '2000-01-01')").await;
     let proxy = world.proxy("p1");
     let (reader, writer) = (world.session(&proxy).await, world.session(&proxy).await);
     writer.admit(&family.of_key("1").unwrap(), 7).await.unwrap();
     reader.admit(&family.of_key("2").unwrap(), 8).await.unwrap();
     drop(reader);
     until("the reader has given its admission up", async || {
-        world.ask("SELECT count(*) FROM fencegate.admission").await == "1"
+        world.ask("SELECT count(*) FROM fencegate_state.admission").await == "1"
     })
     .await;
     assert_eq!(prune(&world, "3 days", "shard_of/").await, "0");
@@ -55,7 +55,7 @@ async fn what_somebody_is_being_admitted_to_or_raises_is_in_use() {
     let shared = format!("BEGIN; SELECT pg_advisory_xact_lock_shared({})", key("shard_of/1/x"));
     sharing.batch_execute(&shared).await.unwrap();
     raising
-        .batch_execute("BEGIN; SELECT FROM fencegate.epoch WHERE resource = 'shard_of/2/x' FOR UPDATE")
+        .batch_execute("BEGIN; SELECT FROM fencegate_state.epoch WHERE resource = 'shard_of/2/x' FOR UPDATE")
         .await
         .unwrap();
     assert_eq!(prune(&world, "1 day", "").await, "1");
@@ -85,7 +85,7 @@ async fn an_admission_that_comes_while_it_runs_is_seen() {
         .run(
             "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS \
              'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN OLD; END'; \
-             CREATE TRIGGER wait BEFORE DELETE ON fencegate.epoch FOR EACH ROW EXECUTE FUNCTION wait()",
+             CREATE TRIGGER wait BEFORE DELETE ON fencegate_state.epoch FOR EACH ROW EXECUTE FUNCTION wait()",
         )
         .await;
     gate.batch_execute("SELECT pg_advisory_lock(1)").await.unwrap();

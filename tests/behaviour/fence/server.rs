@@ -1,7 +1,7 @@
 //! One PostgreSQL for all tests of this file that run at the same time, with a database for each.
 
 use crate::support::identity::{identity, one};
-use crate::support::{Address, Options, Postgres, until};
+use crate::support::{Address, Options, Postgres, Release, until};
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, Identity, SessionFence, Token};
 use fencegate::fence::{Database, Refusal, Registration, init};
@@ -15,16 +15,28 @@ use std::sync::{Arc, Mutex, Weak};
 use tokio_postgres::{Client, Config, NoTls};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
-static RUNNING: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+/// By release.
+static RUNNING: [Mutex<Weak<Server>>; 2] = [const { Mutex::new(Weak::new()) }; 2];
+
+/// Makes of the schemas what version 5 had in their place.
+pub const VERSION_5: &str = "DROP TYPE IF EXISTS fencegate.epoch; DROP FUNCTION IF EXISTS fencegate.leased_resources; \
+    DO $$ DECLARE name text; BEGIN \
+      FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'fencegate_state'::regnamespace AND relkind IN ('r', 'S') LOOP \
+        EXECUTE format('ALTER TABLE fencegate_state.%I SET SCHEMA fencegate', name); \
+      END LOOP; \
+    END $$; \
+    DROP SCHEMA fencegate_state; COMMENT ON SCHEMA fencegate IS 'fencegate schema version 5'";
 
 /// Reached by its Unix socket only.
 pub struct Server(Postgres);
 
 impl Server {
-    fn shared() -> Arc<Server> {
-        let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    fn shared(release: Release) -> Arc<Server> {
+        let mut running =
+            RUNNING[usize::from(release == Release::Eighteen)].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         running.upgrade().unwrap_or_else(|| {
-            let options = Options::default().setting("max_connections", "300").setting("track_commit_timestamp", "on");
+            let options = Options::default().release(release);
+            let options = options.setting("max_connections", "300").setting("track_commit_timestamp", "on");
             let server = Arc::new(Server(Postgres::start(options)));
             *running = Arc::downgrade(&server);
             server
@@ -54,7 +66,11 @@ pub struct World {
 
 impl World {
     pub async fn new() -> World {
-        let world = World::bare().await;
+        World::new_on(Release::Installed).await
+    }
+
+    pub async fn new_on(release: Release) -> World {
+        let world = World::bare_on(release).await;
         let report = init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
         assert!(report.to_run.is_empty());
         world
@@ -62,7 +78,11 @@ impl World {
 
     /// Without the schema.
     pub async fn bare() -> World {
-        let server = Server::shared();
+        World::bare_on(Release::Installed).await
+    }
+
+    async fn bare_on(release: Release) -> World {
+        let server = Server::shared(release);
         let database = format!("t{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let admin = connect(&server.config("postgres", "postgres")).await;
         for statement in ["CREATE DATABASE %", "CREATE ROLE %_control LOGIN", "CREATE ROLE %_app LOGIN"] {
@@ -113,7 +133,7 @@ impl World {
 
     /// Publishes the token without a drain, which would give the proxies of old sessions 100 ms only: a busy machine may need more.
     pub async fn publish(&self, resource: &str, token: Token) {
-        let epoch = format!("fencegate.epoch SET token = {token}, drained = false WHERE resource = '{resource}'");
+        let epoch = format!("fencegate_state.epoch SET token = {token}, drained = false WHERE resource = '{resource}'");
         self.run(&format!("UPDATE {epoch}; SELECT pg_notify('fencegate', '{resource}')")).await;
     }
 
@@ -126,12 +146,13 @@ impl World {
 
     /// The epoch row as text: (generation,token,drained).
     pub async fn epoch(&self) -> String {
-        self.ask("SELECT coalesce((SELECT (generation, token, drained)::text FROM fencegate.epoch), 'none')").await
+        self.ask("SELECT coalesce((SELECT (generation, token, drained)::text FROM fencegate_state.epoch), 'none')")
+            .await
     }
 
     /// How many admissions the process has.
     pub async fn admissions(&self, session: &Session) -> String {
-        self.ask(&format!("SELECT count(*) FROM fencegate.admission WHERE pid = {}", session.pid())).await
+        self.ask(&format!("SELECT count(*) FROM fencegate_state.admission WHERE pid = {}", session.pid())).await
     }
 
     pub async fn lives(&self, session: &Session) -> bool {

@@ -56,13 +56,16 @@ public.ticks      scheduler  ok
 
     // What a policy no longer fences is let go.
     let less = "version: 1\nresources: [{name: scheduler, tables: [public.ticks]}]\n";
-    std::fs::write(world.folder.join("policies.yaml"), less).unwrap();
+    world.load(less);
     assert_eq!(complaints(&world), ["public.owned changed", "public.part changed", "public.parts changed"]);
-    assert_eq!(stdout(&world.guard("install")), "guard: 4 triggers on 1 table, 9 changes\n");
+    let released = ["owned", "part", "parts"]
+        .map(|table| format!("removed the guard from public.{table}: the policies no longer fence it\n"));
+    let expected = format!("guard: 4 triggers on 1 table, 9 changes\n{}", released.concat());
+    assert_eq!(stdout(&world.guard("install")), expected);
     assert_eq!(complaints(&world), [""; 0]);
 
     let removed = stdout(&world.guard("remove"));
-    assert_eq!(removed.lines().count(), 4 + 2 + 12, "{removed}");
+    assert_eq!(removed.lines().count(), 4 + 2 + 13, "{removed}");
     assert_eq!(
         world.postgres.value("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'fencegate%'"),
         "0"

@@ -16,7 +16,7 @@ fn each_row_has_its_resource() {
          CREATE TRIGGER fencegate_guard_truncate BEFORE TRUNCATE ON shards
             FOR EACH STATEMENT EXECUTE FUNCTION fencegate.guard('enforce', 'reject', 'shard/', 'shard', '/leader');
          ALTER TABLE shards ENABLE ALWAYS TRIGGER fencegate_guard_rows;
-         INSERT INTO fencegate.epoch (resource, token, drained) VALUES ('shard/1/leader', 5, true),
+         INSERT INTO fencegate_state.epoch (resource, token, drained) VALUES ('shard/1/leader', 5, true),
             ('shard/2/leader', 7, true), ('shard/caf%C3%A9%20%22/leader', 3, true)",
     );
     let mut session = world.around(5);
@@ -51,7 +51,7 @@ fn a_trigger_that_changes_the_key() {
             FOR EACH ROW EXECUTE FUNCTION fencegate.guard('enforce', 'reject', 'shard/', 'shard', '');
          CREATE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.shard := 2; RETURN NEW; END';
          CREATE TRIGGER zz_last BEFORE INSERT ON shards FOR EACH ROW EXECUTE FUNCTION change();
-         INSERT INTO fencegate.epoch (resource, token, drained) VALUES ('shard/1', 5, true), ('shard/2', 7, true)",
+         INSERT INTO fencegate_state.epoch (resource, token, drained) VALUES ('shard/1', 5, true), ('shard/2', 7, true)",
     );
     let mut session = world.around(5);
     ok(&mut session, "SET lease.fence = 'shard/1=5'");
@@ -146,7 +146,7 @@ fn many_keys_take_one_lock() {
     ok(&mut session, "SET lease.fence = 5");
     ok(
         &mut session,
-        "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy)
+        "INSERT INTO fencegate_state.admission (pid, backend_start, resource, generation, token, proxy)
          SELECT pid, backend_start, 'part/' || key, 1, 5, 'test'
          FROM pg_stat_get_activity(pg_backend_pid()), generate_series(0, 999) key",
     );
@@ -192,7 +192,7 @@ fn a_higher_token_for_another_key() {
 fn a_keyed_fence_that_observes() {
     let policies = KEYED.replace("name: 'part/{id}',", "name: 'part/{id}', mode: observe,");
     let world = World::start_with("a_keyed_fence_that_observes", &policies, Default::default());
-    world.postgres.sql("INSERT INTO fencegate.epoch (resource, token, drained) VALUES ('part/1', 5, true)");
+    world.postgres.sql("INSERT INTO fencegate_state.epoch (resource, token, drained) VALUES ('part/1', 5, true)");
     let mut around = without_token(&world.postgres.socket());
     ok(&mut around, "SET lease.fence = 'part/1=4'");
     ok(&mut around, "INSERT INTO parts VALUES (1, ''), (2, ''); TRUNCATE parts");

@@ -6,7 +6,7 @@ use crate::support::fenced::{code, ok};
 use crate::support::postgres::{Options, SUPERUSER};
 use crate::support::ticks::{self, WRITE, process, tokens, wait_for_process, wait_until_harmless};
 use crate::support::wire::error_in;
-use crate::support::{DEADLINE, Postgres, Proxy, Wire, message, wait_until};
+use crate::support::{DEADLINE, Postgres, Proxy, Release, Wire, message, wait_until};
 use std::path::PathBuf;
 
 const POLICIES: &str =
@@ -21,8 +21,13 @@ struct World {
 
 impl World {
     fn start(name: &str, policies: &str) -> Self {
-        let postgres = Postgres::start(Options::default());
+        Self::start_with(name, policies, Options::default())
+    }
+
+    fn start_with(name: &str, policies: &str, options: Options) -> Self {
+        let postgres = Postgres::start(options);
         ticks::init(&postgres, SUPERUSER);
+        ticks::may_lead(&postgres, SUPERUSER, "*");
         postgres.sql(
             "CREATE TABLE jobs (id int, n int); \
              CREATE FUNCTION write_tick() RETURNS void LANGUAGE sql AS 'INSERT INTO public.ticks (note) VALUES (NULL)'",
@@ -45,13 +50,13 @@ impl World {
     }
 
     fn expire(&self) {
-        self.postgres.sql("UPDATE fencegate.lease SET expires = clock_timestamp()");
+        self.postgres.sql("UPDATE fencegate_state.lease SET expires = clock_timestamp()");
     }
 
     fn epochs(&self) -> String {
         self.postgres.value(
             "SELECT coalesce(string_agg(resource || ' ' || token || CASE WHEN drained THEN '' ELSE '!' END, ', ' \
-             ORDER BY resource), '') FROM fencegate.epoch",
+             ORDER BY resource), '') FROM fencegate_state.epoch",
         )
     }
 
@@ -145,7 +150,7 @@ fn a_lease_acquired_at_another_level_needs_a_proxy() {
         let acquire = "SELECT * FROM fencegate.acquire('cron/scheduler', 'a', '1 minute')";
         let mut new = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
         assert_eq!(attempt(&mut new, level, &[acquire]), "");
-        let token = world.postgres.value("SELECT token FROM fencegate.lease").parse().unwrap();
+        let token = world.postgres.value("SELECT token FROM fencegate_state.lease").parse().unwrap();
         assert_eq!(code(&mut world.session(token), WRITE), "LF006");
         let proxy = Proxy::start(&world.postgres, POLICIES, &[]);
         assert_eq!(code(&mut ticks::session(&proxy.address(), token), WRITE), "");
@@ -181,7 +186,7 @@ fn an_admission_is_not_overlooked() {
     let mut admitted = world.session(first);
     let pid = process(&mut admitted);
     world.postgres.sql(&format!(
-        "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+        "INSERT INTO fencegate_state.admission (pid, backend_start, resource, generation, token, proxy) \
          SELECT pid, backend_start, 'scheduler', 1, {first}, 'lost' FROM pg_stat_activity WHERE pid = {pid}"
     ));
     world.expire();
@@ -193,6 +198,36 @@ fn an_admission_is_not_overlooked() {
     wait_until("the admitted process has ended", DEADLINE, || world.postgres.value(&is_there) == "0");
     assert_eq!(world.acquire("cron/scheduler", "b"), second);
     assert_eq!(world.epochs(), format!("scheduler {second}"));
+}
+
+/// Its admissions are not, nor the transactions that the guard let pass by it.
+#[test]
+fn a_deleted_epoch_does_not_let_both_leaders_write() {
+    let world = World::start("a_deleted_epoch_does_not_let_both_leaders_write", POLICIES);
+    let mut order = CommitOrder::start(&world.postgres, "postgres");
+    let first = world.acquire("cron/scheduler", "a");
+    let mut passed = world.session(first);
+    ok(&mut passed, "BEGIN");
+    ok(&mut passed, WRITE);
+    world.postgres.sql("DELETE FROM fencegate_state.epoch");
+    world.expire();
+    let second = world.acquire("cron/scheduler", "b");
+    assert_eq!(error_in(&passed.query("COMMIT")).expect("it was ended").severity(), "FATAL");
+    assert_eq!(code(&mut world.session(second), WRITE), "");
+    assert_eq!(tokens(&mut order), [second]);
+
+    let mut admitted = world.session(second);
+    let pid = process(&mut admitted);
+    world.postgres.sql(&format!(
+        "INSERT INTO fencegate_state.admission (pid, backend_start, resource, generation, token, proxy) \
+         SELECT pid, backend_start, 'scheduler', 3, {second}, 'lost' FROM pg_stat_activity WHERE pid = {pid}; \
+         DELETE FROM fencegate_state.epoch"
+    ));
+    world.expire();
+    let third = world.acquire("cron/scheduler", "c");
+    assert_eq!(world.epochs(), format!("scheduler {third}!"), "somebody is admitted");
+    assert_eq!(world.postgres.value("SELECT generation FROM fencegate_state.epoch"), "4");
+    assert_eq!(code(&mut world.session(third), WRITE), "LF006");
 }
 
 /// A prepared transaction cannot be ended: the lease is not acquired, nothing has changed, and nobody else is ended for it; not
@@ -269,16 +304,16 @@ fn a_lease_is_renewed_though_its_fence_cannot_be_raised() {
     let other = world.acquire("unrelated", "a");
     let mut session = world.session(token);
     assert_eq!(attempt(&mut session, "READ COMMITTED", &[WRITE, "PREPARE TRANSACTION 'x'"]), "");
-    world.postgres.sql("UPDATE fencegate.epoch SET drained = false");
+    world.postgres.sql("UPDATE fencegate_state.epoch SET drained = false");
     let mut holder = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
     for again in [
         format!("renew('cron/scheduler', {token}, '1 minute')"),
         "acquire('cron/scheduler', 'a', '1 minute')".to_owned(),
         format!("renew_all('{{cron/scheduler,unrelated}}', '{{{token},{other}}}', '1 minute')"),
     ] {
-        world.postgres.sql("UPDATE fencegate.lease SET expires = clock_timestamp() + interval '30 s'");
+        world.postgres.sql("UPDATE fencegate_state.lease SET expires = clock_timestamp() + interval '30 s'");
         ok(&mut holder, &format!("SELECT * FROM fencegate.{again}"));
-        let short = "SELECT count(*) FROM fencegate.lease WHERE expires < clock_timestamp() + interval '40 s'";
+        let short = "SELECT count(*) FROM fencegate_state.lease WHERE expires < clock_timestamp() + interval '40 s'";
         assert_eq!(world.postgres.value(short), if again.starts_with("renew_all") { "0" } else { "1" }, "{again}");
         assert_eq!(code(&mut world.session(token), WRITE), "LF006", "{again}");
     }
@@ -312,7 +347,7 @@ fn a_fence_that_comes_later_or_stands_higher_is_raised() {
     assert_eq!(code(&mut world.session(token), WRITE), "LF004");
     assert_eq!(world.acquire("cron/scheduler", "a"), token);
     assert_eq!(code(&mut world.session(token), WRITE), "");
-    world.postgres.sql("UPDATE fencegate.epoch SET token = 50000000");
+    world.postgres.sql("UPDATE fencegate_state.epoch SET token = 50000000");
     world.expire();
     let next = world.acquire("cron/scheduler", "b");
     assert_eq!(next, 50000001);
@@ -365,7 +400,7 @@ fn who_writes_as_the_first_epoch_appears_holds_the_lock() {
          INSERT INTO public.ticks (note) VALUES (NULL); RETURN; EXCEPTION WHEN SQLSTATE 'LF004' THEN NULL; END; END LOOP; END$$",
     );
     for round in 0..30 {
-        world.postgres.sql("DELETE FROM fencegate.lease; DELETE FROM fencegate.epoch");
+        world.postgres.sql("DELETE FROM fencegate_state.lease; DELETE FROM fencegate_state.epoch");
         let mut new = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
         ok(&mut new, "BEGIN");
         let token = new.rows("SELECT token FROM fencegate.acquire('cron/scheduler', 'a', '1 minute')").unwrap();
@@ -399,15 +434,52 @@ fn a_key_is_fenced_by_its_lease() {
     assert_eq!(code(&mut world.session(next), &write(1)), "");
 }
 
+/// A lease whose name has the form of a key's, but is that of no key, raises no fence.
+#[test]
+fn a_lease_that_is_no_keys_makes_no_epoch() {
+    no_keys_lease_makes_no_epoch("a_lease_that_is_no_keys_makes_no_epoch", Options::default());
+}
+
+#[test]
+#[ignore = "needs what comes from the network: make soak"]
+fn a_lease_that_is_no_keys_makes_no_epoch_on_18() {
+    let options = Options::default().release(Release::Eighteen);
+    no_keys_lease_makes_no_epoch("a_lease_that_is_no_keys_makes_no_epoch_on_18", options);
+}
+
+fn no_keys_lease_makes_no_epoch(name: &str, options: Options) {
+    let world = World::start_with(name, OF_KEYS, options);
+    let too_long = "1".repeat(301);
+    let keys = [
+        "{}", " 1", "1 ", "ü", "%", "%4", "%zz", "%c3%BC", "%C3%bc", "%41", "%2F", "%C3", "%FF", "%00", "1\n",
+        &too_long,
+    ];
+    for key in keys {
+        world.acquire(&format!("work/{key}/of"), "a");
+        assert_eq!(world.epochs(), "", "{key:?}");
+    }
+    let valid =
+        ["", "1/2", "%C3%BC", "%20", "a-b_c.d:e"].map(|key| (key, world.acquire(&format!("work/{key}/of"), "a")));
+    for (key, token) in valid {
+        assert!(
+            world.epochs().split(", ").any(|epoch| epoch == format!("job/{key} {token}")),
+            "{key:?}: {}",
+            world.epochs()
+        );
+    }
+}
+
 #[test]
 fn the_guard_knows_the_leases_of_the_policies() {
     let world = World::start("the_guard_knows_the_leases_of_the_policies", POLICIES);
     let leased = || {
-        world.postgres.value("SELECT coalesce(string_agg(resource || ' ' || lease, ', '), '') FROM fencegate.leased")
+        world
+            .postgres
+            .value("SELECT coalesce(string_agg(resource || ' ' || lease, ', '), '') FROM fencegate_state.leased")
     };
     assert_eq!(leased(), "scheduler cron/scheduler");
     assert!(world.guard("status").lines().any(|line| line.starts_with("(leases)") && line.contains("ok")));
-    world.postgres.sql("UPDATE fencegate.leased SET lease = 'another'");
+    world.postgres.sql("UPDATE fencegate_state.leased SET lease = 'another'");
     let control = format!("postgres://{SUPERUSER}@127.0.0.1:{}/postgres", world.postgres.port());
     let status = guard("status", &control, Some(&world.folder));
     assert_eq!(status.status.code(), Some(1));

@@ -3,7 +3,9 @@
 
 mod bypasses;
 mod command;
+mod full_queue;
 mod keyed;
+mod lasting;
 mod leases;
 mod moved;
 mod plan;
@@ -13,4 +15,4 @@ mod settings;
 mod snapshots;
 mod takeover;
 mod unseen;
-mod world;
+pub mod world;

@@ -34,7 +34,7 @@ fn to_another_partition() {
         "CREATE TABLE whole (id int) PARTITION BY LIST (id);
          CREATE TABLE rest PARTITION OF whole FOR VALUES IN (2);
          ALTER TABLE whole ATTACH PARTITION joined FOR VALUES IN (1);
-         INSERT INTO fencegate.epoch (resource, token, drained) VALUES ('shard/1', 5, true), ('shard/2', 7, true)",
+         INSERT INTO fencegate_state.epoch (resource, token, drained) VALUES ('shard/1', 5, true), ('shard/2', 7, true)",
     );
     let mut session = without_token(&world.postgres.socket());
     for level in LEVELS {

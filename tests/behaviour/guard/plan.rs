@@ -14,16 +14,16 @@ fn one_admission_is_read_however_few_there_were() {
     let number = |query: &str| world.postgres.value(query).parse::<u64>().unwrap();
     let mut others = [world.session(5), world.session(5)];
     others.iter_mut().for_each(|session| drop(ok(session, WRITE)));
-    for look in ["SELECT", "VACUUM fencegate.admission", "ANALYZE fencegate.admission"] {
+    for look in ["SELECT", "VACUUM fencegate_state.admission", "ANALYZE fencegate_state.admission"] {
         world.postgres.sql(look);
         let mut leader = world.session(5);
         // As often as it takes until the server keeps a plan.
         (0..10).for_each(|_| drop(ok(&mut leader, WRITE)));
         world.postgres.sql(&format!(
-            "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+            "INSERT INTO fencegate_state.admission (pid, backend_start, resource, generation, token, proxy) \
              SELECT 1000000 + n, '2000-01-01', 'scheduler', 1, 5, 'gone' FROM generate_series(1, {OTHERS}) n"
         ));
-        let read = "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relid = 'fencegate.admission'::regclass";
+        let read = "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relid = 'fencegate_state.admission'::regclass";
         let before = number(read);
         (0..WRITES).for_each(|_| drop(ok(&mut leader, WRITE)));
         // A process counts what it has read when it ends, at the latest.
@@ -35,6 +35,6 @@ fn one_admission_is_read_however_few_there_were() {
         // Others read them too, a few times.
         let read = number(read) - before;
         assert!(read < WRITES * OTHERS / 4, "{look}: {read} rows for {WRITES} writes");
-        world.postgres.sql("DELETE FROM fencegate.admission WHERE pid > 1000000");
+        world.postgres.sql("DELETE FROM fencegate_state.admission WHERE pid > 1000000");
     }
 }

@@ -15,7 +15,7 @@ opaque: allow
 ";
     let world = World::start_with("a_fence_that_observes", policies, Default::default());
     // A fence that observes takes note of a token beside the write, which does not wait for it.
-    let noted = || world.postgres.value("SELECT token FROM fencegate.epoch WHERE resource = 'scheduler'") == "5";
+    let noted = || world.postgres.value("SELECT token FROM fencegate_state.epoch WHERE resource = 'scheduler'") == "5";
     wait_until("token 5 is noted", DEADLINE, noted);
     for level in LEVELS {
         assert_eq!(attempt(&mut without_token(&world.postgres.socket()), level, &["SELECT unnamed()"]), "");

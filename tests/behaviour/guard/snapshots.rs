@@ -62,10 +62,10 @@ fn older_than_an_epoch_that_was_raised() {
     for level in LEVELS {
         let mut old = world.around(5);
         begin(&mut old, level);
-        world.postgres.sql("UPDATE fencegate.epoch SET token = 6");
+        world.postgres.sql("UPDATE fencegate_state.epoch SET token = 6");
         let expected = if level == "READ COMMITTED" { "LF001" } else { "40001" };
         assert_eq!(code(&mut old, "SELECT unnamed()"), expected, "{level}");
-        world.postgres.sql("UPDATE fencegate.epoch SET token = 5");
+        world.postgres.sql("UPDATE fencegate_state.epoch SET token = 5");
     }
 }
 
@@ -79,7 +79,7 @@ fn the_admission_of_an_earlier_process() {
         let mut stale = session(&postgres.socket(), 4);
         ok(
             &mut stale,
-            "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+            "INSERT INTO fencegate_state.admission (pid, backend_start, resource, generation, token, proxy) \
             VALUES (pg_backend_pid(), '2000-01-01', 'scheduler', 1, 4, 'gone')",
         );
         assert_eq!(attempt(&mut stale, level, &["SELECT unnamed()"]), "LF001", "{level}");
@@ -117,5 +117,5 @@ fn nothing_stays_of_a_probe() {
     let world = World::start("nothing_stays_of_a_probe");
     let mut leader = world.around(5);
     assert_eq!(attempt(&mut leader, "REPEATABLE READ", &["SELECT unnamed()", "SELECT unnamed()"]), "");
-    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.admission WHERE proxy = 'probe'"), "0");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.admission WHERE proxy = 'probe'"), "0");
 }

@@ -5,6 +5,9 @@ use crate::support::commit_order::CommitOrder;
 use crate::support::fenced::{code, ok};
 use crate::support::ticks::{self, WRITE, refused, tokens, wait_for_process, wait_until_harmless};
 use crate::support::{DEADLINE, Options, Wire, message, wait_until, wire::error_in};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 const TWO_RESOURCES: &str = "
 version: 1
@@ -159,7 +162,7 @@ fn an_admission_whose_row_the_guard_has_just_locked() {
     assert_eq!(code(&mut old, WRITE), "");
     let process = ticks::process(&mut old);
     ok(&mut old, "BEGIN");
-    ok(&mut old, "SELECT FROM fencegate.admission WHERE pid = pg_backend_pid() FOR KEY SHARE");
+    ok(&mut old, "SELECT FROM fencegate_state.admission WHERE pid = pg_backend_pid() FOR KEY SHARE");
     assert_eq!(code(&mut world.session(6), WRITE), "");
     assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")), "0");
     assert_eq!(tokens(&mut order), [5, 6]);
@@ -246,6 +249,43 @@ fn the_lock_in_the_hands_of_a_stranger() {
         assert_eq!(code(&mut world.session(5), WRITE), "", "{lock}");
         assert_eq!(code(&mut stranger, "SELECT 1"), "57P01", "{lock}");
     }
+}
+
+/// A drain spares a session that acquires a lease for a moment. It recognizes one by a lock that only fencegate's function can take.
+/// A stranger cannot pose as such a session, however often it tries.
+#[test]
+fn strangers_that_pose_as_acquiring_a_lease() {
+    let world = World::start("strangers_that_pose_as_acquiring_a_lease");
+    world.postgres.sql("CREATE ROLE stranger LOGIN");
+    let leased = world.postgres.value("SELECT oid::regclass FROM pg_class WHERE relname = 'leased'");
+    let (is_over, have_locked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let pose = || {
+        let mut stranger = Wire::login(&world.postgres.address(), "stranger", "postgres");
+        ok(&mut stranger, "BEGIN; SAVEPOINT s");
+        if !code(&mut stranger, &format!("PREPARE p AS SELECT 1 FROM {leased} FOR UPDATE")).is_empty() {
+            ok(&mut stranger, "ROLLBACK TO s");
+        }
+        let lock = "SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))";
+        have_locked.fetch_add(usize::from(code(&mut stranger, lock).is_empty()), Ordering::Relaxed);
+        // Before its transaction is too old to be spared, another one begins.
+        let since = Instant::now();
+        let goes_on = || since.elapsed() < Duration::from_secs(6) && !is_over.load(Ordering::Relaxed);
+        while goes_on() && code(&mut stranger, "SELECT pg_sleep(0.05)").is_empty() {}
+    };
+    let refusal = thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    pose();
+                }
+            });
+        }
+        wait_until("they have locked", DEADLINE, || have_locked.load(Ordering::Relaxed) >= 3);
+        let taken = scope.spawn(|| code(&mut world.session(6), WRITE)).join();
+        is_over.store(true, Ordering::Relaxed);
+        taken.expect("it is answered")
+    });
+    assert_eq!(refusal, "");
 }
 
 /// It waits for what a leader has let pass, and the next Admit waits for it.
@@ -350,7 +390,7 @@ fn a_write_beside_a_stranger_counts_for_the_sessions_own_next_token() {
     drop(stranger);
     ok(&mut session, "SET lease.fence = 6");
     refused(&mut session, WRITE, "LF003");
-    assert_eq!(world.postgres.value("SELECT token FROM fencegate.epoch"), "5");
+    assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "5");
 }
 
 /// Where the stranger cannot be ended, who is not admitted is told so in time.

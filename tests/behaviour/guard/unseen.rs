@@ -49,7 +49,7 @@ fn world(name: &str) -> World {
 
 fn epoch(world: &World) -> String {
     world.postgres.value(
-        "SELECT token || CASE WHEN drained THEN '' ELSE '!' END FROM fencegate.epoch WHERE resource = 'scheduler'",
+        "SELECT token || CASE WHEN drained THEN '' ELSE '!' END FROM fencegate_state.epoch WHERE resource = 'scheduler'",
     )
 }
 
@@ -344,7 +344,9 @@ fn several_resources() {
     );
     world.guard("install");
     let epochs = || {
-        world.postgres.value("SELECT string_agg(resource || ' ' || token, ', ' ORDER BY resource) FROM fencegate.epoch")
+        world
+            .postgres
+            .value("SELECT string_agg(resource || ' ' || token, ', ' ORDER BY resource) FROM fencegate_state.epoch")
     };
     let mut leader = world.session(6);
     assert_eq!(code(&mut leader, "SELECT unnamed()"), "");
@@ -383,7 +385,7 @@ fn leaders_by_an_election() {
     assert!(guard("install", &control, Some(&policy_folder("leaders_by_an_election", ELECTED))).status.success());
     let proxies = [0, 1].map(|_| Proxy::start(&postgres, ELECTED, &["--etcd", &etcd.url()]));
     let session = |proxy: usize, token| ticks::session(&proxies[proxy].address(), token);
-    let epoch = || postgres.value("SELECT coalesce((SELECT token FROM fencegate.epoch), 0)");
+    let epoch = || postgres.value("SELECT coalesce((SELECT token FROM fencegate_state.epoch), 0)");
     let call = "SELECT unnamed()";
 
     assert_eq!(code(&mut session(0, 7), call), "LF005", "nobody leads");

@@ -73,6 +73,14 @@ impl World {
         output
     }
 
+    /// Gives the proxy and `guard` these policies.
+    pub fn load(&self, policies: &str) {
+        fs::write(self.folder.join("policies.yaml"), policies).unwrap();
+        self.proxy.write_policies(policies);
+        let mut console = Wire::login(&self.proxy.address(), SUPERUSER, "fencegate");
+        console.rows("RELOAD").unwrap();
+    }
+
     pub fn try_guard(&self, what: &str) -> Output {
         guard(what, &self.control(SUPERUSER), Some(&self.folder))
     }

@@ -14,7 +14,7 @@ fn a_process_of_another_server_than_the_control_connections() {
     let error = refused(&mut ticks::session(&proxy.address(), 1), WRITE, "LF006");
     assert!(error.message().contains("cannot be fenced"), "{error:?}");
     for postgres in [&server, &other] {
-        assert_eq!(postgres.value("SELECT count(*) FROM fencegate.epoch"), "0");
+        assert_eq!(postgres.value("SELECT count(*) FROM fencegate_state.epoch"), "0");
     }
     assert_eq!(server.value("SELECT count(*) FROM ticks"), "0");
 }

@@ -46,8 +46,8 @@ fn a_crash_of_the_server() {
     let proxy = ticks::proxy(&postgres);
     ok(&mut ticks::session(&proxy.address(), 2), WRITE);
     postgres.crash_restart();
-    assert_eq!(postgres.value("SELECT token FROM fencegate.epoch"), "2");
-    assert_eq!(postgres.value("SELECT count(*) FROM fencegate.admission"), "0");
+    assert_eq!(postgres.value("SELECT token FROM fencegate_state.epoch"), "2");
+    assert_eq!(postgres.value("SELECT count(*) FROM fencegate_state.admission"), "0");
     wait_until_served(&mut ticks::session(&proxy.address(), 2));
     refused(&mut ticks::session(&proxy.address(), 1), WRITE, "LF001");
 }
@@ -80,7 +80,7 @@ fn notifications_that_anybody_sends() {
     // By way of the same connection, so that those before it have been received.
     ok(&mut session(2), WRITE);
     ok(&mut session(2), WRITE);
-    assert_eq!(postgres.value("SELECT token FROM fencegate.epoch"), "2");
+    assert_eq!(postgres.value("SELECT token FROM fencegate_state.epoch"), "2");
 }
 
 /// Returns when they have ended; others may have been opened in their place.

@@ -16,7 +16,8 @@ fn a_pid_that_is_used_again() {
     let pid = process(&mut stale);
     ok(&mut stale, "BEGIN");
     ok(&mut stale, WRITE);
-    postgres.sql(&format!("INSERT INTO fencegate.admission VALUES ({pid}, '2001-01-01', 'scheduler', 1, 1, 'gone')"));
+    postgres
+        .sql(&format!("INSERT INTO fencegate_state.admission VALUES ({pid}, '2001-01-01', 'scheduler', 1, 1, 'gone')"));
 
     ok(&mut ticks::session(&second.address(), 2), WRITE);
     stale.query("COMMIT");
@@ -41,9 +42,9 @@ fn an_admission_that_is_committed_while_the_next_token_waits_to_be_published() {
     ok(&mut admit, "SET application_name = 'fencegate control'");
     ok(&mut admit, "BEGIN");
     ok(&mut admit, "SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))");
-    ok(&mut admit, "SELECT FROM fencegate.epoch WHERE resource = 'scheduler' FOR SHARE");
-    let admission = "INSERT INTO fencegate.admission SELECT pid, backend_start, resource, generation, token, 'slow' \
-        FROM fencegate.epoch, pg_stat_get_activity";
+    ok(&mut admit, "SELECT FROM fencegate_state.epoch WHERE resource = 'scheduler' FOR SHARE");
+    let admission = "INSERT INTO fencegate_state.admission SELECT pid, backend_start, resource, generation, token, 'slow' \
+        FROM fencegate_state.epoch, pg_stat_get_activity";
     ok(&mut admit, &format!("{admission}({pid})"));
 
     let mut leader = ticks::session(&proxy.address(), 2);

@@ -20,5 +20,5 @@ fn what_commits_before_a_rejected_statement_is_admitted_first() {
     let mut leader = session(&other.address(), 8);
     assert_eq!(code(&mut leader, STRING), "LF004");
     assert_eq!(postgres.value("SELECT token FROM ticks WHERE note = 'tick'"), "8");
-    assert_eq!(postgres.value("SELECT token FROM fencegate.epoch"), "8");
+    assert_eq!(postgres.value("SELECT token FROM fencegate_state.epoch"), "8");
 }

@@ -43,7 +43,7 @@ fn who_is_admitted_to_a_key_is_shut_out_by_its_next_leader() {
     etcd.delete("/cron/shard/3/one");
     let next = etcd.put_new("/cron/shard/3/two");
     let drained =
-        format!("SELECT count(*) FROM fencegate.epoch WHERE resource = 'shard/3' AND token = {next} AND drained");
+        format!("SELECT count(*) FROM fencegate_state.epoch WHERE resource = 'shard/3' AND token = {next} AND drained");
     wait_until("the fence of the key is raised and drained", DEADLINE, || world.postgres.value(&drained) == "1");
     assert_eq!(epochs(&world), format!("shard/3={next} shard/4={four}"));
     assert_eq!(code(&mut wire, &insert(3)), "LF001");

@@ -38,7 +38,9 @@ fn refused(wire: &mut Wire, sql: &str) -> Fields {
 
 /// The resources that have an epoch, each with its token.
 fn epochs(world: &Fenced) -> String {
-    world.postgres.value("SELECT string_agg(resource || '=' || token, ' ' ORDER BY resource) FROM fencegate.epoch")
+    world
+        .postgres
+        .value("SELECT string_agg(resource || '=' || token, ' ' ORDER BY resource) FROM fencegate_state.epoch")
 }
 
 #[test]

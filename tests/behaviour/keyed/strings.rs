@@ -23,7 +23,7 @@ fn a_string_for_many_keys_is_not_judged_anew_for_each() {
     let first = world.proxy.processor_time() - before;
     println!("{} bytes: {first} ticks", string(1).len());
     assert!(first < PROCESSOR_TIME, "{first} ticks");
-    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.admission"), (KEYS + 1).to_string());
+    assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.admission"), (KEYS + 1).to_string());
 }
 
 /// Nobody is admitted to what a session asks for that has ended.
@@ -32,20 +32,18 @@ fn nothing_is_asked_for_a_session_that_has_ended() {
     let world = world();
     let mut wire = holder(&world, "47");
     ok(&mut wire, "INSERT INTO shard_ticks (shard, id) VALUES (0, 0)");
+    let process = crate::support::ticks::process(&mut wire);
     // Nobody is admitted to anything until the table can be written again.
     let mut blocker = Wire::login(&world.postgres.address(), "postgres", "postgres");
-    ok(&mut blocker, "BEGIN; LOCK TABLE fencegate.admission IN EXCLUSIVE MODE");
+    ok(&mut blocker, "BEGIN; LOCK TABLE fencegate_state.admission IN EXCLUSIVE MODE");
     wire.send(&crate::support::message::query(&string(1)));
-    let waits = "SELECT count(*) FROM pg_locks WHERE relation = 'fencegate.admission'::regclass AND NOT granted";
+    let waits = "SELECT count(*) FROM pg_locks WHERE relation = 'fencegate_state.admission'::regclass AND NOT granted";
     crate::support::wait_until("an admission waits", crate::support::DEADLINE, || world.postgres.value(waits) == "1");
-    // The proxy has asked it for its role since.
-    let of_session = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-         WHERE query LIKE 'INSERT INTO shard_ticks%' OR query LIKE 'SHOW role%'";
-    ok(&mut blocker, of_session);
+    ok(&mut blocker, &format!("SELECT pg_terminate_backend({process})"));
     wire.read_to_end();
     ok(&mut blocker, "COMMIT");
     let mut other = holder(&world, "47");
     ok(&mut other, "INSERT INTO shard_ticks (shard, id) VALUES (0, 1)");
-    let epochs = world.postgres.value("SELECT count(*) FROM fencegate.epoch").parse::<usize>().unwrap();
+    let epochs = world.postgres.value("SELECT count(*) FROM fencegate_state.epoch").parse::<usize>().unwrap();
     assert!(epochs < KEYS / 2, "{epochs} epochs");
 }

@@ -16,8 +16,12 @@ use generator::{Case, ColumnType, TYPES, statement};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-const LEXING: Lexing =
-    Lexing { standard_conforming_strings: true, encoding: Encoding::Utf8, server: ServerEncoding::Utf8 };
+const LEXING: Lexing = Lexing {
+    standard_conforming_strings: true,
+    encoding: Encoding::Utf8,
+    server: ServerEncoding::Utf8,
+    release: Lexing::NEWEST,
+};
 /// Where the key stands among the columns of the table.
 const PLACE: usize = 1;
 

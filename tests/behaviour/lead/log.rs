@@ -1,6 +1,11 @@
 //! What becomes of a leader when nobody reads the standard error that it shares with its command.
 
 use crate::lead::stage::{ENDLESS, Stage, wait_until_dead};
+use crate::support::full_pipe::FullPipe;
+use crate::support::proxy::TO_PIPE;
+use crate::support::{DEADLINE, wait_until};
+use std::thread;
+use std::time::Duration;
 
 /// The command line of a leader, with its standard error where the shell's script says.
 fn with_errors_at(stage: &Stage, script: &str, leader: Vec<String>) -> Vec<String> {
@@ -16,6 +21,24 @@ fn a_reader_that_has_gone_ends_nothing() {
         assert_eq!(stage.run(&with_errors_at(&stage, reader, command)).wait(), 7, "{reader}");
         assert!(stage.candidates().is_empty(), "{reader}");
     }
+}
+
+/// The reader is late, and the pipe is full until it comes.
+#[test]
+fn a_slow_reader_receives_every_line() {
+    let stage = Stage::new();
+    let pipe = FullPipe::make(&stage.folder.join("pipe"));
+    let command = stage.command(ENDLESS, &["--id", "A", "--log-format", "json"], "echo >\"$1/ran\"");
+    let mut lead = stage.run(&[["bash", "-c", TO_PIPE, &pipe.path].map(str::to_owned).to_vec(), command].concat());
+    stage.wait_for("ran");
+    wait_until("it has resigned", DEADLINE, || stage.candidates().is_empty());
+    // Late, but not as late as one that is given up.
+    thread::sleep(Duration::from_secs(1));
+    let reader = pipe.read();
+    assert_eq!(lead.wait(), 0);
+    let log = reader.end();
+    assert!(log.contains("lease_acquired") && log.contains("lease_lost"), "{log}");
+    assert!(!log.contains("log_lines_dropped"), "{log}");
 }
 
 #[test]

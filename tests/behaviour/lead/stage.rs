@@ -5,7 +5,7 @@ use crate::support::link::{Fault, Link};
 use crate::support::programs::run;
 use crate::support::proxy::BINARY;
 use crate::support::wait::wait_for;
-use crate::support::{DEADLINE, Etcd, Options, Postgres, fenced, wait_until};
+use crate::support::{DEADLINE, Etcd, Options, Postgres, fenced, ticks, wait_until};
 use std::fs;
 use std::time::SystemTime;
 
@@ -63,6 +63,7 @@ impl Stage {
     pub fn of_leases() -> Self {
         let postgres = Postgres::start(Options::default());
         fenced::init(&postgres, "postgres");
+        ticks::may_lead(&postgres, "postgres", "*");
         let link = Link::to(postgres.port());
         Self { coordinator: Coordinator::Leases(postgres, link), folder: Folder::new("lead") }
     }
@@ -166,7 +167,7 @@ impl Stage {
                 run(&mut etcd.etcdctl(&["lease", "revoke", lease]));
             }
             Coordinator::Leases(postgres, _) => {
-                let release = "SELECT fencegate.release(election, token) FROM fencegate.lease";
+                let release = "SELECT fencegate.release(election, token) FROM fencegate_state.lease";
                 assert_eq!(postgres.value(release), "t");
             }
         }

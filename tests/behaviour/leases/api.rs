@@ -45,7 +45,7 @@ async fn a_lease_that_ran_out_is_nobodys() {
 async fn what_was_promised_is_never_shortened() {
     let leases = Leases::new().await;
     let session = leases.session().await;
-    let expires = "SELECT round(extract(epoch FROM expires - clock_timestamp()) / 60) FROM fencegate.lease";
+    let expires = "SELECT round(extract(epoch FROM expires - clock_timestamp()) / 60) FROM fencegate_state.lease";
     for (call, minutes) in [
         ("acquire('e', 'a', '10 min')", "10"),
         ("acquire('e', 'a', '1 min')", "10"),

@@ -2,6 +2,7 @@
 
 use crate::metrics::page::get;
 use crate::metrics::world::http_address;
+use crate::support::postgres::SUPERUSER;
 use crate::support::ticks::{self, WRITE, ok, process, refused, session, wait_until_harmless};
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Postgres, Proxy, Wire, wait_until};
@@ -15,7 +16,9 @@ struct World(Postgres);
 
 impl World {
     fn start() -> Self {
-        Self(ticks::server())
+        let postgres = ticks::server();
+        ticks::may_lead(&postgres, SUPERUSER, "*");
+        Self(postgres)
     }
 
     fn proxy(&self) -> Proxy {
@@ -33,13 +36,15 @@ impl World {
     }
 
     fn expire(&self, election: &str) {
-        self.0.sql(&format!("UPDATE fencegate.lease SET expires = clock_timestamp() WHERE election = '{election}'"));
+        self.0.sql(&format!(
+            "UPDATE fencegate_state.lease SET expires = clock_timestamp() WHERE election = '{election}'"
+        ));
     }
 
     fn epoch(&self, resource: &str) -> String {
         self.0.value(&format!(
             "SELECT coalesce(max(generation || '/' || token || CASE WHEN drained THEN '' ELSE '!' END), 'none') \
-             FROM fencegate.epoch WHERE resource = '{resource}'"
+             FROM fencegate_state.epoch WHERE resource = '{resource}'"
         ))
     }
 
@@ -136,11 +141,11 @@ fn while_the_proxy_could_not_listen() {
     world.release("cron/scheduler", first);
     // Nobody is notified.
     world.0.sql(
-        "UPDATE fencegate.lease SET token = nextval('fencegate.lease_token'), released = false, \
+        "UPDATE fencegate_state.lease SET token = nextval('fencegate_state.lease_token'), released = false, \
          expires = clock_timestamp() + '1 minute'",
     );
     world.0.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fencegate control'");
-    let second = world.0.value("SELECT token FROM fencegate.lease");
+    let second = world.0.value("SELECT token FROM fencegate_state.lease");
     world.wait_for_epoch("scheduler", &format!("1/{second}"));
     refused(&mut old, WRITE, "LF001");
 }
@@ -224,6 +229,6 @@ fn operators_see_the_leases() {
     world.expire("cron/scheduler");
     assert_eq!(shown(&mut console, "SHOW LEASES", &[2, 3]), [format!("{first} expired")]);
     wait_until("nobody leads", DEADLINE, || has("0"));
-    world.0.sql("UPDATE fencegate.lease SET released = true");
+    world.0.sql("UPDATE fencegate_state.lease SET released = true");
     assert_eq!(shown(&mut console, "SHOW LEASES", &[2, 3]), [format!("{first} released")]);
 }

@@ -53,7 +53,7 @@ async fn one_leads_at_a_time_at_every_isolation_level() {
         let tokens = compete(leases.clone(), level, 40).await;
         assert!(tokens.is_sorted_by(|a, b| a < b), "{level}: {tokens:?}");
         let ended: BTreeSet<&str> = BTreeSet::from(["released", "overtaken", "expired"]);
-        let how = leases.ask("SELECT string_agg(DISTINCT how, ' ') FROM fencegate.lease_history").await;
+        let how = leases.ask("SELECT string_agg(DISTINCT how, ' ') FROM fencegate_state.lease_history").await;
         assert!(how.split(' ').all(|how| ended.contains(how)), "{how}");
     }
 }

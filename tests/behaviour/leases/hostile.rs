@@ -30,7 +30,7 @@ async fn arguments_are_bounded() {
     ] {
         assert_eq!(call_in(&session, &call).await, "22023", "{call}");
     }
-    assert_eq!(leases.ask("SELECT count(*) FROM fencegate.lease").await, "0");
+    assert_eq!(leases.ask("SELECT count(*) FROM fencegate_state.lease").await, "0");
     assert_eq!(call_in(&session, &format!("acquire('{longest}', '{longest}', '24 hours')")).await, "1");
     assert_eq!(call_in(&session, &format!("release('{longest}', 1)")).await, "t");
     for token in ["NULL", "0", "-1", "9223372036854775807"] {
@@ -94,19 +94,19 @@ async fn tokens_grow_past_rows_that_were_pruned_or_restored() {
         leases.age("e", "1 hour").await;
     }
     // Pruned when another election's lease is issued, 30 days later.
-    leases.run("CREATE TABLE dump AS SELECT * FROM fencegate.lease").await;
+    leases.run("CREATE TABLE dump AS SELECT * FROM fencegate_state.lease").await;
     leases.age("e", "31 days").await;
     assert_eq!(leases.call("acquire('other', 'a', '1 min')").await, "4");
-    assert_eq!(leases.ask("SELECT string_agg(election, ',') FROM fencegate.lease").await, "other");
+    assert_eq!(leases.ask("SELECT string_agg(election, ',') FROM fencegate_state.lease").await, "other");
     assert_eq!(leases.history("e").await, "");
     assert_eq!(leases.call("acquire('e', 'd', '1 min')").await, "5");
     // An older row is brought back in place of the newer one.
     leases
-        .run("DELETE FROM fencegate.lease WHERE election = 'e'; INSERT INTO fencegate.lease SELECT * FROM dump")
+        .run("DELETE FROM fencegate_state.lease WHERE election = 'e'; INSERT INTO fencegate_state.lease SELECT * FROM dump")
         .await;
     assert_eq!(leases.call("acquire('e', 'e', '1 min')").await, "6");
     // Rows are restored, and the sequence is not: then they are not pruned, and the next token is theirs and one more.
-    leases.run("UPDATE fencegate.lease SET token = 1000 WHERE election = 'e'").await;
+    leases.run("UPDATE fencegate_state.lease SET token = 1000 WHERE election = 'e'").await;
     leases.age("e", "31 days").await;
     assert_eq!(leases.call("acquire('third', 'a', '1 min')").await, "7");
     assert_eq!(leases.call("acquire('e', 'f', '1 min')").await, "1001");
@@ -116,10 +116,10 @@ async fn tokens_grow_past_rows_that_were_pruned_or_restored() {
 async fn the_last_token_is_not_followed_by_the_first() {
     let leases = Leases::new().await;
     leases.call("acquire('e', 'a', '1 min')").await;
-    leases.run("UPDATE fencegate.lease SET token = 9223372036854775807").await;
+    leases.run("UPDATE fencegate_state.lease SET token = 9223372036854775807").await;
     leases.age("e", "1 hour").await;
     assert_eq!(leases.call("acquire('e', 'b', '1 min')").await, "22003");
-    leases.run("SELECT setval('fencegate.lease_token', 9223372036854775807)").await;
+    leases.run("SELECT setval('fencegate_state.lease_token', 9223372036854775807)").await;
     assert_eq!(leases.call("acquire('f', 'b', '1 min')").await, "2200H");
 }
 
@@ -131,5 +131,5 @@ async fn what_is_kept_is_bounded() {
         assert_eq!(call_in(&session, "acquire('e', 'a', '1 min')").await, token.to_string());
         assert_eq!(call_in(&session, &format!("release('e', {token})")).await, "t");
     }
-    assert_eq!(leases.ask("SELECT count(*) || ' ' || max(token) FROM fencegate.lease_history").await, "100 120");
+    assert_eq!(leases.ask("SELECT count(*) || ' ' || max(token) FROM fencegate_state.lease_history").await, "100 120");
 }

@@ -5,7 +5,7 @@ use crate::election::{is_silence, renewed, soon};
 use crate::lead::stage::{kill, stop};
 use crate::support::link::{Fault, Link};
 use crate::support::postgres::SUPERUSER;
-use crate::support::{DEADLINE, Options, Postgres, Stalls, fenced, until, wait_until};
+use crate::support::{DEADLINE, Options, Postgres, Stalls, fenced, ticks, until, wait_until};
 use fencegate::etcd::Patience;
 use fencegate::leader::clock::BootInstant;
 use fencegate::leader::{
@@ -37,6 +37,7 @@ impl Server {
     pub(super) fn start() -> Self {
         let postgres = Postgres::start(Options::default());
         fenced::init(&postgres, "postgres");
+        ticks::may_lead(&postgres, "postgres", "*");
         Server { link: Link::to(postgres.port()), postgres }
     }
 
@@ -112,7 +113,7 @@ async fn who_falls_silent_is_followed_when_the_lease_ends() {
     assert_eq!(server.postgres.value("SELECT token FROM fencegate.acquire('e', 'crashed', '2 s')"), "1");
     let next = win(&server.election("next", LONG)).await;
     assert_eq!(next.token(), 2);
-    let how = server.postgres.value("SELECT how || ' ' || holder FROM fencegate.lease_history");
+    let how = server.postgres.value("SELECT how || ' ' || holder FROM fencegate_state.lease_history");
     assert_eq!(how, "overtaken crashed");
 }
 

@@ -4,7 +4,7 @@ use super::Leases;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::proxy::fencegate;
-use crate::support::{Options, Postgres, fenced};
+use crate::support::{Options, Postgres, fenced, ticks};
 use std::process::Output;
 
 fn list(arguments: &[&str]) -> Output {
@@ -24,6 +24,7 @@ fn lines(output: &Output) -> Vec<String> {
 fn leases_of_a_database_are_listed() {
     let postgres = Postgres::start(Options::default());
     fenced::init(&postgres, "postgres");
+    ticks::may_lead(&postgres, "postgres", "*");
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres", postgres.port());
     assert_eq!(lines(&list(&[&url])), [""; 0]);
     for call in [

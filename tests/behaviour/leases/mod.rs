@@ -6,7 +6,6 @@ mod contention;
 mod hostile;
 mod leading;
 mod list;
-mod page;
 mod rights;
 mod shared;
 mod upgrade;
@@ -56,7 +55,7 @@ impl Leases {
     /// As if that time had passed for the election's lease.
     pub async fn age(&self, election: &str, time: &str) {
         self.run(&format!(
-            "UPDATE fencegate.lease SET acquired = acquired - interval '{time}', renewed = renewed - interval '{time}', \
+            "UPDATE fencegate_state.lease SET acquired = acquired - interval '{time}', renewed = renewed - interval '{time}', \
              expires = expires - interval '{time}', last_day = ((expires - interval '{time}') AT TIME ZONE 'UTC')::date WHERE election = '{election}'"
         ))
         .await;
@@ -66,7 +65,7 @@ impl Leases {
     pub async fn history(&self, election: &str) -> String {
         self.ask(&format!(
             "SELECT coalesce(string_agg(format('%s %s %s %s', token, holder, replace(role, current_database(), ''), how), ', ' \
-             ORDER BY token), '') FROM fencegate.lease_history WHERE election = '{election}'"
+             ORDER BY token), '') FROM fencegate_state.lease_history WHERE election = '{election}'"
         ))
         .await
     }

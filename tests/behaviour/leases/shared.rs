@@ -28,7 +28,7 @@ async fn win_shards(session: &Arc<Session<Client>>, count: usize) -> Vec<Leaders
 async fn hundreds_of_leases_are_renewed_by_one_statement() {
     let server = Server::start();
     let won = win_shards(&session(&server, 10), 300).await;
-    let times = "SELECT count(DISTINCT renewed) FROM fencegate.lease";
+    let times = "SELECT count(DISTINCT renewed) FROM fencegate_state.lease";
     until("all are renewed at once", async || server.postgres.value(times) == "1").await;
     renewed(&won).await;
     assert_eq!(server.postgres.value(times), "1");

@@ -78,13 +78,13 @@ fn who_claims_an_administrators_name_keeps_no_administrator_out() {
     let (proxy, _postgres) = start_with(asked, &limits);
     let (mut bob, _) = login_as(&proxy, "bob");
     let claim = || {
-        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        let mut wire = Wire::connect_from([127, 0, 0, 2].into(), &proxy.address()).unwrap();
         wire.send(&message::startup(message::PROTOCOL_3_0, &ADA));
-        let answer = wire.frame().unwrap();
-        (wire, answer)
+        wire
     };
-    let mut strangers: Vec<_> = (0..6).map(|_| claim()).collect();
-    assert!(strangers.iter().all(|(_, answer)| answer.tag == b'R'), "each is asked for a password");
+    let mut asked: Vec<_> = (0..2).map(|_| claim()).collect();
+    assert!(asked.iter_mut().all(|wire| wire.frame().unwrap().tag == b'R'), "they are asked for a password");
+    let mut waiting: Vec<_> = (0..4).map(|_| claim()).collect();
     let login = |_| {
         let mut wire = Wire::connect(&proxy.address()).unwrap();
         let frames = wire.start(&ADA, "secret");
@@ -93,12 +93,38 @@ fn who_claims_an_administrators_name_keeps_no_administrator_out() {
     };
     let mut administrators: Vec<_> = (0..3).map(login).collect();
     // All have made room, and those who have shown who they are do not.
-    for (wire, _) in &mut strangers {
-        assert_eq!(error_in(&wire.read_to_end()).unwrap().code(), "53300");
-    }
-    assert_eq!(error_in(&[claim().1]).unwrap().code(), "53300");
+    let code = |wire: &mut Wire| error_in(&wire.read_to_end()).unwrap().code().to_owned();
+    assert_eq!(asked.iter_mut().map(code).collect::<Vec<_>>(), ["57P03"; 2]);
+    assert_eq!(waiting.iter_mut().map(code).collect::<Vec<_>>(), ["53300"; 4]);
+    assert_eq!(code(&mut claim()), "53300");
     administrators.iter_mut().for_each(|wire| drop(ok(wire, "SHOW VERSION")));
     ok(&mut bob, "SELECT 1");
+}
+
+/// Event loops that are busy for seconds: a server waits for each of them.
+#[test]
+fn slow_clients_of_one_address_all_get_in() {
+    const CLIENTS: usize = 12;
+    const SLOW: Duration = Duration::from_millis(1500);
+    let asked = Options::default().hba("host all ada all password");
+    let (proxy, _postgres) = start_with(asked, &["--max-connections", &CLIENTS.to_string()]);
+    let log_in = || {
+        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        wire.send(&message::startup(message::PROTOCOL_3_0, &[("user", "ada"), ("database", "postgres")]));
+        let asked = wire.frame().unwrap();
+        assert_eq!(error_in(&[asked]), None);
+        std::thread::sleep(SLOW);
+        wire.send(&message::password("secret"));
+        assert_eq!(error_in(&wire.read_until_ready()), None);
+        wire
+    };
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(log_in)).collect();
+        let sessions: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+        assert_eq!(sessions.len(), CLIENTS);
+    });
+    assert!(begin.elapsed() > 2 * SLOW, "some had to wait");
 }
 
 #[test]

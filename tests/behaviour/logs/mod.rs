@@ -6,3 +6,4 @@ mod schema;
 mod secrets;
 mod sessions;
 mod storms;
+mod unread;

@@ -59,9 +59,49 @@ fn who_gets_no_session_is_told_of_with_the_reason() {
     });
     assert_fields(&by_proxy, &[("user", "postgres"), ("database", "postgres")]);
     // It hangs up before it has said who it is.
-    drop(Wire::connect(&fenced.proxy.address()).unwrap());
+    Wire::connect(&fenced.proxy.address()).unwrap().send(&[0, 0]);
     let nobody = wait_for("it is told", DEADLINE, || refused().into_iter().find(|line| !line.contains_key("user")));
     assert!(!nobody.contains_key("code") && !nobody.contains_key("database"), "{nobody:?}");
+}
+
+/// Monitors and load balancers do nothing else, every second.
+#[test]
+fn connections_that_only_connect_and_close_are_not_logged() {
+    let mut fenced = start(SCHEMA, POLICIES, &[]);
+    for address in [fenced.proxy.address(), fenced.proxy.socket()] {
+        drop(Wire::connect(&address).unwrap());
+    }
+    Wire::connect(&fenced.proxy.address()).unwrap().reset();
+    // One that asks for encryption, and does not like the answer.
+    let mut asks = Wire::connect(&fenced.proxy.address()).unwrap();
+    asks.send(&message::ssl_request());
+    assert_eq!(asks.byte(), Some(b'N'));
+    drop(asks);
+    // Each is over before the proxy stops.
+    fenced.proxy.terminate();
+    let log = fenced.proxy.log();
+    assert_eq!(events(&log, "session_refused"), [], "{log}");
+    assert!(lines(&log).iter().all(|line| !line.contains_key("address") || line["event"] == "listening"), "{log}");
+}
+
+#[test]
+fn a_proxy_protocol_header_is_named() {
+    let fenced = start(SCHEMA, POLICIES, &[]);
+    for (number, header) in [&b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 6432\r\n"[..], b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"]
+        .into_iter()
+        .enumerate()
+    {
+        let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
+        let startup = message::startup(message::PROTOCOL_3_0, &[("user", "postgres"), ("database", "postgres")]);
+        wire.send(&[header, &startup].concat());
+        let error = error_in(&wire.read_to_end()).unwrap();
+        assert_eq!((error.severity(), error.code()), ("FATAL", "08P01"));
+        assert!(error.message().contains("PROXY protocol") && error.hint().contains("send-proxy"), "{error:?}");
+        let refused =
+            wait_for("it is logged", DEADLINE, || events(&fenced.proxy.log(), "session_refused").get(number).cloned());
+        assert!(refused["reason"].contains("PROXY protocol"), "{refused:?}");
+        assert_fields(&refused, &[("code", "08P01")]);
+    }
 }
 
 #[test]
@@ -144,4 +184,35 @@ fn the_log_has_a_descriptor_of_its_own() {
     let others: Vec<_> =
         names.filter(|name| !["1", "2"].contains(&&**name) && file(name).as_ref() == Some(&log)).collect();
     assert_eq!(others.len(), 1, "{others:?}");
+}
+
+/// A pool renames its sessions for each task, and a role may have a default.
+#[test]
+fn an_application_has_the_name_that_the_server_reports() {
+    let fenced = start(SCHEMA, POLICIES, &[]);
+    fenced.postgres.sql("ALTER ROLE postgres SET application_name = 'by default'");
+    let mut console = Wire::login(&fenced.proxy.address(), "postgres", "fencegate");
+    let mut wire = fenced.login();
+    assert_fields(&event(|| fenced.proxy.log(), "session_started"), &[("application_name", "by default")]);
+    let pid = value(&mut wire, "SELECT pg_backend_pid()").unwrap();
+    let at_server = format!("SELECT application_name FROM pg_stat_activity WHERE pid = {pid}");
+    // What a transaction has set goes with it, and what a function sets counts. No server shows other letters than ASCII.
+    for text in [
+        "SET application_name = 'nightly'",
+        "BEGIN; SET LOCAL application_name = 'step'",
+        "ROLLBACK",
+        "SELECT set_config('application_name', 'tëst', false)",
+        "RESET application_name",
+        "SET application_name = 'weekly'",
+    ] {
+        ok(&mut wire, text);
+        let shown = ok(&mut console, "SHOW SESSIONS").remove(0).swap_remove(4);
+        assert_eq!(shown, Some(fenced.postgres.value(&at_server)), "{text}");
+    }
+    ok(&mut wire, "SET lease.fence = 2");
+    ok(&mut wire, "INSERT INTO jobs VALUES (1)");
+    assert_fields(&event(|| fenced.proxy.log(), "session_admitted"), &[("application_name", "weekly")]);
+    ok(&mut wire, "SET application_name = 'monthly'; SET lease.fence = 1");
+    assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (2)"), "LF001");
+    assert_fields(&event(|| fenced.proxy.log(), "stale_write_blocked"), &[("application_name", "monthly")]);
 }

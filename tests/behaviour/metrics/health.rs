@@ -39,7 +39,11 @@ fn each_page_answers_get_and_head_and_nothing_else() {
     }
     assert!(get(address, "/metrics").head.contains("content-type: text/plain; version=0.0.4"));
     for path in ["/metrics/", "/metric", "/../metrics", "//metrics"] {
-        assert_eq!(get(address, path).status, 404, "{path}");
+        let page = get(address, path);
+        assert_eq!(
+            (page.status, page.body.as_str()),
+            (404, "no such page; there are /, /metrics, /healthz, /readyz\n")
+        );
     }
     assert_eq!(get(address, "/metrics?all=1").status, 200);
 }
@@ -122,16 +126,28 @@ fn it_is_not_ready_while_no_new_token_could_be_admitted() {
     refused("the schema fencegate of database postgres is \"fencegate schema version 1\"");
     init(&postgres, "postgres");
     // The schema is the superuser's, and the control role may do nothing in it.
-    refused("the control role warden lacks privileges in the schema fencegate of database postgres (");
+    refused("the control role warden lacks privileges in the schemas of fencegate in database postgres (");
     assert!(get(address, "/readyz").body.contains("run `fencegate init --role warden` there"));
-    meets(&mut wire, "permission denied for table epoch", "fencegate init --control URL --role ROLE");
+    let lacking =
+        "the control role lacks privileges in the schemas of fencegate in database postgres (DELETE on admission";
+    meets(&mut wire, lacking, "fencegate init --control URL --role ROLE");
     let database = postgres.control_url() + "postgres";
     run(fencegate().args(["init", "--control", &database, "--role", "warden"]));
     is_ready();
     wait_until("it may write", DEADLINE, || wire.rows("INSERT INTO jobs VALUES (1)").is_ok());
+    // While it runs.
+    postgres.sql("REVOKE UPDATE ON fencegate_state.epoch FROM warden");
+    refused("in the schemas of fencegate in database postgres (UPDATE on epoch)");
+    ok(&mut wire, "SET lease.fence = 8");
+    meets(&mut wire, "in database postgres (UPDATE on epoch)", "fencegate init --control URL --role ROLE");
+    postgres.sql("GRANT UPDATE ON fencegate_state.epoch TO warden; REVOKE pg_signal_backend FROM warden");
+    refused("the control role warden lacks a privilege: GRANT pg_signal_backend TO warden");
+    meets(&mut wire, "GRANT pg_signal_backend TO the role", "Run the GRANT as a superuser");
+    postgres.sql("GRANT pg_signal_backend TO warden");
+    is_ready();
     let mut superuser = Wire::login(&proxy.address(), "postgres", "postgres");
     ok(&mut superuser, "SET lease.fence = 7");
-    meets(&mut superuser, "a superuser's session needs", "give the proxy a superuser as its control role");
+    meets(&mut superuser, "a superuser's session needs", "Give the proxy a superuser as its control role");
 }
 
 #[test]
@@ -159,7 +175,7 @@ fn a_password_that_is_missing_is_told_with_where_to_give_it() {
     let error = wire.rows("INSERT INTO free VALUES (1)").unwrap_err();
     assert_eq!(error.code(), "LF006");
     let why = format!("the catalogue cannot be read: the control connection cannot be opened: {WHERE}");
-    assert!(error.message().contains(&why) && error.hint().contains("setting control and its password"), "{error:?}");
+    assert!(error.message().contains(&why) && error.hint().contains("`control` setting and its password"), "{error:?}");
     let init = fencegate().args(["init", "--control", &(control + "postgres")]).output().unwrap();
     assert!(String::from_utf8_lossy(&init.stderr).contains(WHERE), "{init:?}");
 }

@@ -14,9 +14,11 @@ fn keys_and_names_of_databases_make_no_series() {
     let page = || get(world.of_proxy(), "/metrics").body;
     let series = || samples(&page()).len();
     ok(&mut wire, &write(0));
-    wait_until("election and lease are followed", DEADLINE, || {
+    wait_until("what follows the server and the leaders has its series", DEADLINE, || {
         let page = page();
-        ["fencegate_election_token{", "fencegate_lease_token{"].iter().all(|name| page.contains(name))
+        ["fencegate_election_token{", "fencegate_lease_token{", "\nfencegate_notification_queue_usage "]
+            .iter()
+            .all(|name| page.contains(name))
     });
     let before = series();
     for key in 1..200 {

@@ -10,6 +10,25 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+fn row(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|cell| format!(">{cell}</td>")).collect()
+}
+
+/// A line of the page has these, in this order.
+fn has(html: &str, cells: &[String]) -> bool {
+    html.lines().any(|line| cells.iter().try_fold(line, |rest, it| Some(rest.split_once(it.as_str())?.1)).is_some())
+}
+
+/// No client has come yet, and nothing has happened.
+#[test]
+fn a_proxy_that_has_just_started_shows_who_leads() {
+    let world = World::start();
+    let leader = format!("token {} (/metrics/policy)", world.elect());
+    let expected = [row(&["", "jobs", "", "", "enforce"]), row(&["", "led", "", &leader, "enforce"])];
+    let shown = || get(world.of_proxy(), "/").body;
+    wait_until("the leader is shown", DEADLINE, || expected.iter().all(|cells| has(&shown(), cells)));
+}
+
 #[test]
 fn the_page_shows_what_happens_and_only_that() {
     let world = World::start();
@@ -26,7 +45,6 @@ fn the_page_shows_what_happens_and_only_that() {
     ok(&mut new, "INSERT INTO jobs VALUES (2)");
     assert_eq!(code(&mut old, "INSERT INTO jobs VALUES (31337)"), "LF001");
     let shown = || get(address, "/").body;
-    let row = |cells: &[&str]| cells.iter().map(|cell| format!(">{cell}</td>")).collect::<Vec<_>>();
     let expected = [
         row(&["postgres", "jobs", "47", "", "enforce"]),
         row(&["postgres", "led", "", "nobody (/metrics/policy)", "enforce"]),
@@ -35,9 +53,6 @@ fn the_page_shows_what_happens_and_only_that() {
         row(&["postgres", "jobs", "46", "47"]),
         row(&["&lt;script&gt;alert(1)&lt;/script&gt;", "47", "jobs=47"]),
     ];
-    let has = |html: &str, cells: &[String]| {
-        html.lines().any(|line| cells.iter().try_fold(line, |rest, it| Some(rest.split_once(it.as_str())?.1)).is_some())
-    };
     let good = "<span class=\"good\">ready</span>, etcd answers";
     let html = wait_for("all of it is shown", DEADLINE, || {
         let html = shown();
@@ -63,7 +78,8 @@ fn a_browser_may_only_show_it() {
     assert_eq!((page.status, missing), (200, Vec::new()), "{}", page.head);
     assert_eq!(ask(world.of_proxy(), "POST", "/").status, 405);
     // There is none of a leader.
-    assert_eq!(get(world.of_lead(), "/").status, 404);
+    let page = get(world.of_lead(), "/");
+    assert_eq!((page.status, page.body.as_str()), (404, "no such page; there are /metrics, /healthz, /readyz\n"));
 }
 
 /// Each look at the condition is a connection to the database that --control names.

@@ -6,7 +6,7 @@ use crate::support::guardian::{Folder, Program};
 use crate::support::programs::run;
 use crate::support::proxy::BINARY;
 use crate::support::wait::wait_for;
-use crate::support::{DEADLINE, Etcd, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
+use crate::support::{DEADLINE, Etcd, Options, Postgres, Proxy, ProxyOptions, Wire, ticks, wait_until};
 use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,6 +45,7 @@ impl World {
             postgres.sql_in(database, TABLES);
         }
         init(&postgres, "postgres");
+        ticks::may_lead(&postgres, "postgres", "metrics/lease");
         let options = ProxyOptions::default().policies(POLICIES);
         let options = options.arguments(&["--http", "127.0.0.1:0", "--etcd", &etcd.url()]);
         let proxy = Proxy::start_with(&postgres, &options);
@@ -80,8 +81,8 @@ impl World {
         self.bury_the_dead(token);
         self.reject_in_every_way(token);
         self.take_over(token);
-        // Somebody who goes away without a word.
-        drop(Wire::connect(&self.proxy.address()).unwrap());
+        // A client that does not speak the protocol.
+        Wire::connect(&self.proxy.address()).unwrap().send(b"GET / HTTP/1.1\r\n\r\n");
         let is_ready = || sum(&self.samples(), "fencegate_ready", &[]) == 1.0;
         wait_until("it is ready without sessions where nothing is prepared", DEADLINE, is_ready);
         let before = self.reloads();
@@ -129,7 +130,7 @@ impl World {
         let mut wire = self.login();
         ok(&mut wire, &format!("SET lease.fence = {token}"));
         let dead = "SELECT pg_backend_pid(), '2001-01-01', 'jobs', 1, 1, 'another proxy', now()";
-        self.postgres.sql(&format!("INSERT INTO fencegate.admission {dead}"));
+        self.postgres.sql(&format!("INSERT INTO fencegate_state.admission {dead}"));
         ok(&mut wire, "INSERT INTO jobs VALUES (1)");
     }
 
@@ -162,8 +163,8 @@ impl World {
 pub fn http_address(log: impl Fn() -> String) -> SocketAddr {
     wait_for("metrics are served", DEADLINE, || {
         let log = log();
-        let (_, rest) = log.split_once("metrics_served address=")?;
-        rest.split_once('\n')?.0.trim().parse().ok()
+        let (_, rest) = log.split_once("metrics_served address=\"")?;
+        rest.split_once('"')?.0.parse().ok()
     })
 }
 

@@ -1,5 +1,6 @@
 //! Whatever way `lease.fence` is set, what the proxy enforces is what the server says that it is.
 
+mod alone;
 mod prepared;
 mod sequence;
 mod sequences;
@@ -264,7 +265,7 @@ fn a_list_for_two_resources() {
     let mut wire = world.login();
     ok(&mut wire, "SET lease.fence = 'scheduler=47, shard/3=55'");
     ok(&mut wire, "INSERT INTO jobs VALUES (1); INSERT INTO free VALUES ('a')");
-    let epochs = "SELECT string_agg(resource || '=' || token, ' ' ORDER BY resource) FROM fencegate.epoch";
+    let epochs = "SELECT string_agg(resource || '=' || token, ' ' ORDER BY resource) FROM fencegate_state.epoch";
     assert_eq!(world.postgres.value(epochs), "scheduler=47 shard/3=55");
     assert_eq!(value(&mut wire, "SELECT fencegate.token('shard/3')").as_deref(), Some("55"));
     ok(&mut wire, "SET lease.fence = 'shard/3=55'");

@@ -196,7 +196,7 @@ fn policy_check_warns_of_functions_in_a_database() {
     postgres.sql("CREATE TABLE ticks (n int); CREATE FUNCTION run() RETURNS void LANGUAGE sql AS 'DELETE FROM ticks'");
     let policy = "version: 1\nresources:\n  - {name: r, tables: [public.ticks, public.gone]}\n";
     let output = policy_command(&postgres, "postgres", policy, "check");
-    let expected = "warning: public.gone is unresolved: named in the policy\n\
+    let expected = "warning: ./policy.yaml:3:38: public.gone does not exist in postgres\n\
         warning: function public.run mentions public.ticks, and a call of it is no write to the proxy\n\
         resource r: write those that write into its policy, functions: [public.run]; or install the guard\n";
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), expected));

@@ -6,6 +6,7 @@ mod definitions;
 mod explain;
 mod names;
 mod paths;
+mod readings;
 mod stale;
 mod temporary;
 mod transaction;

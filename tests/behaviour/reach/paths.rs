@@ -171,8 +171,9 @@ fn what_was_written_by_another_name_is_drained() {
         "DELETE FROM owner WHERE id = 1",
         "INSERT INTO jobs_low VALUES (5, 1, 1)",
     ] {
-        let next =
-            fenced.postgres.value("SELECT coalesce(max(token), 0) + 1 FROM fencegate.epoch WHERE resource = 'jobs'");
+        let next = fenced
+            .postgres
+            .value("SELECT coalesce(max(token), 0) + 1 FROM fencegate_state.epoch WHERE resource = 'jobs'");
         let next: i64 = next.parse().unwrap();
         let mut old = holder(&fenced, &format!("jobs={next}"));
         ok(&mut old, "BEGIN");

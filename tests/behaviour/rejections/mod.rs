@@ -6,6 +6,7 @@
 //! divides by zero at the same place, and of the proxy with the one that it rejects (`compare.rs`). `make test` asks every
 //! other cell.
 
+mod calls;
 mod compare;
 mod conversation;
 mod pipeline;
@@ -50,6 +51,23 @@ fn a_transaction_prepared_by_a_holder() {
     assert_eq!(world.fenced.postgres.value("SELECT count(*) FROM pg_prepared_xacts"), "0");
 }
 
+/// A failed PREPARE TRANSACTION ends the transaction.
+#[test]
+fn an_open_transaction_that_a_holder_prepares() {
+    let world = World::start();
+    let mut cells = Cells::default();
+    let rejected = Rejected { reference: rejected::UNPREPARABLE, ..rejected::prepare_transaction() };
+    for (state, shape) in pairs(SHAPES) {
+        let is_open = state.is_block && !state.failed || shape.begins;
+        // Outside of a transaction the server only warns, as it would when the statement comes again.
+        if is_open && !state.failed && !state.copying && !shape.repeats {
+            cells.compare(&world, &rejected, state, shape);
+        }
+    }
+    cells.finish();
+    assert_eq!(world.fenced.postgres.value("SELECT count(*) FROM pg_prepared_xacts"), "0");
+}
+
 /// The server itself rolls it back, so that nothing is to be rejected.
 #[test]
 fn a_failed_transaction_that_a_holder_prepares() {
@@ -91,9 +109,9 @@ fn everywhere(world: &World, rejected: &[Rejected]) {
     let mut cells = Cells::default();
     for rejected in rejected {
         for (state, shape) in pairs(SHAPES) {
-            // Where the transaction has failed it rolls that back: see `a_failed_transaction_that_a_holder_prepares`.
-            let meets_failure = state.failed || state.is_block && shape.repeats;
-            if !(rejected.ends_failure && meets_failure) {
+            // See `an_open_transaction_that_a_holder_prepares` and `a_failed_transaction_that_a_holder_prepares`.
+            let is_open = state.is_block || shape.begins;
+            if !(rejected.ends_transaction && is_open) {
                 cells.compare(world, rejected, state, shape);
             }
         }

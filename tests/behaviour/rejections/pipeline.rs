@@ -21,7 +21,14 @@ fn what_will_be_skipped_raises_nothing() {
         pipeline.extend(message::unnamed(skipped, &[]));
         pipeline.extend(message::sync());
         assert_eq!(code_in(&stale.exchange(&pipeline)), "LF001");
-        assert_eq!(world.postgres.value("SELECT string_agg(resource, ' ') FROM fencegate.epoch"), "jobs", "{skipped}");
-        assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate.admission WHERE resource = 'reports'"), "0");
+        assert_eq!(
+            world.postgres.value("SELECT string_agg(resource, ' ') FROM fencegate_state.epoch"),
+            "jobs",
+            "{skipped}"
+        );
+        assert_eq!(
+            world.postgres.value("SELECT count(*) FROM fencegate_state.admission WHERE resource = 'reports'"),
+            "0"
+        );
     }
 }

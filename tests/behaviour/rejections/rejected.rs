@@ -2,6 +2,16 @@
 
 pub const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 
+/// Fails in an open transaction, which ends with it: no identifier may be that long.
+pub const UNPREPARABLE: &str = concat!(
+    "PREPARE TRANSACTION '",
+    "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+    "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+    "'"
+);
+/// With this SQLSTATE.
+pub const NOT_PREPARED: &str = "22023";
+
 /// Fails where it runs, not where it is planned.
 const DIVISION: &str = "INSERT INTO jobs SELECT 1/(random()*0)::int";
 
@@ -21,8 +31,8 @@ pub struct Rejected {
     pub reference: &'static str,
     /// The data of a COPY FROM STDIN is sent right behind it.
     pub copies: bool,
-    /// It ends a failed transaction, as ROLLBACK does.
-    pub ends_failure: bool,
+    /// It ends a transaction, also one that has failed.
+    pub ends_transaction: bool,
     /// Run between the start of its portal and the moment when that is resumed.
     pub between: &'static str,
 }
@@ -39,7 +49,7 @@ fn write() -> Rejected {
         statement: WRITE,
         reference: DIVISION,
         copies: false,
-        ends_failure: false,
+        ends_transaction: false,
         between: "",
     }
 }
@@ -108,7 +118,7 @@ pub fn prepare_transaction() -> Rejected {
         detail: "",
         setup: "SET lease.fence = 47; DELETE FROM jobs WHERE false",
         statement: "PREPARE TRANSACTION 'hidden'",
-        ends_failure: true,
+        ends_transaction: true,
         ..write()
     }
 }

@@ -24,12 +24,14 @@ pub struct Shape {
     pub steps: fn(&Scene) -> Vec<Step>,
     /// The statement comes again after it has failed.
     pub repeats: bool,
+    /// It comes in a transaction that was begun for it.
+    pub begins: bool,
     /// It uses a portal of an earlier batch, which only a transaction block keeps.
     pub needs_block: bool,
 }
 
 const fn shape(name: &'static str, steps: fn(&Scene) -> Vec<Step>) -> Shape {
-    Shape { name, steps, repeats: false, needs_block: false }
+    Shape { name, steps, repeats: false, begins: false, needs_block: false }
 }
 
 pub const SHAPES: &[Shape] = &[
@@ -45,8 +47,8 @@ pub const SHAPES: &[Shape] = &[
         let text = format!("{NOTE};;{NOTE} RETURNING 'ürgs'; {} -- the end", scene.text());
         vec![Step::Ready(scene.string(&text), 1)]
     }),
-    shape("a string with transactions of its own", string_with_transactions),
-    Shape { repeats: true, ..shape("strings without waiting", strings_without_waiting) },
+    Shape { begins: true, ..shape("a string with transactions of its own", string_with_transactions) },
+    Shape { repeats: true, begins: true, ..shape("strings without waiting", strings_without_waiting) },
     shape("the extended protocol", |scene| vec![Step::Ready([scene.opening(), scene.unnamed(), sync()].concat(), 1)]),
     shape("with Describe", |scene| vec![Step::Ready([scene.opening(), scene.described(), sync()].concat(), 1)]),
     shape("with Flush before and after", with_flush),

@@ -108,7 +108,7 @@ impl Conversation {
     fn is_told(&self) -> bool {
         let last = self.frames().and_then(|mut frames| frames.pop()).filter(|frame| frame.tag == b'E');
         last.is_some_and(|error| {
-            error.fields().severity() == "FATAL" && ["08P01", "08006"].contains(&error.fields().code())
+            error.fields().severity() == "FATAL" && ["08P01", "08006", "57P03"].contains(&error.fields().code())
         })
     }
 

@@ -3,6 +3,7 @@
 
 mod hostile;
 mod ordinary;
+mod own;
 mod random;
 mod shadows;
 mod tenants;

@@ -168,7 +168,7 @@ fn a_token_is_raised_for_the_tenant_alone() {
     for write in WRITES {
         ok(&mut wire, write);
     }
-    assert_eq!(world.postgres.value("SELECT string_agg(resource, ' ') FROM fencegate.epoch"), "a");
+    assert_eq!(world.postgres.value("SELECT string_agg(resource, ' ') FROM fencegate_state.epoch"), "a");
 }
 
 #[test]

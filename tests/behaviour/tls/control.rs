@@ -121,6 +121,21 @@ fn by_commands() {
 }
 
 #[test]
+fn of_two_refusals_the_encrypted_one_is_reported() {
+    let authority = Authority::new("authority");
+    let options = Options::default().tls(&authority.sign_local("server")).client_authority(&authority);
+    let options =
+        options.hba("hostssl all certified 127.0.0.1/32 cert").hba("hostnossl all certified 127.0.0.1/32 reject");
+    let postgres = Postgres::start(options);
+    postgres.sql("CREATE ROLE certified LOGIN SUPERUSER");
+    for mode in ["prefer", "allow"] {
+        let url = format!("postgres://certified@localhost:{}/postgres?sslmode={mode}", postgres.port());
+        let (code, said) = run(&["init", "--control", &url]);
+        assert!(code == Some(1) && said.contains("connection requires a valid client certificate"), "{mode}: {said}");
+    }
+}
+
+#[test]
 fn scram_with_channel_binding() {
     let authority = Authority::new("authority");
     let options = Options::default().tls(&authority.sign_local("server"));

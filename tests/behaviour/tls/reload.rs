@@ -90,8 +90,8 @@ fn a_certificate_that_is_not_valid_now_is_warned_of() {
     let warnings = |proxy: &Proxy| -> Vec<String> {
         proxy.log().lines().filter(|line| line.contains("certificate_not_valid")).map(str::to_owned).collect()
     };
-    let dates = "not_before=2020-01-01T00:00:00Z not_after=2020-01-02T00:00:00Z";
-    let file = format!("file={} {dates}", text(&expired.pem));
+    let dates = "not_before=\"2020-01-01T00:00:00Z\" not_after=\"2020-01-02T00:00:00Z\"";
+    let file = format!("file={:?} {dates}", text(&expired.pem));
     assert!(warnings(&proxy).len() == 1 && warnings(&proxy)[0].contains(&file), "{}", proxy.log());
 
     let mut renew = |with: &Certificate, loaded: usize| {

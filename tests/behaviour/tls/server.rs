@@ -2,7 +2,10 @@
 
 use super::world::{IS_ENCRYPTED, leak, psql, refused};
 use crate::support::certificates::{Authority, Certificate, Validity, text};
+use crate::support::guardian::Folder;
+use crate::support::proxy::{NO_POLICIES, fencegate};
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
@@ -36,6 +39,33 @@ fn a_server_without_tls() {
     let options = ProxyOptions::default().upstream_by_socket().arguments(&["--upstream-sslmode", "require"]);
     let proxy = Proxy::start_with(&postgres, &options);
     assert_eq!(is_encrypted(&proxy, "postgres").as_deref(), Ok("f"));
+}
+
+#[test]
+fn check_warns_of_clear_text_clients_on_a_network() {
+    let authority = Authority::new("authority");
+    let postgres = Postgres::start(Options::default().tls(&authority.sign_local("server")));
+    let own = authority.sign_local("proxy");
+    let (pem, key) = (text(&own.pem), text(&own.key));
+    let folder = Folder::new("clear-text");
+    fs::write(folder.join("policies.yaml"), NO_POLICIES).unwrap();
+    let (upstream, policies) =
+        (format!("postgres://localhost:{}", postgres.port()), folder.path().display().to_string());
+    let control = format!("postgres://postgres@localhost:{}/postgres", postgres.port());
+    let settings = ["--upstream", &upstream, "--control", &control, "--policies", &policies];
+    let certificate = ["--tls-cert", &pem, "--tls-key", &key];
+    let warns = |arguments: &[&str]| {
+        let output = fencegate().args(["proxy", "--check"]).args(settings).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        said.contains("warning clients: 0.0.0.0:6432 accepts connections without TLS")
+    };
+    let on_network = ["--listen", "0.0.0.0:6432"];
+    assert!(warns(&on_network));
+    assert!(warns(&[&on_network[..], &certificate].concat()), "clients may encrypt, and need not");
+    assert!(!warns(&[&on_network[..], &certificate, &["--tls", "require"]].concat()));
+    assert!(!warns(&[&on_network[..], &["--upstream-sslmode", "disable"]].concat()), "pg_hba.conf sees clear text");
+    assert!(!warns(&["--listen", "localhost:6432", "--listen", "[::1]:6433", "--listen", "/tmp:6434"]));
 }
 
 #[test]
@@ -142,6 +172,35 @@ fn a_server_that_asks_for_a_certificate() {
         let proxy = proxy_to(&postgres, "localhost", &shown(&stranger));
         let error = refused(is_encrypted(&proxy, "certified"), "the server refused TLS with the proxy");
         assert!(error.contains("upstream_sslcert"), "{error}");
+    }
+}
+
+/// Of two refusals the encrypted one says why: the other one says only that there is no encryption.
+#[test]
+fn of_two_refusals_the_encrypted_one_is_reported() {
+    let authority = Authority::new("authority");
+    let options = Options::default().tls(&authority.sign_local("server")).client_authority(&authority);
+    let options =
+        options.hba("hostssl all certified 127.0.0.1/32 cert").hba("hostnossl all certified 127.0.0.1/32 reject");
+    let postgres = Postgres::start(options);
+    postgres.sql("CREATE ROLE certified LOGIN");
+    for mode in ["prefer", "allow"] {
+        let proxy = proxy_to(&postgres, "localhost", &["--upstream-sslmode", mode]);
+        refused(is_encrypted(&proxy, "certified"), "connection requires a valid client certificate");
+    }
+    // The handshake fails already.
+    let others = Authority::new("others");
+    let other = leak(text(&others.pem()));
+    for mode in ["prefer", "allow"] {
+        let proxy = proxy_to(&postgres, "localhost", &["--upstream-sslmode", mode, "--upstream-sslrootcert", other]);
+        refused(is_encrypted(&proxy, "certified"), "signed by no authority that is known");
+    }
+    // Without TLS at the server there is one refusal.
+    let plain = Postgres::start(Options::default().hba("hostnossl all certified 127.0.0.1/32 reject"));
+    plain.sql("CREATE ROLE certified LOGIN");
+    for mode in ["prefer", "allow"] {
+        let proxy = proxy_to(&plain, "localhost", &["--upstream-sslmode", mode]);
+        refused(is_encrypted(&proxy, "certified"), "pg_hba.conf rejects connection");
     }
 }
 

@@ -22,7 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// A session that takes more turns than this without time passing spins.
+const MOST_TURNS: u32 = 10_000;
 
 /// One session, from its login to its end.
 pub(super) async fn serve(
@@ -58,7 +61,8 @@ pub(super) async fn serve(
     let host = Hosting::new(&proxy, fence);
     let client = Side::new(BytesMut::new(), false, greeting);
     let session = Session::new(host, client, Side::default(), started, now());
-    let driver = Driver { session, from_client, to_client, reader, writer: Some(writer), performing: None };
+    let driver =
+        Driver { session, from_client, to_client, reader, writer: Some(writer), performing: None, turns: (now(), 0) };
     Box::new(driver).run().await;
     drop(registration);
 }
@@ -71,6 +75,8 @@ struct Driver {
     /// None: the server was told that nothing more comes.
     writer: Option<Writer>,
     performing: Option<(JoinHandle<Done>, Arc<()>)>,
+    /// How many turns it has taken since this moment, without time passing.
+    turns: (std::time::Instant, u32),
 }
 
 impl Driver {
@@ -89,6 +95,11 @@ impl Driver {
     async fn turn(&mut self) -> Result<(), End> {
         self.session.host.proxy.gate.runs().await;
         let now = now();
+        self.turns = if self.turns.0 == now { (now, self.turns.1 + 1) } else { (now, 0) };
+        if self.turns.1 > MOST_TURNS {
+            self.session.host.proxy.world.judge.object("a session spins".to_owned());
+            return Err(End::Server);
+        }
         let step = loop {
             match self.session.step(now)? {
                 Step::GoOn => {}
@@ -104,6 +115,7 @@ impl Driver {
             self.writer = None;
         }
         let keeps_room = self.session.keeps_room();
+        let wakes_at = self.session.wakes_at();
         let Driver { session, from_client, reader, performing, .. } = self;
         let done = async {
             match performing {
@@ -115,6 +127,12 @@ impl Driver {
             match keeps_room {
                 true => sleep(Duration::from_millis(100)).await,
                 false => std::future::pending().await,
+            }
+        };
+        let wakes = async {
+            match wakes_at {
+                Some(at) => sleep_until(Instant::from_std(at)).await,
+                None => std::future::pending().await,
             }
         };
         tokio::select! {
@@ -133,6 +151,7 @@ impl Driver {
                 None => session.client.ended = true,
             },
             () = room_is_looked_at => {}
+            () = wakes => {}
         }
         Ok(())
     }

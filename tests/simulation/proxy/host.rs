@@ -52,7 +52,7 @@ impl Hosting {
                 timeout(within, downstream.catch_up_with(&of)).await.ok();
                 Done::Tried
             }),
-            Task::LeaveAlone(..) => tokio::spawn(async { Done::Tried }),
+            Task::LeaveAlone(..) => tokio::spawn(async { Done::LeftAlone(true) }),
             Task::ParsePermit { apart } => {
                 tokio::spawn(async move { Done::ParsePermit(Some(ParsePermit::new((), apart))) })
             }
@@ -84,10 +84,6 @@ impl Host for Hosting {
 
     fn policies(&self) -> &PolicySet {
         &self.policies
-    }
-
-    fn database(&self) -> &str {
-        "postgres"
     }
 
     fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
@@ -159,6 +155,8 @@ impl Host for Hosting {
     fn note_query(&self) {}
 
     fn note_presented(&self, _value: &ParameterValue) {}
+
+    fn note_application_name(&self, _name: &str) {}
 
     fn note_admitted(&mut self, _resource: &Resource) {}
 

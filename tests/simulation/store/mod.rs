@@ -286,6 +286,10 @@ impl Store for Reached {
         self.look(self.inner.enforcement(resources)).await
     }
 
+    async fn has_other_sessions(&self, own: &[Key]) -> Result<bool, StoreError> {
+        self.look(self.inner.has_other_sessions(own)).await
+    }
+
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
         self.look(self.inner.open_transactions()).await
     }
@@ -321,8 +325,12 @@ impl Store for Reached {
         self.look(self.inner.announce_catalogue()).await
     }
 
-    async fn beat(&self) -> Result<(), StoreError> {
+    async fn beat(&self) -> Result<f64, StoreError> {
         self.look(self.inner.beat()).await
+    }
+
+    async fn may_drop(&self, role: &Role, database: &str) -> Result<bool, StoreError> {
+        self.look(self.inner.may_drop(role, database)).await
     }
 
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {

@@ -23,7 +23,7 @@ fn sessions_that_come_and_go() {
     });
     let count = |what: &str| world.postgres.value(&format!("SELECT count(*) FROM {what}"));
     wait_until("they have gone", DEADLINE, || count("pg_stat_activity WHERE usename = 'eve'") == "0");
-    assert_eq!(count("fencegate.admission"), "1");
+    assert_eq!(count("fencegate_state.admission"), "1");
     assert_eq!(count("jobs"), "30");
     let mut console = Wire::login(&world.proxy.address(), "postgres", "fencegate");
     assert_eq!(ok(&mut console, "SHOW SESSIONS").len(), 1);

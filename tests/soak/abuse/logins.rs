@@ -1,9 +1,10 @@
-//! Logins that begin, and do not end.
+//! Logins that begin, and do not end. They come from another address than the client beside them, or from several.
 
 use super::flood::{answered, beside};
 use crate::support::proxy::NO_POLICIES;
 use crate::support::wire::error_in;
-use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_until};
+use crate::support::{DEADLINE, Options, Postgres, Proxy, Stalls, Wire, message, wait_until};
+use std::time::{Duration, Instant};
 
 const USER: [(&str, &str); 2] = [("user", "ada"), ("database", "postgres")];
 const CONSOLE: [(&str, &str); 2] = [("user", "ada"), ("database", "fencegate")];
@@ -25,7 +26,11 @@ fn login(proxy: &Proxy, parameters: &[(&str, &str)]) -> Wire {
 }
 
 fn unanswered(proxy: &Proxy, parameters: &[(&str, &str)]) -> Wire {
-    let mut wire = Wire::connect(&proxy.address()).unwrap();
+    unanswered_from(2, proxy, parameters)
+}
+
+fn unanswered_from(host: u8, proxy: &Proxy, parameters: &[(&str, &str)]) -> Wire {
+    let mut wire = Wire::connect_from([127, 0, 0, host].into(), &proxy.address()).unwrap();
     wire.send(&message::startup(message::PROTOCOL_3_0, parameters));
     wire
 }
@@ -56,13 +61,36 @@ fn as_many_as_the_proxy_has_places() {
 #[test]
 fn in_a_stream() {
     let (proxy, _postgres) = start(&[]);
-    // Of one who waits for the server's question, so that each reaches the server.
+    let one = |_: &_| unanswered(&proxy, &USER);
+    beside("a stream of unanswered logins", (200, 200), one, 10, || drop(login(&proxy, &USER)));
+}
+
+/// One who waits for the server's question, so that each login reaches the server, and keeps few of them.
+#[test]
+fn in_a_stream_through_the_server() {
+    let (proxy, _postgres) = start(&[]);
     let one = |_: &_| {
         let mut wire = unanswered(&proxy, &USER);
         wire.frame();
         wire
     };
-    beside("a stream of unanswered logins", (60, 200), one, 10, || drop(login(&proxy, &USER)));
+    beside("a stream of logins that the server asks", (60, 20), one, 10, || drop(login(&proxy, &USER)));
+}
+
+/// They have all logins that there may be: each makes room after ten seconds.
+#[test]
+fn from_many_addresses() {
+    const LIMIT: Duration = Duration::from_secs(10);
+    let (proxy, _postgres) = start(&[]);
+    let from = |host| (0..4).map(move |_| host);
+    let mut asked: Vec<Wire> = (2..12).flat_map(from).map(|host| unanswered_from(host, &proxy, &USER)).collect();
+    assert!(asked.iter_mut().all(|wire| wire.frame().is_some_and(|frame| frame.tag == b'R')));
+    let _waiting: Vec<Wire> = (2..12).flat_map(from).map(|host| unanswered_from(host, &proxy, &USER)).collect();
+    let (stalls, begin) = (Stalls::watch(), Instant::now());
+    drop(login(&proxy, &USER));
+    let took = begin.elapsed();
+    println!("a login beside unanswered ones from ten addresses: {took:?}");
+    assert!(took < LIMIT + super::flood::PATIENCE + stalls.total(), "it took {took:?}");
 }
 
 /// By the name of somebody who may use the console, which nobody has to prove before the server asks.

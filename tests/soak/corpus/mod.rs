@@ -14,7 +14,7 @@ use crate::support::dice::Dice;
 use crate::support::literals::{LEXING, read_once};
 use crate::support::{postgres_source, seed};
 use fencegate::statement::rows::{Column, ColumnValue};
-use fencegate::statement::{Script, Statement, Unreadable, Write, analyse_rows};
+use fencegate::statement::{OpaqueReason, Script, Statement, StatementKind, Unreadable, Write, analyse_rows};
 use second_reader::Target;
 use session::Record;
 use std::collections::BTreeMap;
@@ -44,7 +44,8 @@ fn few_are_opaque() {
     for query in &SUITE.queries {
         match &query.read {
             Ok(script) => {
-                let counted = |statement: &&Arc<Statement>| !["DO", "CALL"].contains(&statement.kind);
+                let counted =
+                    |statement: &&Arc<Statement>| ![StatementKind::Do, StatementKind::Call].contains(&statement.kind);
                 for statement in script.statements.iter().filter(counted) {
                     total += 1;
                     if let Some(why) = statement.opaque {
@@ -56,7 +57,7 @@ fn few_are_opaque() {
             Err(Unreadable::Syntax) => {}
             Err(why) => {
                 total += 1;
-                *opaque.entry(format!("a text: {}", why.reason())).or_default() += 1;
+                *opaque.entry(format!("a text: {}", OpaqueReason::from(why))).or_default() += 1;
             }
         }
     }

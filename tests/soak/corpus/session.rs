@@ -55,6 +55,7 @@ impl<'r> Session<'r> {
                 standard_conforming_strings: true,
                 encoding: Encoding::Utf8,
                 server: ServerEncoding::Utf8,
+                release: Lexing::NEWEST,
             },
             status: b'I',
             prepared: HashMap::new(),

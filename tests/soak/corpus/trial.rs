@@ -3,7 +3,7 @@
 use crate::corpus::session::{Session, controls_transactions};
 use crate::corpus::stream::Message;
 use crate::support::message::query;
-use fencegate::statement::{Operation, Script, Statement, Unreadable, Write};
+use fencegate::statement::{Operation, Script, Statement, StatementKind, Unreadable, Write};
 use std::collections::HashMap;
 use std::io;
 
@@ -31,33 +31,33 @@ impl Finding {
 }
 
 /// Neither undone by a rollback nor of any use within it.
-const OF_THE_SESSION: [&str; 11] = [
-    "SET",
-    "RESET",
-    "SHOW",
-    "PREPARE",
-    "DEALLOCATE",
-    "FETCH",
-    "MOVE",
-    "CLOSE",
-    "DISCARD",
-    "DISCARD TEMP",
-    "DISCARD ALL",
+const OF_THE_SESSION: [StatementKind; 11] = [
+    StatementKind::Set,
+    StatementKind::Reset,
+    StatementKind::Show,
+    StatementKind::Prepare,
+    StatementKind::Deallocate,
+    StatementKind::Fetch,
+    StatementKind::Move,
+    StatementKind::Close,
+    StatementKind::Discard,
+    StatementKind::DiscardTemp,
+    StatementKind::DiscardAll,
 ];
 
 /// Of these every lock says something, also where no row was written.
-const QUERIES: [&str; 11] = [
-    "SELECT",
-    "INSERT",
-    "UPDATE",
-    "DELETE",
-    "MERGE",
-    "COPY FROM",
-    "COPY TO",
-    "EXPLAIN ANALYZE",
-    "EXECUTE",
-    "TRUNCATE",
-    "LOCK TABLE",
+const QUERIES: [StatementKind; 11] = [
+    StatementKind::Select,
+    StatementKind::Insert,
+    StatementKind::Update,
+    StatementKind::Delete,
+    StatementKind::Merge,
+    StatementKind::CopyFrom,
+    StatementKind::CopyTo,
+    StatementKind::ExplainAnalyze,
+    StatementKind::Execute,
+    StatementKind::Truncate,
+    StatementKind::LockTable,
 ];
 
 /// So that no count of an earlier transaction is still to be reported when one begins.
@@ -184,7 +184,9 @@ fn compare(session: &mut Session, statements: &[Statement], before: &HashMap<Str
     if unnamed.is_empty() {
         return Ok(Finding::Explained(if wrote { "written as the verdict names it" } else { "nothing was written" }));
     }
-    if statements.iter().all(|statement| statement.kind == "MERGE" && statement.writes.is_empty()) && !rows_written {
+    if statements.iter().all(|statement| statement.kind == StatementKind::Merge && statement.writes.is_empty())
+        && !rows_written
+    {
         return Ok(Finding::Explained("locked by a MERGE whose actions do nothing"));
     }
     if statements.iter().any(|statement| statement.changes_catalogue) {

@@ -244,7 +244,7 @@ fn many_connects_leave_nothing_behind() {
     }
     world.wait_until_no_control_connection_is_left();
     // Those of the last processes to end stay until somebody comes again.
-    let admissions = || world.postgres.sql_in("app", "SELECT FROM fencegate.admission").len();
+    let admissions = || world.postgres.sql_in("app", "SELECT FROM fencegate_state.admission").len();
     assert!(admissions() < CONNECTS, "none was taken away");
     let mut session = Wire::login(&world.proxy.address(), SUPERUSER, "app");
     ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");

@@ -62,7 +62,7 @@ fn a_session_that_is_cut_off_is_replaced() {
     for setting in ["", POOLED] {
         let lines = manage(&world.proxy.address(), Some(1), setting, &["cut_off"]).lines();
         assert_eq!(lines, ["DatabaseError LF001", "again"], "{setting}");
-        world.postgres.sql_in("app", "DELETE FROM fencegate.admission; DELETE FROM fencegate.epoch");
+        world.postgres.sql_in("app", "DELETE FROM fencegate_state.admission; DELETE FROM fencegate_state.epoch");
     }
 }
 

@@ -269,7 +269,7 @@ fn kill(signal: &str, pid: &str) {
 
 /// To the token in force: whoever was admitted under it has to be admitted again.
 fn reset(world: &World, gate: usize) {
-    let token = ask_server(world, "SELECT token FROM fencegate.epoch WHERE resource = 'scheduler'");
+    let token = ask_server(world, "SELECT token FROM fencegate_state.epoch WHERE resource = 'scheduler'");
     if let Some(token) = token.filter(|token| !token.is_empty()) {
         let reset = format!("FENCE RESET scheduler TO {}", token.trim());
         ask(&world.gates[gate].proxy.address(), "fencegate", &reset);

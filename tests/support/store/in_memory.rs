@@ -83,7 +83,7 @@ impl InMemory {
     fn admission(&self, state: &mut State, who: &Identity, resource: String, epoch: Epoch) -> AdmissionRow {
         let (at, pid, backend_start) = (state.tick(), who.pid, who.backend_start.clone());
         let row = AdmissionRow { pid, backend_start, resource, epoch, version: version(at), ending: false };
-        state.admissions.push(Admitted { row: row.clone(), proxy: self.proxy.clone(), at });
+        state.admissions.push(Admitted { row: row.clone(), proxy: self.proxy.clone(), at, is_copy: false });
         row
     }
 
@@ -120,7 +120,7 @@ impl Store for InMemory {
             };
             let at = state.tick();
             if let Some(there) = state.admissions.iter_mut().find(is_it) {
-                (there.at, there.row.version) = (at, version(at));
+                (there.at, there.row.version, there.is_copy) = (at, version(at), false);
                 return (there.row.clone(), false);
             }
             (self.admission(&mut state, who, name.clone(), epoch), true)
@@ -158,10 +158,12 @@ impl Store for InMemory {
         let (updated, name) = (state.tick(), resource.name.clone());
         let policy = resource.fingerprint.clone();
         let is_issued = resource.lease().is_none_or(|lease| state.has_issued(lease, target.token));
+        let admitted = state.admissions.iter().filter(|it| it.row.resource == name).map(|it| it.row.epoch.generation);
+        let generation = 1 + admitted.max().unwrap_or_default();
         match state.epochs.get_mut(&name) {
             _ if !is_issued => {}
             None if known.is_none() => {
-                let epoch = Epoch { generation: 1, ..target };
+                let epoch = Epoch { generation, ..target };
                 state.epochs.insert(name, Row { epoch, drained: false, policy, loaded, updated });
             }
             None => {}
@@ -206,9 +208,8 @@ impl Store for InMemory {
     ) -> Result<ResetReport, StoreError> {
         self.server.others_come_first();
         let mut state = self.connected()?;
-        let lives = |it: &&Admitted| {
-            it.row.resource == resource.name && it.row.epoch.token > token && state.is_alive(&it.row.key())
-        };
+        let lives =
+            |it: &&Admitted| it.row.resource == resource.name && it.row.epoch.token > token && state.is_alive(it);
         let higher = state.admissions.iter().filter(lives);
         let higher: BTreeSet<_> = higher.map(|it| (-it.row.epoch.token, it.row.pid, it.proxy.clone())).collect();
         let is_ours = |proxy: &str| proxy == self.proxy;
@@ -242,7 +243,7 @@ impl Store for InMemory {
     async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError> {
         let mut state = self.connected()?;
         let is_asked = |row: &AdmissionRow| only.is_none_or(|(name, bound)| row.resource == name && row.epoch < bound);
-        let is_due = |it: &Admitted| is_asked(&it.row) && !state.is_alive(&it.row.key());
+        let is_due = |it: &Admitted| is_asked(&it.row) && !state.is_alive(it);
         let dead: HashSet<u32> = state.admissions.iter().filter(|it| is_due(it)).map(|it| it.row.version).collect();
         let deleted = state.admissions.extract_if(.., |it| dead.contains(&it.row.version));
         Ok(deleted.map(|it| (it.row.key(), it.row.epoch.token)).collect())
@@ -302,10 +303,8 @@ impl Store for InMemory {
         let state = self.connected()?;
         let Some(process) = state.processes.get(&pid) else { return Ok(None) };
         let passed = process.transaction.as_ref().is_some_and(|it| it.guarded.contains(resource.lock_name()));
-        let is_admitted = state
-            .admissions
-            .iter()
-            .any(|it| it.row.key() == (pid, process.start.clone()) && it.row.resource == resource.name);
+        let mut admissions = state.admissions.iter().filter(|it| it.row.pid == pid && state.is_alive(it));
+        let is_admitted = admissions.any(|it| it.row.resource == resource.name);
         Ok(state.epochs.get(&resource.name).filter(|_| passed && is_admitted).map(|row| row.epoch))
     }
 
@@ -329,7 +328,7 @@ impl Store for InMemory {
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError> {
         let state = self.connected()?;
         let mut above = BTreeMap::new();
-        for it in state.admissions.iter().filter(|it| it.proxy == self.proxy) {
+        for it in state.admissions.iter().filter(|it| it.proxy == self.proxy && !it.is_copy) {
             let current = state.epochs.get(&it.row.resource).map(|row| row.epoch);
             above.extend(
                 current.filter(|current| it.row.epoch < *current).map(|it_is| (it.row.resource.clone(), it_is)),
@@ -391,6 +390,11 @@ impl Store for InMemory {
         Ok(self.connected()?.enforcement(resources))
     }
 
+    async fn has_other_sessions(&self, own: &[Key]) -> Result<bool, StoreError> {
+        let state = self.connected()?;
+        Ok(state.processes.iter().any(|(pid, it)| !own.contains(&(*pid, it.start.clone()))))
+    }
+
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
         let state = self.connected()?;
         let open =
@@ -433,8 +437,12 @@ impl Store for InMemory {
         Ok(())
     }
 
-    async fn beat(&self) -> Result<(), StoreError> {
-        self.connected().map(drop)
+    async fn beat(&self) -> Result<f64, StoreError> {
+        self.connected().map(|_| 0.0)
+    }
+
+    async fn may_drop(&self, role: &Role, _database: &str) -> Result<bool, StoreError> {
+        self.may_have_alone(role, false).await
     }
 
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
@@ -474,6 +482,6 @@ impl Store for InMemory {
 }
 
 /// Of an admission that was written at that time.
-fn version(at: i64) -> u32 {
+pub(super) fn version(at: i64) -> u32 {
     u32::try_from(at & 0xffff_ffff).unwrap()
 }

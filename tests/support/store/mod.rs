@@ -15,7 +15,7 @@ use fencegate::fence::session::{Epoch, Identity};
 use fencegate::fence::store::{AdmissionRow, Found, Key, Listener, Store};
 use fencegate::fence::{Cause, Remedy};
 use fencegate::policy::QualifiedName;
-use in_memory::InMemory;
+use in_memory::{InMemory, version};
 use leases::LeaseRow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,6 +73,8 @@ struct Admitted {
     row: AdmissionRow,
     proxy: String,
     at: i64,
+    /// It was written for another database, and copied.
+    is_copy: bool,
 }
 
 #[derive(Debug)]
@@ -167,10 +169,23 @@ impl Server {
         rows.filter(|row| row.pid == pid && row.resource == resource).map(|row| row.epoch).collect()
     }
 
+    /// A row that no Admit has written, unless there is one of its key. `is_copy`: it was written for another database.
+    pub fn put_admission(&self, of: &Key, resource: &str, epoch: Epoch, proxy: &str, is_copy: bool) {
+        let mut state = self.state();
+        let (pid, backend_start) = of.clone();
+        let at = state.tick();
+        let row =
+            AdmissionRow { pid, backend_start, resource: resource.into(), epoch, version: version(at), ending: false };
+        let is_it = |it: &Admitted| it.row.key() == *of && it.row.resource == resource && it.row.epoch == epoch;
+        if !state.admissions.iter().any(is_it) {
+            state.admissions.push(Admitted { row, proxy: proxy.to_owned(), at, is_copy });
+        }
+    }
+
     /// Whether any living process is admitted to anything.
     pub fn has_admitted(&self) -> bool {
         let state = self.state();
-        state.admissions.iter().any(|it| state.is_alive(&it.row.key()))
+        state.admissions.iter().any(|it| state.is_alive(it))
     }
 
     /// It ends, with its transaction.
@@ -222,6 +237,11 @@ impl Server {
         }
     }
 
+    /// Somebody deletes the row by hand.
+    pub fn delete_epoch(&self, resource: &str) {
+        self.state().epochs.remove(resource);
+    }
+
     /// The role may do nothing.
     pub fn forbid(&self, role: &str) {
         self.state().forbidden.insert(role.to_owned());
@@ -256,12 +276,12 @@ impl State {
         self.clock
     }
 
-    fn is_alive(&self, (pid, start): &Key) -> bool {
-        self.processes.get(pid).is_some_and(|process| process.start == *start)
+    fn is_alive(&self, Admitted { row, is_copy, .. }: &Admitted) -> bool {
+        !is_copy && self.processes.get(&row.pid).is_some_and(|process| process.start == row.backend_start)
     }
 
     fn living_below(&self, resource: &str, bound: Epoch) -> impl Iterator<Item = &AdmissionRow> {
-        self.below(resource, bound).map(|it| &it.row).filter(|row| self.is_alive(&row.key()))
+        self.below(resource, bound).filter(|it| self.is_alive(it)).map(|it| &it.row)
     }
 
     fn below(&self, resource: &str, bound: Epoch) -> impl Iterator<Item = &Admitted> {

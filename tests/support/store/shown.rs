@@ -43,7 +43,7 @@ impl State {
             admitted: time(it.at),
             proxy: it.proxy.clone(),
             is_ours: it.proxy == own_proxy,
-            is_alive: self.is_alive(&it.row.key()),
+            is_alive: self.is_alive(it),
         };
         let mut list: Vec<Admission> = self.admissions.iter().map(admission).collect();
         list.sort_by(|one, other| (&one.resource, one.epoch, one.pid).cmp(&(&other.resource, other.epoch, other.pid)));

@@ -5,10 +5,11 @@ pub mod frame;
 pub mod message;
 
 pub use frame::{Fields, Frame, error_in, exact, normalised, rows_in};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt};
 use postgres_protocol::authentication::{md5_hash, sasl};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,6 +59,18 @@ impl Wire {
             }
         };
         Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// The same by TCP, from another address of this machine, such as 127.0.0.2: to the proxy another client.
+    pub fn connect_from(source: Ipv4Addr, address: &Address) -> io::Result<Self> {
+        let Address::Tcp(SocketAddr::V4(address)) = address else { panic!("not an address of IPv4") };
+        let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        bind(stream.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(source, 0)))?;
+        connect(stream.as_raw_fd(), &SockaddrIn::from(*address))?;
+        let stream = TcpStream::from(stream);
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(READ_TIMEOUT))?;
+        Ok(Self { stream: BufReader::new(Stream::Tcp(stream)) })
     }
 
     /// As the other side sees it.

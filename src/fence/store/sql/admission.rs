@@ -59,17 +59,19 @@ pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loa
     .join("; ")
 }
 
-/// An admission that is there gets another version: a DELETE that was decided on before, and comes late, leaves it alone.
+/// An admission that is there gets another version: a DELETE that was decided on before, and comes late, leaves it alone. A row
+/// of another database becomes one of this.
 pub(super) const ADMIT: Prepared = Prepared::new(
     "admit",
     "text, bigint, text, text, integer, numeric, bigint, numeric",
     || {
         format!(
-            "INSERT INTO fencegate.admission AS a (pid, backend_start, resource, generation, token, proxy) \
+            "INSERT INTO fencegate_state.admission AS a (pid, backend_start, resource, generation, token, proxy) \
                SELECT i.pid, i.backend_start, e.resource, e.generation, e.token, $4 \
-               FROM fencegate.epoch e, {identity} \
+               FROM fencegate_state.epoch e, {identity} \
                WHERE e.resource = $1 AND e.token = $2 AND e.drained AND e.policy_hash = $3 AND {all} \
-               ON CONFLICT (pid, backend_start, resource, generation, token) DO UPDATE SET admitted = clock_timestamp() \
+               ON CONFLICT (pid, backend_start, resource, generation, token) DO UPDATE SET admitted = clock_timestamp(), \
+                 system_identifier = excluded.system_identifier, database = excluded.database \
                RETURNING {GRANTED}, a.xmax = 0 AS is_new",
             identity = identity("$5", ["$6", "$7", "$8"]),
             all = all_items(),
@@ -83,7 +85,7 @@ pub(super) const REPORT: Prepared = Prepared::new(
     || {
         format!(
             "SELECT e.generation, e.token, e.drained, e.policy_hash = $2 AS same_policy, \
-               e.policy_loaded < $3 AS older_policy, {list} FROM {identity} LEFT JOIN fencegate.epoch e ON e.resource = $1",
+               e.policy_loaded < $3 AS older_policy, {list} FROM {identity} LEFT JOIN fencegate_state.epoch e ON e.resource = $1",
             identity = identity("$4", ["$5", "$6", "$7"]),
             list = IDENTITY_ITEMS.map(|(column, ..)| format!("i.{column}")).join(", "),
         )
@@ -124,14 +126,14 @@ pub(super) const ADMIT_FIRST: Prepared = Prepared::new(
                    f(resource, token, hash, loaded, lease, pid, backend_start, system_identifier, postmaster_start) \
                  CROSS JOIN LATERAL {identity} \
                  WHERE {key} = ANY (current_setting('fencegate.locked')::bigint[]) AND {all}), \
-               made AS (INSERT INTO fencegate.epoch (resource, token, drained, policy_hash, policy_loaded) \
+               made AS (INSERT INTO fencegate_state.epoch (resource, token, drained, policy_hash, policy_loaded) \
                  SELECT f.resource, f.token, true, f.hash, f.loaded FROM fenceable f \
-                 WHERE NOT EXISTS (SELECT FROM fencegate.admission a WHERE a.resource = f.resource OFFSET 0) \
+                 WHERE NOT EXISTS (SELECT FROM fencegate_state.admission a WHERE a.resource = f.resource OFFSET 0) \
                    AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database()) \
-                   AND (f.lease IS NULL OR EXISTS (SELECT FROM fencegate.lease l \
+                   AND (f.lease IS NULL OR EXISTS (SELECT FROM fencegate_state.lease l \
                      WHERE l.election = f.lease AND l.token = f.token AND {IN_FORCE})) \
                  ON CONFLICT (resource) DO NOTHING RETURNING resource, generation, token) \
-             INSERT INTO fencegate.admission AS a (pid, backend_start, resource, generation, token, proxy) \
+             INSERT INTO fencegate_state.admission AS a (pid, backend_start, resource, generation, token, proxy) \
                SELECT f.pid, f.started, m.resource, m.generation, m.token, $1 FROM made m JOIN fenceable f USING (resource) \
                RETURNING {GRANTED}",
             key = KEY.replace("$1", "f.resource"),
@@ -169,9 +171,9 @@ fn all_items() -> String {
 pub fn all_admissions(most: usize) -> String {
     format!(
         "SELECT a.resource, a.generation, a.token, a.pid, extract(epoch FROM a.backend_start) AS backend_start, \
-           extract(epoch FROM a.admitted) AS admitted, a.proxy, {LIVING} AS alive FROM fencegate.admission a \
+           extract(epoch FROM a.admitted) AS admitted, a.proxy, {LIVING} AS alive FROM fencegate_state.admission a \
            ORDER BY a.resource, a.generation, a.token, a.pid LIMIT {most}; \
-         SELECT count(*) AS admissions FROM fencegate.admission"
+         SELECT count(*) AS admissions FROM fencegate_state.admission"
     )
 }
 
@@ -184,7 +186,7 @@ pub fn holders(resource: &str, bound: Epoch) -> String {
 pub(super) const HOLDERS: Prepared = Prepared::new("holders", "text, bigint, bigint", || {
     format!(
         "SELECT {GRANTED}, a.proxy, s.waits, s.query \
-         FROM (SELECT *, xmin, row_number() OVER () AS number FROM fencegate.admission a WHERE {}) a \
+         FROM (SELECT *, xmin, row_number() OVER () AS number FROM fencegate_state.admission a WHERE {}) a \
          LEFT JOIN LATERAL (SELECT coalesce(s.wait_event_type || '/' || s.wait_event, 'nothing') AS waits, left(s.query, 60) AS query \
            FROM pg_stat_get_activity(a.pid) s WHERE a.number <= {DESCRIBED} OFFSET 0) s ON true ORDER BY a.number",
         below("$1", "$2", "$3")
@@ -197,7 +199,9 @@ pub fn admissions(who: &Identity) -> String {
 }
 
 pub(super) const OF_PROCESS: Prepared = Prepared::new("of_process", "integer, numeric", || {
-    format!("SELECT {GRANTED} FROM fencegate.admission a WHERE a.pid = $1 AND extract(epoch FROM a.backend_start) = $2")
+    format!(
+        "SELECT {GRANTED} FROM fencegate_state.admission a WHERE a.pid = $1 AND extract(epoch FROM a.backend_start) = $2"
+    )
 });
 
 /// Deletes admissions, each with the name of the lock of its family: those that are still what they were when they were
@@ -230,14 +234,14 @@ pub(super) const DELETE: Prepared = Prepared::new(
         format!(
             "WITH theirs AS MATERIALIZED (SELECT a.place, k.pid, k.family \
                FROM unnest($1, $2, $3, $4, $5, $6, $7) k(pid, backend_start, resource, generation, token, version, family) \
-               CROSS JOIN LATERAL (SELECT a.ctid AS place FROM fencegate.admission a \
+               CROSS JOIN LATERAL (SELECT a.ctid AS place FROM fencegate_state.admission a \
                  WHERE a.pid = k.pid AND a.backend_start = {backend_start} AND a.resource = k.resource \
                    AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version::text::xid \
                  FOR NO KEY UPDATE) a), \
                free AS MATERIALIZED (SELECT a.place, t.pid, t.family FROM theirs t \
-                 CROSS JOIN LATERAL (SELECT a.ctid AS place FROM fencegate.admission a WHERE a.ctid = t.place AND NOT a.ending \
+                 CROSS JOIN LATERAL (SELECT a.ctid AS place FROM fencegate_state.admission a WHERE a.ctid = t.place AND NOT a.ending \
                    FOR UPDATE SKIP LOCKED) a) \
-             DELETE FROM fencegate.admission a WHERE a.ctid = ANY (ARRAY( \
+             DELETE FROM fencegate_state.admission a WHERE a.ctid = ANY (ARRAY( \
                SELECT f.place FROM free f WHERE pg_try_advisory_xact_lock({lock}))) \
              RETURNING {GRANTED}",
             backend_start = exactly("k.backend_start"),
@@ -252,8 +256,8 @@ fn exactly(seconds: &str) -> String {
     format!("timestamptz 'epoch' + ({seconds} * 1000000)::bigint * interval '1 microsecond'")
 }
 
-/// Deletes the rows of dead processes: those of a resource below an epoch, or all. Rows that
-/// somebody else is deleting are left to them.
+/// Deletes the rows of dead processes, and of other databases: those of a resource below an epoch, or all. Rows that somebody
+/// else is deleting are left to them.
 pub fn delete_dead(only: Option<(&str, Epoch)>) -> String {
     let below = |(resource, bound): (&str, Epoch)| {
         DELETE_DEAD_BELOW.execute(&[&quote(resource), &bound.generation.to_string(), &bound.token.to_string()])
@@ -268,7 +272,7 @@ pub(super) const DELETE_DEAD: Prepared = Prepared::new("delete_dead", "", || del
 
 fn delete_dead_if(only: &str) -> String {
     format!(
-        "DELETE FROM fencegate.admission WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate.admission a \
+        "DELETE FROM fencegate_state.admission WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM fencegate_state.admission a \
          WHERE {only} AND NOT {LIVING} FOR UPDATE OF a SKIP LOCKED)) \
          RETURNING pid, extract(epoch FROM backend_start) AS backend_start, token"
     )

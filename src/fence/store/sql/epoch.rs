@@ -6,7 +6,7 @@
 use super::lease::IN_FORCE;
 use super::lock::{self, PREPARED, WRITE_LOCKS, advisory_key, holds_lock_on_relations, relations};
 use super::prepared::{Prepared, or_null, texts};
-use super::{LIVING, below};
+use super::{IS_OF_THIS_DATABASE, LIVING, below};
 use crate::fence::session::{Epoch, Token};
 use crate::policy::{Resource, Template};
 use crate::sql::{arrays, quote};
@@ -24,17 +24,19 @@ pub fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded:
         lock::TAKE.execute(&[&name]),
         RAISE.execute(&[&name, &token, &hash, &loaded, &generation, &lowest, &lease]),
         epochs([resource.name.as_str()]),
-        format!("SELECT pg_notify('fencegate', {name})"),
     ]
     .join("; ")
 }
 
-/// The lease is read without a lock: the transaction that waits for this may have renewed it.
+/// A new epoch is above all admissions: where there are any, the row of theirs was deleted by hand. Each Admit has committed or will
+/// read this epoch, since the lock is taken before. The lease is read without a lock: the transaction that waits for this may have
+/// renewed it.
 pub(super) const RAISE: Prepared = Prepared::new("raise", "text, bigint, text, bigint, bigint, bigint, text", || {
     format!(
-        "INSERT INTO fencegate.epoch AS e (resource, token, policy_hash, policy_loaded) \
-           SELECT $1, $2, $3, $4 WHERE ($6 IS NULL OR EXISTS (SELECT FROM fencegate.epoch WHERE resource = $1)) \
-             AND ($7 IS NULL OR EXISTS (SELECT FROM fencegate.lease l WHERE l.election = $7 AND l.token = $2 AND {IN_FORCE})) \
+        "INSERT INTO fencegate_state.epoch AS e (resource, generation, token, policy_hash, policy_loaded) \
+           SELECT $1, 1 + coalesce((SELECT max(a.generation) FROM fencegate_state.admission a WHERE a.resource = $1), 0), $2, $3, $4 \
+           WHERE ($6 IS NULL OR EXISTS (SELECT FROM fencegate_state.epoch WHERE resource = $1)) \
+             AND ($7 IS NULL OR EXISTS (SELECT FROM fencegate_state.lease l WHERE l.election = $7 AND l.token = $2 AND {IN_FORCE})) \
            ON CONFLICT (resource) DO UPDATE SET token = $2, drained = false, updated = clock_timestamp() \
            WHERE e.generation = $5 AND e.token < $2 AND e.token >= coalesce($6, 0) AND e.policy_hash = $3"
     )
@@ -48,21 +50,21 @@ pub(super) const RAISE: Prepared = Prepared::new("raise", "text, bigint, text, b
 /// seen, and later ones read the new epoch. The processes are looked at once, after that: the view of them is fixed then.
 pub fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>, force: bool) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
-    let higher = format!("FROM fencegate.admission a WHERE a.resource = {name} AND a.token > {token} AND {LIVING}");
+    let higher =
+        format!("FROM fencegate_state.admission a WHERE a.resource = {name} AND a.token > {token} AND {LIVING}");
     let permitted = if force { "true".to_owned() } else { format!("NOT EXISTS (SELECT {higher})") };
     format!(
         "SELECT pg_advisory_xact_lock({key}); \
-         SELECT generation, token, policy_hash = {hash} AS same_policy FROM fencegate.epoch \
+         SELECT generation, token, policy_hash = {hash} AS same_policy FROM fencegate_state.epoch \
            WHERE resource = {name} FOR UPDATE; \
          SELECT DISTINCT a.pid, a.token, a.proxy {higher} ORDER BY a.token DESC, a.pid; \
-         WITH changed AS (UPDATE fencegate.epoch SET generation = generation + 1, token = {token}, drained = false, \
+         WITH changed AS (UPDATE fencegate_state.epoch SET generation = generation + 1, token = {token}, drained = false, \
              updated = clock_timestamp() WHERE resource = {name} AND policy_hash = {hash} \
              AND (generation, token) = ({generation}, {known_token}) AND {permitted} \
              RETURNING resource, generation, token), \
-           kept AS (INSERT INTO fencegate.reset (resource, generation, token, role, proxy, forced) \
+           kept AS (INSERT INTO fencegate_state.reset (resource, generation, token, role, proxy, forced) \
              SELECT resource, generation, token, {role}, {proxy}, {force} FROM changed) \
-           SELECT resource, generation, token FROM changed; \
-         SELECT pg_notify('fencegate', {name})",
+           SELECT resource, generation, token FROM changed",
         key = advisory_key(&resource.name),
         generation = known.generation,
         known_token = known.token,
@@ -70,6 +72,19 @@ pub fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>,
         proxy = quote(by.proxy),
     )
 }
+
+/// Tells who listens what has changed, while the server's queue of notifications is less than half full: as `fencegate.announce` in
+/// `schema.sql`. COMMIT fails if it is full by then.
+pub fn announce(payload: &str) -> String {
+    format!("SELECT pg_notify('fencegate', {}) WHERE {QUEUE_USAGE} < 0.5", quote(payload))
+}
+
+/// How full the server's queue of notifications is: 0 to 1.
+pub fn queue_usage() -> String {
+    format!("SELECT {QUEUE_USAGE} AS usage")
+}
+
+const QUEUE_USAGE: &str = "pg_notification_queue_usage()";
 
 /// The operator's role that resets a fence, and the proxy.
 pub struct Operator<'a> {
@@ -85,12 +100,12 @@ pub fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
     let of_keys: Vec<String> = ["false".to_owned()].into_iter().chain(names.map(is_called)).collect();
     let (plain, of_keys) = (plain.join(", "), of_keys.join(" OR "));
     let columns = "e.resource, e.generation, e.token, e.drained, \
-         (SELECT count(*) FROM fencegate.admission a WHERE a.resource = e.resource) AS admissions";
+         (SELECT count(*) FROM fencegate_state.admission a WHERE a.resource = e.resource) AS admissions";
     format!(
-        "SELECT {columns} FROM fencegate.epoch e WHERE e.resource = ANY (ARRAY[{plain}]::text[]); \
-         SELECT {columns} FROM (SELECT * FROM fencegate.epoch e WHERE {of_keys} \
+        "SELECT {columns} FROM fencegate_state.epoch e WHERE e.resource = ANY (ARRAY[{plain}]::text[]); \
+         SELECT {columns} FROM (SELECT * FROM fencegate_state.epoch e WHERE {of_keys} \
            ORDER BY e.updated DESC LIMIT {most_keys}) e ORDER BY e.updated DESC; \
-         SELECT count(*) AS keys FROM fencegate.epoch e WHERE {of_keys}"
+         SELECT count(*) AS keys FROM fencegate_state.epoch e WHERE {of_keys}"
     )
 }
 
@@ -114,21 +129,22 @@ pub fn mark(resource: &Resource, epoch: Epoch) -> String {
 }
 
 pub(super) const LOCK_SHARED: Prepared = Prepared::new("lock_epoch_shared", "text", || {
-    "SELECT FROM fencegate.epoch WHERE resource = $1 FOR SHARE".to_owned()
+    "SELECT FROM fencegate_state.epoch WHERE resource = $1 FOR SHARE".to_owned()
 });
 
-pub(super) const LOCK: Prepared =
-    Prepared::new("lock_epoch", "text", || "SELECT FROM fencegate.epoch WHERE resource = $1 FOR UPDATE".to_owned());
+pub(super) const LOCK: Prepared = Prepared::new("lock_epoch", "text", || {
+    "SELECT FROM fencegate_state.epoch WHERE resource = $1 FOR UPDATE".to_owned()
+});
 
 pub(super) const COUNT_BELOW: Prepared = Prepared::new("count_below", "text, bigint, bigint", || {
-    format!("SELECT count(*) FROM fencegate.admission a WHERE {} AND {LIVING}", below("$1", "$2", "$3"))
+    format!("SELECT count(*) FROM fencegate_state.admission a WHERE {} AND {LIVING}", below("$1", "$2", "$3"))
 });
 
 pub(super) const MARK: Prepared = Prepared::new("mark", "name[], name[], text, bigint, bigint, text", || {
     format!(
-        "{} UPDATE fencegate.epoch e SET drained = true, updated = clock_timestamp() \
+        "{} UPDATE fencegate_state.epoch e SET drained = true, updated = clock_timestamp() \
            WHERE e.resource = $3 AND e.generation = $4 AND e.token = $5 AND NOT e.drained AND e.policy_hash = $6 \
-           AND NOT EXISTS (SELECT FROM fencegate.admission a WHERE {} AND {LIVING}) \
+           AND NOT EXISTS (SELECT FROM fencegate_state.admission a WHERE {} AND {LIVING}) \
            AND NOT ({HAS_PREPARED} AND EXISTS (SELECT FROM pg_locks l WHERE l.pid IS NULL AND {}))",
         relations(),
         below("$3", "$4", "$5"),
@@ -153,15 +169,15 @@ pub fn epochs<'a>(resources: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 pub(super) const READ: Prepared = Prepared::new("epochs", "text[]", || {
-    "SELECT resource, generation, token, drained FROM fencegate.epoch WHERE resource = ANY ($1)".to_owned()
+    "SELECT resource, generation, token, drained FROM fencegate_state.epoch WHERE resource = ANY ($1)".to_owned()
 });
 
 /// The epoch rows above admissions that this proxy gave.
 pub fn epochs_above_admissions(proxy: &str) -> String {
     format!(
-        "SELECT DISTINCT e.resource, e.generation, e.token FROM fencegate.epoch e \
-         JOIN fencegate.admission a ON a.resource = e.resource AND (a.generation, a.token) < (e.generation, e.token) \
-         WHERE a.proxy = {}",
+        "SELECT DISTINCT e.resource, e.generation, e.token FROM fencegate_state.epoch e \
+         JOIN fencegate_state.admission a ON a.resource = e.resource AND (a.generation, a.token) < (e.generation, e.token) \
+         WHERE a.proxy = {} AND {IS_OF_THIS_DATABASE}",
         quote(proxy)
     )
 }
@@ -177,7 +193,7 @@ const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 /// `loaded`: when these were, as [`now`] tells it. Also where they are recorded already: they have been loaded again.
 pub fn record_policy(resource: &Resource, loaded: i64) -> String {
     format!(
-        "UPDATE fencegate.epoch e SET {} WHERE e.resource = {} AND {}",
+        "UPDATE fencegate_state.epoch e SET {} WHERE e.resource = {} AND {}",
         policy(resource, loaded),
         quote(&resource.name),
         is_older(loaded)
@@ -190,7 +206,7 @@ pub fn record_policy(resource: &Resource, loaded: i64) -> String {
 /// statement of its own, which sees tokens that were raised before the lock was had.
 pub fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str, loaded: i64) -> String {
     let page = format!(
-        "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate.epoch \
+        "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate_state.epoch \
            WHERE resource > {after} ORDER BY resource LIMIT 10000) p)",
         after = quote(after),
     );
@@ -202,8 +218,8 @@ pub fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str,
         is_older = is_older(loaded),
     );
     format!(
-        "{page} SELECT count(*) FROM (SELECT FROM fencegate.epoch e WHERE {is_due} ORDER BY e.resource FOR UPDATE) locked; \
-         {page}, recorded AS (UPDATE fencegate.epoch e SET {policy} WHERE {is_due}) SELECT last FROM page",
+        "{page} SELECT count(*) FROM (SELECT FROM fencegate_state.epoch e WHERE {is_due} ORDER BY e.resource FOR UPDATE) locked; \
+         {page}, recorded AS (UPDATE fencegate_state.epoch e SET {policy} WHERE {is_due}) SELECT last FROM page",
         policy = policy(resource, loaded),
     )
 }
@@ -213,7 +229,7 @@ pub fn superseded(resources: &[Arc<Resource>], loaded: i64) -> String {
     let known: Vec<String> =
         resources.iter().map(|it| format!("({}, {})", quote(&it.name), quote(&it.fingerprint))).collect();
     format!(
-        "SELECT e.resource FROM (VALUES {}) k(resource, hash) JOIN fencegate.epoch e USING (resource) \
+        "SELECT e.resource FROM (VALUES {}) k(resource, hash) JOIN fencegate_state.epoch e USING (resource) \
          WHERE e.policy_hash IS DISTINCT FROM k.hash AND NOT {}",
         known.join(", "),
         is_older(loaded)
@@ -231,7 +247,7 @@ fn is_older(loaded: i64) -> String {
 }
 
 /// The resource of row `e` is that of a key.
-fn is_called(names: &Template) -> String {
+pub(super) fn is_called(names: &Template) -> String {
     let (before, after) = (names.before(), names.after());
     format!(
         "(starts_with(e.resource, {}) AND right(e.resource, {}) = {} AND length(e.resource) >= {})",

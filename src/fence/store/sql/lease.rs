@@ -12,7 +12,7 @@ fn question() -> String {
     let times = ["acquired", "renewed", "expires"].map(|it| format!("extract(epoch FROM l.{it}) AS {it}")).join(", ");
     format!(
         "SELECT l.election, l.token, l.released, {IN_FORCE} AS in_force, l.shown AS holder, l.role, {times} \
-         FROM fencegate.lease l WHERE l.token > 0"
+         FROM fencegate_state.lease l WHERE l.token > 0"
     )
 }
 
@@ -26,7 +26,7 @@ pub fn leases(elections: &[&str]) -> String {
 pub fn all_leases(most: usize) -> String {
     format!(
         "{} ORDER BY l.acquired DESC, l.election LIMIT {most}; \
-         SELECT count(*) AS leases FROM fencegate.lease l WHERE l.token > 0",
+         SELECT count(*) AS leases FROM fencegate_state.lease l WHERE l.token > 0",
         question()
     )
 }

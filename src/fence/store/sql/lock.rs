@@ -3,7 +3,7 @@
 //! Owns the keys of advisory locks; `guard.sql` has the same. Must never overlook a relation that no other session can see yet.
 
 use super::prepared::{Prepared, numbers};
-use super::process::may_terminate;
+use super::process::{is_control_connection, may_terminate};
 use super::{LIVING, THIS_DATABASE};
 use crate::policy::Resource;
 use crate::sql::{arrays, quote};
@@ -67,12 +67,12 @@ pub fn guarded_write(resource: &Resource, pid: i32) -> String {
 }
 
 pub(super) const GUARDED_WRITE: Prepared = Prepared::new("guarded_write", "text, integer, text", || {
-    let admissions = format!("fencegate.admission a WHERE a.pid = $2 AND a.resource = $1 AND {LIVING}");
+    let admissions = format!("fencegate_state.admission a WHERE a.pid = $2 AND a.resource = $1 AND {LIVING}");
     format!(
         "WITH theirs AS MATERIALIZED (SELECT a.generation, a.token FROM {admissions} FOR NO KEY UPDATE OF a), \
            free AS MATERIALIZED (SELECT a.pid FROM {admissions} \
              AND (a.generation, a.token) IN (SELECT generation, token FROM theirs) FOR UPDATE OF a SKIP LOCKED) \
-         SELECT e.generation, e.token FROM fencegate.epoch e WHERE e.resource = $1 AND ( \
+         SELECT e.generation, e.token FROM fencegate_state.epoch e WHERE e.resource = $1 AND ( \
            (SELECT count(*) FROM theirs) > (SELECT count(*) FROM free) OR EXISTS ( \
              SELECT FROM pg_locks l WHERE l.pid = $2 AND l.locktype = 'advisory' AND l.granted \
              AND l.database = {THIS_DATABASE} AND (({resource_lock}) OR (l.objsubid = 2 \
@@ -94,19 +94,19 @@ pub fn with_lock_timeout(limit: Duration, query: &str) -> String {
 /// `control`: the control process, with its start. Once it has ended, another may have its pid.
 pub fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) -> String {
     format!(
-        "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END, \
+        "SELECT s.pid, CASE WHEN {} THEN pg_terminate_backend(s.pid) END AS signalled, \
            coalesce(s.wait_event_type || '/' || s.wait_event, 'nothing') AS waits, left(s.query, 60) AS query \
          FROM (SELECT DISTINCT unnest(pg_blocking_pids(c.pid)) AS pid FROM pg_stat_get_activity({control_pid}) c \
            WHERE extract(epoch FROM c.backend_start) = {control_start}::numeric) b \
          JOIN pg_stat_get_activity(NULL) s ON s.pid = b.pid LEFT JOIN pg_roles t ON t.oid = s.usesysid \
-         WHERE NOT (s.application_name = 'fencegate control' AND (t.rolname = current_user \
-           OR t.oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'fencegate'))) \
+         WHERE NOT {} \
          AND NOT coalesce(s.xact_start > clock_timestamp() - interval '10 s' AND EXISTS (SELECT FROM pg_locks m \
            WHERE m.pid = s.pid AND m.locktype = 'relation' AND m.mode = 'RowShareLock' AND m.database = {THIS_DATABASE} \
-             AND m.relation = to_regclass('fencegate.leased')), false) \
+             AND m.relation = to_regclass('fencegate_state.leased')), false) \
          AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND (l.granted OR l.mode = 'ExclusiveLock') AND {is_it}); \
          SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {is_it}",
         may_terminate("s", "t"),
+        is_control_connection("s", "t"),
         control_start = quote(control_start),
         is_it = format_args!("l.locktype = 'advisory' AND l.database = {THIS_DATABASE} AND {}", is_lock_of(resource)),
     )

@@ -8,6 +8,7 @@
 //! transaction; that is why looks are Queries of their own.
 
 pub mod admission;
+pub mod catalogue;
 pub mod epoch;
 pub mod lease;
 pub mod lock;
@@ -16,12 +17,26 @@ pub mod privilege;
 pub mod process;
 pub mod proxy;
 
-/// A row of `admission a` belongs to a living process: the pid is there, and its backend_start is
-/// the same or hidden. NOT IN is never joined: the processes are read once and hashed, whatever the plan knows of the table.
-const LIVING: &str = "((a.pid, a.backend_start) NOT IN ( \
-     SELECT s.pid, s.backend_start FROM pg_stat_get_activity(NULL) s) IS NOT TRUE)";
+macro_rules! is_of_this_database {
+    () => {
+        "((a.system_identifier, a.database) \
+           = (fencegate.own_system_identifier(), fencegate.own_database()) IS NOT FALSE)"
+    };
+}
 
-const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
+/// Row `a` of `admission` or `proxy` was written for this database of this cluster. True if that is unknown.
+const IS_OF_THIS_DATABASE: &str = is_of_this_database!();
+
+/// Row `a` belongs to a living process: it was written for this database, where the pid is there and its backend_start is
+/// the same or hidden. NOT IN is never joined: the processes are read once and hashed, whatever the plan knows of the table.
+const LIVING: &str = concat!(
+    "(",
+    is_of_this_database!(),
+    " AND (a.pid, a.backend_start) NOT IN (SELECT s.pid, s.backend_start FROM pg_stat_get_activity(NULL) s \
+       WHERE s.datid = fencegate.own_database() IS NOT FALSE) IS NOT TRUE)"
+);
+
+pub(super) const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// The epoch of row `a` is below this one; the arguments are SQL.
 fn below(resource: &str, generation: &str, token: &str) -> String {

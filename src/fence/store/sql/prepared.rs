@@ -4,7 +4,7 @@
 //! Owns how they are declared, and what each connection prepares. Must never put what comes from outside into the text of one:
 //! that is an argument.
 
-use super::{admission, epoch, lock, privilege, process};
+use super::{admission, catalogue, epoch, lock, privilege, process};
 use crate::sql::quote;
 
 /// A statement with parameters.
@@ -32,6 +32,21 @@ pub const FOR_EPOCHS: &[&Prepared] = &[
     &epoch::PREPARED_WRITERS,
 ];
 
+/// For the connection on which Queries of both wait for a lock.
+pub const FOR_WAITS: &[&Prepared] = &[
+    &lock::SHARE,
+    &epoch::LOCK_SHARED,
+    &admission::ADMIT,
+    &admission::REPORT,
+    &lock::TAKE,
+    &epoch::RAISE,
+    &epoch::READ,
+    &epoch::LOCK,
+    &epoch::COUNT_BELOW,
+    &epoch::MARK,
+    &epoch::PREPARED_WRITERS,
+];
+
 /// What the connection for looks, signals and deletes runs.
 pub const FOR_LOOKS: &[&Prepared] = &[
     &admission::HOLDERS,
@@ -44,6 +59,11 @@ pub const FOR_LOOKS: &[&Prepared] = &[
     &lock::GUARDED_WRITE,
     &privilege::PERMITS,
     &process::TERMINATE,
+    &catalogue::WAYS,
+    &catalogue::WAYS_AND_CALLS,
+    &catalogue::SHADOWS,
+    &catalogue::KEY_COLUMNS,
+    &catalogue::DEPENDENCIES,
 ];
 
 impl Prepared {

@@ -6,6 +6,7 @@
 use super::THIS_DATABASE;
 use super::lock::NAMED;
 use super::prepared::{Prepared, numbers, or_null, texts};
+use super::process::is_one_of;
 use crate::fence::permission::{Deed, Role};
 use crate::policy::Resource;
 use crate::sql::{arrays, quote};
@@ -126,6 +127,16 @@ pub(super) const PERMITS: Prepared = Prepared::new(
     },
 );
 
+/// The row: the role may drop, rename and move the database of that name, or there is none.
+pub fn may_drop(role: &Role, database: &str) -> String {
+    format!(
+        "SELECT NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = {database} AND NOT EXISTS ( \
+           SELECT FROM ({who}) who(oid) WHERE pg_has_role(who.oid, d.datdba, 'USAGE'))) AS permitted",
+        database = quote(database),
+        who = who(role)
+    )
+}
+
 /// The row: the role may drop this database, or make a copy of it.
 pub fn is_disposable(role: &Role) -> String {
     format!(
@@ -139,7 +150,6 @@ pub fn is_disposable(role: &Role) -> String {
 /// The row: the role may drop this database, and may end everybody in it but these and this one: the server would do both.
 /// It would not where there is a prepared transaction or a subscription, or a replication slot is in use: no FORCE ends them.
 pub fn is_disposable_by_force(role: &Role, but: &[(String, String)]) -> String {
-    let but: String = but.iter().map(|(pid, start)| format!(", ({pid}, {}::numeric)", quote(start))).collect();
     format!(
         "SELECT EXISTS (SELECT FROM ({who}) who(oid) JOIN pg_roles r ON r.oid = who.oid, pg_database d \
            WHERE d.oid = {THIS_DATABASE} AND pg_has_role(who.oid, d.datdba, 'USAGE') AND NOT d.datistemplate \
@@ -147,9 +157,10 @@ pub fn is_disposable_by_force(role: &Role, but: &[(String, String)]) -> String {
            AND NOT EXISTS (SELECT s.subdbid FROM pg_subscription s WHERE s.subdbid = d.oid) \
            AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.database = d.datname AND s.active) \
            AND NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a LEFT JOIN pg_roles t ON t.oid = a.usesysid \
-             WHERE a.datid = d.oid AND a.pid <> pg_backend_pid() AND (a.pid, extract(epoch FROM a.backend_start)) NOT IN (VALUES (0, 0::numeric){but}) \
+             WHERE a.datid = d.oid AND a.pid <> pg_backend_pid() AND NOT ({but}) \
              AND (r.rolsuper OR NOT t.rolsuper AND (pg_has_role(who.oid, 'pg_signal_backend', 'USAGE') \
                OR pg_has_role(who.oid, t.oid, 'USAGE'))) IS NOT TRUE)) AS disposable",
+        but = is_one_of(but),
         who = who(role)
     )
 }

@@ -1,9 +1,9 @@
 //! The SQL about server processes: the control connection's own, and those to be ended.
 //!
-//! Must never end a process that has got the pid of another.
+//! Must never end a process that has got the pid of another, nor one of another database.
 
 use super::prepared::{Prepared, numbers, texts};
-use super::{THIS_DATABASE, below};
+use super::{IS_OF_THIS_DATABASE, THIS_DATABASE, below};
 use crate::fence::session::Epoch;
 use crate::fence::store::Key;
 use crate::sql::quote;
@@ -19,33 +19,91 @@ pub fn open(synchronous_commit: &str) -> String {
          SELECT set_config(name, '0', false) FROM unnest(ARRAY['statement_timeout', 'lock_timeout', \
            'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout']) name \
            WHERE current_setting(name, true) IS NOT NULL; \
-         SELECT current_database() AS database, current_user AS role, pg_backend_pid() AS pid, \
-           (SELECT extract(epoch FROM backend_start) FROM pg_stat_get_activity(pg_backend_pid())) AS backend_start, \
-           pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees, \
-           pg_has_role(current_user, 'pg_signal_backend', 'USAGE') AS signals, \
+         SELECT {LACKING}, {OWN}, \
            CASE WHEN to_regnamespace('fencegate') IS NOT NULL \
              THEN coalesce(obj_description(to_regnamespace('fencegate'), 'pg_namespace'), 'of unknown version') \
-           END AS version"
+           END AS version",
+        LACKING = lacking(),
     )
 }
 
+/// The server process, with its start.
+pub const OWN: &str = "pg_backend_pid() AS pid, \
+    (SELECT extract(epoch FROM backend_start) FROM pg_stat_get_activity(pg_backend_pid())) AS backend_start";
+
+/// A row for each of these server processes of this database that has not ended.
+pub fn alive(processes: &[(String, String)]) -> String {
+    format!(
+        "SELECT a.pid FROM pg_stat_get_activity(NULL) a WHERE a.datid = {THIS_DATABASE} AND {}",
+        is_one_of(processes)
+    )
+}
+
+/// The process `a` is one of these.
+pub(super) fn is_one_of(processes: &[(String, String)]) -> String {
+    let list: String = processes.iter().map(|(pid, start)| format!(", ({pid}, {}::numeric)", quote(start))).collect();
+    format!("(a.pid, extract(epoch FROM a.backend_start)) IN (VALUES (0, 0::numeric){list})")
+}
+
+/// The roles that the control role has to be a member of.
+const ROLES: [&str; 2] = ["pg_read_all_stats", "pg_signal_backend"];
+
+/// The functions of the server that the fence calls. PUBLIC may execute them, unless that was revoked.
+const FUNCTIONS: [&str; 13] = [
+    "pg_advisory_xact_lock(bigint)",
+    "pg_advisory_xact_lock_shared(bigint)",
+    "pg_try_advisory_xact_lock(bigint)",
+    "pg_try_advisory_xact_lock(integer,integer)",
+    "pg_blocking_pids(integer)",
+    "pg_control_system()",
+    "pg_is_in_recovery()",
+    "pg_notification_queue_usage()",
+    "pg_notify(text,text)",
+    "pg_postmaster_start_time()",
+    "pg_prepared_xact()",
+    "pg_stat_get_activity(integer)",
+    "pg_terminate_backend(integer,bigint)",
+];
+
 /// What the fence does with its tables.
-const NEEDED: [(&str, &[&str]); 4] = [
+const NEEDED: [(&str, &[&str]); 5] = [
+    ("lease", &["SELECT"]),
     ("epoch", &["SELECT", "INSERT", "UPDATE"]),
     ("admission", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("proxy", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("reset", &["INSERT"]),
 ];
 
-/// What this role lacks of that, as one text; null if nothing.
-pub fn lacking_privileges() -> String {
+/// The functions of the schema that it calls.
+const OWN_FUNCTIONS: [&str; 2] = ["own_system_identifier", "own_database"];
+
+/// The row: what this role lacks. Needs none of it.
+pub fn privileges() -> String {
+    format!("SET search_path = pg_catalog; SELECT {}", lacking())
+}
+
+/// Columns: `missing_grant`, as GRANT names it, and `lacking`, privileges in the schemas of fencegate. Null if nothing is missing.
+fn lacking() -> String {
+    let texts = |texts: &[&str]| texts.iter().map(|it| quote(it)).collect::<Vec<_>>().join(", ");
     let of_table = |(table, privileges): &(&str, &[&str])| {
         privileges.iter().map(|it| format!("({}, {})", quote(table), quote(it))).collect::<Vec<_>>().join(", ")
     };
     format!(
-        "SELECT string_agg(n.privilege || ' on ' || n.name, ', ') AS lacking FROM (VALUES {}) n(name, privilege) \
-         JOIN pg_class c ON c.relnamespace = to_regnamespace('fencegate') AND c.relname = n.name \
-         WHERE NOT has_table_privilege(c.oid, n.privilege)",
+        "current_database() AS database, current_user AS role, \
+         (SELECT min(it) FROM (SELECT r::text FROM unnest(ARRAY[{}]::name[]) r WHERE NOT pg_has_role(current_user, r, 'USAGE') \
+           UNION ALL SELECT 'EXECUTE ON FUNCTION pg_catalog.' || p.oid::regprocedure FROM pg_proc p \
+             WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.oid::regprocedure::text IN ({}) \
+             AND NOT has_function_privilege(p.oid, 'EXECUTE')) missing(it)) AS missing_grant, \
+         (SELECT string_agg(it, ', ' ORDER BY it) FROM (SELECT 'USAGE on the schema ' || n.nspname FROM pg_namespace n \
+             WHERE n.nspname IN ('fencegate', 'fencegate_state') AND NOT has_schema_privilege(n.oid, 'USAGE') \
+           UNION ALL SELECT 'EXECUTE on ' || p.proname FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
+             AND p.proname IN ({}) AND NOT has_function_privilege(p.oid, 'EXECUTE') \
+           UNION ALL SELECT n.privilege || ' on ' || n.name FROM (VALUES {}) n(name, privilege) \
+             JOIN pg_class c ON c.relnamespace = to_regnamespace('fencegate_state') AND c.relname = n.name \
+             WHERE NOT has_table_privilege(c.oid, n.privilege)) missing(it)) AS lacking",
+        texts(&ROLES),
+        texts(&FUNCTIONS),
+        texts(&OWN_FUNCTIONS),
         NEEDED.iter().map(of_table).collect::<Vec<_>>().join(", ")
     )
 }
@@ -59,7 +117,7 @@ pub fn end_process(pid: &str, backend_start: &str) -> String {
     )
 }
 
-/// Ends those of the processes that are still the same and that this role may signal, while the epoch in force is not below
+/// Ends those of the processes that are still the same, in this database, and that this role may signal, while the epoch in force is not below
 /// the bound. One that its own proxy has released since may hold a newer admission by now, and is spared.
 ///
 /// Its admission says so from then on, and is deleted with the process only: its own proxy, which looks at the row in that very
@@ -77,11 +135,12 @@ pub fn terminate(processes: &[Key], resource: &str, bound: Epoch) -> String {
 
 pub(super) const TERMINATE: Prepared = Prepared::new("terminate", "integer[], numeric[], text, bigint, bigint", || {
     format!(
-        "WITH due AS (UPDATE fencegate.admission SET ending = true WHERE ctid = ANY (ARRAY( \
-               SELECT a.ctid FROM fencegate.admission a JOIN LATERAL pg_stat_get_activity(a.pid) s \
-                 ON s.backend_start = a.backend_start LEFT JOIN pg_roles t ON t.oid = s.usesysid \
-               WHERE {} AND (a.pid, extract(epoch FROM a.backend_start)) NOT IN (SELECT * FROM unnest($1, $2)) IS FALSE AND {} \
-                 AND EXISTS (SELECT FROM fencegate.epoch e WHERE e.resource = $3 AND (e.generation, e.token) >= ($4, $5)) \
+        "WITH due AS (UPDATE fencegate_state.admission SET ending = true WHERE ctid = ANY (ARRAY( \
+               SELECT a.ctid FROM fencegate_state.admission a JOIN LATERAL pg_stat_get_activity(a.pid) s \
+                 ON s.backend_start = a.backend_start AND s.datid = fencegate.own_database() \
+                 LEFT JOIN pg_roles t ON t.oid = s.usesysid \
+               WHERE {} AND {IS_OF_THIS_DATABASE} AND (a.pid, extract(epoch FROM a.backend_start)) NOT IN (SELECT * FROM unnest($1, $2)) IS FALSE AND {} \
+                 AND EXISTS (SELECT FROM fencegate_state.epoch e WHERE e.resource = $3 AND (e.generation, e.token) >= ($4, $5)) \
                FOR NO KEY UPDATE OF a SKIP LOCKED)) RETURNING pid) \
              SELECT pid, pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM due) due",
         below("$3", "$4", "$5"),
@@ -100,8 +159,16 @@ pub fn open_transactions() -> String {
     )
 }
 
+/// The process is a control connection of some proxy: by its name, which any client may take, and by its role.
+pub(super) fn is_control_connection(process: &str, role: &str) -> String {
+    format!(
+        "({process}.application_name = 'fencegate control' AND ({role}.rolname = current_user \
+         OR {role}.oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'fencegate')))"
+    )
+}
+
 /// The same condition under which pg_terminate_backend does not refuse.
-pub(super) fn may_terminate(process: &str, target: &str) -> String {
+pub(in crate::fence::store) fn may_terminate(process: &str, target: &str) -> String {
     format!(
         "((SELECT rolsuper FROM pg_roles WHERE rolname = current_user) OR (NOT {target}.rolsuper \
          AND (pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \

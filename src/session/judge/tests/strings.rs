@@ -35,8 +35,9 @@ fn keys_behind_what_may_lead_elsewhere_are_unknown() {
         (true, "SELECT 1; SHOW work_mem; ", "reject 2 LF004"),
         (true, "SELECT 1; SELECT 2; ", "reject 2 LF004"),
         (false, "SELECT 1; ", "forward shard/3=47"),
-        (false, "CREATE DOMAIN d AS int; ", "reject 1 LF004"),
-        (false, "CREATE DOMAIN d AS int; CREATE DOMAIN e AS int; ", "reject 2 LF004"),
+        (false, "CREATE DOMAIN d AS int; CREATE TYPE e AS ENUM (); ", "forward shard/3=47"),
+        (false, "CREATE DOMAIN int8 AS int; ", "reject 1 LF004"),
+        (false, "CREATE DOMAIN d AS int; CREATE TYPE text AS ENUM (); ", "reject 2 LF004"),
     ] {
         let mut world = World::new("rows sees");
         let catalogue = Catalogue::with_views([(table.clone(), true)], []);

@@ -4,12 +4,13 @@ use fencegate::statement::{Encoding, Lexing, Operation, Script, ServerEncoding, 
 use std::collections::HashSet;
 
 const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
+const SETTINGS: [(bool, u8); 3] = [(true, Lexing::NEWEST), (false, Lexing::NEWEST), (true, 15)];
 
 pub fn check(text: &[u8]) -> bool {
     let mut readable = false;
     for encoding in ENCODINGS {
-        for standard_conforming_strings in [true, false] {
-            let lexing = Lexing { standard_conforming_strings, encoding, server: ServerEncoding::Utf8 };
+        for (standard_conforming_strings, release) in SETTINGS {
+            let lexing = Lexing { standard_conforming_strings, encoding, server: ServerEncoding::Utf8, release };
             let Ok(script) = analyse(text, lexing) else { continue };
             assert!(!text.contains(&0));
             assert!(text.is_ascii() || encoding != Encoding::AsciiUnsafe);

@@ -18,8 +18,10 @@ macro_rules! same {
     }};
 }
 
+mod alone;
 mod plans;
 mod steps;
+mod stuck;
 
 use crate::fence::keys::family;
 use crate::fence::server::{World, connect, metrics, resource};
@@ -105,7 +107,7 @@ async fn publish_itself_looks_at_the_lease() {
     let lease = async |token: i64, more: &str| {
         both.world
             .run(&format!(
-                "INSERT INTO fencegate.lease (election, token, released, expires) \
+                "INSERT INTO fencegate_state.lease (election, token, released, expires) \
                  VALUES ('{ELECTION}', {token}, false, now() + '1 hour') \
                  ON CONFLICT (election) DO UPDATE SET token = {token}{more}"
             ))
@@ -119,6 +121,32 @@ async fn publish_itself_looks_at_the_lease() {
     assert_eq!(publish(6).await, Some(5));
     lease(7, ", released = false, expires = clock_timestamp()").await;
     assert_eq!(publish(7).await, Some(5));
+}
+
+/// The epoch row was deleted by hand, and its admissions were not.
+#[tokio::test]
+async fn a_new_epoch_starts_above_the_admissions() {
+    let both = Both::new().await;
+    let resource = &both.resources[0][0];
+    let client = connect(&both.world.config(&format!("{}_app", both.world.database))).await;
+    let who = identity(&client).await;
+    both.memory.begin_process(&who);
+    let seven = Epoch { generation: 1, token: 7 };
+    ask!(both, 0, publish(resource, seven, None, 0));
+    ask!(both, 0, mark(resource, seven));
+    for token in [6, 5] {
+        let known = ask!(both, 0, epochs(&[&resource.name])).0[0].epoch;
+        let (real, _) = ask!(both, 0, reset(resource, known, token, "operator", true));
+        ask!(both, 0, mark(resource, real.after.unwrap()));
+    }
+    same!("admitted", {
+        let (real, memory) = ask!(both, 0, admit(&who, resource, 5, 0));
+        (plain(real), plain(memory))
+    });
+    both.world.run("DELETE FROM fencegate_state.epoch").await;
+    both.memory.delete_epoch(&resource.name);
+    let fourth = Some(Epoch { generation: 4, token: 3 });
+    assert_eq!(ask!(both, 0, publish(resource, Epoch { generation: 1, token: 3 }, None, 0)), (fourth, fourth));
 }
 
 /// They are admitted where there is nobody to drain; all else is left to the steps that wait.
@@ -144,7 +172,7 @@ async fn first_tokens_wait_for_nobody() {
     assert_eq!(admit(&[first("one"), first("two")]).await, [name("one")], "there is an epoch");
 
     let row = format!(
-        "INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+        "INSERT INTO fencegate_state.admission (pid, backend_start, resource, generation, token, proxy) \
          VALUES (1, '2000-01-01', '{}', 1, 6, 'lost')",
         name("three")
     );
@@ -171,8 +199,8 @@ async fn a_mark_sees_the_admission_that_it_has_waited_for() {
     assert_eq!(real.publish(resource, epoch, None, 0).await.unwrap(), Some(epoch));
     let holder = connect(&world.config("postgres")).await;
     let admitting = format!(
-        "BEGIN; SELECT FROM fencegate.epoch WHERE resource = '{name}' FOR SHARE; \
-         INSERT INTO fencegate.admission (pid, backend_start, resource, generation, token, proxy) \
+        "BEGIN; SELECT FROM fencegate_state.epoch WHERE resource = '{name}' FOR SHARE; \
+         INSERT INTO fencegate_state.admission (pid, backend_start, resource, generation, token, proxy) \
            SELECT pid, backend_start, '{name}', 1, 6, 'slow' FROM pg_stat_get_activity(pg_backend_pid())",
         name = resource.name
     );
@@ -194,7 +222,8 @@ fn sorted_names(names: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// What a long run has to come across.
-const WORTH_SEEING: [&str; 16] = [
+const WORTH_SEEING: [&str; 17] = [
+    "copied",
     "first tokens",
     "no first tokens",
     "admitted",
@@ -256,6 +285,8 @@ struct Session {
 struct Both {
     world: World,
     memory: Arc<Server>,
+    /// A process of another database.
+    elsewhere: Client,
     proxies: Vec<Proxy>,
     sessions: Vec<Session>,
     /// Those of sessions that were ended, too.
@@ -306,6 +337,7 @@ impl Both {
         let proxies = (0..PROXIES).map(proxy).collect();
         Both {
             memory,
+            elsewhere: connect(&world.server.config("postgres", "postgres")).await,
             proxies,
             sessions: Vec::new(),
             identities: Vec::new(),

@@ -19,11 +19,11 @@ const NEWER: Epoch = Epoch { generation: 1, token: 8 };
 /// What the server has seen of the admissions: pid and resource of those that there were, from a number `n`, and how it has seen them.
 const SEEN: [(&str, Option<&str>, &str); 6] = [
     ("nothing", None, "SELECT"),
-    ("that there are none", None, "VACUUM fencegate.admission"),
-    ("a process for each resource", Some("n, 'alone/' || n"), "ANALYZE fencegate.admission"),
-    ("one process for all resources", Some("1, 'alone/' || n"), "ANALYZE fencegate.admission"),
-    ("one resource for all processes", Some("n, 'alone'"), "ANALYZE fencegate.admission"),
-    ("few of both", Some("n % 10, 'alone/' || n % 10"), "ANALYZE fencegate.admission"),
+    ("that there are none", None, "VACUUM fencegate_state.admission"),
+    ("a process for each resource", Some("n, 'alone/' || n"), "ANALYZE fencegate_state.admission"),
+    ("one process for all resources", Some("1, 'alone/' || n"), "ANALYZE fencegate_state.admission"),
+    ("one resource for all processes", Some("n, 'alone'"), "ANALYZE fencegate_state.admission"),
+    ("few of both", Some("n % 10, 'alone/' || n % 10"), "ANALYZE fencegate_state.admission"),
 ];
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn an_operation_reads_what_it_is_about() {
             world.run(&admissions(rows, LONG_AGO)).await;
         }
         world.run(look).await;
-        world.run("DELETE FROM fencegate.admission").await;
+        world.run("DELETE FROM fencegate_state.admission").await;
         let operated = operate(&world).await;
         let read = read(&world).await;
         assert!(
@@ -49,7 +49,7 @@ const LONG_AGO: &str = "'2000-01-01'::timestamptz + n * interval '1 ms'";
 /// So many admissions under token 7, with pid and resource as given, and the start of the process.
 fn admissions(of: &str, started: &str) -> String {
     format!(
-        "INSERT INTO fencegate.admission (pid, resource, backend_start, generation, token, proxy) \
+        "INSERT INTO fencegate_state.admission (pid, resource, backend_start, generation, token, proxy) \
          SELECT {of}, {started}, 1, 7, 'lost' FROM generate_series(1, {ROWS}) n"
     )
 }
@@ -91,7 +91,7 @@ async fn operate_on(world: &World, store: &Postgres, who: &Identity, resource: &
     assert_eq!(deleted, rows.len());
     let dead = store.delete_dead(Some((resource, NEWER))).await.unwrap().len();
     assert_eq!(dead, holders.len() - half.len());
-    assert_eq!(world.ask("SELECT count(*) FROM fencegate.admission").await, "0");
+    assert_eq!(world.ask("SELECT count(*) FROM fencegate_state.admission").await, "0");
     rows.len() + dead
 }
 
@@ -101,6 +101,6 @@ async fn read(world: &World) -> usize {
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
     until("the control connections have ended", async || world.ask(control).await == "0").await;
     let read = "SELECT sum(idx_tup_read)::text FROM pg_stat_user_indexes \
-                WHERE schemaname = 'fencegate' AND relname = 'admission'";
+                WHERE schemaname = 'fencegate_state' AND relname = 'admission'";
     world.ask(read).await.parse().unwrap()
 }

@@ -25,7 +25,7 @@ impl Both {
             let generation = near.generation + i64::from(dice.chance(10)) - i64::from(dice.chance(10));
             Epoch { generation, token: (near.token + dice.below(4) as i64 - 1).max(1) }
         };
-        match dice.below(38) {
+        match dice.below(40) {
             0..=8 => {
                 let Some(who) = self.somebody(dice) else { return "nobody is there".into() };
                 let token = current.filter(|_| dice.chance(90)).unwrap_or(epoch(dice)).token;
@@ -158,7 +158,7 @@ impl Both {
                 self.memory.lease(ELECTION, token, released, if lasts { FUTURE } else { 0 });
                 let expires = if lasts { "1 hour" } else { "0" };
                 let lease = format!(
-                    "INSERT INTO fencegate.lease (election, token, released, acquired, renewed, expires) \
+                    "INSERT INTO fencegate_state.lease (election, token, released, acquired, renewed, expires) \
                      VALUES ('{ELECTION}', {token}, {released}, now(), now(), clock_timestamp() + '{expires}'::interval) \
                      ON CONFLICT (election) DO UPDATE SET (token, released, acquired, expires) = \
                        (EXCLUDED.token, EXCLUDED.released, EXCLUDED.acquired, EXCLUDED.expires); \
@@ -186,6 +186,10 @@ impl Both {
                 same!(what, sorted((real.iter().map(row).collect(), memory.iter().map(row).collect())));
                 what
             }
+            38..=39 => {
+                let epoch = epoch(dice);
+                self.copy_a_row(dice, &name, epoch).await
+            }
             32 if dice.chance(30) => {
                 self.world.run(&format!("SELECT fencegate.prune('0 s', '{name}')")).await;
                 self.memory.prune(&name);
@@ -202,6 +206,31 @@ impl Both {
                 what
             }
         }
+    }
+
+    /// A row of a dump: it was written for another database or another cluster, or names a process of another database.
+    async fn copy_a_row(&mut self, dice: &mut Dice, resource: &str, epoch: Epoch) -> String {
+        let Some(here) = self.sessions.first().map(|session| session.who.clone()) else {
+            return "nobody is there".into();
+        };
+        let elsewhere = identity(&self.elsewhere).await;
+        let own = "fencegate.own_system_identifier(), fencegate.own_database()";
+        let (who, written_for, is_copy) = match dice.below(3) {
+            0 => (here, own.replace("own_database()", "own_database()::bigint + 1"), true),
+            1 => (here, own.replace("own_system_identifier()", "own_system_identifier() + 1"), true),
+            _ => (elsewhere, own.to_owned(), false),
+        };
+        let (pid, start, Epoch { generation, token }) = (who.pid, &who.backend_start, epoch);
+        let row = format!(
+            "INSERT INTO fencegate_state.admission \
+               (pid, backend_start, resource, generation, token, proxy, system_identifier, database) \
+             SELECT {pid}, timestamptz 'epoch' + ({start} * 1000000)::bigint * interval '1 microsecond', '{resource}', {generation}, {token}, 'p0', {written_for} \
+             ON CONFLICT DO NOTHING"
+        );
+        self.world.run(&row).await;
+        self.memory.put_admission(&key(&who), resource, epoch, "p0", is_copy);
+        self.saw("copied", true);
+        format!("a copy has row {row}")
     }
 
     /// Something that the server processes do, with no store in between.

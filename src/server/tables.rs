@@ -1,0 +1,253 @@
+//! Whether the tables that the policies name exist: read at the start, at a reload, and again while one is missing.
+//!
+//! Owns what operators are told of missing tables. Must never decide on a write, nor keep a connection open.
+
+use crate::catalogue::{DatabaseNames, LostFence, NamesFound, fences_at_risk, lost_fences, missing_text, with_tables};
+use crate::fence::{read_names, read_names_in};
+use crate::policy::{FencedTable, PolicySet, Resource};
+use crate::state::shared::Shared;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Missing tables are looked for again after this time, when somebody asks for metrics or health.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Missing tables that `/readyz` names.
+const MOST_SHOWN: usize = 20;
+
+/// Whether a table of the policies exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TableState {
+    /// In some database that the policies are for.
+    Resolved,
+    /// In none; why, in words.
+    Unresolved(String),
+    /// No database that may have it could be read yet.
+    Unknown,
+}
+
+/// A table of the policies.
+#[derive(Clone, Debug)]
+pub(super) struct TableReport {
+    pub(super) resource: String,
+    pub(super) table: String,
+    pub(super) state: TableState,
+}
+
+impl TableReport {
+    /// With the reason, if the table exists nowhere.
+    fn missing(self) -> Option<(Self, String)> {
+        match self.state.clone() {
+            TableState::Unresolved(reason) => Some((self, reason)),
+            TableState::Resolved | TableState::Unknown => None,
+        }
+    }
+}
+
+/// What became of a table in the databases that were read. `has`: a database has it.
+pub(super) fn state_in<'a>(
+    table: &FencedTable,
+    databases: impl IntoIterator<Item = (&'a String, &'a DatabaseNames)>,
+    has: impl Fn(&str, &NamesFound) -> bool,
+) -> TableState {
+    let (mut missing, mut is_unread): (Vec<(u8, String)>, bool) = (Vec::new(), false);
+    for (database, names) in databases.into_iter().filter(|(database, _)| table.is_expected_in(database)) {
+        match names {
+            DatabaseNames::Found(found) if has(database, found) => return TableState::Resolved,
+            DatabaseNames::Found(found) => {
+                let nearest = found.nearest(&table.name);
+                let rank = if nearest.is_some() { 2 } else { u8::from(found.is_prepared || found.has_tables()) };
+                missing.push((rank, missing_text(&table.name.to_string(), database, nearest)));
+            }
+            DatabaseNames::NoDatabase => {
+                missing.push((0, format!("{} does not exist: there is no database {database}", table.name)));
+            }
+            DatabaseNames::Unread(_) => is_unread = true,
+        }
+    }
+    let is_one = missing.len() == 1;
+    // The database that was meant has a similar name, or at least something to do with the policies.
+    match missing.into_iter().max_by_key(|(rank, _)| *rank) {
+        None => TableState::Unknown,
+        Some(_) if is_unread => TableState::Unknown,
+        Some((0, _)) if !is_one => TableState::Unresolved(format!("{} exists in no database", table.name)),
+        Some((_, text)) => TableState::Unresolved(text),
+    }
+}
+
+impl Shared {
+    /// Reads the names of these policies in the databases that they are for. Cancel-safe.
+    ///
+    /// # Errors
+    /// The databases cannot be listed.
+    pub(super) async fn read_names(&self, sets: &[&PolicySet]) -> Result<BTreeMap<String, DatabaseNames>, String> {
+        let settings = self.settings();
+        let known = self.shared_databases().iter().map(|it| it.fence.name().to_owned()).collect();
+        let control = |database: &str| self.encryption.control_for(&settings, database);
+        read_names(control, sets, settings.control_database(), &known).await
+    }
+
+    /// The fences that new policies would take away from resources that they keep, each as an error. No database is read where
+    /// none can be lost. Cancel-safe.
+    pub(super) async fn lost_fences(&self, new: &PolicySet) -> Vec<LostFence> {
+        let old = self.policies.borrow().clone();
+        let at_risk = fences_at_risk(&old, new);
+        if at_risk.is_empty() {
+            return Vec::new();
+        }
+        let databases = match self.read_names(&[&old, new]).await {
+            Ok(databases) => databases,
+            Err(reason) => {
+                let reason = format!("which tables exist is unknown: {reason}");
+                let lost = |(_, it): (_, Arc<Resource>)| LostFence {
+                    resource: it.name.clone(),
+                    table: None,
+                    reason: reason.clone(),
+                };
+                return at_risk.into_iter().map(lost).collect();
+            }
+        };
+        // Where the policies name no databases, one that no session uses and that cannot be read is nobody's business.
+        let matters = |database: &String| {
+            let is_named = |set: &PolicySet| set.databases.as_ref().is_some_and(|all| all.contains(database));
+            is_named(&old) || is_named(new) || self.shared_databases().iter().any(|it| it.fence.name() == database)
+        };
+        let databases = databases
+            .into_iter()
+            .filter(|(database, names)| !matches!(names, DatabaseNames::Unread(_)) || matters(database))
+            .collect();
+        lost_fences(&old, new, &databases, &self.policy_tables.read.lock().had_table)
+    }
+
+    /// Reads the tables of the policies in force, whenever these change or it is due. Cancel-safe.
+    pub(super) async fn follow_tables(self: Arc<Self>) {
+        let mut policies = self.policies.subscribe();
+        loop {
+            let current = policies.borrow_and_update().clone();
+            self.read_tables(&current).await;
+            tokio::select! {
+                changed = policies.changed() => if changed.is_err() { return },
+                () = self.policy_tables.due.notified() => {}
+            }
+        }
+    }
+
+    async fn read_tables(&self, policies: &Arc<PolicySet>) {
+        if policies.resources.is_empty() {
+            *self.policy_tables.read.lock() = Default::default();
+            return;
+        }
+        let at = Instant::now();
+        let again = {
+            let read = self.policy_tables.read.lock();
+            let is_same = read.policies.as_ref().is_some_and(|it| Arc::ptr_eq(it, policies));
+            is_same.then(|| self.worth_reading_again(&read.databases)).filter(|databases| !databases.is_empty())
+        };
+        let databases = match again {
+            Some(again) => {
+                let settings = self.settings();
+                let control = |database: &str| self.encryption.control_for(&settings, database);
+                read_names_in(control, &[policies], again).await
+            }
+            None => self.read_names(&[policies]).await.unwrap_or_default(),
+        };
+        {
+            let mut read = self.policy_tables.read.lock();
+            read.policies = Some(policies.clone());
+            (read.databases, read.at) = (databases, Some(at));
+            read.note_tables(policies);
+        }
+        self.log_tables(policies);
+    }
+
+    /// The databases that have something to do with the policies: it is there that a missing table is expected.
+    fn worth_reading_again(&self, databases: &BTreeMap<String, DatabaseNames>) -> BTreeSet<String> {
+        let known: BTreeSet<String> = self.shared_databases().iter().map(|it| it.fence.name().to_owned()).collect();
+        let named = self.policies.borrow().databases.clone().unwrap_or_default();
+        let concerns = |(database, names): &(&String, &DatabaseNames)| match names {
+            DatabaseNames::Found(found) => found.is_prepared || found.has_tables() || known.contains(*database),
+            DatabaseNames::NoDatabase => false,
+            DatabaseNames::Unread(_) => known.contains(*database),
+        };
+        databases.iter().filter(concerns).map(|(database, _)| database.clone()).chain(named).collect()
+    }
+
+    fn log_tables(&self, policies: &PolicySet) {
+        let missing: Vec<(TableReport, String)> =
+            self.table_states().into_iter().filter_map(TableReport::missing).collect();
+        let mut read = self.policy_tables.read.lock();
+        for (TableReport { resource, table, .. }, reason) in missing.iter().filter(|(_, it)| !read.logged.contains(it))
+        {
+            tracing::warn!(resource, table, reason, "policy_table_unresolved");
+        }
+        read.logged = missing.into_iter().map(|(_, reason)| reason).collect();
+        let databases = with_tables(policies, &read.databases);
+        if databases.len() > 1 && databases != read.logged_databases {
+            tracing::warn!(databases = databases.join(", "), "policies_fence_several_databases");
+        }
+        read.logged_databases = databases;
+    }
+
+    /// Each table of the policies in force. A database with sessions has its catalog read as it changes; of the others, what was
+    /// read last counts.
+    pub(super) fn table_states(&self) -> Vec<TableReport> {
+        let policies = self.policies.borrow().clone();
+        let in_use = self.shared_databases();
+        let read = self.policy_tables.read.lock();
+        let is_read = read.policies.as_ref().is_some_and(|it| Arc::ptr_eq(it, &policies));
+        let report = |(resource, table): (&Arc<Resource>, &FencedTable)| {
+            let in_use = in_use.iter().filter(|it| policies.applies_to(it.fence.name()));
+            let live: BTreeMap<&str, bool> =
+                in_use.filter_map(|it| Some((it.fence.name(), it.has_table(&table.name)?))).collect();
+            let is_live = live.iter().any(|(database, has)| *has && table.is_expected_in(database));
+            let databases = read.databases.iter().filter(|(database, _)| policies.applies_to(database));
+            let state = match is_live {
+                true => TableState::Resolved,
+                false if !is_read => TableState::Unknown,
+                false => state_in(table, databases, |database, found| {
+                    live.get(database).copied().unwrap_or_else(|| found.has_table(&table.name))
+                }),
+            };
+            TableReport { resource: resource.name.clone(), table: table.name.to_string(), state }
+        };
+        let tables = policies.resources.iter().flat_map(|it| it.tables.iter().map(move |table| (it, table)));
+        tables.map(report).collect()
+    }
+
+    /// While a table is missing, they are read again after a while.
+    fn read_again_if_due(&self, reports: &[TableReport]) {
+        let is_old = self.policy_tables.read.lock().at.is_some_and(|at| at.elapsed() > AGAIN);
+        if is_old && reports.iter().any(|it| it.state != TableState::Resolved) {
+            self.policy_tables.due.notify_one();
+        }
+    }
+
+    /// The tables of the policies, counted by their states.
+    pub(super) fn counted_tables(&self) -> Vec<(&'static str, usize)> {
+        let reports = self.table_states();
+        self.read_again_if_due(&reports);
+        let count = |is_it: fn(&TableState) -> bool| reports.iter().filter(|it| is_it(&it.state)).count();
+        vec![
+            ("resolved", count(|it| matches!(it, TableState::Resolved))),
+            ("unresolved", count(|it| matches!(it, TableState::Unresolved(_)))),
+            ("unknown", count(|it| matches!(it, TableState::Unknown))),
+        ]
+    }
+
+    /// What `/readyz` says of missing tables.
+    pub(super) fn unresolved_tables(&self) -> Vec<String> {
+        let reports = self.table_states();
+        self.read_again_if_due(&reports);
+        let missing = reports.into_iter().filter_map(TableReport::missing);
+        let mut lines: Vec<String> =
+            missing.map(|(it, reason)| format!("unresolved: resource {}: {reason}", it.resource)).collect();
+        if lines.len() > MOST_SHOWN {
+            let more = lines.len() - MOST_SHOWN;
+            lines.truncate(MOST_SHOWN);
+            lines.push(format!("unresolved: {more} more"));
+        }
+        lines
+    }
+}

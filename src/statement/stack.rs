@@ -1,0 +1,30 @@
+//! Room on the stack for the parser's trees.
+//!
+//! Must never let a tree overflow the stack of the thread that reads it, which would end the process.
+
+use super::tokens::{Lexeme, Lexemes};
+use std::thread;
+
+/// The tree of a text with at most this many tokens takes less than half a megabyte.
+const SHALLOW: usize = 60;
+
+/// Takes every tree that the parser makes: it gives up on one for which it needs more than 2 MiB, some 4,500 levels. Nobody
+/// keeps a stack of this size for another thread, so its memory is returned.
+pub(crate) const SIZE: usize = if cfg!(debug_assertions) { 256 << 20 } else { 64 << 20 };
+
+/// Does what goes as deep as the tree of the text. None where the system has no room for it.
+pub(super) fn with_room<R: Send>(
+    text: &[u8],
+    standard_conforming_strings: bool,
+    work: impl FnOnce() -> R + Send,
+) -> Option<R> {
+    let mut tokens = Lexemes::new(text, standard_conforming_strings);
+    let is_shallow = tokens.by_ref().take(SHALLOW).all(|token| token != Lexeme::Unsure) && tokens.next().is_none();
+    if is_shallow {
+        return Some(work());
+    }
+    thread::scope(|scope| {
+        let reader = thread::Builder::new().stack_size(SIZE).spawn_scoped(scope, work).ok()?;
+        reader.join().ok()
+    })
+}

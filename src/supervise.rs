@@ -1,0 +1,55 @@
+//! Tasks that must run for as long as the proxy needs them.
+//!
+//! Owns that a panic does not end such a task. Must never start a task twice at the same time.
+
+use futures_util::FutureExt;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+/// The pause before a task that panicked is started again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs the task until it returns. If it panics, it is started again: what it has missed meanwhile, each start must suppose.
+/// Its unfinished state is dropped; what it shares must hold at each of its steps, as for a task that is aborted.
+pub fn supervise<F>(task: &'static str, mut start: impl FnMut() -> F + Send + 'static) -> AbortHandle
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let supervised = async move {
+        while AssertUnwindSafe(start()).catch_unwind().await.is_err() {
+            // The panic itself is in the log.
+            tracing::error!(task, "task_restarted");
+            sleep(PAUSE).await;
+        }
+    };
+    tokio::spawn(supervised).abort_handle()
+}
+
+#[cfg(test)]
+#[allow(clippy::panic, reason = "it is what is tested")]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use tokio::sync::Notify;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_is_started_again_and_one_that_returns_is_not() {
+        let (starts, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
+        let (counted, notified) = (starts.clone(), ended.clone());
+        let handle = supervise("test", move || {
+            let (starts, ended) = (counted.clone(), notified.clone());
+            async move {
+                if starts.fetch_add(1, Ordering::Relaxed) < 2 {
+                    panic!("as a defect would");
+                }
+                ended.notify_one();
+            }
+        });
+        ended.notified().await;
+        sleep(2 * PAUSE).await;
+        assert_eq!((starts.load(Ordering::Relaxed), handle.is_finished()), (3, true));
+    }
+}

@@ -1,0 +1,186 @@
+//! No decision in the layers that judge and admit depends on a text for people: literals are compared only with SQL.
+//!
+//! Protects decisions from a change of wording.
+
+use sqlparser::keywords::ALL_KEYWORDS;
+use std::path::Path;
+use syn::parse::{ParseStream, Parser};
+use syn::visit::{self, Visit};
+use syn::{Attribute, BinOp, Expr, ExprBinary, ExprMethodCall, ItemMod, LitByteStr, LitStr, Macro, Pat, Token};
+
+const LAYERS: [&str; 4] = ["src/statement", "src/session", "src/fence", "src/catalogue"];
+
+/// PostgreSQL's own names: schemas, settings, functions, nodes of its grammar and fields of its errors; what our queries of
+/// the catalog call a row; and characters.
+#[rustfmt::skip]
+const ALLOWED: [&str; 29] = [
+    "$user", "pg_", "pg_catalog", "pg_temp", "pg_temp_", "pg_toast",
+    "application_name", "client_encoding", "search_path", "search_path\0", "server_encoding", "server_version",
+    "standard_conforming_strings",
+    "analyse", "cursor_to_xml", "dblink", "set_config", "SelectStmt",
+    "resource=", "presented=",
+    "caller", "child", "event trigger", "reference", "relation", "shadow",
+    "_,.*\"", "_./:-%", "~!@#^&|`?+-*/%<>=",
+];
+
+/// Methods that compare.
+const COMPARISONS: [&str; 9] =
+    ["contains", "ends_with", "eq", "eq_ignore_ascii_case", "find", "is", "split_once", "starts_with", "strip_prefix"];
+
+#[derive(Default)]
+struct Literals {
+    compared: Vec<String>,
+}
+
+impl Literals {
+    /// The literals of an expression or a pattern that is compared.
+    fn of(&mut self, compared: &impl Node) {
+        struct All<'a>(&'a mut Vec<String>);
+        impl<'ast> Visit<'ast> for All<'_> {
+            fn visit_lit_str(&mut self, literal: &'ast LitStr) {
+                self.0.push(literal.value());
+            }
+            fn visit_lit_byte_str(&mut self, literal: &'ast LitByteStr) {
+                self.0.push(String::from_utf8_lossy(&literal.value()).into_owned());
+            }
+            // A computed value is not a literal.
+            fn visit_expr_method_call(&mut self, _: &'ast ExprMethodCall) {}
+            fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
+                if matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Some")) {
+                    visit::visit_expr_call(self, call);
+                }
+            }
+            fn visit_expr_closure(&mut self, _: &'ast syn::ExprClosure) {}
+        }
+        compared.walk(&mut All(&mut self.compared));
+    }
+}
+
+trait Node {
+    fn walk<'a>(&'a self, visit: &mut impl Visit<'a>);
+}
+
+impl Node for Expr {
+    fn walk<'a>(&'a self, visit: &mut impl Visit<'a>) {
+        visit.visit_expr(self);
+    }
+}
+
+impl Node for Pat {
+    fn walk<'a>(&'a self, visit: &mut impl Visit<'a>) {
+        visit.visit_pat(self);
+    }
+}
+
+impl<'ast> Visit<'ast> for Literals {
+    fn visit_item_mod(&mut self, module: &'ast ItemMod) {
+        if !is_for_tests(&module.attrs) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_expr_binary(&mut self, binary: &'ast ExprBinary) {
+        if matches!(binary.op, BinOp::Eq(_) | BinOp::Ne(_)) {
+            self.of(&*binary.left);
+            self.of(&*binary.right);
+        }
+        visit::visit_expr_binary(self, binary);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
+        if COMPARISONS.iter().any(|method| call.method == method) {
+            self.of(&*call.receiver);
+            call.args.iter().for_each(|argument| self.of(argument));
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_pat(&mut self, pattern: &'ast Pat) {
+        self.of(pattern);
+    }
+
+    fn visit_macro(&mut self, called: &'ast Macro) {
+        if called.path.is_ident("matches") {
+            let parts = |input: ParseStream| {
+                let value: Expr = input.parse()?;
+                input.parse::<Token![,]>()?;
+                let pattern = Pat::parse_multi_with_leading_vert(input)?;
+                let guard = input.parse::<Option<Token![if]>>()?.map(|_| input.parse::<Expr>()).transpose()?;
+                input.parse::<Option<Token![,]>>()?;
+                Ok((value, pattern, guard))
+            };
+            let (value, pattern, guard) = parts.parse2(called.tokens.clone()).unwrap();
+            self.of(&pattern);
+            // These live no longer than the call.
+            let mut within = Literals::default();
+            within.visit_expr(&value);
+            guard.iter().for_each(|guard| within.visit_expr(guard));
+            self.compared.append(&mut within.compared);
+        }
+    }
+}
+
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes
+        .iter()
+        .any(|it| it.path().is_ident("cfg") && it.parse_args::<syn::Path>().is_ok_and(|it| it.is_ident("test")))
+}
+
+/// The literals that a source compares with something.
+fn compared(source: &str) -> Vec<String> {
+    let mut literals = Literals::default();
+    literals.visit_file(&syn::parse_file(source).unwrap());
+    literals.compared
+}
+
+fn sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            _ if path.ends_with("tests") || path.ends_with("tests.rs") => {}
+            true => sources(&path, found),
+            false if path.extension().is_some_and(|it| it == "rs") => {
+                let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().display().to_string();
+                let literals = compared(&std::fs::read_to_string(&path).unwrap());
+                found.extend(literals.into_iter().filter(|it| !is_sql(it)).map(|it| format!("{name}: {it:?}")));
+            }
+            false => {}
+        }
+    }
+}
+
+/// A key word, a SQLSTATE, the number of a type, the name of an encoding, a unit, or one of the list.
+fn is_sql(literal: &str) -> bool {
+    let word = literal.to_ascii_uppercase();
+    let is_code = literal.bytes().all(|it| it.is_ascii_uppercase() || it.is_ascii_digit());
+    literal.len() <= 2 || is_code || ALLOWED.contains(&literal) || ALL_KEYWORDS.binary_search(&word.as_str()).is_ok()
+}
+
+#[test]
+fn decisions_compare_no_texts() {
+    let mut found = Vec::new();
+    LAYERS.iter().for_each(|layer| sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(layer), &mut found));
+    assert!(found.is_empty(), "compared with something:\n{}", found.join("\n"));
+}
+
+#[test]
+fn a_decision_on_a_text_is_found() {
+    for source in [
+        r#"fn f(it: &Statement) -> bool { it.kind == "its kind" }"#,
+        r#"fn f(it: &Statement) -> bool { Some("its kind") != it.opaque }"#,
+        r#"fn f(it: &str) -> bool { match it { "its kind" if true => true, _ => false } }"#,
+        r#"fn f(it: &str) -> bool { matches!(it, "another" | "its kind") }"#,
+        r#"fn f(it: &str) -> bool { if let "its kind" = it { true } else { false } }"#,
+        r#"fn f(it: &str) -> bool { ["another", "its kind"].contains(&it) }"#,
+        r#"fn f(it: &str) -> bool { g(|it| it.starts_with("its kind")) }"#,
+    ] {
+        assert!(compared(source).contains(&"its kind".to_owned()), "{source}");
+    }
+    for source in [
+        r#"fn f(it: &str) -> String { format!("{it} is no decision") }"#,
+        r#"#[cfg(test)] mod tests { fn f(it: &str) -> bool { it == "its kind" } }"#,
+        r#"fn f(it: Result<(), String>) -> bool { it == Err(String::from("its kind")) }"#,
+    ] {
+        assert_eq!(compared(source), Vec::<String>::new(), "{source}");
+    }
+}
