@@ -15,7 +15,7 @@ use crate::session::path::Path;
 use crate::session::rejection::Rejection;
 use crate::session::suspects::Suspects;
 use crate::session::task::{ParsePermit, Room};
-use crate::session::{Host, Session, Side, Started, Step, Task};
+use crate::session::{Host, Session, Settings, Side, Step, Task};
 use crate::statement::{Analysis, Cache, Encoding, Lexing, ServerEncoding, Statement};
 use crate::wire::frame::put_frame;
 use crate::wire::message::{Status, put_execute, put_parse, put_query, put_ready, put_sync};
@@ -62,7 +62,7 @@ impl Transactions {
         let catalogue = Arc::new(Catalogue::of_tables(tables));
         let fence = Arc::new(SessionFence::new(Err("there is no server".to_owned())));
         let host = OneSession { policies, catalogue, fence, cache: Cache::default() };
-        let started = Started {
+        let started = Settings {
             replicates: false,
             temporary: None,
             parameter: Parameter::new(ParameterValue::read(Some("47"))),
@@ -71,7 +71,7 @@ impl Transactions {
         };
         let now = Instant::now();
         let session = Session::new(host, Side::default(), Side::default(), started, now);
-        assert!(session.fence.record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
+        assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
         let answers = [(Does::Read, true), (Does::Write, true), (Does::Read, false), (Does::Write, false)].map(answer);
         let mut transactions = Transactions { session, answers, value: 0, now };
         for (name, text) in ["r", "w"].into_iter().zip(TEXTS) {

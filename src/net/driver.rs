@@ -9,7 +9,7 @@ use super::alarm::Alarm;
 use super::peer::{Peer, Sink, Source};
 use super::perform::Performing;
 use super::term::{Signal, Term};
-use crate::session::{End, HIGH_WATER, Session, Side, Started, Step};
+use crate::session::{End, HIGH_WATER, Session, Settings, Side, Step};
 use crate::state::host::SessionHost;
 use crate::state::room::LOOK_AGAIN;
 use std::future::poll_fn;
@@ -64,7 +64,7 @@ impl Socket {
 
 impl Driver {
     /// A session whose first ReadyForQuery waits in the client's output.
-    pub fn new(host: SessionHost, client: Peer, server: Peer, started: Started) -> Self {
+    pub fn new(host: SessionHost, client: Peer, server: Peer, started: Settings) -> Self {
         let orders = host.context.shared().orders.subscribe();
         let term = Term::new(orders, &host.record);
         let ((client, client_side), (server, server_side)) = (Socket::new(client), Socket::new(server));
@@ -95,7 +95,7 @@ impl Driver {
             }
         };
         if self.session.server.ended {
-            self.session.definitions_over();
+            self.session.definitions_ended();
         }
         Box::pin(self.last_words(end)).await
     }

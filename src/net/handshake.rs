@@ -12,7 +12,7 @@ use crate::config::CONSOLE;
 use crate::fence::session::SessionFence;
 use crate::fence::value::FenceValue;
 use crate::policy::Mode;
-use crate::session::Started;
+use crate::session::Settings;
 use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::path::Path;
 use crate::session::rejection::Rejection;
@@ -218,7 +218,7 @@ pub async fn shake_hands(
     let record = SessionRecord::new(number, &startup, peer.to_owned(), backend, fence, parameter.current(), name);
     let replicates = startup.replication() != Replication::None;
     let path = Path::new(path.as_deref(), authenticated.reports_path);
-    let started = Started { replicates, temporary, parameter, path, lexing: authenticated.lexing };
+    let started = Settings { replicates, temporary, parameter, path, lexing: authenticated.lexing };
     let host = SessionHost { context, record: Arc::new(record) };
     Ok(Opened::Session(Box::new(Driver::new(host, client, server, started))))
 }

@@ -1,26 +1,21 @@
-//! Strings in which a statement may change `lease.fence` unseen, and the policies let it: what writes behind it was admitted
-//! under the token from before, and the server checks in between that it is still the one.
+//! Strings in which a statement may change `lease.fence` unseen, where the policies permit that: the writes behind it were
+//! admitted under the token from before. The server checks in between that the token is still the same.
 //!
-//! Must never let a write run whose check has not: it stands before it in the same string, whose first error ends it.
+//! Must never let a write run before its check: the check precedes it in the same string, whose first error ends the string.
 
 use super::judge::Need;
-use super::raised::{checking_statement, own};
-use super::rejection::may_be_another;
-use super::replies::{Audience, Request};
-use super::{Host, Session, frame_of};
+use super::pipeline::{checking_statement, own_statement};
 use crate::fence::session::Token;
-use crate::statement::{Statement, StatementKind};
-use crate::wire::frame::{Header, split_string};
-use crate::wire::message;
+use crate::statement::Statement;
 use std::sync::Arc;
 
-/// A statement that runs before one of the client's, which has that index.
+/// A statement of the proxy that runs before the client's statement at that index.
 pub(super) struct Check {
     before: usize,
     text: String,
 }
 
-/// What has to be checked between these statements.
+/// The checks that have to run between these statements.
 pub(super) fn checks(needs: &[Need], statements: &[Arc<Statement>]) -> Vec<Check> {
     let presumed: Vec<&Need> = needs.iter().filter(|need| need.presumed).collect();
     let check = |(before, statement): (usize, &Arc<Statement>)| {
@@ -34,28 +29,8 @@ pub(super) fn checks(needs: &[Need], statements: &[Arc<Statement>]) -> Vec<Check
     }
 }
 
-impl<H: Host> Session<H> {
-    /// Forwards a string with these checks in it.
-    pub(super) fn forward_checked(&mut self, header: Header, statements: Vec<Arc<Statement>>, checks: &[Check]) {
-        let text = split_string(self.message_body(header)).map_or(Vec::new(), |(text, _)| text.to_vec());
-        let Some(pieces) = pieces(&text, &statements, checks) else {
-            let kind = statements.first().map_or(StatementKind::Unspecified, |statement| statement.kind);
-            return self.raise_in_query(header, statements, 0, &may_be_another(kind));
-        };
-        frame_of(&mut self.client, header.frame());
-        self.note_forwarding();
-        self.host.note_query();
-        message::put_query(&mut self.server.output, &pieces);
-        let statements = with_checks(statements, checks);
-        let defines = self.define_prepared(&statements);
-        self.batch += 1;
-        self.replies.push(Request::Query { statements, completed: 0, defines }, Audience::Client);
-        self.message_done();
-    }
-}
-
-/// The text with the checks in their places; None where a statement has none in it.
-fn pieces<'t>(text: &'t [u8], statements: &[Arc<Statement>], checks: &'t [Check]) -> Option<Vec<&'t [u8]>> {
+/// The text with the checks in their places; `None` where a statement has no place in it.
+pub(super) fn pieces<'t>(text: &'t [u8], statements: &[Arc<Statement>], checks: &'t [Check]) -> Option<Vec<&'t [u8]>> {
     let (mut pieces, mut from) = (Vec::new(), 0);
     for check in checks {
         let to = statements.get(check.before)?.range.start;
@@ -66,12 +41,13 @@ fn pieces<'t>(text: &'t [u8], statements: &[Arc<Statement>], checks: &'t [Check]
     Some(pieces)
 }
 
-fn with_checks(statements: Vec<Arc<Statement>>, checks: &[Check]) -> Vec<Arc<Statement>> {
+/// The statements of that text.
+pub(super) fn with_checks(statements: Vec<Arc<Statement>>, checks: &[Check]) -> Vec<Arc<Statement>> {
     let mut checks = checks.iter().peekable();
     let mut all = Vec::with_capacity(statements.len() + checks.len());
     for (index, statement) in statements.into_iter().enumerate() {
         if checks.next_if(|check| check.before == index).is_some() {
-            all.push(own());
+            all.push(own_statement());
         }
         all.push(statement);
     }

@@ -18,7 +18,7 @@ pub enum ClientFault {
     /// The length of a message is invalid: the start of the next one is not known.
     #[error(transparent)]
     Length(#[from] InvalidLength),
-    /// The server would accept it, and the proxy cannot judge it.
+    /// The server would accept the message, and the proxy cannot judge it.
     #[error("{0}")]
     Unjudged(&'static str),
     /// No message has this tag.
@@ -29,13 +29,13 @@ pub enum ClientFault {
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum End {
-    /// The client said goodbye, or closed the connection without.
+    /// The client sent Terminate, or closed the connection.
     #[error("client closed the connection")]
     Client,
-    /// The client's connection has failed: it did not answer any more, say, or has closed it without reading what it was sent.
+    /// The client's connection has failed.
     #[error("connection to the client was lost: {0}")]
     ClientLost(io::Error),
-    /// The server ended the session and said why; the client has been told.
+    /// The server ended the session with an error, which the client has received.
     #[error("server ended the session")]
     Server,
     /// A newer token ended it.
@@ -71,7 +71,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// The error that the server has said last, if it is there.
+    /// The last error of the server, if it has arrived.
     pub fn last_error(&mut self) -> Option<Bytes> {
         let header = Header::from_server(&self.server.input).ok()??;
         let is_error = header.tag == backend::ERROR && self.server.input.len() >= header.frame();
@@ -80,13 +80,13 @@ impl<H: Host> Session<H> {
 
     /// The client waits for an answer.
     pub fn is_in_flight(&self) -> bool {
-        !self.replies.is_empty() || self.client.rest > 0 || self.unseen.is_some()
+        !self.pipeline.is_empty() || self.client.rest > 0 || self.pipeline.repetition.is_refused()
     }
 
-    /// A newer token has ended the server process: what became of the open transaction.
+    /// A newer token has ended the server process. Returns the outcome of the open transaction.
     pub fn cut_off(&self) -> CutOffOutcome {
-        self.fence.set_activity(Activity::CutOff);
-        if self.is_in_flight() || self.transaction.may_have_committed {
+        self.process.fence.set_activity(Activity::CutOff);
+        if self.is_in_flight() || self.transaction.may_have_committed() {
             CutOffOutcome::Unknown
         } else {
             CutOffOutcome::RolledBack
@@ -103,7 +103,7 @@ impl<H: Host> Session<H> {
 
     /// The server runs something for the client.
     pub fn is_busy(&self) -> bool {
-        self.activity == Activity::Busy
+        self.process.is_busy()
     }
 
     /// Sends Terminate to the server, unless half of another message has been sent.
@@ -113,8 +113,8 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// Takes back what was forwarded and has not been sent, while the server is busy with what it has: nothing more of it runs. Half
-    /// of a message may have been sent, so that nothing can follow. False: there is nothing unsent.
+    /// Drops messages that were forwarded and have not been sent, while the server is busy with earlier ones. Half of a message
+    /// may have been sent, so that nothing can follow. Returns false if nothing was unsent.
     pub fn take_back_unsent(&mut self) -> bool {
         let is_unsent = self.is_busy() && !self.server.output.is_empty();
         if is_unsent {
@@ -123,14 +123,14 @@ impl<H: Host> Session<H> {
         is_unsent
     }
 
-    /// The server is left while it may still commit what the session has defined.
+    /// Returns true if the server may still commit definitions when the session leaves it.
     pub fn defines_after_its_end(&self) -> bool {
-        !self.server.ended && (self.transaction.catalogue_changed || self.definitions.are_under_way())
+        !self.server.ended && self.transaction.may_define()
     }
 
-    /// The server has ended what it was left with: that is in the catalogue by now, or never will be.
+    /// The server has ended the transaction: its definitions are in the catalog by now, or never will be.
     pub fn server_gone(&mut self) {
         self.host.catalogue_changed();
-        self.definitions.withdraw(&self.host);
+        self.transaction.definitions_mut().withdraw(&self.host);
     }
 }

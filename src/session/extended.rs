@@ -1,12 +1,12 @@
 //! The extended protocol: Parse, Bind, Execute and Close.
 //!
-//! Must never judge a message by a name's meaning before replies that are still to come.
+//! Must never judge a message by the meaning of a name that a reply may still change.
 
 use super::judge::opaque;
 use super::names::{Meaning, known_by};
-use super::path::Lookup;
-use super::replies::{Defined, Request};
-use super::values::with_types;
+use super::path_lookup::Lookup;
+use super::pipeline::{Defined, Request};
+use super::values::{bound_values, has_key_in_doubt, with_types, with_values};
 use super::verdict::{Run, Verdict};
 use super::{ClientFault, Host, Session};
 use crate::statement::{OpaqueReason, ParameterEffect, Script, Statement, StatementKind, Unreadable};
@@ -19,17 +19,17 @@ impl<H: Host> Session<H> {
         if room.is_ok() && !self.is_whole(header) || room.is_err() && !self.has_strings(header, 1)? {
             return Ok(false);
         }
-        if self.statements.is_full() && !self.replies.is_empty() {
+        if self.names.statements.is_full() && !self.pipeline.is_empty() {
             return Ok(self.hold(header));
         }
-        let permit = self.pending.permit.take();
-        let input = self.start_of_body(header);
+        let permit = self.message.text.permit.take();
+        let input = self.client.start_of_body(header);
         let Some((name, rest)) = split_string(input) else {
-            // The server says what is wrong with it.
+            // The server reports the error.
             self.pass(header, Some(Request::Parse { defines: None }));
             return Ok(true);
         };
-        if room.is_ok() && self.lexing_in_doubt(rest) {
+        if room.is_ok() && self.pipeline.leaves_in_doubt(rest) {
             return Ok(self.hold_for_lexing(header));
         }
         let text = match room {
@@ -37,18 +37,18 @@ impl<H: Host> Session<H> {
             Err(why) => Err(why),
         };
         let statement = match text {
-            // It may outlive the policies, so its rows are wanted in any case.
-            Ok((text, types)) => match self.host.read(text, self.lexing, true, permit) {
+            // With its rows in any case: the prepared statement may outlive the policies.
+            Ok((text, types)) => match self.host.read(text, self.settings.lexing, true, permit) {
                 Ok(read) => with_types(only_statement(&read), types),
                 Err(turn) => {
-                    self.ask_for(turn);
+                    self.request(turn);
                     return Ok(false);
                 }
             },
             Err(why) => opaque(StatementKind::Unspecified, why),
         };
         let name = known_by(name).to_vec();
-        let sequence = self.statements.define(&name, statement, self.batch);
+        let sequence = self.names.statements.define(&name, statement, self.pipeline.batch());
         self.pass(header, Some(Request::Parse { defines: Some(Defined { name, sequence }) }));
         Ok(true)
     }
@@ -57,17 +57,17 @@ impl<H: Host> Session<H> {
         if !self.has_strings(header, 2)? {
             return Ok(false);
         }
-        if self.portals.is_full() && !self.replies.is_empty() {
+        if self.names.portals.is_full() && !self.pipeline.is_empty() {
             return Ok(self.hold(header));
         }
-        let names =
-            split_string(self.start_of_body(header)).and_then(|(portal, rest)| Some((portal, split_string(rest)?.0)));
+        let names = split_string(self.client.start_of_body(header))
+            .and_then(|(portal, rest)| Some((portal, split_string(rest)?.0)));
         let Some((portal, name)) = names else {
-            // The server says what is wrong with it.
+            // The server reports the error.
             self.pass(header, Some(Request::bind()));
             return Ok(true);
         };
-        let statement = match self.statements.meaning(name, self.batch) {
+        let statement = match self.names.statements.meaning(name, self.pipeline.batch()) {
             Meaning::Certain(statement) => statement,
             Meaning::Unsettled => return Ok(self.hold(header)),
             Meaning::Unknown => opaque(StatementKind::Unspecified, OpaqueReason::UnseenStatement),
@@ -80,15 +80,21 @@ impl<H: Host> Session<H> {
                 return Ok(false);
             }
         }
-        if needs_values && self.has_key_in_doubt(header, &statement) {
-            return Ok(self.hold_for_lexing(header));
-        }
-        let statement = if needs_values { self.with_values(header, &statement) } else { statement };
+        let statement = match needs_values {
+            true => {
+                let values = bound_values(&self.client, header);
+                if has_key_in_doubt(&statement, &values, self.host.policies(), &self.pipeline) {
+                    return Ok(self.hold_for_lexing(header));
+                }
+                with_values(&statement, values, &self.settings, &self.pipeline)
+            }
+            false => statement,
+        };
         let Some(statement) = self.with_path(statement) else { return Ok(false) };
-        // So are the relations of its own query.
+        // The relations of its query, too, are those that the path gives them now.
         let mut alone = [statement];
-        let behind = self.behind_given_up(&alone);
-        let held = behind.or_else(|| self.by_path(&mut alone, Lookup::AtBind));
+        let behind = self.wait_behind_admit(&alone);
+        let held = behind.or_else(|| self.resolve_by_path(&mut alone, Lookup::AtBind));
         let [statement] = alone;
         match held {
             None => {}
@@ -101,15 +107,15 @@ impl<H: Host> Session<H> {
         if self.asks_before_bind(&statement) {
             return Ok(false);
         }
-        let sequence = self.portals.define(&portal, statement.clone(), self.batch);
+        let sequence = self.names.portals.define(&portal, statement.clone(), self.pipeline.batch());
         self.pass(header, Some(Request::Bind { defines: Some(Defined { name: portal, sequence }), plans: statement }));
         Ok(true)
     }
 
-    /// A portal's names are those that the search path gives them when it is bound. None: the server has to be asked.
+    /// The search path gives a portal's names their meaning when it is bound. Returns `None` if the server has to be asked.
     fn with_path(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
         let matters = statement.keys_by_path && !statement.writes.is_empty() && self.host.policies().has_keys();
-        if !matters || self.parameter.failed() {
+        if !matters || self.settings.parameter.failed() {
             return Some(statement);
         }
         let wanted = self.wanted(std::slice::from_ref(&statement), &[]);
@@ -117,14 +123,14 @@ impl<H: Host> Session<H> {
         if !catalogue.has_shadows() {
             return Some(statement);
         }
-        if let Some(path) = &self.pending.path {
+        if let Some(path) = &self.message.facts.path {
             return Some(Arc::new(statement.by_known_path(catalogue.path_leads_to_catalogue(path))));
         }
-        if self.replies.is_empty() {
+        if self.pipeline.is_empty() {
             self.ask();
             return None;
         }
-        // During COPY it cannot be asked, and the server takes no Bind.
+        // During COPY the proxy cannot ask, and the server accepts no Bind.
         match self.settle() {
             Verdict::Reject(..) => Some(Arc::new(statement.by_known_path(false))),
             _ => None,
@@ -135,21 +141,26 @@ impl<H: Host> Session<H> {
         if !self.is_whole(header) {
             return false;
         }
-        let portal = split_string(self.message_body(header)).map_or(&[][..], |(portal, _)| known_by(portal)).to_vec();
-        let statement = match self.portals.meaning(&portal, self.batch) {
+        let portal =
+            split_string(self.client.message_body(header)).map_or(&[][..], |(portal, _)| known_by(portal)).to_vec();
+        let statement = match self.names.portals.meaning(&portal, self.pipeline.batch()) {
             Meaning::Certain(statement) => statement,
             Meaning::Unsettled => return self.hold(header),
-            Meaning::Unknown if self.portals.is_complete() => declared(),
+            Meaning::Unknown if self.names.portals.is_complete() => declared(),
             Meaning::Unknown => opaque(StatementKind::Portal, OpaqueReason::UnseenPortal),
         };
-        let run = if self.portals.has_begun(&portal) { Run::GoesOn } else { Run::Begins };
+        let run = if self.names.portals.has_begun(&portal) { Run::GoesOn } else { Run::Begins };
         let (verdict, mut resolved) = self.judge(&[statement], run);
         match verdict {
             Verdict::Hold => return false,
             Verdict::Forward => {
-                let defines = self.define_prepared(&resolved).pop().map(|(_, name, sequence)| (name, sequence));
+                let defines = self
+                    .names
+                    .define_prepared(&resolved, self.pipeline.batch())
+                    .pop()
+                    .map(|(_, name, sequence)| (name, sequence));
                 let statement = resolved.pop().unwrap_or_default().in_portal();
-                self.portals.begin(&portal);
+                self.names.portals.begin(&portal);
                 self.pass(header, Some(Request::Execute { statement, defines }));
             }
             Verdict::Reject(_, rejection) => self.discard(header, rejection, &resolved.pop().unwrap_or_default()),
@@ -161,7 +172,7 @@ impl<H: Host> Session<H> {
         if !self.is_whole(header) {
             return false;
         }
-        let (kind, name) = self.message_body(header).split_first().unwrap_or((&0, &[]));
+        let (kind, name) = self.client.message_body(header).split_first().unwrap_or((&0, &[]));
         let name = split_string(name).map_or(&[][..], |(name, _)| known_by(name)).to_vec();
         let request = if *kind == b'S' { Request::CloseStatement { name } } else { Request::ClosePortal { name } };
         self.pass(header, Some(request));
@@ -169,13 +180,13 @@ impl<H: Host> Session<H> {
     }
 }
 
-/// A portal that no Bind made. What DECLARE made was judged then, but sets what it sets when it runs; any other does not
-/// exist.
+/// The statement of a portal that no Bind created. A cursor was judged at its DECLARE, but its settings take effect when it
+/// runs. Any other portal does not exist.
 fn declared() -> Arc<Statement> {
     Arc::new(Statement { kind: StatementKind::Portal, parameter: ParameterEffect::Unknown, ..Statement::default() })
 }
 
-/// What a Parse of this text defines.
+/// The statement that a Parse of this text defines.
 fn only_statement(read: &Result<Script, Unreadable>) -> Arc<Statement> {
     match read {
         Ok(script) if script.statements.len() <= 1 => script.statements.first().cloned().unwrap_or_default(),

@@ -1,34 +1,42 @@
-//! One session as a state machine: bytes and events in, bytes and requests out.
+//! One session as a state machine. Input: bytes and events. Output: bytes and requests ([`Task`]).
 //!
-//! Owns the order of everything: what was forwarded, what the server owes, what is held back. Must never touch a socket, a
-//! task or a clock; never decode and re-encode what it only passes on; never hold a message whole because of its size (save
-//! those that need a verdict, as far as `room` lets them); and never write into the middle of a message.
+//! Owns the order of messages: forwarded, owed by the server, or held back. Must never
+//! - use a socket, a task or a clock;
+//! - decode and re-encode a message that it only forwards;
+//! - hold a message whole because of its size, unless the message needs a verdict and `room` permits it;
+//! - write into the middle of another message.
 //!
-//! The driver (`net`) moves the bytes and does what the session asks for ([`Task`]). All that the session has to know of the
-//! proxy it asks its [`Host`].
+//! The parts of a session cannot see each other's fields. [`Pipeline`]: what was forwarded and what the server owes.
+//! [`Settings`] and [`Names`]: what the server knows by now. [`Transaction`]: what it may still commit. [`Process`]: what the
+//! fence knows of it. [`Message`]: the first message that was not forwarded yet. This file connects them and shows the order
+//! of events. `client` and `server` handle the messages of either side, `verdict` decides.
+//!
+//! The driver (`net`) moves the bytes and performs the tasks. The session queries the proxy through its [`Host`].
 
 mod checks;
 mod client;
 mod definitions;
 mod end;
 mod extended;
-mod held;
+mod guard_refusal;
 pub mod host;
 pub mod judge;
 mod keys;
+mod message;
 mod names;
 pub mod parameter;
-mod parts;
 pub mod path;
-mod pending;
+mod path_lookup;
+mod pipeline;
+mod process;
 mod question;
-mod raised;
 mod reject;
 pub mod rejection;
-mod replies;
-mod request;
+mod repetition;
 mod room;
 mod server;
+mod settings;
+mod side;
 mod simple;
 pub mod suspects;
 pub mod task;
@@ -37,113 +45,50 @@ pub mod task;
 mod tests;
 mod touched;
 mod transaction;
-mod unseen;
 mod values;
 mod verdict;
+mod wait;
 
 pub use end::{ClientFault, End};
 pub use host::Host;
+pub use settings::Settings;
+pub use side::{HIGH_WATER, Side};
 pub use task::{Done, Task};
 pub use touched::{ComesTo, comes_to};
 
 use crate::fence::session::{Activity, SessionFence};
-use crate::statement::Lexing;
-use crate::wire::frame::InvalidLength;
 use crate::wire::message::Status;
-use bytes::{Buf, Bytes, BytesMut};
-use definitions::Definitions;
-use held::Admit;
+use message::{Message, Stage};
 use names::Names;
-use parameter::Parameter;
-use path::Path;
-use pending::{Asked, Pending, Wait};
-use reject::Unread;
-use rejection::Rejection;
-use replies::Replies;
+use pipeline::Pipeline;
+use process::Process;
+use side::{LITTLE, frame_of, server_fault};
 use std::sync::Arc;
 use std::time::Instant;
-use task::Room;
-use transaction::{Sent, Transaction};
-use unseen::{Single, Unseen};
-
-/// An output of this many bytes or more takes no more until some of it is written.
-pub const HIGH_WATER: usize = 128 * 1024;
-
-/// Room for this many bytes at most is made at once for messages that are about to be passed on.
-const LITTLE: usize = 4 * 1024;
+use transaction::Transaction;
 
 /// The state of one session.
 pub struct Session<H: Host> {
     pub host: H,
-    /// It takes replication commands beside SQL.
-    replicates: bool,
-    /// The schema of the session's temporary relations, if the server has said it.
-    temporary: Option<Arc<str>>,
-    pub fence: Arc<SessionFence>,
     pub client: Side,
     pub server: Side,
     life: Life,
-    /// As of the last step.
-    now: Instant,
-    replies: Replies,
-    parameter: Parameter,
-    path: Path,
-    lexing: Lexing,
-    statements: Names,
-    portals: Names,
-    /// Number of the current batch: an error in the extended protocol skips to its end, and not beyond.
-    batch: u64,
+    process: Process,
+    pipeline: Pipeline,
+    settings: Settings,
+    names: Names,
     transaction: Transaction,
-    /// What the transaction has changed in the catalogue.
-    definitions: Definitions,
-    /// As last reported to the fence.
-    activity: Activity,
-    /// An admission was revoked, and may still have its row.
-    revoked: bool,
-    pending: Pending,
-    /// What the current message waits for.
-    wait: Option<Wait>,
-    /// The Admit that is under way.
-    admit: Option<Admit>,
-    /// The room of a message that is forwarded, and not yet written to the server.
-    leaving: Option<Room>,
-    /// The kind of the message that is being discarded, and why it is rejected.
-    discarded: Option<(u8, Rejection)>,
-    /// What is to be told of a text that the proxy cannot read, once the server has found no mistake in it.
-    unread: Option<Unread>,
-    /// What may be sent again, should only the guard know what it writes.
-    single: Single,
-    /// What the guard has refused, and the client has not been told yet.
-    unseen: Option<Unseen>,
-    /// A statement of ours is to be closed after the next Sync.
-    reject_prepared: bool,
-    /// The server was asked to answer what it can, because it owes much.
-    flushed: bool,
+    message: Message,
 }
 
 /// The state of the client's side.
 #[derive(Debug)]
 enum Life {
     Open,
-    /// It has said goodbye.
+    /// The client has sent Terminate.
     Terminating,
-    /// It broke the protocol. The error follows once everything before it is answered.
+    /// The client broke the protocol. The error follows once everything before it is answered.
     Broken(ClientFault),
-}
-
-/// The buffers of one side: input from it, output to it, and the rest of the message that is being passed on from it.
-#[derive(Default)]
-pub struct Side {
-    /// Received, and not handled yet.
-    pub input: BytesMut,
-    /// No more will come.
-    pub ended: bool,
-    /// To be written to it.
-    pub output: BytesMut,
-    /// Bytes of the current message that are still to come.
-    rest: usize,
-    /// They are discarded.
-    discard: bool,
 }
 
 /// What the driver has to do next.
@@ -152,271 +97,208 @@ pub enum Step {
     Wait,
     /// Call again: there is more to handle, and other sessions of the thread may want their turn.
     GoOn,
-    /// Begin this, and wait.
+    /// Begin this task, and wait.
     Do(Task),
-}
-
-/// What the handshake has found out about the server's side.
-pub struct Started {
-    pub replicates: bool,
-    pub temporary: Option<Arc<str>>,
-    pub parameter: Parameter,
-    pub path: Path,
-    pub lexing: Lexing,
-}
-
-impl Side {
-    /// With what has been read from it, and what is to be written to it.
-    pub fn new(input: BytesMut, ended: bool, output: BytesMut) -> Self {
-        Side { input, ended, output, rest: 0, discard: false }
-    }
-
-    /// Moves what has arrived of the current message. True when all of it has been moved.
-    fn pass_on(&mut self, output: &mut BytesMut) -> bool {
-        let bytes = self.rest.min(self.input.len());
-        if !self.discard {
-            output.extend_from_slice(&self.input[..bytes]);
-        }
-        self.input.advance(bytes);
-        self.rest -= bytes;
-        self.rest == 0
-    }
 }
 
 impl<H: Host> Session<H> {
     /// A session whose first ReadyForQuery waits in the client's output.
-    pub fn new(host: H, client: Side, server: Side, started: Started, now: Instant) -> Self {
-        let Started { replicates, temporary, parameter, path, lexing } = started;
+    pub fn new(host: H, client: Side, server: Side, settings: Settings, now: Instant) -> Self {
         Session {
-            replicates,
-            temporary,
-            fence: host.fence().clone(),
-            host,
             client,
             server,
             life: Life::Open,
-            now,
-            replies: Replies::default(),
-            parameter,
-            path,
-            lexing,
-            statements: Names::default(),
-            portals: Names::default(),
-            batch: 0,
+            process: Process::new(host.fence().clone()),
+            host,
+            pipeline: Pipeline::new(now),
+            settings,
+            names: Names::default(),
             transaction: Transaction::default(),
-            definitions: Definitions::default(),
-            activity: Activity::Idle,
-            revoked: false,
-            pending: Pending::default(),
-            wait: None,
-            admit: None,
-            leaving: None,
-            discarded: None,
-            unread: None,
-            single: Single::default(),
-            unseen: None,
-            reject_prepared: false,
-            flushed: false,
+            message: Message::default(),
         }
     }
 
-    /// Handles what has come.
+    /// Handles all input.
     ///
     /// # Errors
     /// When the session is over, as far as it can tell.
     pub fn step(&mut self, now: Instant) -> Result<Step, End> {
-        self.fence.begin_step();
-        let step = self.handle(now);
-        self.fence.end_step();
+        self.process.fence.begin_step();
+        self.pipeline.begin_step(now);
+        let step = self.handle_input();
+        self.process.fence.end_step();
         step
     }
 
-    fn handle(&mut self, now: Instant) -> Result<Step, End> {
-        self.now = now;
-        if self.host.take_up_policies() {
-            // Names and settings from the time without fences are unknown.
-            self.statements.forget();
-            self.portals.forget();
-            self.parameter.forget_all();
-            self.path.forget();
-            if self.replies.is_sync_in_doubt() {
-                return Err(End::ClientFault(ClientFault::Unjudged("an earlier Sync within COPY data that failed")));
-            }
-        }
+    /// The order of events in a step: new policies, the server's replies, the end of what the message at hand waits for, the
+    /// client's messages, the next task.
+    fn handle_input(&mut self) -> Result<Step, End> {
+        self.take_up_policies()?;
         self.handle_server()?;
         if self.server.ended && self.client.output.len() < HIGH_WATER {
             return Err(End::Server);
         }
         self.take_answer();
-        self.look_after_held();
-        if matches!(self.wait, Some(Wait::Settle)) && (self.replies.is_empty() || self.replies.is_copying_in()) {
-            self.wait = None;
-            // What comes next may ask the fence: it has to know by then that a transaction has ended.
-            self.note_activity();
-        }
-        if matches!(self.wait, Some(Wait::Begin)) && self.replies.is_empty() {
-            self.begun_anew();
-        }
+        self.handle_timeouts();
+        self.end_wait_for_server();
         if self.server.output.len() < HIGH_WATER {
-            self.leaving = None;
+            self.pipeline.release_room();
         }
-        let step = self.handle_client().unwrap_or_else(|why| {
-            // What it asked before is answered first, as if it had ended here.
-            self.life = Life::Broken(why);
+        let step = self.handle_client().unwrap_or_else(|fault| {
+            // Everything before the fault is answered first, as if the client had ended there.
+            self.life = Life::Broken(fault);
             self.client.ended = true;
             self.client.input.clear();
             Step::Wait
         });
-        self.note_activity();
-        Ok(match self.wait.take() {
-            Some(Wait::Ask(task)) if !self.has_given_up() => {
-                self.wait = Some(Wait::Task);
-                Step::Do(task)
-            }
-            wait => {
-                self.wait = wait;
-                step
-            }
-        })
+        self.report_activity();
+        match self.process.has_given_up() {
+            true => Ok(step),
+            false => Ok(self.message.take_request().map_or(step, Step::Do)),
+        }
     }
 
-    /// The task that the session asked for is done.
+    fn take_up_policies(&mut self) -> Result<(), End> {
+        if self.host.take_up_policies() {
+            // Names and settings from the time without fences are unknown.
+            self.names.forget();
+            self.settings.forget();
+            if self.pipeline.is_sync_in_doubt() {
+                return Err(End::ClientFault(ClientFault::Unjudged("an earlier Sync within COPY data that failed")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Resumes the message at hand if it waits for the server to owe nothing, and that is so.
+    fn end_wait_for_server(&mut self) {
+        match self.message.stage() {
+            Stage::Settling if self.pipeline.is_empty() || self.pipeline.is_copying_in() => {
+                self.message.resume();
+                // The next task may query the fence, which has to know by then that a transaction has ended.
+                self.report_activity();
+            }
+            Stage::Restarting if self.pipeline.is_empty() => self.transaction_restarted(),
+            _ => {}
+        }
+    }
+
+    /// The driver has performed the task.
     pub fn done(&mut self, done: Done) {
-        let was_given_up = matches!(done, Done::Admit(_)) && self.admit_ended();
-        if was_given_up && !matches!(self.wait, Some(Wait::GivenUp)) {
+        let was_given_up = matches!(done, Done::Admit(_)) && self.process.end_admit();
+        if was_given_up && !matches!(self.message.stage(), Stage::BehindAdmit) {
             return;
         }
-        // The server still owes the answer to a question of ours.
-        self.wait = (self.pending.limit == Asked::Due).then_some(Wait::Settle);
+        match self.message.hold.is_asked() {
+            // The server still owes the answer to a question.
+            true => self.message.set_stage(Stage::Settling),
+            false => self.message.resume(),
+        }
         match done {
             Done::Admit(_) if was_given_up => {}
-            Done::Admit(outcome) if self.unseen.as_ref().is_some_and(Unseen::waits) => {
-                self.end_hold();
+            Done::Admit(outcome) if self.pipeline.repetition.waits_for_fence() => {
+                self.message.hold.end();
                 self.fence_raised(outcome);
             }
-            Done::Admit(outcome) => self.pending.refused = outcome.err(),
-            Done::ParsePermit(permit) => self.pending.permit = permit,
-            Done::Room(room) => self.pending.room = Some(room),
-            Done::LeftAlone(is_permitted) => self.pending.alone = Some(is_permitted),
+            Done::Admit(outcome) => self.message.facts.refused = outcome.err(),
+            Done::ParsePermit(permit) => self.message.text.permit = permit,
+            Done::Room(room) => self.message.room = room.into(),
+            Done::LeftAlone(is_permitted) => self.message.facts.alone = Some(is_permitted),
             Done::Tried => {}
         }
     }
 
-    /// A newer token has taken an admission away.
+    /// A newer token has revoked an admission.
     pub fn revoked(&mut self) {
-        self.revoked = true;
+        self.process.revoke();
         self.host.release();
     }
 
-    /// A message of the client that has arrived waits for something. For the end of a long message from the server it waits
-    /// only where the proxy may have to answer by itself, and the server owes nothing: one that does owe something may keep
-    /// the rest of a long row until it reads more, or the end.
+    /// What the fence and the session share.
+    pub fn fence(&self) -> &Arc<SessionFence> {
+        &self.process.fence
+    }
+
+    /// Returns true if a message of the client that has arrived waits for something. It waits for the end of a long message
+    /// from the server only where the proxy may have to answer by itself and the server owes nothing: a server that owes
+    /// something may keep the rest of a long row until it has read more.
     pub fn is_held_back(&self) -> bool {
-        let waits_for_message =
-            self.server.rest > 0 && self.activity == Activity::Idle && !self.client.input.is_empty();
-        self.wait.is_some() || self.replies.is_full() || waits_for_message
+        let waits_for_message = self.server.rest > 0 && self.process.is_idle() && !self.client.input.is_empty();
+        self.message.is_held() || self.pipeline.is_full() || waits_for_message
     }
 
-    /// Once some of the output is written, there may be more to handle.
+    /// Returns true if there may be more to handle once some of the output is written.
     pub fn is_held_up(&self) -> bool {
-        self.leaving.is_some() || self.client.output.len() >= HIGH_WATER || self.server.output.len() >= HIGH_WATER
+        let is_full = |side: &Side| side.output.len() >= HIGH_WATER;
+        self.pipeline.keeps_room() || is_full(&self.client) || is_full(&self.server)
     }
 
-    /// It has room for a message that is not there yet, and looks now and then whether it may keep it.
+    /// Returns true if the session has room for a message that has not arrived yet. It then checks now and then whether it may
+    /// keep the room.
     pub fn keeps_room(&self) -> bool {
-        matches!(self.pending.room, Some(Some(_))) && self.wait.is_none()
+        self.message.room.is_granted() && !self.message.is_held()
     }
 
-    /// The bytes of the client's input that are wanted at once.
+    /// Bytes of the client's input that are wanted at once.
     pub fn room_for_input(&self) -> usize {
-        self.pending.wanted.max(HIGH_WATER)
+        self.message.wanted().max(HIGH_WATER)
     }
 
-    /// Nothing was asked for, and no transaction is open. Of a message that has begun, nothing was done.
+    /// Returns true if the client waits for nothing and no transaction is open. Nothing was done for a message that has begun.
     pub fn is_idle(&self) -> bool {
-        let is_asked = self.wait.is_some() || self.is_terminating() || self.client.ended;
-        self.activity == Activity::Idle && !is_asked
+        let is_asked = self.message.is_held() || self.is_terminating() || self.client.ended;
+        self.process.is_idle() && !is_asked
     }
 
-    /// The client has said goodbye.
+    /// Returns true if the client has sent Terminate.
     pub fn is_terminating(&self) -> bool {
         matches!(self.life, Life::Terminating)
     }
 
-    /// The current message waits until this is done.
-    fn ask_for(&mut self, task: Task) {
+    /// The message at hand waits until the driver has performed this task.
+    fn request(&mut self, task: Task) {
         self.begin_hold(&task);
-        self.wait = Some(Wait::Ask(task));
+        self.message.set_stage(Stage::Requesting(task));
     }
 
-    /// Tells the fence what the server process does, when that changes.
-    fn note_activity(&mut self) {
-        let activity = if !self.replies.is_empty() || self.client.rest > 0 {
+    /// Reports to the fence what the server process does, when that changes.
+    fn report_activity(&mut self) {
+        let activity = if !self.pipeline.is_empty() || self.client.rest > 0 {
             Activity::Busy
-        } else if self.transaction.status == Status::Idle && self.transaction.sent == Sent::Nothing {
-            Activity::Idle
-        } else {
+        } else if self.is_in_transaction() {
             Activity::Waiting
+        } else {
+            Activity::Idle
         };
-        if activity != self.activity {
-            self.activity = activity;
-            self.fence.set_activity(activity);
-            if self.revoked && activity != Activity::Busy {
-                self.revoked = activity != Activity::Idle;
-                self.host.release();
-            }
-        }
+        self.process.report(activity, &self.host);
     }
 
-    /// To be called before bytes are given to the server.
-    fn note_forwarding(&mut self) {
-        if self.transaction.sent == Sent::Nothing {
-            self.transaction.sent_since = Some(self.now);
-            if self.transaction.status == Status::Idle {
-                self.transaction.began = Some(self.now);
-            }
-        }
-        self.transaction.sent = self.transaction.sent.max(Sent::Messages);
-        if self.activity != Activity::Busy {
-            self.activity = Activity::Busy;
-            self.fence.set_activity(Activity::Busy);
-        }
+    /// Returns true if a transaction is open, or may be.
+    fn is_in_transaction(&self) -> bool {
+        self.transaction.status() != Status::Idle || self.pipeline.sent_since().is_some()
     }
 
-    /// The server has ended the transaction, or the session: what that defined is in the catalogue by now, or never will
-    /// be. What was forwarded since and is not answered yet may define more.
-    pub fn definitions_over(&mut self) {
-        let is_over = self.server.ended;
-        let may_have = is_over && (self.replies.change_catalogue() || !self.definitions.own().is_empty());
-        let has_changed = std::mem::take(&mut self.transaction.catalogue_changed);
-        if may_have || has_changed && !self.definitions.pass_as_harmless(&self.host) {
-            self.host.catalogue_changed();
+    /// To be called before bytes are put into the server's output.
+    fn begin_forwarding(&mut self) {
+        if self.pipeline.begin_forwarding() {
+            self.transaction.begin_forwarding(self.pipeline.now());
         }
-        if is_over || self.replies.is_empty() && self.client.rest == 0 {
-            self.definitions.withdraw(&self.host);
-        }
+        self.process.begin_forwarding();
     }
 
-    /// The current message has been dealt with: what was found out for it does not apply to the next one.
-    fn message_done(&mut self) {
-        self.leaving = std::mem::take(&mut self.pending).room.flatten();
+    /// The message at hand has been dealt with: what was found out for it does not apply to the next one.
+    fn finish_message(&mut self) {
+        let room = self.message.finish();
+        self.pipeline.keep_room(room);
     }
 }
 
 impl<H: Host> Drop for Session<H> {
-    /// Of a session that could not see its last transaction end.
+    /// The session may not have seen its last transaction end.
     fn drop(&mut self) {
-        if self.definitions.are_under_way() {
+        if self.transaction.definitions().are_under_way() {
             self.host.forget_catalogue();
-            self.definitions.withdraw(&self.host);
+            self.transaction.definitions_mut().withdraw(&self.host);
         }
     }
-}
-
-fn server_fault(error: InvalidLength) -> End {
-    End::ServerFault(error.to_string())
-}
-
-fn frame_of(side: &mut Side, length: usize) -> Bytes {
-    side.input.split_to(length).freeze()
 }

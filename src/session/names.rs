@@ -3,7 +3,8 @@
 //! A name changes its meaning when the server confirms that, and messages are forwarded before. So a name has candidates
 //! until the reply arrives, and may be unsettled meanwhile.
 
-use crate::statement::Statement;
+use super::pipeline::Request;
+use crate::statement::{PreparedEffect, Statement};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -16,9 +17,65 @@ const ENTRY: usize = 128;
 /// The server takes the first 63 bytes of a name (`NAMEDATALEN`): two that differ only beyond are one.
 const SIGNIFICANT: usize = 63;
 
-/// The names of one kind in one session.
+/// The names of one session.
 #[derive(Debug, Default)]
 pub struct Names {
+    pub statements: NameTable,
+    pub portals: NameTable,
+}
+
+impl Names {
+    /// Names may have been defined unseen.
+    pub fn forget(&mut self) {
+        self.statements.forget();
+        self.portals.forget();
+    }
+
+    /// Records the names that PREPARE defines in these statements: index of the statement, name, number to confirm.
+    pub fn define_prepared(&mut self, statements: &[Arc<Statement>], batch: u64) -> Vec<(usize, String, u64)> {
+        let mut defines = Vec::new();
+        for (index, statement) in statements.iter().enumerate() {
+            if let PreparedEffect::Prepare { name, statement: inner } = &statement.prepared {
+                let sequence = self.statements.define(name.as_bytes(), inner.clone(), batch);
+                defines.push((index, name.clone(), sequence));
+            }
+        }
+        defines
+    }
+
+    /// A statement has completed. `defined`: the name that a PREPARE in it defines, and the number to confirm.
+    pub fn completed(&mut self, statement: &Statement, defined: Option<(String, u64)>) {
+        match &statement.prepared {
+            PreparedEffect::Deallocate { name } => self.statements.close(name.as_bytes()),
+            PreparedEffect::DeallocateAll => self.statements.close_all(),
+            _ => (),
+        }
+        if let Some((name, sequence)) = defined {
+            self.statements.confirm(name.as_bytes(), sequence);
+        }
+    }
+
+    /// The server will not do what this message requests.
+    pub fn cancel(&mut self, request: Request) {
+        match request {
+            Request::Parse { defines: Some(it) } => self.statements.cancel(&it.name, it.sequence),
+            Request::Bind { defines: Some(it), .. } => self.portals.cancel(&it.name, it.sequence),
+            Request::Execute { defines: Some((name, sequence)), .. } => {
+                self.statements.cancel(name.as_bytes(), sequence)
+            }
+            Request::Query { defines, .. } => {
+                for (_, name, sequence) in defines {
+                    self.statements.cancel(name.as_bytes(), sequence);
+                }
+            }
+            _ => (),
+        }
+    }
+}
+
+/// The names of one kind in one session.
+#[derive(Debug, Default)]
+pub struct NameTable {
     /// Of each name in the order of their messages, thus of their numbers. Only the first one may be confirmed.
     candidates: HashMap<Vec<u8>, VecDeque<Definition>>,
     /// The same of the empty name, which most messages use.
@@ -51,7 +108,7 @@ pub enum Meaning {
     Unknown,
 }
 
-impl Names {
+impl NameTable {
     /// A message that defines the name is forwarded in this batch. Returns what to confirm or cancel.
     pub fn define(&mut self, name: &[u8], statement: Arc<Statement>, batch: u64) -> u64 {
         let name = known_by(name);
@@ -116,7 +173,7 @@ impl Names {
         self.forgot = false;
     }
 
-    /// Names may have been defined unseen.
+    /// NameTable may have been defined unseen.
     pub fn forget(&mut self) {
         self.clear();
         self.forgot = true;
@@ -204,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_definition_holds_within_its_batch_and_once_confirmed() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         assert_eq!(names.meaning(b"s", 1), Meaning::Unknown);
         let sequence = names.define(b"s", statement(StatementKind::Insert), 1);
         assert_eq!(names.meaning(b"s", 1), Meaning::Certain(statement(StatementKind::Insert)));
@@ -215,7 +272,7 @@ mod tests {
 
     #[test]
     fn each_definition_of_a_portal_begins_once() {
-        let mut portals = Names::default();
+        let mut portals = NameTable::default();
         portals.begin(b"p");
         assert!(!portals.has_begun(b"p"), "nobody has bound it");
         let first = portals.define(b"p", statement(StatementKind::Insert), 1);
@@ -230,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_refused_definition_leaves_the_old_meaning() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let first = names.define(b"s", statement(StatementKind::Insert), 1);
         names.confirm(b"s", first);
         let second = names.define(b"s", statement(StatementKind::Select), 2);
@@ -244,7 +301,7 @@ mod tests {
 
     #[test]
     fn names_are_one_where_they_are_one_at_the_server() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let [long, longer] = ["x", "y"].map(|end| "n".repeat(63) + end);
         let first = names.define(long.as_bytes(), statement(StatementKind::Select), 1);
         names.confirm(long.as_bytes(), first);
@@ -258,7 +315,7 @@ mod tests {
 
     #[test]
     fn names_without_number_leave_no_old_meaning() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let sequence = names.define(b"s", statement(StatementKind::Select), 1);
         names.confirm(b"s", sequence);
         for number in 0u32.. {
@@ -275,7 +332,7 @@ mod tests {
 
     #[test]
     fn closing_spares_what_was_defined_after_it() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let first = names.define(b"s", statement(StatementKind::Insert), 1);
         names.confirm(b"s", first);
         names.define(b"s", statement(StatementKind::Select), 1);
@@ -285,7 +342,7 @@ mod tests {
 
     #[test]
     fn of_many_definitions_the_one_that_is_confirmed_last_counts() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let [first, second] =
             [StatementKind::Insert, StatementKind::Select].map(|kind| names.define(b"s", statement(kind), 1));
         assert!(first < second);
@@ -298,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_gone_leaves_nothing() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         for name in [&b"s"[..], b""] {
             let sequence = names.define(name, statement(StatementKind::Insert), 1);
             names.confirm(name, sequence);
@@ -318,10 +375,10 @@ mod tests {
 
     #[test]
     fn the_last_byte_is_taken_and_none_beyond() {
-        let mut names = Names { bytes: MAX_BYTES - 1, ..Names::default() };
+        let mut names = NameTable { bytes: MAX_BYTES - 1, ..NameTable::default() };
         names.define(b"last", statement(StatementKind::Insert), 1);
         assert_eq!(names.meaning(b"last", 1), Meaning::Certain(statement(StatementKind::Insert)));
-        let mut names = Names { bytes: MAX_BYTES, ..Names::default() };
+        let mut names = NameTable { bytes: MAX_BYTES, ..NameTable::default() };
         assert!(names.is_full());
         names.define(b"beyond", statement(StatementKind::Insert), 1);
         assert_eq!(names.meaning(b"beyond", 1), Meaning::Unknown);

@@ -1,26 +1,47 @@
-//! Room for the long messages that are held whole until they are judged.
+//! How much of the message at hand has to arrive before it is judged, and the room for long messages that are held whole.
 //!
-//! Owns the bound of one message. Must never hold a long message without room for all of it: the bound of what all
+//! Owns the bound of one message. Must never hold a long message without room for all of it: the bound of the memory that all
 //! sessions hold together depends on that.
 
-use super::task::Room;
-use super::{Host, Session, Task};
+use super::message::MessageRoom;
+use super::{ClientFault, Host, Session, Task};
 use crate::statement::OpaqueReason;
-use crate::wire::frame::Header;
+use crate::wire::frame::{HEADER, Header};
 
 /// The longest statement that is held to be judged, in bytes; longer ones are unverifiable.
 const MAX_STATEMENT: usize = 16 * 1024 * 1024;
 
-/// Up to this many bytes every session may hold what it likes.
+/// Every session may hold this many bytes without room.
 const LONG: usize = 1024 * 1024;
 
+/// The two names in a Bind end within this many bytes.
+const MAX_NAMES: usize = 64 * 1024;
+
 impl<H: Host> Session<H> {
-    /// Asks for room to hold a message whole; an error says why there is none. Nothing while that is waited for, and
-    /// meanwhile no more of the message is read.
+    /// Returns true when the whole message has arrived.
+    pub(super) fn is_whole(&mut self, header: Header) -> bool {
+        self.message.want(header.frame());
+        self.client.input.len() >= header.frame()
+    }
+
+    /// Returns true when the body has that many NUL-terminated strings at its start, or all of the message has arrived.
+    pub(super) fn has_strings(&mut self, header: Header, count: usize) -> Result<bool, ClientFault> {
+        let start = self.client.start_of_body(header);
+        let start = &start[..start.len().min(MAX_NAMES)];
+        let enough = start.iter().filter(|byte| **byte == 0).count() >= count || start.len() == header.body;
+        if !enough && start.len() == MAX_NAMES {
+            return Err(ClientFault::Unjudged("a name longer than 64 KiB"));
+        }
+        self.message.want(MAX_NAMES + HEADER);
+        Ok(enough)
+    }
+
+    /// Requests room to hold a message whole. An error says why there is none. Returns `None` while the session waits for room;
+    /// meanwhile it reads no more of the message.
     ///
-    /// A client that only announces a long message gets no room: it is asked for once more has arrived than every session may
-    /// hold. It is for the whole message, so that no session that has a part of its room waits for the rest. A client that
-    /// then sends too slowly while others wait loses it.
+    /// A client that only announces a long message gets no room: the session requests it once more has arrived than every
+    /// session may hold. The room is for the whole message, so that no session that has a part of its room waits for the rest.
+    /// A client that then sends too slowly while others wait loses the room.
     pub(super) fn make_room(&mut self, header: Header) -> Option<Result<(), OpaqueReason>> {
         if header.body <= LONG {
             return Some(Ok(()));
@@ -28,28 +49,25 @@ impl<H: Host> Session<H> {
         if header.body > MAX_STATEMENT {
             return Some(Err(OpaqueReason::TooLong));
         }
-        let input = self.client.input.len();
-        match &self.pending.room {
-            None if input < LONG => {
-                self.pending.wanted = LONG;
+        let arrived = self.client.input.len();
+        if matches!(self.message.room, MessageRoom::Unasked) {
+            if arrived < LONG {
+                self.message.want(LONG);
                 return None;
             }
-            None => {
-                let (bytes, behind) = (header.frame(), !self.replies.is_empty());
-                let Some(room) = self.host.room(bytes, input, behind) else {
-                    self.ask_for(Task::Room { bytes, there: input, behind });
-                    return None;
-                };
-                self.pending.room = Some(Some(room));
-            }
-            Some(_) => {}
+            let (bytes, behind) = (header.frame(), !self.pipeline.is_empty());
+            let Some(room) = self.host.room(bytes, arrived, behind) else {
+                self.request(Task::Room { bytes, there: arrived, behind });
+                return None;
+            };
+            self.message.room = MessageRoom::Granted(room);
         }
-        if let Some(Some(room)) = &mut self.pending.room
-            && input < header.frame()
-            && room.is_overdue(input)
+        if let MessageRoom::Granted(room) = &mut self.message.room
+            && arrived < header.frame()
+            && room.is_overdue(arrived)
         {
-            self.pending.room = Some(None);
+            self.message.room = MessageRoom::Refused;
         }
-        self.pending.room.as_ref().map(|room: &Option<Room>| room.as_ref().map(|_| ()).ok_or(OpaqueReason::NoRoom))
+        Some(if self.message.room.is_granted() { Ok(()) } else { Err(OpaqueReason::NoRoom) })
     }
 }

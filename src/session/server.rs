@@ -1,10 +1,12 @@
-//! Messages from the server: matches replies with the requests that they answer, and passes on the client's.
+//! Messages from the server: matches replies with the requests that they answer, and forwards those for the client.
+//!
+//! Must never show the client an answer to a message of the proxy.
 
-use super::raised::{is_own, is_raised};
-use super::replies::{Audience, Reply, Request};
-use super::request::planning_may_set_parameter;
-use super::{End, HIGH_WATER, Host, LITTLE, Sent, Session, Wait, frame_of, server_fault};
-use crate::statement::{Alone, PreparedEffect, Statement, TransactionEffect};
+use super::message::Stage;
+use super::pipeline::request::planning_may_set_parameter;
+use super::pipeline::{Audience, Request, is_own, is_raised};
+use super::{End, HIGH_WATER, Host, LITTLE, Life, Session, frame_of, server_fault};
+use crate::statement::{Alone, Statement, TransactionEffect};
 use crate::wire::error::{ErrorText, Severity, field, fields};
 use crate::wire::frame::body;
 use crate::wire::frame::{HEADER, Header, put_frame};
@@ -12,19 +14,18 @@ use crate::wire::message::{self, Status};
 use crate::wire::tag::backend;
 use bytes::{BufMut, BytesMut};
 
-/// Messages up to this many bytes of body are passed on whole, so that the last words to a client, should the server go away
-/// in the middle of one, find their place behind the one before; longer ones stream.
+/// Messages up to this many bytes of body are forwarded whole, longer ones as they arrive. If the server goes away in the
+/// middle of a short message, the proxy's last error can follow the message before it.
 const WHOLE: usize = 64 * 1024;
-/// Of an error this much is looked at, to see whether it ends the session.
+/// The session inspects this many bytes of an error, to see whether it ends the session.
 const ERROR_HEAD: usize = 64;
 
-/// What is no answer to a text, or an error, which may say that there is a mistake in it.
-const SAID_BESIDE: [u8; 4] = [backend::NOTICE, backend::NOTIFICATION, backend::PARAMETER_STATUS, backend::ERROR];
+/// Messages that do not answer a text, and errors, which may report a syntax error in it.
+const BESIDE_ANSWERS: [u8; 4] = [backend::NOTICE, backend::NOTIFICATION, backend::PARAMETER_STATUS, backend::ERROR];
 
 impl<H: Host> Session<H> {
-    /// Handles all that has been read from the server, as far as the client's output has room.
+    /// Handles the server's output, as far as the client's output has room.
     pub(super) fn handle_server(&mut self) -> Result<(), End> {
-        // Most of it passes.
         self.client.output.reserve(self.server.input.len().min(LITTLE));
         while self.client.output.len() < HIGH_WATER {
             if self.server.rest > 0 && !self.server.pass_on(&mut self.client.output) {
@@ -38,24 +39,24 @@ impl<H: Host> Session<H> {
         Ok(())
     }
 
-    /// False when more of the message is needed.
+    /// Returns false if more of the message is needed.
     fn server_message(&mut self, header: Header) -> Result<bool, End> {
-        let audience = self.replies.audience();
+        let audience = self.pipeline.audience();
         let available = self.server.input.len();
         if header.body <= WHOLE && available < header.frame() {
             return Ok(false);
         }
-        if self.unread.is_some() && !SAID_BESIDE.contains(&header.tag) {
+        if self.pipeline.unread.is_some() && !BESIDE_ANSWERS.contains(&header.tag) {
             self.note_read(false);
         }
-        let is_own = self.replies.front().is_some_and(|reply| is_own(&reply.to));
+        let is_own = self.pipeline.front().is_some_and(|reply| is_own(&reply.to));
         match header.tag {
             backend::NOTICE if is_own => self.stream(header, Audience::Proxy),
             backend::NOTICE
                 if let Audience::Rejection { shift: shift @ 1.., text } = &audience
                     && header.body <= WHOLE =>
             {
-                self.say_in_place(header, *shift, text);
+                self.answer_in_place(header, *shift, text);
             }
             backend::NOTICE | backend::NOTIFICATION => {
                 self.note_answer(header);
@@ -63,8 +64,8 @@ impl<H: Host> Session<H> {
             }
             backend::PARAMETER_STATUS if header.body <= WHOLE => self.parameter_status(header),
             backend::PARAMETER_STATUS => {
-                // Only the path can be as long.
-                self.path.report(None);
+                // Only the search path can be that long.
+                self.settings.path.report(None);
                 self.stream(header, Audience::Client);
             }
             backend::ERROR => {
@@ -75,16 +76,16 @@ impl<H: Host> Session<H> {
             }
             backend::READY | backend::COMMAND_COMPLETE if header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
-                let is_told = audience.is_clients() && !(is_own && header.tag == backend::COMMAND_COMPLETE);
+                let is_clients = audience.is_clients() && !(is_own && header.tag == backend::COMMAND_COMPLETE);
                 if header.tag == backend::READY {
                     self.ready(body(&frame))?;
-                    if is_told {
-                        self.tell_ready(frame);
+                    if is_clients {
+                        self.forward_ready(frame);
                     }
-                    self.path_after(&audience);
+                    self.follow_path(&audience);
                 } else {
                     self.command_complete(body(&frame));
-                    if is_told {
+                    if is_clients {
                         self.show_description();
                         self.client.output.extend_from_slice(&frame);
                     }
@@ -93,11 +94,11 @@ impl<H: Host> Session<H> {
             backend::DATA_ROW if audience == Audience::ProxyAhead && header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
                 let path = message::columns(body(&frame)).and_then(|columns| columns.into_iter().next()).flatten();
-                self.path.learn_ahead(path.as_deref());
+                self.settings.path.learn_ahead(path.as_deref());
             }
             backend::DATA_ROW if audience == Audience::Proxy && header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
-                self.pending.answer.get_or_insert_default().extend(message::columns(body(&frame)).unwrap_or_default());
+                self.message.facts.answer.extend(message::columns(body(&frame)).unwrap_or_default());
             }
             _ if audience == Audience::Client && header.body <= WHOLE && self.keep_description(header) => {}
             tag => {
@@ -105,7 +106,7 @@ impl<H: Host> Session<H> {
                     self.note_answer(header);
                 }
                 self.note_reply(tag);
-                if self.host.is_fenced() && self.replies.is_sync_in_doubt() {
+                if self.host.is_fenced() && self.pipeline.is_sync_in_doubt() {
                     return Err(End::ServerFault("COPY from the client where none was due".into()));
                 }
                 self.stream(header, audience);
@@ -114,7 +115,7 @@ impl<H: Host> Session<H> {
         Ok(true)
     }
 
-    /// Passes a message on as it comes; what is not for the client goes nowhere.
+    /// Forwards a message as it arrives, or discards it if it is not for the client.
     fn stream(&mut self, header: Header, audience: Audience) {
         self.server.rest = header.frame();
         self.server.discard = !audience.is_clients();
@@ -122,50 +123,50 @@ impl<H: Host> Session<H> {
     }
 
     fn note_reply(&mut self, tag: u8) {
-        let Some(front) = self.replies.front() else { return };
+        let Some(front) = self.pipeline.front() else { return };
         let ends = match (tag, &front.to) {
             (backend::PARSE_COMPLETE, Request::Parse { defines }) => {
-                defines.iter().for_each(|it| self.statements.confirm(&it.name, it.sequence));
+                defines.iter().for_each(|it| self.names.statements.confirm(&it.name, it.sequence));
                 true
             }
             (backend::BIND_COMPLETE, Request::Bind { defines, plans }) => {
-                defines.iter().for_each(|it| self.portals.confirm(&it.name, it.sequence));
+                defines.iter().for_each(|it| self.names.portals.confirm(&it.name, it.sequence));
                 if planning_may_set_parameter(plans) {
-                    self.parameter.planned();
+                    self.settings.parameter.planned();
                 }
                 true
             }
             (backend::CLOSE_COMPLETE, Request::Close) => true,
             (backend::CLOSE_COMPLETE, Request::CloseStatement { name }) => {
-                self.statements.close(name);
+                self.names.statements.close(name);
                 true
             }
             (backend::CLOSE_COMPLETE, Request::ClosePortal { name }) => {
-                self.portals.close(name);
+                self.names.portals.close(name);
                 true
             }
             (backend::ROW_DESCRIPTION | backend::NO_DATA, Request::Describe) => true,
             (backend::EMPTY_QUERY | backend::PORTAL_SUSPENDED, Request::Execute { statement, .. }) => {
-                self.parameter.completed(statement, false);
+                self.settings.parameter.completed(statement, false);
                 true
             }
             (backend::COPY_IN, _) => {
-                self.replies.copy_in();
+                self.pipeline.copy_in();
                 false
             }
             _ => false,
         };
         if ends {
-            self.replies.pop();
+            self.pipeline.pop();
         }
     }
 
     fn command_complete(&mut self, tag: &[u8]) {
         let rolled_back = tag.starts_with(b"ROLLBACK");
         if tag.starts_with(b"COPY") {
-            self.replies.copy_done();
+            self.pipeline.copy_done();
         }
-        let Some(front) = self.replies.front() else { return };
+        let Some(front) = self.pipeline.front() else { return };
         match &mut front.to {
             Request::Query { statements, completed, defines } => {
                 let index = *completed;
@@ -177,7 +178,7 @@ impl<H: Host> Session<H> {
             }
             Request::Execute { statement, defines } => {
                 let (statement, defines) = (statement.clone(), defines.take());
-                self.replies.pop();
+                self.pipeline.pop();
                 self.statement_done(&statement, rolled_back, defines);
             }
             _ => (),
@@ -185,78 +186,66 @@ impl<H: Host> Session<H> {
     }
 
     fn statement_done(&mut self, statement: &Statement, rolled_back: bool, defined: Option<(String, u64)>) {
-        self.transaction.may_have_committed |= !rolled_back && (statement.may_commit() || !self.host.is_fenced());
-        self.parameter.completed(statement, rolled_back);
-        self.path.completed(statement);
-        self.transaction.catalogue_changed |= statement.changes_catalogue;
+        let may_commit = !rolled_back && (statement.may_commit() || !self.host.is_fenced());
+        self.transaction.note_completed(may_commit, statement.changes_catalogue);
+        self.settings.completed(statement, rolled_back);
         if let Some(Alone { database, .. }) = &statement.needs_database_alone {
             self.host.forget_database(database);
         }
         if matches!(statement.transaction, TransactionEffect::Commit | TransactionEffect::Rollback) {
-            // Another one may have begun with it, or in the same string.
-            self.transaction.began = self.transaction.sent_since;
+            self.transaction.restart(self.pipeline.sent_since());
             self.transaction_ended();
-            self.definitions_over();
+            self.definitions_ended();
         }
-        match &statement.prepared {
-            PreparedEffect::Deallocate { name } => self.statements.close(name.as_bytes()),
-            PreparedEffect::DeallocateAll => self.statements.close_all(),
-            _ => (),
-        }
-        if let Some((name, sequence)) = defined {
-            self.statements.confirm(name.as_bytes(), sequence);
-        }
+        self.names.completed(statement, defined);
     }
 
-    /// False when more of the message is needed.
+    /// Returns false if more of the message is needed.
     fn error_response(&mut self, header: Header, audience: Audience) -> Result<bool, End> {
         let available = self.server.input.len();
         let head = &self.server.input[HEADER..available.min(header.frame()).min(HEADER + ERROR_HEAD)];
         let severity = field(head, b'V').or_else(|| field(head, b'S')).unwrap_or_default();
-        let is_mistaken = field(head, b'C') == Some(b"42601");
+        let is_syntax_error = field(head, b'C') == Some(b"42601");
         if severity != b"ERROR" {
-            // The last message: kept for last_words, which knows whether it is the reason.
+            // The last message: `last_error` reads it, where it is known whether it is the reason of the end.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
-        self.note_read(is_mistaken);
+        self.note_read(is_syntax_error);
         let is_clients = audience == Audience::Client && header.body <= WHOLE && self.host.is_fenced();
-        let unseen = if is_clients { self.unseen_write(header) } else { None };
-        let unseen = unseen.map(|unseen| (unseen, frame_of(&mut self.server, header.frame())));
+        let refusal = if is_clients { self.guard_refusal(header) } else { None };
+        let refusal = refusal.map(|refusal| (refusal, frame_of(&mut self.server, header.frame())));
         if let Audience::Rejection { shift, text } = &audience
             && header.body <= WHOLE
         {
             if available < header.frame() {
                 return Ok(false);
             }
-            let is_ours = self.say_in_place(header, *shift, text);
-            self.note_raised(*shift, is_ours);
+            let is_raised = self.answer_in_place(header, *shift, text);
+            self.note_raised(*shift, is_raised);
         } else if audience == Audience::ProxyAhead {
-            if self.transaction.status == Status::Transaction {
-                // A cancel met it, and has taken back what the client believes in.
-                return Err(End::ServerFault(
-                    "a question of the proxy's was cancelled, and the transaction with it".into(),
-                ));
+            if self.transaction.status() == Status::Transaction {
+                // A cancel request met the question and has rolled back a transaction that the client considers open.
+                return Err(End::ServerFault("a query of the proxy was canceled, and the transaction with it".into()));
             }
             self.stream(header, audience);
-        } else if unseen.is_none() {
+        } else if refusal.is_none() {
             self.show_description();
-            // Its transaction was not begun anew: the client is told of the error before.
-            let is_hidden = matches!(self.wait, Some(Wait::Begin));
+            // The transaction was not begun again: the client receives the guard's error instead.
+            let is_hidden = matches!(self.message.stage(), Stage::Restarting);
             self.stream(header, if is_hidden { Audience::Proxy } else { Audience::Client });
         }
-        self.parameter.error();
-        self.path.error();
-        if self.replies.front().is_some_and(|reply| reply.to.may_commit()) {
-            self.parameter.forget_all();
+        self.settings.error();
+        if self.pipeline.front().is_some_and(|reply| reply.to.may_commit()) {
+            self.settings.parameter.forget_all();
         }
-        let skipped = self.replies.error();
-        skipped.into_iter().for_each(|reply| self.cancel(reply));
-        if let Some((unseen, error)) = unseen {
-            self.keep_error(unseen, error);
+        let skipped = self.pipeline.error();
+        skipped.into_iter().for_each(|reply| self.names.cancel(reply.to));
+        if let Some((refusal, error)) = refusal {
+            self.keep_error(refusal, error);
         }
-        if self.replies.take_withheld_sync() {
-            self.note_forwarding();
-            self.put_sync(Audience::Client);
+        if self.pipeline.take_withheld_sync() {
+            self.begin_forwarding();
+            self.pipeline.put_sync(&mut self.server.output, Audience::Client);
         }
         if self.waits_for_answer() {
             self.question_refused();
@@ -264,70 +253,82 @@ impl<H: Host> Session<H> {
         Ok(true)
     }
 
-    /// Passes on an error or a notice about what was sent in place of the client's own text. True: our statement raised it.
-    fn say_in_place(&mut self, header: Header, shift: usize, text: &ErrorText) -> bool {
+    /// Forwards an error or a notice about the text in place of the client's own. Returns true if the proxy's statement raised
+    /// it.
+    fn answer_in_place(&mut self, header: Header, shift: usize, text: &ErrorText) -> bool {
         let frame = frame_of(&mut self.server, header.frame());
         put_in_place(&mut self.client.output, header.tag, body(&frame), shift, text)
     }
 
-    /// The server will not do what this asked for.
-    fn cancel(&mut self, reply: Reply) {
-        match reply.to {
-            Request::Parse { defines: Some(it) } => self.statements.cancel(&it.name, it.sequence),
-            Request::Bind { defines: Some(it), .. } => self.portals.cancel(&it.name, it.sequence),
-            Request::Execute { defines: Some((name, sequence)), .. } => {
-                self.statements.cancel(name.as_bytes(), sequence)
-            }
-            Request::Query { defines, .. } => {
-                for (_, name, sequence) in defines {
-                    self.statements.cancel(name.as_bytes(), sequence);
-                }
-            }
-            _ => (),
-        }
-    }
-
     fn ready(&mut self, body: &[u8]) -> Result<(), End> {
         let status = Status::read(body).ok_or_else(|| End::ServerFault("unknown transaction status".into()))?;
-        match self.replies.pop() {
-            Some(reply) if matches!(reply.to, Request::Query { .. }) => {
-                self.statements.close(b"");
-                self.cancel(reply);
+        match self.pipeline.pop().map(|reply| reply.to) {
+            Some(request @ Request::Query { .. }) => {
+                self.names.statements.close(b"");
+                self.names.cancel(request);
             }
-            Some(reply) if matches!(reply.to, Request::Sync) => (),
-            // It may have called set_config.
-            Some(reply) if matches!(reply.to, Request::FunctionCall) => self.parameter.forget(),
-            None if self.replies.is_sync_in_doubt() => self.replies.sync_answered(),
-            _ => return Err(End::ServerFault("ReadyForQuery that nobody asked for".into())),
+            Some(Request::Sync) => (),
+            // The function may have called set_config.
+            Some(Request::FunctionCall) => self.settings.parameter.forget(),
+            None if self.pipeline.is_sync_in_doubt() => self.pipeline.sync_answered(),
+            _ => return Err(End::ServerFault("unexpected ReadyForQuery".into())),
         }
-        self.transaction.status = status;
-        self.transaction.may_have_committed = false;
-        self.parameter.ready(status);
-        self.path.ready(status);
-        self.host.note_presented(self.parameter.current());
+        self.transaction.ready(status, self.pipeline.now());
+        self.settings.ready(status);
+        self.host.note_presented(self.settings.parameter.current());
         if status == Status::Idle {
-            self.transaction.began = Some(self.now);
             self.transaction_ended();
         }
-        // After COMMIT AND CHAIN, say, another transaction is open, which has defined nothing.
-        if status == Status::Idle || !self.transaction.catalogue_changed {
-            self.definitions_over();
+        // After COMMIT AND CHAIN, for example, another transaction is open, which has defined nothing.
+        if status == Status::Idle || !self.transaction.has_changed_catalog() {
+            self.definitions_ended();
         }
-        if self.replies.is_empty() && self.client.rest == 0 {
-            self.transaction.sent = Sent::Nothing;
+        if self.pipeline.is_empty() && self.client.rest == 0 {
+            self.pipeline.all_answered();
             if status == Status::Idle {
-                self.portals.clear();
+                self.names.portals.clear();
             }
         }
         Ok(())
     }
 
-    /// What was written belongs to it, save what was forwarded since and is not answered yet.
+    /// All writes of the session belong to the ended transaction, unless messages under way may write.
     fn transaction_ended(&mut self) {
-        if !self.replies.may_write() {
-            self.transaction.written.clear();
-            self.transaction.past.written.clear();
-            self.fence.transaction_ended();
+        if !self.pipeline.may_write() {
+            self.transaction.forget_written();
+            self.process.fence.transaction_ended();
+        }
+    }
+
+    /// The server has ended the transaction, or the session. Messages that are not answered yet may define more.
+    pub fn definitions_ended(&mut self) {
+        let is_gone = self.server.ended;
+        let may_have_more =
+            is_gone && (self.pipeline.may_change_catalog() || !self.transaction.definitions().own().is_empty());
+        let is_last = is_gone || self.pipeline.is_empty() && self.client.rest == 0;
+        self.transaction.end_definitions(&self.host, may_have_more, is_last);
+    }
+
+    /// The server has become ready: it has reported the search path, or answered the question that was asked ahead. Where the
+    /// last statements were judged by the path, and code that ran since may have set it, the proxy asks ahead, so that the next
+    /// statements need not wait.
+    fn follow_path(&mut self, audience: &Audience) {
+        if self.settings.path.ready_reports(*audience == Audience::ProxyAhead) {
+            self.pipeline.path_reported();
+        }
+        let is_quiet = self.pipeline.is_empty()
+            && self.client.rest == 0
+            && self.client.input.is_empty()
+            && !self.message.is_held()
+            && matches!(self.life, Life::Open)
+            && self.transaction.status() != Status::Failed;
+        if audience.is_clients()
+            && is_quiet
+            && self.pipeline.path_in_doubt()
+            && self.host.is_fenced()
+            && self.settings.path.take_turn_ahead()
+        {
+            self.ask_for_path_ahead();
         }
     }
 
@@ -336,21 +337,21 @@ impl<H: Host> Session<H> {
         self.client.output.extend_from_slice(&frame);
         match message::parameter_status(body(&frame)) {
             Some((name, value)) => {
-                self.lexing.note(name, value);
+                self.settings.lexing.note(name, value);
                 match name {
-                    "search_path" => self.path.report(Some(value)),
+                    "search_path" => self.settings.path.report(Some(value)),
                     "application_name" => self.host.note_application_name(value),
                     _ => {}
                 }
             }
-            None if body(&frame).starts_with(b"search_path\0") => self.path.report(None),
+            None if body(&frame).starts_with(b"search_path\0") => self.settings.path.report(None),
             None => {}
         }
     }
 }
 
-/// Appends what the server says about a text with a statement that raises an error: in place of its error ours, and
-/// everything else as the server would say it of the client's own text. True: it is that error.
+/// Appends the server's message about a text with a statement that raises an error. The proxy's error replaces the server's;
+/// any other message reads as the server would write it about the client's own text. Returns true if it was that error.
 fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize, text: &ErrorText) -> bool {
     let is_unknown = field(body, b'C') == Some(b"42704");
     if tag == backend::ERROR && is_unknown && field(body, b'M').is_some_and(|message| is_raised(message, text)) {

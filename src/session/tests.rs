@@ -1,16 +1,18 @@
 //! The machine by itself: bytes in, bytes and requests out, with a host that knows what the test says.
 
-use super::parameter::ParameterValue;
+use super::parameter::{Parameter, ParameterValue};
+use super::path::Path;
 use super::*;
 use crate::catalogue::Catalogue;
 use crate::fence::Refusal;
 use crate::fence::session::{Epoch, Token};
 use crate::policy::join;
+use crate::statement::Lexing;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::put_frame;
 use crate::wire::message::{put_flush, put_parse, put_query, put_ready};
 use crate::wire::tag::{backend, frontend};
-use bytes::BufMut;
+use bytes::{BufMut, BytesMut};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -56,13 +58,22 @@ fn session_with(token: &str, path: Path) -> Session<OneSession> {
     session_under(POLICIES, token, path)
 }
 
-fn session_under(policies: &str, token: &str, path: Path) -> Session<OneSession> {
+/// A host with the usual policies.
+pub(super) fn host() -> OneSession {
+    host_under(POLICIES)
+}
+
+fn host_under(policies: &str) -> OneSession {
     let policies = join([("a.yaml".into(), Ok(policies.to_owned().into()))]).unwrap();
     let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
     let catalogue = Arc::new(Catalogue::of_tables(tables));
     let fence = Arc::new(SessionFence::new(Err("not in this test".to_owned())));
-    let host = OneSession::new(policies, catalogue, fence);
-    let started = Started {
+    OneSession::new(policies, catalogue, fence)
+}
+
+fn session_under(policies: &str, token: &str, path: Path) -> Session<OneSession> {
+    let host = host_under(policies);
+    let started = Settings {
         replicates: false,
         temporary: None,
         parameter: Parameter::new(ParameterValue::read(Some(token))),
@@ -118,10 +129,10 @@ fn a_read_passes_and_its_answer_comes_back() {
     let mut session = session("");
     assert!(says(&mut session, &query("SELECT 1")).is_none());
     assert_eq!(session.server.output, query("SELECT 1"));
-    assert_eq!(session.fence.activity(), Activity::Busy);
+    assert_eq!(session.fence().activity(), Activity::Busy);
     answers(&mut session, &ready());
     assert_eq!(session.client.output, ready());
-    assert!(session.is_idle() && session.fence.activity() == Activity::Idle);
+    assert!(session.is_idle() && session.fence().activity() == Activity::Idle);
 }
 
 #[test]
@@ -160,21 +171,21 @@ fn a_write_waits_for_its_admission_and_passes_as_it_came() {
     // Whatever else happens meanwhile, it waits.
     assert!(says(&mut session, &query("SELECT 1")).is_none());
     assert!(session.server.output.is_empty());
-    assert!(session.fence.record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
+    assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
     session.done(Done::Admit(Ok(())));
     assert!(settle(&mut session).is_none());
     assert_eq!(session.server.output, [message, query("SELECT 1")].concat());
-    assert!(session.fence.may_have_written("scheduler"));
+    assert!(session.fence().may_have_written("scheduler"));
     answers(&mut session, &ready());
-    assert!(!session.fence.may_have_written("scheduler"));
+    assert!(!session.fence().may_have_written("scheduler"));
 }
 
 #[test]
 fn an_admission_that_a_newer_token_takes_away_meanwhile_is_asked_for_again() {
     let mut session = session("47");
     assert!(says(&mut session, &query("DELETE FROM jobs")).is_some());
-    assert!(session.fence.record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
-    session.fence.revoke("scheduler", Epoch { generation: 1, token: 48 });
+    assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
+    session.fence().revoke("scheduler", Epoch { generation: 1, token: 48 });
     session.revoked();
     session.done(Done::Admit(Ok(())));
     assert!(matches!(settle(&mut session), Some(Task::Admit(_))));

@@ -1,57 +1,58 @@
-//! The verdict on the current message: it is forwarded, rejected, or held back until more is known.
+//! The verdict on the message at hand: it is forwarded, rejected, or held back until more is known.
 //!
 //! Owns the waiting for that. Must never forward a write that is not admitted.
 
 use super::checks::checks;
 use super::host::{Seen, Wanted};
 use super::judge::{Decision, Judge, Need, Standing, is_named_plainly, needs_every_token, resolve};
-use super::path::Lookup;
+use super::message::Asked;
+use super::path_lookup::Lookup;
+use super::pipeline::Part;
 use super::rejection::Rejection;
 use super::suspects::Suspects;
 use super::touched::deeds;
-use super::transaction::Pipeline;
-use super::{Asked, Host, Session, Task, Wait};
-use crate::fence::session::{Activity, Epoch, SessionFence, Token};
+use super::{Host, Session, Task};
+use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::fence::{Claim, Deed, Refusal, Role};
 use crate::policy::Mode;
 use crate::statement::{Operation, Statement};
-use crate::wire::message::{self, Status};
+use crate::wire::message::Status;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// About the longest time that statements are held back for a reading of the catalogue.
+/// How long statements are held back for a reading of the catalog, at most.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
-/// The same where all fences only observe: better one observation less than a statement that waits.
+/// The same where all fences only observe: one observation less is better than a statement that waits.
 const CATCH_UP_TO_OBSERVE: Duration = Duration::from_millis(500);
 
-/// The most admissions in one task; then the message is judged again.
-const MOST_AT_ONCE: usize = 256;
+/// Number of admissions in one task. Then the message is judged again.
+const MAX_AT_ONCE: usize = 256;
 
-/// The most looks at the other sessions' suspects. Where some end between all looks, those that have ended count after these.
-const MOST_SURVEYS: usize = 4;
+/// Number of looks at the other sessions' suspects. If some end between all looks, the ended ones count after the last look.
+const MAX_SURVEYS: usize = 4;
 
 /// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
 const MANY: usize = 200;
 
-/// What is to be done with the message at hand.
+/// What happens to the message at hand.
 pub(super) enum Verdict {
     Forward,
     Reject(usize, Rejection),
     Hold,
 }
 
-/// Which run of the message's statements it is.
+/// Which run of the statements is judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Run {
-    /// What they write is to be counted.
+    /// The first: their writes are counted.
     Begins,
-    /// More of the rows of a portal: what it writes was counted when it began.
+    /// More rows of a portal, whose writes were counted when it began.
     GoesOn,
 }
 
 impl<H: Host> Session<H> {
-    /// Judges statements; where something has to be found out first, starts to.
+    /// Judges statements. Requests what has to be found out first.
     pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
         let size = |it: &Arc<Statement>| 1 + it.writes.len() + it.functions.len() + it.redirects.len();
         match statements.iter().map(size).sum::<usize>() > MANY {
@@ -61,67 +62,68 @@ impl<H: Host> Session<H> {
     }
 
     fn judge_all(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
-        let Some(mut resolved) = resolve(statements, &self.statements, &self.portals, self.batch) else {
+        let Some(mut resolved) = resolve(statements, &self.names, self.pipeline.batch()) else {
             return (self.settle(), statements.to_vec());
         };
-        // Whatever the token, the catalogue and other sessions are: see `no_fact_matters_to_what_only_reads`.
+        // No fact matters to a statement that only reads: see the test `no_fact_matters_to_what_only_reads`.
         if resolved.iter().all(|statement| statement.only_reads()) && !self.host.policies().has_functions() {
             return (Verdict::Forward, resolved);
         }
-        if let Some(verdict) = self.behind_given_up(&resolved) {
+        if let Some(verdict) = self.wait_behind_admit(&resolved) {
             return (verdict, resolved);
         }
         let writes = resolved.iter().any(|statement| self.may_write(statement));
-        if writes && (self.replies.change_catalogue() || self.replies.reject()) {
-            // What is under way may make what this writes a way to a fenced table. Or this may never run: nobody is to be
-            // admitted, nor a token raised, for what the server skips.
+        if writes && (self.pipeline.may_change_catalog() || self.pipeline.holds_rejection()) {
+            // A definition under way may make the written relation a way to a fenced table. Behind a rejection the server may
+            // skip the statement, and no token is raised for a statement that never runs.
             return (self.settle(), resolved);
         }
-        if matches!(self.pending.refused, Some(Refusal::RoleUnknown { .. })) {
-            self.pending.refused = None;
-            self.pending.role = Asked::Due;
+        let facts = &mut self.message.facts;
+        if matches!(facts.refused, Some(Refusal::RoleUnknown { .. })) {
+            facts.refused = None;
+            facts.role = Asked::Due;
         }
         let lookup = if self.is_extended() { Lookup::AtExecute } else { Lookup::InString };
-        if let Some(verdict) = self.by_path(&mut resolved, lookup) {
+        if let Some(verdict) = self.resolve_by_path(&mut resolved, lookup) {
             return (verdict, resolved);
         }
-        if let Some(verdict) = self.look_after_database(&resolved) {
+        if let Some(verdict) = self.clear_database(&resolved) {
             return (verdict, resolved);
         }
-        if self.pending.role == Asked::Due {
+        if self.message.facts.role == Asked::Due {
             return (self.ask_for_role(), resolved);
         }
         let Some((others, seen)) = self.survey(&resolved) else { return (Verdict::Hold, resolved) };
         let judge = Judge {
             policies: self.host.policies(),
-            standing: &StandingOf { fence: &self.fence, host: &self.host },
+            standing: &StandingOf { fence: &self.process.fence, host: &self.host },
             seen: &seen,
-            changes_catalogue: self.transaction.catalogue_changed && self.definitions.concern_fences(),
-            shadows_keys: self.definitions.shadow_keys(),
-            path: self.pending.path.as_deref(),
-            suspects: self.definitions.own(),
+            changes_catalogue: self.transaction.changes_fenced_catalog(),
+            shadows_keys: self.transaction.definitions().shadow_keys(),
+            path: self.message.facts.path.as_deref(),
+            suspects: self.transaction.definitions().own(),
             suspects_of_others: &others,
             exempt: self.host.policies().exempts(self.host.user()),
             opaque: self.host.policies().opaque_of(self.host.user()),
-            parameter: &self.parameter,
-            owed: !self.replies.is_empty(),
-            parameter_in_doubt: !self.replies.is_empty()
-                && (self.replies.affect_parameter() || !self.parameter.is_settled()),
-            written: &self.transaction.written,
-            past: &self.transaction.past,
-            refused: self.pending.refused.as_ref(),
+            parameter: &self.settings.parameter,
+            owed: !self.pipeline.is_empty(),
+            parameter_in_doubt: !self.pipeline.is_empty()
+                && (self.pipeline.may_change_parameter() || !self.settings.parameter.is_settled()),
+            written: self.transaction.written(),
+            observed: self.transaction.observed(),
+            refused: self.message.facts.refused.as_ref(),
         };
         let decision = judge.statements(&resolved);
-        let is_told = match &decision {
+        let is_reported = match &decision {
             Decision::Forward(_, passed) => !passed.is_empty(),
             Decision::Reject(..) => true,
             Decision::Settle | Decision::ReadValue | Decision::ReadRows => false,
         };
-        if is_told && !self.replies.is_empty() && resolved.iter().any(|statement| statement.is_unread()) {
-            // What is under way may say that there is a mistake in it; or so will the answer to it, which has to be known then.
+        if is_reported && !self.pipeline.is_empty() && resolved.iter().any(|statement| statement.is_unread()) {
+            // The server may report a syntax error in the text, and the proxy has to recognize that answer.
             return (self.settle(), resolved);
         }
-        self.pending.checks = match &decision {
+        self.message.checks = match &decision {
             Decision::Forward(needs, _) => checks(needs, &resolved),
             _ => Vec::new(),
         };
@@ -129,7 +131,7 @@ impl<H: Host> Session<H> {
             Decision::Forward(needs, passed) => {
                 let verdict = self.forward_when_admitted(needs, run, &seen);
                 if matches!(verdict, Verdict::Forward) && run == Run::Begins {
-                    self.note_passed(&resolved, passed);
+                    self.report_passed(&resolved, passed);
                 }
                 verdict
             }
@@ -139,10 +141,10 @@ impl<H: Host> Session<H> {
             },
             Decision::Settle => self.settle(),
             Decision::ReadRows => {
-                self.pending.with_rows = true;
+                self.message.text.with_rows = true;
                 Verdict::Hold
             }
-            Decision::ReadValue if !self.replies.is_empty() => self.settle(),
+            Decision::ReadValue if !self.pipeline.is_empty() => self.settle(),
             Decision::ReadValue => {
                 self.ask();
                 Verdict::Hold
@@ -154,17 +156,17 @@ impl<H: Host> Session<H> {
             Verdict::Hold => 0,
         };
         for statement in &resolved[..forwarded] {
-            self.definitions.note(statement, &seen, &self.host);
+            self.transaction.definitions_mut().note(statement, &seen, &self.host);
         }
         if matches!(verdict, Verdict::Hold) {
-            // What others change until it goes on may be over by then.
-            self.pending.changes = None;
+            // Changes that others make meanwhile may have ended when the message is judged again.
+            self.message.facts.changes = None;
         }
         (verdict, resolved)
     }
 
-    /// What others are defining, and what is known of the catalogue, in this order: a definition is in one of the two. None
-    /// while the catalogue is to be read first.
+    /// The suspects of other sessions, and then what is known of the catalog: in this order each definition is in one of the two.
+    /// Returns `None` if the catalog has to be read first.
     fn survey(&mut self, statements: &[Arc<Statement>]) -> Option<(Vec<Arc<Suspects>>, Seen)> {
         let mut surveys = 0;
         loop {
@@ -175,43 +177,44 @@ impl<H: Host> Session<H> {
                 && statements.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen))
             {
                 if let Some(task) = self.first(&wanted) {
-                    self.ask_for(task);
+                    self.request(task);
                     return None;
                 }
-                // It may have been read just now.
+                // Another session may have read it meanwhile.
                 seen = self.host.catalogue(Some(&wanted));
             }
-            // A definition that was read meanwhile would count twice: as one, and as what it has become.
+            // A definition that was read meanwhile would count twice: as a suspect, and as what it has become.
             let is_same = |now: Vec<Arc<Suspects>>| {
                 now.len() == others.len() && now.iter().zip(&others).all(|(one, other)| Arc::ptr_eq(one, other))
             };
             surveys += 1;
-            if others.is_empty() || surveys == MOST_SURVEYS || is_same(self.host.suspects_of_others()) {
+            if others.is_empty() || surveys == MAX_SURVEYS || is_same(self.host.suspects_of_others()) {
                 return Some((others, seen));
             }
         }
     }
 
-    /// It may need a token, whatever the catalogue makes of it.
+    /// Returns true if the statement may need a token, whatever the catalog contains.
     pub(super) fn may_need_token(&self, statement: &Statement) -> bool {
         self.may_write(statement) || self.host.policies().has_functions() && !statement.functions.is_empty()
     }
 
-    /// Its portal waits outside of a transaction, and the server may refuse it behind an Execute of ours.
+    /// Returns true if the statement's portal waits outside of a transaction, and the server may refuse the statement behind an
+    /// Execute of the proxy.
     pub(super) fn may_stand_alone(&self, statement: &Statement) -> bool {
-        let is_alone = self.transaction.status == Status::Idle && self.transaction.pipeline == Pipeline::Bound;
+        let is_alone = self.transaction.status() == Status::Idle && self.pipeline.part() == Part::Bound;
         self.is_extended() && is_alone && statement.may_commit()
     }
 
-    /// It may write a fenced table, whatever the catalogue makes of it.
+    /// Returns true if the statement may write a fenced table, whatever the catalog contains.
     fn may_write(&self, statement: &Statement) -> bool {
         let reads = || self.host.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
         !statement.writes.is_empty() || statement.opaque.is_some() || reads()
     }
 
-    /// What has to be known of the catalogue to judge these statements; None where their text is enough, whatever the
-    /// catalogue has become. Others may change it again as soon as it is read: what was seen when the message came has to be
-    /// in it, or that would have no end.
+    /// What has to be known of the catalog to judge these statements; `None` where their text is enough. Other sessions may
+    /// change the catalog again as soon as it is read. A reading therefore has to contain only the changes that were seen when the
+    /// message arrived, or the wait would have no end.
     pub(super) fn wanted(&mut self, statements: &[Arc<Statement>], others: &[Arc<Suspects>]) -> Option<Wanted> {
         let policies = self.host.policies();
         let calls = |it: &Statement| policies.has_functions() && !it.functions.is_empty();
@@ -222,50 +225,51 @@ impl<H: Host> Session<H> {
         if !statements.iter().any(is_concerned) {
             return None;
         }
-        let since = *self.pending.changes.get_or_insert_with(|| self.host.changes());
+        let since = *self.message.facts.changes.get_or_insert_with(|| self.host.changes());
         let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
         let is_plain = statements.iter().all(|it| is_named_plainly(it, policies));
-        Some(Wanted { since, temporary: self.temporary.clone(), cascades, is_plain })
+        Some(Wanted { since, temporary: self.settings.temporary.clone(), cascades, is_plain })
     }
 
-    /// What has changed in the catalogue may make another verdict of it.
+    /// Returns true if changes in the catalog may change the verdict.
     fn depends_on_catalogue(&self, statement: &Statement, others: &[Arc<Suspects>], seen: &Seen) -> bool {
         let is_suspect = || others.iter().any(|it| it.written_by(statement, &seen.catalogue).is_some());
         (self.may_write(statement) || statement.changes_catalogue)
             && (!needs_every_token(statement, self.host.policies()) || is_suspect())
     }
 
-    /// What has to be done before the statements at hand can be judged.
+    /// The task that has to be performed before the statements can be judged.
     fn first(&mut self, wanted: &Wanted) -> Option<Task> {
-        let since = *self.pending.since.get_or_insert(self.now);
+        let now = self.pipeline.now();
+        let since = *self.message.facts.judged_since.get_or_insert(now);
         let limit = if self.host.policies().enforces() { CATCH_UP_LIMIT } else { CATCH_UP_TO_OBSERVE };
-        let left = limit.saturating_sub(self.now.saturating_duration_since(since));
+        let left = limit.saturating_sub(now.saturating_duration_since(since));
         (!left.is_zero() && self.host.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
     }
 
-    /// If a statement needs a database alone, gets the control connections to it out of its way. A role that may not run the
-    /// statement gets the server's error from the proxy: the server would first wait for a lock on the database, and keep
-    /// everybody from logging in meanwhile.
-    fn look_after_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
+    /// Closes the control connections to a database for a statement that needs it without other connections. The proxy
+    /// refuses a role that may not run the statement, with the server's error: the server would first wait for a lock on the
+    /// database, and meanwhile nobody could log in.
+    fn clear_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
         let [statement] = statements else { return None };
         let wanted = statement.needs_database_alone.clone()?;
-        if let Some(is_permitted) = self.pending.alone {
+        if let Some(is_permitted) = self.message.facts.alone {
             let denied = || Verdict::Reject(0, Rejection::NotOwner { database: wanted.database });
             return (!is_permitted).then(denied);
         }
-        if !self.replies.is_empty() {
+        if !self.pipeline.is_empty() {
             return Some(self.settle());
         }
-        if self.transaction.status != Status::Idle || self.transaction.pipeline == Pipeline::Executed {
+        if self.transaction.status() != Status::Idle || self.pipeline.part() == Part::Executed {
             return None;
         }
-        let role = match &self.pending.role {
+        let role = match &self.message.facts.role {
             Asked::Answered(role) => role.clone(),
-            // The server does not run it in a pipeline, which an Execute of ours would begin.
+            // The server does not run the statement in a pipeline, which an Execute of the proxy would begin.
             _ if self.is_extended() => self.any_role(),
             Asked::Not | Asked::Due => return Some(self.ask_for_role()),
         };
-        self.ask_for(Task::LeaveAlone(wanted, role));
+        self.request(Task::LeaveAlone(wanted, role));
         Some(Verdict::Hold)
     }
 
@@ -273,46 +277,46 @@ impl<H: Host> Session<H> {
         let (needs, observed): (Vec<Need>, Vec<Need>) =
             needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
         if needs.is_empty()
-            || self.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token)))
+            || self.process.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token)))
         {
             if !needs.is_empty() {
-                self.activity = Activity::Busy;
-                self.replies.admitted();
+                self.process.write_begun();
+                self.pipeline.admit_next();
             }
             if run == Run::Begins {
                 for need in observed {
                     let deeds = self.deeds(&need, seen);
                     let claim = self.claim_of(deeds, Some(self.any_role()));
-                    self.transaction.past.written.insert(need.resource.name.clone(), need.token);
-                    self.transaction.past.admitted = Some(need.resource.clone());
+                    self.transaction.note_observed(&need);
                     self.host.observe(need, claim);
                 }
                 needs.iter().for_each(|need| self.host.note_admitted(&need.resource));
             }
-            self.transaction.written.extend(needs.into_iter().map(|need| (need.resource.name.clone(), need.token)));
+            self.transaction.note_written(needs);
             return Verdict::Forward;
         }
-        if self.fence.is_full() && !self.replies.is_empty() {
-            // It gives up other admissions first, which it can only when the process is idle.
+        if self.process.fence.is_full() && !self.pipeline.is_empty() {
+            // The session first gives up other admissions, which is possible only when the process is idle.
             return self.settle();
         }
-        let lacks =
-            |need: &Need| self.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token);
-        // All that there is to know before it is worth judging again, from the first statement on.
-        let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MOST_AT_ONCE).cloned().collect();
+        let lacks = |need: &Need| {
+            self.process.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token)
+        };
+        // All admissions that are needed before judging again is worth it, from the first statement on.
+        let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MAX_AT_ONCE).cloned().collect();
         let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
         let lacking = self.with_claims(lacking, seen);
-        // An Admit that raises the token looks at what the process does.
-        self.note_activity();
-        self.ask_for(Task::Admit(lacking));
+        // An Admit that raises the token looks at the activity of the process.
+        self.report_activity();
+        self.request(Task::Admit(lacking));
         Verdict::Hold
     }
 
-    /// What is needed, and on what ground it may be raised. What a statement does is the same for all keys of a resource.
+    /// The needs, each with the grounds on which its token may be raised. These are the same for all keys of a resource.
     fn with_claims(&self, needs: Vec<Need>, seen: &Seen) -> Vec<(Need, Claim)> {
         let mut known: HashMap<(*const Statement, String), Arc<[Deed]>> = HashMap::new();
         let with_claim = |need: Need| {
-            let role = match &self.pending.role {
+            let role = match &self.message.facts.role {
                 _ if self.may_stand_alone(&need.statement) => Some(self.any_role()),
                 _ if need.role_changes => Some(self.any_role()),
                 Asked::Answered(role) => Some(role.clone()),
@@ -332,24 +336,9 @@ impl<H: Host> Session<H> {
     fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {
         deeds(&need.statement, self.host.policies(), seen, &need.resource)
     }
-
-    /// Holds the message at hand until the server owes nothing. While it waits for COPY data that would never be: it
-    /// refuses the message by itself, and in case that COPY has failed meanwhile, ours takes its place.
-    pub(super) fn settle(&mut self) -> Verdict {
-        if self.replies.is_copying_in() {
-            let why = "it was sent during COPY FROM STDIN".to_owned();
-            return Verdict::Reject(0, Rejection::Unverifiable { why, hint: "End the COPY first." });
-        }
-        if self.replies.needs_flush() {
-            self.note_forwarding();
-            message::put_flush(&mut self.server.output);
-        }
-        self.wait = Some(Wait::Settle);
-        Verdict::Hold
-    }
 }
 
-/// As the session's fence and the proxy know it.
+/// The session's admissions, and what the proxy knows of the fences.
 struct StandingOf<'a, H> {
     fence: &'a SessionFence,
     host: &'a H,

@@ -36,6 +36,7 @@ pub mod backend {
     pub const NO_DATA: u8 = b'n';
     pub const NOTICE: u8 = b'N';
     pub const NOTIFICATION: u8 = b'A';
+    pub const PARAMETER_DESCRIPTION: u8 = b't';
     pub const PARAMETER_STATUS: u8 = b'S';
     pub const PARSE_COMPLETE: u8 = b'1';
     pub const PORTAL_SUSPENDED: u8 = b's';

@@ -127,7 +127,7 @@ impl Judge<'_> {
             let rejection = Rejection::CarriedOut { what: "ways", hint: "COMMIT in the session that defines them." };
             return self.reject_or_observe(mode, rejection, earlier);
         }
-        if let Some(resource) = earlier.needs.first(Mode::Observe).or(self.past.admitted.as_ref()).cloned() {
+        if let Some(resource) = earlier.needs.first(Mode::Observe).or(self.observed.admitted.as_ref()).cloned() {
             earlier.observed(Some(resource), writes());
         }
         Ok(())

@@ -70,7 +70,7 @@ pub struct PassedWrite {
 
 /// What the session has done under tokens past fences that only observe: what acting ones would hold against it.
 #[derive(Debug, Default)]
-pub struct Past {
+pub struct ObservedWrites {
     /// The tokens under which the open transaction has written, by resource.
     pub written: HashMap<String, Token>,
     /// It would be admitted to this one, among others.
@@ -117,7 +117,7 @@ pub struct Judge<'a> {
     /// The tokens under which this transaction has written.
     pub written: &'a HashMap<String, Token>,
     /// The same of fences that only observe.
-    pub past: &'a Past,
+    pub observed: &'a ObservedWrites,
     /// Why an Admit for the statements at hand failed.
     pub refused: Option<&'a Refusal>,
 }

@@ -14,12 +14,7 @@ const HEAVIEST: usize = 4 << 20;
 /// Looks up what EXECUTE runs, also for names that the same statements PREPARE first, and what FETCH runs.
 ///
 /// None when that depends on replies that are still to come.
-pub fn resolve(
-    statements: &[Arc<Statement>],
-    names: &Names,
-    portals: &Names,
-    batch: u64,
-) -> Option<Vec<Arc<Statement>>> {
+pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Option<Vec<Arc<Statement>>> {
     let mut prepared: HashMap<&str, Arc<Statement>> = HashMap::new();
     let mut resolved = Vec::with_capacity(statements.len());
     let mut room = HEAVIEST;
@@ -38,17 +33,17 @@ pub fn resolve(
             }
             PreparedEffect::Execute { name, .. } => match prepared.get(name.as_str()) {
                 Some(inner) => run(inner),
-                None => match names.meaning(name.as_bytes(), batch) {
+                None => match names.statements.meaning(name.as_bytes(), batch) {
                     Meaning::Certain(inner) => run(&inner),
                     Meaning::Unsettled => return None,
                     Meaning::Unknown => Arc::new(statement.executing(None)),
                 },
             },
-            PreparedEffect::Fetch { name } => match portals.meaning(name.as_bytes(), batch) {
+            PreparedEffect::Fetch { name } => match names.portals.meaning(name.as_bytes(), batch) {
                 Meaning::Certain(inner) => run(&inner),
                 Meaning::Unsettled => return None,
                 // What DECLARE made was judged then, and can only read or call functions.
-                Meaning::Unknown if portals.is_complete() => statement.clone(),
+                Meaning::Unknown if names.portals.is_complete() => statement.clone(),
                 Meaning::Unknown => Arc::new(statement.executing(None)),
             },
             _ => statement.clone(),
@@ -71,7 +66,7 @@ mod tests {
 
     fn resolved(text: &str) -> Vec<Arc<Statement>> {
         let script = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
-        resolve(&script.statements, &Names::default(), &Names::default(), 1).unwrap()
+        resolve(&script.statements, &Names::default(), 1).unwrap()
     }
 
     #[test]

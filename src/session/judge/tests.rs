@@ -35,7 +35,7 @@ struct World {
     admitted: HashMap<String, Token>,
     known: HashMap<String, Token>,
     written: HashMap<String, Token>,
-    past: Past,
+    observed: ObservedWrites,
     refused: Option<Refusal>,
     suspects: Suspects,
     of_others: Vec<Arc<Suspects>>,
@@ -65,7 +65,7 @@ impl World {
                 "written" => &mut world.written,
                 "past" => {
                     let trial = policies().resource_called("trial").cloned();
-                    world.past = Past {
+                    world.observed = ObservedWrites {
                         written: HashMap::from([("trial".to_owned(), token.parse().unwrap())]),
                         admitted: trial,
                     };
@@ -124,7 +124,7 @@ impl World {
             owed: self.says("owed"),
             parameter_in_doubt: self.says("doubt"),
             written: &self.written,
-            past: &self.past,
+            observed: &self.observed,
             refused: self.refused.as_ref(),
         };
         judge.statements(&statements)

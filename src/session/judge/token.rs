@@ -29,7 +29,7 @@ impl Judge<'_> {
             match resource.mode {
                 Mode::Enforce => self.check(&resource, token, earlier)?,
                 Mode::Observe => {
-                    if let Some(rejection) = two_tokens(&resource, token, earlier, &self.past.written) {
+                    if let Some(rejection) = two_tokens(&resource, token, earlier, &self.observed.written) {
                         return earlier.observed_or(&resource, rejection);
                     }
                 }

@@ -16,17 +16,17 @@ impl HeldRoom for Wide {
 fn an_output_that_is_full_takes_no_more_and_keeps_the_room_of_what_is_in_it() {
     for (bytes, is_full) in [(HIGH_WATER - 1, false), (HIGH_WATER, true)] {
         let mut session = session("");
-        session.leaving = Some(Box::new(Wide));
+        session.pipeline.keep_room(Some(Box::new(Wide)));
         session.server.output.put_bytes(b'x', bytes);
         says(&mut session, &query("SELECT 1"));
         assert_eq!(session.server.output.len() == bytes, is_full);
         assert_eq!(session.client.input == query("SELECT 1"), is_full);
-        assert_eq!(session.leaving.is_some(), is_full);
+        assert_eq!(session.pipeline.keeps_room(), is_full);
         assert!(session.is_held_up());
         // Some of it is written.
         session.server.output.clear();
         settle(&mut session);
-        assert!(session.leaving.is_none() && session.client.input.is_empty() && !session.is_held_up());
+        assert!(!session.pipeline.keeps_room() && session.client.input.is_empty() && !session.is_held_up());
     }
 }
 
@@ -34,10 +34,10 @@ fn an_output_that_is_full_takes_no_more_and_keeps_the_room_of_what_is_in_it() {
 #[test]
 fn the_fence_hears_that_the_session_is_busy_before_anything_is_sent() {
     let mut session = session("");
-    assert_eq!(session.fence.activity(), Activity::Idle);
-    session.note_forwarding();
-    assert!(session.is_busy() && session.fence.activity() == Activity::Busy);
+    assert_eq!(session.fence().activity(), Activity::Idle);
+    session.begin_forwarding();
+    assert!(session.is_busy() && session.fence().activity() == Activity::Busy);
     assert!(session.server.output.is_empty());
-    session.note_forwarding();
+    session.begin_forwarding();
     assert!(session.is_busy());
 }

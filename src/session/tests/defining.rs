@@ -131,7 +131,7 @@ fn a_server_that_ends_within_a_definition_leaves_a_doubt() {
         says(&mut session, &query(sql));
         session.host.told();
         session.server.ended = true;
-        session.definitions_over();
+        session.definitions_ended();
         assert!(session.host.told().contains("changed"), "{sql}");
     }
 }

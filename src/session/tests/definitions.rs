@@ -60,12 +60,12 @@ fn a_session_that_is_lost_while_it_defines_leaves_a_doubt() {
     told(&mut session, "BEGIN", Status::Transaction);
     told(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
     session.server.ended = true;
-    session.definitions_over();
+    session.definitions_ended();
     assert_eq!(session.host.told(), "changed, withdraw");
     assert!(!session.defines_after_its_end());
     let mut idle = self::session("");
     idle.server.ended = true;
-    idle.definitions_over();
+    idle.definitions_ended();
     assert_eq!(idle.host.told(), "");
 }
 

@@ -105,7 +105,7 @@ fn a_question_that_is_cancelled_gives_the_admit_up() {
     let mut session = held(true);
     answers(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
     assert_eq!(session.client.output, [cancelled(), at_rest(Status::Failed)].concat());
-    assert!(session.has_given_up() && session.wakes_at().is_none() && !session.is_held_back());
+    assert!(session.process.has_given_up() && session.wakes_at().is_none() && !session.is_held_back());
 }
 
 /// The Admit relies on it that the session writes nothing meanwhile.
@@ -136,7 +136,7 @@ fn nothing_that_runs_code_passes_until_an_admit_that_was_given_up_has_ended() {
         session.done(Done::Admit(Ok(())));
         settle(&mut session);
         let is_judged = !session.server.output.is_empty() || !session.client.output.is_empty();
-        assert!((is_judged || session.is_held_back()) && !session.has_given_up(), "{waits:?}");
+        assert!((is_judged || session.is_held_back()) && !session.process.has_given_up(), "{waits:?}");
     }
 }
 
@@ -155,7 +155,7 @@ fn the_wait_for_an_admit_that_was_given_up_is_given_up_too() {
     session.server.output.clear();
     wakes(&mut session);
     assert_eq!(session.server.output, query("SET fencegate_lf006 = 1"));
-    assert!(session.has_given_up());
+    assert!(session.process.has_given_up());
 }
 
 /// A message that waits for anything else stops the idle timeout, without a question.
@@ -167,5 +167,5 @@ fn the_idle_timeout_stops_while_the_catalogue_is_read() {
     wakes(&mut session);
     assert_eq!(session.server.output.split(), flush());
     assert_eq!(session.wakes_at(), None);
-    assert!(session.is_held_back() && session.fence.activity() == Activity::Idle);
+    assert!(session.is_held_back() && session.fence().activity() == Activity::Idle);
 }

@@ -65,7 +65,7 @@ fn the_key_is_the_value_that_is_bound() {
     ] {
         let mut session = keyed();
         prepare(&mut session, "s", sql);
-        session.lexing.server = server;
+        session.settings.lexing.server = server;
         let bind = bind_to("s", values);
         says(&mut session, &bind[..bind.len() - 1]);
         assert!(session.server.output.is_empty(), "not all values are there");

@@ -3,8 +3,8 @@
 use super::*;
 use crate::fence::value::InvalidValue;
 use crate::fence::{Cause, Issued, Remedy};
+use crate::session::pipeline::{Defined, Request};
 use crate::session::rejection::Rejection;
-use crate::session::replies::{Defined, Request};
 use crate::statement::analyse;
 
 fn runs(sql: &str) -> Request {

@@ -116,7 +116,7 @@ fn a_bind_passes_as_soon_as_its_names_are_there() {
     }
     says(&mut session, &message[names - 1..names]);
     assert_eq!(session.server.output, message[..names]);
-    assert!(session.is_busy() && session.fence.activity() == Activity::Busy);
+    assert!(session.is_busy() && session.fence().activity() == Activity::Busy);
     says(&mut session, &message[names..]);
     assert_eq!(session.server.output, message);
 }

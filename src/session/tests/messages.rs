@@ -109,7 +109,7 @@ pub fn prepare(session: &mut Session<OneSession>, name: &str, sql: &str) {
 
 /// Has the session admitted under that token.
 pub fn admit(session: &Session<OneSession>, resource: &str, token: Token) {
-    assert!(session.fence.record_admission(resource, Epoch { generation: 1, token }, 0));
+    assert!(session.fence().record_admission(resource, Epoch { generation: 1, token }, 0));
 }
 
 /// What a session is to be admitted to: `scheduler=47`.

@@ -58,7 +58,7 @@ fn where_there_is_no_room_for_more_names_what_is_owed_comes_first() {
     {
         let mut session = session("");
         prepare(&mut session, "s", "SELECT 1");
-        let names = if is_portal { &mut session.portals } else { &mut session.statements };
+        let names = if is_portal { &mut session.names.portals } else { &mut session.names.statements };
         let mut number = 0;
         while !names.is_full() {
             names.define(number.to_string().as_bytes(), Arc::default(), 0);

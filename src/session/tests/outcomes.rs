@@ -14,22 +14,22 @@ pub(super) fn begun() -> Session<OneSession> {
 #[test]
 fn a_session_is_idle_when_nothing_is_open_and_nothing_owed() {
     let mut session = begun();
-    assert_eq!(session.fence.activity(), Activity::Waiting);
+    assert_eq!(session.fence().activity(), Activity::Waiting);
     assert!(!session.is_idle() && !session.is_busy() && !session.is_in_flight());
     says(&mut session, &query("COMMIT"));
     assert!(session.is_busy() && session.is_in_flight());
     answers(&mut session, &[completes("COMMIT"), ready()].concat());
-    assert!(session.is_idle() && session.fence.activity() == Activity::Idle);
+    assert!(session.is_idle() && session.fence().activity() == Activity::Idle);
     // Messages without a Sync keep a transaction open, even where all of them are answered.
     says(&mut session, &parse("", "SELECT 1"));
     answers(&mut session, &parsed());
-    assert_eq!(session.fence.activity(), Activity::Waiting);
+    assert_eq!(session.fence().activity(), Activity::Waiting);
     says(&mut session, &sync());
     answers(&mut session, &ready());
-    assert_eq!(session.fence.activity(), Activity::Idle);
+    assert_eq!(session.fence().activity(), Activity::Idle);
     // The head of a message that nobody answers.
     says(&mut session, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
-    assert!(session.is_busy() && session.is_in_flight() && session.fence.activity() == Activity::Busy);
+    assert!(session.is_busy() && session.is_in_flight() && session.fence().activity() == Activity::Busy);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_revoked_session_is_released_when_it_waits_and_again_when_it_is_idle() {
 fn what_was_cut_off_may_have_been_committed_or_not() {
     let rolled_back = begun();
     assert_eq!(rolled_back.cut_off(), CutOffOutcome::RolledBack);
-    assert_eq!(rolled_back.fence.activity(), Activity::CutOff);
+    assert_eq!(rolled_back.fence().activity(), Activity::CutOff);
     let mut in_flight = begun();
     says(&mut in_flight, &query("SELECT 1"));
     assert_eq!(in_flight.cut_off(), CutOffOutcome::Unknown);
@@ -230,7 +230,7 @@ fn as_whom_a_session_acts_is_asked_only_where_a_token_would_be_raised() {
         let Some(Task::Admit(needs)) = answers(&mut session, &roles(role, "app")) else { panic!() };
         assert_eq!(needs[0].1.role, Some(crate::fence::Role::Current(acts_as.to_owned())));
         assert!(session.client.output.is_empty(), "the client sees nothing of it");
-        assert!(session.fence.record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
+        assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
         session.done(Done::Admit(Ok(())));
         settle(&mut session);
         assert_eq!(session.server.output, write);
@@ -271,7 +271,7 @@ fn a_role_in_an_unknown_encoding_may_be_any() {
         [(Encoding::Utf8, Role::Current("été".to_owned())), (Encoding::AsciiSafe, Role::AnyOf("postgres".to_owned()))]
     {
         let mut session = session("47");
-        session.lexing.encoding = encoding;
+        session.settings.lexing.encoding = encoding;
         says(&mut session, &query("DELETE FROM jobs"));
         session.done(Done::Admit(Err(Refusal::RoleUnknown { resource: "scheduler".to_owned() })));
         settle(&mut session);

@@ -35,7 +35,7 @@ fn where_nothing_can_be_asked_or_nothing_depends_on_it_the_path_is_not_asked_for
     assert_eq!(failed.server.output, query(WRITE), "the server refuses it");
 
     let mut replicates = unasked(POLICIES);
-    replicates.replicates = true;
+    replicates.settings.replicates = true;
     says(&mut replicates, &query(WRITE));
     assert!(replicates.server.output.is_empty() && text(&replicates.client.output).contains("LF002"));
 

@@ -128,5 +128,5 @@ fn what_was_sent_behind_a_query_is_open_when_that_is_answered() {
     let mut session = session("");
     says(&mut session, &[query("SELECT 1"), parse("", "SELECT 1")].concat());
     answers(&mut session, &[completes("SELECT 1"), ready(), parsed()].concat());
-    assert_eq!(session.fence.activity(), Activity::Waiting);
+    assert_eq!(session.fence().activity(), Activity::Waiting);
 }

@@ -8,7 +8,7 @@ fn what_is_too_complex_or_no_sql_is_rejected_at_once() {
     let complex = "/*".repeat(64_000) + &"*/".repeat(64_000);
     for (replicates, text) in [(false, complex.as_str()), (true, "IDENTIFY_SYSTEM")] {
         let mut session = session("");
-        session.replicates = replicates;
+        session.settings.replicates = replicates;
         says(&mut session, &query(text));
         assert!(session.server.output.is_empty(), "{replicates}");
         let told = self::text(&session.client.output);

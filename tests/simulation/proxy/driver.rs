@@ -8,7 +8,7 @@ use crate::fence::session::SessionFence;
 use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::path::Path;
 use crate::session::rejection::cut_off;
-use crate::session::{Done, End, Session, Side, Started, Step};
+use crate::session::{Done, End, Session, Settings, Side, Step};
 use crate::simulation::pipe::{Reader, Writer, receive};
 use crate::simulation::server::Connection;
 use crate::simulation::world::moment;
@@ -51,7 +51,7 @@ pub(super) async fn serve(
     proxy.downstream.session_registered();
     let mut greeting = BytesMut::new();
     put_ready(&mut greeting, Status::Idle);
-    let started = Started {
+    let started = Settings {
         replicates: false,
         temporary: None,
         parameter: Parameter::new(ParameterValue::read(value.as_deref())),
@@ -87,7 +87,7 @@ impl Driver {
             }
         };
         if self.session.server.ended {
-            self.session.definitions_over();
+            self.session.definitions_ended();
         }
         self.last_words(end).await;
     }
@@ -141,7 +141,7 @@ impl Driver {
                 *performing = None;
                 session.done(done);
             }
-            () = session.fence.revoked.notified() => session.revoked(),
+            () = session.fence().revoked.notified() => session.revoked(),
             read = reader.read(), if !session.server.ended => match read {
                 Some(bytes) => receive(&mut session.server.input, bytes),
                 None => session.server.ended = true,
@@ -184,7 +184,7 @@ impl Driver {
         let said = self.session.last_error();
         let may_be_cut_off = said.as_ref().is_none_or(|error| field(body(error), b'C') == Some(b"57P01"));
         let database = self.session.host.proxy.downstream.fence.clone();
-        if may_be_cut_off && let Some(by) = database.cut_off_by(&self.session.fence).await {
+        if may_be_cut_off && let Some(by) = database.cut_off_by(self.session.fence()).await {
             let outcome = self.session.cut_off();
             let text = cut_off(&by.resource, by.presented, by.highest, outcome);
             self.session.say_last(&text, &End::CutOff(by));

@@ -1,15 +1,15 @@
-//! The proxy's own statements: those by which the server raises an error of ours, and how that error is known again.
+//! Statements of the proxy by which the server raises an error of the proxy, and how the proxy recognizes that error.
 //!
-//! Must never let one succeed by which a statement is rejected: what stands behind it would run.
+//! Must never let a statement succeed that rejects another one: the server would run the statements behind it.
 
-use super::replies::Request;
+use super::Request;
 use crate::fence::session::Token;
 use crate::statement::{Statement, StatementKind, TransactionEffect};
 use crate::wire::error::ErrorText;
 use std::sync::Arc;
 
-/// A statement of the proxy's that ends no transaction.
-pub fn own() -> Arc<Statement> {
+/// A statement of the proxy that ends no transaction.
+pub fn own_statement() -> Arc<Statement> {
     Arc::new(Statement { kind: StatementKind::OfProxy, ..Statement::default() })
 }
 
@@ -22,7 +22,7 @@ pub fn rollback() -> Arc<Statement> {
     })
 }
 
-/// The server's next answer to this is about a statement of the proxy's.
+/// Returns true if the server's next answer to this is about a statement of the proxy.
 pub fn is_own(request: &Request) -> bool {
     let at_hand = match request {
         Request::Query { statements, completed, .. } => statements.get(*completed),
@@ -32,15 +32,15 @@ pub fn is_own(request: &Request) -> bool {
     at_hand.is_some_and(|statement| statement.kind == StatementKind::OfProxy)
 }
 
-/// A statement that makes the server raise an error in place of this one, so that its transaction state is the truth. No
-/// server knows the parameter, and no session can make it known: its name has no dot. All that the server logs is this text
-/// and the parameter's name. In ASCII without quotes or backslashes: it means the same in every encoding and lexing mode.
+/// A statement that makes the server raise an error, so that the server's transaction state is the truth. No server knows the
+/// parameter, and no session can define it: its name has no dot. The server logs only this text and the parameter's name.
+/// ASCII without quotes or backslashes, which means the same in every encoding and lexing mode.
 pub fn raising_statement(error: &ErrorText) -> String {
     format!("SET {} = 1", unknown_parameter(error))
 }
 
-/// A statement that raises LF003 unless the session presents these tokens. What it calls stands there with its schema, so that
-/// no search path leads elsewhere. In ASCII without backslashes; no name of a resource has a quote or a dollar sign.
+/// A statement that raises LF003 unless the session presents these tokens. Its functions are qualified, so that the search
+/// path does not matter. ASCII without backslashes; names of resources have neither quotes nor dollar signs.
 pub fn checking_statement(tokens: &[(&str, Token)]) -> String {
     let check = |(resource, token): &(&str, Token)| {
         format!(
@@ -52,7 +52,7 @@ pub fn checking_statement(tokens: &[(&str, Token)]) -> String {
     format!("DO LANGUAGE plpgsql $fencegate$BEGIN {}END$fencegate$", tokens.iter().map(check).collect::<String>())
 }
 
-/// The server's message, in whatever language, is about the statement that raises this error.
+/// Returns true if the server's message, in any language, is about the statement that raises this error.
 pub fn is_raised(message: &[u8], error: &ErrorText) -> bool {
     let name = unknown_parameter(error);
     message.windows(name.len()).any(|part| part == name.as_bytes())
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_raises_an_error_is_known_again() {
+    fn raised_error_is_recognized_in_any_language() {
         let error = ErrorText::new("LF004", "a $f$ b'\\").hint("é\n; DROP");
         assert_eq!(raising_statement(&error), "SET fencegate_lf004 = 1");
         assert!(is_raised("paramètre « fencegate_lf004 » non reconnu".as_bytes(), &error));

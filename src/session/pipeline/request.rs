@@ -76,7 +76,7 @@ pub enum Request {
 }
 
 /// Binding it plans it, which may call a function that sets `lease.fence`. Definitions, CALL and DO are not planned then.
-pub(super) fn planning_may_set_parameter(statement: &Statement) -> bool {
+pub(in crate::session) fn planning_may_set_parameter(statement: &Statement) -> bool {
     let is_definition = statement.opaque.is_none() && statement.changes_catalogue;
     let is_utility = is_definition || matches!(statement.kind, StatementKind::Call | StatementKind::Do);
     statement.parameter == ParameterEffect::Unknown && !is_utility
@@ -84,11 +84,11 @@ pub(super) fn planning_may_set_parameter(statement: &Statement) -> bool {
 
 impl Audience {
     /// The client is to see the answer, or an error in it.
-    pub(super) fn is_clients(&self) -> bool {
+    pub(in crate::session) fn is_clients(&self) -> bool {
         !matches!(self, Audience::Proxy | Audience::ProxyAhead)
     }
 
-    pub(super) fn is_rejection(&self) -> bool {
+    pub(in crate::session) fn is_rejection(&self) -> bool {
         matches!(self, Audience::Rejection { .. })
     }
 }
@@ -109,14 +109,14 @@ impl Request {
         Request::Execute { statement: Arc::default(), defines: None }
     }
 
-    pub(super) fn affects_parameter(&self) -> bool {
+    pub(in crate::session) fn affects_parameter(&self) -> bool {
         matches!(self, Request::FunctionCall)
             || matches!(self, Request::Bind { plans, .. } if planning_may_set_parameter(plans))
             || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
     }
 
     /// It may change standard_conforming_strings or client_encoding.
-    pub(super) fn affects_lexing(&self) -> bool {
+    pub(in crate::session) fn affects_lexing(&self) -> bool {
         let may_set = |statement: &Statement| !statement.runs_nothing();
         match self {
             // Where they were not judged there are no statements.
@@ -132,19 +132,19 @@ impl Request {
     }
 
     /// It writes, or may do so.
-    pub(super) fn may_write(&self) -> bool {
+    pub(in crate::session) fn may_write(&self) -> bool {
         let may_write = |statement: &Statement| {
             !statement.writes.is_empty() || !statement.functions.is_empty() || statement.opaque.is_some()
         };
         matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_write(statement))
     }
 
-    pub(super) fn changes_catalogue(&self) -> bool {
+    pub(in crate::session) fn changes_catalogue(&self) -> bool {
         self.statements().iter().any(|statement| statement.changes_catalogue)
     }
 
     /// It may be a COPY from the client. What runs by a name may be one too.
-    pub(super) fn may_copy_in(&self) -> bool {
+    pub(in crate::session) fn may_copy_in(&self) -> bool {
         use StatementKind::{CopyFrom, Execute, Fetch, Portal};
         self.statements().iter().any(|it| it.opaque.is_some() || matches!(it.kind, CopyFrom | Execute | Fetch | Portal))
     }
@@ -155,7 +155,7 @@ impl Request {
     }
 
     /// The bytes that its statements keep in memory, about. What an Execute runs is that of its portal, most often.
-    pub(super) fn weight(&self) -> usize {
+    pub(in crate::session) fn weight(&self) -> usize {
         match self {
             Request::Query { statements, .. } => statements.iter().map(|statement| statement.weight()).sum(),
             Request::Execute { statement, .. } if Arc::strong_count(statement) == 1 => statement.weight(),
@@ -163,7 +163,7 @@ impl Request {
         }
     }
 
-    pub(super) fn statements(&self) -> &[Arc<Statement>] {
+    pub(in crate::session) fn statements(&self) -> &[Arc<Statement>] {
         match self {
             Request::Query { statements, .. } => statements,
             Request::Execute { statement, .. } => std::slice::from_ref(statement),
@@ -172,12 +172,12 @@ impl Request {
     }
 
     /// An error in the answer makes the server skip all that follows, up to the next Sync.
-    pub(super) fn is_extended(&self) -> bool {
+    pub(in crate::session) fn is_extended(&self) -> bool {
         !matches!(self, Request::Query { .. } | Request::Sync | Request::FunctionCall) && !self.is_copy()
     }
 
     /// Part of a COPY from the client, which is not answered.
-    pub(super) fn is_copy(&self) -> bool {
+    pub(in crate::session) fn is_copy(&self) -> bool {
         matches!(self, Request::CopyData | Request::CopyEnd)
     }
 }

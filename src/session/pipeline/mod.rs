@@ -1,0 +1,379 @@
+//! The messages that were forwarded to the server, and the replies that it owes: one entry for each forwarded message that
+//! the server will answer, in order. Protocol: chapter "Frontend/Backend Protocol", sections "Message Flow", "Extended
+//! Query" and "COPY Operations".
+//!
+//! Owns the rules by which replies, errors and COPY remove entries, and the proxy's own statements among the client's.
+//! Must never count a message as answered before the server has answered it: "nothing is owed" means that no statement is
+//! running.
+
+mod copy;
+mod own;
+mod raised;
+pub mod request;
+
+pub(super) use raised::{checking_statement, is_own, is_raised, own_statement, raising_statement, rollback};
+pub use request::{Audience, Defined, Request};
+
+use super::reject::UnreadVerdict;
+use super::repetition::Repetition;
+use super::task::Room;
+use copy::CopyIn;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Entries beyond which no more messages are read from the client.
+const MAX_ENTRIES: usize = 10_000;
+
+/// Memory that the statements of all entries may hold before that, in bytes.
+const MAX_WEIGHT: usize = 8 << 20;
+
+/// One forwarded message that the server will answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// The forwarded message.
+    pub to: Request,
+    /// Receiver of the answer.
+    pub audience: Audience,
+    /// Set if the message may write.
+    writes: bool,
+    /// Memory that its statements hold, in bytes.
+    weight: usize,
+}
+
+/// The forwarded messages of one session.
+pub struct Pipeline {
+    queue: VecDeque<Reply>,
+    owed: Effects,
+    copy: CopyIn,
+    /// The server skips messages up to a Sync that has not been sent yet.
+    skipping: bool,
+    /// Set while the next entry is one that was admitted: only the catalog may show that it writes.
+    admitting: bool,
+    unreported: Unreported,
+    /// Number of the current batch: an error in the extended protocol skips to its end, and not beyond.
+    batch: u64,
+    part: Part,
+    /// When the first message since the last ReadyForQuery was forwarded; `None` if none was.
+    sent_since: Option<Instant>,
+    /// Time of the last step.
+    now: Instant,
+    /// Set once a Flush was sent because the queue is full.
+    flush_sent: bool,
+    /// Set while a statement of the proxy is prepared that has to be closed after the next Sync.
+    rejection_prepared: bool,
+    pub(super) repetition: Repetition,
+    /// The verdict on a forwarded text that the proxy could not read.
+    pub(super) unread: Option<UnreadVerdict>,
+    /// Room of a forwarded message that has not been written to the server yet.
+    unwritten: Option<Room>,
+}
+
+/// What the entries of the queue may do, together.
+#[derive(Debug, Default)]
+struct Effects {
+    /// Entries whose statements may change `lease.fence`.
+    parameter: usize,
+    /// Entries whose statements may change how text is read.
+    lexing: usize,
+    /// Entries whose statements may write.
+    writes: usize,
+    /// Entries whose statements may change the catalog.
+    catalog: usize,
+    /// Entries whose statements may be a COPY from the client.
+    copies: usize,
+    /// Entries that stand in place of a rejected message.
+    rejections: usize,
+    /// Memory that the statements of all entries hold, in bytes.
+    weight: usize,
+}
+
+impl Effects {
+    fn add(&mut self, reply: &Reply) {
+        self.parameter += usize::from(reply.to.affects_parameter());
+        self.lexing += usize::from(reply.to.affects_lexing());
+        self.writes += usize::from(reply.writes);
+        self.catalog += usize::from(reply.to.changes_catalogue());
+        self.copies += usize::from(reply.to.may_copy_in());
+        self.rejections += usize::from(reply.audience.is_rejection());
+        self.weight += reply.weight;
+    }
+
+    fn remove(&mut self, reply: &Reply) {
+        self.parameter -= usize::from(reply.to.affects_parameter());
+        self.lexing -= usize::from(reply.to.affects_lexing());
+        self.writes -= usize::from(reply.writes);
+        self.catalog -= usize::from(reply.to.changes_catalogue());
+        self.copies -= usize::from(reply.to.may_copy_in());
+        self.rejections -= usize::from(reply.audience.is_rejection());
+        self.weight -= reply.weight;
+    }
+}
+
+/// Settings that may have changed since the server last reported them.
+#[derive(Debug, Default)]
+struct Unreported {
+    /// Statements that may change how text is read have completed. The server reports the change with ReadyForQuery.
+    lexing: bool,
+    /// Code has run since the server reported its search path: any code may set it.
+    path: bool,
+    /// Code has run since the last ReadyForQuery. The end of an implicit transaction runs deferred code.
+    code_ran: bool,
+}
+
+/// The part of a pipeline that a Sync ends: its implicit transaction, and the portals in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// No portal. Prepared statements outlive the Sync.
+    #[default]
+    Empty,
+    /// Portals, none of which was executed.
+    Bound,
+    /// An Execute: the server runs no statement behind it that has to be alone in its transaction.
+    Executed,
+}
+
+impl Pipeline {
+    pub fn new(now: Instant) -> Self {
+        Pipeline {
+            queue: VecDeque::new(),
+            owed: Effects::default(),
+            copy: CopyIn::default(),
+            skipping: false,
+            admitting: false,
+            unreported: Unreported::default(),
+            batch: 0,
+            part: Part::default(),
+            sent_since: None,
+            now,
+            flush_sent: false,
+            rejection_prepared: false,
+            repetition: Repetition::default(),
+            unread: None,
+            unwritten: None,
+        }
+    }
+
+    /// The next message that is forwarded was admitted. Only the catalog may show that it writes.
+    pub fn admit_next(&mut self) {
+        self.admitting = true;
+    }
+
+    /// Records a forwarded message.
+    pub fn push(&mut self, to: Request, audience: Audience) {
+        let writes = std::mem::take(&mut self.admitting) || to.may_write();
+        if !self.copy.takes(&to) {
+            return;
+        }
+        if self.skipping {
+            match to {
+                Request::Sync => self.skipping = false,
+                _ => return,
+            }
+        }
+        let more_data =
+            matches!((&to, self.queue.back()), (Request::CopyData, Some(Reply { to: Request::CopyData, .. })));
+        if to.is_copy() && self.queue.is_empty() || more_data {
+            return;
+        }
+        self.flush_sent &= self.is_full();
+        let weight = to.weight();
+        let reply = Reply { to, audience, writes, weight };
+        self.owed.add(&reply);
+        self.queue.push_back(reply);
+    }
+
+    /// Returns true if the server owes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Returns true if the server owes as much as it may.
+    pub fn is_full(&self) -> bool {
+        self.queue.len() >= MAX_ENTRIES || self.owed.weight >= MAX_WEIGHT
+    }
+
+    /// Returns true if the server ignores everything up to the next Sync.
+    pub fn is_skipping(&self) -> bool {
+        self.skipping
+    }
+
+    /// Skips the client's messages up to its next Sync. The server would skip them, but a Sync of the proxy ended the
+    /// pipeline.
+    pub fn skip_to_sync(&mut self) {
+        self.skipping = true;
+    }
+
+    /// Returns true if the server will not answer the last forwarded message before a Sync or Flush follows.
+    pub fn needs_flush(&self) -> bool {
+        let answered = self.queue.iter().rev().find(|reply| !reply.to.is_copy());
+        answered.is_some_and(|reply| reply.to.is_extended())
+    }
+
+    /// The entry that the next reply answers.
+    pub fn front(&mut self) -> Option<&mut Reply> {
+        while self.queue.front().is_some_and(|reply| reply.to.is_copy()) {
+            self.queue.pop_front();
+        }
+        self.queue.front_mut()
+    }
+
+    /// Receiver of the next message from the server.
+    pub fn audience(&mut self) -> Audience {
+        self.front().map_or(Audience::Client, |reply| reply.audience.clone())
+    }
+
+    /// Removes the entry whose reply is complete.
+    pub fn pop(&mut self) -> Option<Reply> {
+        self.front()?;
+        let reply = self.queue.pop_front()?;
+        self.owed.remove(&reply);
+        let runs_code = reply.to.affects_lexing();
+        // The type of a literal decides how it is read: one of an array or row of domains runs their checks.
+        self.unreported.code_ran |= runs_code || matches!(reply.to, Request::Parse { .. });
+        self.unreported.path |= runs_code;
+        self.unreported.lexing |= runs_code;
+        if matches!(reply.to, Request::Query { .. } | Request::Sync | Request::FunctionCall) {
+            self.unreported.lexing = false;
+            self.unreported.path |= std::mem::take(&mut self.unreported.code_ran);
+        }
+        self.front();
+        Some(reply)
+    }
+
+    /// Returns true if an entry may change `lease.fence`.
+    pub fn may_change_parameter(&self) -> bool {
+        self.owed.parameter > 0
+    }
+
+    /// Returns true if an entry may write.
+    pub fn may_write(&self) -> bool {
+        self.owed.writes > 0
+    }
+
+    /// Returns true if an entry stands in place of a rejected message: the server skips the messages behind it in the same
+    /// pipeline.
+    pub fn holds_rejection(&self) -> bool {
+        self.owed.rejections > 0
+    }
+
+    /// Returns true if an entry may change the catalog.
+    pub fn may_change_catalog(&self) -> bool {
+        self.owed.catalog > 0
+    }
+
+    /// Returns true if an entry, or a statement whose effect is not reported yet, may change how text is read.
+    fn lexing_in_doubt(&self) -> bool {
+        self.owed.lexing > 0 || self.unreported.lexing
+    }
+
+    /// Returns true if the bytes may be read in another way once the effect of forwarded messages is known.
+    pub fn leaves_in_doubt(&self, text: &[u8]) -> bool {
+        self.lexing_in_doubt() && text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii())
+    }
+
+    /// The server has answered a question about how text is read.
+    pub fn lexing_reported(&mut self) {
+        self.unreported.lexing = false;
+    }
+
+    /// Returns true if an entry, or code that ran since the server reported its search path, may have set the path.
+    pub fn path_in_doubt(&self) -> bool {
+        self.owed.lexing > 0 || self.unreported.path
+    }
+
+    /// The server has reported its search path after everything that it has answered.
+    pub fn path_reported(&mut self) {
+        self.unreported.path = false;
+    }
+
+    /// The server reports an error. Removes and returns the entries that the server will not answer anymore.
+    pub fn error(&mut self) -> Vec<Reply> {
+        self.copy.fail();
+        if !self.front().is_some_and(|reply| reply.to.is_extended()) {
+            return Vec::new();
+        }
+        (self.unreported.path, self.unreported.code_ran) = (true, true);
+        // Statements before the error may have committed.
+        self.unreported.lexing |= self.queue.front().is_some_and(|reply| reply.to.affects_lexing());
+        let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));
+        self.skipping = sync.is_none();
+        let skipped: Vec<Reply> = self.queue.drain(..sync.unwrap_or(self.queue.len())).collect();
+        skipped.iter().for_each(|reply| self.owed.remove(reply));
+        skipped
+    }
+
+    /// Number of the current batch.
+    pub fn batch(&self) -> u64 {
+        self.batch
+    }
+
+    /// A message begins that an error in the current batch does not skip.
+    pub fn begin_batch(&mut self) {
+        self.batch += 1;
+    }
+
+    /// The part of the pipeline since the last Sync.
+    pub fn part(&self) -> Part {
+        self.part
+    }
+
+    /// A message of the client with this tag is forwarded.
+    pub fn note_part(&mut self, to: Option<&Request>) {
+        match to {
+            Some(Request::Sync) => self.part = Part::Empty,
+            Some(Request::Bind { .. }) => self.part = Part::Bound.max(self.part),
+            Some(Request::Execute { .. }) => self.part = Part::Executed,
+            _ => {}
+        }
+    }
+
+    /// A step begins.
+    pub fn begin_step(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Time of the last step.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Bytes are about to be sent to the server. Returns true if they are the first since the last ReadyForQuery.
+    pub fn begin_forwarding(&mut self) -> bool {
+        let is_first = self.sent_since.is_none();
+        self.sent_since.get_or_insert(self.now);
+        is_first
+    }
+
+    /// When the first message since the last ReadyForQuery was forwarded; `None` if none was.
+    pub fn sent_since(&self) -> Option<Instant> {
+        self.sent_since
+    }
+
+    /// The server has answered everything that was forwarded.
+    pub fn all_answered(&mut self) {
+        self.sent_since = None;
+    }
+
+    /// Takes the room of a message that was forwarded, until the message is written to the server.
+    pub fn keep_room(&mut self, room: Option<Room>) {
+        self.unwritten = room;
+    }
+
+    /// The server's output is no longer full.
+    pub fn release_room(&mut self) {
+        self.unwritten = None;
+    }
+
+    /// Returns true while a message with room of its own waits to be written to the server.
+    pub fn keeps_room(&self) -> bool {
+        self.unwritten.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;
