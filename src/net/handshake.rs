@@ -22,6 +22,7 @@ use crate::state::host::SessionHost;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, Phase, paused, too_late};
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
+use crate::wire::client_error::ClientError;
 use crate::wire::error::{ErrorText, Severity};
 use crate::wire::message;
 use crate::wire::startup::{self, InvalidPacket, Packet, Replication, Startup};

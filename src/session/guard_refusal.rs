@@ -16,6 +16,7 @@ use crate::fence::value::FenceValue;
 use crate::fence::{Claim, Deed, Refusal};
 use crate::policy::{Mode, Resource};
 use crate::statement::{Operation, RelationName, Statement};
+use crate::wire::client_error::ClientError;
 use crate::wire::error::{Severity, field, put_with_hint};
 use crate::wire::frame::{HEADER, Header, body};
 use crate::wire::message::put_ready;

@@ -8,6 +8,7 @@ use super::pipeline::{Audience, Request, raising_statement, rollback};
 use super::rejection::Rejection;
 use super::{Host, Session, frame_of};
 use crate::statement::Statement;
+use crate::wire::client_error::ClientError;
 use crate::wire::frame::{Header, body, split_string};
 use crate::wire::message;
 use crate::wire::tag::frontend;

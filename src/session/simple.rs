@@ -10,6 +10,7 @@ use super::rejection::may_be_another;
 use super::verdict::{Run, Verdict};
 use super::{ClientFault, HIGH_WATER, Host, Session, frame_of};
 use crate::statement::{OpaqueReason, Statement, StatementKind, Unreadable};
+use crate::wire::client_error::ClientError;
 use crate::wire::error::Severity;
 use crate::wire::frame::{HEADER, Header, split_string};
 use crate::wire::message::{self, Status};

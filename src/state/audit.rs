@@ -16,6 +16,7 @@ use crate::session::judge::{Need, PassedWrite};
 use crate::session::rejection::Rejection;
 use crate::session::{ComesTo, comes_to};
 use crate::statement::{FunctionName, RelationName, Statement};
+use crate::wire::client_error::{ClientError, ErrorKind};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,9 +75,9 @@ impl Rejected<'_> {
     /// Counts it, keeps it for the console, and logs it: never the values in the statement.
     fn record(&self, shared: &Shared, policies: &PolicySet, seen: &Seen) {
         let (label, _) = labels(policies, self.resource);
-        let verdict = self.rejection.verdict();
+        let verdict = self.rejection.kind().label();
         // What the server would refuse by itself is no verdict of a fence.
-        if !matches!(self.rejection, Rejection::Denied { .. }) {
+        if self.rejection.kind() != ErrorKind::Denied {
             shared.metrics.write(&self.session.database, label, self.mode.name(), verdict).inc();
         }
         shared.recent.push(recent::record(self.session, self.rejection, self.mode, self.statement, self.resource));
@@ -94,18 +95,21 @@ impl Rejected<'_> {
         let reaches = resource.and_then(|resource| reaches(statement, policies, seen, resource));
         let (statement, table) =
             (statement.kind.text(), statement.writes.first().map(|write| table_name(&write.relation)));
+        let is_stale = matches!(rejection, Rejection::Fence(Refusal::Stale { .. }));
         let event = match (self.mode, rejection) {
-            (Mode::Enforce, Rejection::Stale { .. } | Rejection::GoneBack { .. }) => "stale_write_blocked",
+            (Mode::Enforce, rejection) if rejection.kind() == ErrorKind::Stale => "stale_write_blocked",
             (Mode::Enforce, _) => "write_rejected",
-            (Mode::Observe, Rejection::Stale { .. }) => "stale_write_observed",
-            (Mode::Observe, Rejection::Unavailable { .. }) => "write_not_observed",
+            (Mode::Observe, _) if is_stale => "stale_write_observed",
+            (Mode::Observe, Rejection::Fence(refusal)) if refusal.kind() == ErrorKind::Unavailable => {
+                "write_not_observed"
+            }
             (Mode::Observe, _) => "write_would_be_rejected",
         };
-        // The event's name says all of this of a stale write. A field that is None is left out.
-        let says_more = !matches!(rejection, Rejection::Stale { .. });
+        // For a stale write the event's name says all of this. A field that is None is left out.
+        let says_more = !is_stale;
         let code = says_more.then(|| rejection.text().code);
-        let reason = says_more.then(|| rejection.reason());
-        let verdict = says_more.then(|| rejection.verdict());
+        let reason = says_more.then(|| rejection.log_reason());
+        let verdict = says_more.then(|| rejection.kind().label());
         tracing::warn!(
             session,
             user,

@@ -8,6 +8,7 @@ use crate::operate::console::Rejected;
 use crate::policy::Mode;
 use crate::session::rejection::Rejection;
 use crate::statement::Statement;
+use crate::wire::client_error::ClientError;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ pub fn record(
         user: session.user.clone(),
         database: session.database.clone(),
         resource: resource.map(str::to_owned),
-        verdict: rejection.verdict(),
+        verdict: rejection.kind().label(),
         sqlstate: rejection.text().code,
         presented,
         highest,

@@ -4,6 +4,7 @@
 //! writes itself. Must never hold a message whole because of its size, nor know about fences.
 //! Protocol facts are from the PostgreSQL documentation, chapter "Frontend/Backend Protocol".
 
+pub mod client_error;
 pub mod error;
 pub mod frame;
 pub mod message;

@@ -9,6 +9,7 @@ use crate::fence::Cause;
 use crate::policy::{QualifiedName, join};
 use crate::session::parameter::ParameterValue;
 use crate::statement::{Lexing, analyse, analyse_rows};
+use crate::wire::client_error::ClientError;
 
 const POLICIES: &str = "version: 1
 resources:
@@ -153,7 +154,9 @@ fn show(decision: Decision) -> String {
             let list: String = needs(list);
             let passed: String = passed
                 .iter()
-                .map(|it| format!(" past {}", it.observed.as_ref().map_or("exempt", |rejection| rejection.verdict())))
+                .map(|it| {
+                    format!(" past {}", it.observed.as_ref().map_or("exempt", |rejection| rejection.kind().label()))
+                })
                 .collect();
             format!("forward{list}{passed}")
         }

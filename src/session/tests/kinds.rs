@@ -6,6 +6,7 @@ use crate::fence::{Cause, Issued, Remedy};
 use crate::session::pipeline::{Defined, Request};
 use crate::session::rejection::Rejection;
 use crate::statement::analyse;
+use crate::wire::client_error::ClientError;
 
 fn runs(sql: &str) -> Request {
     Request::query(analyse(sql.as_bytes(), Lexing::USUAL).unwrap().statements.clone())
@@ -106,7 +107,7 @@ fn what_is_said_of_a_rejection() {
     }
     let two = |at_once: bool| match at_once {
         true => Rejection::TwoTokensAtOnce { resource: "r".into(), presented: 5, written: 4 },
-        false => Rejection::TwoTokens { resource: "r".into(), presented: 5, written: 4 },
+        false => Rejection::Fence(Refusal::WrittenUnderAnotherToken { resource: "r".into(), presented: 5, current: 4 }),
     };
     for (rejection, expected) in [
         (Rejection::Missing { resource: "r".into(), named: Vec::new(), by_bare_name: None }, "missing r - - LF002"),
@@ -137,6 +138,6 @@ fn shown(rejection: &Rejection) -> String {
     let token = |token: Option<Token>| token.map_or("-".to_owned(), |token| token.to_string());
     let text = rejection.text();
     assert!(!text.message.is_empty() && text.detail.contains(rejection.resource().unwrap_or_default()));
-    let (verdict, resource) = (rejection.verdict(), rejection.resource().unwrap_or("-"));
+    let (verdict, resource) = (rejection.kind().label(), rejection.resource().unwrap_or("-"));
     format!("{verdict} {resource} {} {} {}", token(presented), token(highest), text.code)
 }

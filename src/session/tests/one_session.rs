@@ -11,6 +11,7 @@ use crate::session::rejection::Rejection;
 use crate::session::suspects::Suspects;
 use crate::session::task::{ParsePermit, Room, Task};
 use crate::statement::{Analysis, Lexing, Statement, analyse, analyse_rows};
+use crate::wire::client_error::ClientError;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -179,7 +180,7 @@ impl Host for OneSession {
     fn note_admitted(&mut self, _: &Resource) {}
 
     fn note_rejected(&self, rejection: &Rejection, _: &Statement) {
-        self.hear(format!("rejected {}", rejection.verdict()));
+        self.hear(format!("rejected {}", rejection.kind().label()));
     }
 
     fn note_passed(&self, passed: Vec<PassedWrite>) {

@@ -36,7 +36,7 @@ fn a_long_query_is_not_sent_again() {
         session.server.output.clear();
         admitted(&mut session);
         assert_eq!(session.server.output == sent, again, "{length}");
-        assert_eq!(text(&session.client.output).contains("HThe token is in force now"), !again, "{length}");
+        assert_eq!(text(&session.client.output).contains("HThe token is now in force"), !again, "{length}");
     }
 }
 
@@ -50,7 +50,7 @@ fn a_transaction_that_was_begun_twice_is_not_begun_anew() {
     }
     says(&mut session, &query("SELECT f()"));
     let told = told_after(&mut session, &[guards("scheduler"), at_rest(Status::Failed)].concat());
-    assert!(told.contains("HThe token is in force now. Nothing was written"), "{told}");
+    assert!(told.contains("HThe token is now in force. Nothing was written"), "{told}");
 }
 
 /// That was done before the error, in the same pipeline.
@@ -81,7 +81,7 @@ fn a_query_is_sent_again_for_eight_fences_at_most() {
         assert_eq!((&session.server.output, session.client.output.len()), (&sent, 0), "{name}");
     }
     let told = told_after(&mut session, &[guards("r8"), ready()].concat());
-    assert!(told.contains("HThe token is in force now"), "{told}");
+    assert!(told.contains("HThe token is now in force"), "{told}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! What a client is told of a rejection, word for word where it depends on a length.
 
-use crate::fence::Cause;
 use crate::fence::value::InvalidValue;
+use crate::fence::{Cause, Refusal};
 use crate::session::rejection::Rejection;
+use crate::wire::client_error::ClientError;
 
 #[test]
 fn a_long_value_is_shown_in_part() {
@@ -30,7 +31,8 @@ fn the_reason_is_that_of_the_rejection() {
     let resource = "jobs".to_owned();
     let missing = Rejection::Missing { resource: resource.clone(), named: Vec::new(), by_bare_name: None };
     let no_token = "resource \"jobs\" is fenced, and this session has no token for it";
-    let unavailable = Rejection::Unavailable { resource, cause: Cause::from("it hangs"), queries: "SELECT 1".into() };
+    let unavailable =
+        Rejection::Fence(Refusal::Unavailable { resource, cause: Cause::from("it hangs"), queries: "SELECT 1".into() });
     let no_proof = "cannot prove which token for resource \"jobs\" is the highest: it hangs, query: SELECT 1";
     let unread = Rejection::UnreadCatalogue { why: Some(Cause::from("it hangs")) };
     let hangs = "the catalogue cannot be read: it hangs";
@@ -38,6 +40,6 @@ fn the_reason_is_that_of_the_rejection() {
     for (rejection, reason, message) in
         [(missing, no_token, no_token), (unavailable, "it hangs", no_proof), (unread, hangs, &no_verdict)]
     {
-        assert_eq!((rejection.reason().as_str(), rejection.text().message.as_str()), (reason, message));
+        assert_eq!((rejection.log_reason().as_str(), rejection.text().message.as_str()), (reason, message));
     }
 }

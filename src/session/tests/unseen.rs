@@ -180,7 +180,7 @@ fn what_may_have_left_something_is_not_sent_again() {
         assert!(answers(&mut session, &answer).is_some(), "{case}: the fence is raised");
         assert!(!told(&session).contains("SERROR"), "{case}: not told before it is raised");
         assert!(admitted(&mut session).is_none() && session.server.output.is_empty(), "{case}");
-        assert!(told(&session).contains("CLF004\0") && told(&session).contains("HThe token is in force now"), "{case}");
+        assert!(told(&session).contains("CLF004\0") && told(&session).contains("HThe token is now in force"), "{case}");
     }
 }
 
@@ -331,5 +331,5 @@ fn the_first_query_of_a_transaction_is_sent_again_in_another() {
     assert!(answers(&mut session, &[guards(), at_rest(Status::Failed)].concat()).is_some());
     session.server.output.clear();
     admitted(&mut session);
-    assert!(session.server.output.is_empty() && told(&session).contains("HThe token is in force now"));
+    assert!(session.server.output.is_empty() && told(&session).contains("HThe token is now in force"));
 }

@@ -58,7 +58,7 @@ fn epoch(world: &World) -> String {
 fn raised(frames: &[Frame]) -> Fields {
     let error = error_in(frames).expect("an error");
     assert_eq!(error.code(), "LF004", "{error:?}");
-    assert!(error.hint().starts_with("The token is in force now"), "{error:?}");
+    assert!(error.hint().starts_with("The token is now in force"), "{error:?}");
     error
 }
 
@@ -266,7 +266,7 @@ fn a_forged_error_gives_nothing() {
     let mut reader = session("reader", 6);
     for sql in ["SELECT forged('scheduler', 6)", "SELECT definer()", "BEGIN; SELECT forged('scheduler', 6)"] {
         let error = refused(&mut reader, sql, "LF004");
-        assert!(!error.hint().starts_with("The token is in force now"), "{sql}: {error:?}");
+        assert!(!error.hint().starts_with("The token is now in force"), "{sql}: {error:?}");
     }
     ok(&mut reader, "ROLLBACK");
     // Another token than the session has, another resource, none.

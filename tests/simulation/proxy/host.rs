@@ -12,6 +12,7 @@ use crate::session::suspects::Suspects;
 use crate::session::task::{ParsePermit, Room};
 use crate::session::{Done, Host, Task};
 use crate::statement::{Analysis, Cache, Lexing, Statement};
+use crate::wire::client_error::ClientError;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use tokio::sync::watch;

@@ -1,6 +1,7 @@
 //! What a decision says beside yes and no: of each need how its token may be raised, and of each rejection why.
 
 use super::*;
+use crate::wire::client_error::ClientError;
 
 /// Of each need its token, and what is said of it.
 pub(super) fn needs(policies: &PolicySet, words: &str, text: &str) -> String {

@@ -2,6 +2,7 @@
 
 use super::facts::{needs, why, with};
 use super::*;
+use crate::wire::client_error::ClientError;
 
 const SETS: &str = "SELECT set_config(n, '1', false) FROM t";
 

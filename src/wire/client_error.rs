@@ -1,0 +1,53 @@
+//! Errors that a client receives.
+//!
+//! Owns the one way by which an error becomes a message, a SQLSTATE and a metric label.
+
+use super::error::ErrorText;
+
+/// An error that a client receives. What it contains stays private, except for the text.
+pub trait ClientError {
+    /// The message, DETAIL, HINT and SQLSTATE.
+    fn text(&self) -> ErrorText;
+
+    /// The kind of the error, which is also its metric label.
+    fn kind(&self) -> ErrorKind;
+
+    /// The reason for the log. It contains no part of a statement.
+    fn log_reason(&self) -> String {
+        self.text().message
+    }
+}
+
+/// The kind of a rejection. Metrics, events and the console call it the verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// LF001.
+    Stale,
+    /// LF002.
+    Missing,
+    /// LF003.
+    Invalid,
+    /// LF004.
+    Unverifiable,
+    /// LF005.
+    Unissued,
+    /// 42501: the server would refuse the statement itself.
+    Denied,
+    /// LF006.
+    Unavailable,
+}
+
+impl ErrorKind {
+    /// The metric label.
+    pub fn label(self) -> &'static str {
+        match self {
+            ErrorKind::Stale => "stale",
+            ErrorKind::Missing => "missing",
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Unverifiable => "unverifiable",
+            ErrorKind::Unissued => "unissued",
+            ErrorKind::Denied => "denied",
+            ErrorKind::Unavailable => "unavailable",
+        }
+    }
+}
