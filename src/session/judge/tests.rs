@@ -1,15 +1,16 @@
-//! The judge as a table: a text, the token of the session and what is known, and what is decided.
+//! Protects the judge's decisions: for a text, a token and the known facts, which writes are forwarded, with which needs, and
+//! which are rejected.
 
 mod facts;
 mod strings;
+mod world;
 
 use super::*;
-use crate::catalogue::Catalogue;
-use crate::fence::Cause;
 use crate::policy::{QualifiedName, join};
 use crate::session::parameter::ParameterValue;
-use crate::statement::{Lexing, analyse, analyse_rows};
-use crate::wire::client_error::ClientError;
+use crate::statement::{Lexing, analyse};
+use crate::wire::client_error::ErrorKind;
+use world::*;
 
 const POLICIES: &str = "version: 1
 resources:
@@ -18,263 +19,148 @@ resources:
   - {name: trial, tables: [public.trials], mode: observe}
 ";
 
+fn read_policies(text: &str) -> PolicySet {
+    join([("a.yaml".into(), Ok(text.to_owned().into()))]).unwrap()
+}
+
 fn policies() -> PolicySet {
-    join([("a.yaml".into(), Ok(POLICIES.into()))]).unwrap()
+    read_policies(POLICIES)
 }
 
 /// Policies for the table `shards` by its key `k`, and that table.
 fn keyed() -> (PolicySet, QualifiedName) {
     let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
-    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
+    let policies = read_policies(policies);
     let table = policies.resources[0].tables[0].name.clone();
     (policies, table)
 }
 
-/// What is known beside the text and the token, in words: see [`World::new`].
-#[derive(Default)]
-struct World {
-    admitted: HashMap<String, Token>,
-    known: HashMap<String, Token>,
-    written: HashMap<String, Token>,
-    observed: ObservedWrites,
-    refused: Option<Refusal>,
-    suspects: Suspects,
-    of_others: Vec<Arc<Suspects>>,
-    seen: Seen,
-    words: Vec<String>,
-}
-
-impl World {
-    /// `admitted=47 known=100 written=46` of the scheduler; `refused`: an Admit failed; `owed`: the server owes replies;
-    /// `past=47`: it has written under that token past the trial; `only=1`: of the tables only that of the trial exists;
-    /// `changed`: this transaction has changed what concerns fenced tables; `shadows`: it may have made operators that tell keys; `sees`:
-    /// the search path is known; `rows`: those are read; `doubt`: some of them may change the parameter; `unread`: the catalogue; `unheard`: nobody listens; `empty`: no fenced
-    /// table exists; `defines` and `others`: what may lead to every table; `exempt`.
-    fn new(words: &str) -> Self {
-        let mut world = World { words: words.split_whitespace().map(str::to_owned).collect(), ..World::default() };
-        let tables = policies().resources.iter().map(|it| it.tables[0].name.clone()).collect();
-        let tables: Vec<_> = if world.says("empty") { Vec::new() } else { tables };
-        let is_current = !world.says("unread") && !world.says("unheard");
-        let is_unheard = world.says("unheard");
-        world.seen =
-            Seen { catalogue: Arc::new(Catalogue::of_tables(tables)), is_current, is_unheard, ..Seen::default() };
-        for word in world.words.clone() {
-            let Some((name, token)) = word.split_once('=') else { continue };
-            let tokens = match name {
-                "admitted" => &mut world.admitted,
-                "known" => &mut world.known,
-                "written" => &mut world.written,
-                "past" => {
-                    let trial = policies().resource_called("trial").cloned();
-                    world.observed = ObservedWrites {
-                        written: HashMap::from([("trial".to_owned(), token.parse().unwrap())]),
-                        admitted: trial,
-                    };
-                    continue;
-                }
-                "only" => {
-                    let trial = policies().resources[2].tables[0].name.clone();
-                    world.seen.catalogue = Arc::new(Catalogue::of_tables([trial]));
-                    continue;
-                }
-                _ => panic!("{word} is no fact"),
-            };
-            tokens.insert("scheduler".to_owned(), token.parse().unwrap());
-        }
-        if world.says("refused") {
-            world.refused = Some(Refusal::unavailable("scheduler", Cause::from("no connection")));
-        }
-        if world.says("defines") {
-            world.suspects = Suspects::everything();
-        }
-        if world.says("others") {
-            world.of_others.push(Arc::new(Suspects::everything()));
-        }
-        world
-    }
-
-    fn says(&self, word: &str) -> bool {
-        self.words.iter().any(|it| it == word)
-    }
-
-    fn judge(&self, text: &str, token: &str) -> String {
-        self.judge_under(&policies(), text, token)
-    }
-
-    fn judge_under(&self, policies: &PolicySet, text: &str, token: &str) -> String {
-        show(self.decide(policies, text, token))
-    }
-
-    fn decide(&self, policies: &PolicySet, text: &str, token: &str) -> Decision {
-        let read = if self.says("rows") { analyse_rows } else { analyse };
-        let statements = read(text.as_bytes(), Lexing::USUAL).unwrap().statements;
-        let parameter =
-            Parameter::new(if token == "?" { ParameterValue::Unknown } else { ParameterValue::read(Some(token)) });
-        let judge = Judge {
-            policies,
-            standing: self,
-            seen: &self.seen,
-            changes_catalogue: self.says("changed"),
-            shadows_keys: self.says("shadows"),
-            path: self.says("sees").then_some("{pg_catalog,public}"),
-            suspects: &self.suspects,
-            suspects_of_others: &self.of_others,
-            exempt: self.says("exempt"),
-            opaque: policies.opaque_of("postgres"),
-            parameter: &parameter,
-            owed: self.says("owed"),
-            parameter_in_doubt: self.says("doubt"),
-            written: &self.written,
-            observed: &self.observed,
-            refused: self.refused.as_ref(),
-        };
-        judge.statements(&statements)
-    }
-}
-
-impl Standing for World {
-    fn admitted(&self, resource: &str) -> Option<Token> {
-        self.admitted.get(resource).copied()
-    }
-
-    fn holds_admissions(&self) -> bool {
-        !self.admitted.is_empty()
-    }
-
-    fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
-        let highest = self.known.get(resource).copied().filter(|highest| *highest > token)?;
-        Some(Epoch { generation: 1, token: highest })
-    }
-}
-
-fn show(decision: Decision) -> String {
-    let needs = |needs: Vec<Need>| needs.iter().map(|need| format!(" {}={}", need.resource.name, need.token)).collect();
-    match decision {
-        Decision::Forward(list, passed) => {
-            let list: String = needs(list);
-            let passed: String = passed
-                .iter()
-                .map(|it| {
-                    format!(" past {}", it.observed.as_ref().map_or("exempt", |rejection| rejection.kind().label()))
-                })
-                .collect();
-            format!("forward{list}{passed}")
-        }
-        Decision::Reject(index, rejection, list) => {
-            let list: String = needs(list);
-            format!("reject {index} {}{list}", rejection.text().code)
-        }
-        Decision::Settle => "settle".to_owned(),
-        Decision::ReadValue => "ask".to_owned(),
-        Decision::ReadRows => "read rows".to_owned(),
-    }
-}
-
+/// Judges each text under its token, and compares the outcomes.
 #[track_caller]
-fn check(cases: &[(&str, &str, &str, &str)]) {
-    let found = |(text, token, words, expected): &(&str, &str, &str, &str)| {
-        let found = World::new(words).judge(text, token);
-        (found != *expected).then(|| format!("{text} | {token} | {words}\n  expected: {expected}\n  found:    {found}"))
-    };
-    let wrong: Vec<_> = cases.iter().filter_map(found).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+fn check<const N: usize>(cases: [(World, &str, ParameterValue, Outcome); N]) {
+    for (number, (world, text, token, expected)) in cases.into_iter().enumerate() {
+        let found = world.judge(&policies(), text, token.clone());
+        assert_eq!(found, expected, "case {number}: {text} under {token:?}");
+    }
 }
 
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
+const BILL: &str = "INSERT INTO bills VALUES (1)";
+const TRIAL: &str = "INSERT INTO trials VALUES (1)";
+const FREE: &str = "INSERT INTO free VALUES (1)";
+const LOCK: &str = "SELECT * FROM jobs FOR UPDATE";
+const OPAQUE: &str = "DO 'BEGIN END'";
+const PREPARE: &str = "PREPARE TRANSACTION 'a'";
 
 #[test]
-fn tokens_and_admissions() {
-    check(&[
-        // A write needs the session's token; whether it is admitted already is for the fence.
-        (WRITE, "47", "", "forward scheduler=47"),
-        (WRITE, "47", "admitted=47", "forward scheduler=47"),
-        (WRITE, "47", "admitted=47 known=100", "forward scheduler=47"),
-        (WRITE, "47", "known=47", "forward scheduler=47"),
-        (WRITE, "47", "known=100", "reject 0 LF001"),
-        (WRITE, "47", "admitted=46 known=100", "reject 0 LF001"),
-        (WRITE, "", "", "reject 0 LF002"),
-        (WRITE, "other=5", "", "reject 0 LF002"),
-        (WRITE, "none of it", "", "reject 0 LF003"),
-        (WRITE, "47", "written=46", "reject 0 LF003"),
-        (WRITE, "47", "written=47", "forward scheduler=47"),
-        (WRITE, "47", "refused", "reject 0 LF006"),
-        (WRITE, "", "exempt", "forward past exempt"),
-        ("SELECT * FROM jobs", "", "", "forward"),
-        // Locking is for holders of a token only.
-        ("SELECT * FROM jobs FOR UPDATE", "", "", "forward"),
-        ("SELECT * FROM jobs FOR UPDATE", "47", "", "forward scheduler=47"),
-        ("INSERT INTO bills VALUES (1)", "", "", "forward"),
-        ("INSERT INTO bills VALUES (1)", "billing=3", "", "forward billing=3"),
-        ("INSERT INTO trials VALUES (1)", "", "", "forward past missing"),
-        ("INSERT INTO trials VALUES (1)", "47", "", "forward trial=47"),
-        ("INSERT INTO free VALUES (1)", "", "", "forward"),
+fn a_write_needs_the_sessions_token() {
+    let admitted = || forward().needs("scheduler", 47);
+    check([
+        (world(), WRITE, token(47), admitted()),
+        (world().admitted(47), WRITE, token(47), admitted()),
+        (world().admitted(47).knows(100), WRITE, token(47), admitted()),
+        (world().knows(47), WRITE, token(47), admitted()),
+        (world().knows(100), WRITE, token(47), reject(0, "LF001")),
+        (world().admitted(46).knows(100), WRITE, token(47), reject(0, "LF001")),
+        (world(), WRITE, no_token(), reject(0, "LF002")),
+        (world(), WRITE, value("other=5"), reject(0, "LF002")),
+        (world(), WRITE, value("none of it"), reject(0, "LF003")),
+        (world().has_written(46), WRITE, token(47), reject(0, "LF003")),
+        (world().has_written(47), WRITE, token(47), admitted()),
+        (world().refused(), WRITE, token(47), reject(0, "LF006")),
+        (world().exempt(), WRITE, no_token(), forward().passes(Passes::Exempt)),
+        (world(), "SELECT * FROM jobs", no_token(), forward()),
+        // Locking is fenced only for holders of a token.
+        (world(), LOCK, no_token(), forward()),
+        (world(), LOCK, token(47), admitted()),
+        (world(), BILL, no_token(), forward()),
+        (world(), BILL, value("billing=3"), forward().needs("billing", 3)),
+        (world(), TRIAL, no_token(), forward().passes(Passes::Observed(ErrorKind::Missing))),
+        (world(), TRIAL, token(47), forward().needs("trial", 47)),
+        (world(), FREE, no_token(), forward()),
     ]);
 }
 
 #[test]
-fn what_is_owed_and_what_is_not_known_of_the_token() {
-    check(&[
-        (WRITE, "47", "owed", "forward scheduler=47"),
-        (WRITE, "47", "owed doubt", "settle"),
-        (WRITE, "47", "owed admitted=46", "settle"),
-        (WRITE, "47", "admitted=46", "forward scheduler=47"),
-        (WRITE, "?", "", "ask"),
-        (WRITE, "?", "owed doubt", "settle"),
-        ("SELECT 1", "?", "owed doubt", "forward"),
-        ("SET lease.fence = 'x'", "", "", "reject 0 LF003"),
-        ("SET lease.fence = 48", "47", "admitted=47", "forward"),
+fn a_write_waits_for_replies_that_may_change_the_token() {
+    let unknown = || ParameterValue::Unknown;
+    check([
+        (world().owes(), WRITE, token(47), forward().needs("scheduler", 47)),
+        (world().owes_token(), WRITE, token(47), Outcome::Settle),
+        (world().owes().admitted(46), WRITE, token(47), Outcome::Settle),
+        (world().admitted(46), WRITE, token(47), forward().needs("scheduler", 47)),
+        (world(), WRITE, unknown(), Outcome::ReadValue),
+        (world().owes_token(), WRITE, unknown(), Outcome::Settle),
+        (world().owes_token(), "SELECT 1", unknown(), forward()),
+        (world(), "SET lease.fence = 'x'", no_token(), reject(0, "LF003")),
+        (world().admitted(47), "SET lease.fence = 48", token(47), forward()),
     ]);
 }
 
 #[test]
-fn several_statements() {
-    check(&[
-        ("SET lease.fence = 48; INSERT INTO jobs VALUES (1)", "", "", "forward scheduler=48"),
-        ("RESET lease.fence; INSERT INTO jobs VALUES (1)", "47", "", "forward scheduler=47"),
-        ("SELECT 1; INSERT INTO jobs VALUES (1)", "", "", "reject 1 LF002"),
-        ("INSERT INTO jobs VALUES (1); DO 'BEGIN END'", "47", "", "reject 1 LF004 scheduler=47"),
-        (
-            "INSERT INTO jobs VALUES (1); SET lease.fence = 48; DELETE FROM jobs",
-            "47",
-            "",
-            "reject 2 LF003 scheduler=47",
-        ),
-        ("SELECT set_config(n, '1', false) FROM t; INSERT INTO jobs VALUES (1)", "47", "", "reject 1 LF004"),
-        ("PREPARE TRANSACTION 'a'", "47", "", "forward"),
-        ("PREPARE TRANSACTION 'a'", "47", "admitted=47", "reject 0 LF004"),
-        ("INSERT INTO jobs VALUES (1); PREPARE TRANSACTION 'a'", "47", "", "reject 1 LF004 scheduler=47"),
+fn statements_of_one_string_are_judged_in_their_order() {
+    let two_tokens = "INSERT INTO jobs VALUES (1); SET lease.fence = 48; DELETE FROM jobs";
+    let set_config = "SELECT set_config(n, '1', false) FROM t; INSERT INTO jobs VALUES (1)";
+    let prepares = "INSERT INTO jobs VALUES (1); PREPARE TRANSACTION 'a'";
+    let sets = "SET lease.fence = 48; INSERT INTO jobs VALUES (1)";
+    let resets = "RESET lease.fence; INSERT INTO jobs VALUES (1)";
+    check([
+        (world(), sets, no_token(), forward().needs("scheduler", 48)),
+        (world(), resets, token(47), forward().needs("scheduler", 47)),
+        (world(), "SELECT 1; INSERT INTO jobs VALUES (1)", no_token(), reject(1, "LF002")),
+        (world(), "INSERT INTO jobs VALUES (1); DO ''", token(47), reject(1, "LF004").needs("scheduler", 47)),
+        (world(), two_tokens, token(47), reject(2, "LF003").needs("scheduler", 47)),
+        (world(), set_config, token(47), reject(1, "LF004")),
+        (world(), PREPARE, token(47), forward()),
+        (world().admitted(47), PREPARE, token(47), reject(0, "LF004")),
+        (world(), prepares, token(47), reject(1, "LF004").needs("scheduler", 47)),
     ]);
 }
 
 #[test]
-fn what_does_not_show_what_it_writes() {
-    check(&[
-        ("DO 'BEGIN END'", "47", "", "reject 0 LF004"),
-        ("DO 'BEGIN END'", "47", "exempt", "forward past exempt"),
-        ("DO 'BEGIN END'", "", "empty", "forward"),
-        ("CALL p()", "", "", "reject 0 LF004"),
-        ("INSERT INTO free VALUES (1)", "47", "defines", "reject 0 LF004"),
-        ("INSERT INTO free VALUES (1)", "47", "others", "reject 0 LF004"),
-        ("SELECT 1", "47", "defines others", "forward"),
-        // Until the catalogue is read, any relation may be a way to a fenced table.
-        ("INSERT INTO free VALUES (1)", "", "unread", "reject 0 LF006"),
-        ("INSERT INTO free VALUES (1)", "", "unheard", "reject 0 LF006"),
-        (WRITE, "47", "unread", "reject 0 LF006"),
-        (WRITE, "47", "unheard", "forward scheduler=47"),
-        (WRITE, "47", "others unread", "reject 0 LF006"),
-        ("SELECT 1", "", "unread", "forward"),
+fn a_statement_that_does_not_show_its_writes_is_rejected() {
+    check([
+        (world(), OPAQUE, token(47), reject(0, "LF004")),
+        (world().exempt(), OPAQUE, token(47), forward().passes(Passes::Exempt)),
+        (world().without_tables(), OPAQUE, no_token(), forward()),
+        (world(), "CALL p()", no_token(), reject(0, "LF004")),
+        (world().defines(), FREE, token(47), reject(0, "LF004")),
+        (world().others_define(), FREE, token(47), reject(0, "LF004")),
+        (world().defines().others_define(), "SELECT 1", token(47), forward()),
+        // Until the catalog is read, any relation may be a way to a fenced table.
+        (world().unread(), FREE, no_token(), reject(0, "LF006")),
+        (world().unheard(), FREE, no_token(), reject(0, "LF006")),
+        (world().unread(), WRITE, token(47), reject(0, "LF006")),
+        (world().unheard(), WRITE, token(47), forward().needs("scheduler", 47)),
+        (world().others_define().unread(), WRITE, token(47), reject(0, "LF006")),
+        (world().unread(), "SELECT 1", no_token(), forward()),
     ]);
 }
 
-/// So it need not be judged at all.
+/// The session therefore does not judge such a statement at all.
 #[test]
-fn no_fact_matters_to_what_only_reads() {
-    let all = "admitted=46 known=100 written=46 past=46 refused doubt defines others unread exempt";
-    let words = all.split(' ').chain(["unheard", "empty", "only=1", ""]);
+fn no_fact_matters_to_a_statement_that_only_reads() {
+    let writing = || world().admitted(46).knows(100).has_written(46).was_observed(46).refused();
+    let worlds = [
+        world(),
+        writing().owes_token().defines().others_define().unread().exempt(),
+        writing(),
+        world().owes_token(),
+        world().defines(),
+        world().others_define(),
+        world().unread(),
+        world().exempt(),
+        world().unheard(),
+        world().without_tables(),
+        world().with_trial_only(),
+    ];
+    let is_read = |text: &str| analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].only_reads();
     for text in ["SELECT 1", "SELECT count(*), lower(x) FROM jobs", "SELECT * FROM free, trials WHERE x = 'y'"] {
-        assert!(analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].only_reads(), "{text}");
-        for (words, token) in words.clone().chain([all]).flat_map(|words| ["", "47", "?"].map(|token| (words, token))) {
-            assert_eq!(World::new(words).judge(text, token), "forward", "{text} | {token} | {words}");
+        assert!(is_read(text), "{text}");
+        for (number, world) in worlds.iter().enumerate() {
+            for token in [no_token(), token(47), ParameterValue::Unknown] {
+                assert_eq!(world.judge(&policies(), text, token.clone()), forward(), "{text} | {token:?} | {number}");
+            }
         }
     }
     for text in [
@@ -290,89 +176,101 @@ fn no_fact_matters_to_what_only_reads() {
         "SHOW lease.fence",
         "DO 'BEGIN END'",
     ] {
-        assert!(!analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].only_reads(), "{text}");
+        assert!(!is_read(text), "{text}");
     }
 }
 
-/// The catalogue says which column tells the keys: without it nothing is known of them, and that passes.
+/// The catalog says which column is the key. Until it is read, the proxy cannot blame the statement.
 #[test]
-fn a_key_whose_column_is_not_read_is_no_mistake_of_the_statement() {
+fn a_key_whose_column_is_not_read_is_no_error_of_the_statement() {
     let (policies, _) = keyed();
+    let world = || world().reads_rows().without_tables();
     for text in ["UPDATE shards SET v = 2", "INSERT INTO shards VALUES (1) ON CONFLICT (v) DO UPDATE SET v = 2"] {
-        // What was read says that no key shows: that nobody listens since is no reason to say anything else.
-        assert!(World::new("rows empty unheard").judge_under(&policies, text, "47").contains("LF004"), "{text}");
+        assert_eq!(world().unheard().judge(&policies, text, token(47)), reject(0, "LF004"), "{text}");
     }
     for text in ["SELECT * FROM shards WHERE k = 1 FOR UPDATE", "UPDATE shards SET v = 2 WHERE k = 1"] {
-        assert!(World::new("rows empty unread").judge_under(&policies, text, "47").contains("LF006"), "{text}");
-        assert!(World::new("rows empty").judge_under(&policies, text, "47").contains("LF004"), "{text}");
+        assert_eq!(world().unread().judge(&policies, text, token(47)), reject(0, "LF006"), "{text}");
+        assert_eq!(world().judge(&policies, text, token(47)), reject(0, "LF004"), "{text}");
     }
 }
 
 #[test]
-fn the_rows_are_read_where_keys_stand_in_them_and_nowhere_else() {
-    let policies = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n  - {name: other, tables: [public.other]}\n";
-    let policies = join([("a.yaml".into(), Ok(policies.into()))]).unwrap();
+fn a_text_is_read_for_its_rows_only_where_they_have_keys() {
+    let policies = read_policies(
+        "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n  - {name: other, tables: [public.other]}\n",
+    );
     for (text, expected) in [
-        ("UPDATE shards SET v = 2 WHERE k = 1", "read rows"),
-        ("UPDATE other SET v = 2 WHERE k = 1", "forward other=47"),
-        ("UPDATE free SET v = 2 WHERE k = 1", "forward"),
+        ("UPDATE shards SET v = 2 WHERE k = 1", Outcome::ReadRows),
+        ("UPDATE other SET v = 2 WHERE k = 1", forward().needs("other", 47)),
+        ("UPDATE free SET v = 2 WHERE k = 1", forward()),
     ] {
-        assert_eq!(World::new("").judge_under(&policies, text, "47"), expected, "{text}");
+        assert_eq!(world().judge(&policies, text, token(47)), expected, "{text}");
     }
 }
 
-/// One fence acts and one observes, in the words of [`check`]; then both act.
+const OBSERVED: &str = "version: 1
+resources:
+  - {name: trial, tables: [public.trials], mode: observe}
+";
+
 #[test]
-fn what_passes_a_fence_that_observes_is_what_it_would_reject() {
+fn an_observing_fence_passes_exactly_the_writes_that_it_would_reject() {
+    let two_tokens = "INSERT INTO trials VALUES (1); SET lease.fence = 48; DELETE FROM trials";
+    let set_config = "SELECT set_config(n, '1', false) FROM t; INSERT INTO trials VALUES (1)";
+    let (observing, enforcing) = (read_policies(OBSERVED), read_policies(&OBSERVED.replace("observe", "enforce")));
+    let passes = |world: &World, text: &str, token: &ParameterValue| {
+        let outcome = world.judge(&observing, text, token.clone());
+        matches!(outcome, Outcome::Forward { passes, .. } if !passes.is_empty())
+    };
+    for (world, text, token) in [
+        (world(), TRIAL, no_token()),
+        (world(), TRIAL, value("none of it")),
+        (world(), OPAQUE, token(47)),
+        (world(), "CALL p()", token(47)),
+        (world(), "DROP SCHEMA s CASCADE", token(47)),
+        (world().defines(), FREE, token(47)),
+        (world().others_define(), FREE, token(47)),
+        (world().unread(), FREE, token(47)),
+        (world().unheard(), FREE, token(47)),
+        (world(), "INSERT INTO trials VALUES (1); PREPARE TRANSACTION 'a'", token(47)),
+        (world(), two_tokens, token(47)),
+        (world(), set_config, token(47)),
+        (world().defines(), PREPARE, token(47)),
+    ] {
+        assert!(passes(&world, text, &token), "{text}");
+        let enforced = world.judge(&enforcing, text, token);
+        assert!(matches!(enforced, Outcome::Reject { .. }), "{text}: {enforced:?}");
+    }
+    // Only an observing fence considers writes past an observing fence.
+    for (text, presented) in [(PREPARE, token(47)), (TRIAL, token(48))] {
+        assert!(passes(&world().was_observed(47), text, &presented), "{text}");
+    }
+}
+
+#[test]
+fn an_enforcing_fence_decides_where_both_may_be_meant() {
     const MIXED: &str = "version: 1
 resources:
   - {name: scheduler, tables: [public.jobs]}
   - {name: trial, tables: [public.trials], mode: observe}
 ";
-    const OBSERVED: &str = "version: 1
-resources:
-  - {name: trial, tables: [public.trials], mode: observe}
-";
-    let judge = |policies: &str, text: &str, token: &str, words: &str| {
-        let policies = join([("a.yaml".into(), Ok(policies.to_owned().into()))]).unwrap();
-        World::new(words).judge_under(&policies, text, token)
-    };
-    let is_past = |decision: &str| decision.contains(" past ");
-    for (text, token, words) in [
-        ("INSERT INTO trials VALUES (1)", "", ""),
-        ("INSERT INTO trials VALUES (1)", "none of it", ""),
-        ("DO 'BEGIN END'", "47", ""),
-        ("CALL p()", "47", ""),
-        ("DROP SCHEMA s CASCADE", "47", ""),
-        ("INSERT INTO free VALUES (1)", "47", "defines"),
-        ("INSERT INTO free VALUES (1)", "47", "others"),
-        ("INSERT INTO free VALUES (1)", "47", "unread"),
-        ("INSERT INTO free VALUES (1)", "47", "unheard"),
-        ("INSERT INTO trials VALUES (1); PREPARE TRANSACTION 'a'", "47", ""),
-        ("INSERT INTO trials VALUES (1); SET lease.fence = 48; DELETE FROM trials", "47", ""),
-        ("SELECT set_config(n, '1', false) FROM t; INSERT INTO trials VALUES (1)", "47", ""),
-        ("PREPARE TRANSACTION 'a'", "47", "defines"),
-        ("PREPARE TRANSACTION 'a'", "47", "past=47"),
-        ("INSERT INTO trials VALUES (1)", "48", "past=47"),
+    let mixed = read_policies(MIXED);
+    let both = read_policies(&format!("{MIXED}opaque: require_token\n"));
+    let observed = |kind| forward().passes(Passes::Observed(kind));
+    for (policies, world, text, token, expected) in [
+        (&mixed, world(), OPAQUE, token(47), reject(0, "LF004")),
+        (&mixed, world(), TRIAL, no_token(), observed(ErrorKind::Missing)),
+        (&mixed, world().unread(), WRITE, token(47), observed(ErrorKind::Unavailable).needs("scheduler", 47)),
+        (&mixed, world().unread(), TRIAL, token(47), reject(0, "LF006")),
+        // A fence whose tables do not exist rejects nothing.
+        (&mixed, world().with_trial_only(), OPAQUE, token(47), observed(ErrorKind::Unverifiable)),
+        (&both, world(), OPAQUE, value("scheduler=47"), observed(ErrorKind::Missing).needs("scheduler", 47)),
+        (&both, world(), OPAQUE, token(47), forward().needs("scheduler", 47).needs("trial", 47)),
     ] {
-        let enforced = judge(&OBSERVED.replace("mode: observe", "mode: enforce"), text, token, words);
-        // What a session has done past a fence that observes is nothing to one that acts.
-        assert!(enforced.starts_with("reject") || words.contains("past"), "{text}: {enforced}");
-        let observed = judge(OBSERVED, text, token, words);
-        assert!(observed.starts_with("forward") && is_past(&observed), "{text}: {observed}");
+        assert_eq!(world.judge(policies, text, token), expected, "{text}");
     }
-    // Where it is not known which is meant, the fence that acts rejects.
-    assert_eq!(judge(MIXED, "DO 'BEGIN END'", "47", ""), "reject 0 LF004");
-    assert_eq!(judge(MIXED, "INSERT INTO trials VALUES (1)", "", ""), "forward past missing");
-    assert_eq!(judge(MIXED, WRITE, "47", "unread"), "forward scheduler=47 past unavailable");
-    assert_eq!(judge(MIXED, "INSERT INTO trials VALUES (1)", "47", "unread"), "reject 0 LF006");
-    // Where there is nothing of it, a fence that acts elsewhere rejects nothing.
-    assert_eq!(judge(MIXED, "DO 'BEGIN END'", "47", "only=1"), "forward past unverifiable");
-    let both = format!("{MIXED}opaque: require_token\n");
-    assert_eq!(judge(&both, "DO 'BEGIN END'", "scheduler=47", ""), "forward scheduler=47 past missing");
-    assert_eq!(judge(&both, "DO 'BEGIN END'", "47", ""), "forward scheduler=47 trial=47");
-    for (role, decision) in [("postgres", "forward"), ("app", "reject 0 LF004")] {
-        let policies = MIXED.to_owned() + &format!("opaque_roles: {{{role}: allow}}\n");
-        assert_eq!(judge(&policies, "DO 'BEGIN END'", "", ""), decision, "{role}");
+    for (role, expected) in [("postgres", forward()), ("app", reject(0, "LF004"))] {
+        let policies = read_policies(&format!("{MIXED}opaque_roles: {{{role}: allow}}\n"));
+        assert_eq!(world().judge(&policies, OPAQUE, no_token()), expected, "{role}");
     }
 }

@@ -62,7 +62,7 @@ fn what_may_have_been_committed_before_is_said_to_stay() {
         says(&mut session, &[run(first), run("SELECT f()"), sync().to_vec()].concat());
         answers(&mut session, &[parsed(), is_bound(), completes(first), parsed(), is_bound()].concat());
         let told = told_after(&mut session, &[guards("scheduler"), ready()].concat());
-        assert_eq!(told.contains("What was committed before that stays"), stays, "{told}");
+        assert_eq!(told.contains("Earlier commits are unaffected"), stays, "{told}");
     }
 }
 

@@ -1,66 +1,67 @@
-//! Statements of one string: what those before do to the ones behind them.
+//! Protects statements behind others in one string: the earlier ones may change the token, the role, the path or the types.
 
-use super::facts::{needs, why, with};
+use super::facts::{needed, needs, policies_with, rejection};
 use super::*;
+use crate::catalogue::Catalogue;
 use crate::wire::client_error::ClientError;
 
 const SETS: &str = "SELECT set_config(n, '1', false) FROM t";
 
 #[test]
-fn what_once_stood_before_a_statement_counts_on() {
-    let presumed = "scheduler=47 raises role presumed by DELETE";
-    let twice = "scheduler=47 raises role presumed by INSERT, scheduler=47 raises role presumed by DELETE";
+fn an_earlier_statement_counts_until_the_end_of_the_string() {
+    let delete = || needed("scheduler", "DELETE").under_any_role();
+    let twice = || vec![needed("scheduler", "INSERT").under_any_role().checked(), delete().checked()];
     for (more, text, expected) in [
-        ("opaque: allow\n", format!("{SETS}; {SETS}; DELETE FROM jobs"), presumed),
-        ("", "SET ROLE a; SET ROLE b; DELETE FROM jobs".to_owned(), "scheduler=47 raises role by DELETE"),
-        // What sets the token, or brings an older one back, has it checked again.
-        ("opaque: allow\n", format!("{SETS}; {WRITE}; SET lease.fence = 47; DELETE FROM jobs"), twice),
-        ("opaque: allow\n", format!("{SETS}; {WRITE}; SAVEPOINT s; DELETE FROM jobs"), twice),
+        ("opaque: allow\n", format!("{SETS}; {SETS}; DELETE FROM jobs"), vec![delete().checked()]),
+        ("", "SET ROLE a; SET ROLE b; DELETE FROM jobs".to_owned(), vec![delete()]),
+        // A statement that sets the token, or may bring an older one back, makes another check necessary.
+        ("opaque: allow\n", format!("{SETS}; {WRITE}; SET lease.fence = 47; DELETE FROM jobs"), twice()),
+        ("opaque: allow\n", format!("{SETS}; {WRITE}; SAVEPOINT s; DELETE FROM jobs"), twice()),
     ] {
-        assert_eq!(needs(&with(more), "", &text), expected, "{text}");
+        assert_eq!(needs(&policies_with(more), &world(), &text), expected, "{text}");
     }
     let commits = "BEGIN; DELETE FROM jobs; COMMIT; BEGIN; COMMIT; SET lease.fence = 48; DELETE FROM jobs";
-    let why = why(&policies(), "", commits, "47");
-    assert!(why.starts_with("LF003") && why.contains("under token 47 and then 48"), "{why}");
+    let found = rejection(&policies(), &world(), commits, token(47)).unwrap();
+    assert!(found.starts_with("LF003") && found.contains("under token 47 and then 48"), "{found}");
 }
 
-/// What the statements before may have set or made is not asked for, as they have not run.
+/// The proxy does not ask for settings and types that earlier statements may change, as these have not run.
 #[test]
-fn keys_behind_what_may_lead_elsewhere_are_unknown() {
+fn keys_behind_statements_that_may_change_their_meaning_are_unknown() {
     let (policies, table) = keyed();
-    let update = "UPDATE shards SET v = 1 WHERE k = 3";
+    let third = || forward().needs("shard/3", 47);
     for (is_shadowed, before, expected) in [
-        (true, "", "forward shard/3=47"),
-        (true, "SHOW work_mem; ", "forward shard/3=47"),
-        (true, "SELECT 1; ", "reject 1 LF004"),
-        (true, "SELECT 1; SHOW work_mem; ", "reject 2 LF004"),
-        (true, "SELECT 1; SELECT 2; ", "reject 2 LF004"),
-        (false, "SELECT 1; ", "forward shard/3=47"),
-        (false, "CREATE DOMAIN d AS int; CREATE TYPE e AS ENUM (); ", "forward shard/3=47"),
-        (false, "CREATE DOMAIN int8 AS int; ", "reject 1 LF004"),
-        (false, "CREATE DOMAIN d AS int; CREATE TYPE text AS ENUM (); ", "reject 2 LF004"),
+        (true, "", third()),
+        (true, "SHOW work_mem; ", third()),
+        (true, "SELECT 1; ", reject(1, "LF004")),
+        (true, "SELECT 1; SHOW work_mem; ", reject(2, "LF004")),
+        (true, "SELECT 1; SELECT 2; ", reject(2, "LF004")),
+        (false, "SELECT 1; ", third()),
+        (false, "CREATE DOMAIN d AS int; CREATE TYPE e AS ENUM (); ", third()),
+        (false, "CREATE DOMAIN int8 AS int; ", reject(1, "LF004")),
+        (false, "CREATE DOMAIN d AS int; CREATE TYPE text AS ENUM (); ", reject(2, "LF004")),
     ] {
-        let mut world = World::new("rows sees");
         let catalogue = Catalogue::with_views([(table.clone(), true)], []);
-        world.seen.catalogue = Arc::new(if is_shadowed { catalogue.shadowed_by("app") } else { catalogue });
-        assert_eq!(world.judge_under(&policies, &format!("{before}{update}"), "47"), expected, "{before}");
+        let catalogue = if is_shadowed { catalogue.shadowed_by("app") } else { catalogue };
+        let world = world().reads_rows().knows_path().with_catalogue(catalogue);
+        let text = format!("{before}UPDATE shards SET v = 1 WHERE k = 3");
+        assert_eq!(world.judge(&policies, &text, token(47)), expected, "{before}");
     }
 }
 
 #[test]
-fn a_fence_that_observes_is_told_of_what_it_could_not_check() {
-    let allows = with("opaque: allow\n");
+fn an_observing_fence_reports_writes_that_it_cannot_check() {
     let writes = format!("{SETS}; INSERT INTO trials VALUES (1)");
-    assert_eq!(World::new("").judge_under(&allows, &writes, "47"), "forward past unverifiable");
-    // Who is exempt passes it by what does not show what it writes, too.
-    let observed = "version: 1\nresources:\n  - {name: trial, tables: [public.trials], mode: observe}\n";
-    let observed = join([("a.yaml".into(), Ok(observed.into()))]).unwrap();
-    assert_eq!(World::new("exempt").judge_under(&observed, "DO 'BEGIN END'", ""), "forward past exempt");
-    assert_eq!(World::new("exempt").judge_under(&observed, "SELECT f()", ""), "forward");
+    let unverifiable = forward().passes(Passes::Observed(ErrorKind::Unverifiable));
+    assert_eq!(world().judge(&policies_with("opaque: allow\n"), &writes, token(47)), unverifiable);
+    // Exempt roles may also run statements that do not show what they write.
+    let observed = read_policies(OBSERVED);
+    assert_eq!(world().exempt().judge(&observed, OPAQUE, no_token()), forward().passes(Passes::Exempt));
+    assert_eq!(world().exempt().judge(&observed, "SELECT f()", no_token()), forward());
 }
 
 #[test]
-fn a_key_that_does_not_show_is_asked_for_where_it_has_to_stand() {
+fn the_hint_shows_where_to_write_a_key() {
     let (policies, table) = keyed();
     for (text, hint) in [
         ("INSERT INTO shards (v) VALUES (1)", "INSERT INTO t (key, ...) VALUES (3, ...)"),
@@ -68,20 +69,19 @@ fn a_key_that_does_not_show_is_asked_for_where_it_has_to_stand() {
         ("DELETE FROM shards", "WHERE key = 3 AND ..., or key IN (3, 4)"),
         ("TRUNCATE shards", "leave it to one of `exempt_roles`"),
     ] {
-        let mut world = World::new("rows");
         let view = ("others".to_owned(), table.clone());
-        world.seen.catalogue = Arc::new(Catalogue::with_views([(table.clone(), true)], [view]));
-        let told = |text: &str| match world.decide(&policies, text, "47") {
-            Decision::Reject(_, rejection, _) => rejection.text().hint.to_string(),
-            other => show(other),
+        let world = world().reads_rows().with_catalogue(Catalogue::with_views([(table.clone(), true)], [view]));
+        let hint_of = |text: &str| match world.decide(&policies, text, token(47)) {
+            Decision::Reject(_, rejection, _) => rejection.text().hint,
+            other => panic!("{text}: {other:?}"),
         };
-        let bare = told(text);
+        let bare = hint_of(text);
         assert!(bare.contains(hint) && bare.contains("names no schema, and may mean public.shards"), "{text}: {bare}");
-        // Who names the schema, or another relation that leads there, is not told so.
-        let is_for_views = !text.starts_with("TRUNCATE");
-        for other in ["public.shards"].into_iter().chain(is_for_views.then_some("others")) {
+        // A statement that names the schema, or another relation that leads to the table, gets no such hint.
+        let has_view = !text.starts_with("TRUNCATE");
+        for other in ["public.shards"].into_iter().chain(has_view.then_some("others")) {
             let text = text.replace("shards", other);
-            let named = told(&text);
+            let named = hint_of(&text);
             assert!(named.contains("key") && !named.contains("names no schema"), "{text}: {named}");
         }
     }
