@@ -161,6 +161,13 @@ impl Database {
         self.store.session_comes();
     }
 
+    /// Who has locked fencegate's tables in it, if anybody has. Leaves no connection. Cancel-safe.
+    pub async fn table_locks(&self) -> Result<Option<String>, String> {
+        let by = self.store.table_locks().await.map_err(|error| error.to_string())?;
+        let who: Vec<String> = by.into_iter().map(|it| it.who).collect();
+        Ok((!who.is_empty()).then(|| who.join("; ")))
+    }
+
     /// It had no schema `fencegate` at the last attempt to connect.
     pub fn is_unprepared(&self) -> bool {
         self.store.found() == Found::Unprepared

@@ -79,6 +79,6 @@ pub use permission::{Claim, Deed, Role};
 pub use refusal::{Blocker, Cause, CutOff, Issued, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};
 pub use store::{
-    FUNCTIONS, INIT_LOCK, InitError, InitReport, RELATIONS, closed_databases, databases, grant_leases, init,
+    FUNCTIONS, INIT_LOCK, InitError, InitReport, Need, RELATIONS, closed_databases, databases, grant_leases, init,
     is_missing, is_newer, is_proxy, other_policies, probe,
 };

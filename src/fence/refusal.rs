@@ -150,6 +150,15 @@ impl fmt::Display for Cause {
     }
 }
 
+/// Why no session is admitted while the tables of the fences are locked.
+pub(super) const TABLES_LOCKED: &str = "tables of fencegate are locked";
+
+/// That, with the descriptions of those that block.
+pub(super) fn named(how: &str, by: &[Blocker]) -> String {
+    let who: Vec<_> = by.iter().map(|blocker| blocker.who.as_str()).collect();
+    format!("{how}: {}", who.join("; "))
+}
+
 /// A process, or a prepared transaction, that blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
@@ -191,17 +200,17 @@ impl Refusal {
     pub(super) fn of_store(resource: &str, error: StoreError) -> Self {
         match error {
             StoreError::Blocked(by) => Refusal::blocked(resource, "its lock is held by", &by),
+            StoreError::TablesLocked(by) => Refusal::blocked(resource, TABLES_LOCKED, &by),
             StoreError::Unprepared(cause) | StoreError::Unavailable(cause) => Refusal::unavailable(resource, cause),
         }
     }
 
     /// LF006 that names the blockers.
     pub(super) fn blocked(resource: &str, how: &str, by: &[Blocker]) -> Self {
-        let who: Vec<_> = by.iter().map(|blocker| blocker.who.as_str()).collect();
         let queries = by.iter().map(|blocker| blocker.query.as_str()).filter(|query| !query.is_empty());
         Refusal::Unavailable {
             resource: resource.to_owned(),
-            cause: Cause::new(format!("{how}: {}", who.join("; ")), Remedy::EndThem),
+            cause: Cause::new(named(how, by), Remedy::EndThem),
             queries: queries.collect::<Vec<_>>().join("; "),
         }
     }

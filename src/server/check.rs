@@ -7,7 +7,7 @@ use crate::catalogue::{DatabaseNames, missing_text, with_tables};
 use crate::config::{Encryption, Settings};
 use crate::etcd::{ElectionName, Etcd, Patience, leader};
 use crate::fence::session::Token;
-use crate::fence::{self, Cause, Remedy};
+use crate::fence::{self, Cause, Need, Remedy};
 use crate::guard::{self, GuardState};
 use crate::metrics::Metrics;
 use crate::net::upstream;
@@ -97,7 +97,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
     let settings = shared.settings();
     let usual = settings.control_database();
     let mut findings = Vec::new();
-    let can_connect = shared.can_control(usual, false).await;
+    let can_connect = shared.can_control(usual, Need::Server).await;
     let is_reached = can_connect.is_ok();
     let is_concerned = |(database, names): &(&String, &DatabaseNames)| match names {
         _ if policies.databases.is_some() => policies.applies_to(database),
@@ -160,7 +160,7 @@ async fn ask_database(shared: &Shared, policies: &PolicySet, database: &str, nam
         DatabaseNames::NoDatabase => {
             Err(format!("there is no database {database}: correct `databases` in the policies"))
         }
-        _ => shared.can_control(database, true).await.map_err(|cause: Cause| match cause.remedy {
+        _ => shared.can_control(database, Need::Schema).await.map_err(|cause: Cause| match cause.remedy {
             Remedy::Init | Remedy::Grant => format!("{cause}; the command is {}", settings.init_command(database)),
             _ => cause.to_string(),
         }),

@@ -5,7 +5,7 @@
 
 use super::{outage, reload};
 use crate::config::{self, Settings};
-use crate::fence::{self, Database, Leaders};
+use crate::fence::{self, Database, Leaders, Need};
 use crate::metrics::WriteCount;
 use crate::net::handshake::{IncomingClient, Refused, refuse};
 use crate::net::peer::{Peer, Reader};
@@ -284,7 +284,7 @@ impl console::Proxy for Shared {
         };
         let mut prepared = Vec::new();
         for name in all {
-            if self.can_control(&name, true).await.is_ok() {
+            if self.can_control(&name, Need::Schema).await.is_ok() {
                 prepared.push(name);
             }
         }

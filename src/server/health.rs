@@ -3,7 +3,7 @@
 //! Must never keep a connection to the server, nor ask it more than once a second, however often clients ask.
 
 use crate::fence::session::Token;
-use crate::fence::{Cause, Leaders, Leased, followed_leader, probe};
+use crate::fence::{Cause, Leaders, Leased, Need, followed_leader, probe};
 use crate::metrics::Now;
 use crate::metrics::http::{Pages, StatusPage};
 use crate::net::upstream;
@@ -81,7 +81,7 @@ impl Shared {
         }
         let settings = self.settings();
         let database = settings.control_database();
-        if let Err(error) = self.can_control(database, false).await {
+        if let Err(error) = self.can_control(database, Need::Server).await {
             tracing::warn!(database, %error, "control_unusable");
         }
     }
@@ -133,26 +133,26 @@ impl Shared {
     /// the schema. Another one is told by `policies_not_recorded`.
     async fn can_fence(&self) -> Result<(), String> {
         let unusable = |cause: Cause| cause.to_string();
-        self.can_control(self.settings().control_database(), false).await.map_err(unusable)?;
+        self.can_control(self.settings().control_database(), Need::Server).await.map_err(unusable)?;
         let are_named = self.policies.borrow().databases.is_some();
         for database in self.shared_databases() {
             let counts = are_named || database.fence.was_prepared();
             if counts && database.fence.has_sessions() && database.has_fences() {
-                self.can_control(database.fence.name(), true).await.map_err(unusable)?;
+                self.can_control(database.fence.name(), Need::Tables).await.map_err(unusable)?;
             }
             in_force(&database).await?;
         }
         Ok(())
     }
 
-    /// A control connection to the database can be opened, and may do what fences need. Cancel-safe.
+    /// A control connection to the database can be opened, and has what is needed. Cancel-safe.
     ///
     /// # Errors
     /// Why not, and what to do.
-    pub(super) async fn can_control(&self, database: &str, needs_schema: bool) -> Result<(), Cause> {
+    pub(super) async fn can_control(&self, database: &str, need: Need) -> Result<(), Cause> {
         let control = self.encryption.control_for(&self.settings(), database);
         let no_answer = |_| Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs()).into());
-        timeout(PROBE_LIMIT, probe(&control, needs_schema)).await.unwrap_or_else(no_answer)
+        timeout(PROBE_LIMIT, probe(&control, need)).await.unwrap_or_else(no_answer)
     }
 }
 

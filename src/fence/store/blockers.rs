@@ -1,7 +1,7 @@
 //! Waiting for a lock that somebody else holds. That of a resource is any role's to take: Publish needs it exclusively, Admit shared.
 //!
-//! Owns ending the processes that hold it, and the connection on which Queries wait. Must never end a process that does not block
-//! this very Query, nor let the wait for one resource delay the Queries of another that could run.
+//! Owns ending the processes that hold it, or a lock on a table of fencegate, and the connection on which Queries wait. Must never
+//! end a process that does not block this very Query, nor let the wait for one resource delay the Queries of another that could run.
 //!
 //! Not cancel-safe: the Query may have taken effect, and processes may have been ended.
 
@@ -30,15 +30,21 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Results of the looks at the blocking processes.
 #[derive(Default)]
 struct Seen {
-    /// Found by the last look that found any.
+    /// Found by the last look that found any: those that hold the resource's lock, or a lock on a table of fencegate.
     blockers: Vec<Blocker>,
+    table_blockers: Vec<Blocker>,
     /// The last look could end none.
     in_vain: bool,
 }
 
-fn refusal((error, blockers): (ControlError, Vec<Blocker>)) -> StoreError {
+fn refusal((error, seen): (ControlError, Seen)) -> StoreError {
     match error {
-        ControlError::Locked | ControlError::TimedOut if !blockers.is_empty() => StoreError::Blocked(blockers),
+        ControlError::Locked | ControlError::TimedOut if !seen.table_blockers.is_empty() => {
+            StoreError::TablesLocked(seen.table_blockers)
+        }
+        ControlError::Locked | ControlError::TimedOut if !seen.blockers.is_empty() => {
+            StoreError::Blocked(seen.blockers)
+        }
         error => error.into(),
     }
 }
@@ -72,13 +78,13 @@ impl Postgres {
         }
     }
 
-    /// The error comes with the processes that did not end.
+    /// The error comes with what the looks have seen.
     async fn try_past_blockers(
         &self,
         lane: &Lane,
         resource: &Resource,
         query: &str,
-    ) -> Result<Vec<StatementResult>, (ControlError, Vec<Blocker>)> {
+    ) -> Result<Vec<StatementResult>, (ControlError, Seen)> {
         let began = Instant::now();
         let mut seen = Seen::default();
         let mut answers = lane.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await;
@@ -97,10 +103,10 @@ impl Postgres {
             Ok(answers) => return Ok(answers.into_iter().skip(1).collect()),
             Err(error) => error,
         };
-        if matches!(error, ControlError::Locked) && seen.blockers.is_empty() {
+        if matches!(error, ControlError::Locked) && seen.blockers.is_empty() && seen.table_blockers.is_empty() {
             self.end_blockers(resource, &mut seen).await;
         }
-        Err((error, seen.blockers))
+        Err((error, seen))
     }
 
     /// Runs the Query on the connection for waits; once the grace is over, ends the processes that block it.
@@ -128,11 +134,17 @@ impl Postgres {
     /// Ends the processes that block the connection for waits. Where the look fails it ends none; the next look may succeed.
     async fn end_blockers(&self, resource: &Resource, seen: &mut Seen) {
         let Some((pid, start)) = self.wait.process() else { return };
-        let Ok(answers) = self.look(&sql::lock::end_blockers(&resource.name, (&pid, &start))).await else { return };
-        seen.in_vain = !rows(&answers).any(|row| is_true(row, "signalled"));
-        let found: Vec<Blocker> = rows(&answers).map(blocker).collect();
-        if !found.is_empty() {
-            seen.blockers = found;
+        let table_locks = &self.common.table_locks;
+        let of_resource = sql::lock::end_blockers(&resource.name, (&pid, &start));
+        let of_tables = sql::table_lock::blocking((&pid, &start), &table_locks.named());
+        let Ok(answers) = self.look(&format!("{of_resource}; {of_tables}")).await else { return };
+        // Two answers are to the first.
+        let Some((of_resource, of_tables)) = answers.split_at_checked(2) else { return };
+        let tables = table_locks.read(self.wait.config.database(), of_tables);
+        seen.in_vain = !tables.ends_some && !rows(of_resource).any(|row| is_true(row, "signalled"));
+        let found: Vec<Blocker> = rows(of_resource).map(blocker).collect();
+        if !found.is_empty() || !tables.blockers.is_empty() {
+            (seen.blockers, seen.table_blockers) = (found, tables.blockers);
         }
     }
 }

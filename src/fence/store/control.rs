@@ -5,13 +5,14 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
+use super::common::{Common, Process};
 use super::error::{ControlError, ends_process, is_no_database, not_connected, spoils_statements, unreachable};
 use super::sql::prepared::{Prepared, prepare};
-use super::{Found, Listener, sql};
+use super::table_lock::past_table_locks;
+use super::{Listener, sql};
 use crate::fence::resource_lock::ResourceLocks;
 use crate::sql::{StatementResult, answers, column};
 use crate::tls::ControlConfig;
-use parking_lot::Mutex as Immediate;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -22,6 +23,8 @@ use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 
 /// The longest that anything on a control connection may take: connecting, or one Query.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
+/// The part of [`LIMIT`] in which a new connection has prepared its statements: the rest is for the error to arrive.
+const PREPARE_LIMIT: Duration = Duration::from_secs(4);
 /// Between two looks whether a connection, or its server process, has come to its end.
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// The time for which all operations fail after a failed attempt to connect, at first and at most.
@@ -34,73 +37,17 @@ const LEASE_CHANNEL: &str = "fencegate_lease";
 /// The payload that says that the catalogue has changed; no resource can have this name.
 pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
 
-/// What the lanes of a database have in common.
-#[derive(Debug, Default)]
-pub(super) struct Common {
-    found: Immediate<Found>,
-    closed_until: Immediate<Option<Instant>>,
-    /// How many sessions have logged in to the database.
-    sessions: AtomicU64,
-    /// Server processes of connections that were given up lately, and since when: nothing tells when they have ended.
-    leaving: Immediate<Vec<(Instant, Process)>>,
-}
-
-/// A server process, with its start.
-pub(super) type Process = (String, String);
-
-impl Common {
-    pub(super) fn found(&self) -> Found {
-        *self.found.lock()
-    }
-
-    pub(super) fn session_comes(&self) {
-        self.sessions.fetch_add(1, Ordering::SeqCst);
-    }
-
-    pub(super) fn keep_closed(&self, until: Option<Instant>) {
-        *self.closed_until.lock() = until;
-    }
-
-    pub(super) fn is_kept_closed(&self) -> bool {
-        self.closed_until.lock().is_some_and(|until| Instant::now() < until)
-    }
-
-    /// The connection of that server process is given up.
-    pub(super) fn leaves(&self, process: Process) {
-        let mut leaving = self.leaving.lock();
-        leaving.retain(|(since, _)| since.elapsed() < LIMIT);
-        leaving.push((Instant::now(), process));
-    }
-
-    /// Server processes that may not have ended yet.
-    pub(super) fn leaving(&self) -> Vec<Process> {
-        let mut leaving = self.leaving.lock();
-        leaving.retain(|(since, _)| since.elapsed() < LIMIT);
-        leaving.iter().map(|(_, process)| process.clone()).collect()
-    }
-
-    /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
-    fn note(&self, error: Option<&ControlError>) {
-        *self.found.lock() = match error {
-            None | Some(ControlError::Version { .. } | ControlError::Newer { .. }) => Found::Nothing,
-            Some(ControlError::Uninitialised(_)) => Found::Unprepared,
-            Some(ControlError::NoDatabase(_)) => Found::Missing,
-            Some(_) => return,
-        };
-    }
-}
-
 /// One control connection, or the place for one.
 #[derive(Debug)]
 pub(super) struct Lane {
-    config: ControlConfig,
+    pub(super) config: ControlConfig,
     /// `on` where a commit must be durable before it is believed.
     synchronous_commit: &'static str,
     /// What is prepared on it.
     prepared: &'static [&'static Prepared],
     /// Set for the lane that listens.
     listener: Option<Arc<dyn Listener>>,
-    common: Arc<Common>,
+    pub(super) common: Arc<Common>,
     slot: Mutex<Slot>,
     /// Order the retries of its Queries that wait for a resource's lock: one for each resource at a time.
     pub(super) resource_locks: ResourceLocks,
@@ -115,7 +62,7 @@ pub(super) struct Slot {
 #[derive(Debug)]
 struct Failure {
     error: ControlError,
-    /// [`Common::sessions`] when the attempt began.
+    /// [`Common::sessions()`] when the attempt began.
     sessions: u64,
     until: Instant,
     pause: Duration,
@@ -166,7 +113,6 @@ impl Lane {
         let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
             Ok(Ok(messages)) => return Ok(answers(messages)),
             Ok(Err(error)) => match error.as_db_error() {
-                // Only where the Query sets a lock_timeout.
                 Some(refusal) if *refusal.code() == SqlState::LOCK_NOT_AVAILABLE => return Err(ControlError::Locked),
                 // At COMMIT, after NOTIFY. Nothing else that is sent here exceeds a limit of the server.
                 Some(refusal) if *refusal.code() == SqlState::PROGRAM_LIMIT_EXCEEDED => {
@@ -248,7 +194,7 @@ impl Lane {
         if self.common.is_kept_closed() {
             return Err(ControlError::Vacated);
         }
-        let sessions = self.common.sessions.load(Ordering::SeqCst);
+        let sessions = self.common.sessions();
         let counts = |failure: &&Failure| {
             Instant::now() < failure.until
                 && (failure.sessions == sessions || !matches!(failure.error, ControlError::NoDatabase(_)))
@@ -274,6 +220,7 @@ impl Lane {
 
     async fn connect(&self) -> Result<Connected, ControlError> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
+        let until = Instant::now() + PREPARE_LIMIT;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let (client, mut connection) =
             self.config.connect().await.map_err(|error| not_connected(&self.config, error))?;
@@ -315,7 +262,7 @@ impl Lane {
         said.has_privileges()?;
         opening.pid = said.field("pid");
         opening.backend_start = said.field("backend_start");
-        opening.client.batch_execute(&prepare(self.prepared)).await.map_err(unreachable)?;
+        self.prepare(&opening, until).await?;
         if let Some(listener) = &self.listener {
             process.store(opening.pid.parse().unwrap_or_default(), Ordering::Relaxed);
             let listen = format!("LISTEN fencegate; LISTEN {LEASE_CHANNEL}");
@@ -323,6 +270,26 @@ impl Lane {
             listener.listens(serial);
         }
         Ok(opening)
+    }
+
+    /// Prepares the lane's statements, which locks the tables. Ends processes that keep it from them.
+    async fn prepare(&self, opening: &Connected, until: Instant) -> Result<(), ControlError> {
+        let statements = prepare(self.prepared);
+        let attempt = |text: String| async move {
+            opening.client.batch_execute(&text).await.map_err(|error| match error.code() {
+                Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => ControlError::Locked,
+                _ => unreachable(error),
+            })
+        };
+        match attempt(statements.clone()).await {
+            Err(ControlError::Locked) => {
+                // Those before the one that waited are prepared.
+                let again = format!("DEALLOCATE ALL; {statements}");
+                let control = || Some((opening.pid.clone(), opening.backend_start.clone()));
+                past_table_locks(&self.config, &self.common, control, until, || attempt(again.clone())).await
+            }
+            prepared => prepared,
+        }
     }
 
     /// Gives a connection up after an error. Its server process may hold locks or still be at

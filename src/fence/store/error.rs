@@ -5,7 +5,7 @@
 
 use super::StoreError;
 use super::control::{LIMIT, VERSION};
-use crate::fence::refusal::{Cause, Remedy};
+use crate::fence::refusal::{Blocker, Cause, Remedy, TABLES_LOCKED, named};
 use crate::sql;
 use crate::tls::{self, ControlConfig, Told, Trouble};
 use std::fmt;
@@ -40,6 +40,8 @@ pub(in crate::fence) enum ControlError {
     TimedOut,
     #[error("a lock that it needs was not given back within {} s", LIMIT.as_secs())]
     Locked,
+    #[error("{}", named(TABLES_LOCKED, .0))]
+    TablesLocked(Vec<Blocker>),
     #[error("the server's queue of notifications is full")]
     QueueFull,
     #[error("the control connection was lost: {0}")]
@@ -81,6 +83,7 @@ impl From<ControlError> for Cause {
                 (Remedy::Init, None)
             }
             ControlError::Newer { .. } => (Remedy::Upgrade, None),
+            ControlError::TablesLocked(_) => (Remedy::EndThem, None),
             ControlError::NoDatabase(_)
             | ControlError::Vacated
             | ControlError::TimedOut
@@ -96,6 +99,7 @@ impl From<ControlError> for StoreError {
     fn from(error: ControlError) -> Self {
         match error {
             ControlError::Uninitialised(_) => StoreError::Unprepared(error.into()),
+            ControlError::TablesLocked(by) => StoreError::TablesLocked(by),
             error => StoreError::Unavailable(error.into()),
         }
     }

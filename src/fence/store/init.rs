@@ -5,6 +5,7 @@
 
 use super::control::{VERSION, version_number};
 use super::sql::THIS_DATABASE;
+use super::sql::lock::INIT_LOCK;
 use super::sql::process::may_terminate;
 use crate::config::CONSOLE;
 use crate::sql::{column, is_true, query_rows, quote, text};
@@ -57,9 +58,6 @@ const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor
 
 /// In a query.
 const SCHEMAS: &str = "(to_regnamespace('fencegate'), to_regnamespace('fencegate_state'))";
-
-/// Has one `init` or change of the guard wait for another, until the transaction ends. No resource is called so.
-pub const INIT_LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('fencegate {init}', 0))";
 
 /// The wait for a lock, the time for all attempts, and the pause between them, in which others get the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(300);

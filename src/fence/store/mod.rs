@@ -3,6 +3,7 @@
 //! Owns the trait and its types. Must never know SQL: that is in `postgres.rs` and below.
 
 mod blockers;
+mod common;
 mod control;
 mod error;
 mod init;
@@ -11,13 +12,14 @@ mod postgres;
 mod probe;
 mod rows;
 mod sql;
+mod table_lock;
 
 use super::admissions::Admissions;
 use super::enforcement::Enforcement;
 use super::first::First;
 use super::lease::{Lease, Leases};
 use super::permission::{Deed, Role};
-use super::refusal::{Blocker, Cause};
+use super::refusal::{Blocker, Cause, TABLES_LOCKED, named};
 use super::reset::{Fences, Higher};
 use super::session::{Epoch, Identity, Token};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
@@ -30,10 +32,11 @@ use tokio::time::Instant;
 
 pub use control::is_missing;
 pub(super) use error::is_no_database;
-pub use init::{FUNCTIONS, INIT_LOCK, InitError, InitReport, RELATIONS, grant_leases, init, is_newer, is_proxy};
+pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, is_newer, is_proxy};
 pub use others::other_policies;
 pub use postgres::Postgres;
-pub use probe::{closed_databases, databases, probe};
+pub use probe::{Need, closed_databases, databases, probe};
+pub use sql::lock::INIT_LOCK;
 
 /// The database behind the fences, as one proxy sees it: epochs, admissions, server processes and their locks.
 ///
@@ -167,6 +170,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// notifications is, from 0 to 1.
     async fn beat(&self) -> Result<f64, StoreError>;
 
+    /// The processes and prepared transactions that hold a lock on a table of the fences which keeps them from being used, or that
+    /// wait for one: a bounded number. Not those of the fences themselves. Opens no connection that stays.
+    async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError>;
+
     /// The role may drop, rename and move the database of that name, or there is none.
     async fn may_drop(&self, role: &Role, database: &str) -> Result<bool, StoreError>;
 
@@ -217,6 +224,9 @@ pub enum StoreError {
     /// These hold the resource's lock, and do not end.
     #[error("a lock is held")]
     Blocked(Vec<Blocker>),
+    /// These hold locks on the tables of the fences, and do not end.
+    #[error("{}", named(TABLES_LOCKED, .0))]
+    TablesLocked(Vec<Blocker>),
     /// The cause says what helps.
     #[error("{0}")]
     Unavailable(Cause),

@@ -2,11 +2,13 @@
 //!
 //! Owns the control connections. Must never split an operation: each is one Query, which is one transaction.
 
-use super::control::{BETWEEN_LOOKS, CATALOGUE_CHANGED, Common, LIMIT, Lane};
-use super::error::{ControlError, not_connected};
+use super::common::Common;
+use super::control::{BETWEEN_LOOKS, CATALOGUE_CHANGED, LIMIT, Lane};
+use super::error::ControlError;
 use super::rows;
 use super::sql::epoch::Operator;
 use super::sql::prepared::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_WAITS};
+use super::table_lock::blockers;
 use super::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError, sql,
 };
@@ -16,18 +18,17 @@ use crate::fence::enforcement::Enforcement;
 use crate::fence::first::First;
 use crate::fence::lease::{Lease, Leases};
 use crate::fence::permission::{Deed, Role};
-use crate::fence::refusal::Cause;
+use crate::fence::refusal::{Blocker, Cause};
 use crate::fence::reset::Fences;
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::policy::Resource;
 use crate::sql::{StatementResult, answers, column, is_true, number, rows, text};
 use crate::tls::ControlConfig;
 use async_trait::async_trait;
-use futures_util::FutureExt;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Mutex, RwLock};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::SimpleQueryRow;
 
@@ -50,9 +51,7 @@ pub struct Postgres {
     pub(super) wait: Lane,
     /// Held by the Query that runs on it.
     pub(super) waiting: Mutex<()>,
-    /// Held by each connection that is opened for one question only.
-    passing: Arc<RwLock<()>>,
-    common: Arc<Common>,
+    pub(super) common: Arc<Common>,
 }
 
 impl Postgres {
@@ -65,32 +64,22 @@ impl Postgres {
         let admission = lane("off", FOR_ADMITS, None);
         let (publish, look) = (lane("on", FOR_EPOCHS, None), lane("off", FOR_LOOKS, Some(listener)));
         let (wait, waiting) = (lane("on", FOR_WAITS, None), Mutex::default());
-        Postgres { control, proxy, admission, publish, look, wait, waiting, passing: Arc::default(), common }
+        Postgres { control, proxy, admission, publish, look, wait, waiting, common }
     }
 
     pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
-        self.look.run(query).await
+        match self.look.run(query).await {
+            Err(ControlError::Locked) => self.look.run_past_table_locks(query).await,
+            Err(error @ ControlError::TimedOut) => Err(self.common.table_locks.explain(error, LIMIT)),
+            answers => answers,
+        }
     }
 
     /// Over a connection of its own, which need not find a schema.
     async fn ask_once(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
-        let passes = self.passing.clone().read_owned().await;
-        if self.common.is_kept_closed() {
-            return Err(ControlError::Vacated);
-        }
-        let (client, connection) = self.control.connect().await.map_err(|error| not_connected(&self.control, error))?;
-        // Ends when the client is dropped.
-        tokio::spawn(connection.map(|_| drop(passes)));
-        let refused = |error: tokio_postgres::Error| ControlError::Refused((&error).into());
-        let settings = "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; SET search_path = pg_catalog";
-        client.simple_query(settings).await.map_err(refused)?;
-        // Where the server does not tell, it is not waited for.
-        if let Ok(own) = client.simple_query(&format!("SELECT {}", sql::process::OWN)).await {
-            let own = answers(own);
-            let process = |row| Some((column(row, "pid")?.to_owned(), column(row, "backend_start")?.to_owned()));
-            rows(&own).filter_map(process).for_each(|it| self.common.leaves(it));
-        }
-        client.simple_query(query).await.map(answers).map_err(refused)
+        let passes = self.common.passing.clone().read_owned().await;
+        let client = self.common.open_once(&self.control, passes).await?;
+        client.simple_query(query).await.map(answers).map_err(|error| ControlError::Refused((&error).into()))
     }
 
     /// What can be read of the rows.
@@ -332,7 +321,8 @@ impl Store for Postgres {
         let answers = match temporary {
             // For one session, on a connection of its own: a session with many temporary relations delays no other.
             Some(_) => self.ask_once(&question(Views::Asked)).await,
-            None => self.look(&sql::catalogue::read(fences)).await,
+            // Where it waits for a lock, that is a view's: what the lane says counts.
+            None => self.look.run(&sql::catalogue::read(fences)).await,
         };
         let answers = match answers {
             Ok(answers) => answers,
@@ -364,6 +354,12 @@ impl Store for Postgres {
         rows(&answers).find_map(|row| number(row, "usage")).ok_or_else(|| rows::unknown_form("the usage of its queue"))
     }
 
+    async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError> {
+        let query = sql::table_lock::all();
+        let asked = timeout(LIMIT, self.ask_once(&query)).await;
+        Ok(blockers(&asked.map_err(|_| ControlError::TimedOut)??))
+    }
+
     async fn may_drop(&self, role: &Role, database: &str) -> Result<bool, StoreError> {
         let answers = self.look(&sql::privilege::may_drop(role, database)).await?;
         Ok(rows(&answers).any(|row| is_true(row, "permitted")))
@@ -372,7 +368,7 @@ impl Store for Postgres {
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
         let answers = if by_force {
             // None opens meanwhile: the answer is about all that this proxy has there.
-            let _none_passes = timeout(LIMIT, self.passing.write()).await.map_err(|_| ControlError::TimedOut)?;
+            let _none_passes = timeout(LIMIT, self.common.passing.write()).await.map_err(|_| ControlError::TimedOut)?;
             let others = [self.admission.hold().await, self.publish.hold().await, self.wait.hold().await];
             let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).chain(self.common.leaving()).collect();
             self.look(&sql::privilege::is_disposable_by_force(role, &own)).await?
@@ -409,7 +405,7 @@ impl Store for Postgres {
         let waits = || wait || self.common.is_kept_closed();
         if waits() {
             // What has begun to pass ends, or the server is silent.
-            timeout(LIMIT, self.passing.write()).await.map(drop).ok();
+            timeout(LIMIT, self.common.passing.write()).await.map(drop).ok();
         }
         for lane in self.lanes() {
             // The last one is asked for those that were closed before.

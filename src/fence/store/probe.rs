@@ -4,15 +4,27 @@
 
 use super::control::Said;
 use super::error::{ControlError, not_connected, unreachable};
+use super::sql;
+use super::table_lock::blockers;
 use crate::fence::Cause;
-use crate::sql::{is_true, query_rows, text};
+use crate::sql::{answers, is_true, query_rows, rows, text};
 use crate::tls::ControlConfig;
 
-/// Opens a connection as the fence does, checks its role, that the server takes writes, and where fences need them the schema
-/// and what the role may do in it, and closes it. Without a limit of its own on time. Cancel-safe: the connection is closed.
-/// The error says why the fence could not use it.
-pub async fn probe(config: &ControlConfig, needs_schema: bool) -> Result<(), Cause> {
-    check(config, needs_schema).await.map_err(Cause::from)
+/// What a control connection is needed for. Each needs what those before it need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// A server that takes writes, and a role that may use it as the fences do.
+    Server,
+    /// The schema, and the privileges of the role in it.
+    Schema,
+    /// Its tables, which nobody has locked.
+    Tables,
+}
+
+/// Opens a connection as the fence does, checks what is needed, and closes it. Without a limit of its own on time. Cancel-safe: the
+/// connection is closed. The error says why the fence could not use it.
+pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), Cause> {
+    check(config, need).await.map_err(Cause::from)
 }
 
 /// The databases of the server that take connections of this role, by name. Without a limit of its own on time. Cancel-safe.
@@ -37,19 +49,24 @@ async fn list(config: &ControlConfig, may_connect: bool) -> Result<Vec<String>, 
     Ok(rows.iter().filter_map(|row| text(row, "datname")).collect())
 }
 
-async fn check(config: &ControlConfig, needs_schema: bool) -> Result<(), ControlError> {
+async fn check(config: &ControlConfig, need: Need) -> Result<(), ControlError> {
     let (client, connection) = config.connect().await.map_err(|error| not_connected(config, error))?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
     let said = Said::of(&client, "off").await?;
     said.may_fence()?;
-    let recovery = query_rows(&client, "SELECT pg_is_in_recovery() AS recovering").await.map_err(unreachable)?;
-    if recovery.iter().any(|row| is_true(row, "recovering")) {
+    let mut question = "SELECT pg_is_in_recovery() AS recovering".to_owned();
+    if need >= Need::Tables {
+        question = format!("{question}; {}", sql::table_lock::all());
+    }
+    let answers = answers(client.simple_query(&question).await.map_err(unreachable)?);
+    if rows(&answers).any(|row| is_true(row, "recovering")) {
         return Err(ControlError::Standby);
     }
-    if needs_schema {
+    if need >= Need::Schema {
         said.has_schema()?;
         said.has_privileges()?;
     }
-    Ok(())
+    let holders = blockers(answers.get(1..).unwrap_or_default());
+    if holders.is_empty() { Ok(()) } else { Err(ControlError::TablesLocked(holders)) }
 }

@@ -146,7 +146,7 @@ async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorTex
         Command::Show(Show::Policies) => policies::show(console).await,
         Command::Show(Show::Rejections) => ResultSet::show(&rejections::table(), console.proxy.rejections()),
         Command::Show(Show::Stats) => ResultSet::show(&stats::table(), stats::counts(console)),
-        Command::Show(Show::Databases) => views::show_databases(console),
+        Command::Show(Show::Databases) => views::show_databases(console).await,
         Command::Show(Show::Clients) => ResultSet::show(&views::clients(), console.proxy.sessions()),
         Command::Show(Show::Servers) => views::show_servers(console),
         Command::Show(Show::Config) => ResultSet::show(&about::settings(), console.proxy.settings().shown.clone()),

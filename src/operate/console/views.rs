@@ -1,10 +1,16 @@
 //! `SHOW DATABASES`, `SHOW CLIENTS` and `SHOW SERVERS`: databases and sessions in the columns that users of PgBouncer know.
 
-use super::Console;
 use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::sessions::{OpenSession, doing};
+use super::{Console, unreadable};
+use crate::fence::Database;
+use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// So many databases are asked at a time: each by a connection of its own.
+const MOST_AT_ONCE: usize = 4;
 
 /// A database as it is shown.
 pub(super) struct DatabaseRow {
@@ -13,6 +19,8 @@ pub(super) struct DatabaseRow {
     sessions: u64,
     is_fenced: bool,
     is_paused: bool,
+    /// Who keeps the fences from their tables; none where nobody does, or that cannot be told.
+    locked_by: Option<String>,
 }
 
 /// A row per database.
@@ -23,26 +31,43 @@ pub(super) fn databases() -> Table<DatabaseRow> {
         TableColumn("current_connections", Integer, |it| it.sessions.into()),
         TableColumn("fenced", Boolean, |it| it.is_fenced.into()),
         TableColumn("paused", Boolean, |it| it.is_paused.into()),
+        TableColumn("locked_by", Text, |it| it.locked_by.clone().into()),
     ]
 }
 
-/// Those that have had sessions, or that are paused.
-pub(super) fn show_databases(console: &Console) -> ResultSet {
+/// Those that have had sessions, or that are paused. Cancel-safe.
+pub(super) async fn show_databases(console: &Console) -> ResultSet {
     let proxy = &console.proxy;
-    let (paused, upstream) = (proxy.paused(), proxy.settings().upstream.to_string());
+    let (policies, paused, upstream) = (proxy.policies(), proxy.paused(), proxy.settings().upstream.to_string());
     let mut sessions: BTreeMap<String, u64> = BTreeMap::new();
     sessions.extend(proxy.databases().iter().filter(|it| !it.is_missing()).map(|it| (it.name().to_owned(), 0)));
     sessions.extend(paused.iter().map(|name| (name.clone(), 0)));
     proxy.sessions().into_iter().for_each(|session| *sessions.entry(session.database).or_default() += 1);
-    let fenced: Vec<_> = console.fenced_databases(&proxy.policies()).iter().map(|it| it.name().to_owned()).collect();
+    let fenced = console.fenced_databases(&policies);
+    let mut notices = Vec::new();
+    let mut locked: BTreeMap<String, String> = BTreeMap::new();
+    let in_use: Vec<_> = fenced.iter().filter(|database| database.has_sessions()).cloned().collect();
+    let ask = |database: Arc<Database>| async {
+        let found = database.table_locks().await;
+        (database, found)
+    };
+    let mut asked = stream::iter(in_use.into_iter().map(ask)).buffer_unordered(MOST_AT_ONCE);
+    while let Some((database, found)) = asked.next().await {
+        match found {
+            Ok(None) => {}
+            Ok(Some(who)) => drop(locked.insert(database.name().to_owned(), who)),
+            Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),
+        }
+    }
     let row = |(name, sessions): (String, u64)| DatabaseRow {
         upstream: upstream.clone(),
         sessions,
-        is_fenced: fenced.contains(&name),
+        is_fenced: fenced.iter().any(|it| it.name() == name),
         is_paused: paused.contains(&name),
+        locked_by: locked.get(&name).cloned(),
         name,
     };
-    ResultSet::show(&databases(), sessions.into_iter().map(row))
+    ResultSet::show(&databases(), sessions.into_iter().map(row)).with_notices(notices)
 }
 
 /// A row per client.

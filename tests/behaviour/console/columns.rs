@@ -39,7 +39,7 @@ const COLUMNS: [(&str, &str); 14] = [
         "database t, resource t, mode t, admitted i, stale i, missing i, invalid i, unverifiable i, unissued i, \
          unavailable i, exempt i",
     ),
-    ("SHOW DATABASES", "name t, host t, current_connections i, fenced b, paused b"),
+    ("SHOW DATABASES", "name t, host t, current_connections i, fenced b, paused b, locked_by t"),
     (
         "SHOW CLIENTS",
         "type t, user t, database t, state t, addr t, application_name t, connect_time z, request_time z, remote_pid i, \

@@ -4,7 +4,7 @@ use crate::fence::server::{World, connect};
 use crate::fence::{reason, stale_below};
 use crate::support::until;
 use fencegate::fence::session::Activity;
-use fencegate::fence::{Refusal, Remedy};
+use fencegate::fence::{Need, Refusal, Remedy};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -76,7 +76,7 @@ async fn a_privilege_that_the_control_role_has_lost_is_named() {
         let fresh_proxy = world.proxy(&format!("p{token}"));
         let fresh = world.session(&fresh_proxy).await;
         world.run(&format!("REVOKE {privilege}{on} FROM {from_public}{control}")).await;
-        let probed = fencegate::fence::probe(&config, true).await.expect_err(privilege).to_string();
+        let probed = fencegate::fence::probe(&config, Need::Tables).await.expect_err(privilege).to_string();
         let refused = reason(fresh.admit(&world.resource, token).await);
         let mut told = vec![("probe", probed), ("new proxy", refused)];
         // Nothing that an open connection does needs these; own_database is a constant in what it has planned.
@@ -162,13 +162,19 @@ async fn blocked_control_connection_is_given_up_and_its_process_ended() {
     let other = world.session(&proxy).await;
     assert!(reason(other.admit(&world.resource, 1).await).contains("was not given back"));
     assert!(!other.fence.holds_admissions());
-    // What has no limit of its own on the server.
-    blocker.batch_execute("LOCK TABLE fencegate_state.epoch").await.unwrap();
-    let waiting = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity \
-        WHERE wait_event_type = 'Lock' AND query LIKE '%updated%' AND datname = current_database()";
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    // What has no limit of its own on the server: reading a row takes longer than the proxy waits.
+    world
+        .run(
+            "ALTER TABLE fencegate_state.epoch ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; \
+             CREATE POLICY slow ON fencegate_state.epoch USING (pg_sleep(600) IS NOT NULL)",
+        )
+        .await;
+    let sleeping = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity \
+        WHERE wait_event = 'PgSleep' AND query LIKE '%updated%' AND datname = current_database()";
     let process = async {
         loop {
-            let process = world.ask(waiting).await;
+            let process = world.ask(sleeping).await;
             if process != "0" {
                 return process;
             }
@@ -179,7 +185,9 @@ async fn blocked_control_connection_is_given_up_and_its_process_ended() {
     assert!(asked.unwrap_err().contains("did not answer"));
     let half_sent = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}");
     until("what was half sent is ended", async || world.ask(&half_sent).await == "0").await;
-    blocker.batch_execute("ROLLBACK").await.unwrap();
+    world
+        .run("DROP POLICY slow ON fencegate_state.epoch; ALTER TABLE fencegate_state.epoch DISABLE ROW LEVEL SECURITY")
+        .await;
     other.admit(&world.resource, 1).await.unwrap();
 }
 

@@ -11,6 +11,7 @@ mod overtake;
 mod prune;
 pub mod server;
 mod store;
+mod tables;
 mod way_back;
 
 use fencegate::fence::Refusal;

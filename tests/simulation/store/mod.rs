@@ -14,7 +14,7 @@ use super::world::{Chances, Dice, World, moment, pass};
 use crate::catalogue::{Catalogue, Dependencies, Fenced};
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::{AdmissionRow, EpochRow, Found, Holder, Key, Marked, Report, ResetReport, Store, StoreError};
-use crate::fence::{Admissions, Cause, Deed, Enforcement, Fences, First, Lease, Leases, Role};
+use crate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, First, Lease, Leases, Role};
 use crate::policy::Resource;
 use async_trait::async_trait;
 use std::collections::HashSet;
@@ -327,6 +327,10 @@ impl Store for Reached {
 
     async fn beat(&self) -> Result<f64, StoreError> {
         self.look(self.inner.beat()).await
+    }
+
+    async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError> {
+        self.inner.table_locks().await
     }
 
     async fn may_drop(&self, role: &Role, database: &str) -> Result<bool, StoreError> {

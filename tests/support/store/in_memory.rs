@@ -441,6 +441,10 @@ impl Store for InMemory {
         self.connected().map(|_| 0.0)
     }
 
+    async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError> {
+        Ok(Vec::new())
+    }
+
     async fn may_drop(&self, role: &Role, _database: &str) -> Result<bool, StoreError> {
         self.may_have_alone(role, false).await
     }

@@ -24,6 +24,18 @@ pub(super) const PREPARED: &str = "JOIN pg_locks x ON x.locktype = 'transactioni
 /// The number of a resource's lock, from its name `$1`; `guard.sql` has the same.
 pub(super) const KEY: &str = "hashtextextended('fencegate:' || $1, 0)";
 
+macro_rules! init_key {
+    () => {
+        "hashtextextended('fencegate {init}', 0)"
+    };
+}
+
+/// The key of the lock that `init`, `remove` and every change of the guard hold. No resource has this name.
+pub(super) const INIT_KEY: &str = init_key!();
+
+/// Takes that lock until the transaction ends: one of these changes waits for another.
+pub const INIT_LOCK: &str = concat!("SELECT pg_advisory_xact_lock(", init_key!(), ")");
+
 /// Takes the resource's lock, shared.
 pub(super) const SHARE: Prepared =
     Prepared::new("share_lock", "text", || format!("SELECT pg_advisory_xact_lock_shared({KEY})"));
@@ -121,7 +133,7 @@ fn is_lock_of(resource: &str) -> String {
     is_lock(&advisory_key(resource))
 }
 
-fn is_lock(key: &str) -> String {
+pub(super) fn is_lock(key: &str) -> String {
     format!("l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = {key}")
 }
 

@@ -16,6 +16,7 @@ pub mod prepared;
 pub mod privilege;
 pub mod process;
 pub mod proxy;
+pub mod table_lock;
 
 macro_rules! is_of_this_database {
     () => {

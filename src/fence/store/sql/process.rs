@@ -4,19 +4,21 @@
 
 use super::prepared::{Prepared, numbers, texts};
 use super::{IS_OF_THIS_DATABASE, THIS_DATABASE, below};
+use crate::fence::advance::GRACE;
 use crate::fence::session::Epoch;
 use crate::fence::store::Key;
 use crate::sql::quote;
 
 /// What a new control connection says first: its settings, then the probe. To compile a Query takes longer than to run it. What
-/// is planned while a table is small is run when it is large: no plan reads a whole table that has an index.
+/// is planned while a table is small is run when it is large: no plan reads a whole table that has an index. A Query that waits for a lock fails after the
+/// grace (55P03), so that its caller can find out who holds the lock; most set a limit of their own.
 pub fn open(synchronous_commit: &str) -> String {
     format!(
         "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; \
          SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; \
          SET default_transaction_read_only = off; SET jit = off; SET synchronous_commit = {synchronous_commit}; \
-         SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
-         SELECT set_config(name, '0', false) FROM unnest(ARRAY['statement_timeout', 'lock_timeout', \
+         SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET lock_timeout = {grace}; \
+         SELECT set_config(name, '0', false) FROM unnest(ARRAY['statement_timeout', \
            'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout']) name \
            WHERE current_setting(name, true) IS NOT NULL; \
          SELECT {LACKING}, {OWN}, \
@@ -24,6 +26,7 @@ pub fn open(synchronous_commit: &str) -> String {
              THEN coalesce(obj_description(to_regnamespace('fencegate'), 'pg_namespace'), 'of unknown version') \
            END AS version",
         LACKING = lacking(),
+        grace = GRACE.as_millis(),
     )
 }
 

@@ -1,0 +1,104 @@
+//! What the control connections of a database have in common: what is known of the database, and the connections that serve one question only.
+//!
+//! Must never open a connection while they are kept closed.
+
+use super::Found;
+use super::control::LIMIT;
+use super::error::{ControlError, not_connected};
+use super::sql;
+use super::table_lock::TableLocks;
+use crate::sql::{answers, column, rows};
+use crate::tls::ControlConfig;
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+use tokio::time::Instant;
+use tokio_postgres::Client;
+
+/// What the lanes of a database have in common.
+#[derive(Debug, Default)]
+pub(super) struct Common {
+    found: Mutex<Found>,
+    closed_until: Mutex<Option<Instant>>,
+    /// How many sessions have logged in to the database.
+    sessions: AtomicU64,
+    /// Server processes of connections that were given up lately, and since when: nothing tells when they have ended.
+    leaving: Mutex<Vec<(Instant, Process)>>,
+    /// Held by each connection that is opened for one question only.
+    pub(super) passing: Arc<RwLock<()>>,
+    pub(super) table_locks: TableLocks,
+}
+
+/// A server process, with its start.
+pub(super) type Process = (String, String);
+
+impl Common {
+    pub(super) fn found(&self) -> Found {
+        *self.found.lock()
+    }
+
+    pub(super) fn session_comes(&self) {
+        self.sessions.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn sessions(&self) -> u64 {
+        self.sessions.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn keep_closed(&self, until: Option<Instant>) {
+        *self.closed_until.lock() = until;
+    }
+
+    pub(super) fn is_kept_closed(&self) -> bool {
+        self.closed_until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The connection of that server process is given up.
+    pub(super) fn leaves(&self, process: Process) {
+        let mut leaving = self.leaving.lock();
+        leaving.retain(|(since, _)| since.elapsed() < LIMIT);
+        leaving.push((Instant::now(), process));
+    }
+
+    /// Server processes that may not have ended yet.
+    pub(super) fn leaving(&self) -> Vec<Process> {
+        let mut leaving = self.leaving.lock();
+        leaving.retain(|(since, _)| since.elapsed() < LIMIT);
+        leaving.iter().map(|(_, process)| process.clone()).collect()
+    }
+
+    /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
+    pub(super) fn note(&self, error: Option<&ControlError>) {
+        *self.found.lock() = match error {
+            None | Some(ControlError::Version { .. } | ControlError::Newer { .. }) => Found::Nothing,
+            Some(ControlError::Uninitialised(_)) => Found::Unprepared,
+            Some(ControlError::NoDatabase(_)) => Found::Missing,
+            Some(_) => return,
+        };
+    }
+
+    /// Opens a connection of its own, which need not find a schema. Closed when the client is dropped. Not cancel-safe, as a lane.
+    pub(super) async fn open_once(
+        &self,
+        control: &ControlConfig,
+        passes: OwnedRwLockReadGuard<()>,
+    ) -> Result<Client, ControlError> {
+        if self.is_kept_closed() {
+            return Err(ControlError::Vacated);
+        }
+        let (client, connection) = control.connect().await.map_err(|error| not_connected(control, error))?;
+        // Ends when the client is dropped.
+        tokio::spawn(connection.map(|_| drop(passes)));
+        let settings = "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; SET search_path = pg_catalog";
+        client.simple_query(settings).await.map_err(|error| ControlError::Refused((&error).into()))?;
+        // Where the server does not tell, it is not waited for.
+        if let Ok(own) = client.simple_query(&format!("SELECT {}", sql::process::OWN)).await {
+            let own = answers(own);
+            let process = |row| Some((column(row, "pid")?.to_owned(), column(row, "backend_start")?.to_owned()));
+            rows(&own).filter_map(process).for_each(|it| self.leaves(it));
+        }
+        Ok(client)
+    }
+}

@@ -1,0 +1,211 @@
+//! Locks on fencegate's own tables. A superuser or the owner takes one by LOCK TABLE, say; while it is held, no session is admitted.
+//!
+//! Owns naming the processes that hold one or wait for one, in the log and in errors, and ending them. Must never end a process
+//! that was not named before, nor one that only reads.
+//!
+//! Not cancel-safe: processes may have been ended.
+
+use super::common::{Common, Process};
+use super::control::{LIMIT, Lane};
+use super::error::ControlError;
+use super::sql;
+use crate::fence::refusal::Blocker;
+use crate::sql::{StatementResult, answers, column, is_true, number, rows, text};
+use crate::tls::ControlConfig;
+use parking_lot::Mutex as Immediate;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_postgres::{Client, SimpleQueryRow};
+
+/// Between two attempts, and between two looks at the processes: after one that could end some, and after one that could end none.
+const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE_IN_VAIN: Duration = Duration::from_millis(50);
+/// A process that was named is not named again for so long.
+const NAMED_FOR: Duration = Duration::from_secs(60);
+/// The most processes that count as named.
+const MOST_NAMED: usize = 100;
+
+/// What is known of the processes that keep the control connections of a database from its tables.
+#[derive(Debug, Default)]
+pub(super) struct TableLocks {
+    /// Held by the task that looks: one looks for all that wait.
+    looking: Mutex<()>,
+    named: Immediate<Vec<Named>>,
+    /// Found by the last look that found any.
+    found: Immediate<Option<(Instant, Vec<Blocker>)>>,
+}
+
+/// A process that the log has named.
+#[derive(Debug)]
+struct Named {
+    since: Instant,
+    process: Process,
+    is_ended: bool,
+}
+
+/// Result of a look.
+#[derive(Default)]
+pub(super) struct Look {
+    /// The processes and prepared transactions, for messages.
+    pub(super) blockers: Vec<Blocker>,
+    /// One of the processes was ended, or will be at the next look.
+    pub(super) ends_some: bool,
+}
+
+impl TableLocks {
+    /// The processes that a look may end.
+    pub(super) fn named(&self) -> Vec<Process> {
+        let mut named = self.named.lock();
+        named.retain(|it| it.since.elapsed() < NAMED_FOR);
+        named.iter().map(|it| it.process.clone()).collect()
+    }
+
+    /// Reads the answers to [`sql::table_lock::blocking`]. Logs each process before a look may end it, and when one has.
+    pub(super) fn read(&self, database: &str, answers: &[StatementResult]) -> Look {
+        let mut look = Look { blockers: blockers(answers), ends_some: false };
+        for row in rows(answers) {
+            let (Some(pid), Some(start)) = (text(row, "pid"), text(row, "backend_start")) else { continue };
+            look.ends_some |= is_true(row, "may_end");
+            self.log(database, row, (pid, start));
+        }
+        if !look.blockers.is_empty() {
+            *self.found.lock() = Some((Instant::now(), look.blockers.clone()));
+        }
+        look
+    }
+
+    fn log(&self, database: &str, row: &SimpleQueryRow, process: Process) {
+        let pid: Option<i32> = number(row, "pid");
+        let [role, mode, table] = ["role", "mode", "table"].map(|name| column(row, name).unwrap_or_default());
+        let (granted, is_signalled) = (is_true(row, "granted"), is_true(row, "signalled"));
+        let mut named = self.named.lock();
+        match named.iter_mut().find(|it| it.process == process) {
+            Some(known) if is_signalled && !known.is_ended => {
+                known.is_ended = true;
+                tracing::warn!(database, pid, role, mode, table, "table_lock_ended");
+            }
+            Some(_) => {}
+            None => {
+                named.truncate(MOST_NAMED - 1);
+                named.insert(0, Named { since: Instant::now(), process, is_ended: false });
+                tracing::warn!(database, pid, role, mode, table, granted, "table_locked");
+            }
+        }
+    }
+
+    /// The error for what has waited in vain for so long: it names the processes, if a look has found any.
+    pub(super) fn explain(&self, error: ControlError, waited: Duration) -> ControlError {
+        match &*self.found.lock() {
+            Some((at, blockers)) if at.elapsed() <= waited => ControlError::TablesLocked(blockers.clone()),
+            _ => error,
+        }
+    }
+}
+
+/// The processes and prepared transactions, for messages. Of [`sql::table_lock`].
+pub(super) fn blockers(answers: &[StatementResult]) -> Vec<Blocker> {
+    let mut found: Vec<Blocker> = rows(answers).map(blocker).collect();
+    let processes = rows(answers).filter(|row| column(row, "pid").is_some()).count();
+    let all = rows(answers).find_map(|row| number(row, "processes")).unwrap_or(processes);
+    if all > processes {
+        found.push(Blocker { who: format!("{} more", all - processes), query: String::new() });
+    }
+    found
+}
+
+fn blocker(row: &SimpleQueryRow) -> Blocker {
+    if let Some(gid) = column(row, "gid") {
+        return Blocker { who: format!("prepared transaction {gid}"), query: String::new() };
+    }
+    let [pid, role, mode, table, waits] =
+        ["pid", "role", "mode", "table", "waits"].map(|name| column(row, name).unwrap_or_default());
+    let has = if is_true(row, "granted") { "holds" } else { "waits for" };
+    let own = if is_true(row, "is_own") { " (fencegate init, remove or guard)" } else { "" };
+    let who = format!("process {pid} of role {role}{own} {has} {mode} on fencegate_state.{table}, wait event {waits}");
+    Blocker { who, query: text(row, "query").unwrap_or_default() }
+}
+
+impl Lane {
+    /// Runs a Query again that waited for a lock until the server's lock_timeout, and so had no effect. Names and ends the processes
+    /// that keep it from a table of fencegate. The error names those that did not end.
+    pub(super) async fn run_past_table_locks(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+        let until = Instant::now() + LIMIT;
+        past_table_locks(&self.config, &self.common, || self.process(), until, || self.run(query)).await
+    }
+}
+
+/// The same for any attempt of the control process, until then.
+pub(super) async fn past_table_locks<T, F>(
+    config: &ControlConfig,
+    common: &Common,
+    control: impl Fn() -> Option<Process>,
+    until: Instant,
+    attempt: impl Fn() -> F,
+) -> Result<T, ControlError>
+where
+    F: Future<Output = Result<T, ControlError>>,
+{
+    let began = Instant::now();
+    let mut looker = Looker { config, common, client: None };
+    let mut turn = None;
+    loop {
+        turn = turn.or_else(|| common.table_locks.looking.try_lock().ok());
+        let outcome = match turn {
+            Some(_) => looker.watch(attempt(), &control, until).await,
+            None => attempt().await,
+        };
+        match outcome {
+            Err(ControlError::Locked) if Instant::now() < until => sleep(PAUSE).await,
+            Err(error @ (ControlError::Locked | ControlError::TimedOut)) => {
+                return Err(common.table_locks.explain(error, began.elapsed()));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Looks at the processes over a connection of its own: the lanes may all wait.
+struct Looker<'a> {
+    config: &'a ControlConfig,
+    common: &'a Common,
+    client: Option<Client>,
+}
+
+impl Looker<'_> {
+    /// Returns the outcome of the attempt. Looks meanwhile.
+    async fn watch<T>(
+        &mut self,
+        attempt: impl Future<Output = Result<T, ControlError>>,
+        control: &impl Fn() -> Option<Process>,
+        until: Instant,
+    ) -> Result<T, ControlError> {
+        let mut attempt = pin!(attempt);
+        let mut pause = PAUSE;
+        loop {
+            if let Ok(outcome) = timeout(pause, attempt.as_mut()).await {
+                return outcome;
+            }
+            let Some((pid, start)) = control() else { continue };
+            let look = timeout_at(until, self.look((&pid, &start))).await.ok().flatten();
+            pause = if look.is_some_and(|it| it.ends_some) { PAUSE } else { PAUSE_IN_VAIN };
+        }
+    }
+
+    /// None: it failed. The next look opens another connection.
+    async fn look(&mut self, control: (&str, &str)) -> Option<Look> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => {
+                // Never waits: the task that keeps others from passing may be the one that looks.
+                let passes = self.common.passing.clone().try_read_owned().ok()?;
+                self.common.open_once(self.config, passes).await.ok()?
+            }
+        };
+        let query = sql::table_lock::blocking(control, &self.common.table_locks.named());
+        let found = client.simple_query(&query).await.ok()?;
+        self.client = Some(client);
+        Some(self.common.table_locks.read(self.config.database(), &answers(found)))
+    }
+}
