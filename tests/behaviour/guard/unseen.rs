@@ -207,7 +207,7 @@ fn what_cannot_be_taken_back_is_not_done_twice() {
     assert_eq!(tries(), (expected + 1).to_string());
     assert_eq!(world.postgres.value("SELECT count(*) FROM runs"), "1", "what was committed before stays, once");
     let error = raised(&world.session(16).query("CALL halfway()"));
-    assert!(error.hint().contains("committed"), "{error:?}");
+    assert!(error.hint().contains("Earlier commits"), "{error:?}");
 }
 
 /// Whoever is not the leader of now gets nowhere, however it writes.
