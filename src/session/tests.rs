@@ -31,6 +31,7 @@ mod lengths;
 mod messages;
 mod named;
 mod needs;
+mod observed;
 mod one_session;
 mod outcomes;
 mod questions;

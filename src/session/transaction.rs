@@ -94,8 +94,7 @@ impl Transaction {
 
     /// A write passes a fence that only observes.
     pub(super) fn note_observed(&mut self, need: &Need) {
-        self.observed.written.insert(need.resource.name.clone(), need.token);
-        self.observed.admitted = Some(need.resource.clone());
+        self.observed.note(&need.resource, need.token);
     }
 
     /// The transaction has ended, and nothing under way may write.

@@ -17,7 +17,7 @@ use super::rejection::Rejection;
 use super::suspects::Suspects;
 use super::touched::{Touch, touched};
 use crate::fence::Refusal;
-use crate::fence::session::{Epoch, Token};
+use crate::fence::session::{Epoch, MOST_AT_ONCE, Token};
 use crate::fence::value::FenceValue;
 use crate::policy::{Opaque, PolicySet, Resource};
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
@@ -75,6 +75,19 @@ pub struct ObservedWrites {
     pub written: HashMap<String, Token>,
     /// It would be admitted to this one, among others.
     pub admitted: Option<Arc<Resource>>,
+}
+
+impl ObservedWrites {
+    /// Remembers a forwarded write, of at most [`MOST_AT_ONCE`] resources: a second token for any other goes unnoticed. A fence
+    /// that enforces refuses so many resources in one transaction.
+    pub fn note(&mut self, resource: &Arc<Resource>, token: Token) {
+        if let Some(written) = self.written.get_mut(&resource.name) {
+            *written = token;
+        } else if self.written.len() < MOST_AT_ONCE {
+            self.written.insert(resource.name.clone(), token);
+        }
+        self.admitted = Some(resource.clone());
+    }
 }
 
 /// How the session stands with the fences.
