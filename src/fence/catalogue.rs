@@ -28,8 +28,9 @@ impl Database {
 
     /// Returns when another proxy announces that the catalogue has changed; announcements at the same time count once.
     /// Cancel safe.
-    pub async fn catalogue_announced(&self) {
-        self.memory.catalogue.notified().await;
+    pub fn catalogue_announced(&self) -> impl Future<Output = ()> + use<> {
+        let memory = self.memory.clone();
+        async move { memory.catalogue.notified().await }
     }
 
     /// Tells the other proxies that the catalogue has changed. Cancel safe: they may not be told.

@@ -150,6 +150,14 @@ impl Database {
         !self.sessions.is_empty()
     }
 
+    /// It has sessions or connections, or there is something to remember: a statement is about to have it alone, or other
+    /// proxies' policies count, which `/readyz` reports until that is over.
+    pub fn is_in_use(&self) -> bool {
+        let is_watched = self.watcher.lock().is_some();
+        let is_superseded = !self.superseded.lock().is_empty() && !self.is_missing();
+        self.has_sessions() || is_watched || self.store.is_open() || self.vacating.lasts() || is_superseded
+    }
+
     /// There was none of that name on the server at the last attempt to connect, and no session has come since.
     pub fn is_missing(&self) -> bool {
         self.store.found() == Found::Missing && !self.has_sessions()

@@ -134,8 +134,9 @@ impl Database {
     }
 
     /// Returns when an epoch was read that is another than was known before. Cancel-safe; for one waiter.
-    pub async fn epoch_changed(&self) {
-        self.memory.changed.notified().await;
+    pub fn epoch_changed(&self) -> impl Future<Output = ()> + use<> {
+        let memory = self.memory.clone();
+        async move { memory.changed.notified().await }
     }
 
     /// Publishes, and returns what is there now: the target, or what is above it.

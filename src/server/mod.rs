@@ -87,6 +87,8 @@ pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError
     tokio::spawn(shared.clone().check_servers());
     let followed = shared.clone();
     supervise("follow_tables", move || followed.clone().follow_tables());
+    let forgetting = shared.clone();
+    supervise("forget_databases", move || forgetting.clone().forget_unused_databases());
     tokio::select! {
         () = stop.recv() => {}
         () = reload::at_signal(&shared, hangup) => {}

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod connections;
 pub mod context;
 pub mod database;
+pub mod databases;
 pub mod encryption;
 pub mod health;
 pub mod host;

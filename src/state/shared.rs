@@ -1,9 +1,10 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 //!
-//! Owns which databases are known. Must never know two of one name: their sessions would not know each other.
+//! Owns how a database is made. Must never make one outside of the registry: its sessions would not know the others.
 
 use super::connections::Connections;
 use super::database::SharedDatabase;
+use super::databases::{Databases, LOOK};
 use super::encryption::TlsMaterial;
 use super::health::Health;
 use super::lifecycle::{Orders, Phase};
@@ -22,12 +23,11 @@ use crate::metrics::Metrics;
 use crate::policy::PolicySet;
 use crate::statement::{Alone, Cache};
 use crate::supervise::supervise;
-use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 /// Long texts whose tokens are read at the same time.
@@ -101,7 +101,7 @@ pub struct Shared {
     pub wrong_packets: Semaphore,
     /// Knows the leaders of the elections that policies name.
     pub authority: Option<Arc<Authority>>,
-    databases: Mutex<HashMap<String, Arc<SharedDatabase>>>,
+    pub(super) databases: Databases,
     /// Different for every proxy process: tells its admissions from others'.
     id: String,
 }
@@ -142,7 +142,7 @@ impl Shared {
             parse_permits: ParsePermits::new(TOKENS_AT_ONCE, false),
             parse_permits_apart: ParsePermits::new(READERS, true),
             authority,
-            databases: Mutex::default(),
+            databases: Databases::default(),
             id,
         })
     }
@@ -194,27 +194,33 @@ impl Shared {
         self.orders.subscribe().wait_for(|orders| orders.phase != Phase::Running).await.ok();
     }
 
-    /// The database of that name, known from now on.
+    /// The database of that name, known for as long as it is used, and a while longer.
     pub fn shared_database(&self, name: &str) -> Arc<SharedDatabase> {
-        let mut databases = self.databases.lock();
-        if let Some(known) = databases.get(name) {
-            return known.clone();
+        self.databases.take_up(name, || {
+            let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
+            let fence = Database::new(name, control, self.id.clone(), authority, self.metrics.clone());
+            let shared_database = SharedDatabase::new(fence, self.policies.subscribe(), self.metrics.clone());
+            shared_database.follow();
+            let leaders = self.authority.as_ref().map(|authority| authority.leaders());
+            let led = Arc::downgrade(&shared_database);
+            let shut_out = move || succession::shut_out_deposed(led.clone(), leaders.clone());
+            shared_database.keep_task(supervise("shut_out_deposed", shut_out));
+            shared_database
+        })
+    }
+
+    /// Forgets databases that nobody uses, for as long as the proxy runs. Cancel-safe.
+    pub async fn forget_unused_databases(self: Arc<Self>) {
+        loop {
+            sleep(LOOK).await;
+            self.databases.forget_unused();
         }
-        let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
-        let fence = Database::new(name, control, self.id.clone(), authority, self.metrics.clone());
-        let shared_database = SharedDatabase::new(fence, self.policies.subscribe(), self.metrics.clone());
-        databases.insert(name.to_owned(), shared_database.clone());
-        shared_database.follow();
-        let leaders = self.authority.as_ref().map(|authority| authority.leaders());
-        let led = shared_database.clone();
-        supervise("shut_out_deposed", move || succession::shut_out_deposed(led.clone(), leaders.clone()));
-        shared_database
     }
 
     /// The same, unless the server says that it has none of that name. One that was not known has the policies recorded in it.
     /// Not cancel-safe: some resources may be recorded and others not, until its first session.
     pub async fn find_shared_database(&self, name: &str) -> Option<Arc<SharedDatabase>> {
-        let is_known = self.databases.lock().contains_key(name);
+        let is_known = self.databases.get(name).is_some();
         if !is_known && is_missing(&self.encryption.control_for(&self.settings(), name)).await {
             return None;
         }
@@ -227,8 +233,8 @@ impl Shared {
 
     /// All databases known, by name; not those that are gone.
     pub fn shared_databases(&self) -> Vec<Arc<SharedDatabase>> {
-        // One that comes back is the same: two of one name would not know each other's sessions.
-        let mut known: Vec<_> = self.databases.lock().values().filter(|it| !it.fence.is_missing()).cloned().collect();
+        let mut known = self.databases.all();
+        known.retain(|it| !it.fence.is_missing());
         known.sort_by(|one, other| one.fence.name().cmp(other.fence.name()));
         known
     }
@@ -257,7 +263,7 @@ impl Shared {
     /// [`Database::close_for`] does. `from`: the database of the statement's session. False, with nothing closed, if the role
     /// may not run the statement. Cancel-safe.
     pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &Arc<Database>) -> bool {
-        let known = self.databases.lock().get(&wanted.database).map(|known| known.fence.clone());
+        let known = self.databases.get(&wanted.database).map(|known| known.fence.clone());
         // Any of them knows the owners of all.
         let asked = known.as_ref().filter(|known| known.is_open()).unwrap_or(from);
         if !wanted.is_copied && asked.forbids_drop(role, &wanted.database).await {
@@ -273,7 +279,7 @@ impl Shared {
 
     /// There may be another database of that name now: nothing that was read of its catalogue counts any more.
     pub fn forget_database(&self, name: &str) {
-        if let Some(database) = self.databases.lock().get(name) {
+        if let Some(database) = self.databases.get(name) {
             database.fence.end_vacating();
             database.forget_catalogue();
         }

@@ -13,7 +13,7 @@ use crate::fence::{Database, Leaders, Leased};
 use crate::policy::{PolicySet, Resource};
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -22,28 +22,34 @@ use tokio::time::sleep;
 /// Before a fence that could not be raised is tried again, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Raises the fences of a database whenever a leader appears whose token is higher; ends with the proxy.
+/// Raises the fences of a database whenever a leader appears whose token is higher; ends with the database.
 /// Not cancel-safe: fences may be raised and not drained, which the next writer finishes.
-pub async fn shut_out_deposed(database: Arc<SharedDatabase>, mut leaders: Option<watch::Receiver<Leaders>>) {
-    let (mut policies, mut leased) = (database.policies.clone(), database.fence.leased());
+pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: Option<watch::Receiver<Leaders>>) {
+    let Some(first) = database.upgrade() else { return };
+    let (mut policies, mut leased) = (first.policies.clone(), first.fence.leased());
+    drop(first);
     let mut done = Progress::default();
     // Each fence by itself: one that cannot be drained must not hold up the others.
     let mut attempts = JoinSet::new();
     loop {
+        let Some(current) = database.upgrade() else { return };
         done.policies(&policies.borrow_and_update());
         let led = leaders.as_mut().map(|it| it.borrow_and_update().clone()).unwrap_or_default();
         let leased_now = leased.borrow_and_update().clone();
-        for (resource, token) in done.due(&database.fence, &led, &leased_now) {
+        for (resource, token) in done.due(&current.fence, &led, &leased_now) {
             let pause = done.begin(&resource, token);
-            attempts.spawn(attempt(database.fence.clone(), done.policies.clone(), resource, token, pause));
+            attempts.spawn(attempt(current.fence.clone(), done.policies.clone(), resource, token, pause));
         }
+        let (registered, epoch_changed) = (current.registered.clone(), current.fence.epoch_changed());
+        // A database that is only waited for can be forgotten.
+        drop(current);
         tokio::select! {
             biased;
             changed = change(&mut leaders) => if changed.is_err() { return },
             changed = leased.changed() => if changed.is_err() { return },
             changed = policies.changed() => if changed.is_err() { return },
-            () = database.registered.notified() => {}
-            () = database.fence.epoch_changed() => {}
+            () = registered.notified() => {}
+            () = epoch_changed => {}
             Some(ended) = attempts.join_next() => match ended {
                 Ok(attempt) => done.end(attempt),
                 Err(error) => tracing::error!(%error, "deposed_leader_not_shut_out"),

@@ -75,7 +75,7 @@ pub(super) const COMMANDS: [CommandHelp; 18] = [
     show("SHOW POLICIES", Show::Policies, "the tables of each resource, and whether their fence is enforced"),
     show("SHOW REJECTIONS", Show::Rejections, "the writes that this proxy rejected last"),
     show("SHOW STATS", Show::Stats, "how many writes this proxy has admitted and rejected"),
-    show("SHOW DATABASES", Show::Databases, "the databases that have had sessions, and which are paused"),
+    show("SHOW DATABASES", Show::Databases, "the databases that have had sessions lately, and which are paused"),
     show("SHOW CLIENTS", Show::Clients, "the sessions, as clients"),
     show("SHOW SERVERS", Show::Servers, "the sessions, as connections to the server"),
     show("SHOW CONFIG", Show::Config, "the settings of this proxy, and where each comes from"),

@@ -51,7 +51,7 @@ pub trait Proxy: Send + Sync {
     fn policies(&self) -> Arc<PolicySet>;
     /// The leaders' tokens, as far as they are known.
     fn leaders(&self) -> Leaders;
-    /// The databases that have had sessions, by name; not those that are gone.
+    /// The databases that have had sessions lately, by name; not those that are gone.
     fn databases(&self) -> Vec<Arc<Database>>;
     /// Any database, by its name, with the policies recorded in it; None: the server says that it has none.
     async fn database(&self, name: &str) -> Option<Arc<Database>>;
@@ -171,8 +171,8 @@ fn unreadable(policies: &PolicySet, database: &Database, reason: &str) -> Option
 
 /// Said beside an answer without databases.
 fn no_databases() -> Notice {
-    let message = "no database with fenced tables has had a session since this proxy started";
-    let hint = "Databases are shown from their first session through this proxy on. In the others, SELECT from fencegate_state.epoch.";
+    let message = "no database with fenced tables has had a session in the last ten minutes";
+    let hint = "Databases are shown while they have sessions through this proxy, and for ten minutes after. In the others, SELECT from fencegate_state.epoch.";
     notice(message, hint)
 }
 

@@ -35,7 +35,7 @@ pub(super) fn databases() -> Table<DatabaseRow> {
     ]
 }
 
-/// Those that have had sessions, or that are paused. Cancel-safe.
+/// Databases that have had sessions lately, or that are paused. Cancel-safe.
 pub(super) async fn show_databases(console: &Console) -> ResultSet {
     let proxy = &console.proxy;
     let (policies, paused, upstream) = (proxy.policies(), proxy.paused(), proxy.settings().upstream.to_string());

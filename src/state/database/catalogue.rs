@@ -12,6 +12,7 @@ use crate::supervise::supervise;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 /// The interval between readings for which no statement waits: any role can announce a change.
@@ -89,12 +90,14 @@ impl CatalogueState {
 }
 
 impl SharedDatabase {
-    /// Keeps what is known of the catalogue up to date, for as long as the proxy runs.
+    /// Keeps what is known of the catalogue up to date, for as long as the database is known.
     pub fn follow(self: &Arc<Self>) {
-        let (changed, due, harmless) = (self.clone(), self.clone(), self.clone());
-        supervise("receive_catalog_changes", move || receive_changes(changed.clone()));
-        supervise("read_catalog", move || read_now_and_then(due.clone()));
-        supervise("announce_catalog_changes", move || announce_harmless_changes(harmless.clone()));
+        let [changed, read, announced] = [(); 3].map(|()| Arc::downgrade(self));
+        let (due, harmless) = (self.reading_due.clone(), self.harmless_change.clone());
+        self.keep_task(supervise("receive_catalog_changes", move || receive_changes(changed.clone())));
+        self.keep_task(supervise("read_catalog", move || read_now_and_then(read.clone(), due.clone())));
+        let announce = move || announce_harmless_changes(announced.clone(), harmless.clone());
+        self.keep_task(supervise("announce_catalog_changes", announce));
     }
 
     /// The changes seen until now.
@@ -333,12 +336,16 @@ impl SharedDatabase {
 
 /// Takes up changes that others announce; any role can send an announcement. Supposes one now and then, in case an
 /// announcement was lost: writes need not wait for that reading. Never waits for anything else.
-async fn receive_changes(database: Arc<SharedDatabase>) {
+async fn receive_changes(database: Weak<SharedDatabase>) {
     // Where it is started again, an announcement may have come meanwhile.
-    database.forget_catalogue();
-    database.read_soon();
-    loop {
-        match timeout(UNANNOUNCED, database.fence.catalogue_announced()).await {
+    if let Some(database) = database.upgrade() {
+        database.forget_catalogue();
+        database.read_soon();
+    }
+    while let Some(announced) = database.upgrade().map(|it| it.fence.catalogue_announced()) {
+        let announced = timeout(UNANNOUNCED, announced).await;
+        let Some(database) = database.upgrade() else { return };
+        match announced {
             Ok(()) => database.forget_catalogue(),
             // A connection that begins to listen reads it anyway.
             Err(_) if database.fence.listener() == 0 => continue,
@@ -349,12 +356,12 @@ async fn receive_changes(database: Arc<SharedDatabase>) {
 }
 
 /// Reads the catalogue after changes for which no statement has waited.
-async fn read_now_and_then(database: Arc<SharedDatabase>) {
+async fn read_now_and_then(database: Weak<SharedDatabase>, due: Arc<Notify>) {
     loop {
-        database.reading_due.notified().await;
+        due.notified().await;
         let since = Instant::now();
         // No connection is opened to a database in which this proxy has no sessions: it may be about to be dropped.
-        if database.fence.has_sessions() {
+        if let Some(database) = database.upgrade().filter(|it| it.fence.has_sessions()) {
             database.catch_up().await;
         }
         tokio::time::sleep(PAUSE.max(since.elapsed() * PAUSE_OF_READING)).await;
@@ -363,10 +370,10 @@ async fn read_now_and_then(database: Arc<SharedDatabase>) {
 
 /// Changes that have nothing to do with fenced tables may have, together with what is defined elsewhere: other proxies are
 /// told, and it is read here. At most once in a while: no statement waits for it.
-async fn announce_harmless_changes(database: Arc<SharedDatabase>) {
+async fn announce_harmless_changes(database: Weak<SharedDatabase>, harmless: Arc<Notify>) {
     loop {
-        database.harmless_change.notified().await;
-        if database.fence.has_sessions() {
+        harmless.notified().await;
+        if let Some(database) = database.upgrade().filter(|it| it.fence.has_sessions()) {
             database.fence.announce_catalogue().await;
             database.read_soon();
         }
@@ -416,7 +423,7 @@ mod tests {
     async fn a_receiver_that_starts_again_supposes_a_change() {
         let database = database();
         let before = database.changes();
-        let receiver = tokio::spawn(receive_changes(database.clone()));
+        let receiver = tokio::spawn(receive_changes(Arc::downgrade(&database)));
         tokio::task::yield_now().await;
         receiver.abort();
         assert!(!before.has(database.changes()));

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use suspects::AllSuspects;
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::AbortHandle;
 
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
 const FRESH: Duration = Duration::from_secs(1);
@@ -33,14 +34,14 @@ pub struct SharedDatabase {
     pub fence: Arc<Database>,
     pub policies: watch::Receiver<Arc<PolicySet>>,
     /// Wakes the task that shuts deposed leaders out.
-    pub registered: Notify,
+    pub registered: Arc<Notify>,
     /// Permits for asking whether writes past an observing fence would be rejected.
     pub observations: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     /// Wakes the task that tells other proxies of changes that have nothing to do with fenced tables.
-    harmless_change: Notify,
+    harmless_change: Arc<Notify>,
     /// Wakes the task that reads the catalogue where no statement waits for it.
-    reading_due: Notify,
+    reading_due: Arc<Notify>,
     /// What its sessions are defining.
     pub suspects: AllSuspects,
     /// What is recorded in it. Held while policies are being recorded.
@@ -50,6 +51,14 @@ pub struct SharedDatabase {
     /// The same for what only one session needs.
     reading_apart: tokio::sync::Mutex<()>,
     known: Mutex<CatalogueState>,
+    /// They hold the database only while they do something with it, and end with it.
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl Drop for SharedDatabase {
+    fn drop(&mut self) {
+        self.tasks.lock().iter().for_each(AbortHandle::abort);
+    }
 }
 
 impl SharedDatabase {
@@ -58,16 +67,17 @@ impl SharedDatabase {
         Arc::new(SharedDatabase {
             fence,
             policies,
-            registered: Notify::new(),
+            registered: Arc::default(),
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
             metrics,
-            harmless_change: Notify::new(),
-            reading_due: Notify::new(),
+            harmless_change: Arc::default(),
+            reading_due: Arc::default(),
             suspects: AllSuspects::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
             reading_apart: tokio::sync::Mutex::default(),
             known: Mutex::default(),
+            tasks: Mutex::default(),
         })
     }
 
@@ -89,6 +99,11 @@ impl SharedDatabase {
     /// The policies do not name the database, and as far as is known nothing is fenced in it.
     pub(super) fn is_unconcerned(&self) -> bool {
         self.policies.borrow().databases.is_none() && self.fence.fences_nothing()
+    }
+
+    /// The task ends with the database.
+    pub fn keep_task(&self, task: AbortHandle) {
+        self.tasks.lock().push(task);
     }
 
     /// A session of the database is registered.

@@ -94,7 +94,7 @@ impl Proxy {
         let fence = Database::over(store, "postgres", &name, Some(authority.clone()), METRICS.clone());
         let downstream = SharedDatabase::new(fence, policies.subscribe(), METRICS.clone());
         downstream.follow();
-        tokio::spawn(shut_out_deposed(downstream.clone(), Some(authority.leaders())));
+        tokio::spawn(shut_out_deposed(Arc::downgrade(&downstream), Some(authority.leaders())));
         Arc::new(Proxy {
             name,
             world: world.clone(),

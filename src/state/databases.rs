@@ -1,0 +1,165 @@
+//! The databases that are known: each from its first session or command until nobody has used it for a while.
+//!
+//! Must never know two of one name: their sessions would not know each other. A database is forgotten only while nobody but
+//! the registry holds it, and its lock keeps everybody else from taking it up meanwhile.
+
+use super::database::SharedDatabase;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A database that nobody has used for this long is forgotten. Servers with a database for each test or tenant have any number of them.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+
+/// The interval of the looks for those.
+pub const LOOK: Duration = Duration::from_secs(60);
+
+/// All known databases, by name.
+#[derive(Default)]
+pub struct Databases(Mutex<HashMap<String, KnownDatabase>>);
+
+struct KnownDatabase {
+    database: Arc<SharedDatabase>,
+    /// When it was taken up, or found in use, last.
+    used: Instant,
+}
+
+impl Databases {
+    /// The database of that name, made if it is not known.
+    pub fn take_up(&self, name: &str, make: impl FnOnce() -> Arc<SharedDatabase>) -> Arc<SharedDatabase> {
+        let (mut known, used) = (self.0.lock(), Instant::now());
+        if let Some(known) = known.get_mut(name) {
+            known.used = used;
+            return known.database.clone();
+        }
+        let database = make();
+        known.insert(name.to_owned(), KnownDatabase { database: database.clone(), used });
+        database
+    }
+
+    /// The database of that name, if it is known.
+    pub fn get(&self, name: &str) -> Option<Arc<SharedDatabase>> {
+        self.0.lock().get(name).map(|known| known.database.clone())
+    }
+
+    /// All of them, in no order.
+    pub fn all(&self) -> Vec<Arc<SharedDatabase>> {
+        self.0.lock().values().map(|known| known.database.clone()).collect()
+    }
+
+    /// Forgets the databases that nobody has used for a while. Their tasks end.
+    pub fn forget_unused(&self) {
+        let mut forgotten = Vec::new();
+        self.0.lock().retain(|_, KnownDatabase { database, used }| {
+            if database.fence.is_in_use() {
+                *used = Instant::now();
+            }
+            // Only the registry holds it: whoever else wants it comes for it here. Its own tasks hold it for moments, and do
+            // nothing for a database without sessions.
+            let is_held = Arc::strong_count(database) > 1 || Arc::strong_count(&database.fence) > 1;
+            let stays = is_held || used.elapsed() < FORGOTTEN_AFTER;
+            if !stays {
+                forgotten.push(database.clone());
+            }
+            stays
+        });
+        // Not under the lock: what they hold may take its time to be dropped.
+        drop(forgotten);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Settings, SettingsArguments};
+    use crate::fence::session::{Identity, SessionFence};
+    use crate::metrics::Metrics;
+    use crate::policy::PolicySet;
+    use crate::state::context::Context;
+    use crate::state::encryption::TlsMaterial;
+    use crate::state::shared::{Shared, StartOptions};
+    use clap::Parser;
+    use tokio::runtime::Handle;
+    use tokio::time::sleep;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: SettingsArguments,
+    }
+
+    /// A proxy whose server is away: a database without sessions needs no connection.
+    fn proxy() -> Arc<Shared> {
+        let line = "x --upstream /nowhere --control postgres://gate@localhost:1/ --policies policies";
+        let arguments = Line::parse_from(line.split_whitespace()).settings;
+        let settings = Settings::load(&arguments).unwrap();
+        let encryption = TlsMaterial::new(&settings).unwrap();
+        let start = StartOptions { settings, arguments, encryption, policies: PolicySet::default(), etcd: None };
+        Shared::new(start, "test".to_owned(), Arc::new(Metrics::new().unwrap()))
+    }
+
+    /// The time for which a database stays, and the looks that follow.
+    async fn for_a_while(shared: &Shared) {
+        for _ in 0..2 {
+            sleep(FORGOTTEN_AFTER).await;
+            shared.databases.forget_unused();
+            // Tasks that were aborted end when they are next run.
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn session() -> Arc<SessionFence> {
+        let [backend_start, system_identifier, postmaster_start] = [const { String::new() }; 3];
+        Arc::new(SessionFence::new(Ok(Identity { pid: 1, backend_start, system_identifier, postmaster_start })))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn databases_that_nobody_uses_leave_nothing_behind() {
+        const MANY: usize = 10_000;
+        let (shared, tasks) = (proxy(), || Handle::current().metrics().num_alive_tasks());
+        let before = tasks();
+        for number in 0..MANY {
+            shared.shared_database(&format!("test_{number}"));
+        }
+        assert!(tasks() >= before + MANY && shared.shared_databases().len() == MANY);
+        for_a_while(&shared).await;
+        assert_eq!((tasks(), shared.shared_databases().len()), (before, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_in_use_stays_and_is_never_known_twice() {
+        let shared = proxy();
+        let context = Context::new(shared.clone(), "held", "postgres");
+        let command = shared.shared_database("asked").fence.clone();
+        let with_session = shared.shared_database("registered").fence.clone().register(session());
+        drop(shared.shared_database("unused"));
+        for_a_while(&shared).await;
+        let names: Vec<_> = shared.shared_databases().iter().map(|it| it.fence.name().to_owned()).collect();
+        assert_eq!(names, ["asked", "held", "registered"]);
+        assert!(Arc::ptr_eq(context.shared_database(), &shared.shared_database("held")));
+        assert!(Arc::ptr_eq(&command, &shared.shared_database("asked").fence));
+        drop((context, command, with_session));
+        for_a_while(&shared).await;
+        assert!(shared.shared_databases().is_empty());
+    }
+
+    /// A database that is taken up at the last moment is the old one, or a new one whose tasks run.
+    #[tokio::test(start_paused = true)]
+    async fn a_database_that_is_taken_up_again_lives() {
+        let shared = proxy();
+        let old = Arc::downgrade(&shared.shared_database("app"));
+        sleep(FORGOTTEN_AFTER).await;
+        let taken_up = shared.shared_database("app");
+        shared.databases.forget_unused();
+        assert!(std::ptr::eq(old.as_ptr(), Arc::as_ptr(&taken_up)));
+        drop(taken_up);
+        for_a_while(&shared).await;
+        assert!(old.upgrade().is_none());
+        let new = shared.shared_database("app");
+        let before = new.changes();
+        sleep(Duration::from_millis(1)).await;
+        assert!(!before.has(new.changes()), "its tasks run");
+    }
+}
