@@ -75,8 +75,8 @@ impl Driver {
             (end, _) => end,
         };
         if self.session.defines_after_its_end() {
-            let announcements = self.host().context.shared().announcements.clone();
-            announcements.spawn(until_the_server_ends(self.server, self.session));
+            let unfinished = self.host().context.shared_database().unfinished.clone();
+            unfinished.spawn(until_the_server_ends(self.server, self.session));
         }
         end
     }
@@ -164,7 +164,8 @@ fn log_cut_off(record: &SessionRecord, by: &CutOff, outcome: CutOffOutcome) {
     );
 }
 
-/// The server may go on with what it was sent, and commit definitions: they count until it ends.
+/// The server may go on with what it was sent, and commit definitions: they count until it ends, however long that takes.
+/// Only the end of the proxy does not wait for it.
 async fn until_the_server_ends(mut socket: Socket, mut session: Session<SessionHost>) {
     let Socket { source, sink } = &mut socket;
     let side = &mut session.server;

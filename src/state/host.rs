@@ -79,10 +79,9 @@ impl Host for SessionHost {
     }
 
     fn catalogue_changed(&self) {
-        let Context { shared, shared_database, .. } = &self.context;
-        shared_database.forget_catalogue();
-        let database = shared_database.clone();
-        shared.announcements.spawn(async move {
+        let database = self.context.shared_database.clone();
+        database.forget_catalogue();
+        database.announcements.clone().spawn(async move {
             database.fence.announce_catalogue().await;
             database.read_soon();
         });

@@ -28,7 +28,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
-use tokio_util::task::TaskTracker;
 
 /// Long texts whose tokens are read at the same time.
 const TOKENS_AT_ONCE: usize = 2;
@@ -80,8 +79,6 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub encryption: Arc<TlsMaterial>,
     pub log_limit: Arc<LogLimit>,
-    /// What tells the other proxies that a catalogue has changed.
-    pub announcements: TaskTracker,
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     /// Which of their tables exist.
@@ -130,7 +127,6 @@ impl Shared {
             metrics,
             encryption: Arc::new(encryption),
             log_limit: Arc::default(),
-            announcements: TaskTracker::new(),
             health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             policy_tables: PolicyTables::default(),

@@ -19,6 +19,8 @@ use std::time::Duration;
 use suspects::AllSuspects;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 /// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
 const FRESH: Duration = Duration::from_secs(1);
@@ -28,6 +30,11 @@ pub const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 
 /// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
 const MOST_OBSERVATIONS: usize = 64;
+
+/// The parts of [`SharedDatabase::sign_off`]. What is not announced in time other proxies find out later, by themselves.
+const UNFINISHED_LIMIT: Duration = Duration::from_secs(2);
+const ANNOUNCE_LIMIT: Duration = Duration::from_secs(2);
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A database that sessions are connected to.
 pub struct SharedDatabase {
@@ -42,6 +49,10 @@ pub struct SharedDatabase {
     harmless_change: Arc<Notify>,
     /// Wakes the task that reads the catalogue where no statement waits for it.
     reading_due: Arc<Notify>,
+    /// Tasks that tell other proxies that its catalogue has changed.
+    pub announcements: TaskTracker,
+    /// Sessions without a client, whose definitions the server may still commit.
+    pub unfinished: TaskTracker,
     /// What its sessions are defining.
     pub suspects: AllSuspects,
     /// What is recorded in it. Held while policies are being recorded.
@@ -72,6 +83,8 @@ impl SharedDatabase {
             metrics,
             harmless_change: Arc::default(),
             reading_due: Arc::default(),
+            announcements: TaskTracker::new(),
+            unfinished: TaskTracker::new(),
             suspects: AllSuspects::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
@@ -99,6 +112,17 @@ impl SharedDatabase {
     /// The policies do not name the database, and as far as is known nothing is fenced in it.
     pub(super) fn is_unconcerned(&self) -> bool {
         self.policies.borrow().databases.is_none() && self.fence.fences_nothing()
+    }
+
+    /// Tells the other proxies what was defined last, and that this proxy is gone. Takes five seconds at most. Cancel-safe: they
+    /// may not be told.
+    pub async fn sign_off(&self) {
+        // Each with a limit of its own: a definition that goes on for long is not announced, but all others are.
+        self.unfinished.close();
+        timeout(UNFINISHED_LIMIT, self.unfinished.wait()).await.ok();
+        self.announcements.close();
+        timeout(ANNOUNCE_LIMIT, self.announcements.wait()).await.ok();
+        timeout(CLOSE_LIMIT, self.fence.close()).await.ok();
     }
 
     /// The task ends with the database.
