@@ -7,7 +7,7 @@ use super::control::{BETWEEN_LOOKS, CATALOGUE_CHANGED, LIMIT, Lane};
 use super::error::ControlError;
 use super::rows;
 use super::sql::epoch::Operator;
-use super::sql::prepared::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_WAITS};
+use super::sql::prepared::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_READINGS, FOR_WAITS};
 use super::table_lock::blockers;
 use super::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError, sql,
@@ -25,6 +25,7 @@ use crate::policy::Resource;
 use crate::sql::{StatementResult, answers, column, is_true, number, rows, text};
 use crate::tls::ControlConfig;
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub struct Postgres {
     pub(super) wait: Lane,
     /// Held by the Query that runs on it.
     pub(super) waiting: Mutex<()>,
+    /// For readings of the catalog: a drain's looks must not wait for one, nor be lost with it.
+    reading: Lane,
     pub(super) common: Arc<Common>,
 }
 
@@ -64,7 +67,8 @@ impl Postgres {
         let admission = lane("off", FOR_ADMITS, None);
         let (publish, look) = (lane("on", FOR_EPOCHS, None), lane("off", FOR_LOOKS, Some(listener)));
         let (wait, waiting) = (lane("on", FOR_WAITS, None), Mutex::default());
-        Postgres { control, proxy, admission, publish, look, wait, waiting, common }
+        let reading = lane("off", FOR_READINGS, None);
+        Postgres { control, proxy, admission, publish, look, wait, waiting, reading, common }
     }
 
     pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
@@ -73,6 +77,13 @@ impl Postgres {
             Err(error @ ControlError::TimedOut) => Err(self.common.table_locks.explain(error, LIMIT)),
             answers => answers,
         }
+    }
+
+    /// Reads the catalog. Changes during the reading are announced on the connection that listens, which therefore has to answer
+    /// before the reading begins. A reading waits only for locks on views: its own error counts.
+    async fn read_catalogue(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+        self.look("SELECT").await?;
+        self.reading.run(query).await
     }
 
     /// Over a connection of its own, which need not find a schema.
@@ -102,8 +113,8 @@ impl Postgres {
         timeout(LIMIT, have_ended).await.ok();
     }
 
-    fn lanes(&self) -> [&Lane; 4] {
-        [&self.admission, &self.publish, &self.wait, &self.look]
+    fn lanes(&self) -> [&Lane; 5] {
+        [&self.admission, &self.publish, &self.wait, &self.reading, &self.look]
     }
 
     async fn admit_firsts(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, ControlError> {
@@ -321,13 +332,14 @@ impl Store for Postgres {
         let answers = match temporary {
             // For one session, on a connection of its own: a session with many temporary relations delays no other.
             Some(_) => self.ask_once(&question(Views::Asked)).await,
-            // Where it waits for a lock, that is a view's: what the lane says counts.
-            None => self.look.run(&sql::catalogue::read(fences)).await,
+            None => self.read_catalogue(&sql::catalogue::read(fences)).await,
         };
         let answers = match answers {
             Ok(answers) => answers,
             // A view is being altered: nothing is left out then.
-            Err(error) if temporary.is_none() && error.is_answer() => self.look(&question(Views::AllWritable)).await?,
+            Err(error) if temporary.is_none() && error.is_answer() => {
+                self.reading.run(&question(Views::AllWritable)).await?
+            }
             // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
             // database was being made, need not fail now.
             Err(_) => self.ask_once(&question(Views::AllWritable)).await?,
@@ -336,7 +348,7 @@ impl Store for Postgres {
     }
 
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
-        let answers = match self.look(&sql::catalogue::dependencies(fences)).await {
+        let answers = match self.read_catalogue(&sql::catalogue::dependencies(fences)).await {
             Ok(answers) => answers,
             Err(_) => self.ask_once(&catalogue::question_of_dependencies(fences)).await?,
         };
@@ -369,7 +381,8 @@ impl Store for Postgres {
         let answers = if by_force {
             // None opens meanwhile: the answer is about all that this proxy has there.
             let _none_passes = timeout(LIMIT, self.common.passing.write()).await.map_err(|_| ControlError::TimedOut)?;
-            let others = [self.admission.hold().await, self.publish.hold().await, self.wait.hold().await];
+            let others = [&self.admission, &self.publish, &self.wait, &self.reading];
+            let others = join_all(others.map(Lane::hold)).await;
             let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).chain(self.common.leaving()).collect();
             self.look(&sql::privilege::is_disposable_by_force(role, &own)).await?
         } else {
@@ -398,6 +411,7 @@ impl Store for Postgres {
         self.look.ask_anew().await;
         self.publish.ask_anew().await;
         self.wait.ask_anew().await;
+        self.reading.ask_anew().await;
     }
 
     async fn close(&self, wait: bool) {

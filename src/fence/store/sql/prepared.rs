@@ -59,6 +59,10 @@ pub const FOR_LOOKS: &[&Prepared] = &[
     &lock::GUARDED_WRITE,
     &privilege::PERMITS,
     &process::TERMINATE,
+];
+
+/// What the connection for readings of the catalogue runs.
+pub const FOR_READINGS: &[&Prepared] = &[
     &catalogue::WAYS,
     &catalogue::WAYS_AND_CALLS,
     &catalogue::SHADOWS,

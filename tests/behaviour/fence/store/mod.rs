@@ -20,6 +20,7 @@ macro_rules! same {
 
 mod alone;
 mod plans;
+mod reading;
 mod steps;
 mod stuck;
 

@@ -1,0 +1,33 @@
+//! Readings of the catalog may take long: looks neither wait for one, nor are lost with it.
+
+use super::Heard;
+use crate::fence::server::World;
+use crate::support::frozen::Frozen;
+use fencegate::catalogue::Fenced;
+use fencegate::fence::session::Epoch;
+use fencegate::fence::store::{Postgres, Store};
+use std::sync::Arc;
+
+/// The server process that reads the catalog.
+const READER: &str = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencegate control' \
+    AND datname = current_database() AND query LIKE '%EXECUTE ways%'";
+#[tokio::test]
+async fn looks_do_not_wait_for_a_reading() {
+    let world = World::new().await;
+    let control = world.control_config(&world.control());
+    let store = Arc::new(Postgres::new(control, "p".to_owned(), Arc::new(Heard::default())));
+    let reading = || {
+        let (store, resource) = (store.clone(), world.resource.clone());
+        async move { store.catalogue(Fenced(&[resource]), None).await }
+    };
+    reading().await.unwrap();
+    let frozen = Frozen::processes([world.ask(READER).await.as_str()]);
+    let read = tokio::spawn(reading());
+    for token in 1..100 {
+        store.beat().await.unwrap();
+        assert!(store.holders(&world.resource.name, Epoch { generation: 1, token }).await.unwrap().is_empty());
+    }
+    assert!(!read.is_finished());
+    drop(frozen);
+    read.await.unwrap().unwrap();
+}
