@@ -97,6 +97,8 @@ impl Driver {
         if self.session.server.ended {
             self.session.definitions_ended();
         }
+        // Its end may take minutes: what it waits for is for others by then.
+        self.performing = None;
         Box::pin(self.last_words(end)).await
     }
 

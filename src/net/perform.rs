@@ -12,18 +12,30 @@ use std::task::{Poll, ready};
 use tokio::task::JoinHandle;
 
 /// A task under way.
+#[must_use = "a wait in a queue ends when this is dropped"]
 pub struct Performing {
     handle: JoinHandle<Done>,
     /// The outcome if it panics.
     otherwise: Option<Done>,
+    /// It waits in a queue, and is ended with this: a session that has ended must not keep a place, nor what others wait for.
+    is_in_queue: bool,
     /// Dropped with this: then the steps that are left of it are not begun.
     _wanted: Arc<()>,
+}
+
+impl Drop for Performing {
+    fn drop(&mut self) {
+        if self.is_in_queue {
+            self.handle.abort();
+        }
+    }
 }
 
 impl Performing {
     /// Begins.
     pub fn new(task: Task, context: &Context, session: &Arc<SessionRecord>) -> Self {
         let wanted = Arc::new(());
+        let is_in_queue = matches!(task, Task::ParsePermit { .. } | Task::Room { .. });
         let (otherwise, handle) = match task {
             Task::Admit(needs) => {
                 let name = needs.first().map_or_else(String::new, |(need, _)| need.resource.name.clone());
@@ -47,12 +59,70 @@ impl Performing {
                 (Done::Room(None), tokio::spawn(context.wait_for_room(bytes, there, behind).map(Done::Room)))
             }
         };
-        Performing { handle, otherwise: Some(otherwise), _wanted: wanted }
+        Performing { handle, otherwise: Some(otherwise), is_in_queue, _wanted: wanted }
     }
 
     /// Ready when it is done, once.
     pub fn poll_done(&mut self, context: &mut std::task::Context<'_>) -> Poll<Done> {
         let done = ready!(Pin::new(&mut self.handle).poll(context));
         Poll::Ready(done.ok().or_else(|| self.otherwise.take()).unwrap_or(Done::Tried))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::session::SessionFence;
+    use crate::session::parameter::ParameterValue;
+    use crate::session::task::HeldRoom;
+    use crate::state::room::LOOK_AGAIN;
+    use crate::state::shared::Shared;
+    use crate::wire::startup::{self, Packet};
+    use bytes::Bytes;
+    use tokio::task::yield_now;
+    use tokio::time::advance;
+
+    /// A session of the role `stranger`.
+    fn session(shared: &Arc<Shared>) -> (Context, Arc<SessionRecord>) {
+        let packet = Bytes::from_static(b"\0\0\0\x17\0\x03\0\0user\0stranger\0\0");
+        let Ok(Packet::Startup(startup)) = startup::read(packet) else { unreachable!() };
+        let fence = SessionFence::new(Err("not in this test".to_owned()));
+        let backend = (None, Bytes::new());
+        let record = SessionRecord::new(1, &startup, String::new(), backend, fence, &ParameterValue::Unknown, "");
+        (Context::new(shared.clone(), "app", "stranger"), Arc::new(record))
+    }
+
+    /// Begins to wait.
+    async fn begin(task: Task, session: &(Context, Arc<SessionRecord>)) -> Performing {
+        let performing = Performing::new(task, &session.0, &session.1);
+        yield_now().await;
+        performing
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_has_ended_waits_for_no_room() {
+        let shared = Shared::of_test();
+        let mut room = shared.room.try_take(100, 0).unwrap();
+        let mut is_overdue = async || {
+            advance(LOOK_AGAIN).await;
+            room.is_overdue(0)
+        };
+        let waits = begin(Task::Room { bytes: usize::MAX, there: 0, behind: false }, &session(&shared)).await;
+        assert!(is_overdue().await, "a session waits");
+        drop(waits);
+        yield_now().await;
+        assert!(!is_overdue().await, "nobody waits any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_has_ended_gets_no_permit() {
+        let shared = Shared::of_test();
+        let permits = &shared.parse_permits;
+        let all: Vec<_> = (0..10).map_while(|_| permits.try_take("stranger")).collect();
+        let waits = begin(Task::ParsePermit { apart: false }, &session(&shared)).await;
+        drop(waits);
+        yield_now().await;
+        drop(all);
+        assert!(permits.try_take("stranger").is_some());
     }
 }

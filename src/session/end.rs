@@ -9,7 +9,7 @@ use crate::wire::error::{ErrorText, Severity};
 use crate::wire::frame::{Header, InvalidLength};
 use crate::wire::message::{self, Status};
 use crate::wire::tag::backend;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::io;
 
 /// How a client broke the protocol.
@@ -104,6 +104,14 @@ impl<H: Host> Session<H> {
     /// The server runs something for the client.
     pub fn is_busy(&self) -> bool {
         self.process.is_busy()
+    }
+
+    /// Nothing more of the client is handled: what is held of it is dropped, and what was reserved for it is free for others.
+    pub fn give_back(&mut self) {
+        (self.client.input, self.pending.room, self.pending.permit) = (BytesMut::new(), None, None);
+        if self.server.output.is_empty() {
+            self.leaving = None;
+        }
     }
 
     /// Sends Terminate to the server, unless half of another message has been sent.

@@ -73,32 +73,11 @@ impl Databases {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Settings, SettingsArguments};
     use crate::fence::session::{Identity, SessionFence};
-    use crate::metrics::Metrics;
-    use crate::policy::PolicySet;
     use crate::state::context::Context;
-    use crate::state::encryption::TlsMaterial;
-    use crate::state::shared::{Shared, StartOptions};
-    use clap::Parser;
+    use crate::state::shared::Shared;
     use tokio::runtime::Handle;
     use tokio::time::sleep;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        settings: SettingsArguments,
-    }
-
-    /// A proxy whose server is away: a database without sessions needs no connection.
-    fn proxy() -> Arc<Shared> {
-        let line = "x --upstream /nowhere --control postgres://gate@localhost:1/ --policies policies";
-        let arguments = Line::parse_from(line.split_whitespace()).settings;
-        let settings = Settings::load(&arguments).unwrap();
-        let encryption = TlsMaterial::new(&settings).unwrap();
-        let start = StartOptions { settings, arguments, encryption, policies: PolicySet::default(), etcd: None };
-        Shared::new(start, "test".to_owned(), Arc::new(Metrics::new().unwrap()))
-    }
 
     /// The time for which a database stays, and the looks that follow.
     async fn for_a_while(shared: &Shared) {
@@ -118,7 +97,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn databases_that_nobody_uses_leave_nothing_behind() {
         const MANY: usize = 10_000;
-        let (shared, tasks) = (proxy(), || Handle::current().metrics().num_alive_tasks());
+        let (shared, tasks) = (Shared::of_test(), || Handle::current().metrics().num_alive_tasks());
         let before = tasks();
         for number in 0..MANY {
             shared.shared_database(&format!("test_{number}"));
@@ -130,7 +109,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_database_in_use_stays_and_is_never_known_twice() {
-        let shared = proxy();
+        let shared = Shared::of_test();
         let context = Context::new(shared.clone(), "held", "postgres");
         let command = shared.shared_database("asked").fence.clone();
         let with_session = shared.shared_database("registered").fence.clone().register(session());
@@ -148,7 +127,7 @@ mod tests {
     /// A database that is taken up at the last moment is the old one, or a new one whose tasks run.
     #[tokio::test(start_paused = true)]
     async fn a_database_that_is_taken_up_again_lives() {
-        let shared = proxy();
+        let shared = Shared::of_test();
         let old = Arc::downgrade(&shared.shared_database("app"));
         sleep(FORGOTTEN_AFTER).await;
         let taken_up = shared.shared_database("app");

@@ -119,7 +119,8 @@ impl HeldRoom for Reservation {
         }
         self.looked = (Instant::now(), there);
         let made_headway = there.saturating_sub(before) >= self.bytes / HEADWAY;
-        !made_headway && !self.budget.0.lock().waiting.is_empty()
+        // Sessions that have ended wait no longer.
+        !made_headway && self.budget.0.lock().waiting.iter().any(|it| !it.tell.is_closed())
     }
 }
 
@@ -179,7 +180,9 @@ mod tests {
             room.is_overdue(there)
         };
         assert!(!look(50) && !look(50), "nobody waits");
-        let _waiting = budget.take(1, 0);
+        let waiting = budget.take(1, 0);
         assert!(!look(55) && look(58) && !look(63));
+        drop(waiting);
+        assert!(!look(64), "nobody waits any more");
     }
 }

@@ -103,6 +103,26 @@ pub struct Shared {
     id: String,
 }
 
+#[cfg(test)]
+impl Shared {
+    /// A proxy whose server is away: a database without sessions needs no connection.
+    pub fn of_test() -> Arc<Self> {
+        use clap::Parser;
+
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            settings: SettingsArguments,
+        }
+        let line = "x --upstream /nowhere --control postgres://gate@localhost:1/ --policies policies";
+        let arguments = Line::parse_from(line.split_whitespace()).settings;
+        let settings = Settings::load(&arguments).unwrap();
+        let encryption = TlsMaterial::new(&settings).unwrap();
+        let start = StartOptions { settings, arguments, encryption, policies: PolicySet::default(), etcd: None };
+        Shared::new(start, "test".to_owned(), Arc::new(Metrics::new().unwrap()))
+    }
+}
+
 impl Shared {
     /// A proxy without sessions.
     pub fn new(start: StartOptions, id: String, metrics: Arc<Metrics>) -> Arc<Self> {

@@ -30,6 +30,21 @@ fn an_output_that_is_full_takes_no_more_and_keeps_the_room_of_what_is_in_it() {
     }
 }
 
+/// The last words to a client that does not read may take minutes.
+#[test]
+fn a_session_that_has_ended_gives_its_room_back() {
+    for (unsent, keeps) in [(0, false), (1, true)] {
+        let mut session = session("");
+        session.leaving = Some(Box::new(Wide));
+        session.pending.room = Some(Some(Box::new(Wide)));
+        session.client.input.put_bytes(b'x', HIGH_WATER);
+        session.server.output.put_bytes(b'x', unsent);
+        session.give_back();
+        assert!(session.pending.room.is_none() && session.client.input.capacity() == 0);
+        assert_eq!(session.leaving.is_some(), keeps, "the server may still get the rest");
+    }
+}
+
 /// A takeover that looks in between must not think that the process is idle.
 #[test]
 fn the_fence_hears_that_the_session_is_busy_before_anything_is_sent() {
