@@ -10,8 +10,13 @@ use super::keeper::keep;
 use super::leadership::{KeeperRequest, Leadership, LeaseState};
 use super::loss::Loss;
 use std::pin::pin;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
+
+/// Before a candidate that has lost its place takes a new one, at first and at most: somebody may take away every place at once.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Sends the result of the campaign to its caller: none where another leads and the candidate does not wait.
 type Won = oneshot::Sender<Result<Option<Leadership>, LeaderError>>;
@@ -39,30 +44,53 @@ enum Waited {
 /// Campaigns, answers `won`, and keeps the lease until leadership ends. Not to be cancelled: it ends by itself soon
 /// after `won`, or the leadership, is dropped.
 pub(super) async fn run<C: Coordinator>(election: Election<C>, waiting: Waiting, mut won: Won) {
+    let mut pause = PAUSE.0;
     loop {
-        let Election { coordinator, name, holder, timings, .. } = &election;
-        // Not given up half-way: the key may be put already.
-        let (candidate, deadline) = match coordinator.enrol(name, holder, timings.ttl(), timings.patience()).await {
-            Ok(enrolled) => enrolled,
-            Err(CoordinatorError::Gone) if !won.is_closed() => continue,
-            Err(error) => return drop(won.send(Err(error.into()))),
-        };
-        let (lease_state, _) = watch::channel(LeaseState::new(deadline));
-        match wait(&election, waiting, &candidate, &lease_state, &mut won).await {
-            Waited::Ours(token) => return lead(&election, &Candidate { token, ..candidate }, &lease_state, won).await,
-            Waited::Lost => drop(tokio::spawn(withdraw(election.clone(), candidate))),
-            Waited::Abandoned => return drop(withdraw(election.clone(), candidate).await),
-            Waited::Taken => {
-                // First: the caller may end its process.
-                drop(withdraw(election.clone(), candidate).await);
-                return drop(won.send(Ok(None)));
-            }
-            Waited::Failed(error) => {
-                drop(won.send(Err(error.into())));
-                return drop(withdraw(election.clone(), candidate).await);
-            }
+        let began = Instant::now();
+        let Some(again) = stand(&election, waiting, won).await else { return };
+        won = again;
+        if began.elapsed() > PAUSE.1 {
+            pause = PAUSE.0;
+        }
+        tokio::select! {
+            () = won.closed() => return,
+            () = sleep(pause) => {}
+        }
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+/// One candidate. Returns `won` if the place was lost before the turn: another candidate may stand.
+async fn stand<C: Coordinator>(election: &Election<C>, waiting: Waiting, mut won: Won) -> Option<Won> {
+    let Election { coordinator, name, holder, timings, .. } = election;
+    // Not given up half-way: the key may be put already.
+    let (candidate, deadline) = match coordinator.enrol(name, holder, timings.ttl(), timings.patience()).await {
+        Ok(enrolled) => enrolled,
+        Err(CoordinatorError::Gone) => return Some(won),
+        Err(error) => {
+            drop(won.send(Err(error.into())));
+            return None;
+        }
+    };
+    let (lease_state, _) = watch::channel(LeaseState::new(deadline));
+    match wait(election, waiting, &candidate, &lease_state, &mut won).await {
+        Waited::Ours(token) => lead(election, &Candidate { token, ..candidate }, &lease_state, won).await,
+        Waited::Lost => {
+            drop(tokio::spawn(withdraw(election.clone(), candidate)));
+            return Some(won);
+        }
+        Waited::Abandoned => drop(withdraw(election.clone(), candidate).await),
+        Waited::Taken => {
+            // First: the caller may end its process.
+            drop(withdraw(election.clone(), candidate).await);
+            drop(won.send(Ok(None)));
+        }
+        Waited::Failed(error) => {
+            drop(won.send(Err(error.into())));
+            drop(withdraw(election.clone(), candidate).await);
         }
     }
+    None
 }
 
 async fn wait<C: Coordinator>(
@@ -197,4 +225,98 @@ async fn withdraw<C: Coordinator>(election: Election<C>, candidate: Candidate) -
 
 fn is_over(lease_state: &watch::Sender<LeaseState>) -> bool {
     lease_state.borrow().deadline.remaining().is_zero()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::coordinator::{Observe, Turn};
+    use super::super::timing::Timings;
+    use super::*;
+    use crate::etcd::{ElectionName, Leader, Patience};
+    use crate::leader::clock::BootInstant;
+    use std::future::pending;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    /// Takes each place away as soon as it is given.
+    #[derive(Default)]
+    struct TakesAway {
+        given: AtomicUsize,
+        /// Already when it is asked for.
+        at_once: bool,
+    }
+
+    struct Nobody;
+
+    impl Observe for Nobody {
+        async fn next(&mut self) -> Result<Option<Leader>, CoordinatorError> {
+            pending().await
+        }
+    }
+
+    impl Coordinator for TakesAway {
+        type Observer = Nobody;
+
+        async fn enrol(
+            &self,
+            election: &ElectionName,
+            holder: &str,
+            ttl: Duration,
+            _: Patience,
+        ) -> Result<(Candidate, BootInstant), CoordinatorError> {
+            self.given.fetch_add(1, Relaxed);
+            // An answer takes some time.
+            sleep(Duration::from_millis(1)).await;
+            if self.at_once {
+                return Err(CoordinatorError::Gone);
+            }
+            let (election, holder) = (election.clone(), holder.to_owned());
+            Ok((Candidate { election, holder, lease: 1, token: 1, ttl }, BootInstant::now() + ttl))
+        }
+
+        async fn renew(&self, _: &Candidate, _: Patience) -> Result<BootInstant, CoordinatorError> {
+            Err(CoordinatorError::Gone)
+        }
+
+        async fn try_turn(&self, _: &Candidate, _: Patience) -> Result<Option<Turn>, CoordinatorError> {
+            Err(CoordinatorError::Gone)
+        }
+
+        async fn await_turn(&self, _: &Candidate, _: Patience) -> Result<Turn, CoordinatorError> {
+            Err(CoordinatorError::Gone)
+        }
+
+        async fn await_end(&self, _: &Candidate, _: Patience) -> Loss {
+            Loss::Revoked
+        }
+
+        async fn proclaim(&self, _: &Candidate, _: Vec<u8>, _: Patience) -> Result<(), CoordinatorError> {
+            Err(CoordinatorError::Gone)
+        }
+
+        async fn withdraw(&self, _: &Candidate, _: Patience) -> Result<(), CoordinatorError> {
+            Ok(())
+        }
+
+        fn observe(self: &Arc<Self>, _: &ElectionName) -> Nobody {
+            Nobody
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn places_that_are_taken_away_are_taken_anew_at_growing_intervals() {
+        for at_once in [false, true] {
+            let coordinator = Arc::new(TakesAway { at_once, ..TakesAway::default() });
+            let timings = Timings::new(Duration::from_secs(10)).unwrap();
+            let election = Election::new(coordinator.clone(), "e".parse().unwrap(), "h", timings);
+            let (won, outcome) = oneshot::channel();
+            let candidacy = tokio::spawn(run(election, Waiting::ForTurn, won));
+            sleep(Duration::from_secs(60)).await;
+            let given = coordinator.given.load(Relaxed);
+            assert!((10..30).contains(&given), "{given} places in a minute");
+            drop(outcome);
+            candidacy.await.unwrap();
+            assert_eq!(coordinator.given.load(Relaxed), given, "none without a caller");
+        }
+    }
 }

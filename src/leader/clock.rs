@@ -5,10 +5,41 @@
 
 use nix::time::{ClockId, clock_gettime};
 use std::ops::{Add, Sub};
+use std::pin::pin;
+use std::sync::LazyLock;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// tokio's timers do not see a suspension: this is how late a point that passed in one is noticed, at most.
 const SLICE: Duration = Duration::from_millis(100);
+/// Shorter suspensions only make timers late by as much.
+const NOTICED: Duration = Duration::from_millis(1);
+
+/// Wakes all sleepers after a suspension. One thread looks for all of them: a process may sleep for 10,000 leases. None where
+/// the system starts no more threads.
+static RESUMED: LazyLock<Option<Notify>> = LazyLock::new(|| {
+    let started = std::thread::Builder::new().name("suspension".to_owned()).spawn(watch_suspension);
+    started.is_ok().then(Notify::new)
+});
+
+fn watch_suspension() {
+    let mut known = suspended();
+    loop {
+        std::thread::sleep(SLICE);
+        let suspended = suspended();
+        if suspended > known + NOTICED {
+            known = suspended;
+            RESUMED.iter().for_each(Notify::notify_waiters);
+        }
+    }
+}
+
+/// How long the machine has been suspended since its start. Too little where this thread is interrupted in between.
+fn suspended() -> Duration {
+    let with_suspension = BootInstant::now().since_boot();
+    let without = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or(with_suspension);
+    with_suspension.saturating_sub(without)
+}
 
 /// A point in time by CLOCK_BOOTTIME (clock_gettime(2)), to the ns. Means nothing on another machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,8 +88,25 @@ impl Sub<Duration> for BootInstant {
     }
 }
 
-/// Returns at that point; where it passed while the machine was suspended, at most 100 ms after that. Cancel-safe.
+/// Returns at that point; where it passed while the machine was suspended, some 100 ms after that. Cancel-safe.
 pub async fn sleep_until(instant: BootInstant) {
+    loop {
+        let Some(resumed) = &*RESUMED else { return sleep_in_slices(instant).await };
+        let mut resumed = pin!(resumed.notified());
+        // Before the look: a suspension after it is noticed.
+        resumed.as_mut().enable();
+        let remaining = instant.remaining();
+        if remaining.is_zero() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(remaining) => {}
+            () = resumed => {}
+        }
+    }
+}
+
+async fn sleep_in_slices(instant: BootInstant) {
     loop {
         let remaining = instant.remaining();
         if remaining.is_zero() {
@@ -71,6 +119,7 @@ pub async fn sleep_until(instant: BootInstant) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::{Future, poll_fn};
 
     #[tokio::test]
     async fn a_point_in_time_is_reached_and_not_before() {
@@ -78,5 +127,35 @@ mod tests {
         sleep_until(instant).await;
         assert_eq!(instant.remaining(), Duration::ZERO);
         sleep_until(instant).await;
+        let instant = BootInstant::now() + Duration::from_millis(20);
+        sleep_in_slices(instant).await;
+        assert_eq!(instant.remaining(), Duration::ZERO);
+    }
+
+    /// Polls until it is ready, and counts that.
+    async fn polls(sleep: impl Future<Output = ()>) -> usize {
+        let (mut polls, mut sleep) = (0, pin!(sleep));
+        poll_fn(|context| {
+            polls += 1;
+            sleep.as_mut().poll(context)
+        })
+        .await;
+        polls
+    }
+
+    #[tokio::test]
+    async fn a_sleeper_is_woken_at_its_deadline_and_after_a_suspension_only() {
+        let instant = BootInstant::now() + Duration::from_secs(1);
+        // At first and at the deadline; once more where the timer is early.
+        assert!(polls(sleep_until(instant)).await <= 3);
+        let instant = BootInstant::now() + Duration::from_secs(1);
+        let woken = polls(async {
+            let resumed = async {
+                tokio::task::yield_now().await;
+                RESUMED.iter().for_each(Notify::notify_waiters);
+            };
+            tokio::join!(sleep_until(instant), resumed);
+        });
+        assert!(woken.await >= 3);
     }
 }

@@ -14,7 +14,6 @@ use crate::state::host::SessionHost;
 use crate::state::room::LOOK_AGAIN;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -216,7 +215,7 @@ impl Driver {
             has_read = true;
         }
         let is_held = term.is_paused() && session.is_idle();
-        session.host.record.held.store(is_held, Ordering::Relaxed);
+        session.host.context.shared().sessions.hold(&session.host.record, is_held);
         // Beyond this the kernel's buffers fill, and the client waits.
         let has_room =
             session.server.output.len() < HIGH_WATER && session.client.input.len() < session.room_for_input();

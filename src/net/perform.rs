@@ -72,24 +72,14 @@ impl Performing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::session::SessionFence;
-    use crate::session::parameter::ParameterValue;
     use crate::session::task::HeldRoom;
     use crate::state::room::LOOK_AGAIN;
     use crate::state::shared::Shared;
-    use crate::wire::startup::{self, Packet};
-    use bytes::Bytes;
     use tokio::task::yield_now;
     use tokio::time::advance;
 
-    /// A session of the role `stranger`.
     fn session(shared: &Arc<Shared>) -> (Context, Arc<SessionRecord>) {
-        let packet = Bytes::from_static(b"\0\0\0\x17\0\x03\0\0user\0stranger\0\0");
-        let Ok(Packet::Startup(startup)) = startup::read(packet) else { unreachable!() };
-        let fence = SessionFence::new(Err("not in this test".to_owned()));
-        let backend = (None, Bytes::new());
-        let record = SessionRecord::new(1, &startup, String::new(), backend, fence, &ParameterValue::Unknown, "");
-        (Context::new(shared.clone(), "app", "stranger"), Arc::new(record))
+        (Context::new(shared.clone(), "stranger", "stranger"), SessionRecord::of_test(1))
     }
 
     /// Begins to wait.

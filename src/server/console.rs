@@ -35,8 +35,10 @@ use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::ReadyForQuery;
 use pgwire::tokio::server::{PgWireMessageServerCodec, process_message};
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -48,9 +50,6 @@ use tokio_util::codec::Framed;
 const LISTING_LIMIT: Duration = Duration::from_secs(5);
 /// Messages are at most this long, in bytes.
 const LARGEST_MESSAGE: usize = 64 * 1024;
-
-/// The interval at which PAUSE looks whether all sessions are held.
-const LOOK_AT_PAUSED: Duration = Duration::from_millis(10);
 
 /// A client that may use the console.
 pub struct ConsoleSession {
@@ -113,7 +112,18 @@ impl ConsoleSession {
             };
             match next {
                 Next::End | Next::Message(tag::frontend::TERMINATE, _) => return Ok(End::Client),
-                Next::Message(tag, frame) => answers.answer(&console, tag, body(&frame)).await?,
+                Next::Message(tag, frame) => {
+                    let mut answer = pin!(answers.answer(&console, tag, body(&frame)));
+                    tokio::select! {
+                        biased;
+                        answered = &mut answer => answered?,
+                        () = left(&mut reader) => {
+                            // What only waits ends; what is half done is done to its end.
+                            console.client_left();
+                            answer.await?;
+                        }
+                    }
+                }
                 Next::TooLong(tag, bytes) => answers.refuse(tag, too_long(bytes)).await?,
                 Next::Broken(why) => {
                     return answers.end(ErrorText::new("08P01", why.to_string()), End::ClientFault(why)).await;
@@ -153,6 +163,18 @@ async fn next_message(reader: &mut Reader) -> io::Result<Next> {
             Ok(_) if reader.ended => return Ok(Next::End),
             Ok(_) => reader.fill().await?,
         }
+    }
+}
+
+/// Returns when the client has left, as far as that shows before what it has sent is handled. Cancel-safe.
+async fn left(reader: &mut Reader) {
+    while !reader.ended && reader.input.len() < LARGEST_MESSAGE {
+        if reader.fill().await.is_err() {
+            return;
+        }
+    }
+    if !reader.ended {
+        pending().await
     }
 }
 
@@ -305,15 +327,13 @@ impl console::Proxy for Shared {
 
     async fn pause(&self, database: &str) -> bool {
         self.set_paused(database, true);
-        let is_held = |session: &SessionRecord| session.database != database || session.held.load(Ordering::Relaxed);
-        let mut looks = tokio::time::interval(LOOK_AT_PAUSED);
-        while self.is_paused(database) {
-            if self.sessions.list().iter().all(|session| is_held(session)) {
-                return true;
-            }
-            looks.tick().await;
+        let mut orders = self.orders.subscribe();
+        tokio::select! {
+            biased;
+            // The sender is ours: it does not end.
+            _ = orders.wait_for(|orders| !orders.paused.contains(database)) => false,
+            () = self.sessions.all_held(database) => true,
         }
-        false
     }
 
     fn resume(&self, database: &str) -> bool {
@@ -357,7 +377,7 @@ fn open_session(session: &SessionRecord) -> OpenSession {
         pid: session.pid,
         started: session.started,
         state: (activity, SystemTime::now().checked_sub(since.elapsed()).unwrap_or(session.started)),
-        is_held: session.held.load(Ordering::Relaxed),
+        is_held: session.is_held(),
         presented: session.presented(),
         admitted: session.fence.admissions(),
         queries: count(&session.passed.queries),

@@ -10,13 +10,16 @@ use crate::session::End;
 use crate::session::parameter::ParameterValue;
 use crate::wire::error::start_of;
 use crate::wire::startup::Startup;
+#[cfg(test)]
+use crate::wire::startup::{self, Packet};
 use bytes::Bytes;
 use dashmap::DashMap;
 use parking_lot::Mutex;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
@@ -45,7 +48,7 @@ pub struct SessionRecord {
     /// An operator ends it.
     pub kill: CancellationToken,
     /// Its database is paused, and it is held: nothing more of its client is read.
-    pub held: AtomicBool,
+    held: AtomicBool,
     /// When it started.
     pub started: SystemTime,
     /// What has passed.
@@ -136,6 +139,11 @@ impl SessionRecord {
         }
     }
 
+    /// Its database is paused, and it is held.
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::SeqCst)
+    }
+
     /// The session's `application_name`, as the server has it.
     pub fn application_name(&self) -> String {
         self.application_name.lock().clone()
@@ -184,6 +192,8 @@ pub struct Sessions {
     by_number: DashMap<u64, Arc<SessionRecord>>,
     /// By the key that the server gave them.
     by_key: DashMap<Bytes, Arc<SessionRecord>>,
+    /// A session has ended, or is held from now on: what a PAUSE waits for.
+    rests: Notify,
 }
 
 /// Keeps a session in the registry until it is dropped.
@@ -196,6 +206,7 @@ impl Drop for SessionEntry {
         sessions.by_number.remove(&session.number);
         // After a restart the server may give a key again.
         sessions.by_key.remove_if(&session.cancel_key, |_, it| it.number == session.number);
+        sessions.rests.notify_waiters();
     }
 }
 
@@ -219,6 +230,27 @@ impl Sessions {
         self.by_number.get(&number).map(|session| session.clone())
     }
 
+    /// The session is held from now on, or goes on.
+    pub fn hold(&self, session: &SessionRecord, is_held: bool) {
+        // Most calls change nothing.
+        if session.is_held() != is_held {
+            session.held.store(is_held, Ordering::SeqCst);
+            self.rests.notify_waiters();
+        }
+    }
+
+    /// Waits until all sessions of the database are held or have ended. Cancel-safe.
+    pub async fn all_held(&self, database: &str) {
+        loop {
+            let mut rests = pin!(self.rests.notified());
+            rests.as_mut().enable();
+            if self.by_number.iter().all(|it| it.database != database || it.is_held()) {
+                return;
+            }
+            rests.await;
+        }
+    }
+
     /// The number of open sessions.
     pub fn count(&self) -> usize {
         self.by_number.len()
@@ -229,5 +261,48 @@ impl Sessions {
         let mut open: Vec<_> = self.by_number.iter().map(|session| session.clone()).collect();
         open.sort_by_key(|session| session.number);
         open
+    }
+}
+
+#[cfg(test)]
+impl SessionRecord {
+    /// A session of the role `stranger` in the database of that name.
+    pub fn of_test(number: u64) -> Arc<Self> {
+        let packet = Bytes::from_static(b"\0\0\0\x17\0\x03\0\0user\0stranger\0\0");
+        let Ok(Packet::Startup(startup)) = startup::read(packet) else { unreachable!() };
+        let fence = SessionFence::new(Err("not in this test".to_owned()));
+        let backend = (None, Bytes::new());
+        Arc::new(SessionRecord::new(number, &startup, String::new(), backend, fence, &ParameterValue::Unknown, ""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use tokio::runtime::Builder;
+
+    /// The runtime has no timers: who waits is woken.
+    #[test]
+    fn a_wait_until_all_are_held_ends_with_the_last_one() {
+        let (sessions, [one, other]) = (Arc::new(Sessions::default()), [1, 2].map(SessionRecord::of_test));
+        let [_one, entry] = [&one, &other].map(|session| sessions.enter(session.clone()));
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let mut waits = Box::pin(sessions.all_held("stranger"));
+        runtime.block_on(async {
+            assert!(sessions.all_held("another").now_or_never().is_some());
+            assert!((&mut waits).now_or_never().is_none());
+            sessions.hold(&one, true);
+            assert!((&mut waits).now_or_never().is_none());
+            let waiter = async {
+                waits.await;
+                true
+            };
+            let ends = async {
+                tokio::task::yield_now().await;
+                drop(entry);
+            };
+            assert!(tokio::join!(waiter, ends).0);
+        });
     }
 }

@@ -192,11 +192,6 @@ impl Shared {
         })
     }
 
-    /// The database is paused.
-    pub fn is_paused(&self, database: &str) -> bool {
-        self.orders.borrow().paused.contains(database)
-    }
-
     /// Waits until the database is not paused, or the proxy comes to its end. Cancel-safe.
     pub async fn not_paused(&self, database: &str) {
         let goes_on = |orders: &Orders| !orders.paused.contains(database) || orders.phase != Phase::Running;

@@ -7,7 +7,7 @@ use crate::wire::error::ErrorText;
 /// Does it, and returns the tag of the answer.
 /// Not cancel-safe: a database may stay paused.
 pub(super) async fn run(console: &Console, control: &Control) -> Result<&'static str, ErrorText> {
-    let Console { proxy, role, .. } = console;
+    let Console { proxy, role, has_left, .. } = console;
     match control {
         Control::Kill(session) => {
             if !proxy.kill(*session) {
@@ -23,11 +23,17 @@ pub(super) async fn run(console: &Console, control: &Control) -> Result<&'static
                 return Err(text.hint("A name folds to lower case unless it is quoted."));
             }
             tracing::warn!(role, database, "database_paused");
-            if !proxy.pause(database).await {
-                let text = format!("database \"{database}\" was resumed before all its sessions were idle");
-                return Err(ErrorText::new("55000", text));
+            tokio::select! {
+                biased;
+                is_held = proxy.pause(database) => match is_held {
+                    true => Ok("PAUSE"),
+                    false => {
+                        let text = format!("database \"{database}\" was resumed before all its sessions were idle");
+                        Err(ErrorText::new("55000", text))
+                    }
+                },
+                () = has_left.cancelled() => Err(ErrorText::new("57014", "the client has left; the database stays paused")),
             }
-            Ok("PAUSE")
         }
         Control::Resume(database) => {
             if !proxy.resume(database) {

@@ -41,6 +41,7 @@ use result_set::{Heading, Notice, ResultSet, Table, headings};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio_util::sync::CancellationToken;
 
 /// The proxy, as far as commands ask it and act upon it.
 #[async_trait]
@@ -90,6 +91,8 @@ pub struct Console {
     server_version: String,
     /// What the client has named.
     names: Mutex<ClientNames>,
+    /// The client waits for no answer any more.
+    has_left: CancellationToken,
 }
 
 /// The names of a client's prepared statements and portals, so that they are counted.
@@ -102,7 +105,12 @@ struct ClientNames {
 impl Console {
     /// For a client that the server has authenticated as that role, which may use the console.
     pub fn new(proxy: Arc<dyn Proxy>, role: String, server_version: String) -> Self {
-        Console { proxy, role, server_version, names: Mutex::default() }
+        Console { proxy, role, server_version, names: Mutex::default(), has_left: CancellationToken::new() }
+    }
+
+    /// The client has left: a command that only waits ends.
+    pub fn client_left(&self) {
+        self.has_left.cancel();
     }
 
     /// The databases known in which something may be fenced.

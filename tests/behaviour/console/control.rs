@@ -90,6 +90,25 @@ fn a_pause_holds_sessions_between_transactions_until_resume() {
     assert_eq!(code(&mut console, "PAUSE nowhere"), "3D000");
 }
 
+/// Its connection and its place at the proxy do not wait for a transaction that may go on for hours.
+#[test]
+fn a_pause_whose_client_has_left_ends_and_the_database_stays_paused() {
+    let world = World::start();
+    let mut open = client(&world, "open");
+    ok(&mut open, "BEGIN");
+    let mut operator = world.console();
+    operator.send(&query("PAUSE postgres"));
+    let mut console = world.console();
+    let paused = |console: &mut Wire| shown(console, "SHOW DATABASES", "postgres", 4).as_deref() == Some("t");
+    wait_until("it is paused", DEADLINE, || paused(&mut console));
+    drop(operator);
+    world.proxy.wait_for_log("console_ended", DEADLINE);
+    ok(&mut open, "SELECT 1");
+    assert!(paused(&mut console));
+    assert_eq!(error_in(&console.query("RESUME postgres")), None);
+    ok(&mut open, "COMMIT");
+}
+
 #[test]
 fn a_pause_ends_with_a_resume_from_elsewhere() {
     let world = World::start();
