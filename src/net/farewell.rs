@@ -59,7 +59,7 @@ impl Driver {
         if let Some(text) = text {
             self.session.say_last(&text, &end);
         }
-        self.session.give_back();
+        self.session.release_room();
         // A client that is gone or does not read misses it. The proxy does not wait for it.
         tokio::select! {
             _ = tokio::time::timeout(LAST_WORDS, self.client.close(&mut self.session.client)) => {}

@@ -1,6 +1,7 @@
 //! The end of a session, and its last message to the client.
 
 use super::host::Host;
+use super::message::MessageRoom;
 use super::rejection::CutOffOutcome;
 use super::{Life, Session, frame_of};
 use crate::fence::CutOff;
@@ -106,11 +107,12 @@ impl<H: Host> Session<H> {
         self.process.is_busy()
     }
 
-    /// Nothing more of the client is handled: what is held of it is dropped, and what was reserved for it is free for others.
-    pub fn give_back(&mut self) {
-        (self.client.input, self.pending.room, self.pending.permit) = (BytesMut::new(), None, None);
+    /// Drops the client's input, of which nothing more is handled, and releases the room and the permit that it has.
+    pub fn release_room(&mut self) {
+        self.client.input = BytesMut::new();
+        (self.message.room, self.message.text.permit) = (MessageRoom::Unasked, None);
         if self.server.output.is_empty() {
-            self.leaving = None;
+            self.pipeline.release_room();
         }
     }
 

@@ -1,7 +1,7 @@
 //! How much is kept for the server, and when the fence hears of what is sent to it.
 
 use super::*;
-use crate::session::task::HeldRoom;
+use crate::session::task::{HeldRoom, Room};
 
 /// Room that nobody else wants.
 struct Wide;
@@ -35,13 +35,13 @@ fn an_output_that_is_full_takes_no_more_and_keeps_the_room_of_what_is_in_it() {
 fn a_session_that_has_ended_gives_its_room_back() {
     for (unsent, keeps) in [(0, false), (1, true)] {
         let mut session = session("");
-        session.leaving = Some(Box::new(Wide));
-        session.pending.room = Some(Some(Box::new(Wide)));
+        session.pipeline.keep_room(Some(Box::new(Wide)));
+        session.message.room = Some(Box::new(Wide) as Room).into();
         session.client.input.put_bytes(b'x', HIGH_WATER);
         session.server.output.put_bytes(b'x', unsent);
-        session.give_back();
-        assert!(session.pending.room.is_none() && session.client.input.capacity() == 0);
-        assert_eq!(session.leaving.is_some(), keeps, "the server may still get the rest");
+        session.release_room();
+        assert!(!session.message.room.is_granted() && session.client.input.capacity() == 0);
+        assert_eq!(session.pipeline.keeps_room(), keeps, "the server may still get the rest");
     }
 }
 
