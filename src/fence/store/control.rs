@@ -286,7 +286,9 @@ impl Lane {
                 // Those before the one that waited are prepared.
                 let again = format!("DEALLOCATE ALL; {statements}");
                 let control = || Some((opening.pid.clone(), opening.backend_start.clone()));
-                past_table_locks(&self.config, &self.common, control, until, || attempt(again.clone())).await
+                // Boxed: every Query would carry the room for it.
+                let again = past_table_locks(&self.config, &self.common, control, until, || attempt(again.clone()));
+                Box::pin(again).await
             }
             prepared => prepared,
         }

@@ -73,7 +73,8 @@ impl Postgres {
 
     pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         match self.look.run(query).await {
-            Err(ControlError::Locked) => self.look.run_past_table_locks(query).await,
+            // Boxed: every look would carry the room for it.
+            Err(ControlError::Locked) => Box::pin(self.look.run_past_table_locks(query)).await,
             Err(error @ ControlError::TimedOut) => Err(self.common.table_locks.explain(error, LIMIT)),
             answers => answers,
         }
