@@ -150,8 +150,8 @@ impl Database {
         !self.sessions.is_empty()
     }
 
-    /// It has sessions or connections, or there is something to remember: a statement is about to have it alone, or other
-    /// proxies' policies count, which `/readyz` reports until that is over.
+    /// The database has sessions or connections, or state that a new entry would not have: a statement is about to have it
+    /// alone, or policies of other proxies count, which `/readyz` reports.
     pub fn is_in_use(&self) -> bool {
         let is_watched = self.watcher.lock().is_some();
         let is_superseded = !self.superseded.lock().is_empty() && !self.is_missing();

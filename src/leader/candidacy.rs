@@ -15,7 +15,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
-/// Before a candidate that has lost its place takes a new one, at first and at most: somebody may take away every place at once.
+/// Pause before a candidate that has lost its place takes a new one: the first, and the longest. Someone may take away every
+/// place at once.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Sends the result of the campaign to its caller: none where another leads and the candidate does not wait.
@@ -60,7 +61,7 @@ pub(super) async fn run<C: Coordinator>(election: Election<C>, waiting: Waiting,
     }
 }
 
-/// One candidate. Returns `won` if the place was lost before the turn: another candidate may stand.
+/// Runs one candidate. Returns `won` if it lost its place before its turn: another may follow.
 async fn stand<C: Coordinator>(election: &Election<C>, waiting: Waiting, mut won: Won) -> Option<Won> {
     let Election { coordinator, name, holder, timings, .. } = election;
     // Not given up half-way: the key may be put already.

@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 
 /// tokio's timers do not see a suspension: this is how late a point that passed in one is noticed, at most.
 const SLICE: Duration = Duration::from_millis(100);
-/// Shorter suspensions only make timers late by as much.
+/// Shorter suspensions are ignored: they delay timers by no more than their length.
 const NOTICED: Duration = Duration::from_millis(1);
 
-/// Wakes all sleepers after a suspension. One thread looks for all of them: a process may sleep for 10,000 leases. None where
-/// the system starts no more threads.
+/// Wakes all sleepers after a suspension. One thread checks for all of them: a process may have 10,000 leases. None if the
+/// system refused to start the thread.
 static RESUMED: LazyLock<Option<Notify>> = LazyLock::new(|| {
     let started = std::thread::Builder::new().name("suspension".to_owned()).spawn(watch_suspension);
     started.is_ok().then(Notify::new)
@@ -34,7 +34,7 @@ fn watch_suspension() {
     }
 }
 
-/// How long the machine has been suspended since its start. Too little where this thread is interrupted in between.
+/// How long the machine has been suspended since its start. Too low if the thread is interrupted between the two readings.
 fn suspended() -> Duration {
     let with_suspension = BootInstant::now().since_boot();
     let without = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or(with_suspension);
@@ -93,7 +93,7 @@ pub async fn sleep_until(instant: BootInstant) {
     loop {
         let Some(resumed) = &*RESUMED else { return sleep_in_slices(instant).await };
         let mut resumed = pin!(resumed.notified());
-        // Before the look: a suspension after it is noticed.
+        // Before the clock is read, so that no later suspension is missed.
         resumed.as_mut().enable();
         let remaining = instant.remaining();
         if remaining.is_zero() {

@@ -96,7 +96,7 @@ impl Driver {
         if self.session.server.ended {
             self.session.definitions_ended();
         }
-        // Its end may take minutes: what it waits for is for others by then.
+        // The last message may take minutes. Leave the queues for room and permits before.
         self.performing = None;
         Box::pin(self.last_words(end)).await
     }

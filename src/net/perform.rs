@@ -17,7 +17,8 @@ pub struct Performing {
     handle: JoinHandle<Done>,
     /// The outcome if it panics.
     otherwise: Option<Done>,
-    /// It waits in a queue, and is ended with this: a session that has ended must not keep a place, nor what others wait for.
+    /// The task waits in a queue that other sessions use. It is aborted when this is dropped, so that an ended session keeps
+    /// no place.
     is_in_queue: bool,
     /// Dropped with this: then the steps that are left of it are not begun.
     _wanted: Arc<()>,

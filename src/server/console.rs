@@ -118,7 +118,7 @@ impl ConsoleSession {
                         biased;
                         answered = &mut answer => answered?,
                         () = left(&mut reader) => {
-                            // What only waits ends; what is half done is done to its end.
+                            // Commands that only wait end. The others run to their end.
                             console.client_left();
                             answer.await?;
                         }
@@ -166,7 +166,7 @@ async fn next_message(reader: &mut Reader) -> io::Result<Next> {
     }
 }
 
-/// Returns when the client has left, as far as that shows before what it has sent is handled. Cancel-safe.
+/// Returns when the client has left. Never returns if the client has sent more than a message may hold. Cancel-safe.
 async fn left(reader: &mut Reader) {
     while !reader.ended && reader.input.len() < LARGEST_MESSAGE {
         if reader.fill().await.is_err() {

@@ -1,7 +1,8 @@
-//! The databases that are known: each from its first session or command until nobody has used it for a while.
+//! Registry of the databases that the proxy uses. A database enters with its first session or command, and leaves after it
+//! has been unused for a while.
 //!
-//! Must never know two of one name: their sessions would not know each other. A database is forgotten only while nobody but
-//! the registry holds it, and its lock keeps everybody else from taking it up meanwhile.
+//! Must never have two entries of one name: their sessions would not know each other. An entry leaves only while nobody else
+//! holds it. The registry's lock keeps sessions from taking it meanwhile.
 
 use super::database::SharedDatabase;
 use parking_lot::Mutex;
@@ -10,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A database that nobody has used for this long is forgotten. Servers with a database for each test or tenant have any number of them.
+/// Unused databases are forgotten after this time. A server may have a database for each test or tenant.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-/// The interval of the looks for those.
+/// Interval of the checks for unused databases.
 pub const LOOK: Duration = Duration::from_secs(60);
 
 /// All known databases, by name.
@@ -22,12 +23,12 @@ pub struct Databases(Mutex<HashMap<String, KnownDatabase>>);
 
 struct KnownDatabase {
     database: Arc<SharedDatabase>,
-    /// When it was taken up, or found in use, last.
+    /// The last time that it was requested or found in use.
     used: Instant,
 }
 
 impl Databases {
-    /// The database of that name, made if it is not known.
+    /// Returns the database of that name. Creates it if there is none.
     pub fn take_up(&self, name: &str, make: impl FnOnce() -> Arc<SharedDatabase>) -> Arc<SharedDatabase> {
         let (mut known, used) = (self.0.lock(), Instant::now());
         if let Some(known) = known.get_mut(name) {
@@ -44,7 +45,7 @@ impl Databases {
         self.0.lock().get(name).map(|known| known.database.clone())
     }
 
-    /// All of them, in no order.
+    /// All databases, in no particular order.
     pub fn all(&self) -> Vec<Arc<SharedDatabase>> {
         self.0.lock().values().map(|known| known.database.clone()).collect()
     }
@@ -56,8 +57,8 @@ impl Databases {
             if database.fence.is_in_use() {
                 *used = Instant::now();
             }
-            // Only the registry holds it: whoever else wants it comes for it here. Its own tasks hold it for moments, and do
-            // nothing for a database without sessions.
+            // Every holder got the database here, under this lock. Its own tasks hold it for moments only, and do nothing for a
+            // database without sessions.
             let is_held = Arc::strong_count(database) > 1 || Arc::strong_count(&database.fence) > 1;
             let stays = is_held || used.elapsed() < FORGOTTEN_AFTER;
             if !stays {
@@ -65,7 +66,7 @@ impl Databases {
             }
             stays
         });
-        // Not under the lock: what they hold may take its time to be dropped.
+        // Not under the lock: dropping many databases takes time.
         drop(forgotten);
     }
 }
@@ -79,7 +80,7 @@ mod tests {
     use tokio::runtime::Handle;
     use tokio::time::sleep;
 
-    /// The time for which a database stays, and the looks that follow.
+    /// Lets databases become old enough, and checks twice.
     async fn for_a_while(shared: &Shared) {
         for _ in 0..2 {
             sleep(FORGOTTEN_AFTER).await;

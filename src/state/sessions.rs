@@ -192,7 +192,7 @@ pub struct Sessions {
     by_number: DashMap<u64, Arc<SessionRecord>>,
     /// By the key that the server gave them.
     by_key: DashMap<Bytes, Arc<SessionRecord>>,
-    /// A session has ended, or is held from now on: what a PAUSE waits for.
+    /// Notified when a session ends or becomes held, for PAUSE.
     rests: Notify,
 }
 
@@ -230,7 +230,7 @@ impl Sessions {
         self.by_number.get(&number).map(|session| session.clone())
     }
 
-    /// The session is held from now on, or goes on.
+    /// Records whether the session is held.
     pub fn hold(&self, session: &SessionRecord, is_held: bool) {
         // Most calls change nothing.
         if session.is_held() != is_held {

@@ -1,6 +1,6 @@
 //! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 //!
-//! Owns how a database is made. Must never make one outside of the registry: its sessions would not know the others.
+//! Must never create a database outside of the registry: its sessions would not know the others.
 
 use super::connections::Connections;
 use super::database::SharedDatabase;
@@ -205,7 +205,7 @@ impl Shared {
         self.orders.subscribe().wait_for(|orders| orders.phase != Phase::Running).await.ok();
     }
 
-    /// The database of that name, known for as long as it is used, and a while longer.
+    /// The database of that name. The registry keeps it while it is used, and for a while after.
     pub fn shared_database(&self, name: &str) -> Arc<SharedDatabase> {
         self.databases.take_up(name, || {
             let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());

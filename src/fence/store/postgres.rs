@@ -25,7 +25,6 @@ use crate::policy::Resource;
 use crate::sql::{StatementResult, answers, column, is_true, number, rows, text};
 use crate::tls::ControlConfig;
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -382,8 +381,12 @@ impl Store for Postgres {
         let answers = if by_force {
             // None opens meanwhile: the answer is about all that this proxy has there.
             let _none_passes = timeout(LIMIT, self.common.passing.write()).await.map_err(|_| ControlError::TimedOut)?;
-            let others = [&self.admission, &self.publish, &self.wait, &self.reading];
-            let others = join_all(others.map(Lane::hold)).await;
+            let others = [
+                self.admission.hold().await,
+                self.publish.hold().await,
+                self.wait.hold().await,
+                self.reading.hold().await,
+            ];
             let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).chain(self.common.leaving()).collect();
             self.look(&sql::privilege::is_disposable_by_force(role, &own)).await?
         } else {

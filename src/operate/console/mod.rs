@@ -91,7 +91,7 @@ pub struct Console {
     server_version: String,
     /// What the client has named.
     names: Mutex<ClientNames>,
-    /// The client waits for no answer any more.
+    /// Cancelled when the client leaves.
     has_left: CancellationToken,
 }
 
@@ -108,7 +108,7 @@ impl Console {
         Console { proxy, role, server_version, names: Mutex::default(), has_left: CancellationToken::new() }
     }
 
-    /// The client has left: a command that only waits ends.
+    /// Ends a command that only waits: the client has left.
     pub fn client_left(&self) {
         self.has_left.cancel();
     }

@@ -31,7 +31,7 @@ pub const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 /// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
 const MOST_OBSERVATIONS: usize = 64;
 
-/// The parts of [`SharedDatabase::sign_off`]. What is not announced in time other proxies find out later, by themselves.
+/// Limits of the steps of [`SharedDatabase::sign_off`]. Other proxies find out by themselves, later, what was not announced.
 const UNFINISHED_LIMIT: Duration = Duration::from_secs(2);
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(2);
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -62,7 +62,7 @@ pub struct SharedDatabase {
     /// The same for what only one session needs.
     reading_apart: tokio::sync::Mutex<()>,
     known: Mutex<CatalogueState>,
-    /// They hold the database only while they do something with it, and end with it.
+    /// Aborted when the database is dropped. They hold it only while they work on it.
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -117,7 +117,7 @@ impl SharedDatabase {
     /// Tells the other proxies what was defined last, and that this proxy is gone. Takes five seconds at most. Cancel-safe: they
     /// may not be told.
     pub async fn sign_off(&self) {
-        // Each with a limit of its own: a definition that goes on for long is not announced, but all others are.
+        // Each step has its own limit: one long definition does not keep the others from being announced.
         self.unfinished.close();
         timeout(UNFINISHED_LIMIT, self.unfinished.wait()).await.ok();
         self.announcements.close();
@@ -125,7 +125,7 @@ impl SharedDatabase {
         timeout(CLOSE_LIMIT, self.fence.close()).await.ok();
     }
 
-    /// The task ends with the database.
+    /// Aborts the task when the database is dropped.
     pub fn keep_task(&self, task: AbortHandle) {
         self.tasks.lock().push(task);
     }
