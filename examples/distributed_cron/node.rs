@@ -40,7 +40,7 @@ pub struct Member {
 
 impl Member {
     pub fn coordinator(&self) -> Result<Arc<Etcd>, Box<dyn Error>> {
-        let settings = self.etcd.clone().settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
+        let settings = self.etcd.clone().settings()?;
         Ok(Etcd::new(&settings.ok_or("--etcd is missing")?)?)
     }
 

@@ -1,7 +1,7 @@
 //! `fencegate lead`: wins an election, runs a command while leadership lasts, and gives it up afterwards.
 
 use super::{Ended, database, runtime, unusable};
-use crate::config::{Address, EtcdArguments, duration, http_address};
+use crate::config::{Address, EtcdArguments, SettingError, duration, http_address};
 use crate::etcd::{ElectionName, Etcd, Patience};
 use crate::leader::command::{self, Access, CommandError, CommandOutcome, Signals, Terms};
 use crate::leader::{Coordinator, CoordinatorError, Election, LeaderError, LeaderMetrics, Leadership, Leases, Timings};
@@ -85,11 +85,9 @@ pub(super) struct StartArguments {
 }
 
 /// A time, or seconds with a fraction.
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse().map(Duration::try_from_secs_f64) {
-        Ok(seconds) => seconds.map_err(|error| error.to_string()),
-        Err(_) => duration(text),
-    }
+fn seconds(text: &str) -> Result<Duration, SettingError> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.map_or_else(|| duration(text), Ok)
 }
 
 /// Becomes the command.
@@ -103,7 +101,7 @@ pub(super) fn guard(GuardArguments { coordinator, lease }: GuardArguments) -> Ex
         // Where this fails, the lease ends by itself; there is nobody to tell.
         let _ = match &coordinator.coordinator {
             Some(url) => database("--coordinator", url).map(|database| withdraw(&*Leases::new(database), lease)),
-            None => etcd(&coordinator.etcd).map_err(unusable).map(|etcd| withdraw(&*etcd, lease)),
+            None => etcd(&coordinator.etcd).map(|etcd| withdraw(&*etcd, lease)),
         };
     })
 }
@@ -118,7 +116,7 @@ fn withdraw(coordinator: &impl Coordinator, lease: command::LeaseArguments) {
 pub(super) fn run(arguments: Arguments) -> Ended {
     match &arguments.coordinator.coordinator {
         Some(url) => run_with(Leases::new(database("--coordinator", url)?), arguments),
-        None => run_with(etcd(&arguments.coordinator.etcd).map_err(unusable)?, arguments),
+        None => run_with(etcd(&arguments.coordinator.etcd)?, arguments),
     }
 }
 
@@ -131,17 +129,15 @@ impl CoordinatorArguments {
     }
 }
 
-/// What is wrong is told with the flag that is.
-fn etcd(arguments: &EtcdArguments) -> Result<Arc<Etcd>, String> {
-    let settings = arguments.clone().settings().map_err(|(flag, why)| format!("--{flag} {why}"))?;
-    let settings = settings.ok_or("--etcd is missing, or --coordinator in place of it")?;
-    Etcd::new(&settings).map_err(|error| error.to_string())
+fn etcd(arguments: &EtcdArguments) -> Result<Arc<Etcd>, ExitCode> {
+    let settings = arguments.clone().settings().map_err(unusable)?;
+    let settings = settings.ok_or_else(|| unusable("--etcd is missing, or --coordinator in place of it"))?;
+    Etcd::new(&settings).map_err(unusable)
 }
 
 fn run_with<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Ended {
     let access = arguments.coordinator.access();
-    let Setup { election, terms, waiting, http, metrics, command } =
-        prepare(coordinator, arguments).map_err(unusable)?;
+    let Setup { election, terms, waiting, http, metrics, command } = prepare(coordinator, arguments)?;
     command::check_program(&command[0])?;
     // On the thread of `main`, which the command is tied to.
     let led = async {
@@ -171,12 +167,11 @@ struct Setup<C> {
     command: Vec<OsString>,
 }
 
-/// What is wrong is told with the flag that is.
-fn prepare<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Result<Setup<C>, String> {
+fn prepare<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Result<Setup<C>, ExitCode> {
     let Arguments { election, ttl, id, kill_after, no_wait, wait, conflict_exit_code, http, command, .. } = arguments;
-    let timings = Timings::new(ttl).map_err(|error| format!("--ttl: {error}"))?;
+    let timings = Timings::new(ttl).map_err(|error| unusable(format!("--ttl: {error}")))?;
     let id = id.unwrap_or_else(usual_id);
-    let metrics = Arc::new(LeaderMetrics::new().map_err(|error| error.to_string())?);
+    let metrics = Arc::new(LeaderMetrics::new().map_err(unusable)?);
     let election = Election::new(coordinator, election, id, timings).counted(metrics.clone());
     let limit = if no_wait { Some(Duration::ZERO) } else { wait };
     let waiting = Waiting { limit, conflict: conflict_exit_code };

@@ -40,7 +40,7 @@ fn in_database(url: &str) -> Result<Vec<[String; 4]>, ExitCode> {
 fn in_etcd(url: String, access: EtcdAccess) -> Result<Vec<[String; 4]>, ExitCode> {
     let etcd = url.split(',').map(str::to_owned).collect();
     let settings = EtcdArguments { etcd, access }.settings();
-    let settings = settings.map_err(|(flag, why)| unusable(format!("--{flag} {why}")))?.unwrap_or_default();
+    let settings = settings.map_err(unusable)?.unwrap_or_default();
     let etcd = Etcd::new(&settings).map_err(unusable)?;
     let leaders = runtime()?.block_on(leaders(&etcd, Patience::USUAL)).map_err(failed)?;
     let line = |(election, leader): (ElectionName, Leader)| {

@@ -16,6 +16,33 @@ const UPSTREAM_PORT: u16 = 5432;
 /// The longest path that the kernel takes for a Unix socket, in bytes.
 const LONGEST_SOCKET_PATH: usize = 107;
 
+/// Why a text is not an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
+pub enum AddressError {
+    #[error("`{text}` has no port: write {usage}")]
+    NoPort { text: String, usage: &'static str },
+    #[error("`{text}` names no host: write [::]:{port} for all addresses, or 0.0.0.0:{port} for those of IPv4 only")]
+    AllHosts { text: String, port: u16 },
+    #[error("is not an address: write postgres://host:port, or the absolute path of a directory")]
+    NotAServer,
+    /// The message does not repeat the text, which may contain a password.
+    #[error("is an address only: remove user, password, database and options, they are the clients'")]
+    NotOnlyAnAddress,
+    #[error("`{0}` names several servers: give one, each proxy has one server behind it")]
+    SeveralServers(String),
+    #[error("`{0}` has no port that could be connected to")]
+    PortZero(String),
+    #[error("`{0}` is ambiguous: write an IPv6 address in brackets, [::1]:6432")]
+    Ambiguous(String),
+    #[error("`{0}` names no host: write host:port")]
+    NoHost(String),
+    #[error("`{port}` is not a port from {lowest} to 65535")]
+    NotAPort { port: String, lowest: u16 },
+    #[error("`{}` is too long for a socket: {} is more than {LONGEST_SOCKET_PATH} bytes", directory.display(), socket.display())]
+    PathTooLong { directory: PathBuf, socket: PathBuf },
+}
+
 /// A TCP port or a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -67,7 +94,7 @@ impl fmt::Display for Address {
 }
 
 /// Reads `host:port`, `/directory` or `/directory:port`.
-pub(super) fn listen(text: &str) -> Result<Address, String> {
+pub(super) fn listen(text: &str) -> Result<Address, AddressError> {
     if text.starts_with('/') {
         return unix(text, LISTEN_PORT);
     }
@@ -77,91 +104,82 @@ pub(super) fn listen(text: &str) -> Result<Address, String> {
 /// Reads `host:port`.
 ///
 /// # Errors
-/// What to change.
-pub fn http(text: &str) -> Result<Address, String> {
+/// The text is not of this form.
+pub fn http(text: &str) -> Result<Address, AddressError> {
     if text.starts_with('/') {
-        return Err(format!("`{text}` has no port: write host:port"));
+        return Err(AddressError::NoPort { text: text.to_owned(), usage: "host:port" });
     }
     tcp(text, "host:port")
 }
 
-/// Reads `host:port`; `usage` says what may be written.
-fn tcp(text: &str, usage: &str) -> Result<Address, String> {
+/// Reads `host:port`. `usage` lists the accepted forms.
+fn tcp(text: &str, usage: &'static str) -> Result<Address, AddressError> {
     match host_and_port(text)? {
-        (host, Some(port)) if host == "*" => Err(format!(
-            "`{text}` names no host: write [::]:{port} for all addresses, or 0.0.0.0:{port} for those of IPv4 only"
-        )),
+        (host, Some(port)) if host == "*" => Err(AddressError::AllHosts { text: text.to_owned(), port }),
         (host, Some(port)) => Ok(Address::Tcp { host, port }),
-        (_, None) => Err(format!("`{text}` has no port: write {usage}")),
+        (_, None) => Err(AddressError::NoPort { text: text.to_owned(), usage }),
     }
 }
 
 /// Reads `postgres://host`, `postgres://host:port`, `/directory` or `/directory:port`; a directory may be the host of the
 /// URL too, with its slashes as `%2F`.
-pub(super) fn upstream(text: &str) -> Result<Address, String> {
+pub(super) fn upstream(text: &str) -> Result<Address, AddressError> {
     if text.starts_with('/') {
         return unix(text, UPSTREAM_PORT);
     }
     let rest = text.strip_prefix("postgres://").or_else(|| text.strip_prefix("postgresql://"));
-    let Some(rest) = rest else {
-        return Err("is not an address: write postgres://host:port, or the absolute path of a directory".to_owned());
-    };
+    let rest = rest.ok_or(AddressError::NotAServer)?;
     let rest = rest.strip_suffix('/').unwrap_or(rest);
-    // The text is not repeated: it may have a password in it.
     if rest.contains(['@', '/', '?', '#']) {
-        return Err("is an address only: remove user, password, database and options, they are the clients'".to_owned());
+        return Err(AddressError::NotOnlyAnAddress);
     }
     if rest.contains(',') {
-        return Err(format!("`{rest}` names several servers: give one, each proxy has one server behind it"));
+        return Err(AddressError::SeveralServers(rest.to_owned()));
     }
     let (host, port) = host_and_port(rest)?;
     match (port.unwrap_or(UPSTREAM_PORT), percent_decoded(&host)) {
-        (0, _) => Err(format!("`{rest}` has no port that could be connected to")),
+        (0, _) => Err(AddressError::PortZero(rest.to_owned())),
         (port, Some(directory)) if directory.starts_with('/') => unix_socket(Path::new(&directory), port),
         (port, _) => Ok(Address::Tcp { host, port }),
     }
 }
 
-fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
+fn host_and_port(text: &str) -> Result<(String, Option<u16>), AddressError> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, rest)) => (host, Some(rest.strip_prefix(':').unwrap_or(rest))),
         None => match text.rsplit_once(':') {
-            Some((host, _)) if host.contains(':') => {
-                return Err(format!("`{text}` is ambiguous: write an IPv6 address in brackets, [::1]:6432"));
-            }
+            Some((host, _)) if host.contains(':') => return Err(AddressError::Ambiguous(text.to_owned())),
             Some((host, port)) => (host, Some(port)),
             None => (text, None),
         },
     };
     if host.is_empty() || host.contains(|c: char| c.is_whitespace() || "[],".contains(c)) {
-        return Err(format!("`{text}` names no host: write host:port"));
+        return Err(AddressError::NoHost(text.to_owned()));
     }
-    let port =
-        port.map(|port| port.parse().map_err(|_| format!("`{port}` is not a port from 0 to 65535"))).transpose()?;
+    let not_a_port = |port: &str| AddressError::NotAPort { port: port.to_owned(), lowest: 0 };
+    let port = port.map(|port| port.parse().map_err(|_| not_a_port(port))).transpose()?;
     Ok((host.to_owned(), port))
 }
 
-fn unix(text: &str, default_port: u16) -> Result<Address, String> {
+fn unix(text: &str, default_port: u16) -> Result<Address, AddressError> {
     let is_number = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let (directory, port) = match text.rsplit_once(':') {
         Some((directory, port)) if is_number(port) => {
             let number = port.parse::<u16>().ok().filter(|number| *number > 0);
-            (directory, number.ok_or_else(|| format!("`{port}` is not a port from 1 to 65535"))?)
+            (directory, number.ok_or_else(|| AddressError::NotAPort { port: port.to_owned(), lowest: 1 })?)
         }
         _ => (text, default_port),
     };
     unix_socket(Path::new(directory), port)
 }
 
-fn unix_socket(directory: &Path, port: u16) -> Result<Address, String> {
+fn unix_socket(directory: &Path, port: u16) -> Result<Address, AddressError> {
     let address = Address::Unix { directory: directory.to_owned(), port };
     match address.socket_path() {
-        Some(path) if path.as_os_str().len() > LONGEST_SOCKET_PATH => Err(format!(
-            "`{}` is too long for a socket: {} is more than {LONGEST_SOCKET_PATH} bytes",
-            directory.display(),
-            path.display()
-        )),
+        Some(socket) if socket.as_os_str().len() > LONGEST_SOCKET_PATH => {
+            Err(AddressError::PathTooLong { directory: directory.to_owned(), socket })
+        }
         _ => Ok(address),
     }
 }
@@ -194,9 +212,9 @@ mod tests {
             assert!(listen(bad).is_err(), "{bad}");
         }
         for all in [listen("*:6432"), http("*:6432")] {
-            assert!(all.unwrap_err().contains("write [::]:6432 for all addresses, or 0.0.0.0:6432"));
+            assert!(all.unwrap_err().to_string().contains("write [::]:6432 for all addresses, or 0.0.0.0:6432"));
         }
-        assert!(listen(&format!("/{}", "d".repeat(100))).unwrap_err().contains("too long"));
+        assert!(matches!(listen(&format!("/{}", "d".repeat(100))), Err(AddressError::PathTooLong { .. })));
     }
 
     #[test]
@@ -208,13 +226,14 @@ mod tests {
         assert_eq!(upstream("/run/pg:5433"), Ok(socket("/run/pg", 5433)));
         assert_eq!(upstream("postgres://%2Frun%2Fpg:5433/"), Ok(socket("/run/pg", 5433)));
         assert_eq!(upstream("postgres://%2frun"), Ok(socket("/run", 5432)));
-        assert!(upstream(&format!("postgres://%2F{}", "d".repeat(100))).unwrap_err().contains("too long"));
-        assert!(upstream("postgres://a:1,b:2").unwrap_err().contains("names several servers"));
+        let long = upstream(&format!("postgres://%2F{}", "d".repeat(100)));
+        assert!(matches!(long, Err(AddressError::PathTooLong { .. })));
+        assert_eq!(upstream("postgres://a:1,b:2"), Err(AddressError::SeveralServers("a:1,b:2".into())));
         for bad in ["db:5432", "postgres://", "postgres://db:0", "postgres://a,b"] {
             assert!(upstream(bad).is_err(), "{bad}");
         }
         for more in ["postgres://u:secret@db", "postgres://db/app", "postgres://db?sslmode=require"] {
-            let message = upstream(more).unwrap_err();
+            let message = upstream(more).unwrap_err().to_string();
             assert!(message.contains("address only") && !message.contains("secret"), "{message}");
         }
     }

@@ -2,13 +2,36 @@
 //!
 //! Must never print a password.
 
-use super::tls;
-use super::tls::{ServerTls, SslMode};
+use super::ChoiceError;
+use super::tls::{self, RootCertificateError, ServerTls, SslMode};
 use crate::policy::percent_decoded;
 use std::path::PathBuf;
 use tokio_postgres::Config;
 
-/// What a connection string says of TLS.
+/// Why a connection string cannot be used. A message must not repeat what may be a part of a password: neither a value, except
+/// a bad sslmode, nor the parser's message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum ConnectionStringError {
+    #[error("is not a connection string: write postgres://user:password@host/ or key=value pairs")]
+    Unreadable,
+    #[error("names no user: write postgres://user:password@host/")]
+    NoUser,
+    #[error("names no host: write postgres://user:password@host/")]
+    NoHost,
+    #[error("has the parameter `{0}`, which is not known here: remove it")]
+    UnknownParameter(String),
+    #[error("has a bad sslmode: {0}")]
+    SslMode(#[source] ChoiceError),
+    #[error("has sslcert without sslkey")]
+    NoKey,
+    #[error("has sslkey without sslcert")]
+    NoCertificate,
+    #[error("is not complete: sslrootcert {0}")]
+    RootCertificate(#[source] RootCertificateError),
+}
+
+/// TLS parameters of a connection string.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct TlsParameters {
     mode: Option<SslMode>,
@@ -20,25 +43,21 @@ struct TlsParameters {
 /// Reads a connection string.
 ///
 /// # Errors
-/// What to change, in words that do not repeat a password.
-pub fn connection(text: &str) -> Result<(Config, ServerTls), String> {
+/// It cannot be used.
+pub fn connection(text: &str) -> Result<(Config, ServerTls), ConnectionStringError> {
     read(text, &ServerTls::default())
 }
 
-/// Reads a connection string. What it does not say of TLS is as in `default`.
-/// Errors: as [`connection`].
-pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls), String> {
-    // The parser's message is left out where it could repeat a part of the text: that may be the password.
-    let unreadable =
-        || "is not a connection string: write postgres://user:password@host/ or key=value pairs".to_owned();
+/// Reads a connection string. `default` has the TLS parameters that the string omits.
+pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls), ConnectionStringError> {
     let mut tls = TlsParameters::default();
-    let rest = without(text, |key, value| tls.take(key, value)).ok_or_else(unreadable)??;
-    let mut config: Config = rest.parse().map_err(|_| unreadable())?;
+    let rest = without(text, &mut |key, value| tls.take(key, value))?;
+    let mut config: Config = rest.parse().map_err(|_| ConnectionStringError::Unreadable)?;
     if config.get_user().is_none_or(str::is_empty) {
-        return Err("names no user: write postgres://user:password@host/".to_owned());
+        return Err(ConnectionStringError::NoUser);
     }
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err("names no host: write postgres://user:password@host/".to_owned());
+        return Err(ConnectionStringError::NoHost);
     }
     if config.get_hosts().is_empty() {
         // It is the name in the certificate, too.
@@ -50,10 +69,10 @@ pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls
 }
 
 impl TlsParameters {
-    /// Takes a parameter, if it is one of TLS.
-    fn take(&mut self, key: &str, value: &str) -> Result<bool, String> {
+    /// Takes a parameter if it concerns TLS.
+    fn take(&mut self, key: &str, value: &str) -> Result<bool, ConnectionStringError> {
         match key {
-            "sslmode" => self.mode = Some(tls::ssl_mode(value).map_err(|why| format!("has a bad sslmode: {why}"))?),
+            "sslmode" => self.mode = Some(tls::ssl_mode(value).map_err(ConnectionStringError::SslMode)?),
             "sslrootcert" => self.root_certificate = Some(value.into()),
             "sslcert" => self.certificate = Some(value.into()),
             "sslkey" => self.key = Some(value.into()),
@@ -62,22 +81,23 @@ impl TlsParameters {
         Ok(true)
     }
 
-    fn or(self, default: &ServerTls) -> Result<ServerTls, String> {
+    fn or(self, default: &ServerTls) -> Result<ServerTls, ConnectionStringError> {
         let of_system = self.root_certificate.as_deref().is_some_and(tls::is_system);
         let identity = match (self.certificate, self.key) {
             (None, None) => default.identity.clone(),
             (Some(certificate), Some(key)) => Some((certificate, key)),
-            (Some(_), None) => return Err("has sslcert without sslkey".to_owned()),
-            (None, Some(_)) => return Err("has sslkey without sslcert".to_owned()),
+            (Some(_), None) => return Err(ConnectionStringError::NoKey),
+            (None, Some(_)) => return Err(ConnectionStringError::NoCertificate),
         };
         let mode = self.mode.unwrap_or(if of_system { SslMode::VerifyFull } else { default.mode });
         let root_certificate = self.root_certificate.or_else(|| default.root_certificate.clone());
         let tls = ServerTls { mode, root_certificate, identity };
-        tls.contradiction().map_or(Ok(tls), |why| Err(format!("is not complete: sslrootcert {why}")))
+        tls.check_root_certificate().map_err(ConnectionStringError::RootCertificate)?;
+        Ok(tls)
     }
 }
 
-/// The parameters that are read beside those of TLS: what tokio-postgres knows.
+/// The other parameters: those of tokio-postgres.
 const PARAMETERS: [&str; 18] = [
     "user",
     "password",
@@ -99,60 +119,58 @@ const PARAMETERS: [&str; 18] = [
     "load_balance_hosts",
 ];
 
-type TakeParameter<'a> = &'a mut dyn FnMut(&str, &str) -> Result<bool, String>;
+type TakeParameter<'a> = &'a mut dyn FnMut(&str, &str) -> Result<bool, ConnectionStringError>;
 
-/// The text without the parameters that are taken out of it. None: it is no connection string.
-fn without(text: &str, mut take: impl FnMut(&str, &str) -> Result<bool, String>) -> Option<Result<String, String>> {
+/// The text without the parameters that `take` takes.
+fn without(text: &str, take: TakeParameter<'_>) -> Result<String, ConnectionStringError> {
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        url_without(text, &mut take)
+        url_without(text, take)
     } else {
-        pairs_without(text, &mut take)
+        pairs_without(text, take)
     }
 }
 
-fn url_without(text: &str, take: TakeParameter<'_>) -> Option<Result<String, String>> {
-    // A password ends at the first @; what stands in it is not looked at.
+fn url_without(text: &str, take: TakeParameter<'_>) -> Result<String, ConnectionStringError> {
+    // A password ends at the first @, and may contain a question mark.
     let after_password = text.find('@').unwrap_or(0);
     let Some(question) = text[after_password..].find('?').map(|at| after_password + at) else {
-        return Some(Ok(text.to_owned()));
+        return Ok(text.to_owned());
     };
     let mut left = Vec::new();
     for parameter in text[question + 1..].split('&') {
         let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        let key = percent_decoded(key)?;
-        match take(&key, &percent_decoded(value)?) {
-            Ok(true) => {}
-            // In pairs what looks like a name may be a part of the password.
-            Ok(false) if !PARAMETERS.contains(&key.as_str()) => {
-                return Some(Err(format!("has the parameter `{key}`, which is not known here: remove it")));
-            }
-            Ok(false) => left.push(parameter),
-            Err(why) => return Some(Err(why)),
+        let decoded = |text| percent_decoded(text).ok_or(ConnectionStringError::Unreadable);
+        let key = decoded(key)?;
+        if take(&key, &decoded(value)?)? {
+            continue;
         }
+        // Only for URLs: what looks like the key of a pair may be a part of the password.
+        if !PARAMETERS.contains(&key.as_str()) {
+            return Err(ConnectionStringError::UnknownParameter(key));
+        }
+        left.push(parameter);
     }
     let separator = if left.is_empty() { "" } else { "?" };
-    Some(Ok(format!("{}{separator}{}", &text[..question], left.join("&"))))
+    Ok(format!("{}{separator}{}", &text[..question], left.join("&")))
 }
 
-/// As libpq reads them: `key = value`, the value perhaps in single quotes, a backslash before what counts literally.
-fn pairs_without(text: &str, take: TakeParameter<'_>) -> Option<Result<String, String>> {
+/// Reads pairs as libpq does: `key = value`. Single quotes may enclose the value, and a backslash escapes a character.
+fn pairs_without(text: &str, take: TakeParameter<'_>) -> Result<String, ConnectionStringError> {
     let mut left = String::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
-        let (key, after) = rest.split_once('=')?;
-        let (value, length) = pair_value(after.trim_start())?;
+        let (key, after) = rest.split_once('=').ok_or(ConnectionStringError::Unreadable)?;
+        let (value, length) = pair_value(after.trim_start()).ok_or(ConnectionStringError::Unreadable)?;
         let after = &after.trim_start()[length..];
-        match take(key.trim_end(), &value) {
-            Ok(true) => {}
-            Ok(false) => left.extend([&rest[..rest.len() - after.len()], " "]),
-            Err(why) => return Some(Err(why)),
+        if !take(key.trim_end(), &value)? {
+            left.extend([&rest[..rest.len() - after.len()], " "]);
         }
         rest = after.trim_start();
     }
-    Some(Ok(left))
+    Ok(left)
 }
 
-/// The value at the start of the text, and how many bytes it takes.
+/// The value at the start of the text, and its length in bytes. None if a quote or an escape is not closed.
 fn pair_value(text: &str) -> Option<(String, usize)> {
     let quoted = text.starts_with('\'');
     let mut characters = text.char_indices().skip(usize::from(quoted));
@@ -173,7 +191,7 @@ mod tests {
     use super::*;
     use tokio_postgres::config::Host;
 
-    fn tls(text: &str) -> Result<ServerTls, String> {
+    fn tls(text: &str) -> Result<ServerTls, ConnectionStringError> {
         read(text, &ServerTls::default()).map(|(_, tls)| tls)
     }
 
@@ -217,7 +235,7 @@ mod tests {
             ("sslmode=%zz", "is not a connection string"),
             ("gssencmode=disable", "has the parameter `gssencmode`, which is not known here"),
         ] {
-            let error = tls(&format!("postgres://u:secret@db?{parameters}")).unwrap_err();
+            let error = tls(&format!("postgres://u:secret@db?{parameters}")).unwrap_err().to_string();
             assert!(error.contains(message) && !error.contains("secret"), "{parameters}: {error}");
         }
         assert!(tls("user=u host=db password='secret").is_err());

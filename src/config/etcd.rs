@@ -2,8 +2,8 @@
 //!
 //! Must never print a password.
 
-use super::ConfigError;
 use super::given::{GivenBy, Texts};
+use super::{ConfigError, SettingError};
 use crate::etcd::{EtcdPassword, EtcdSettings};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -42,6 +42,15 @@ pub struct EtcdAccess {
     pub etcd_password_file: Option<PathBuf>,
 }
 
+/// A flag of etcd that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--{flag} {error}")]
+pub struct EtcdFlagError {
+    flag: &'static str,
+    #[source]
+    error: SettingError,
+}
+
 impl EtcdArguments {
     /// The variables that say the same to another process of this program; without a value: it must not be there.
     pub fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
@@ -59,29 +68,31 @@ impl EtcdArguments {
         ]
     }
 
-    /// The settings, where `--etcd` is given.
+    /// The settings; None if no flag is given.
     ///
     /// # Errors
-    /// The flag, without its dashes, and what to change.
-    pub fn settings(self) -> Result<Option<EtcdSettings>, (&'static str, String)> {
+    /// The first flag that cannot be used.
+    pub fn settings(self) -> Result<Option<EtcdSettings>, EtcdFlagError> {
+        let fault = |flag, error| Err(EtcdFlagError { flag, error });
+        let missing = |flag, other| fault(flag, SettingError::MissingBeside(other));
         let EtcdArguments { etcd, access } = self;
         let password = match (access.etcd_password, access.etcd_password_file) {
             (None, None) => None,
             (Some(password), None) => Some(EtcdPassword::Given(password)),
             (None, Some(file)) => Some(EtcdPassword::File(file)),
-            (Some(_), Some(_)) => return Err(("etcd-password-file", "is given beside the password".into())),
+            (Some(_), Some(_)) => return fault("etcd-password-file", SettingError::GivenBesidePassword),
         };
         let credentials = match (access.etcd_user, password) {
             (None, None) => None,
             (Some(user), Some(password)) => Some((user, password)),
-            (Some(_), None) => return Err(("etcd-password", "is missing beside the user".into())),
-            (None, Some(_)) => return Err(("etcd-user", "is missing beside the password".into())),
+            (Some(_), None) => return missing("etcd-password", "the user"),
+            (None, Some(_)) => return missing("etcd-user", "the password"),
         };
         let identity = match (access.etcd_cert, access.etcd_key) {
             (None, None) => None,
             (Some(certificate), Some(key)) => Some((certificate, key)),
-            (Some(_), None) => return Err(("etcd-key", "is missing beside the certificate".into())),
-            (None, Some(_)) => return Err(("etcd-cert", "is missing beside the key".into())),
+            (Some(_), None) => return missing("etcd-key", "the certificate"),
+            (None, Some(_)) => return missing("etcd-cert", "the key"),
         };
         let members: Vec<String> = etcd.iter().map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
         let settings = EtcdSettings { members, ca: access.etcd_ca, identity, credentials };
@@ -89,15 +100,17 @@ impl EtcdArguments {
             return Ok(None);
         }
         if settings.members.is_empty() {
-            return Err(("etcd", "is missing beside its other settings".into()));
+            return missing("etcd", "its other settings");
         }
-        settings.check().map_err(|message| ("etcd", message))?;
-        Ok(Some(settings))
+        match settings.check() {
+            Ok(()) => Ok(Some(settings)),
+            Err(error) => fault("etcd", error.into()),
+        }
     }
 }
 
-/// The settings, where there are any.
-/// Errors: the first one that cannot be used.
+/// The settings; None if there are none.
+/// Errors: the first setting that cannot be used.
 pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
     let text = |key| texts.one(key).map(|given| given.text.clone());
     let access = EtcdAccess {
@@ -110,10 +123,10 @@ pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
     };
     let etcd = texts.several("etcd").iter().map(|given| given.text.clone()).collect();
     let arguments = EtcdArguments { etcd, access };
-    arguments.settings().map_err(|(flag, message)| {
+    arguments.settings().map_err(|EtcdFlagError { flag, error }| {
         let of_flag = |key: &&str| key.replace('_', "-") == flag;
         let given = KEYS.iter().find(|key| of_flag(key)).and_then(|key| texts.one(key));
-        given.map_or(GivenBy::Argument(flag), |given| given.source.clone()).fault(message)
+        given.map_or(&GivenBy::Argument(flag), |given| &given.source).fault(error)
     })
 }
 
@@ -123,6 +136,7 @@ const KEYS: [&str; 7] =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::etcd::EtcdSettingsError;
 
     fn arguments(urls: &[&str]) -> EtcdArguments {
         EtcdArguments { etcd: urls.iter().map(|&url| url.into()).collect(), ..EtcdArguments::default() }
@@ -137,19 +151,21 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_told() {
-        let (flag, text) = arguments(&["http://a:1", "https://b:1"]).settings().unwrap_err();
-        assert!(flag == "etcd" && text.contains("mixes"), "{flag}: {text}");
+        let fault = |flag, error| Err(EtcdFlagError { flag, error });
+        let missing = |flag, other| fault(flag, SettingError::MissingBeside(other));
+        let mixed = arguments(&["http://a:1", "https://b:1"]).settings();
+        assert_eq!(mixed, fault("etcd", EtcdSettingsError::MixedSchemes.into()));
         let with = |access, urls| EtcdArguments { access, ..arguments(urls) };
         let half = with(EtcdAccess { etcd_user: Some("u".into()), ..EtcdAccess::default() }, &["http://a:1"]);
-        assert_eq!(half.settings().unwrap_err().0, "etcd-password");
+        assert_eq!(half.settings(), missing("etcd-password", "the user"));
         let (etcd_password, etcd_password_file) = (Some("p".into()), Some("f".into()));
         let both =
             EtcdAccess { etcd_user: Some("u".into()), etcd_password, etcd_password_file, ..EtcdAccess::default() };
-        assert_eq!(with(both, &["http://a:1"]).settings().unwrap_err().0, "etcd-password-file");
+        let both = with(both, &["http://a:1"]).settings();
+        assert_eq!(both, fault("etcd-password-file", SettingError::GivenBesidePassword));
         let ca = EtcdAccess { etcd_ca: Some("ca".into()), ..EtcdAccess::default() };
         let plain = with(ca.clone(), &["http://a:1"]);
-        assert!(plain.settings().unwrap_err().1.contains("https://"));
-        let alone = with(ca, &[]);
-        assert!(alone.settings().unwrap_err().1.contains("missing"));
+        assert_eq!(plain.settings(), fault("etcd", EtcdSettingsError::TlsWithoutHttps.into()));
+        assert_eq!(with(ca, &[]).settings(), missing("etcd", "its other settings"));
     }
 }

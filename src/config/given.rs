@@ -1,10 +1,10 @@
 //! The texts of settings and their origins: a flag beats its environment variable, that beats the file, that beats the
 //! default.
 //!
-//! Owns where a mistake is told. Must never print a secret.
+//! Owns the place that an error names. Must never print a secret.
 
-use super::ConfigError;
 use super::table::{Fallback, Form, SETTINGS, Setting};
+use super::{ConfigError, SettingError};
 use crate::yaml::{self, Fault, FileError, LARGEST_FILE, Node, NodeReader, Value};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -101,16 +101,20 @@ pub(super) enum GivenBy {
 }
 
 impl Given {
-    pub(super) fn read<T>(&self, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, ConfigError> {
-        read(&self.text).map_err(|message| self.source.fault(message))
+    pub(super) fn read<T, E: Into<SettingError>>(
+        &self,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, ConfigError> {
+        read(&self.text).map_err(|error| self.source.fault(error))
     }
 }
 
 impl GivenBy {
-    pub(super) fn fault(&self, message: String) -> ConfigError {
+    pub(super) fn fault(&self, error: impl Into<SettingError>) -> ConfigError {
+        let error = error.into();
         match self {
-            GivenBy::Argument(key) | GivenBy::Default(key) => ConfigError::Argument { key, message },
-            GivenBy::File { file, at, key } => FileError::new(file, *at, &format!("`{key}` {message}")).into(),
+            GivenBy::Argument(key) | GivenBy::Default(key) => ConfigError::Argument { key, error },
+            GivenBy::File { file, at, key } => FileError::new(file, *at, &format!("`{key}` {error}")).into(),
         }
     }
 
@@ -205,35 +209,32 @@ impl Texts {
         self.several(key).last().filter(|given| !given.text.is_empty())
     }
 
-    /// What is wrong with a setting, or what it needs, told where it was given.
-    pub(super) fn fault(&self, key: &'static str, message: &str) -> ConfigError {
-        let source = self.one(key).map_or(GivenBy::Argument(key), |given| given.source.clone());
-        source.fault(message.to_owned())
+    /// The error, with the place where the setting was given.
+    pub(super) fn fault(&self, key: &'static str, error: impl Into<SettingError>) -> ConfigError {
+        self.one(key).map_or(&GivenBy::Argument(key), |given| &given.source).fault(error)
     }
 
-    /// The value of a setting that may be absent.
-    /// Errors: where it was given, what to change.
-    pub(super) fn read_one<T>(
+    /// The value of an optional setting.
+    pub(super) fn read_one<T, E: Into<SettingError>>(
         &self,
         key: &'static str,
-        read: impl FnOnce(&str) -> Result<T, String>,
+        read: impl FnOnce(&str) -> Result<T, E>,
     ) -> Result<Option<T>, ConfigError> {
         self.one(key).map(|given| given.read(read)).transpose()
     }
 
-    /// Errors: settings that have to be there and are not.
+    /// Errors: required settings that are missing.
     pub(super) fn are_complete(&self) -> Result<(), ConfigError> {
         let is_missing = |setting: &&Setting| setting.default == Fallback::Required && self.one(setting.key).is_none();
         let missing: Vec<_> = SETTINGS.iter().filter(is_missing).map(|setting| setting.key).collect();
         if missing.is_empty() { Ok(()) } else { Err(ConfigError::Missing(missing)) }
     }
 
-    /// The value of a setting that has to be there.
-    /// Errors: it is not, or what to change.
-    pub(super) fn require<T>(
+    /// The value of a required setting.
+    pub(super) fn require<T, E: Into<SettingError>>(
         &self,
         key: &'static str,
-        read: impl FnOnce(&str) -> Result<T, String>,
+        read: impl FnOnce(&str) -> Result<T, E>,
     ) -> Result<T, ConfigError> {
         self.read_one(key, read)?.ok_or_else(|| ConfigError::Missing(vec![key]))
     }

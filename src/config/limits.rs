@@ -2,8 +2,8 @@
 //!
 //! Owns the format of numbers and times.
 
-use super::ConfigError;
 use super::given::Texts;
+use super::{ConfigError, SettingError};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -39,10 +39,10 @@ pub(super) fn read(texts: &Texts) -> Result<Limits, ConfigError> {
     let off_at_zero = |time: Duration| (!time.is_zero()).then_some(time);
     let keepalive = |text: &str| match time(text, LONGEST_SILENCE)? {
         time if time.is_zero() || time >= Duration::from_secs(1) => Ok(off_at_zero(time)),
-        _ => Err(format!("`{text}` is less than a second")),
+        _ => Err(SettingError::UnderASecond(text.to_owned())),
     };
     let startup = |text: &str| match time(text, LONGEST)? {
-        time if time.is_zero() => Err("must be longer than 0".to_owned()),
+        time if time.is_zero() => Err(SettingError::Zero),
         time => Ok(time),
     };
     Ok(Limits {
@@ -55,12 +55,12 @@ pub(super) fn read(texts: &Texts) -> Result<Limits, ConfigError> {
     })
 }
 
-fn connections(text: &str) -> Result<NonZeroUsize, String> {
+fn connections(text: &str) -> Result<NonZeroUsize, SettingError> {
     number(text, MOST_CONNECTIONS)
 }
 
 /// The number of threads for sessions.
-pub(super) fn workers(text: &str) -> Result<NonZeroUsize, String> {
+pub(super) fn workers(text: &str) -> Result<NonZeroUsize, SettingError> {
     number(text, MOST_WORKERS)
 }
 
@@ -69,22 +69,22 @@ pub(super) fn usual_workers() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST_WORKERS)
 }
 
-fn number(text: &str, most: usize) -> Result<NonZeroUsize, String> {
+fn number(text: &str, most: usize) -> Result<NonZeroUsize, SettingError> {
     let number = text.parse().ok().filter(|number: &NonZeroUsize| number.get() <= most);
-    number.ok_or_else(|| format!("`{text}` is not a number from 1 to {most}"))
+    number.ok_or_else(|| SettingError::NotANumber { text: text.to_owned(), most })
 }
 
 /// Reads a time of at most a day: a whole number and its unit, as in postgresql.conf, `500ms`, `60s`, `5min`, `1h`; without
 /// a unit, seconds.
 ///
 /// # Errors
-/// What to change.
-pub fn duration(text: &str) -> Result<Duration, String> {
+/// The text is not a time, or the time is longer than a day.
+pub fn duration(text: &str) -> Result<Duration, SettingError> {
     time(text, LONGEST)
 }
 
-/// As [`duration`], with another limit.
-fn time(text: &str, longest: Duration) -> Result<Duration, String> {
+/// Like [`duration`], with another limit.
+fn time(text: &str, longest: Duration) -> Result<Duration, SettingError> {
     let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let milliseconds = match unit {
         "ms" => 1,
@@ -94,9 +94,9 @@ fn time(text: &str, longest: Duration) -> Result<Duration, String> {
         _ => 0,
     };
     let number = digits.parse::<u64>().ok().filter(|_| milliseconds > 0);
-    let time = number.ok_or_else(|| format!("`{text}` is not a time: write 500ms, 60s, 5min or 1h"))?;
-    let time = Duration::from_millis(time.saturating_mul(milliseconds));
-    if time > longest { Err(format!("`{text}` is more than {} s", longest.as_secs())) } else { Ok(time) }
+    let number = number.ok_or_else(|| SettingError::NotATime(text.to_owned()))?;
+    let time = Duration::from_millis(number.saturating_mul(milliseconds));
+    if time > longest { Err(SettingError::TooLong { text: text.to_owned(), longest }) } else { Ok(time) }
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The settings of `fencegate proxy`: a flag beats its environment variable, that beats the file, that beats the default.
 //!
-//! Owns what the settings mean and how a mistake in them is told. Must never print a password.
+//! Owns the meaning of the settings. Must never print a password.
 
 mod address;
 mod control;
+mod error;
 mod etcd;
 mod given;
 mod limits;
@@ -12,26 +13,23 @@ mod passfile;
 mod table;
 mod tls;
 
-pub use address::{Address, http as http_address};
-pub use control::connection;
-pub use etcd::{EtcdAccess, EtcdArguments};
+pub use address::{Address, AddressError, http as http_address};
+pub use control::{ConnectionStringError, connection};
+pub use error::{ChoiceError, ConfigError, SettingError};
+pub use etcd::{EtcdAccess, EtcdArguments, EtcdFlagError};
 pub use given::{SettingsArguments, Shown};
 pub use limits::{Limits, duration};
 pub use origin::{AllowedOrigin, Origin};
 pub use passfile::password;
 pub use table::{Fallback, Form, Reload, SETTINGS, Setting};
 pub(crate) use tls::is_system;
-pub use tls::{ClientCertificates, ClientTls, Encryption, ServerTls, SslMode, TlsVersion};
+pub use tls::{ClientCertificates, ClientTls, Encryption, RootCertificateError, ServerTls, SslMode, TlsVersion};
 
 use crate::etcd::EtcdSettings;
 use crate::policy::PolicySet;
-use crate::yaml::FileError;
 use given::{Given, Texts};
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use table::variable;
-use thiserror::Error;
 use tokio_postgres::config::Host;
 
 /// The name of a database that the proxy keeps for its console.
@@ -83,43 +81,6 @@ pub struct SettingChange {
     pub after: String,
     /// The new value is in force; otherwise it will be after a restart.
     pub applied: bool,
-}
-
-/// What is wrong with the settings, in one line that says what to change.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{}: cannot read the file: {error}", file.display())]
-    Unreadable {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// Something in the file is wrong.
-    #[error(transparent)]
-    InFile(#[from] FileError),
-    /// A flag or an environment variable is wrong.
-    #[error("--{flag} or {variable}: {message}", flag = key.replace('_', "-"), variable = variable(key))]
-    Argument {
-        /// The setting.
-        key: &'static str,
-        /// What to change.
-        message: String,
-    },
-    /// Settings have no default, and are not given: at least one.
-    #[error("{}", missing(.0))]
-    Missing(Vec<&'static str>),
-    /// A policy can only be kept with etcd.
-    #[error(
-        "resource `{resource}` names the election {election}: give --etcd, FENCEGATE_ETCD or `etcd:` in the file of --config"
-    )]
-    ElectionWithoutEtcd {
-        /// The resource.
-        resource: String,
-        /// Its election.
-        election: String,
-    },
 }
 
 impl Settings {
@@ -210,7 +171,7 @@ impl Settings {
 
     fn read(mut texts: Texts) -> Result<Self, ConfigError> {
         texts.are_complete()?;
-        let policies = texts.require("policies", |text| Ok(PathBuf::from(text)))?;
+        let policies = texts.require("policies", |text| Ok::<_, SettingError>(text.into()))?;
         let upstream_tls = tls::server(&texts)?;
         let (control, control_tls) = texts.require("control", |text| control::read(text, &upstream_tls))?;
         texts.fall_back("admin_roles", control.get_user());
@@ -240,27 +201,16 @@ impl Settings {
     }
 }
 
-fn missing(keys: &[&'static str]) -> String {
-    let said = |key: &&'static str| {
-        format!(
-            "`{key}` is not set: give --{}, {} or `{key}:` in the file of --config",
-            key.replace('_', "-"),
-            variable(key)
-        )
-    };
-    keys.iter().map(said).collect::<Vec<_>>().join("\nfencegate: ")
-}
-
-fn level(text: &str) -> Result<Option<tracing::Level>, String> {
+fn level(text: &str) -> Result<Option<tracing::Level>, ChoiceError> {
     let choices = [("off", None), ("debug", Some(tracing::Level::DEBUG)), ("info", Some(tracing::Level::INFO))];
     choice(text, &choices)
 }
 
-/// The value that goes with one of these words.
-fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+/// The value of one of these words.
+fn choice<T: Copy>(text: &str, choices: &[(&'static str, T)]) -> Result<T, ChoiceError> {
     let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
-    found.ok_or_else(|| format!("`{text}` is none of {}", words.join(", ")))
+    let words = || choices.iter().map(|(word, _)| *word).collect();
+    found.ok_or_else(|| ChoiceError { text: text.to_owned(), words: words() })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Owns their format, and what they cover. Must never take an address for one that it only resembles: an address of IPv4
 //! within IPv6 is that of IPv4.
 
+use super::SettingError;
 use std::net::IpAddr;
 
 /// The bits in front that make an address of IPv4 one of IPv6.
@@ -61,12 +62,11 @@ fn begins_alike(one: u128, other: u128, width: u8, bits: u8) -> bool {
 }
 
 /// Reads `ADDRESS`, `ADDRESS/BITS` or `unix`.
-pub(super) fn allowed(text: &str) -> Result<AllowedOrigin, String> {
+pub(super) fn allowed(text: &str) -> Result<AllowedOrigin, SettingError> {
     if text == "unix" {
         return Ok(AllowedOrigin::Unix);
     }
-    let fault =
-        || format!("`{text}` is neither `unix` nor an address or network, such as 127.0.0.1, 10.0.0.0/8 or ::1");
+    let fault = || SettingError::NotAnOrigin(text.to_owned());
     let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
     let address: IpAddr = address.parse().map_err(|_| fault())?;
     let bits: u8 = match bits {

@@ -18,8 +18,19 @@ const DEFAULT_PORT: u16 = 5432;
 /// The most bytes that are read of the file.
 const LARGEST_FILE: u64 = 1024 * 1024;
 
-/// What was last wrong with the file: it is read often, and told once.
-static TOLD: Mutex<Option<String>> = Mutex::new(None);
+/// The last error that was logged. The file is read often, and the same error is logged once.
+static LOGGED: Mutex<Option<String>> = Mutex::new(None);
+
+/// Why the file is not used.
+#[derive(Debug, thiserror::Error)]
+enum PassfileError {
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    #[error("it is not a regular file")]
+    NotRegular,
+    #[error("group or others have rights to it: chmod it to 0600")]
+    Shared,
+}
 
 /// One line of the file.
 struct PassfileEntry {
@@ -28,8 +39,8 @@ struct PassfileEntry {
     password: String,
 }
 
-/// The password for a new connection: PGPASSWORD, or what the file that PGPASSFILE names, or else `~/.pgpass`, says now. A file
-/// that group or others have rights to is left out with a warning, one that is not there without. Blocks.
+/// The password for a new connection: from PGPASSWORD, or from the file that PGPASSFILE names (by default `~/.pgpass`).
+/// A file that cannot be used is ignored with a warning, and a missing file without one. Blocks.
 pub fn password(config: &Config) -> Option<String> {
     if let Some(password) = env::var("PGPASSWORD").ok().filter(|password| !password.is_empty()) {
         return Some(password);
@@ -39,15 +50,15 @@ pub fn password(config: &Config) -> Option<String> {
         None => env::home_dir()?.join(".pgpass"),
     };
     let entries = read(&path);
-    let trouble = entries.as_ref().err().map(|why| format!("{}: {why}", path.display()));
-    let mut told = TOLD.lock();
-    if *told != trouble {
-        if let Err(why) = &entries {
-            warn!(file = %path.display(), reason = why, "password_file_not_used");
+    let error = entries.as_ref().err().map(|error| format!("{}: {error}", path.display()));
+    let mut logged = LOGGED.lock();
+    if *logged != error {
+        if let Err(error) = &entries {
+            warn!(file = %path.display(), reason = %error, "password_file_not_used");
         }
-        *told = trouble;
+        *logged = error;
     }
-    drop(told);
+    drop(logged);
     find(&entries.unwrap_or_default(), config).map(str::to_owned)
 }
 
@@ -76,21 +87,17 @@ fn find<'a>(entries: &'a [PassfileEntry], config: &Config) -> Option<&'a str> {
     })
 }
 
-/// Nothing where there is no file. The error says why it is not used.
-fn read(path: &Path) -> Result<Vec<PassfileEntry>, String> {
-    let cannot_read = |error: io::Error| format!("it cannot be read: {error}");
+/// The entries of the file; none if it does not exist.
+fn read(path: &Path) -> Result<Vec<PassfileEntry>, PassfileError> {
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(cannot_read(error)),
-        Ok(it) if !it.is_file() => return Err("it is not a regular file".to_owned()),
-        Ok(it) if it.permissions().mode() & 0o077 != 0 => {
-            return Err("group or others have rights to it: chmod it to 0600".to_owned());
-        }
+        Err(error) => return Err(error.into()),
+        Ok(it) if !it.is_file() => return Err(PassfileError::NotRegular),
+        Ok(it) if it.permissions().mode() & 0o077 != 0 => return Err(PassfileError::Shared),
         Ok(_) => {}
     }
     let mut text = String::new();
-    let file = fs::File::open(path).map_err(cannot_read)?;
-    file.take(LARGEST_FILE).read_to_string(&mut text).map_err(cannot_read)?;
+    fs::File::open(path)?.take(LARGEST_FILE).read_to_string(&mut text)?;
     Ok(parse(&text))
 }
 
@@ -177,7 +184,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let private = read(&path);
         fs::remove_file(&path).unwrap();
-        assert!(shared.is_err_and(|why| why.contains("chmod")));
+        assert!(matches!(shared, Err(PassfileError::Shared)));
         assert_eq!(private.unwrap().len(), 1);
         assert_eq!(read(&path).unwrap().len(), 0, "it is gone");
     }

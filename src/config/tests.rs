@@ -22,17 +22,17 @@ fn try_read(line: &str) -> Result<SettingsArguments, clap::Error> {
     <Line as clap::Parser>::try_parse_from(["x"].into_iter().chain(line.split_whitespace())).map(|line| line.settings)
 }
 
-fn load(arguments: &SettingsArguments, file: &str) -> Result<Settings, String> {
+fn load(arguments: &SettingsArguments, file: &str) -> Result<Settings, ConfigError> {
     let file = match file {
         "" => Ok(Texts::default()),
         text => Texts::parse(Path::new("f.yaml"), text.as_bytes()),
     };
     let read = |file| Settings::read(Texts::join(arguments, file));
-    file.and_then(read).map_err(|error| error.to_string())
+    file.and_then(read)
 }
 
 fn error(line: &str, file: &str) -> String {
-    load(&arguments(line), file).unwrap_err()
+    load(&arguments(line), file).unwrap_err().to_string()
 }
 
 const FILE: &str =
@@ -73,16 +73,16 @@ fn mistakes_in_the_file_have_a_place() {
 fn mistakes_in_arguments_name_the_flag_and_keep_the_password() {
     for bad in ["postgres://:secret@db", "postgres://u:secret@", "secret"] {
         let line = format!("--upstream postgres://db --policies p --control {bad}");
-        let error = load(&read(&line), "").unwrap_err();
+        let error = load(&read(&line), "").unwrap_err().to_string();
         assert!(error.starts_with("--control or FENCEGATE_CONTROL: ") && !error.contains("secret"), "{bad}: {error}");
         assert!(!error.contains('\n'));
     }
-    let error = load(&read(""), "").unwrap_err();
+    let error = load(&read(""), "").unwrap_err().to_string();
     for (line, name) in error.lines().zip(["upstream", "control", "policies"]) {
         assert!(line.contains(&format!("`{name}` is not set: give --{name}, FENCEGATE_")), "{error}");
     }
     assert_eq!(error.lines().count(), 3, "{error}");
-    let error = load(&read("--control postgres://u@db --policies p"), "").unwrap_err();
+    let error = load(&read("--control postgres://u@db --policies p"), "").unwrap_err().to_string();
     assert!(error.starts_with("`upstream` is not set"), "{error}");
 }
 
@@ -173,7 +173,7 @@ fn defaults_are_as_the_table_says() {
 #[test]
 fn settings_of_tls_have_to_go_together() {
     let tls = |line: &str| load(&arguments(line), "").map(|settings| settings.tls);
-    assert_eq!(tls("--tls off --tls-cert c --tls-key k"), Ok(None));
+    assert_eq!(tls("--tls off --tls-cert c --tls-key k").unwrap(), None);
     let allowed = tls("--tls-cert c --tls-key k").unwrap().unwrap();
     assert_eq!((allowed.encryption, allowed.client_certificates), (Encryption::Allow, ClientCertificates::Off));
     let required = tls("--tls require --tls-cert c --tls-key k --tls-client-certificates optional --tls-client-ca a");

@@ -1,7 +1,7 @@
 //! The settings for encrypted connections. `tls` reads the files.
 
 use super::given::Texts;
-use super::{ConfigError, choice};
+use super::{ChoiceError, ConfigError, SettingError, choice};
 use std::path::{Path, PathBuf};
 
 /// Encryption of clients' connections.
@@ -78,11 +78,25 @@ pub enum SslMode {
     VerifyFull,
 }
 
-/// What TLS with clients lacks.
-const NO_CERTIFICATE: &str = "needs tls_cert and tls_key, the proxy's certificate and its key";
+/// Why a root certificate does not fit an sslmode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RootCertificateError {
+    /// The mode verifies the server's certificate.
+    #[error("is missing: the server's certificate is to be verified; `system` takes the system's authorities")]
+    Missing,
+    /// The mode does not verify the server's name.
+    #[error("`system` goes with verify-full only: those authorities sign certificates for anybody")]
+    SystemWithoutVerifyFull,
+}
 
-/// The settings of the clients' side.
-/// Errors: what does not go together.
+const NO_CERTIFICATE: SettingError =
+    SettingError::Needs { settings: "tls_cert and tls_key", role: "the proxy's certificate and its key" };
+
+const NO_AUTHORITY: SettingError =
+    SettingError::Needs { settings: "tls_client_ca", role: "which the certificates are checked against" };
+
+/// The settings for connections of clients.
+/// Errors: settings that contradict each other.
 pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
     let modes = [("off", None), ("allow", Some(Encryption::Allow)), ("require", Some(Encryption::Require))];
@@ -92,66 +106,64 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
     })?;
     let ca = path("tls_client_ca");
     let client_certificates = texts.require("tls_client_certificates", |text| {
-        let missing = || "needs tls_client_ca, which the certificates are checked against".to_owned();
+        let ca = || ca.clone().ok_or(NO_AUTHORITY);
         match choice(text, &[("off", 0), ("optional", 1), ("required", 2)])? {
-            0 => Ok(ClientCertificates::Off),
-            1 => Ok(ClientCertificates::Optional(ca.clone().ok_or_else(missing)?)),
-            _ => Ok(ClientCertificates::Required(ca.clone().ok_or_else(missing)?)),
+            0 => Ok::<_, SettingError>(ClientCertificates::Off),
+            1 => Ok(ClientCertificates::Optional(ca()?)),
+            _ => Ok(ClientCertificates::Required(ca()?)),
         }
     })?;
+    let needs = |key, settings, role| texts.fault(key, SettingError::Needs { settings, role });
     let asks = client_certificates != ClientCertificates::Off;
     let encryption = match (mode, path("tls_cert"), path("tls_key")) {
         (Some(None), ..) => return Ok(None),
         (_, Some(certificate), Some(key)) => (mode.flatten().unwrap_or(Encryption::Allow), certificate, key),
-        (_, Some(_), None) => return Err(texts.fault("tls_cert", "needs tls_key, the key of the certificate")),
-        (_, None, Some(_)) => {
-            return Err(texts.fault("tls_key", "needs tls_cert, the certificate that it is the key of"));
-        }
+        (_, Some(_), None) => return Err(needs("tls_cert", "tls_key", "the key of the certificate")),
+        (_, None, Some(_)) => return Err(needs("tls_key", "tls_cert", "the certificate that it is the key of")),
         (Some(_), None, None) => return Err(texts.fault("tls", NO_CERTIFICATE)),
         (None, None, None) if asks => return Err(texts.fault("tls_client_certificates", NO_CERTIFICATE)),
         (None, None, None) => return Ok(None),
     };
-    let is_unsaid = matches!(texts.one("tls_client_certificates"), Some(given) if given.source.is_default());
-    if ca.is_some() && is_unsaid {
-        return Err(texts.fault("tls_client_ca", "checks nobody: set tls_client_certificates to optional or required"));
+    let is_default = matches!(texts.one("tls_client_certificates"), Some(given) if given.source.is_default());
+    if ca.is_some() && is_default {
+        return Err(texts.fault("tls_client_ca", SettingError::UnusedAuthority));
     }
     let (encryption, certificate, key) = encryption;
     Ok(Some(ClientTls { encryption, certificate, key, client_certificates, min_version }))
 }
 
-/// The settings of the server's side.
-/// Errors: what does not go together.
+/// The settings for connections to the server.
+/// Errors: settings that contradict each other.
 pub(super) fn server(texts: &Texts) -> Result<ServerTls, ConfigError> {
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
     let mode = texts.require("upstream_sslmode", ssl_mode)?;
     let root_certificate = path("upstream_sslrootcert");
+    let needs = |key, settings, role| texts.fault(key, SettingError::Needs { settings, role });
     let identity = match (path("upstream_sslcert"), path("upstream_sslkey")) {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some((certificate, key)),
-        (Some(_), None) => return Err(texts.fault("upstream_sslcert", "needs upstream_sslkey, its key")),
-        (None, Some(_)) => return Err(texts.fault("upstream_sslkey", "needs upstream_sslcert, its certificate")),
+        (Some(_), None) => return Err(needs("upstream_sslcert", "upstream_sslkey", "its key")),
+        (None, Some(_)) => return Err(needs("upstream_sslkey", "upstream_sslcert", "its certificate")),
     };
     let tls = ServerTls { mode, root_certificate, identity };
-    match tls.contradiction() {
-        Some(why) if tls.root_certificate.is_none() => {
-            Err(texts.fault("upstream_sslmode", &format!("needs upstream_sslrootcert, which {why}")))
+    match tls.check_root_certificate() {
+        Err(error @ RootCertificateError::Missing) => {
+            Err(texts.fault("upstream_sslmode", SettingError::NeedsRootCertificate(error)))
         }
-        Some(why) => Err(texts.fault("upstream_sslrootcert", why)),
-        None => Ok(tls),
+        Err(error) => Err(texts.fault("upstream_sslrootcert", error)),
+        Ok(()) => Ok(tls),
     }
 }
 
 impl ServerTls {
-    /// What is wrong with the root certificate for this mode.
-    pub(super) fn contradiction(&self) -> Option<&'static str> {
+    /// Checks that the root certificate fits the mode.
+    pub(super) fn check_root_certificate(&self) -> Result<(), RootCertificateError> {
         match (&self.root_certificate, self.mode) {
-            (None, SslMode::VerifyCa | SslMode::VerifyFull) => {
-                Some("is missing: the server's certificate is to be verified; `system` takes the system's authorities")
-            }
+            (None, SslMode::VerifyCa | SslMode::VerifyFull) => Err(RootCertificateError::Missing),
             (Some(path), mode) if is_system(path) && mode != SslMode::VerifyFull => {
-                Some("`system` goes with verify-full only: those authorities sign certificates for anybody")
+                Err(RootCertificateError::SystemWithoutVerifyFull)
             }
-            _ => None,
+            _ => Ok(()),
         }
     }
 }
@@ -161,9 +173,8 @@ pub(crate) fn is_system(root_certificate: &Path) -> bool {
     root_certificate.as_os_str() == "system"
 }
 
-/// An `sslmode`.
-/// Errors: it is none.
-pub(super) fn ssl_mode(text: &str) -> Result<SslMode, String> {
+/// Reads an `sslmode`.
+pub(super) fn ssl_mode(text: &str) -> Result<SslMode, ChoiceError> {
     let modes = [
         ("disable", SslMode::Disable),
         ("allow", SslMode::Allow),

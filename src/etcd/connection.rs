@@ -3,7 +3,7 @@
 //! Owns every limit on waiting. Must never wait for one member while another could answer: the
 //! client's own balancing goes on sending to a member that has fallen silent.
 
-use super::settings::{EtcdPassword, EtcdSettings};
+use super::settings::{EtcdPassword, EtcdSettings, EtcdSettingsError};
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use std::fmt::Debug;
 use std::fs;
@@ -41,7 +41,7 @@ pub enum EtcdError {
     File(PathBuf, std::io::Error),
     /// The settings cannot be used.
     #[error("the settings for etcd cannot be used: {0}")]
-    Settings(Error),
+    Settings(#[from] EtcdSettingsError),
     /// No member answered in time. Whether the request took effect is unknown.
     #[error("etcd did not answer within {limit:?}: {reason}")]
     Unreachable {
@@ -145,7 +145,7 @@ impl Member {
 impl Etcd {
     /// Reads the TLS files; connects to nothing yet.
     pub fn new(settings: &EtcdSettings) -> Result<Arc<Self>, EtcdError> {
-        settings.check().map_err(|message| EtcdError::Settings(Error::InvalidArgs(message)))?;
+        settings.check()?;
         let options = options(settings)?;
         let member = |url: &String| {
             Arc::new(Member {

@@ -13,4 +13,4 @@ pub use connection::{Etcd, EtcdError, Patience};
 pub use election::{ElectionName, InvalidName, Leader, candidates, leader, leaders};
 pub use observe::Observer;
 pub(crate) use observe::Watch;
-pub use settings::{EtcdPassword, EtcdSettings};
+pub use settings::{EtcdPassword, EtcdSettings, EtcdSettingsError};

@@ -32,6 +32,25 @@ pub enum EtcdPassword {
     File(PathBuf),
 }
 
+/// Why settings cannot be used. The messages follow the name of the setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum EtcdSettingsError {
+    #[error("names no member of etcd")]
+    NoMember,
+    /// The message does not repeat the URL, which may contain a password.
+    #[error("names no member of etcd: give user and password apart from the URL")]
+    CredentialsInUrl,
+    #[error("`{0}` is no member of etcd: write http://host:2379 or https://host:2379")]
+    NotAMember(String),
+    #[error("names {0} twice")]
+    Repeated(String),
+    #[error("mixes http and https: a password or token must not go out in the clear")]
+    MixedSchemes,
+    #[error("has TLS files beside http:// members: write https://")]
+    TlsWithoutHttps,
+}
+
 impl EtcdPassword {
     /// The password as it is now, without the line break that ends a file.
     ///
@@ -58,30 +77,29 @@ impl fmt::Debug for EtcdSettings {
 
 impl EtcdSettings {
     /// Checks what can be checked without files or network.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), EtcdSettingsError> {
         let members = &self.members;
         if members.is_empty() {
-            return Err("names no member of etcd".into());
+            return Err(EtcdSettingsError::NoMember);
         }
         for (index, url) in members.iter().enumerate() {
             if url.contains('@') {
-                // Not repeated: a password may be in it.
-                return Err("names no member of etcd: give user and password apart from the URL".into());
+                return Err(EtcdSettingsError::CredentialsInUrl);
             }
             let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
             if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', '?', '#', ' '])) {
-                return Err(format!("`{url}` is no member of etcd: write http://host:2379 or https://host:2379"));
+                return Err(EtcdSettingsError::NotAMember(url.clone()));
             }
             if members[..index].contains(url) {
-                return Err(format!("names {url} twice"));
+                return Err(EtcdSettingsError::Repeated(url.clone()));
             }
         }
         let encrypted = members.iter().filter(|url| url.starts_with("https://")).count();
         if encrypted != 0 && encrypted != members.len() {
-            return Err("mixes http and https: a password or token must not go out in the clear".into());
+            return Err(EtcdSettingsError::MixedSchemes);
         }
         if encrypted == 0 && (self.ca.is_some() || self.identity.is_some()) {
-            return Err("has TLS files beside http:// members: write https://".into());
+            return Err(EtcdSettingsError::TlsWithoutHttps);
         }
         Ok(())
     }
@@ -102,7 +120,7 @@ mod tests {
             (&["http://a:1", "https://b:1"], "mixes"),
         ] {
             let members = urls.iter().map(|&url| url.into()).collect();
-            let text = EtcdSettings { members, ..EtcdSettings::default() }.check().unwrap_err();
+            let text = EtcdSettings { members, ..EtcdSettings::default() }.check().unwrap_err().to_string();
             assert!(text.contains(message) && !text.contains("secret"), "{urls:?}: {text}");
         }
     }

@@ -1,0 +1,111 @@
+//! The errors of settings.
+//!
+//! Owns their messages. Must never print a password.
+
+use super::address::AddressError;
+use super::control::ConnectionStringError;
+use super::table::variable;
+use super::tls::RootCertificateError;
+use crate::etcd::EtcdSettingsError;
+use crate::yaml::FileError;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why the settings cannot be used, in one line that says what to change.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot read the file: {error}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        #[source]
+        error: io::Error,
+    },
+    /// The file has an error.
+    #[error(transparent)]
+    InFile(#[from] FileError),
+    /// A flag or an environment variable cannot be used.
+    #[error("--{flag} or {variable}: {error}", flag = key.replace('_', "-"), variable = variable(key))]
+    Argument {
+        /// The setting.
+        key: &'static str,
+        /// The cause.
+        #[source]
+        error: SettingError,
+    },
+    /// At least one setting without a default is not set.
+    #[error("{}", missing(.0))]
+    Missing(Vec<&'static str>),
+    /// A policy names an election, and no etcd is set.
+    #[error(
+        "resource `{resource}` names the election {election}: give --etcd, FENCEGATE_ETCD or `etcd:` in the file of --config"
+    )]
+    ElectionWithoutEtcd {
+        /// The resource.
+        resource: String,
+        /// Its election.
+        election: String,
+    },
+}
+
+fn missing(keys: &[&'static str]) -> String {
+    let line = |key: &&'static str| {
+        format!(
+            "`{key}` is not set: give --{}, {} or `{key}:` in the file of --config",
+            key.replace('_', "-"),
+            variable(key)
+        )
+    };
+    keys.iter().map(line).collect::<Vec<_>>().join("\nfencegate: ")
+}
+
+/// Why the value of a setting cannot be used. The message follows the setting's name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
+pub enum SettingError {
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    #[error("`{text}` is not a number from 1 to {most}")]
+    NotANumber { text: String, most: usize },
+    #[error("`{0}` is not a time: write 500ms, 60s, 5min or 1h")]
+    NotATime(String),
+    #[error("`{text}` is more than {} s", longest.as_secs())]
+    TooLong { text: String, longest: Duration },
+    #[error("`{0}` is less than a second")]
+    UnderASecond(String),
+    #[error("must be longer than 0")]
+    Zero,
+    #[error("`{0}` is neither `unix` nor an address or network, such as 127.0.0.1, 10.0.0.0/8 or ::1")]
+    NotAnOrigin(String),
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error(transparent)]
+    ConnectionString(#[from] ConnectionStringError),
+    #[error(transparent)]
+    RootCertificate(#[from] RootCertificateError),
+    /// The setting has no effect without others.
+    #[error("needs {settings}, {role}")]
+    Needs { settings: &'static str, role: &'static str },
+    #[error("needs upstream_sslrootcert, which {0}")]
+    NeedsRootCertificate(#[source] RootCertificateError),
+    #[error("checks nobody: set tls_client_certificates to optional or required")]
+    UnusedAuthority,
+    #[error("is missing beside {0}")]
+    MissingBeside(&'static str),
+    #[error("is given beside the password")]
+    GivenBesidePassword,
+    #[error(transparent)]
+    Etcd(#[from] EtcdSettingsError),
+}
+
+/// The text is not one of the words that a setting accepts.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is none of {}", words.join(", "))]
+pub struct ChoiceError {
+    pub(super) text: String,
+    pub(super) words: Vec<&'static str>,
+}
