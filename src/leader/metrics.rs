@@ -6,6 +6,7 @@ use crate::etcd::ElectionName;
 use crate::metrics::http::{Pages, StatusPage};
 use crate::metrics::{MetricsError, Registered, table};
 use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
+use std::convert::Infallible;
 use std::time::Duration;
 
 /// The counters of one process that campaigns, in one election or several.
@@ -65,12 +66,14 @@ impl Meter for LeaderMetrics {
 impl Pages for LeaderMetrics {
     const PATHS: &'static [&'static str] = &["/metrics", "/healthz", "/readyz"];
 
+    /// A candidate is ready for as long as its process runs.
+    type NotReady = Infallible;
+
     async fn metrics(&self) -> String {
         self.text()
     }
 
-    /// It campaigns or leads for as long as its process runs.
-    async fn ready(&self) -> Result<Vec<String>, String> {
+    async fn ready(&self) -> Result<Vec<String>, Infallible> {
         Ok(Vec::new())
     }
 

@@ -15,6 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,11 +50,14 @@ pub trait Pages: Send + Sync + 'static {
     /// The paths of all pages.
     const PATHS: &'static [&'static str];
 
+    /// Why the answer of `/readyz` is no, in one line.
+    type NotReady: Display + Send;
+
     /// The text of `/metrics`.
     fn metrics(&self) -> impl Future<Output = String> + Send;
 
-    /// `/readyz`: the reason where the answer is no, in a line; otherwise lines for what an operator should look at.
-    fn ready(&self) -> impl Future<Output = Result<Vec<String>, String>> + Send;
+    /// `/readyz`: warnings for the operator, one line each; or why the answer is no.
+    fn ready(&self) -> impl Future<Output = Result<Vec<String>, Self::NotReady>> + Send;
 
     /// `/`, where it is one of [`Self::PATHS`].
     fn status(&self) -> impl Future<Output = Option<StatusPage>> + Send;
@@ -245,7 +249,7 @@ async fn answer<P: Pages>(request: &Request<Incoming>, pages: &P) -> Response<Fu
                 let lines: String = notes.iter().map(|note| format!("{note}\n")).collect();
                 page(StatusCode::OK, TEXT_TYPE, format!("ok\n{lines}"))
             }
-            Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT_TYPE, format!("{why}\n")),
+            Err(reason) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT_TYPE, format!("{reason}\n")),
         },
     }
 }
@@ -282,11 +286,13 @@ mod tests {
     impl Pages for Blank {
         const PATHS: &'static [&'static str] = &["/healthz"];
 
+        type NotReady = Infallible;
+
         async fn metrics(&self) -> String {
             String::new()
         }
 
-        async fn ready(&self) -> Result<Vec<String>, String> {
+        async fn ready(&self) -> Result<Vec<String>, Infallible> {
             Ok(Vec::new())
         }
 

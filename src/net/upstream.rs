@@ -251,6 +251,11 @@ async fn unreachable<T>(shared: &Shared, client: &mut Peer, error: io::Error) ->
     Err(Refused::Upstream(error))
 }
 
+/// The message of an error of a connection to the server.
+pub fn message(error: &io::Error) -> String {
+    tls_text(error).map_or_else(|| error.to_string(), |text| text.message)
+}
+
 /// The error for clients where TLS with the server fails.
 pub fn tls_text(error: &io::Error) -> Option<ErrorText> {
     let Trouble { message, hint } = trouble(error, Told::Settings)?;

@@ -37,8 +37,8 @@ pub struct Status {
     pub now: SystemTime,
     /// When the proxy started.
     pub started: SystemTime,
-    /// It is ready for clients; or why not.
-    pub ready: Result<(), String>,
+    /// Why the proxy is not ready for clients; None if it is.
+    pub not_ready: Option<String>,
     /// etcd answers; None where none is set.
     pub etcd: Option<bool>,
     /// Of each resource in each database.
@@ -92,9 +92,9 @@ pub fn page(status: &Status) -> String {
          <style>{STYLE}</style></head>\n<body><h1>fencegate {}</h1>\n",
         env!("CARGO_PKG_VERSION")
     );
-    let (class, ready) = match &status.ready {
-        Ok(()) => ("good", "ready".to_owned()),
-        Err(why) => ("bad", format!("not ready: {}", escaped(why, 500))),
+    let (class, ready) = match &status.not_ready {
+        None => ("good", "ready".to_owned()),
+        Some(reason) => ("bad", format!("not ready: {}", escaped(reason, 500))),
     };
     let etcd = match status.etcd {
         Some(true) => ", etcd answers",
@@ -260,7 +260,7 @@ mod tests {
         let status = Status {
             now,
             started: now - Duration::from_secs(7300),
-            ready: Err(evil.clone()),
+            not_ready: Some(evil.clone()),
             etcd: Some(false),
             fences: (0..MOST_ROWS + 3).map(fence).collect(),
             sessions: Vec::new(),

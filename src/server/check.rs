@@ -5,9 +5,9 @@
 use super::tables::{TableState, state_in};
 use crate::catalogue::{DatabaseNames, missing_text, with_tables};
 use crate::config::{Encryption, Settings};
-use crate::etcd::{ElectionName, Etcd, Patience, leader};
+use crate::etcd::{ElectionName, Etcd, EtcdError, Patience, leader};
 use crate::fence::session::Token;
-use crate::fence::{self, Cause, Need, Remedy};
+use crate::fence::{self, Need, Remedy};
 use crate::guard::{self, GuardState};
 use crate::metrics::Metrics;
 use crate::net::upstream;
@@ -15,6 +15,7 @@ use crate::policy::{PolicySet, Resource};
 use crate::state::shared::{Shared, StartOptions};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,10 +44,15 @@ pub enum Outcome {
     Failed(String),
 }
 
+impl<E: Display> From<Result<String, E>> for Outcome {
+    fn from(result: Result<String, E>) -> Self {
+        result.map_or_else(|error| Outcome::Failed(error.to_string()), Outcome::Good)
+    }
+}
+
 impl Finding {
-    fn new(what: impl Into<String>, result: Result<String, String>) -> Self {
-        let outcome = result.map_or_else(Outcome::Failed, Outcome::Good);
-        Self { what: what.into(), outcome }
+    fn new(what: impl Into<String>, outcome: impl Into<Outcome>) -> Self {
+        Self { what: what.into(), outcome: outcome.into() }
     }
 }
 
@@ -61,7 +67,7 @@ pub async fn check(start: StartOptions, allow_unresolved: bool) -> Vec<Finding> 
     let policies = shared.policies.borrow().clone();
     let upstream = upstream::reach(&shared).await;
     let is_encrypted = matches!(upstream, Ok(true));
-    let mut findings = vec![Finding::new("upstream", upstream_result(&shared, upstream))];
+    let mut findings = vec![Finding::new("upstream", upstream_outcome(&shared, upstream))];
     findings.extend(clear_text(&shared.settings()).filter(|_| is_encrypted));
     findings.extend(ask_databases(&shared, &policies, allow_unresolved).await);
     if let Some(etcd) = etcd {
@@ -70,14 +76,14 @@ pub async fn check(start: StartOptions, allow_unresolved: bool) -> Vec<Finding> 
     findings
 }
 
-fn upstream_result(shared: &Shared, reached: io::Result<bool>) -> Result<String, String> {
+fn upstream_outcome(shared: &Shared, reached: io::Result<bool>) -> Outcome {
     let address = shared.settings().upstream.to_string();
     match reached {
-        Ok(_) => Ok(format!("{address} accepts connections")),
-        Err(error) => match upstream::tls_text(&error) {
-            Some(text) => Err(format!("{address}: {}: {}", text.message, text.hint)),
-            None => Err(format!("{address}: {error}: is PostgreSQL running there?")),
-        },
+        Ok(_) => Outcome::Good(format!("{address} accepts connections")),
+        Err(error) => Outcome::Failed(match upstream::tls_text(&error) {
+            Some(text) => format!("{address}: {}: {}", text.message, text.hint),
+            None => format!("{address}: {error}: is PostgreSQL running there?"),
+        }),
     }
 }
 
@@ -89,7 +95,7 @@ fn clear_text(settings: &Settings) -> Option<Finding> {
         "{exposed} accepts connections without TLS, and `hostnossl … reject` in pg_hba.conf does not stop them, because the \
          server sees only the proxy's TLS: set `tls: require`, with tls_cert and tls_key"
     );
-    Some(Finding { what: "clients".to_owned(), outcome: Outcome::Warning(text) })
+    Some(Finding::new("clients", Outcome::Warning(text)))
 }
 
 /// The databases that the policies name; without that, those with the schema or a table of the policies.
@@ -111,8 +117,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
     };
     let concerned: Vec<_> = names.iter().filter(is_concerned).collect();
     if !concerned.iter().any(|(database, _)| *database == usual) {
-        let said = |()| "reached".to_owned();
-        findings.push(Finding::new(format!("control {usual}"), can_connect.map(said).map_err(|it| it.to_string())));
+        findings.push(Finding::new(format!("control {usual}"), can_connect.map(|()| "reached".to_owned())));
     }
     for (database, names) in &concerned {
         findings.extend(ask_database(shared, policies, database, names).await);
@@ -122,7 +127,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
         let advice = format!(
             "no database has the schema fencegate or a table of the policies: run, for each that will have one, {command}"
         );
-        findings.push(Finding::new("databases", Err(advice)));
+        findings.push(Finding::new("databases", Outcome::Failed(advice)));
     }
     let missing = tables(policies, &names, allow_unresolved);
     if is_reached && policies.databases.is_none() && (concerned.is_empty() || !missing.is_empty()) {
@@ -136,7 +141,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
             fenced.join(", "),
             fenced.first().map(String::as_str).unwrap_or_default()
         );
-        findings.push(Finding { what: "databases".to_owned(), outcome: Outcome::Warning(text) });
+        findings.push(Finding::new("databases", Outcome::Warning(text)));
     }
     findings
 }
@@ -151,23 +156,25 @@ async fn closed_databases(shared: &Shared) -> Option<Finding> {
         role = control.role(),
         databases = closed.join(", ")
     );
-    (!closed.is_empty()).then(|| Finding { what: "databases".to_owned(), outcome: Outcome::Warning(text) })
+    (!closed.is_empty()).then(|| Finding::new("databases", Outcome::Warning(text)))
 }
 
 async fn ask_database(shared: &Shared, policies: &PolicySet, database: &str, names: &DatabaseNames) -> Vec<Finding> {
     let settings = shared.settings();
     let control = match names {
         DatabaseNames::NoDatabase => {
-            Err(format!("there is no database {database}: correct `databases` in the policies"))
+            Outcome::Failed(format!("there is no database {database}: correct `databases` in the policies"))
         }
-        _ => shared.can_control(database, Need::Schema).await.map_err(|cause: Cause| match cause.remedy {
-            Remedy::Init | Remedy::Grant => format!("{cause}; the command is {}", settings.init_command(database)),
-            _ => cause.to_string(),
-        }),
+        _ => match shared.can_control(database, Need::Schema).await {
+            Ok(()) => Outcome::Good("reached, with what the fences need".to_owned()),
+            Err(cause) => Outcome::Failed(match cause.remedy {
+                Remedy::Init | Remedy::Grant => format!("{cause}; the command is {}", settings.init_command(database)),
+                _ => cause.to_string(),
+            }),
+        },
     };
-    let is_reached = control.is_ok();
-    let said = |()| "reached, with what the fences need".to_owned();
-    let mut findings = vec![Finding::new(format!("control {database}"), control.map(said))];
+    let is_reached = matches!(control, Outcome::Good(_));
+    let mut findings = vec![Finding::new(format!("control {database}"), control)];
     if is_reached {
         findings.push(Finding::new(format!("guard {database}"), ask_guard(shared, database, policies).await));
         findings.extend(ask_leases(shared, database, policies).await);
@@ -184,7 +191,7 @@ fn tables(policies: &PolicySet, names: &BTreeMap<String, DatabaseNames>, allow_u
         for table in &resource.tables {
             let state = state_in(table, of(), |_, found| found.has_table(&table.name));
             if let TableState::Unresolved(reason) = state {
-                findings.push(Finding { what: format!("table {}", table.name), outcome: outcome(reason) });
+                findings.push(Finding::new(format!("table {}", table.name), outcome(reason)));
             }
         }
         for function in &resource.functions {
@@ -197,29 +204,32 @@ fn tables(policies: &PolicySet, names: &BTreeMap<String, DatabaseNames>, allow_u
                 && !of().any(|(_, names)| has(names))
             {
                 let reason = missing_text(&function.to_string(), database, None);
-                findings.push(Finding { what: format!("function {function}"), outcome: outcome(reason) });
+                findings.push(Finding::new(format!("function {function}"), outcome(reason)));
             }
         }
     }
     findings
 }
 
-async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Result<String, String> {
+async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Outcome {
     let control = shared.encryption.control_for(&shared.settings(), database);
-    let Ok(status) = timeout(GUARD_LIMIT, guard::status(&control, policies)).await else {
-        return Err(format!("the server did not answer within {} s", GUARD_LIMIT.as_secs()));
+    let lines = match timeout(GUARD_LIMIT, guard::status(&control, policies)).await {
+        Ok(Ok(status)) => status.lines,
+        Ok(Err(error)) => return Outcome::Failed(error.to_string()),
+        Err(_) => return Outcome::Failed(format!("the server did not answer within {} s", GUARD_LIMIT.as_secs())),
     };
-    let lines = status.map_err(|error| error.to_string())?.lines;
     let is_there = |state: GuardState| !matches!(state, GuardState::Missing | GuardState::NotMade);
     if !lines.iter().any(|line| is_there(line.state)) {
-        return Ok("not installed: functions, triggers and direct connections are not fenced, see `fencegate guard`"
-            .to_owned());
+        let text = "not installed: functions, triggers and direct connections are not fenced, see `fencegate guard`";
+        return Outcome::Good(text.to_owned());
     }
     match lines.iter().find(|line| !line.state.is_well()) {
-        None => Ok("installed, as the policies say".to_owned()),
-        Some(line) => {
-            Err(format!("{} is {}: run `fencegate guard install` with these policies", line.table, line.state.name()))
-        }
+        None => Outcome::Good("installed, as the policies say".to_owned()),
+        Some(line) => Outcome::Failed(format!(
+            "{} is {}: run `fencegate guard install` with these policies",
+            line.table,
+            line.state.name()
+        )),
     }
 }
 
@@ -228,7 +238,7 @@ async fn ask_leases(shared: &Shared, database: &str, policies: &PolicySet) -> Ve
     let leases = shared.shared_database(database).fence.read_leases(&policies.resources).await;
     let of = |resource: &Arc<Resource>| {
         let name = resource.lease()?;
-        let leader = leases.as_ref().map(|leases| leases.get(&resource.name).copied().flatten()).map_err(Clone::clone);
+        let leader = leases.as_ref().map(|leases| leases.get(&resource.name).copied().flatten());
         Some(Finding::new(format!("lease {name} in {database}"), leader.map(led_by)))
     };
     policies.resources.iter().filter_map(of).collect()
@@ -254,9 +264,6 @@ async fn ask_etcd(etcd: &Etcd, policies: &PolicySet) -> Vec<Finding> {
     findings
 }
 
-async fn ask_election(etcd: &Etcd, election: &ElectionName) -> Result<String, String> {
-    match leader(etcd, election, Patience::USUAL).await {
-        Ok((leader, _)) => Ok(led_by(leader.map(|it| it.token))),
-        Err(error) => Err(error.to_string()),
-    }
+async fn ask_election(etcd: &Etcd, election: &ElectionName) -> Result<String, EtcdError> {
+    leader(etcd, election, Patience::USUAL).await.map(|(leader, _)| led_by(leader.map(|it| it.token)))
 }

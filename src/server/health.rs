@@ -10,9 +10,10 @@ use crate::net::upstream;
 use crate::operate::status;
 use crate::policy::{PolicySet, Resource};
 use crate::state::database::SharedDatabase;
-use crate::state::health::Condition;
+use crate::state::health::{Condition, NotReady};
 use crate::state::shared::Shared;
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -24,6 +25,8 @@ const FRESH: Duration = Duration::from_secs(1);
 
 impl Pages for Shared {
     const PATHS: &'static [&'static str] = &["/", "/metrics", "/healthz", "/readyz"];
+
+    type NotReady = NotReady;
 
     async fn metrics(&self) -> String {
         let Condition { ready, upstream, etcd } = self.condition().await;
@@ -55,7 +58,7 @@ impl Pages for Shared {
     }
 
     /// Policies are loaded before the first request. A missing table is no reason against: it may not exist yet.
-    async fn ready(&self) -> Result<Vec<String>, String> {
+    async fn ready(&self) -> Result<Vec<String>, NotReady> {
         self.condition().await.ready.map(|()| self.unresolved_tables())
     }
 
@@ -77,7 +80,7 @@ impl Shared {
     /// Cancel-safe.
     pub(super) async fn check_servers(self: Arc<Self>) {
         if let Err(error) = self.can_relay().await {
-            tracing::error!(upstream = %self.settings().upstream, error, "upstream_unreachable");
+            tracing::error!(upstream = %self.settings().upstream, error = upstream::message(&error), "upstream_unreachable");
         }
         let settings = self.settings();
         let database = settings.control_database();
@@ -103,7 +106,7 @@ impl Shared {
         };
         found.condition = Some(condition.clone());
         if self.health.is_stopping() {
-            condition.ready = Err("the proxy is stopping".to_owned());
+            condition.ready = Err(NotReady::Stopping);
         }
         condition
     }
@@ -113,32 +116,30 @@ impl Shared {
             let authority = self.authority.as_ref()?;
             Some(timeout(PROBE_LIMIT, authority.is_up()).await.unwrap_or(false))
         };
-        let (fences, upstream, etcd) = tokio::join!(self.can_fence(), self.can_relay(), is_etcd_up);
-        let address = &self.settings().upstream;
-        let relays = upstream.map_err(|error| format!("the server at {address} cannot be reached: {error}"));
+        let (fences, relays, etcd) = tokio::join!(self.can_fence(), self.can_relay(), is_etcd_up);
+        let relays = relays.map_err(|error| {
+            let (address, reason) = (self.settings().upstream.clone(), upstream::message(&error));
+            NotReady::Upstream { address, reason }
+        });
         Condition { upstream: relays.is_ok(), ready: fences.and(relays), etcd }
     }
 
     /// Sessions can be connected to the server.
-    async fn can_relay(&self) -> Result<(), String> {
-        let no_answer = |_| Err(std::io::ErrorKind::TimedOut.into());
-        let reached = timeout(PROBE_LIMIT, upstream::reach(self)).await.unwrap_or_else(no_answer);
-        reached
-            .map(drop)
-            .map_err(|error| upstream::tls_text(&error).map_or_else(|| error.to_string(), |text| text.message))
+    async fn can_relay(&self) -> io::Result<()> {
+        let no_answer = |_| Err(io::ErrorKind::TimedOut.into());
+        timeout(PROBE_LIMIT, upstream::reach(self)).await.unwrap_or_else(no_answer).map(drop)
     }
 
     /// New tokens can be admitted, as far as the control connections go: in any database, and in those that are in use. Any
     /// role that may create databases makes one with a table of a fenced name: what counts is named by the policies, or has had
     /// the schema. Another one is told by `policies_not_recorded`.
-    async fn can_fence(&self) -> Result<(), String> {
-        let unusable = |cause: Cause| cause.to_string();
-        self.can_control(self.settings().control_database(), Need::Server).await.map_err(unusable)?;
+    async fn can_fence(&self) -> Result<(), NotReady> {
+        self.can_control(self.settings().control_database(), Need::Server).await.map_err(NotReady::Control)?;
         let are_named = self.policies.borrow().databases.is_some();
         for database in self.shared_databases() {
             let counts = are_named || database.fence.was_prepared();
             if counts && database.fence.has_sessions() && database.has_fences() {
-                self.can_control(database.fence.name(), Need::Tables).await.map_err(unusable)?;
+                self.can_control(database.fence.name(), Need::Tables).await.map_err(NotReady::Control)?;
             }
             in_force(&database).await?;
         }
@@ -148,7 +149,7 @@ impl Shared {
     /// A control connection to the database can be opened, and has what is needed. Cancel-safe.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// The connection cannot be used.
     pub(super) async fn can_control(&self, database: &str, need: Need) -> Result<(), Cause> {
         let control = self.encryption.control_for(&self.settings(), database);
         let no_answer = |_| Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs()).into());
@@ -171,18 +172,14 @@ fn gone_back(
     policies.resources.iter().filter_map(of_leader).collect()
 }
 
-/// Nobody is admitted where the policies of another proxy count. While there are no sessions nobody else looks whether that is
-/// over. Cancel-safe.
-async fn in_force(database: &SharedDatabase) -> Result<(), String> {
+/// Checks that no other proxy has recorded newer policies. While there are no sessions, nothing else checks it. Cancel-safe.
+async fn in_force(database: &SharedDatabase) -> Result<(), NotReady> {
     let fence = &database.fence;
     if !fence.superseded().is_empty() && !fence.has_sessions() {
         fence.check_policies().await;
     }
-    match fence.superseded().first() {
+    match fence.superseded().into_iter().next() {
         None => Ok(()),
-        Some(resource) => Err(format!(
-            "database {}: another proxy has loaded other policies of {resource} since: reload this proxy (SIGHUP, or RELOAD in its console)",
-            fence.name()
-        )),
+        Some(resource) => Err(NotReady::Superseded { database: fence.name().to_owned(), resource }),
     }
 }

@@ -28,7 +28,7 @@ impl Shared {
         Status {
             now: SystemTime::now(),
             started: self.started,
-            ready,
+            not_ready: ready.err().map(|error| error.to_string()),
             etcd,
             fences: self.all_fences(&databases),
             sessions,

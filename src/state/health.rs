@@ -2,6 +2,8 @@
 //!
 //! Must never ask anybody: the server does.
 
+use crate::config::Address;
+use crate::fence::Cause;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -25,11 +27,30 @@ pub struct Found {
     pub condition: Option<Condition>,
 }
 
+/// Why the proxy is not ready for clients.
+#[derive(Clone, Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
+pub enum NotReady {
+    #[error("the proxy is stopping")]
+    Stopping,
+    /// A control connection is missing.
+    #[error("{0}")]
+    Control(Cause),
+    /// The reason is the system's or the TLS library's.
+    #[error("the server at {address} cannot be reached: {reason}")]
+    Upstream { address: Address, reason: String },
+    /// Nobody is admitted where the policies of another proxy count.
+    #[error(
+        "database {database}: another proxy has loaded other policies of {resource} since: reload this proxy (SIGHUP, or RELOAD in its console)"
+    )]
+    Superseded { database: String, resource: String },
+}
+
 /// How the proxy is.
 #[derive(Clone, Debug)]
 pub struct Condition {
-    /// New clients find all that they need; or why not.
-    pub ready: Result<(), String>,
+    /// The proxy is ready for clients, or why not.
+    pub ready: Result<(), NotReady>,
     /// The server behind it accepts connections.
     pub upstream: bool,
     /// etcd answers; None where no etcd is set.
