@@ -6,7 +6,7 @@
 
 use crate::catalogue::Catalogue;
 use crate::fence::Claim;
-use crate::fence::session::{Epoch, SessionFence, Token};
+use crate::fence::session::{Epoch, IdentityError, SessionFence, Token};
 use crate::policy::{PolicySet, Resource, join};
 use crate::session::host::{Changes, Seen, Wanted};
 use crate::session::judge::{Need, PassedWrite};
@@ -60,7 +60,7 @@ impl Transactions {
         let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).expect("the policies are right");
         let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
         let catalogue = Arc::new(Catalogue::of_tables(tables));
-        let fence = Arc::new(SessionFence::new(Err("there is no server".to_owned())));
+        let fence = Arc::new(SessionFence::new(Err(IdentityError::NoAnswer)));
         let host = OneSession { policies, catalogue, fence, cache: Cache::default() };
         let started = Settings {
             replicates: false,

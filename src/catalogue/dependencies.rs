@@ -3,7 +3,7 @@
 //! Owns that question and its answer, which is read only where a statement says CASCADE. Must never leave a dependency out.
 
 use super::sql::MOST_ROWS;
-use super::{Fenced, is_in_schema};
+use super::{CatalogError, Fenced, is_in_schema};
 use crate::sql::{StatementResult, arrays, column, named_as};
 use crate::statement::{Operation, RelationName, Write};
 use std::collections::HashMap;
@@ -28,11 +28,14 @@ impl Dependencies {
         found.into_iter().flatten().filter(move |it| is_in_schema(relation, &it.schema)).map(|it| &it.by)
     }
 
-    /// Of what the [`question`] was answered.
-    pub fn read(answers: &[StatementResult]) -> Result<Self, String> {
+    /// Reads the answer to the [`question`].
+    ///
+    /// # Errors
+    /// The answer has too many rows.
+    pub fn read(answers: &[StatementResult]) -> Result<Self, CatalogError> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > MOST_ROWS {
-            return Err(format!("the fenced tables depend on more than {} relations", MOST_ROWS));
+            return Err(CatalogError::TooManyDependencies);
         }
         let mut dependencies = Dependencies::default();
         for row in rows {

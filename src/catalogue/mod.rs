@@ -34,6 +34,29 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio_postgres::SimpleQueryRow;
 
+/// Why what the server returned of its catalog cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CatalogError {
+    /// More rows than are read.
+    #[error("more than {most} dependencies lead to the fenced tables{}", of_owner(owner.as_deref()))]
+    TooManyWays {
+        /// The limit.
+        most: usize,
+        /// The role that owns most of the relations concerned, so that an operator can have some dropped.
+        owner: Option<String>,
+    },
+    /// More rows than are read.
+    #[error("the fenced tables depend on more than {} relations", sql::MOST_ROWS)]
+    TooManyDependencies,
+    /// A kind of dependency that this program does not know.
+    #[error("the catalogue has an edge that is not known")]
+    UnknownEdge,
+}
+
+fn of_owner(owner: Option<&str>) -> String {
+    owner.map(|owner| format!(", most of them for relations of role {owner}")).unwrap_or_default()
+}
+
 /// The catalogue at one moment.
 #[derive(Debug, Default)]
 pub struct Catalogue {
@@ -239,12 +262,14 @@ impl Catalogue {
         })
     }
 
-    /// Of what the [`question`] was answered, whose rows are so many at most ([`most_rows`]).
-    /// An error where there are more, or something unknown.
-    pub fn read(answers: &[StatementResult], most_rows: usize) -> Result<Self, String> {
+    /// Reads the answer to the [`question`], which has at most so many rows ([`most_rows`]).
+    ///
+    /// # Errors
+    /// There are more rows, or unknown ones.
+    pub fn read(answers: &[StatementResult], most_rows: usize) -> Result<Self, CatalogError> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > most_rows {
-            return Err(too_many(&rows, most_rows));
+            return Err(CatalogError::TooManyWays { most: most_rows, owner: main_owner(&rows) });
         }
         let mut catalogue = Catalogue::default();
         let mut fenced: Vec<Oid> = Vec::new();
@@ -257,7 +282,7 @@ impl Catalogue {
                 Some("caller") => catalogue.add_caller(row),
                 Some("event trigger") => catalogue.has_event_triggers = true,
                 Some("shadow") => catalogue.shadowing.extend(column(row, "schema").map(str::to_owned)),
-                Some(part) => edges.extend(read_edges(part, row).ok_or("the catalogue has an edge that is not known")?),
+                Some(part) => edges.extend(read_edges(part, row).ok_or(CatalogError::UnknownEdge)?),
                 // The lock_timeout, and key columns.
                 None => {}
             }
@@ -312,17 +337,15 @@ impl Catalogue {
     }
 }
 
-/// Names their owners, so that an operator can have them dropped.
-fn too_many(rows: &[&SimpleQueryRow], most: usize) -> String {
+/// The owner of the relations that most of the rows start from.
+fn main_owner(rows: &[&SimpleQueryRow]) -> Option<String> {
     let owners: HashMap<&str, &str> =
         rows.iter().filter_map(|row| Some((column(row, "from")?, column(row, "owner")?))).collect();
     let mut edges: HashMap<&str, usize> = HashMap::new();
     for owner in rows.iter().filter_map(|row| owners.get(column(row, "from")?)) {
         *edges.entry(owner).or_default() += 1;
     }
-    let whose = edges.into_iter().max_by_key(|(owner, edges)| (*edges, *owner));
-    let whose = whose.map(|(owner, _)| format!(", most of them for relations of role {owner}")).unwrap_or_default();
-    format!("more than {most} dependencies lead to the fenced tables{whose}")
+    edges.into_iter().max_by_key(|(owner, edges)| (*edges, *owner)).map(|(owner, _)| owner.to_owned())
 }
 
 /// All that is asked of the catalogue for one reading.

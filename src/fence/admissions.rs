@@ -4,6 +4,7 @@
 
 use super::database::Database;
 use super::session::Epoch;
+use super::store::StoreError;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -42,7 +43,7 @@ pub struct Admissions {
 
 impl Database {
     /// All admissions, through whichever proxy. Cancel-safe.
-    pub async fn admissions(self: &Arc<Self>) -> Result<Admissions, String> {
-        self.store().admissions(MOST).await.map_err(|error| error.to_string())
+    pub async fn admissions(self: &Arc<Self>) -> Result<Admissions, StoreError> {
+        self.store().admissions(MOST).await
     }
 }

@@ -10,7 +10,7 @@ use super::database::{Database, key};
 use super::first::First;
 use super::permission::Claim;
 use super::refusal::{Cause, Refusal, Remedy, about};
-use super::session::{Activity, Epoch, Identity, MOST_AT_ONCE, Presented, SessionFence, Token};
+use super::session::{Activity, Epoch, Identity, IdentityError, MOST_AT_ONCE, Presented, SessionFence, Token};
 use super::store::{AdmissionRow, EpochRow, Recorded, Report, StoreError};
 use crate::policy::Resource;
 use std::collections::HashSet;
@@ -77,7 +77,7 @@ impl Database {
         token: Token,
         raise: Raise<'_>,
     ) -> Result<(), Refusal> {
-        let unknown = |reason: &String| Refusal::unavailable(&resource.name, reason);
+        let unknown = |error: &IdentityError| Refusal::unavailable(&resource.name, error.to_string());
         let who = session.identity.as_ref().map_err(unknown)?;
         let _one_at_a_time = session.admitting.lock().await;
         session.set_asking(Some((resource.name.clone(), token)));

@@ -2,9 +2,15 @@
 
 use super::database::Database;
 use super::refusal::Cause;
-use crate::catalogue::{Catalogue, Dependencies, Fenced};
+use crate::catalogue::{CatalogError, Catalogue, Dependencies, Fenced};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+impl From<CatalogError> for Cause {
+    fn from(error: CatalogError) -> Self {
+        error.to_string().into()
+    }
+}
 
 impl Database {
     /// Reads the catalogue for what is fenced, as it is for all sessions. Cancel safe.

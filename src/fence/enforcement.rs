@@ -80,12 +80,12 @@ pub struct Enforcement {
 
 impl Database {
     /// How far these fences are enforced. Cancel-safe.
-    pub async fn enforcement(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Enforcement, String> {
-        self.announce().await.map_err(|error| error.to_string())?;
-        let mut enforcement = self.store().enforcement(resources).await.map_err(|error| error.to_string())?;
+    pub async fn enforcement(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError> {
+        self.announce().await?;
+        let mut enforcement = self.store().enforcement(resources).await?;
         if enforcement.reach.values().any(|reach| reach.lost > 0) {
             let own: Vec<Key> = self.sessions.iter().map(|session| session.key().clone()).collect();
-            let may_have_sessions = self.store().has_other_sessions(&own).await.map_err(|error| error.to_string())?;
+            let may_have_sessions = self.store().has_other_sessions(&own).await?;
             if !may_have_sessions {
                 enforcement.reach.values_mut().for_each(Reach::forget_lost);
             }
@@ -110,14 +110,14 @@ impl Database {
     /// Waits until everything has ended that was forwarded before the resource was put in force: what own sessions were
     /// given, also what no transaction shows that lies unread in the server's socket, and then every transaction that is
     /// open in the database. Cancel safe.
-    pub async fn enforced(self: &Arc<Self>, resource: &Resource) -> Result<(), String> {
+    pub async fn enforced(self: &Arc<Self>, resource: &Resource) -> Result<(), StoreError> {
         // A session in the middle of a step may still judge by the policies of before.
         self.while_the_same(SessionFence::step).await;
         self.while_the_same(SessionFence::rests_while_busy).await;
-        let mut open = self.store().open_transactions().await.map_err(|error| error.to_string())?;
+        let mut open = self.store().open_transactions().await?;
         while !open.is_empty() {
             tokio::time::sleep(PAUSE).await;
-            let still = self.store().open_transactions().await.map_err(|error| error.to_string())?;
+            let still = self.store().open_transactions().await?;
             open.retain(|transaction| still.contains(transaction));
         }
         // Unless other policies are in force by now.

@@ -1,8 +1,8 @@
 //! Explains what policies cover in a database. Any role that can connect may run it.
 
 use crate::catalogue::{
-    Catalogue, Dependencies, Explanation, Fenced, Views, database_and_functions, explanation, functions_that_mention,
-    most_rows, question, question_of_dependencies,
+    CatalogError, Catalogue, Dependencies, Explanation, Fenced, Views, database_and_functions, explanation,
+    functions_that_mention, most_rows, question, question_of_dependencies,
 };
 use crate::policy::PolicySet;
 use crate::sql::{StatementResult, answers, message};
@@ -20,7 +20,7 @@ pub enum ExplainError {
     Refused(#[source] tokio_postgres::Error),
     /// The catalogue cannot be understood.
     #[error("cannot read the catalogue: {0}")]
-    Catalogue(String),
+    Catalogue(#[from] CatalogError),
 }
 
 /// Reads what the policies cover in the database of `config`. Cancel-safe.
@@ -39,9 +39,9 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
         // A view is being altered.
         Err(_) => ask(&client, &question(fences, None, Views::AllWritable)).await?,
     };
-    let catalogue = Catalogue::read(&answers, most_rows(None)).map_err(ExplainError::Catalogue)?;
+    let catalogue = Catalogue::read(&answers, most_rows(None))?;
     let answers = ask(&client, &question_of_dependencies(fences)).await?;
-    let dependencies = Dependencies::read(&answers).map_err(ExplainError::Catalogue)?;
+    let dependencies = Dependencies::read(&answers)?;
     let answers = ask(&client, &database_and_functions(policies)).await?;
     let mentions = ask(&client, &functions_that_mention(policies)).await?;
     Ok(explanation(policies, &catalogue, &dependencies, &answers, &mentions))

@@ -10,6 +10,23 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Why policies could not all be recorded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The database did not answer before the first resource.
+    #[error(transparent)]
+    Database(#[from] StoreError),
+    /// The policies of this resource could not be recorded.
+    #[error("resource {resource}: {error}")]
+    Resource {
+        /// The resource.
+        resource: String,
+        /// The cause.
+        #[source]
+        error: StoreError,
+    },
+}
+
 /// The policies in force.
 #[derive(Debug)]
 pub(super) struct InForce {
@@ -36,7 +53,7 @@ impl InForce {
 impl Database {
     /// Puts the resources in force, whose policies were loaded just now.
     /// Not cancel-safe, as [`Database::apply_policy_of`].
-    pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), String> {
+    pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), RecordError> {
         self.apply_policy_of(resources, Instant::now()).await
     }
 
@@ -44,16 +61,22 @@ impl Database {
     /// fingerprints, so that proxies with other policies are refused; but not where policies are recorded that were
     /// loaded later.
     ///
-    /// Err, which says why, when they could not all be recorded; it may be called again.
-    /// Not cancel safe: some resources may be recorded and others not.
-    pub async fn apply_policy_of(self: &Arc<Self>, resources: &[Arc<Resource>], loaded: Instant) -> Result<(), String> {
+    /// Not cancel-safe: some resources may be recorded and others not.
+    ///
+    /// # Errors
+    /// They could not all be recorded. The call may be repeated.
+    pub async fn apply_policy_of(
+        self: &Arc<Self>,
+        resources: &[Arc<Resource>],
+        loaded: Instant,
+    ) -> Result<(), RecordError> {
         self.put_in_force_since(resources, loaded);
         // Before a session of this proxy writes: until all of them are enforced here, nobody says that they are.
-        self.announce().await.map_err(|error| error.to_string())?;
-        self.ask_when_loaded().await.map_err(|error| error.to_string())?;
+        self.announce().await?;
+        self.ask_when_loaded().await?;
         for resource in resources {
-            let recorded = self.record_policy(resource).await;
-            recorded.map_err(|error| format!("resource {}: {error}", resource.name))?;
+            let failed = |error| RecordError::Resource { resource: resource.name.clone(), error };
+            self.record_policy(resource).await.map_err(failed)?;
         }
         Ok(())
     }

@@ -7,6 +7,8 @@ use super::authority::Leaders;
 use super::database::Database;
 use super::refusal::{Issued, Refusal, about};
 use super::session::{Epoch, Token};
+use super::store::StoreError;
+use crate::etcd::EtcdError;
 use crate::policy::{Issuer, Resource};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,6 +34,20 @@ pub struct Lease {
     pub renewed: SystemTime,
     /// When it ends, or has ended.
     pub expires: SystemTime,
+}
+
+/// Why the leader of an issuer is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum UnknownLeader {
+    /// The leases cannot be read.
+    #[error(transparent)]
+    Lease(#[from] StoreError),
+    /// The election cannot be read.
+    #[error(transparent)]
+    Election(#[from] EtcdError),
+    /// The issuer is an election, and the proxy has no etcd.
+    #[error("no etcd is set")]
+    NoEtcd,
 }
 
 /// Leases, in part.
@@ -91,42 +107,40 @@ impl Database {
     /// The leases of the resources that have one, as they are now. Cancel-safe.
     ///
     /// # Errors
-    /// Why they cannot be read.
-    pub async fn read_leases(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Leased, String> {
+    /// The leases cannot be read.
+    pub async fn read_leases(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Leased, StoreError> {
         let names: BTreeSet<&str> = resources.iter().filter_map(|it| it.lease()).collect();
         if names.is_empty() {
             return Ok(Leased::new());
         }
-        let leases = self.store().leases(&names.into_iter().collect::<Vec<_>>()).await.map_err(|it| it.to_string())?;
+        let leases = self.store().leases(&names.into_iter().collect::<Vec<_>>()).await?;
         let in_force = leases.iter().filter(|it| it.state == LeaseState::InForce);
         let tokens: HashMap<&str, Token> = in_force.map(|it| (it.election.as_str(), it.token)).collect();
         let of = |it: &Arc<Resource>| Some((it.name.clone(), tokens.get(it.lease()?).copied()));
         Ok(resources.iter().filter_map(of).collect())
     }
 
-    /// The leases of all elections, at most so many as are shown. Cancel-safe.
+    /// The leases of all elections: the first 1000. Cancel-safe.
     ///
     /// # Errors
-    /// Why they cannot be read.
-    pub async fn leases(self: &Arc<Self>) -> Result<Leases, String> {
-        self.store().all_leases(MOST_SHOWN).await.map_err(|error| error.to_string())
+    /// The leases cannot be read.
+    pub async fn leases(self: &Arc<Self>) -> Result<Leases, StoreError> {
+        self.store().all_leases(MOST_SHOWN).await
     }
 
     /// The token of the issuer's leader now; None: nobody leads. Cancel-safe.
     ///
     /// # Errors
-    /// Why that is not known.
-    pub async fn leader(self: &Arc<Self>, issuer: &Issuer) -> Result<Option<Token>, String> {
+    /// The leader is not known.
+    pub async fn leader(self: &Arc<Self>, issuer: &Issuer) -> Result<Option<Token>, UnknownLeader> {
         match (issuer, &self.authority) {
             (Issuer::Lease(name), _) => {
-                let leases = self.store().leases(&[name.as_str()]).await.map_err(|error| error.to_string())?;
+                let leases = self.store().leases(&[name.as_str()]).await?;
                 let in_force = leases.iter().find(|it| it.state == LeaseState::InForce);
                 Ok(in_force.map(|it| it.token))
             }
-            (Issuer::Election(name), Some(authority)) => {
-                authority.leader(name).await.map_err(|error| error.to_string())
-            }
-            (Issuer::Election(_), None) => Err("no etcd is set".to_owned()),
+            (Issuer::Election(name), Some(authority)) => Ok(authority.leader(name).await?),
+            (Issuer::Election(_), None) => Err(UnknownLeader::NoEtcd),
         }
     }
 
@@ -173,7 +187,7 @@ impl Database {
                 leased
             }
             Err(error) => {
-                tracing::debug!(database = self.name(), error, "leases cannot be read");
+                tracing::debug!(database = self.name(), %error, "leases cannot be read");
                 Leased::new()
             }
         };

@@ -2,6 +2,7 @@
 //!
 //! Must leave no connection behind: it would block DROP DATABASE.
 
+use super::refusal::Cause;
 use super::store::{databases, is_no_database};
 use crate::catalogue::{DatabaseNames, NamesFound, PolicyNames};
 use crate::policy::PolicySet;
@@ -29,7 +30,7 @@ pub async fn read_names(
     sets: &[&PolicySet],
     listing: &str,
     known: &BTreeSet<String>,
-) -> Result<BTreeMap<String, DatabaseNames>, String> {
+) -> Result<BTreeMap<String, DatabaseNames>, Cause> {
     let named = sets.iter().filter_map(|set| set.databases.as_ref()).flatten().cloned();
     let mut databases: BTreeSet<String> = named.collect();
     if sets.iter().any(|set| set.databases.is_none()) {
@@ -50,16 +51,20 @@ pub async fn read_names_in(
     let reads = databases.into_iter().map(|database| {
         let (config, question) = (control(&database), &question);
         async move {
-            let no_answer = |_| DatabaseNames::Unread(format!("no answer within {} s", LIMIT.as_secs()));
-            let names = timeout(LIMIT, read(&config, question)).await.unwrap_or_else(no_answer);
+            let names = timeout(LIMIT, read(&config, question)).await;
+            let names = names.unwrap_or_else(|_| DatabaseNames::Unread(no_answer()));
             (database, names)
         }
     });
     stream::iter(reads).buffer_unordered(AT_ONCE).collect().await
 }
 
-async fn list(config: &ControlConfig) -> Result<Vec<String>, String> {
-    timeout(LIMIT, databases(config)).await.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())))
+async fn list(config: &ControlConfig) -> Result<Vec<String>, Cause> {
+    timeout(LIMIT, databases(config)).await.unwrap_or_else(|_| Err(no_answer().into()))
+}
+
+fn no_answer() -> String {
+    format!("no answer within {} s", LIMIT.as_secs())
 }
 
 async fn read(config: &ControlConfig, question: &str) -> DatabaseNames {

@@ -9,7 +9,7 @@ use super::admit::Raise;
 use super::advance::Advance;
 use super::database::{Database, key};
 use super::refusal::{Cause, Refusal, Remedy, about};
-use super::session::{Epoch, SessionFence, Token};
+use super::session::{Epoch, IdentityError, SessionFence, Token};
 use super::store::{EpochRow, Recorded, StoreError};
 use crate::policy::{Mode, Resource};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Database {
         token: Token,
         raise: Raise<'_>,
     ) -> Result<(), Refusal> {
-        let unknown = |reason: &String| Refusal::unavailable(&resource.name, reason);
+        let unknown = |error: &IdentityError| Refusal::unavailable(&resource.name, error.to_string());
         let who = session.identity.as_ref().map_err(unknown)?;
         let report = about(resource, self.store().admit(who, resource, NOBODYS, self.loaded(resource)).await)?;
         let is_superseded = matches!(report.current, Some((_, Recorded::Others))) && self.resource_in_force(resource);

@@ -6,7 +6,7 @@
 use super::database::Database;
 use super::refusal::{Refusal, Remedy};
 use super::session::{Epoch, Token};
-use super::store::ResetReport;
+use super::store::{ResetReport, StoreError};
 use crate::policy::{Mode, Resource};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -168,16 +168,15 @@ impl Database {
     }
 
     /// The fences of these resources that have an epoch. Cancel-safe.
-    pub async fn fences(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Fences, String> {
-        let fences = self.store().fences(resources, MOST_KEYS).await.map_err(|error| error.to_string())?;
+    pub async fn fences(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Fences, StoreError> {
+        let fences = self.store().fences(resources, MOST_KEYS).await?;
         let all = fences.plain.iter().chain(fences.of_keys.iter().map(|(name, fence)| (name, fence)));
         all.for_each(|(name, fence)| self.memory.learn(name, fence.epoch));
         Ok(fences)
     }
 
     /// The resource has an epoch. Cancel-safe.
-    pub async fn has_epoch(self: &Arc<Self>, resource: &Resource) -> Result<bool, String> {
-        let read = self.read_epochs(&[resource.name.as_str()]).await;
-        read.map(|epochs| !epochs.is_empty()).map_err(|error| error.to_string())
+    pub async fn has_epoch(self: &Arc<Self>, resource: &Resource) -> Result<bool, StoreError> {
+        Ok(!self.read_epochs(&[resource.name.as_str()]).await?.is_empty())
     }
 }

@@ -42,11 +42,31 @@ pub struct Identity {
     pub postmaster_start: String,
 }
 
+/// Why the identity of a session's server process is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// Such a session cannot report it.
+    #[error("it is a physical replication session")]
+    PhysicalReplication,
+    /// The session returned no row.
+    #[error("the server did not say whose process this is")]
+    NoAnswer,
+    /// The session's row lacks a value.
+    #[error("the server did not say all of whose process this is")]
+    Incomplete,
+    /// The process id is not that of BackendKeyData.
+    #[error("the session does not keep its server process: is there a pooler between the proxy and the server?")]
+    OtherProcess,
+    /// The server's error message.
+    #[error("{0}")]
+    Refused(String),
+}
+
 /// The part of a session that drains may touch.
 #[derive(Debug)]
 pub struct SessionFence {
-    /// Why the identity is not known, if it is not: no admission is possible then.
-    pub identity: Result<Identity, String>,
+    /// The identity of the server process. Without it, the session cannot be admitted.
+    pub identity: Result<Identity, IdentityError>,
     state: Mutex<State>,
     /// Wakes the session's task: it was revoked from a resource while it was not idle.
     pub revoked: tokio::sync::Notify,
@@ -132,7 +152,7 @@ pub enum Activity {
 
 impl SessionFence {
     /// A session that is idle and admitted to nothing.
-    pub fn new(identity: Result<Identity, String>) -> Self {
+    pub fn new(identity: Result<Identity, IdentityError>) -> Self {
         SessionFence {
             identity,
             state: Mutex::default(),

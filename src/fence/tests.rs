@@ -8,7 +8,7 @@ mod meanwhile;
 mod operated;
 mod quiet;
 
-use super::session::{Activity, Epoch, Identity, SessionFence, Token};
+use super::session::{Activity, Epoch, Identity, IdentityError, SessionFence, Token};
 use super::store::Listener;
 use super::*;
 use crate::etcd::{ElectionName, EtcdError};
@@ -313,8 +313,9 @@ async fn a_session_that_nobody_could_revoke_is_not_admitted() {
     drop(client.registration.take());
     let unregistered = "resource notes: the session is not registered: nobody could revoke it";
     assert_eq!(proxy.admit(&client, "notes", 5).await, unregistered);
-    let unknown = Client { session: Arc::new(SessionFence::new(Err("no id".to_owned()))), pid: 2, registration: None };
-    assert_eq!(proxy.admit(&unknown, "notes", 5).await, "resource notes: no id");
+    let unknown =
+        Client { session: Arc::new(SessionFence::new(Err(IdentityError::NoAnswer))), pid: 2, registration: None };
+    assert_eq!(proxy.admit(&unknown, "notes", 5).await, "resource notes: the server did not say whose process this is");
     let stranger = proxy.client(3);
     proxy.server.end_process(3);
     assert_eq!(proxy.admit(&stranger, "notes", 5).await, "resource notes: process 3 is not what it says");

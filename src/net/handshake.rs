@@ -9,7 +9,7 @@ use super::peer::Peer;
 use super::stream::Stream;
 use super::upstream::{self, log_in};
 use crate::config::CONSOLE;
-use crate::fence::session::SessionFence;
+use crate::fence::session::{IdentityError, SessionFence};
 use crate::fence::value::FenceValue;
 use crate::policy::Mode;
 use crate::session::Settings;
@@ -194,7 +194,7 @@ pub async fn shake_hands(
     };
     context.prepare().await;
     let Identified { identity, database, value, path, temporary } = match startup.replication() {
-        Replication::Physical => Identified::not("it is a physical replication session".into()),
+        Replication::Physical => Identified::not(IdentityError::PhysicalReplication),
         Replication::Logical if context.rejects_opaque() == Some(Mode::Enforce) => {
             let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
                 .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");

@@ -10,7 +10,7 @@ use super::handshake::{Refused, refuse};
 use super::peer::Peer;
 use super::upstream::tls_text;
 use crate::config::AllowedOrigin;
-use crate::fence::session::Identity;
+use crate::fence::session::{Identity, IdentityError};
 use crate::session::HIGH_WATER;
 use crate::state::connections::Seat;
 use crate::state::lifecycle::CANNOT_CONNECT_NOW;
@@ -54,7 +54,7 @@ const AS_LOGIN: &str = "SET LOCAL ROLE NONE; ";
 
 /// What a session says of itself at its start.
 pub struct Identified {
-    pub identity: Result<Identity, String>,
+    pub identity: Result<Identity, IdentityError>,
     /// The number of its database: another one may have had the name.
     pub database: Option<String>,
     /// The token, as the server has it.
@@ -67,9 +67,9 @@ pub struct Identified {
 }
 
 impl Identified {
-    /// It says nothing of itself.
-    pub fn not(why: String) -> Self {
-        Identified { identity: Err(why), database: None, value: None, path: None, temporary: None }
+    /// Nothing is known of the session.
+    pub fn not(error: IdentityError) -> Self {
+        Identified { identity: Err(error), database: None, value: None, path: None, temporary: None }
     }
 }
 
@@ -348,11 +348,11 @@ async fn ask(
     client: &mut Peer,
     server: &mut Peer,
     question: &[&[u8]],
-) -> Result<Result<Vec<Option<String>>, String>, Refused> {
+) -> Result<Result<Vec<Option<String>>, IdentityError>, Refused> {
     message::put_query(&mut server.writer.output, question);
     server.writer.flush().await.map_err(Refused::Upstream)?;
     let mut answer: Option<Vec<Option<String>>> = None;
-    let mut failure = "the server did not say whose process this is".to_owned();
+    let mut failure = IdentityError::NoAnswer;
     let mut deadline = None;
     loop {
         while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
@@ -361,7 +361,7 @@ async fn ask(
                 backend::DATA_ROW => answer = message::columns(body(&frame)),
                 backend::ERROR => {
                     let reason = field(body(&frame), b'M').unwrap_or_default();
-                    failure = String::from_utf8_lossy(reason).into_owned();
+                    failure = IdentityError::Refused(String::from_utf8_lossy(reason).into_owned());
                 }
                 // What is said about the question is not the client's; a warning is about the server.
                 backend::NOTICE if field(body(&frame), b'V') != Some(b"WARNING") => (),
@@ -388,16 +388,13 @@ fn temporary_schema(snapshot: &str) -> Option<Arc<str>> {
     Some(format!("pg_temp_{}", u32::from_str_radix(number, 16).ok()?).into())
 }
 
-fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Identity, String> {
-    let missing = || "the server did not say all of whose process this is".to_owned();
-    let columns: Vec<String> = columns.into_iter().collect::<Option<_>>().ok_or_else(missing)?;
+fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Identity, IdentityError> {
+    let columns: Vec<String> = columns.into_iter().collect::<Option<_>>().ok_or(IdentityError::Incomplete)?;
     let [pid, backend_start, system_identifier, postmaster_start] =
-        <[String; 4]>::try_from(columns).map_err(|_| missing())?;
-    let pid = pid.parse().map_err(|_| missing())?;
+        <[String; 4]>::try_from(columns).map_err(|_| IdentityError::Incomplete)?;
+    let pid = pid.parse().map_err(|_| IdentityError::Incomplete)?;
     if process_id != Some(pid) {
-        return Err(
-            "the session does not keep its server process: is there a pooler between the proxy and the server?".into(),
-        );
+        return Err(IdentityError::OtherProcess);
     }
     Ok(Identity { pid, backend_start, system_identifier, postmaster_start })
 }

@@ -104,11 +104,12 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fence::session::IdentityError;
     use crate::session::tests::host;
     use std::sync::atomic::Ordering::Relaxed;
 
     fn process() -> Process {
-        Process::new(Arc::new(SessionFence::new(Err("no server in this test".to_owned()))))
+        Process::new(Arc::new(SessionFence::new(Err(IdentityError::NoAnswer))))
     }
 
     #[test]

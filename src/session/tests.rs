@@ -5,7 +5,7 @@ use super::path::Path;
 use super::*;
 use crate::catalogue::Catalogue;
 use crate::fence::Refusal;
-use crate::fence::session::{Epoch, Token};
+use crate::fence::session::{Epoch, IdentityError, Token};
 use crate::policy::join;
 use crate::statement::Lexing;
 use crate::wire::error::{ErrorText, Severity};
@@ -68,7 +68,7 @@ fn host_under(policies: &str) -> OneSession {
     let policies = join([("a.yaml".into(), Ok(policies.to_owned().into()))]).unwrap();
     let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
     let catalogue = Arc::new(Catalogue::of_tables(tables));
-    let fence = Arc::new(SessionFence::new(Err("not in this test".to_owned())));
+    let fence = Arc::new(SessionFence::new(Err(IdentityError::NoAnswer)));
     OneSession::new(policies, catalogue, fence)
 }
 

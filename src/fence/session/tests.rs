@@ -5,7 +5,7 @@ const SEVEN: Epoch = Epoch { generation: 1, token: 7 };
 const EIGHT: Epoch = Epoch { generation: 1, token: 8 };
 
 fn session() -> SessionFence {
-    SessionFence::new(Err("not in this test".to_owned()))
+    SessionFence::new(Err(IdentityError::NoAnswer))
 }
 
 fn sizes(session: &SessionFence) -> [usize; 4] {

@@ -216,7 +216,7 @@ pub trait Listener: fmt::Debug + Send + Sync {
 }
 
 /// Why the database did not answer. Whether it has done what it was asked is not known then.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// It has no schema fencegate: there was never an admission.
     #[error("{0}")]

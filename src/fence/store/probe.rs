@@ -28,24 +28,24 @@ pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), Cause> {
 }
 
 /// The databases of the server that take connections of this role, by name. Without a limit of its own on time. Cancel-safe.
-pub async fn databases(config: &ControlConfig) -> Result<Vec<String>, String> {
-    list(config, true).await
+pub async fn databases(config: &ControlConfig) -> Result<Vec<String>, Cause> {
+    Ok(list(config, true).await?)
 }
 
 /// The databases for which this role lacks CONNECT, by name. Without a limit of its own on time. Cancel-safe.
-pub async fn closed_databases(config: &ControlConfig) -> Result<Vec<String>, String> {
-    list(config, false).await
+pub async fn closed_databases(config: &ControlConfig) -> Result<Vec<String>, Cause> {
+    Ok(list(config, false).await?)
 }
 
-async fn list(config: &ControlConfig, may_connect: bool) -> Result<Vec<String>, String> {
-    let (client, connection) = config.connect().await.map_err(|error| unreachable(error).to_string())?;
+async fn list(config: &ControlConfig, may_connect: bool) -> Result<Vec<String>, ControlError> {
+    let (client, connection) = config.connect().await.map_err(unreachable)?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
     let names = format!(
         "SELECT datname FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate \
          AND pg_catalog.has_database_privilege(oid, 'CONNECT') = {may_connect} ORDER BY 1"
     );
-    let rows = query_rows(&client, &names).await.map_err(|error| unreachable(error).to_string())?;
+    let rows = query_rows(&client, &names).await.map_err(unreachable)?;
     Ok(rows.iter().filter_map(|row| text(row, "datname")).collect())
 }
 

@@ -11,7 +11,7 @@ const UNPREPARED: &str = "there is no schema fencegate";
 async fn a_database_is_missing_as_long_as_nobody_comes() {
     let proxy = Proxy::start(&server(), "one").await;
     let notes = proxy.resource("notes");
-    let has_epoch = async || proxy.fence.has_epoch(&notes).await;
+    let has_epoch = async || proxy.fence.has_epoch(&notes).await.map_err(|error| error.to_string());
     assert!(!proxy.fence.is_missing());
     proxy.server.is_found(Found::Missing);
     assert!(!proxy.fence.is_missing(), "nobody has tried to connect");
@@ -40,7 +40,7 @@ async fn a_database_without_schema_fences_nothing_unless_a_fenced_table_exists()
     ] {
         proxy.server.is_found(found);
         has_tables(tables);
-        let asked = proxy.fence.has_epoch(&proxy.resource("notes")).await;
+        let asked = proxy.fence.has_epoch(&proxy.resource("notes")).await.map_err(|error| error.to_string());
         assert_eq!(asked, if unprepared { Err(UNPREPARED.to_owned()) } else { Ok(false) });
         assert_eq!((proxy.fence.is_unprepared(), proxy.fence.fences_nothing()), (unprepared, nothing), "{tables}");
     }

@@ -1,6 +1,7 @@
 //! Tokens that an election or a lease has to have issued.
 
 use super::*;
+use crate::fence::UnknownLeader;
 use crate::fence::refusal::Issued;
 
 /// What an Admit is refused for; in one word where it is.
@@ -86,12 +87,12 @@ async fn where_no_etcd_is_set_no_token_of_an_election_raises_a_fence() {
     let why = fence.may_raise(&policies.resources[0], epoch(1, 5)).await.unwrap_err().to_string();
     assert_eq!(why, "resource jobs: no etcd is set that says who leads /jobs");
     let issuers: Vec<_> = policies.resources.iter().filter_map(|it| it.issuer.clone()).collect();
-    assert_eq!(fence.leader(&issuers[0]).await, Err("no etcd is set".to_owned()));
-    assert_eq!(fence.leader(&issuers[1]).await, Ok(None));
+    assert!(matches!(fence.leader(&issuers[0]).await, Err(UnknownLeader::NoEtcd)));
+    assert_eq!(fence.leader(&issuers[1]).await.unwrap(), None);
     server.lease("bills", 5, false, HOUR);
-    assert_eq!(fence.leader(&issuers[1]).await, Ok(Some(5)));
+    assert_eq!(fence.leader(&issuers[1]).await.unwrap(), Some(5));
     server.lease("bills", 5, true, HOUR);
-    assert_eq!(fence.leader(&issuers[1]).await, Ok(None));
+    assert_eq!(fence.leader(&issuers[1]).await.unwrap(), None);
 }
 
 /// A token below the fence that its leader holds all the same: the fence was raised by nobody's token, or tokens have gone back.

@@ -31,7 +31,7 @@ async fn policies_that_cannot_be_recorded_are_not_applied_well() {
     let (server, policies) = (server(), policies(POLICIES));
     server.is_found(store::Found::Missing);
     let applied = database(&server).apply_policy(&policies.resources).await;
-    assert_eq!(applied, Err("there is no such database".to_owned()));
+    assert_eq!(applied.unwrap_err().to_string(), "there is no such database");
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,7 +29,8 @@ pub use server::{PreparedCommand, told};
 pub use sessions::OpenSession;
 
 use crate::config::Settings;
-use crate::fence::{Database, Leaders};
+use crate::fence::store::StoreError;
+use crate::fence::{Cause, Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::policy::PolicySet;
 use crate::wire::error::{ErrorText, Severity};
@@ -58,7 +59,7 @@ pub trait Proxy: Send + Sync {
     async fn database(&self, name: &str) -> Option<Arc<Database>>;
     /// The databases of the server, or of the policies, that have the schema `fencegate`, also those that have had no session
     /// yet. Cancel-safe.
-    async fn prepared_databases(&self) -> Result<Vec<String>, String>;
+    async fn prepared_databases(&self) -> Result<Vec<String>, Cause>;
     /// The sessions that are open, by number.
     fn sessions(&self) -> Vec<OpenSession>;
     /// Ends a session. False: there is none of that number.
@@ -172,8 +173,8 @@ fn is_concerned(policies: &PolicySet, database: &Database) -> bool {
 }
 
 /// Said beside the answer, which is about the other databases. Nothing where that has shown that there is nothing to ask.
-fn unreadable(policies: &PolicySet, database: &Database, reason: &str) -> Option<Notice> {
-    let text = format!("database \"{}\" cannot be asked: {reason}", database.name());
+fn unreadable(policies: &PolicySet, database: &Database, error: &StoreError) -> Option<Notice> {
+    let text = format!("database \"{}\" cannot be asked: {error}", database.name());
     is_concerned(policies, database).then(|| (Severity::Warning, ErrorText::new("01000", text)))
 }
 

@@ -46,10 +46,10 @@ impl SharedDatabase {
                 recorded.told = None;
             }
             // Admit compares the policies again, and refuses.
-            Err(reason) => {
+            Err(error) => {
                 // Whether anything is fenced here.
                 self.catch_up().await;
-                self.tell_unrecorded(&mut recorded.told, reason);
+                self.tell_unrecorded(&mut recorded.told, error.to_string());
             }
         }
     }
@@ -89,7 +89,7 @@ async fn say_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<R
     let (database, mut told) = (shared_database.fence.name(), None);
     while let Err(error) = shared_database.fence.enforced(&resource).await {
         if told.as_ref() != Some(&error) {
-            tracing::warn!(database, resource = resource.name, error, "fence_enforcement_unknown");
+            tracing::warn!(database, resource = resource.name, %error, "fence_enforcement_unknown");
         }
         told = Some(error);
         if !shared_database.fence.has_sessions() {

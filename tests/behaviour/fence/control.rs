@@ -182,7 +182,7 @@ async fn blocked_control_connection_is_given_up_and_its_process_ended() {
         }
     };
     let (asked, process) = tokio::join!(proxy.fences(std::slice::from_ref(&world.resource)), process);
-    assert!(asked.unwrap_err().contains("did not answer"));
+    assert!(asked.unwrap_err().to_string().contains("did not answer"));
     let half_sent = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}");
     until("what was half sent is ended", async || world.ask(&half_sent).await == "0").await;
     world

@@ -76,7 +76,7 @@ async fn older_policies_do_not_replace_newer_ones() {
     first.admit(&world.resource, 1).await.unwrap();
     let (older, newer) = (resource("scheduler", "b"), resource("scheduler", "c"));
     held.hold("SET policy_hash = 'b'");
-    assert!(behind.apply_policy(slice(&older)).await.unwrap_err().contains("did not answer"));
+    assert!(behind.apply_policy(slice(&older)).await.unwrap_err().to_string().contains("did not answer"));
     held.is_holding().await;
     for proxy in [&behind, &other] {
         proxy.apply_policy(slice(&newer)).await.unwrap();
