@@ -170,8 +170,8 @@ impl Database {
     }
 
     /// Who has locked fencegate's tables in it, if anybody has. Leaves no connection. Cancel-safe.
-    pub async fn table_locks(&self) -> Result<Option<String>, String> {
-        let by = self.store.table_locks().await.map_err(|error| error.to_string())?;
+    pub async fn table_locks(&self) -> Result<Option<String>, StoreError> {
+        let by = self.store.table_locks().await?;
         let who: Vec<String> = by.into_iter().map(|it| it.who).collect();
         Ok((!who.is_empty()).then(|| who.join("; ")))
     }

@@ -270,7 +270,7 @@ impl SessionRecord {
     pub fn of_test(number: u64) -> Arc<Self> {
         let packet = Bytes::from_static(b"\0\0\0\x17\0\x03\0\0user\0stranger\0\0");
         let Ok(Packet::Startup(startup)) = startup::read(packet) else { unreachable!() };
-        let fence = SessionFence::new(Err("not in this test".to_owned()));
+        let fence = SessionFence::new(Err(crate::fence::session::IdentityError::NoAnswer));
         let backend = (None, Bytes::new());
         Arc::new(SessionRecord::new(number, &startup, String::new(), backend, fence, &ParameterValue::Unknown, ""))
     }

@@ -120,7 +120,7 @@ async fn named_with_a_table_locked(release: Release) {
         let named = format!(
             "process {pid} of role postgres holds AccessExclusiveLock on fencegate_state.{table}, wait event Client/"
         );
-        for said in [reason(by_other), reason(by_late), by_look.unwrap_err()] {
+        for said in [reason(by_other), reason(by_late), by_look.unwrap_err().to_string()] {
             assert!(said.contains(&named), "{said}");
         }
         assert!(connected.table_locks().await.unwrap().is_some_and(|it| it.contains(&named)));
