@@ -1,4 +1,5 @@
-//! No decision in the layers that judge and admit depends on a text for people: literals are compared only with SQL.
+//! No decision in the layers that judge and admit depends on a text for people: literals are compared only with SQL. No error
+//! is a text, so that no decision can depend on one.
 //!
 //! Protects decisions from a change of wording.
 
@@ -6,7 +7,10 @@ use sqlparser::keywords::ALL_KEYWORDS;
 use std::path::Path;
 use syn::parse::{ParseStream, Parser};
 use syn::visit::{self, Visit};
-use syn::{Attribute, BinOp, Expr, ExprBinary, ExprMethodCall, ItemMod, LitByteStr, LitStr, Macro, Pat, Token};
+use syn::{
+    Attribute, BinOp, Expr, ExprBinary, ExprMethodCall, GenericArgument, ItemMod, LitByteStr, LitStr, Macro, Pat,
+    PathArguments, PathSegment, Token, Type,
+};
 
 const LAYERS: [&str; 4] = ["src/statement", "src/session", "src/fence", "src/catalogue"];
 
@@ -133,16 +137,38 @@ fn compared(source: &str) -> Vec<String> {
     literals.compared
 }
 
-fn sources(folder: &Path, found: &mut Vec<String>) {
+/// The number of types `Result<_, String>` in a source.
+#[derive(Default)]
+struct TextErrors(usize);
+
+impl<'ast> Visit<'ast> for TextErrors {
+    fn visit_path_segment(&mut self, segment: &'ast PathSegment) {
+        if let PathArguments::AngleBracketed(arguments) = &segment.arguments
+            && segment.ident == "Result"
+            && let Some(GenericArgument::Type(Type::Path(error))) = arguments.args.iter().nth(1)
+        {
+            self.0 += usize::from(error.path.is_ident("String"));
+        }
+        visit::visit_path_segment(self, segment);
+    }
+}
+
+fn text_errors(source: &str) -> usize {
+    let mut errors = TextErrors::default();
+    errors.visit_file(&syn::parse_file(source).unwrap());
+    errors.0
+}
+
+/// Calls `read` with the name and the text of each source that is not a test.
+fn sources(folder: &Path, read: &mut impl FnMut(&str, &str)) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
             _ if path.ends_with("tests") || path.ends_with("tests.rs") => {}
-            true => sources(&path, found),
+            true => sources(&path, read),
             false if path.extension().is_some_and(|it| it == "rs") => {
                 let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().display().to_string();
-                let literals = compared(&std::fs::read_to_string(&path).unwrap());
-                found.extend(literals.into_iter().filter(|it| !is_sql(it)).map(|it| format!("{name}: {it:?}")));
+                read(&name, &std::fs::read_to_string(&path).unwrap());
             }
             false => {}
         }
@@ -159,8 +185,34 @@ fn is_sql(literal: &str) -> bool {
 #[test]
 fn decisions_compare_no_texts() {
     let mut found = Vec::new();
-    LAYERS.iter().for_each(|layer| sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(layer), &mut found));
+    let mut read = |name: &str, source: &str| {
+        let texts = compared(source).into_iter().filter(|it| !is_sql(it));
+        found.extend(texts.map(|it| format!("{name}: {it:?}")));
+    };
+    LAYERS.iter().for_each(|layer| sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(layer), &mut read));
     assert!(found.is_empty(), "compared with something:\n{}", found.join("\n"));
+}
+
+#[test]
+fn errors_are_no_texts() {
+    let mut found = Vec::new();
+    let mut read = |name: &str, source: &str| {
+        found.extend((text_errors(source) > 0).then(|| name.to_owned()));
+    };
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut read);
+    assert!(found.is_empty(), "Result<_, String> in:\n{}", found.join("\n"));
+}
+
+#[test]
+fn an_error_that_is_a_text_is_found() {
+    for (source, number) in [
+        ("fn f() -> Result<(), String> { g() }", 1),
+        ("struct S { read: Option<Result<Vec<String>, String>> }", 1),
+        ("fn f(read: impl FnOnce(&str) -> Result<u8, String>) -> io::Result<String> { g(read) }", 1),
+        ("fn f() -> Result<BTreeMap<String, String>, Error> { g() }", 0),
+    ] {
+        assert_eq!(text_errors(source), number, "{source}");
+    }
 }
 
 #[test]
