@@ -21,7 +21,7 @@ const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sq
 pub const RELATIONS: [&str; 9] =
     ["epoch", "admission", "proxy", "reset", "leased", "lease", "lease_history", "lease_grant", "lease_token"];
 /// The functions, but for those of the guard.
-pub const FUNCTIONS: [&str; 29] = [
+pub const FUNCTIONS: [&str; 31] = [
     "own_system_identifier",
     "own_database",
     "token",
@@ -31,6 +31,8 @@ pub const FUNCTIONS: [&str; 29] = [
     "take_lock",
     "receive_epoch",
     "lease_caller",
+    "lease_matches",
+    "lease_candidate",
     "lease_may",
     "lease_role",
     "lease_time",

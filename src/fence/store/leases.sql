@@ -64,6 +64,14 @@ AS $function$
     SELECT CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END
 $function$;
 
+CREATE OR REPLACE FUNCTION fencegate.lease_matches(election text, pattern text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE -- No SET: the server inlines it.
+AS $function$
+    -- Written so that it means the same whatever standard_conforming_strings is.
+    SELECT $1 COLLATE "C" LIKE replace(replace(replace(replace(
+        $2, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')
+$function$;
+
 -- The owner of the schema needs a grant like everybody: where that is a superuser, functions of others run in its sessions.
 CREATE OR REPLACE FUNCTION fencegate.lease_may(caller text, election text) RETURNS boolean
     LANGUAGE plpgsql
@@ -76,9 +84,7 @@ BEGIN
     RETURN EXISTS (
         SELECT FROM fencegate_state.lease_grant g
         WHERE (g.role = (SELECT oid FROM pg_roles WHERE rolname = caller) OR is_member AND pg_has_role(caller, g.role, 'USAGE'))
-          -- Written so that it means the same whatever standard_conforming_strings is.
-          AND $2 COLLATE "C" LIKE replace(replace(replace(replace(
-              g.pattern, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%'));
+          AND fencegate.lease_matches($2, g.pattern));
 END
 $function$;
 
@@ -228,6 +234,21 @@ AS $function$
     WHERE fencegate.is_key(k.key)
 $function$;
 
+-- May a session of this role acquire the lease that issues the tokens of the resource? Also as a role that it may only become.
+CREATE OR REPLACE FUNCTION fencegate.lease_candidate(login oid, resource text) RETURNS boolean
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $function$
+    SELECT EXISTS (
+        SELECT FROM fencegate_state.leased d JOIN fencegate_state.lease_grant g ON pg_has_role($1, g.role, 'MEMBER')
+        WHERE (d.resource = $2 AND strpos(d.lease, '{}') = 0 AND fencegate.lease_matches(d.lease, g.pattern))
+           OR (strpos(d.resource, '{}') > 0 AND strpos(d.lease, '{}') > 0 AND length($2) >= length(d.resource) - 2
+               AND starts_with($2, split_part(d.resource, '{}', 1))
+               AND right($2, length(split_part(d.resource, '{}', 2))) = split_part(d.resource, '{}', 2)
+               AND fencegate.lease_matches(replace(d.lease, '{}',
+                   substr($2, strpos(d.resource, '{}'), length($2) - length(d.resource) + 2)), g.pattern)))
+$function$;
+
 -- Puts the token of a lease in force for the resources that have it, as far as it is not: when it is issued, and with each
 -- renewal. As when a proxy raises a fence, nobody may write under a lower token afterwards: who does so where only the guard sees
 -- it is ended after 100 ms. For those that a proxy has admitted the fence stays undrained: the proxies drain it.
@@ -255,7 +276,7 @@ BEGIN
     FOR fenced IN SELECT fencegate.lease_resources($1) LOOP
         CONTINUE WHEN EXISTS (SELECT FROM fencegate_state.epoch e WHERE e.resource = fenced
             AND (e.token > issued OR e.token = issued AND (e.drained OR NOT sees_current)));
-        -- By this lock, which nobody else can take, others know who acquires: see end_holders.
+        -- By this lock, which nobody else can take, others know who acquires some lease: see end_holders.
         LOCK TABLE fencegate_state.leased IN ROW SHARE MODE;
         IF NOT EXISTS (SELECT FROM fencegate_state.epoch e WHERE e.resource = fenced)
             AND NOT EXISTS (SELECT FROM fencegate_state.admission a WHERE a.resource = fenced)
@@ -519,7 +540,7 @@ GRANT EXECUTE ON FUNCTION fencegate.leased_resources() TO PUBLIC;
 REVOKE ALL ON fencegate_state.lease, fencegate_state.lease_history, fencegate_state.lease_grant, fencegate_state.leased FROM PUBLIC;
 REVOKE ALL ON SEQUENCE fencegate_state.lease_token FROM PUBLIC;
 REVOKE ALL ON FUNCTION
-    fencegate.lease_caller(), fencegate.lease_may(text, text), fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
+    fencegate.lease_caller(), fencegate.lease_matches(text, text), fencegate.lease_candidate(oid, text), fencegate.lease_may(text, text), fencegate.lease_role(text), fencegate.lease_time(interval), fencegate.lease_holder(text), fencegate.lease_prune(),
     fencegate.lease_durable(), fencegate.lease_day(timestamptz), fencegate.lease_extend(text, timestamptz, interval),
     fencegate.is_key(text), fencegate.lease_resources(text), fencegate.lease_fence(text, bigint, boolean, timestamptz), fencegate.lease_ended(fencegate_state.lease, timestamptz, text),
     fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), fencegate.release(text, bigint),

@@ -68,7 +68,7 @@ pub(super) fn blocker(row: &SimpleQueryRow) -> Blocker {
     if let Some(gid) = column(row, "gid") {
         return Blocker { who: format!("prepared transaction {gid}"), query: String::new() };
     }
-    let who = format!("process {}, waiting for {}", text("pid"), text("waits"));
+    let who = format!("process {} of role {}, waiting for {}", text("pid"), text("role"), text("waits"));
     Blocker { who, query: text("query").to_owned() }
 }
 

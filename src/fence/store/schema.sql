@@ -213,8 +213,8 @@ END
 $function$;
 
 -- Ends the processes that hold the lock of a resource in one of these modes, and returns who they are. Not control connections,
--- which hold it for a moment; and not who acquires a lease, for 10 s: it holds a lock that nobody else can take. Nobody is ended
--- in vain, where a prepared transaction holds the lock as well.
+-- which hold it for a moment. Nobody is ended in vain, where a prepared transaction holds the lock as well. Who acquires the lease
+-- of the resource is spared for 10 s, and named: it holds this lock alone, and one that only acquires, of some lease, can take.
 CREATE OR REPLACE FUNCTION fencegate.end_holders(resource text, modes text[]) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -226,7 +226,12 @@ BEGIN
     -- Otherwise the processes are those of the first look in this transaction.
     PERFORM pg_stat_clear_snapshot();
     WITH held AS MATERIALIZED (
-        SELECT l.pid, s.usesysid FROM pg_locks AS l LEFT JOIN pg_stat_get_activity(NULL) AS s ON s.pid = l.pid
+        SELECT l.pid, s.usesysid, t.rolname, coalesce(s.xact_start > clock_timestamp() - interval '10 s'
+            AND bool_or(l.mode = 'ExclusiveLock') OVER (PARTITION BY l.pid) AND EXISTS (
+            SELECT FROM pg_locks AS m WHERE m.pid = l.pid AND m.locktype = 'relation' AND m.mode = 'RowShareLock'
+            AND m.database = l.database AND m.relation = to_regclass('fencegate_state.leased'))
+            AND fencegate.lease_candidate(t.oid, $1), false) AS acquires
+        FROM pg_locks AS l LEFT JOIN pg_stat_get_activity(NULL) AS s ON s.pid = l.pid
         LEFT JOIN pg_roles AS t ON t.oid = s.usesysid
         WHERE l.locktype = 'advisory' AND l.mode = ANY ($2) AND l.objsubid = 1
         -- Who waits to hold it alone is in the way of others as well.
@@ -235,15 +240,13 @@ BEGIN
         AND (l.classid::bigint << 32 | l.objid::bigint) = lock
         AND NOT coalesce(s.application_name = 'fencegate control'
             AND has_table_privilege(t.oid, 'fencegate_state.admission', 'INSERT'), false)
-        AND NOT coalesce(s.xact_start > clock_timestamp() - interval '10 s' AND EXISTS (
-            SELECT FROM pg_locks AS m WHERE m.pid = l.pid AND m.locktype = 'relation' AND m.mode = 'RowShareLock'
-            AND m.database = l.database AND m.relation = to_regclass('fencegate_state.leased')), false)
     )
-    SELECT string_agg(coalesce('process ' || h.pid, 'a prepared transaction'), ', ') INTO holders
-    FROM (SELECT l.pid, CASE WHEN NOT EXISTS (SELECT FROM held WHERE pid IS NULL)
+    SELECT string_agg(coalesce('process ' || h.pid || ' of role ' || h.rolname, 'process ' || h.pid, 'a prepared transaction'), ', ')
+        INTO holders
+    FROM (SELECT l.pid, l.rolname, CASE WHEN NOT l.acquires AND NOT EXISTS (SELECT FROM held WHERE pid IS NULL)
               AND (me.rolsuper OR (NOT t.rolsuper AND (pg_has_role(me.oid, 'pg_signal_backend', 'USAGE')
                   OR pg_has_role(me.oid, t.oid, 'USAGE')))) THEN pg_terminate_backend(l.pid) END AS signalled
-          FROM held AS l JOIN pg_roles AS me ON me.rolname = current_user
+          FROM (SELECT DISTINCT * FROM held) AS l JOIN pg_roles AS me ON me.rolname = current_user
           LEFT JOIN pg_roles AS t ON t.oid = l.usesysid) AS h;
     RETURN holders;
 END

@@ -500,3 +500,62 @@ fn the_guard_knows_the_leases_of_the_policies() {
     world.guard("remove");
     assert_eq!(leased(), "");
 }
+
+const TWO: &str = "version: 1\nresources:\n  - {name: scheduler, lease: cron/scheduler, tables: [public.ticks]}\n  \
+    - {name: 'job/{id}', lease: 'work/{id}/of', tables: [{name: public.jobs, key: id}]}\nopaque: allow\n";
+
+/// A session of a role that may lead only jobs. It holds the lock of the other resource, while it acquires one of its own.
+fn poses_as_acquiring(world: &World, job: u32) -> Wire {
+    let mut worker = Wire::login(&world.postgres.address(), "worker", "postgres");
+    ok(&mut worker, "SELECT pg_advisory_lock(hashtextextended('fencegate:scheduler', 0))");
+    ok(&mut worker, &format!("BEGIN; SELECT * FROM fencegate.acquire('work/{job}/of', 'w', '1 minute')"));
+    worker
+}
+
+#[test]
+fn who_acquires_the_lease_of_another_resource_is_ended() {
+    let world = World::start("who_acquires_the_lease_of_another_resource_is_ended", TWO);
+    world.postgres.sql("CREATE ROLE worker LOGIN");
+    ticks::may_lead(&world.postgres, "worker", "work/*");
+    let proxy = Proxy::start(&world.postgres, TWO, &[]);
+    let first = world.acquire("cron/scheduler", "a");
+    let mut worker = poses_as_acquiring(&world, 1);
+    assert_eq!(code(&mut ticks::session(&proxy.address(), first), WRITE), "");
+    assert_eq!(error_in(&worker.query("SELECT 1")).expect("it was ended").code(), "57P01");
+    let mut worker = poses_as_acquiring(&world, 2);
+    world.expire();
+    let second = world.acquire("cron/scheduler", "b");
+    assert_eq!(error_in(&worker.query("SELECT 1")).expect("it was ended").code(), "57P01");
+    // By the guard alone.
+    wait_until("the fence is drained", DEADLINE, || world.epochs() == format!("scheduler {second}"));
+    let mut worker = poses_as_acquiring(&world, 3);
+    assert_eq!(code(&mut world.session(second), WRITE), "");
+    assert_eq!(error_in(&worker.query("SELECT 1")).expect("it was ended").code(), "57P01");
+}
+
+/// Also by a role that it may only become. As long as it may still commit, it is named.
+#[test]
+fn who_acquires_the_lease_of_the_resource_is_spared_and_named() {
+    let world = World::start("who_acquires_the_lease_of_the_resource_is_spared_and_named", TWO);
+    world.postgres.sql("CREATE ROLE worker; CREATE ROLE service LOGIN NOINHERIT; GRANT worker TO service");
+    for (election, resource, write) in
+        [("cron/scheduler", "scheduler", WRITE), ("work/1/of", "job/1", "INSERT INTO jobs VALUES (1)")]
+    {
+        ticks::may_lead(&world.postgres, "worker", election);
+        let proxy = Proxy::start(&world.postgres, TWO, &[]);
+        let first = world.acquire(election, "a");
+        world.expire();
+        let mut service = Wire::login(&world.postgres.address(), "service", "postgres");
+        let process = process(&mut service);
+        ok(
+            &mut service,
+            &format!("SET ROLE worker; BEGIN; SELECT * FROM fencegate.acquire('{election}', 'b', '1 minute')"),
+        );
+        let mut old = ticks::session(&proxy.address(), first);
+        let frames = old.query(write);
+        let error = error_in(&frames).expect("its lock is held");
+        assert_eq!(error.code(), "LF006", "{resource}: {error:?}");
+        assert!(error.message().contains(&format!("process {process} of role service")), "{resource}: {error:?}");
+        ok(&mut service, "COMMIT");
+    }
+}

@@ -78,7 +78,7 @@ const NEEDED: [(&str, &[&str]); 5] = [
 ];
 
 /// The functions of the schema that it calls.
-const OWN_FUNCTIONS: [&str; 2] = ["own_system_identifier", "own_database"];
+const OWN_FUNCTIONS: [&str; 3] = ["own_system_identifier", "own_database", "lease_candidate"];
 
 /// The row: what this role lacks. Needs none of it.
 pub fn privileges() -> String {
