@@ -80,6 +80,7 @@ pub use permission::{Claim, Deed, Role};
 pub use refusal::{Blocker, Cause, CutOff, Issued, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};
 pub use store::{
-    FUNCTIONS, INIT_LOCK, InitError, InitReport, Need, RELATIONS, closed_databases, databases, grant_leases, init,
-    is_missing, is_newer, is_proxy, other_policies, probe,
+    FUNCTIONS, INIT_LOCK, InitError, InitLockError, InitReport, Need, RELATIONS, begin_with_init_lock,
+    closed_databases, databases, grant_leases, init, is_missing, is_newer, is_proxy, other_policies,
+    probe,
 };

@@ -5,7 +5,7 @@
 
 use super::catalogue::rows;
 use super::{GuardError, refused, run};
-use crate::fence::INIT_LOCK;
+use crate::fence::begin_with_init_lock;
 use crate::sql::{column, quote};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -23,7 +23,7 @@ pub(super) async fn transaction<T>(
 ) -> Result<T, GuardError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let error = match attempt(client, &change).await {
+        let error = match attempt(client, deadline, &change).await {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
@@ -39,10 +39,12 @@ pub(super) async fn transaction<T>(
     }
 }
 
-async fn attempt<T>(client: &Client, change: impl AsyncFn() -> Result<T, GuardError>) -> Result<T, GuardError> {
-    // The time for a lock is well below `deadlock_timeout`, which is 1 s unless it was changed.
-    let begin = format!("BEGIN; SET LOCAL lock_timeout = '300ms'; {INIT_LOCK}");
-    run(client, "wait for another `fencegate guard` or `init`", &begin).await?;
+async fn attempt<T>(
+    client: &Client,
+    deadline: Instant,
+    change: impl AsyncFn() -> Result<T, GuardError>,
+) -> Result<T, GuardError> {
+    begin_with_init_lock(client, deadline).await?;
     let done = change().await?;
     run(client, "commit", "COMMIT").await?;
     Ok(done)

@@ -12,7 +12,7 @@ mod lock;
 mod survey;
 mod trigger;
 
-use crate::fence::InitError;
+use crate::fence::{InitError, InitLockError};
 use crate::policy::PolicySet;
 use crate::sql;
 use crate::tls::ControlConfig;
@@ -75,6 +75,9 @@ pub enum GuardError {
     #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
     HeldUp { relations: String, by: String, source: tokio_postgres::Error },
     /// What answers there is no server.
+    /// Another command is running, or somebody else holds the lock.
+    #[error(transparent)]
+    Locked(#[from] InitLockError),
     #[error("{}", InitError::Proxy)]
     Proxy,
     /// It has parts that this program does not know.

@@ -4,8 +4,8 @@
 //! it may be run at any time, by several at once.
 
 use super::control::{VERSION, version_number};
+use super::init_lock::{InitLockError, begin};
 use super::sql::THIS_DATABASE;
-use super::sql::lock::INIT_LOCK;
 use super::sql::process::may_terminate;
 use crate::config::CONSOLE;
 use crate::sql::{column, is_true, query_rows, quote, text};
@@ -61,8 +61,7 @@ const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor
 /// In a query.
 const SCHEMAS: &str = "(to_regnamespace('fencegate'), to_regnamespace('fencegate_state'))";
 
-/// The wait for a lock, the time for all attempts, and the pause between them, in which others get the lock.
-const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
+/// The time for all attempts, and the pause between them, in which others get the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -90,6 +89,9 @@ pub enum InitError {
     /// The server refused what was being done; nothing was changed but what the schema had before.
     #[error("cannot {}: {}", .0, crate::sql::message(.1))]
     Refused(&'static str, #[source] tokio_postgres::Error),
+    /// Another command is running, or somebody else holds the lock.
+    #[error(transparent)]
+    Locked(#[from] InitLockError),
     /// What answers there is no server.
     #[error(
         "this is a fencegate, not the server behind it: give the server's own address, as the proxy's setting `upstream` has it"
@@ -295,6 +297,7 @@ async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
 async fn create_schema(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, InitError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
+        begin(client, deadline).await?;
         let error = match attempt(client, role, lent).await {
             Ok(Before { stranger: Some(owner), .. }) => return Err(InitError::Foreign(owner)),
             Ok(before) => return Ok(before),
@@ -321,11 +324,9 @@ async fn create_schema(client: &Client, role: Option<&str>, lent: &Lent) -> Resu
     }
 }
 
-/// Changes nothing if a stranger is found. With `role`, gives it what another role owns; without, gives the schema's owner only
+/// In the transaction that has begun. Changes nothing if a stranger is found. With `role`, gives it what another role owns; without, gives the schema's owner only
 /// what is new. An object that has the right owner is left alone, because ALTER would take the table's lock all the same.
 async fn attempt(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, tokio_postgres::Error> {
-    let begin = format!("BEGIN; SET LOCAL lock_timeout = {}; {INIT_LOCK}", LOCK_TIMEOUT.as_millis());
-    client.batch_execute(&begin).await?;
     let before = look(client, role).await?;
     if before.stranger.is_some() {
         return Ok(before);
@@ -391,16 +392,18 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     let lent = lent(&client, owner.first().and_then(|row| column(row, "owner")).unwrap_or_default()).await?;
     let (name, grantee) = (quote_name(role), quote(&quote_name(role)));
     let grant = format!(
-        "BEGIN; {INIT_LOCK}; {}\
+        "SET LOCAL lock_timeout = {}; {}\
          GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
            fencegate.renew_all(text[], bigint[], interval), fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases() TO {name}; \
          INSERT INTO fencegate_state.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
          SELECT pattern FROM fencegate_state.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; \
          {}COMMIT",
+        PATIENCE.as_millis(),
         all(&lent.give),
         quote(elections),
         all(&lent.take_back)
     );
+    begin(&client, Instant::now() + PATIENCE).await?;
     let rows = refused("let the role lead", query_rows(&client, &grant).await)?;
     Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
 }

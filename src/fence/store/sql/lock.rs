@@ -30,7 +30,7 @@ macro_rules! init_key {
     };
 }
 
-/// The key of the lock that `init`, `remove` and every change of the guard hold. No resource has this name.
+/// The key of the lock that `init`, `remove` and every change of the guard hold. No resource has this name; any role can take it.
 pub(super) const INIT_KEY: &str = init_key!();
 
 /// Takes that lock until the transaction ends: one of these changes waits for another.

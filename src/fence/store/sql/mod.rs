@@ -10,6 +10,7 @@
 pub mod admission;
 pub mod catalogue;
 pub mod epoch;
+pub mod init_lock;
 pub mod lease;
 pub mod lock;
 pub mod prepared;
