@@ -3,11 +3,14 @@
 //! Owns the queries. Must never change anything.
 
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, OWNERS_FUNCTION, SIGNATURES};
+use super::lock::literals;
+use super::temporary::cascade;
 use super::trigger::{GuardedRelation, PREFIX};
 use super::{GuardError, GuardState, refused};
 use crate::policy::FencedTable;
 use crate::sql::{column, is_true, named, query_rows, quote, text};
 use std::collections::BTreeMap;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryRow};
 
 pub(super) const EVENT_TRIGGERS: [&str; 2] = ["fencegate_guard_definition", "fencegate_guard_drop"];
@@ -28,14 +31,30 @@ pub(super) struct Removal {
     pub(super) statement: String,
 }
 
+/// Trigger `t` on relation `c` has the name and a function of the guard. Any role can make one on a table of its own. A temporary
+/// table has no guard: only its own session writes to it.
+pub(super) fn is_guards() -> String {
+    format!(
+        "(starts_with(t.tgname, '{PREFIX}') AND c.relpersistence <> 't' AND t.tgfoid IN ( \
+           SELECT p.oid FROM pg_proc p JOIN pg_namespace f ON f.oid = p.pronamespace WHERE f.nspname = 'fencegate'))"
+    )
+}
+
 /// The triggers there are, each with its relation: not the copies, which go with what they are copied from.
 pub(super) async fn drops(client: &Client) -> Result<Vec<(String, Removal)>, GuardError> {
-    let found = found(client).await?.into_iter().filter(|(_, found)| !found.is_copy);
-    let drop = |((relation, name), _)| {
+    let query = format!(
+        "SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name \
+         FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE {} AND t.tgparentid = 0 ORDER BY 1, 2",
+        is_guards()
+    );
+    let rows = rows(client, "read the triggers", &query).await?;
+    let drop = |row: &SimpleQueryRow| {
+        let (relation, name) = (text(row, "relation")?, text(row, "name")?);
         let (what, statement) = (format!("trigger {name} on {relation}"), format!("DROP TRIGGER {name} ON {relation}"));
-        (relation, Removal { what, statement })
+        Some((relation, Removal { what, statement }))
     };
-    Ok(found.map(drop).collect())
+    Ok(rows.iter().filter_map(drop).collect())
 }
 
 /// The event triggers, functions and leases of resources there are.
@@ -44,15 +63,19 @@ pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> 
     let query = format!("SELECT evtname AS name FROM pg_event_trigger WHERE evtname IN ({names}) ORDER BY evtname");
     let event_triggers = rows(client, "read the catalogue", &query).await?;
     let event_triggers = event_triggers.iter().filter_map(|row| Some(format!("event trigger {}", text(row, "name")?)));
-    let mut others: Vec<String> = event_triggers.collect();
+    let drop = |what: String, cascade: &str| Removal { statement: format!("DROP {what}{cascade}"), what };
+    let mut others: Vec<Removal> = event_triggers.map(|what| drop(what, "")).collect();
     for signature in SIGNATURES.iter().rev().chain([&NOTICE_SIGNATURE]) {
-        let query = format!("SELECT to_regprocedure({}) IS NOT NULL AS there", quote(signature));
-        if rows(client, "read the catalogue", &query).await?.iter().any(|row| is_true(row, "there")) {
-            others.push(format!("function {signature}"));
-        }
+        let query = format!(
+            "SELECT {} AS cascade FROM (SELECT to_regprocedure({})::oid AS oid) it WHERE it.oid IS NOT NULL",
+            cascade("'pg_proc'::regclass", "it.oid"),
+            quote(signature)
+        );
+        let there = rows(client, "read the catalogue", &query).await?;
+        others.extend(
+            there.first().map(|row| drop(format!("function {signature}"), column(row, "cascade").unwrap_or_default())),
+        );
     }
-    let mut others: Vec<_> =
-        others.into_iter().map(|what| Removal { statement: format!("DROP {what}"), what }).collect();
     let is_there = rows(
         client,
         "read the catalogue",
@@ -163,16 +186,40 @@ pub(super) fn relation(row: &SimpleQueryRow) -> GuardedRelation {
     }
 }
 
-pub(super) async fn found(client: &Client) -> Result<BTreeMap<TriggerName, InstalledTrigger>, GuardError> {
+/// The guard's triggers, as far as they belong to it: on these relations, which the policies fence, those of that name. Elsewhere
+/// those that a role may have left that has to do with fencegate or with these relations. The second are the relations of others.
+pub(super) async fn found(
+    client: &Client,
+    fenced: &[GuardedRelation],
+) -> Result<(BTreeMap<TriggerName, InstalledTrigger>, Vec<String>), GuardError> {
+    let oids: Vec<&str> = fenced.iter().map(|it| it.oid.as_str()).collect();
+    // pg_get_triggerdef locks the table.
     let query = format!(
-        "SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name, \
-           t.tgenabled AS enabled, t.tgparentid <> 0 AS is_copy, pg_get_triggerdef(t.oid) AS definition, \
-           pg_has_role(current_user, c.relowner, 'USAGE') AS may_alter \
+        "WITH fenced AS (SELECT oid, relowner FROM pg_class WHERE oid = ANY ('{{{oids}}}'::oid[])) SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name, \
+           t.tgenabled AS enabled, t.tgparentid <> 0 AS is_copy, \
+           CASE WHEN t.tgrelid IN (SELECT oid FROM fenced) THEN pg_get_triggerdef(t.oid) END AS definition, \
+           pg_has_role(current_user, c.relowner, 'USAGE') AS may_alter, \
+           t.tgrelid IN (SELECT oid FROM fenced) OR c.relowner IN (SELECT relowner FROM fenced) \
+             OR pg_has_role(c.relowner, n.nspowner, 'USAGE') OR pg_has_role(c.relowner, own.nspowner, 'USAGE') \
+             OR NOT me.rolsuper AND pg_has_role(me.oid, c.relowner, 'USAGE') AS belongs \
          FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE starts_with(t.tgname, '{PREFIX}')"
+         JOIN pg_roles me ON me.rolname = current_user JOIN pg_namespace own ON own.nspname = 'fencegate' \
+         WHERE {is_guards} OR starts_with(t.tgname, '{PREFIX}') AND t.tgrelid IN (SELECT oid FROM fenced)",
+        oids = oids.join(","),
+        is_guards = is_guards(),
     );
-    let rows = rows(client, "read the triggers", &query).await?;
-    let found = rows.iter().map(|row| {
+    let rows = query_rows(client, &query).await.map_err(|source| match source.code() {
+        Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            let relations = literals(fenced.iter().map(|it| it.name.clone()));
+            GuardError::HeldUp { relations, by: String::new(), source }
+        }
+        _ => GuardError::Refused("read the triggers".to_owned(), source),
+    })?;
+    let (ours, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| is_true(row, "belongs"));
+    let mut others: Vec<String> = others.into_iter().filter_map(|row| text(row, "relation")).collect();
+    others.sort();
+    others.dedup();
+    let found = ours.into_iter().map(|row| {
         let text = |name| column(row, name).unwrap_or_default().to_owned();
         let found = InstalledTrigger {
             definition: text("definition"),
@@ -182,7 +229,7 @@ pub(super) async fn found(client: &Client) -> Result<BTreeMap<TriggerName, Insta
         };
         ((text("relation"), text("name")), found)
     });
-    Ok(found.collect())
+    Ok((found.collect(), others))
 }
 
 /// Of the event triggers and their function. They are required from the day on which a superuser has made them, which the

@@ -1,12 +1,12 @@
 //! `fencegate remove`: takes everything that fencegate created out of a database.
 //!
-//! Owns the list of these objects, and what must not go on needing them. Must never drop what others made: each object is
-//! dropped by itself, and without CASCADE.
+//! Owns the list of these objects, and what must not go on needing them. Must never drop what others made, except temporary
+//! objects: each object is dropped by itself, and with CASCADE only where these depend on it.
 
-use super::catalogue::{EVENT_TRIGGERS, rows};
+use super::catalogue::{EVENT_TRIGGERS, is_guards, rows};
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use super::lock::{lock_tables, transaction};
-use super::trigger::PREFIX;
+use super::temporary::{cascade, is_temporary};
 use super::{GuardError, open, run};
 use crate::fence::{FUNCTIONS, RELATIONS, is_newer, is_proxy};
 use crate::sql::{column, is_true, quote, text};
@@ -120,7 +120,7 @@ impl Parts {
                FROM pg_event_trigger e WHERE e.evtname IN ({events}) \
                UNION ALL SELECT 2, 'pg_trigger'::regclass, t.oid, t.tgrelid, \
                  CASE WHEN t.tgparentid = 0 THEN format('trigger %I on %s', t.tgname, t.tgrelid::regclass) END \
-               FROM pg_trigger t WHERE starts_with(t.tgname, '{PREFIX}') AND NOT t.tgisinternal \
+               FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid WHERE {is_guards} AND NOT t.tgisinternal \
                UNION ALL SELECT CASE WHEN EXISTS (SELECT FROM pg_depend d \
                    WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid) THEN 5 ELSE 3 END, \
                  'pg_proc'::regclass, p.oid, NULL, 'function ' || p.oid::regprocedure \
@@ -135,6 +135,7 @@ impl Parts {
                UNION ALL SELECT 6, 'pg_namespace'::regclass, n.oid, NULL, 'schema ' || quote_ident(n.name) FROM place n \
                WHERE n.oid NOT IN (SELECT schema FROM kept))",
             keep_token = self.keep_token,
+            is_guards = is_guards(),
             events = names(&EVENT_TRIGGERS),
             functions = names(&FUNCTIONS),
             guard = GUARD_FUNCTIONS.names,
@@ -185,8 +186,10 @@ impl Parts {
                d.refclassid = 'pg_proc'::regclass AND EXISTS (SELECT FROM pg_proc p JOIN place n ON n.oid = p.pronamespace \
                  WHERE p.oid = d.refobjid AND p.proname = 'token' AND n.name = 'fencegate') AS on_token \
              FROM ours o JOIN pg_depend d ON d.refclassid = o.classid AND d.refobjid = o.objid \
-             WHERE NOT EXISTS (SELECT FROM ours WHERE ours.classid = d.classid AND ours.objid = d.objid) ORDER BY 1",
-            self.named()
+             WHERE NOT EXISTS (SELECT FROM ours WHERE ours.classid = d.classid AND ours.objid = d.objid) \
+               AND NOT {} ORDER BY 1",
+            self.named(),
+            is_temporary()
         )
     }
 
@@ -195,19 +198,24 @@ impl Parts {
     fn removals(&self) -> String {
         format!(
             "WITH {} SELECT object, statement FROM ( \
-               SELECT rank, object, 'DROP ' || object AS statement FROM part WHERE object IS NOT NULL \
+               SELECT rank, object, 'DROP ' || object || {} AS statement FROM part WHERE object IS NOT NULL \
                UNION ALL SELECT 7, 'version of schema fencegate', 'COMMENT ON SCHEMA fencegate IS NULL' FROM kept \
                WHERE obj_description(schema, 'pg_namespace') IS NOT NULL) r ORDER BY rank, object",
-            self.named()
+            self.named(),
+            cascade("part.classid", "part.objid")
         )
     }
 }
 
 /// A row for each live user: a proxy's control connection, or a session that a proxy has admitted. In the second answer, since
-/// the first makes it new. `admissions`: the table.
+/// the first makes it new. `admissions`: the table. Any client can have the name of a control connection, but not write there.
 fn users(admissions: Option<String>) -> String {
     let here =
         "a.datid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND a.pid <> pg_backend_pid()";
+    let may_admit = admissions.as_ref().map_or_else(
+        || "true".to_owned(),
+        |table| format!("has_table_privilege(a.usesysid, {}::regclass, 'INSERT')", quote(table)),
+    );
     let admitted = admissions.map(|table| {
         format!(
             " UNION SELECT format('process %s, a session that is admitted to %s', a.pid, m.resource) FROM {table} m \
@@ -217,7 +225,7 @@ fn users(admissions: Option<String>) -> String {
     format!(
         "SELECT pg_stat_clear_snapshot(); \
          SELECT format('process %s, a control connection of role %s', a.pid, a.usename) AS who FROM pg_stat_activity a \
-         WHERE a.application_name = 'fencegate control' AND {here}{}",
+         WHERE a.application_name = 'fencegate control' AND {may_admit} AND {here}{}",
         admitted.unwrap_or_default()
     )
 }

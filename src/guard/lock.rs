@@ -4,7 +4,7 @@
 //! waits for another of these locks is ended as the victim of a deadlock.
 
 use super::catalogue::rows;
-use super::{GuardError, refused, run};
+use super::{GuardError, refused, run, temporary};
 use crate::fence::begin_with_init_lock;
 use crate::sql::{column, quote};
 use std::time::Duration;
@@ -14,6 +14,8 @@ use tokio_postgres::{Client, error::SqlState};
 /// For how long it is tried, and the pause in which writers get on.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
+/// No holder of a temporary object is ended before.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Makes the change in one transaction: again and again, while others hold locks that it needs.
 /// After an error nothing was changed.
@@ -21,22 +23,37 @@ pub(super) async fn transaction<T>(
     client: &Client,
     change: impl AsyncFn() -> Result<T, GuardError>,
 ) -> Result<T, GuardError> {
-    let deadline = Instant::now() + PATIENCE;
+    let began = Instant::now();
+    let deadline = began + PATIENCE;
     loop {
         let error = match attempt(client, deadline, &change).await {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
         refused("roll back", client.batch_execute("ROLLBACK").await)?;
-        match error {
-            _ if is_about_locks(&error) && Instant::now() < deadline => sleep(PAUSE).await,
-            GuardError::HeldUp { relations, source, .. } => {
-                let by = holders(client, &relations).await?;
-                return Err(GuardError::HeldUp { relations, by, source });
-            }
-            error => return Err(error),
+        if !is_about_locks(&error) || Instant::now() >= deadline {
+            return Err(explain(client, error).await?);
         }
+        temporary::end_holders(client, began.elapsed() >= GRACE).await?;
+        sleep(PAUSE).await;
     }
+}
+
+/// The error with those who hold the locks, if it is about locks. Outside of transactions.
+pub(super) async fn explain(client: &Client, error: GuardError) -> Result<GuardError, GuardError> {
+    if !is_about_locks(&error) {
+        return Ok(error);
+    }
+    let (relations, source) = match error {
+        GuardError::HeldUp { relations, source, .. } => (relations, source),
+        GuardError::Refused(what, source) => match temporary::end_holders(client, false).await? {
+            by if by.is_empty() => return Ok(GuardError::Refused(what, source)),
+            by => return Ok(GuardError::HeldUp { relations: String::new(), by, source }),
+        },
+        error => return Ok(error),
+    };
+    let by = holders(client, &relations).await?;
+    Ok(GuardError::HeldUp { relations, by, source })
 }
 
 async fn attempt<T>(
@@ -63,7 +80,7 @@ pub(super) async fn lock_tables(
 ) -> Result<(), GuardError> {
     // Only dropping a trigger keeps readers out.
     let mode = if drops { "ACCESS EXCLUSIVE" } else { "SHARE ROW EXCLUSIVE" };
-    let relations = relations.map(|relation| quote(&relation)).collect::<Vec<_>>().join(", ");
+    let relations = literals(relations);
     // The server locks no foreign table by this statement.
     let tables = format!(
         "SELECT string_agg(name, ', ' ORDER BY oid) AS tables \
@@ -75,6 +92,11 @@ pub(super) async fn lock_tables(
     let Some(tables) = answer.first().and_then(|row| column(row, "tables")) else { return Ok(()) };
     let lock = client.batch_execute(&format!("LOCK TABLE {tables} IN {mode} MODE")).await;
     lock.map_err(|source| GuardError::HeldUp { relations, by: String::new(), source })
+}
+
+/// A list of literals.
+pub(super) fn literals(relations: impl Iterator<Item = String>) -> String {
+    relations.map(|relation| quote(&relation)).collect::<Vec<_>>().join(", ")
 }
 
 /// The holders of locks on these relations and on those that inherit from them.

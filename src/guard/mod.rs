@@ -10,6 +10,7 @@ mod everything;
 mod functions;
 mod lock;
 mod survey;
+mod temporary;
 mod trigger;
 
 use crate::fence::{InitError, InitLockError};
@@ -18,7 +19,7 @@ use crate::sql;
 use crate::tls::ControlConfig;
 use catalogue::Removal;
 use functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
-use lock::{lock_tables, transaction};
+use lock::{explain, lock_tables, transaction};
 use survey::Survey;
 use tokio_postgres::Client;
 
@@ -74,10 +75,10 @@ pub enum GuardError {
     /// Others hold locks on the tables, which are a list of SQL literals.
     #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
     HeldUp { relations: String, by: String, source: tokio_postgres::Error },
-    /// What answers there is no server.
     /// Another command is running, or somebody else holds the lock.
     #[error(transparent)]
     Locked(#[from] InitLockError),
+    /// What answers there is no server.
     #[error("{}", InitError::Proxy)]
     Proxy,
     /// It has parts that this program does not know.
@@ -260,7 +261,13 @@ fn event_triggers() -> String {
 
 /// Compares the guard in the database of `config` with what the policies say. Cancel safe.
 pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<GuardStatus, GuardError> {
-    let survey = Survey::take(&open(config).await?, policies).await?;
+    let client = &open(config).await?;
+    // The server locks a table to show a condition of its triggers.
+    run(client, "set up the session", "SET lock_timeout = '3s'").await?;
+    let survey = match Survey::take(client, policies).await {
+        Ok(survey) => survey,
+        Err(error) => return Err(explain(client, error).await?),
+    };
     Ok(GuardStatus { lines: survey.lines(), warnings: survey.unguarded })
 }
 

@@ -15,6 +15,9 @@ use crate::statement::Operation;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio_postgres::Client;
 
+/// The most tables of others that a warning names.
+const MOST_NAMED: usize = 10;
+
 /// What is to be done about one trigger.
 pub(super) struct Difference {
     state: GuardState,
@@ -61,7 +64,7 @@ impl Survey {
             database: database.clone(),
             owner,
             wanted: Vec::new(),
-            found: found(client).await?,
+            found: BTreeMap::new(),
             unguarded: Vec::new(),
             missing: Vec::new(),
             functions: GUARD_FUNCTIONS.state(&fact("content"), &fact("seal")),
@@ -79,19 +82,44 @@ impl Survey {
         } else if survey.functions == GuardState::Ok && fact("unusable") != "0" {
             survey.functions = GuardState::Disabled;
         }
-        if !policies.applies_to(&database) {
-            return Ok(survey);
+        let mut fenced = Vec::new();
+        if policies.applies_to(&database) {
+            survey.want(client, policies, &fact("version"), &mut fenced).await?;
         }
-        survey.wanted_leases = policies.resources.iter().filter_map(|it| guarded_lease(it)).collect();
-        let foreign_tables_truncate = fact("version").parse().is_ok_and(|version: u32| version >= 160_000);
-        for resource in &policies.resources {
-            for table in &resource.tables {
-                let relations = survey.relations(client, &database, resource, table).await?;
-                let roles = &policies.exempt_roles;
-                survey.wanted.extend(wanted(resource, table, &relations, roles, foreign_tables_truncate));
-            }
+        let (found, others) = found(client, &fenced).await?;
+        survey.found = found;
+        if !others.is_empty() {
+            let more = others.len().saturating_sub(MOST_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let others = others.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            survey.unguarded.push(format!(
+                "triggers that are named like the guard's are left alone on {others}{more}: the owner owns no fenced table. \
+                 `fencegate guard remove` drops them as well"
+            ));
         }
         Ok(survey)
+    }
+
+    /// What the policies want, and the relations that they fence.
+    async fn want(
+        &mut self,
+        client: &Client,
+        policies: &PolicySet,
+        version: &str,
+        fenced: &mut Vec<GuardedRelation>,
+    ) -> Result<(), GuardError> {
+        let database = self.database.clone();
+        self.wanted_leases = policies.resources.iter().filter_map(|it| guarded_lease(it)).collect();
+        let foreign_tables_truncate = version.parse().is_ok_and(|version: u32| version >= 160_000);
+        for resource in &policies.resources {
+            for table in &resource.tables {
+                let relations = self.relations(client, &database, resource, table).await?;
+                let roles = &policies.exempt_roles;
+                self.wanted.extend(wanted(resource, table, &relations, roles, foreign_tables_truncate));
+                fenced.extend(relations);
+            }
+        }
+        Ok(())
     }
 
     /// The fenced table, and all that inherits from it. Notes what cannot be guarded.

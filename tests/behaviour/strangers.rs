@@ -1,6 +1,7 @@
 //! A role that may log in and connect, and nothing else, takes no lock on fencegate's tables.
 
 mod commands;
+mod triggers;
 
 use crate::support::fenced::{Fenced, code, ok, value};
 use crate::support::message::{parse, sync};

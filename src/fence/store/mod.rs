@@ -39,6 +39,7 @@ pub use others::other_policies;
 pub use postgres::Postgres;
 pub use probe::{Need, closed_databases, databases, probe};
 pub use sql::lock::INIT_LOCK;
+pub use sql::process::may_terminate;
 
 /// The database behind the fences, as one proxy sees it: epochs, admissions, server processes and their locks.
 ///

@@ -171,7 +171,7 @@ pub(super) fn is_control_connection(process: &str, role: &str) -> String {
 }
 
 /// The same condition under which pg_terminate_backend does not refuse.
-pub(in crate::fence::store) fn may_terminate(process: &str, target: &str) -> String {
+pub fn may_terminate(process: &str, target: &str) -> String {
     format!(
         "((SELECT rolsuper FROM pg_roles WHERE rolname = current_user) OR (NOT {target}.rolsuper \
          AND (pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \
