@@ -6,6 +6,7 @@
 use super::database::Database;
 use super::permission::Role;
 use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,10 +26,10 @@ impl Vacating {
 }
 
 impl Database {
-    /// The role may not drop, rename or move the database of that name, which need not be this one. The server would wait for
-    /// a lock on it before it says so, and nobody could log in to it meanwhile. False if nobody can say. Cancel-safe.
-    pub async fn forbids_drop(self: &Arc<Self>, role: &Role, database: &str) -> bool {
-        matches!(self.store().may_drop(role, database).await, Ok(false))
+    /// Those of the databases that the role may not drop, rename or move; this database need not be among them. None if the
+    /// control connection cannot report them. Cancel-safe.
+    pub async fn foreign_databases(self: &Arc<Self>, role: &Role, databases: &[String]) -> HashSet<String> {
+        self.store().foreign_databases(role, databases).await.unwrap_or_default()
     }
 
     /// Some control connection is open.

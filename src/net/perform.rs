@@ -6,6 +6,7 @@ use crate::session::task::{Done, Task};
 use crate::state::context::Context;
 use crate::state::sessions::SessionRecord;
 use futures_util::FutureExt;
+use std::collections::HashSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
@@ -50,8 +51,12 @@ impl Performing {
             Task::CatchUp(wanted, within) => {
                 (Done::Tried, tokio::spawn(context.catch_up(wanted, within).map(|()| Done::Tried)))
             }
+            Task::CheckOwner(databases, role) => {
+                let check = context.foreign_databases(databases, role).map(Done::CheckedOwner);
+                (Done::CheckedOwner(HashSet::new()), tokio::spawn(check))
+            }
             Task::LeaveAlone(alone, role) => {
-                (Done::LeftAlone(true), tokio::spawn(context.leave_alone(alone, role).map(Done::LeftAlone)))
+                (Done::LeftAlone, tokio::spawn(context.leave_alone(alone, role).map(|()| Done::LeftAlone)))
             }
             Task::ParsePermit { apart } => {
                 (Done::ParsePermit(None), tokio::spawn(context.wait_for_parse_permit(apart).map(Done::ParsePermit)))

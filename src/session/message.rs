@@ -10,6 +10,7 @@ use super::task::{ParsePermit, Room, Task};
 use super::wait::Hold;
 use crate::fence::{Refusal, Role};
 use crate::statement::{Analysis, Lexing};
+use std::collections::HashSet;
 use std::time::Instant;
 
 /// The message at hand.
@@ -104,8 +105,10 @@ pub(super) struct Facts {
     pub(super) role: Asked<Role>,
     /// The schemas of the search path.
     pub(super) path: Option<String>,
-    /// Whether its role may run it, if it needs a database alone.
-    pub(super) alone: Option<bool>,
+    /// Those of the databases that it needs alone which its role may not drop, rename or move.
+    pub(super) foreign_databases: Option<HashSet<String>>,
+    /// The control connections to the database that it needs alone are closed, if it needs that.
+    pub(super) is_left_alone: bool,
     /// Why an Admit for it has failed.
     pub(super) refused: Option<Refusal>,
     /// The server's answer to the current question, so far.

@@ -15,6 +15,7 @@
 
 mod checks;
 mod client;
+mod databases;
 mod definitions;
 mod end;
 mod extended;
@@ -203,7 +204,8 @@ impl<H: Host> Session<H> {
             Done::Admit(outcome) => self.message.facts.refused = outcome.err(),
             Done::ParsePermit(permit) => self.message.text.permit = permit,
             Done::Room(room) => self.message.room = room.into(),
-            Done::LeftAlone(is_permitted) => self.message.facts.alone = Some(is_permitted),
+            Done::CheckedOwner(foreign) => self.message.facts.foreign_databases = Some(foreign),
+            Done::LeftAlone => self.message.facts.is_left_alone = true,
             Done::Tried => {}
         }
     }

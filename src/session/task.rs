@@ -5,6 +5,7 @@ use super::judge::Need;
 use crate::fence::{Claim, Refusal, Role};
 use crate::statement::Alone;
 use std::any::Any;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// A session asks for one task at a time.
@@ -13,8 +14,9 @@ pub enum Task {
     Admit(Vec<(Need, Claim)>),
     /// Read the catalogue, within that time limit.
     CatchUp(Wanted, Duration),
-    /// Close the control connections to a database for a statement, by that role, that needs it without other connections,
-    /// unless the role may not run it.
+    /// Find out which of the databases the role may not drop, rename or move.
+    CheckOwner(Vec<String>, Role),
+    /// Close the control connections to a database for a statement, by that role, that needs it without other connections.
     LeaveAlone(Alone, Role),
     /// Wait for a permit to parse a text that may take long; `apart`: in another process.
     ParsePermit { apart: bool },
@@ -26,8 +28,9 @@ pub enum Task {
 /// The outcome of a task.
 pub enum Done {
     Admit(Result<(), Refusal>),
-    /// False: the role may not run the statement that needs the database alone.
-    LeftAlone(bool),
+    /// The databases that the role may not drop, rename or move.
+    CheckedOwner(HashSet<String>),
+    LeftAlone,
     /// The outcome does not matter: the message is judged again.
     Tried,
     ParsePermit(Option<ParsePermit>),

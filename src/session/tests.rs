@@ -21,6 +21,7 @@ mod bindings;
 mod bounds;
 mod checked;
 mod copies;
+mod databases;
 mod declared;
 mod defining;
 mod definitions;

@@ -87,7 +87,7 @@ impl<H: Host> Session<H> {
         if let Some(verdict) = self.resolve_by_path(&mut resolved, lookup) {
             return (verdict, resolved);
         }
-        if let Some(verdict) = self.clear_database(&resolved) {
+        if let Some(verdict) = self.prepare_databases(&resolved) {
             return (verdict, resolved);
         }
         if self.message.facts.role == Asked::Due {
@@ -112,6 +112,7 @@ impl<H: Host> Session<H> {
             written: self.transaction.written(),
             observed: self.transaction.observed(),
             refused: self.message.facts.refused.as_ref(),
+            foreign_databases: self.message.facts.foreign_databases.as_ref(),
         };
         let decision = judge.statements(&resolved);
         let is_reported = match &decision {
@@ -245,32 +246,6 @@ impl<H: Host> Session<H> {
         let limit = if self.host.policies().enforces() { CATCH_UP_LIMIT } else { CATCH_UP_TO_OBSERVE };
         let left = limit.saturating_sub(now.saturating_duration_since(since));
         (!left.is_zero() && self.host.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
-    }
-
-    /// Closes the control connections to a database for a statement that needs it without other connections. The proxy
-    /// refuses a role that may not run the statement, with the server's error: the server would first wait for a lock on the
-    /// database, and meanwhile nobody could log in.
-    fn clear_database(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
-        let [statement] = statements else { return None };
-        let wanted = statement.needs_database_alone.clone()?;
-        if let Some(is_permitted) = self.message.facts.alone {
-            let denied = || Verdict::Reject(0, Rejection::NotOwner { database: wanted.database });
-            return (!is_permitted).then(denied);
-        }
-        if !self.pipeline.is_empty() {
-            return Some(self.settle());
-        }
-        if self.transaction.status() != Status::Idle || self.pipeline.part() == Part::Executed {
-            return None;
-        }
-        let role = match &self.message.facts.role {
-            Asked::Answered(role) => role.clone(),
-            // The server does not run the statement in a pipeline, which an Execute of the proxy would begin.
-            _ if self.is_extended() => self.any_role(),
-            Asked::Not | Asked::Due => return Some(self.ask_for_role()),
-        };
-        self.request(Task::LeaveAlone(wanted, role));
-        Some(Verdict::Hold)
     }
 
     fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &Seen) -> Verdict {

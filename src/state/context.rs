@@ -11,6 +11,7 @@ use crate::policy::{Mode, Opaque, PolicySet, Resource};
 use crate::session::host::Wanted;
 use crate::session::task::{ParsePermit, Room};
 use crate::statement::Alone;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -150,8 +151,18 @@ impl Context {
     }
 
     /// Closes the control connections to a database for a statement that needs it without other connections. Cancel-safe.
-    pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = bool> + use<> {
-        let (shared, from) = (self.shared.clone(), self.database().clone());
+    pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = ()> + use<> {
+        let (shared, from) = (self.shared.clone(), self.database().name().to_owned());
         async move { shared.leave_alone(&wanted, &role, &from).await }
+    }
+
+    /// Those of the databases that the role may not drop, rename or move. Cancel-safe.
+    pub fn foreign_databases(
+        &self,
+        databases: Vec<String>,
+        role: Role,
+    ) -> impl Future<Output = HashSet<String>> + use<> {
+        let asked = self.database().clone();
+        async move { asked.foreign_databases(&role, &databases).await }
     }
 }

@@ -271,21 +271,14 @@ impl Shared {
     }
 
     /// Gets the control connections to a database out of the way of a statement that needs it alone, as
-    /// [`Database::close_for`] does. `from`: the database of the statement's session. False, with nothing closed, if the role
-    /// may not run the statement. Cancel-safe.
-    pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &Arc<Database>) -> bool {
+    /// [`Database::close_for`] does. `from`: the database of the statement's session. Cancel-safe.
+    pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
         let known = self.databases.get(&wanted.database).map(|known| known.fence.clone());
-        // Any of them knows the owners of all.
-        let asked = known.as_ref().filter(|known| known.is_open()).unwrap_or(from);
-        if !wanted.is_copied && asked.forbids_drop(role, &wanted.database).await {
-            return false;
-        }
-        let is_own = wanted.database == from.name();
+        let is_own = wanted.database == from;
         // The server does not drop the session's own database, whoever asks.
         if let Some(database) = known.filter(|_| wanted.is_copied || !is_own) {
             database.close_for(role, wanted.by_force, is_own).await;
         }
-        true
     }
 
     /// There may be another database of that name now: nothing that was read of its catalogue counts any more.

@@ -139,9 +139,7 @@ impl Statement {
 
     /// Its text shows that it may set the search path, or the role that `"$user"` stands for. Code that it runs may do so as well.
     pub fn shows_other_path(&self) -> bool {
-        let sets_token = matches!(self.parameter, ParameterEffect::Set { .. });
-        let calls_set_config = self.functions.iter().any(|function| function.name == "set_config");
-        self.path != PathEffect::None || self.may_change_role() || calls_set_config && !sets_token
+        self.path != PathEffect::None || self.may_change_role()
     }
 
     /// It only reads: it writes, locks, defines and sets nothing, nor calls what might ([`add_call`](Self::add_call)).

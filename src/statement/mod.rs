@@ -265,13 +265,20 @@ pub struct Alone {
 }
 
 impl Statement {
+    /// The database that it drops, renames or moves, which only the database's owner may do.
+    pub fn database_to_own(&self) -> Option<&str> {
+        self.needs_database_alone.as_ref().filter(|it| !it.is_copied).map(|it| it.database.as_str())
+    }
+
     /// The session may act as another role after it, as far as its text tells.
     pub fn may_change_role(&self) -> bool {
         let sets_another = matches!(self.kind, StatementKind::Set | StatementKind::Reset)
             && matches!(self.parameter, ParameterEffect::None | ParameterEffect::Unknown);
         let runs_code = self.opaque.is_some() || self.parameter == ParameterEffect::Unknown;
         let goes_back = self.ends_transaction() || matches!(self.transaction, TransactionEffect::RollbackTo(_));
-        sets_another || runs_code || goes_back || self.kind.is_discard()
+        let sets_token = matches!(self.parameter, ParameterEffect::Set { .. });
+        let calls_set_config = self.functions.iter().any(|function| function.name == "set_config");
+        sets_another || runs_code || goes_back || self.kind.is_discard() || calls_set_config && !sets_token
     }
 }
 

@@ -177,8 +177,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// wait for one: a bounded number. Not those of the fences themselves. Opens no connection that stays.
     async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError>;
 
-    /// The role may drop, rename and move the database of that name, or there is none.
-    async fn may_drop(&self, role: &Role, database: &str) -> Result<bool, StoreError>;
+    /// Those of the databases that exist and that the role may not drop, rename or move. This one need not be among them.
+    async fn foreign_databases(&self, role: &Role, databases: &[String]) -> Result<HashSet<String>, StoreError>;
 
     /// The role may drop the database; or, by force, may end everybody else in it as well, and the server would.
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError>;

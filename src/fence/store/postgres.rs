@@ -372,9 +372,8 @@ impl Store for Postgres {
         Ok(blockers(&asked.map_err(|_| ControlError::TimedOut)??))
     }
 
-    async fn may_drop(&self, role: &Role, database: &str) -> Result<bool, StoreError> {
-        let answers = self.look(&sql::privilege::may_drop(role, database)).await?;
-        Ok(rows(&answers).any(|row| is_true(row, "permitted")))
+    async fn foreign_databases(&self, role: &Role, databases: &[String]) -> Result<HashSet<String>, StoreError> {
+        self.read(&sql::privilege::foreign_databases(role, databases), |row| text(row, "datname")).await
     }
 
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {

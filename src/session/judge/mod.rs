@@ -24,7 +24,7 @@ use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use earlier::{Earlier, Needs};
 pub use hidden::{is_named_plainly, needs_every_token};
 pub use resolve::{opaque, resolve};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What a statement needs a token for.
@@ -133,6 +133,8 @@ pub struct Judge<'a> {
     pub observed: &'a ObservedWrites,
     /// Why an Admit for the statements at hand failed.
     pub refused: Option<&'a Refusal>,
+    /// Databases that the session's role may not drop, rename or move.
+    pub foreign_databases: Option<&'a HashSet<String>>,
 }
 
 /// Why a statement does not just pass.
@@ -155,7 +157,11 @@ impl Judge<'_> {
     /// Judges statements that the server will run one after the other, before any of them is sent.
     pub fn statements(&self, statements: &[Arc<Statement>]) -> Decision {
         if self.exempt {
-            return Decision::Forward(Vec::new(), self.exempt_writes(statements));
+            let refused = statements.iter().enumerate().find_map(|(index, it)| Some((index, self.not_owner(it)?)));
+            return match refused {
+                Some((index, rejection)) => Decision::Reject(index, rejection, Vec::new()),
+                None => Decision::Forward(Vec::new(), self.exempt_writes(statements)),
+            };
         }
         // What may have changed the token could have written by itself, where the policies let it: so what follows passes
         // under the token from before, which the server checks. What is rejected comes without checks, and is not rejected for
@@ -209,6 +215,9 @@ impl Judge<'_> {
         parameter: &Parameter,
         earlier: &mut Earlier,
     ) -> Result<Needs, Stop> {
+        if let Some(rejection) = self.not_owner(statement) {
+            return Err(rejection.into());
+        }
         if let ParameterEffect::Set { value, .. } = &statement.parameter
             && let Err(why) = FenceValue::parse(value)
         {
@@ -258,6 +267,13 @@ impl Judge<'_> {
             }
         }
         Ok(needs)
+    }
+
+    /// The server's refusal of a statement that would drop, rename or move a database of others.
+    fn not_owner(&self, statement: &Statement) -> Option<Rejection> {
+        let database = statement.database_to_own()?;
+        let is_foreign = self.foreign_databases.is_some_and(|foreign| foreign.contains(database));
+        is_foreign.then(|| Rejection::NotOwner { database: database.to_owned() })
     }
 
     /// An operator or type without a schema may not be the catalogue's own.

@@ -156,61 +156,8 @@ fn a_server_that_answers_what_nobody_asked_breaks_the_protocol() {
     assert_eq!(session.last_error().as_deref(), Some(&fatal[..]));
 }
 
-/// Who is about to drop the database needs it alone: the proxy makes way first, and forgets it when it is gone.
-#[test]
-fn a_database_that_is_dropped_is_left_and_forgotten() {
-    let mut session = session("");
-    let dropped = query("DROP DATABASE other WITH (FORCE)");
-    let mut task = says(&mut session, &dropped);
-    if task.is_none() {
-        // As whom, is asked first.
-        assert!(String::from_utf8_lossy(&session.server.output).contains("SHOW role"));
-        task = answers(&mut session, &roles("none", "postgres"));
-    }
-    let Some(Task::LeaveAlone(alone, role)) = task else { panic!("{:?}", session.server.output) };
-    assert_eq!((alone.database.as_str(), alone.by_force), ("other", true));
-    assert_eq!(role, crate::fence::Role::Current("postgres".to_owned()));
-    session.server.output.clear();
-    session.done(Done::LeftAlone(true));
-    settle(&mut session);
-    assert_eq!(session.server.output, dropped);
-    session.host.told();
-    answers(&mut session, &completes("DROP DATABASE"));
-    assert!(session.host.told().contains("database other"));
-}
-
-/// The server drops no database in a pipeline, which an Execute of ours would begin: nothing is asked there.
-#[test]
-fn who_drops_a_database_by_an_execute_may_be_any_role() {
-    let mut session = session("");
-    prepare(&mut session, "s", "DROP DATABASE other");
-    says(&mut session, &bind("", "s"));
-    answers(&mut session, &is_bound());
-    session.server.output.clear();
-    let Some(Task::LeaveAlone(_, role)) = says(&mut session, &execute("")) else { panic!("it makes no way") };
-    assert_eq!(role, crate::fence::Role::AnyOf("postgres".to_owned()));
-    assert!(session.server.output.is_empty());
-}
-
-/// The server would wait for a lock first.
-#[test]
-fn who_may_not_drop_a_database_is_told_by_the_proxy() {
-    for sql in ["DROP DATABASE other", "DROP DATABASE postgres", "ALTER DATABASE other RENAME TO another"] {
-        let mut session = session("");
-        says(&mut session, &query(sql));
-        let task = answers(&mut session, &roles("none", "postgres"));
-        assert!(matches!(task, Some(Task::LeaveAlone(..))), "{sql}");
-        session.server.output.clear();
-        session.done(Done::LeftAlone(false));
-        settle(&mut session);
-        assert!(session.server.output.is_empty(), "{sql}");
-        let told = text(&session.client.output);
-        assert!(told.contains("C42501\0Mmust be owner of database ") && told.contains("SERROR"), "{sql}: {told}");
-    }
-}
-
 /// What the server says of the session's role.
-fn roles(role: &str, session: &str) -> BytesMut {
+pub(super) fn roles(role: &str, session: &str) -> BytesMut {
     let answer = |value: &str| [frame(backend::ROW_DESCRIPTION, &[0, 0]), row_of(&[value]), completes("SHOW")].concat();
     BytesMut::from(&[&answer(role)[..], &answer(session), &ready()].concat()[..])
 }

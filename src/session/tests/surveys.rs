@@ -125,13 +125,3 @@ fn what_a_portal_writes_past_a_fence_that_observes_is_noted_once() {
         assert_eq!(session.host.told(), "query");
     }
 }
-
-/// The server refuses it there, and no control connection has to make way.
-#[test]
-fn in_a_transaction_a_database_is_not_dropped() {
-    let mut session = begun();
-    session.server.output.clear();
-    let dropped = query("DROP DATABASE other");
-    assert!(says(&mut session, &dropped).is_none());
-    assert_eq!(session.server.output, dropped);
-}

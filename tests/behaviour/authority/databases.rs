@@ -24,6 +24,9 @@ const STATEMENTS: [&str; 6] = [
     "ALTER DATABASE postgres RENAME TO other",
 ];
 
+/// What may stand before such a statement in its string.
+const STRINGS: [&str; 4] = ["SELECT 1", "BEGIN", "SET ROLE NONE", "BEGIN; COMMIT"];
+
 fn start() -> Fenced {
     let world = Fenced::start("CREATE TABLE jobs (id int)", POLICIES);
     for sql in SCHEMA {
@@ -46,8 +49,25 @@ fn a_stranger_is_refused_before_it_waits_for_a_database() {
     let mut became = world.login();
     ok(&mut became, "SET statement_timeout = '10s'; SET ROLE stranger");
     for (sql, expected) in STATEMENTS.iter().zip(&errors) {
-        let extended = [message::unnamed(sql, &[]), message::sync()].concat();
-        let answers = [stranger.query(sql), stranger.exchange(&extended), became.query(sql)];
+        let unnamed = message::unnamed(sql, &[]);
+        let pipeline = [message::unnamed("SELECT 1", &[]), unnamed.clone(), message::sync()].concat();
+        let mut answers = vec![
+            stranger.query(sql),
+            stranger.exchange(&[unnamed, message::sync()].concat()),
+            stranger.exchange(&pipeline),
+            became.query(sql),
+        ];
+        for before in STRINGS {
+            answers.push(stranger.query(&format!("{before}; {sql}")));
+            stranger.query("ROLLBACK");
+        }
+        for session in [&mut stranger, &mut became] {
+            ok(session, "BEGIN");
+            answers.push(session.query(sql));
+            // The transaction has failed.
+            assert_eq!(code(session, sql), "25P02", "{sql}");
+            ok(session, "ROLLBACK");
+        }
         for answer in answers {
             let error = error_in(&answer).expect("it is refused");
             assert_eq!((error.code(), error.message()), (expected.code(), expected.message()), "{sql}");
@@ -55,10 +75,6 @@ fn a_stranger_is_refused_before_it_waits_for_a_database() {
     }
     // Nobody was kept out.
     ok(&mut Wire::login(&world.proxy.address(), SUPERUSER, "app"), "SELECT 1");
-    ok(&mut holder, "ROLLBACK");
-    // In a transaction the server says so before it takes any lock.
-    ok(&mut stranger, "BEGIN");
-    assert_eq!(code(&mut stranger, STATEMENTS[0]), "25001");
 }
 
 /// Such statements lock a relation before the server looks at privileges, and these relations everybody needs.
@@ -101,6 +117,13 @@ fn an_owner_is_not_refused() {
     assert_eq!(code(&mut member, "DROP DATABASE IF EXISTS nowhere"), "");
     // Of its own database the server says why it cannot.
     assert_eq!(code(&mut world.login(), "DROP DATABASE postgres"), "55006");
+    // A role that does not inherit the owner's privileges may act as the owner.
+    world.postgres.sql("ALTER ROLE owner CREATEDB; CREATE ROLE deputy LOGIN NOINHERIT; GRANT owner TO deputy");
+    let mut deputy = world.login_as("deputy");
+    ok(&mut deputy, "SET ROLE owner; ALTER DATABASE app RENAME TO other");
+    ok(&mut deputy, "BEGIN");
+    ok(&mut deputy, "ALTER DATABASE other RENAME TO app");
+    ok(&mut deputy, "COMMIT");
     let extended = [message::unnamed("DROP DATABASE app", &[]), message::sync()].concat();
     assert_eq!(code_in(&member.exchange(&extended)), "");
 }

@@ -13,6 +13,7 @@ use crate::session::task::{ParsePermit, Room};
 use crate::session::{Done, Host, Task};
 use crate::statement::{Analysis, Cache, Lexing, Statement};
 use crate::wire::client_error::ClientError;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use tokio::sync::watch;
@@ -53,7 +54,8 @@ impl Hosting {
                 timeout(within, downstream.catch_up_with(&of)).await.ok();
                 Done::Tried
             }),
-            Task::LeaveAlone(..) => tokio::spawn(async { Done::LeftAlone(true) }),
+            Task::CheckOwner(..) => tokio::spawn(async { Done::CheckedOwner(HashSet::new()) }),
+            Task::LeaveAlone(..) => tokio::spawn(async { Done::LeftAlone }),
             Task::ParsePermit { apart } => {
                 tokio::spawn(async move { Done::ParsePermit(Some(ParsePermit::new((), apart))) })
             }

@@ -333,8 +333,8 @@ impl Store for Reached {
         self.inner.table_locks().await
     }
 
-    async fn may_drop(&self, role: &Role, database: &str) -> Result<bool, StoreError> {
-        self.look(self.inner.may_drop(role, database)).await
+    async fn foreign_databases(&self, role: &Role, databases: &[String]) -> Result<HashSet<String>, StoreError> {
+        self.look(self.inner.foreign_databases(role, databases)).await
     }
 
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {

@@ -445,8 +445,9 @@ impl Store for InMemory {
         Ok(Vec::new())
     }
 
-    async fn may_drop(&self, role: &Role, _database: &str) -> Result<bool, StoreError> {
-        self.may_have_alone(role, false).await
+    async fn foreign_databases(&self, role: &Role, databases: &[String]) -> Result<HashSet<String>, StoreError> {
+        let is_permitted = self.may_have_alone(role, false).await?;
+        Ok(databases.iter().filter(|_| !is_permitted).cloned().collect())
     }
 
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {

@@ -127,12 +127,12 @@ pub(super) const PERMITS: Prepared = Prepared::new(
     },
 );
 
-/// The row: the role may drop, rename and move the database of that name, or there is none.
-pub fn may_drop(role: &Role, database: &str) -> String {
+/// A row for each of the databases that exists, and that the role may not drop, rename or move.
+pub fn foreign_databases(role: &Role, databases: &[String]) -> String {
     format!(
-        "SELECT NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = {database} AND NOT EXISTS ( \
-           SELECT FROM ({who}) who(oid) WHERE pg_has_role(who.oid, d.datdba, 'USAGE'))) AS permitted",
-        database = quote(database),
+        "SELECT d.datname FROM pg_database d WHERE d.datname IN ({databases}) AND NOT EXISTS ( \
+           SELECT FROM ({who}) who(oid) WHERE pg_has_role(who.oid, d.datdba, 'USAGE'))",
+        databases = databases.iter().map(|database| quote(database)).collect::<Vec<_>>().join(", "),
         who = who(role)
     )
 }

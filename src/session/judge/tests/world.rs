@@ -204,6 +204,7 @@ impl World {
             written: &self.written,
             observed: &ObservedWrites { written: self.observed.clone(), admitted },
             refused: refused.as_ref(),
+            foreign_databases: None,
         };
         judge.statements(&statements)
     }
