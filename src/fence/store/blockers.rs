@@ -37,7 +37,7 @@ struct Seen {
     in_vain: bool,
 }
 
-fn refusal((error, seen): (ControlError, Seen)) -> StoreError {
+fn refusal(error: ControlError, seen: Seen) -> StoreError {
     match error {
         ControlError::Locked | ControlError::TimedOut if !seen.table_blockers.is_empty() => {
             StoreError::TablesLocked(seen.table_blockers)
@@ -60,31 +60,6 @@ impl Postgres {
         resource: &Resource,
         query: &str,
     ) -> Result<Vec<StatementResult>, StoreError> {
-        self.try_past_blockers(lane, resource, query).await.map_err(refusal)
-    }
-
-    /// The same for a Query that changes the resource's epoch: it tells the other proxies. The notification is only a hint, and
-    /// any role can fill the server's queue: then the Query has failed at COMMIT, and runs again without the notification.
-    pub(super) async fn run_and_announce(
-        &self,
-        lane: &Lane,
-        resource: &Resource,
-        query: &str,
-    ) -> Result<Vec<StatementResult>, StoreError> {
-        let announcing = format!("{query}; {}", sql::epoch::announce(&resource.name));
-        match self.try_past_blockers(lane, resource, &announcing).await {
-            Err((ControlError::QueueFull, _)) => self.run_past_blockers(lane, resource, query).await,
-            answers => answers.map_err(refusal),
-        }
-    }
-
-    /// The error comes with what the looks have seen.
-    async fn try_past_blockers(
-        &self,
-        lane: &Lane,
-        resource: &Resource,
-        query: &str,
-    ) -> Result<Vec<StatementResult>, (ControlError, Seen)> {
         let began = Instant::now();
         let mut seen = Seen::default();
         let mut answers = lane.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await;
@@ -106,7 +81,7 @@ impl Postgres {
         if matches!(error, ControlError::Locked) && seen.blockers.is_empty() && seen.table_blockers.is_empty() {
             self.end_blockers(resource, &mut seen).await;
         }
-        Err((error, seen))
+        Err(refusal(error, seen))
     }
 
     /// Runs the Query on the connection for waits; once the grace is over, ends the processes that block it.

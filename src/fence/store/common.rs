@@ -69,6 +69,12 @@ impl Common {
         leaving.iter().map(|(_, process)| process.clone()).collect()
     }
 
+    /// Returns true if the process is one of these.
+    pub(super) fn has_just_left(&self, pid: i32) -> bool {
+        let pid = pid.to_string();
+        self.leaving().iter().any(|(it, _)| *it == pid)
+    }
+
     /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
     pub(super) fn note(&self, error: Option<&ControlError>) {
         *self.found.lock() = match error {

@@ -114,10 +114,6 @@ impl Lane {
             Ok(Ok(messages)) => return Ok(answers(messages)),
             Ok(Err(error)) => match error.as_db_error() {
                 Some(refusal) if *refusal.code() == SqlState::LOCK_NOT_AVAILABLE => return Err(ControlError::Locked),
-                // At COMMIT, after NOTIFY. Nothing else that is sent here exceeds a limit of the server.
-                Some(refusal) if *refusal.code() == SqlState::PROGRAM_LIMIT_EXCEEDED => {
-                    return Err(ControlError::QueueFull);
-                }
                 Some(refusal) if *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
                     let refusal = ControlError::Denied(refusal.message().to_owned());
                     return Err(name_privilege(&connected.client, refusal).await);
@@ -226,7 +222,7 @@ impl Lane {
             self.config.connect().await.map_err(|error| not_connected(&self.config, error))?;
         let listener = self.listener.clone();
         let process = Arc::new(AtomicI32::new(0));
-        let own_process = process.clone();
+        let (own_process, common) = (process.clone(), self.common.clone());
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 if let (AsyncMessage::Notification(news), Some(listener)) = (message, &listener) {
@@ -234,7 +230,9 @@ impl Lane {
                         listener.lease_changed(news.payload());
                     } else if news.payload() != CATALOGUE_CHANGED {
                         listener.announced(news.payload());
-                    } else if news.process_id() != own_process.load(Ordering::Relaxed) {
+                    } else if news.process_id() != own_process.load(Ordering::Relaxed)
+                        && !common.has_just_left(news.process_id())
+                    {
                         // What this proxy has said itself is no news to it.
                         listener.catalogue_changed();
                     }

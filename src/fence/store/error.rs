@@ -42,8 +42,6 @@ pub(in crate::fence) enum ControlError {
     Locked,
     #[error("{}", named(TABLES_LOCKED, .0))]
     TablesLocked(Vec<Blocker>),
-    #[error("the server's queue of notifications is full")]
-    QueueFull,
     #[error("the control connection was lost: {0}")]
     Lost(Words),
     #[error("the database refused: {0}")]
@@ -53,10 +51,7 @@ pub(in crate::fence) enum ControlError {
 impl ControlError {
     /// The database answered, and has not done it.
     pub(in crate::fence) fn is_answer(&self) -> bool {
-        matches!(
-            self,
-            ControlError::Refused(_) | ControlError::Denied(_) | ControlError::Locked | ControlError::QueueFull
-        )
+        matches!(self, ControlError::Refused(_) | ControlError::Denied(_) | ControlError::Locked)
     }
 }
 
@@ -88,7 +83,6 @@ impl From<ControlError> for Cause {
             | ControlError::Vacated
             | ControlError::TimedOut
             | ControlError::Locked
-            | ControlError::QueueFull
             | ControlError::Standby => (Remedy::TryAgain, None),
         };
         Cause::new(error.to_string(), remedy).told(told)

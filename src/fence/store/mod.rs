@@ -2,6 +2,7 @@
 //!
 //! Owns the trait and its types. Must never know SQL: that is in `postgres.rs` and below.
 
+mod announcer;
 mod blockers;
 mod common;
 mod control;

@@ -2,6 +2,7 @@
 //!
 //! Owns the control connections. Must never split an operation: each is one Query, which is one transaction.
 
+use super::announcer::Announcer;
 use super::common::Common;
 use super::control::{BETWEEN_LOOKS, CATALOGUE_CHANGED, LIMIT, Lane};
 use super::error::ControlError;
@@ -46,7 +47,8 @@ pub struct Postgres {
     /// For epochs: its commits are durable.
     publish: Lane,
     /// For looks, signals and deletes. It listens.
-    look: Lane,
+    look: Arc<Lane>,
+    announcer: Arc<Announcer>,
     /// For what waits for a lock, of Admits and of epochs.
     pub(super) wait: Lane,
     /// Held by the Query that runs on it.
@@ -64,10 +66,11 @@ impl Postgres {
             Lane::new(control.clone(), synchronous_commit, prepared, listener, common.clone())
         };
         let admission = lane("off", FOR_ADMITS, None);
-        let (publish, look) = (lane("on", FOR_EPOCHS, None), lane("off", FOR_LOOKS, Some(listener)));
+        let (publish, look) = (lane("on", FOR_EPOCHS, None), Arc::new(lane("off", FOR_LOOKS, Some(listener))));
+        let announcer = Announcer::new(look.clone());
         let (wait, waiting) = (lane("on", FOR_WAITS, None), Mutex::default());
         let reading = lane("off", FOR_READINGS, None);
-        Postgres { control, proxy, admission, publish, look, wait, waiting, reading, common }
+        Postgres { control, proxy, admission, publish, look, announcer, wait, waiting, reading, common }
     }
 
     pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
@@ -166,7 +169,8 @@ impl Store for Postgres {
         loaded: i64,
     ) -> Result<Option<Epoch>, StoreError> {
         let query = sql::epoch::publish(resource, target, known, loaded);
-        let answers = self.run_and_announce(&self.publish, resource, &query).await?;
+        let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
+        self.announcer.announce(&resource.name);
         Ok(rows(&answers).find_map(rows::epoch))
     }
 
@@ -184,7 +188,8 @@ impl Store for Postgres {
         force: bool,
     ) -> Result<ResetReport, StoreError> {
         let query = sql::epoch::reset(resource, known, token, &Operator { role, proxy: &self.proxy }, force);
-        let answers = self.run_and_announce(&self.publish, resource, &query).await?;
+        let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
+        self.announcer.announce(&resource.name);
         rows::reset(&answers, &self.proxy)
     }
 
@@ -356,8 +361,7 @@ impl Store for Postgres {
     }
 
     async fn announce_catalogue(&self) -> Result<(), StoreError> {
-        // On the connection that listens, so that it does not count as another proxy's.
-        self.look(&sql::epoch::announce(CATALOGUE_CHANGED)).await?;
+        self.announcer.announced(CATALOGUE_CHANGED).await;
         Ok(())
     }
 
@@ -426,7 +430,7 @@ impl Store for Postgres {
         }
         for lane in self.lanes() {
             // The last one is asked for those that were closed before.
-            if waits() && std::ptr::eq(lane, &self.look) {
+            if waits() && std::ptr::eq(lane, &*self.look) {
                 self.wait_for_leaving().await;
             }
             if waits() { lane.end().await } else { lane.close().await }

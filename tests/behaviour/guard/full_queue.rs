@@ -7,9 +7,11 @@ use super::world::{guard, policy_folder};
 use crate::metrics::page::{get, samples, sum};
 use crate::metrics::world::http_address;
 use crate::support::fenced::{code, ok};
+use crate::support::frozen::Frozen;
 use crate::support::postgres::SUPERUSER;
 use crate::support::ticks::{self, WRITE};
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Release, Wire, wait_until};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const POLICIES: &str = "version: 1
 resources:
@@ -123,6 +125,35 @@ fn takeovers_go_on_while_notify_fails() {
     let world = World::start(Options::default().unused(), REPLACED);
     world.take_over();
     world.wait_for_usage(|usage| usage == 0.25);
+}
+
+/// A transaction with NOTIFY holds a lock of the server until its COMMIT is replicated.
+#[test]
+fn takeovers_wait_for_no_notification() {
+    let world = World::start(Options::default().unused(), "");
+    let mut stranger = Wire::login(&world.postgres.socket(), "stranger", "postgres");
+    let pid = stranger.rows("SELECT pg_backend_pid()").unwrap().remove(0).remove(0).unwrap();
+    let replicate = |to: &str| {
+        world.postgres.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{to}'"));
+        world.postgres.sql("SELECT pg_reload_conf()");
+    };
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (stranger, is_done) = (&mut stranger, &is_done);
+        scope.spawn(move || {
+            while !is_done.load(Ordering::Relaxed) {
+                stranger.query("NOTIFY x");
+            }
+        });
+        let waits = format!("SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = {pid}");
+        let mut look = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
+        replicate("nobody");
+        wait_until("its COMMIT waits", DEADLINE, || look.rows(&waits).unwrap()[0][0].as_deref() == Some("t"));
+        is_done.store(true, Ordering::Relaxed);
+        let _frozen = Frozen::processes([pid.as_str()]);
+        replicate("");
+        world.take_over();
+    });
 }
 
 #[test]

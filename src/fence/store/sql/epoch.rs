@@ -10,6 +10,7 @@ use super::{IS_OF_THIS_DATABASE, LIVING, below};
 use crate::fence::session::{Epoch, Token};
 use crate::policy::{Resource, Template};
 use crate::sql::{arrays, quote};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises
@@ -75,8 +76,9 @@ pub fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>,
 
 /// Tells who listens what has changed, while the server's queue of notifications is less than half full: as `fencegate.announce` in
 /// `schema.sql`. COMMIT fails if it is full by then.
-pub fn announce(payload: &str) -> String {
-    format!("SELECT pg_notify('fencegate', {}) WHERE {QUEUE_USAGE} < 0.5", quote(payload))
+pub fn announce(payloads: &BTreeSet<String>) -> String {
+    let payloads = texts("text", payloads.iter().map(String::as_str));
+    format!("SELECT pg_notify('fencegate', p) FROM unnest({payloads}) p WHERE {QUEUE_USAGE} < 0.5")
 }
 
 /// How full the server's queue of notifications is: 0 to 1.

@@ -1,0 +1,91 @@
+//! Notifications to other proxies: hints to look at once at what they would otherwise find out within seconds.
+//!
+//! Owns when and on which connection they are sent. COMMIT of a transaction with NOTIFY takes a lock of the server that any role can
+//! hold for seconds, and fails where the queue is full: so no Query that matters notifies. Must never delay such a Query.
+
+use super::control::{LIMIT, Lane};
+use super::error::ControlError;
+use super::sql;
+use parking_lot::Mutex as Immediate;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// The limit on the wait for the server's lock on the connection that listens, which others need.
+const AT_FIRST: Duration = Duration::from_millis(5);
+/// The same on a connection for this only. Then the notifications are dropped.
+const LATE: Duration = Duration::from_secs(1);
+/// Maximum number of payloads that wait to be sent. Further ones are dropped.
+const MOST: usize = 1_000;
+
+/// Sends one batch of notifications at a time.
+#[derive(Debug)]
+pub(super) struct Announcer {
+    look: Arc<Lane>,
+    waiting: Immediate<BTreeSet<String>>,
+    sending: Mutex<()>,
+}
+
+impl Announcer {
+    /// `look`: the connection that listens.
+    pub(super) fn new(look: Arc<Lane>) -> Arc<Self> {
+        Arc::new(Announcer { look, waiting: Immediate::default(), sending: Mutex::default() })
+    }
+
+    /// Has the payload sent, and returns at once.
+    pub(super) fn announce(self: &Arc<Self>, payload: &str) {
+        if self.add(payload) {
+            let announcer = self.clone();
+            tokio::spawn(async move { announcer.send().await });
+        }
+    }
+
+    /// Returns when the payload is sent or dropped. Cancel-safe: it is sent all the same.
+    pub(super) async fn announced(self: &Arc<Self>, payload: &str) {
+        self.add(payload);
+        let announcer = self.clone();
+        tokio::spawn(async move { announcer.send().await }).await.ok();
+    }
+
+    /// Returns true if no task is going to send what waits.
+    fn add(&self, payload: &str) -> bool {
+        let mut waiting = self.waiting.lock();
+        let is_first = waiting.is_empty();
+        if waiting.len() < MOST {
+            waiting.insert(payload.to_owned());
+        }
+        is_first
+    }
+
+    async fn send(&self) {
+        let _turn = self.sending.lock().await;
+        let payloads = std::mem::take(&mut *self.waiting.lock());
+        if payloads.is_empty() {
+            return;
+        }
+        if let Err(error) = self.notify(&sql::epoch::announce(&payloads)).await {
+            tracing::debug!(database = self.look.config.database(), %error, "notifications_dropped");
+        }
+    }
+
+    async fn notify(&self, query: &str) -> Result<(), ControlError> {
+        // A connection that was closed stays closed.
+        if self.look.is_open() {
+            match self.look.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await {
+                Err(ControlError::Locked) => {}
+                sent => return sent.map(drop),
+            }
+        }
+        let query = sql::lock::with_lock_timeout(LATE, query);
+        let common = &self.look.common;
+        let send = async {
+            let passes = common.passing.clone().read_owned().await;
+            let client = common.open_once(&self.look.config, passes).await?;
+            let sent = client.simple_query(&query).await;
+            sent.map(drop).map_err(|error| ControlError::Refused((&error).into()))
+        };
+        timeout(LIMIT, send).await.map_err(|_| ControlError::TimedOut)?
+    }
+}
