@@ -168,7 +168,7 @@ impl<H: Host> Session<H> {
     pub(super) fn discard(&mut self, header: Header, rejection: Rejection, statement: &Statement) {
         self.report_rejection(&rejection, statement);
         self.drop_message(header);
-        self.message.set_stage(Stage::Discarding { tag: header.tag, rejection });
+        self.message.set_stage(Stage::Discarding { tag: header.tag, rejection: Box::new(rejection) });
     }
 
     /// The message at hand has been answered with an error.

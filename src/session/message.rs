@@ -39,7 +39,7 @@ pub(super) enum Stage {
     /// Held until the server answers a question of the proxy.
     Asking(Question),
     /// Held until the driver begins this task.
-    Requesting(Task),
+    Requesting(Box<Task>),
     /// Held until the driver has performed the task.
     Performing,
     /// Held until an Admit ends that was given up.
@@ -47,7 +47,7 @@ pub(super) enum Stage {
     /// Held while a failed transaction is begun again, for a statement that is then sent again.
     Restarting,
     /// Rejected: read to its end and forwarded nowhere. Then the server raises the error.
-    Discarding { tag: u8, rejection: Rejection },
+    Discarding { tag: u8, rejection: Box<Rejection> },
 }
 
 /// A question of the proxy that the server answers in the session.
@@ -157,26 +157,23 @@ impl Message {
 
     /// The driver begins the requested task, if there is one.
     pub(super) fn take_request(&mut self) -> Option<Task> {
-        match std::mem::take(&mut self.stage) {
-            Stage::Requesting(task) => {
-                self.stage = Stage::Performing;
-                Some(task)
-            }
-            stage => {
-                self.stage = stage;
-                None
-            }
+        if !matches!(self.stage, Stage::Requesting(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.stage, Stage::Performing) {
+            Stage::Requesting(task) => Some(*task),
+            _ => None,
         }
     }
 
     /// The rejected message has been read to its end.
     pub(super) fn take_discarded(&mut self) -> Option<(u8, Rejection)> {
+        if !matches!(self.stage, Stage::Discarding { .. }) {
+            return None;
+        }
         match std::mem::take(&mut self.stage) {
-            Stage::Discarding { tag, rejection } => Some((tag, rejection)),
-            stage => {
-                self.stage = stage;
-                None
-            }
+            Stage::Discarding { tag, rejection } => Some((tag, *rejection)),
+            _ => None,
         }
     }
 
@@ -210,7 +207,7 @@ mod tests {
         for stage in [
             Stage::Settling,
             Stage::Asking(Question::Role),
-            Stage::Requesting(Task::ParsePermit { apart: false }),
+            Stage::Requesting(Box::new(Task::ParsePermit { apart: false })),
             Stage::Performing,
             Stage::BehindAdmit,
             Stage::Restarting,
@@ -226,7 +223,7 @@ mod tests {
     fn a_requested_task_is_begun_once() {
         let mut message = Message::default();
         assert!(message.take_request().is_none());
-        message.set_stage(Stage::Requesting(Task::ParsePermit { apart: false }));
+        message.set_stage(Stage::Requesting(Box::new(Task::ParsePermit { apart: false })));
         assert!(message.take_request().is_some() && message.waits_for_task());
         assert!(message.take_request().is_none() && message.waits_for_task());
     }

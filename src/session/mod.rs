@@ -260,7 +260,7 @@ impl<H: Host> Session<H> {
     /// The message at hand waits until the driver has performed this task.
     fn request(&mut self, task: Task) {
         self.begin_hold(&task);
-        self.message.set_stage(Stage::Requesting(task));
+        self.message.set_stage(Stage::Requesting(Box::new(task)));
     }
 
     /// Reports to the fence what the server process does, when that changes.

@@ -262,14 +262,14 @@ impl<H: Host> Session<H> {
 
     fn ready(&mut self, body: &[u8]) -> Result<(), End> {
         let status = Status::read(body).ok_or_else(|| End::ServerFault("unknown transaction status".into()))?;
-        match self.pipeline.pop().map(|reply| reply.to) {
-            Some(request @ Request::Query { .. }) => {
+        match self.pipeline.pop() {
+            Some(reply) if matches!(reply.to, Request::Query { .. }) => {
                 self.names.statements.close(b"");
-                self.names.cancel(request);
+                self.names.cancel(reply.to);
             }
-            Some(Request::Sync) => (),
+            Some(reply) if matches!(reply.to, Request::Sync) => (),
             // The function may have called set_config.
-            Some(Request::FunctionCall) => self.settings.parameter.forget(),
+            Some(reply) if matches!(reply.to, Request::FunctionCall) => self.settings.parameter.forget(),
             None if self.pipeline.is_sync_in_doubt() => self.pipeline.sync_answered(),
             _ => return Err(End::ServerFault("unexpected ReadyForQuery".into())),
         }

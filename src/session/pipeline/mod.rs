@@ -175,7 +175,9 @@ impl Pipeline {
         if to.is_copy() && self.queue.is_empty() || more_data {
             return;
         }
-        self.flush_sent &= self.is_full();
+        if self.flush_sent {
+            self.flush_sent = self.is_full();
+        }
         let weight = to.weight();
         let reply = Reply { to, audience, writes, weight };
         self.owed.add(&reply);
