@@ -74,7 +74,7 @@ fn count(stage: &Stage, callgrind: &Callgrind, writes: bool) -> Vec<(&'static st
     let open = |options| Session::open(&socket, Some(process.clone()), options);
     let mut counted = Vec::new();
     let mut take = |name, of: i32, conversation: &mut dyn FnMut()| {
-        // What the first of its kind costs more is not meant: pages, caches, the reading of a catalogue.
+        // What the first of its kind costs more is not meant: pages, caches, the reading of a catalog.
         conversation();
         callgrind.count();
         let (mut least, most) = (f64::INFINITY, before(name) * (1.0 + TOLERANCE));
@@ -87,7 +87,7 @@ fn count(stage: &Stage, callgrind: &Callgrind, writes: bool) -> Vec<(&'static st
         }
         counted.push((name, least));
     };
-    // Beside another one: the first session of a database has its catalogue read.
+    // Beside another one: the first session of a database has its catalog read.
     let beside = open("");
     take("a login", LOGINS, &mut || (0..LOGINS).for_each(|_| open("").close()));
     beside.close();

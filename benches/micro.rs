@@ -8,7 +8,7 @@
 use bytes::{Buf, BufMut, BytesMut};
 use criterion::{Criterion, Throughput};
 use fencegate::micro::{Does, LEXING, Transactions};
-use fencegate::statement::{Cache, analyse};
+use fencegate::statement::{Cache, analyze};
 use fencegate::wire::frame::{Header, put_frame};
 use fencegate::wire::tag::backend;
 use std::hint::black_box;
@@ -64,7 +64,7 @@ fn verdicts(criterion: &mut Criterion) {
             get(&text);
         });
     });
-    group.bench_function("parsed", |bencher| bencher.iter(|| analyse(black_box(TEXT.as_bytes()), LEXING)));
+    group.bench_function("parsed", |bencher| bencher.iter(|| analyze(black_box(TEXT.as_bytes()), LEXING)));
 }
 
 fn transactions(criterion: &mut Criterion) {

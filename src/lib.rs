@@ -14,7 +14,7 @@
 //! | `operate` | the console, and the status page |
 //! | `session` | one session as a state machine: no socket, no task, no clock |
 //! | [`guard`], [`fence`] | the triggers, and the protocol that keeps stale writes out |
-//! | [`catalogue`] | what reaches a fenced table |
+//! | [`catalog`] | what reaches a fenced table |
 //! | [`metrics`], `sql`, [`tls`], [`config`] | what several of these use |
 //! | [`policy`], [`etcd`], [`statement`], [`wire`] | policies, etcd, what SQL writes, messages of the protocol |
 //!
@@ -24,17 +24,15 @@
 extern crate self as fencegate;
 
 #[cfg(feature = "proxy")]
-mod apart;
-#[cfg(feature = "proxy")]
-pub mod catalogue;
+pub mod catalog;
 #[cfg(feature = "proxy")]
 pub mod cli;
 #[cfg(feature = "proxy")]
 pub mod config;
 #[cfg(feature = "proxy")]
-mod crowd;
-#[cfg(feature = "proxy")]
 pub mod demo;
+#[cfg(feature = "proxy")]
+mod escape;
 pub mod etcd;
 #[cfg(feature = "proxy")]
 pub mod fence;
@@ -47,8 +45,6 @@ mod listen;
 mod log_limit;
 #[cfg(feature = "proxy")]
 mod log_queue;
-#[cfg(feature = "proxy")]
-mod markup;
 #[cfg(feature = "proxy")]
 pub mod metrics;
 #[cfg(feature = "micro")]
@@ -65,6 +61,8 @@ mod operate;
 #[cfg(feature = "proxy")]
 pub mod policy;
 #[cfg(feature = "proxy")]
+mod reader_process;
+#[cfg(feature = "proxy")]
 pub mod server;
 #[cfg(feature = "proxy")]
 mod session;
@@ -80,6 +78,8 @@ pub mod stage;
 mod state;
 #[cfg(feature = "proxy")]
 pub mod statement;
+#[cfg(feature = "proxy")]
+mod waiting_connections;
 #[cfg(all(test, feature = "proxy"))]
 #[path = "../tests/support"]
 #[allow(

@@ -32,10 +32,10 @@ pub(crate) fn dropped_lines() -> u64 {
 
 /// A queue and its thread. Clones share both.
 #[derive(Clone)]
-pub(crate) struct LogQueue(Arc<Shared>);
+pub(crate) struct LogQueue(Arc<QueueState>);
 
 #[derive(Default)]
-struct Shared {
+struct QueueState {
     state: Mutex<State>,
     /// The queue has a line.
     filled: Condvar,
@@ -64,7 +64,7 @@ impl LogQueue {
     /// # Errors
     /// When the system refuses the thread.
     pub(crate) fn start(output: impl Output, report: fn(u64)) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(QueueState::default());
         let its = shared.clone();
         thread::Builder::new().name("log".into()).spawn(move || its.write_all(&output, report))?;
         Ok(LogQueue(shared))
@@ -105,7 +105,7 @@ impl Write for LogQueue {
     }
 }
 
-impl Shared {
+impl QueueState {
     fn push(&self, line: &[u8]) {
         let is_report = self.writer.get() == Some(&thread::current().id());
         let mut state = self.state.lock();

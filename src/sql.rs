@@ -3,7 +3,7 @@
 //! Must never guess: a column that cannot be read is not there.
 
 use crate::policy::QualifiedName;
-use crate::tls::{self, Told, Trouble};
+use crate::tls::{self, Diagnosis, Told};
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 /// What one statement of a Query returned.
@@ -99,7 +99,7 @@ const NO_PASSWORD: &str = "the server asks for a password, and none is given: pu
 
 /// What went wrong. tokio-postgres says only "db error"; the message is in the source.
 pub fn message(error: &tokio_postgres::Error) -> String {
-    if let Some(Trouble { message, hint }) = tls::trouble(error, Told::Url) {
+    if let Some(Diagnosis { message, hint }) = tls::trouble(error, Told::Url) {
         return format!("{message}. {hint}");
     }
     match (error.as_db_error(), std::error::Error::source(error)) {

@@ -1,19 +1,19 @@
 //! The machine of one session over a server that is only bytes, for benches/micro.rs. Part of the library with the feature
 //! `micro` alone.
 //!
-//! Owns the proxy of that session, which knows its catalogue and lets every write pass that the session is admitted to. Must
+//! Owns the proxy of that session, which knows its catalog and lets every write pass that the session is admitted to. Must
 //! never do work that the machine's host does not do in the program: what it costs is counted with it.
 
-use crate::catalogue::Catalogue;
+use crate::catalog::Catalog;
 use crate::fence::Claim;
 use crate::fence::session::{Epoch, IdentityError, SessionFence, Token};
 use crate::policy::{PolicySet, Resource, join};
-use crate::session::host::{Changes, Seen, Wanted};
+use crate::session::host::{CatalogRequest, CatalogView, Changes};
 use crate::session::judge::{Need, PassedWrite};
 use crate::session::parameter::{Parameter, ParameterValue};
 use crate::session::path::Path;
+use crate::session::pending_definitions::PendingDefinitions;
 use crate::session::rejection::Rejection;
-use crate::session::suspects::Suspects;
 use crate::session::task::{ParsePermit, Room};
 use crate::session::{Host, Session, Settings, Side, Step, Task};
 use crate::statement::{Analysis, Cache, Encoding, Lexing, ServerEncoding, Statement};
@@ -59,9 +59,9 @@ impl Transactions {
     pub fn new() -> Self {
         let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).expect("the policies are right");
         let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
-        let catalogue = Arc::new(Catalogue::of_tables(tables));
+        let catalog = Arc::new(Catalog::of_tables(tables));
         let fence = Arc::new(SessionFence::new(Err(IdentityError::NoAnswer)));
-        let host = OneSession { policies, catalogue, fence, cache: Cache::default() };
+        let host = OneSession { policies, catalog, fence, cache: Cache::default() };
         let started = Settings {
             replicates: false,
             temporary: None,
@@ -169,7 +169,7 @@ fn answer((does, is_prepared): (Does, bool)) -> BytesMut {
 
 struct OneSession {
     policies: PolicySet,
-    catalogue: Arc<Catalogue>,
+    catalog: Arc<Catalog>,
     fence: Arc<SessionFence>,
     cache: Cache,
 }
@@ -201,21 +201,21 @@ impl Host for OneSession {
 
     fn release(&self) {}
 
-    fn catalogue(&self, _: Option<&Wanted>) -> Seen {
-        Seen { catalogue: self.catalogue.clone(), is_current: true, ..Seen::default() }
+    fn catalog(&self, _: Option<&CatalogRequest>) -> CatalogView {
+        CatalogView { catalog: self.catalog.clone(), is_current: true, ..CatalogView::default() }
     }
 
     fn changes(&self) -> Changes {
         Changes::default()
     }
 
-    fn is_unread(&self, _: &Wanted) -> bool {
+    fn is_unread(&self, _: &CatalogRequest) -> bool {
         false
     }
 
-    fn forget_catalogue(&self) {}
+    fn forget_catalog(&self) {}
 
-    fn catalogue_changed(&self) {}
+    fn catalog_changed(&self) {}
 
     fn note_harmless_change(&self, _: u64) -> bool {
         true
@@ -223,13 +223,13 @@ impl Host for OneSession {
 
     fn forget_database(&self, _: &str) {}
 
-    fn suspects_of_others(&self) -> Vec<Arc<Suspects>> {
+    fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>> {
         Vec::new()
     }
 
-    fn publish_suspects(&self, _: &Suspects) {}
+    fn publish_definitions(&self, _: &PendingDefinitions) {}
 
-    fn withdraw_suspects(&self) {}
+    fn withdraw_definitions(&self) {}
 
     fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
         self.cache.get(text, lexing, with_rows).ok_or(Task::ParsePermit { apart: false })
@@ -239,7 +239,7 @@ impl Host for OneSession {
         None
     }
 
-    fn at_length<R>(work: impl FnOnce() -> R) -> R {
+    fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R {
         work()
     }
 

@@ -55,7 +55,7 @@ class Bench:
         for _ in range(self.rounds):
             for name, *guard in [("without", "remove"), ("with", "install", "--policies", self.servers.folder / "policies")]:
                 self.servers.guard(*guard)
-                # The proxies read the catalogue again.
+                # The proxies read the catalog again.
                 self.run("fenced", [*UPDATES, "-T", "1"], TOKEN)
                 runs[name].append(self.run("fenced", UPDATES, TOKEN)[0])
         return runs

@@ -18,10 +18,10 @@ mod text_line;
 mod timeline;
 mod variables;
 
-use crate::apart::{READER_COMMAND, read_for_another};
 use crate::config;
 use crate::leader::command::{GUARD_COMMAND, START_COMMAND};
 use crate::nearest::nearest;
+use crate::reader_process::{READER_COMMAND, read_for_another};
 use crate::server::workers;
 use crate::tls::{Connector, ControlConfig};
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -2,7 +2,7 @@
 
 use super::output::{complain, counted, load_policies, print, table};
 use super::{Ended, database, failed, runtime};
-use crate::catalogue::{Covered, DatabaseNames, Explanation, Unnamed, missing_text, with_tables};
+use crate::catalog::{Covered, DatabaseNames, Explanation, Unnamed, missing_text, with_tables};
 use crate::fence;
 use crate::policy::{Opaque, PolicySet, Resource};
 use clap::Subcommand;

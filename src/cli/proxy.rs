@@ -3,9 +3,9 @@
 use super::output::{load_policies, print};
 use super::policy::summary;
 use super::{Ended, no_runtime, runtime, unusable};
-use crate::apart;
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
+use crate::reader_process;
 use crate::server::{
     self,
     check::{Finding, Outcome, check},
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
         return Ok(print_findings(&summary, &runtime.block_on(check(start, arguments.allow_unresolved))));
     }
     // This binary again, also where its file has been replaced since it was started.
-    apart::set_program("/proc/self/exe".into());
+    reader_process::set_program("/proc/self/exe".into());
     let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
     let (workers, runtimes) = Workers::start(workers).map_err(no_runtime)?;
     let result = runtime.block_on(server::run(start, workers));

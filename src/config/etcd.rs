@@ -2,7 +2,7 @@
 //!
 //! Must never print a password.
 
-use super::given::{GivenBy, Texts};
+use super::sources::{GivenBy, Texts};
 use super::{ConfigError, SettingError};
 use crate::etcd::{EtcdPassword, EtcdSettings};
 use std::ffi::OsString;

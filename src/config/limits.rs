@@ -2,7 +2,7 @@
 //!
 //! Owns the format of numbers and times.
 
-use super::given::Texts;
+use super::sources::Texts;
 use super::{ConfigError, SettingError};
 use std::num::NonZeroUsize;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The settings for encrypted connections. `tls` reads the files.
 
-use super::given::Texts;
+use super::sources::Texts;
 use super::{ChoiceError, ConfigError, SettingError, choice};
 use std::path::{Path, PathBuf};
 

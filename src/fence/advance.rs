@@ -123,9 +123,9 @@ impl<'a> Advance<'a> {
         let mut looks = 0;
         loop {
             looks += 1;
-            // One behind the other, without a wait in between: a dead one that is seen all the same is buried at the next look.
-            let (buried, holders) = tokio::join!(self.bury(&signalled), self.holders());
-            buried?;
+            // One behind the other, without a wait in between: a dead one that is seen all the same is deleted at the next look.
+            let (deleted, holders) = tokio::join!(self.delete_dead(&signalled), self.holders());
+            deleted?;
             let mut holders = holders?;
             let is_its = |holder: &Holder, it: &Raising<'_>| holder.row.key() == key(it.who) && !holder.row.ending;
             if let Some(raising) = self.raising.filter(|it| holders.iter().any(|holder| is_its(holder, it))) {
@@ -204,7 +204,7 @@ impl<'a> Advance<'a> {
 
     /// The same for the own sessions among the holders; ends the others of these at once, as the drain would after its grace. Not
     /// those that ask for the token or a higher one: they keep their process, or are refused. A fence that observes ends nobody.
-    pub(super) async fn give_way(&self) -> Result<(), Refusal> {
+    pub(super) async fn spare_or_end_own(&self) -> Result<(), Refusal> {
         let rows = rows_of(self.holders().await?);
         let spared = self.spare(&rows).await?;
         let sessions = &self.database.sessions;
@@ -257,7 +257,7 @@ impl<'a> Advance<'a> {
         Err(Refusal::WrittenUnderAnotherToken { resource, presented: self.to.token, current })
     }
 
-    async fn bury(&self, signalled: &BTreeSet<Key>) -> Result<(), Refusal> {
+    async fn delete_dead(&self, signalled: &BTreeSet<Key>) -> Result<(), Refusal> {
         let below = Some((self.resource.name.as_str(), self.to));
         for (key, token) in self.about(self.database.store().delete_dead(below).await)? {
             self.log_drained(if signalled.contains(&key) { "terminated" } else { "dead" }, token);

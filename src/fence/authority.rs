@@ -79,12 +79,12 @@ pub struct Authority {
     leaders: watch::Sender<Leaders>,
     /// The tasks that follow elections.
     followed: Mutex<HashMap<ElectionName, AbortHandle>>,
-    wanted: Mutex<Wanted>,
+    wanted: Mutex<FollowedElections>,
 }
 
 /// The elections that are to be followed.
 #[derive(Debug, Default)]
-struct Wanted {
+struct FollowedElections {
     /// Those that policies name.
     named: BTreeSet<ElectionName>,
     /// By database, those of keys to which a session is admitted.
@@ -130,7 +130,7 @@ impl Authority {
         }
     }
 
-    fn follow_wanted(&self, wanted: &Wanted) {
+    fn follow_wanted(&self, wanted: &FollowedElections) {
         let of_keys = wanted.of_keys.values().flatten().take(MOST_OF_KEYS);
         let elections: BTreeSet<&ElectionName> = wanted.named.iter().chain(of_keys).collect();
         let mut followed = self.followed.lock();

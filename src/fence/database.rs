@@ -6,7 +6,6 @@
 //!
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
-use super::alone::Vacating;
 use super::authority::Authority;
 use super::enforcement::Enforced;
 use super::first::FirstTokens;
@@ -18,6 +17,7 @@ use super::refusal::CutOff;
 use super::resource_lock::{ResourceLock, ResourceLocks};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{Found, Key, Listener, Postgres, Store, StoreError};
+use super::vacate::Vacating;
 use super::watch as watcher;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
@@ -64,7 +64,7 @@ pub struct Database {
     pub(super) first_tokens: FirstTokens,
     pub(super) permitted: Mutex<Permitted>,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
-    /// One of the fenced tables exists, as its catalogue was read last.
+    /// One of the fenced tables exists, as its catalog was read last.
     pub(super) has_fenced_tables: AtomicBool,
     pub(super) vacating: Vacating,
 }

@@ -1,7 +1,7 @@
 //! Explains what policies cover in a database. Any role that can connect may run it.
 
-use crate::catalogue::{
-    CatalogError, Catalogue, Dependencies, Explanation, Fenced, Views, database_and_functions, explanation,
+use crate::catalog::{
+    Catalog, CatalogError, Dependencies, Explanation, Fenced, Views, database_and_functions, explanation,
     functions_that_mention, most_rows, question, question_of_dependencies,
 };
 use crate::policy::PolicySet;
@@ -16,17 +16,17 @@ pub enum ExplainError {
     #[error("cannot connect: {}", message(.0))]
     Connect(#[source] tokio_postgres::Error),
     /// The server refused.
-    #[error("cannot read the catalogue: {}", message(.0))]
+    #[error("cannot read the catalog: {}", message(.0))]
     Refused(#[source] tokio_postgres::Error),
-    /// The catalogue cannot be understood.
-    #[error("cannot read the catalogue: {0}")]
-    Catalogue(#[from] CatalogError),
+    /// The catalog cannot be understood.
+    #[error("cannot read the catalog: {0}")]
+    Catalog(#[from] CatalogError),
 }
 
 /// Reads what the policies cover in the database of `config`. Cancel-safe.
 ///
 /// # Errors
-/// When the database cannot be asked, or its catalogue is not understood.
+/// When the database cannot be asked, or its catalog is not understood.
 pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Explanation, ExplainError> {
     let (client, connection) = config.connect().await.map_err(ExplainError::Connect)?;
     // Ends when the client is dropped.
@@ -39,12 +39,12 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
         // A view is being altered.
         Err(_) => ask(&client, &question(fences, None, Views::AllWritable)).await?,
     };
-    let catalogue = Catalogue::read(&answers, most_rows(None))?;
+    let catalog = Catalog::read(&answers, most_rows(None))?;
     let answers = ask(&client, &question_of_dependencies(fences)).await?;
     let dependencies = Dependencies::read(&answers)?;
     let answers = ask(&client, &database_and_functions(policies)).await?;
     let mentions = ask(&client, &functions_that_mention(policies)).await?;
-    Ok(explanation(policies, &catalogue, &dependencies, &answers, &mentions))
+    Ok(explanation(policies, &catalog, &dependencies, &answers, &mentions))
 }
 
 async fn ask(client: &Client, query: &str) -> Result<Vec<StatementResult>, ExplainError> {
@@ -87,6 +87,6 @@ mod tests {
         let words: Vec<_> = answers.iter().flat_map(|it| &it.rows).map(|row| column(row, "word")).collect();
         assert_eq!((answers.len(), words), (1, vec![Some("one")]));
         let refused = answered(message(b'E', b"SERROR\0C42501\0Mno\0\0")).await.unwrap_err();
-        assert_eq!(refused.to_string(), "cannot read the catalogue: no");
+        assert_eq!(refused.to_string(), "cannot read the catalog: no");
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 /// A lease, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct StoredLease {
     /// Its election.
     pub election: String,
     /// Its fencing token.
@@ -54,7 +54,7 @@ pub enum UnknownLeader {
 #[derive(Debug)]
 pub struct Leases {
     /// Those acquired last, the latest first.
-    pub list: Vec<Lease>,
+    pub list: Vec<StoredLease>,
     /// How many more there are.
     pub left_out: usize,
 }
@@ -160,14 +160,14 @@ impl Database {
         let found = about(resource, self.store().leases(&[lease]).await)?.pop();
         let presented = target.token;
         let issued = match found {
-            Some(Lease { token, .. }) if token > presented => {
+            Some(StoredLease { token, .. }) if token > presented => {
                 let (resource, highest) = (resource.name.clone(), Epoch { token, ..target });
                 return Err(Refusal::Stale { resource, presented, highest });
             }
-            Some(Lease { token, state: LeaseState::InForce, .. }) if token == presented => return Ok(()),
-            Some(Lease { token, state: LeaseState::InForce, .. }) => Issued::ToLeader(token),
-            Some(Lease { token, state: LeaseState::Released, .. }) => Issued::Released(token),
-            Some(Lease { token, state: LeaseState::Expired, .. }) => Issued::Expired(token),
+            Some(StoredLease { token, state: LeaseState::InForce, .. }) if token == presented => return Ok(()),
+            Some(StoredLease { token, state: LeaseState::InForce, .. }) => Issued::ToLeader(token),
+            Some(StoredLease { token, state: LeaseState::Released, .. }) => Issued::Released(token),
+            Some(StoredLease { token, state: LeaseState::Expired, .. }) => Issued::Expired(token),
             None => Issued::ToNobody,
         };
         Err(Refusal::unissued(resource, presented, issued))

@@ -34,8 +34,8 @@ pub(super) struct Memory {
     pub(super) wake: tokio::sync::Notify,
     /// An epoch was read that is another than was known.
     pub(super) changed: tokio::sync::Notify,
-    /// A change of the catalogue was announced.
-    pub(super) catalogue: tokio::sync::Notify,
+    /// A change of the catalog was announced.
+    pub(super) catalog: tokio::sync::Notify,
     /// The latest last.
     rises: Mutex<VecDeque<Rise>>,
 }
@@ -209,8 +209,8 @@ impl Listener for Memory {
         self.note(|news| &mut news.leases, election);
     }
 
-    fn catalogue_changed(&self) {
-        self.catalogue.notify_one();
+    fn catalog_changed(&self) {
+        self.catalog.notify_one();
     }
 }
 

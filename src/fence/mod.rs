@@ -39,9 +39,8 @@
 mod admissions;
 mod admit;
 mod advance;
-mod alone;
 mod authority;
-mod catalogue;
+mod catalog;
 mod client_error;
 mod database;
 mod enforcement;
@@ -61,6 +60,7 @@ pub mod store;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests;
+mod vacate;
 pub mod value;
 mod watch;
 
@@ -73,10 +73,10 @@ pub use enforcement::{Enforcement, Reach};
 pub use explain::{ExplainError, explain};
 pub use first::First;
 pub use in_force::RecordError;
-pub use lease::{Lease, LeaseState, Leased, Leases, UnknownLeader, followed_leader};
+pub use lease::{LeaseState, Leased, Leases, StoredLease, UnknownLeader, followed_leader};
 pub use memory::Rise;
 pub use names::{read_names, read_names_in};
-pub use permission::{Claim, Deed, Role};
+pub use permission::{Claim, RequiredPrivilege, Role};
 pub use refusal::{Blocker, Cause, CutOff, Issued, Refusal, Remedy};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};
 pub use store::{

@@ -4,7 +4,7 @@
 
 use super::refusal::Cause;
 use super::store::{databases, is_no_database};
-use crate::catalogue::{DatabaseNames, NamesFound, PolicyNames};
+use crate::catalog::{DatabaseNames, NamesFound, PolicyNames};
 use crate::policy::PolicySet;
 use crate::sql::{message, query_rows};
 use crate::tls::ControlConfig;

@@ -18,11 +18,11 @@ const PERMITTED_FOR: Duration = Duration::from_secs(1);
 const MOST_PERMITTED: usize = 1024;
 
 /// Families of resources with what some session of a login was found to be allowed to do to them: when the server was asked.
-pub(super) type Permitted = HashMap<(String, Arc<[Deed]>, bool, String), Instant>;
+pub(super) type Permitted = HashMap<(String, Arc<[RequiredPrivilege]>, bool, String), Instant>;
 
 /// One thing that a statement does, and by which it touches a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Deed {
+pub enum RequiredPrivilege {
     /// It writes or locks the relation, as it names it.
     Write(RelationName, Operation),
     /// It calls the function.
@@ -42,7 +42,7 @@ pub enum Role {
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// What it is about to do.
-    pub deeds: Arc<[Deed]>,
+    pub privileges: Arc<[RequiredPrivilege]>,
     /// It is about to do one of them, and which is not known.
     pub one_suffices: bool,
     /// As whom; None: that has to be found out where something would be raised.
@@ -61,7 +61,7 @@ impl Database {
         resource: &Resource,
         token: Token,
     ) -> Result<(), Refusal> {
-        let key = (resource.lock_name().to_owned(), claim.deeds.clone(), claim.one_suffices, claim.login.clone());
+        let key = (resource.lock_name().to_owned(), claim.privileges.clone(), claim.one_suffices, claim.login.clone());
         if self.permitted.lock().get(&key).is_some_and(|since| since.elapsed() < PERMITTED_FOR) {
             return Ok(());
         }
@@ -79,14 +79,14 @@ impl Database {
     /// 42501 where it would not; LF006; or that the role has to be found out. Cancel-safe.
     pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), Refusal> {
         let Some(role) = &claim.role else { return Err(Refusal::RoleUnknown { resource: resource.name.clone() }) };
-        if claim.deeds.is_empty() {
+        if claim.privileges.is_empty() {
             // What it names was a way to the resource when it was judged.
-            return Err(Refusal::unavailable(&resource.name, "the catalogue has changed meanwhile"));
+            return Err(Refusal::unavailable(&resource.name, "the catalog has changed meanwhile"));
         }
-        let together = if claim.one_suffices { 1 } else { claim.deeds.len() };
+        let together = if claim.one_suffices { 1 } else { claim.privileges.len() };
         let mut denied = String::new();
-        for deeds in claim.deeds.chunks(together) {
-            match about(resource, self.store().denied(resource, deeds, role).await)? {
+        for privileges in claim.privileges.chunks(together) {
+            match about(resource, self.store().denied(resource, privileges, role).await)? {
                 None => return Ok(()),
                 Some(what) => denied = what,
             }

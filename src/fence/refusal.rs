@@ -75,7 +75,7 @@ impl Issued {
     }
 }
 
-/// What keeps a fence from being proved, or a catalogue from being read.
+/// What keeps a fence from being proved, or a catalog from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// The reason, for the log.

@@ -201,7 +201,7 @@ fn told(outcome: Result<(), Refusal>, well: &str) -> String {
 fn claim(role: Option<&str>) -> Claim {
     let relation = RelationName { schema: None, name: "notes".to_owned() };
     Claim {
-        deeds: Arc::new([Deed::Write(relation, Operation::Insert)]),
+        privileges: Arc::new([RequiredPrivilege::Write(relation, Operation::Insert)]),
         one_suffices: false,
         role: role.map(|role| Role::Current(role.to_owned())),
         login: "app".to_owned(),
@@ -281,14 +281,14 @@ async fn a_claim_to_one_of_several_deeds_is_good_if_one_of_them_is() {
     let notes = proxy.resource("notes");
     let permits = async |claim: &Claim| told(proxy.fence.permits(claim, &notes, 5).await, "yes");
     let all = claim(Some("app"));
-    let two = Claim { deeds: all.deeds.iter().chain(&*all.deeds).cloned().collect(), ..all.clone() };
+    let two = Claim { privileges: all.privileges.iter().chain(&*all.privileges).cloned().collect(), ..all.clone() };
     for one_suffices in [false, true] {
         assert_eq!(permits(&Claim { one_suffices, ..two.clone() }).await, "yes");
         let role = Some(Role::AnyOf("intern".to_owned()));
         assert!(permits(&Claim { one_suffices, role, ..two.clone() }).await.contains("may not do this"));
     }
-    let nothing = Claim { deeds: Arc::new([]), ..all };
-    assert_eq!(permits(&nothing).await, "resource notes: the catalogue has changed meanwhile");
+    let nothing = Claim { privileges: Arc::new([]), ..all };
+    assert_eq!(permits(&nothing).await, "resource notes: the catalog has changed meanwhile");
 }
 
 /// For the keys of a family a yes counts for a second.

@@ -150,7 +150,7 @@ async fn attend(database: &Arc<Database>) {
     }
     for (name, epoch) in read {
         if let Some(resource) = database.resource(&name)
-            && let Err(error) = database.advance(&resource, epoch).give_way().await
+            && let Err(error) = database.advance(&resource, epoch).spare_or_end_own().await
         {
             tracing::debug!(resource = name, %error, "sessions below the epoch are left to its drain");
         }

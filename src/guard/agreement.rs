@@ -3,10 +3,10 @@
 //!
 //! Must never change anything.
 
-use super::catalogue::rows;
+use super::catalog::rows;
 use super::survey::Survey;
 use super::{GuardError, refused};
-use crate::catalogue::{NamesFound, PolicyNames, missing_text};
+use crate::catalog::{NamesFound, PolicyNames, missing_text};
 use crate::fence::other_policies;
 use crate::policy::{PolicySet, QualifiedName};
 use tokio_postgres::Client;
@@ -25,7 +25,7 @@ pub(super) async fn check(client: &Client, policies: &PolicySet, survey: &Survey
     if released.is_empty() || survey.missing.is_empty() {
         return Ok(());
     }
-    let names = rows(client, "read the catalogue", &PolicyNames::of(&[policies]).question()).await?;
+    let names = rows(client, "read the catalog", &PolicyNames::of(&[policies]).question()).await?;
     let names = NamesFound::read(&names);
     // The server quotes reserved words, too.
     let plain = |name: &str| name.replace('"', "");

@@ -3,7 +3,7 @@
 //! Owns the list of these objects, and what must not go on needing them. Must never drop what others made, except temporary
 //! objects: each object is dropped by itself, and with CASCADE only where these depend on it.
 
-use super::catalogue::{EVENT_TRIGGERS, is_guards, rows};
+use super::catalog::{EVENT_TRIGGERS, is_guards, rows};
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use super::lock::{lock_tables, transaction};
 use super::temporary::{cascade, is_temporary};
@@ -45,7 +45,7 @@ pub async fn remove_everything(config: &ControlConfig, keep_token: bool) -> Resu
 }
 
 async fn remove(client: &Client, parts: &Parts) -> Result<Removed, GuardError> {
-    let what = "read the catalogue";
+    let what = "read the catalog";
     // Before the locks, so that a refused `remove` disturbs nobody, and again after them: nothing new can begin then.
     check(client, parts).await?;
     let tables = rows(client, what, &parts.tables()).await?;
@@ -64,7 +64,7 @@ async fn remove(client: &Client, parts: &Parts) -> Result<Removed, GuardError> {
 }
 
 async fn check(client: &Client, parts: &Parts) -> Result<(), GuardError> {
-    let what = "read the catalogue";
+    let what = "read the catalog";
     let facts = rows(client, what, &parts.facts()).await?;
     let fact = |name| facts.first().and_then(|row| text(row, name));
     let [database, role] = ["database", "role"].map(|name| fact(name).unwrap_or_default());

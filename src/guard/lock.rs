@@ -3,7 +3,7 @@
 //! Owns taking all locks at once, and starting over while one of them is held. Must never wait so long that a writer that
 //! waits for another of these locks is ended as the victim of a deadlock.
 
-use super::catalogue::rows;
+use super::catalog::rows;
 use super::{GuardError, refused, run, temporary};
 use crate::fence::begin_with_init_lock;
 use crate::sql::{column, quote};
@@ -88,7 +88,7 @@ pub(super) async fn lock_tables(
                JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')) t \
          WHERE name = ANY (ARRAY[{relations}]::text[])"
     );
-    let answer = rows(client, "read the catalogue", &tables).await?;
+    let answer = rows(client, "read the catalog", &tables).await?;
     let Some(tables) = answer.first().and_then(|row| column(row, "tables")) else { return Ok(()) };
     let lock = client.batch_execute(&format!("LOCK TABLE {tables} IN {mode} MODE")).await;
     lock.map_err(|source| GuardError::HeldUp { relations, by: String::new(), source })

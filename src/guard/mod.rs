@@ -5,7 +5,7 @@
 //! never weaken what it finds on a table that is still fenced: all changes are one transaction.
 
 mod agreement;
-mod catalogue;
+mod catalog;
 mod everything;
 mod functions;
 mod lock;
@@ -17,7 +17,7 @@ use crate::fence::{InitError, InitLockError};
 use crate::policy::PolicySet;
 use crate::sql;
 use crate::tls::ControlConfig;
-use catalogue::Removal;
+use catalog::Removal;
 use functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use lock::{explain, lock_tables, transaction};
 use survey::Survey;
@@ -276,11 +276,11 @@ pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Guar
 pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
     let client = &open(config).await?;
     transaction(client, async || {
-        let relations = catalogue::drops(client).await?.into_iter().map(|(relation, _)| relation);
+        let relations = catalog::drops(client).await?.into_iter().map(|(relation, _)| relation);
         lock_tables(client, relations, true).await?;
-        let triggers = catalogue::drops(client).await?.into_iter().map(|(_, removal)| removal);
+        let triggers = catalog::drops(client).await?.into_iter().map(|(_, removal)| removal);
         let mut removed = Vec::new();
-        for Removal { what, statement } in triggers.chain(catalogue::others(client).await?) {
+        for Removal { what, statement } in triggers.chain(catalog::others(client).await?) {
             run(client, &format!("remove {what}"), &statement).await?;
             removed.push(what);
         }

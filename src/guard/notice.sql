@@ -1,5 +1,5 @@
--- Definitions around the proxies, which read the catalogue again when they are notified. Needs a superuser.
--- Never fails: a proxy that receives no notification reads the catalogue within 10 s. A notification that finds the server's queue
+-- Definitions around the proxies, which read the catalog again when they are notified. Needs a superuser.
+-- Never fails: a proxy that receives no notification reads the catalog within 10 s. A notification that finds the server's queue
 -- full fails at COMMIT, where nothing can catch it. As in fencegate.announce, none is sent once the queue is half full.
 CREATE OR REPLACE FUNCTION fencegate.notice_definition() RETURNS event_trigger
     LANGUAGE plpgsql VOLATILE

@@ -1,8 +1,8 @@
-//! The differences between the guard that the policies want and the one in the catalogue.
+//! The differences between the guard that the policies want and the one in the catalog.
 //!
 //! Owns the comparison. Must never change anything.
 
-use super::catalogue::{
+use super::catalog::{
     InstalledTrigger, Subscription, TriggerName, event_triggers_state, facts, found, leased, relation, rows,
     subscriptions, tree,
 };
@@ -27,7 +27,7 @@ pub(super) struct Difference {
     pub(super) statements: Vec<String>,
 }
 
-/// One look at the catalogue, with what the policies want of it.
+/// One look at the catalog, with what the policies want of it.
 pub(super) struct Survey {
     pub(super) is_superuser: bool,
     /// The connecting role has the rights of the schema's owner.
@@ -49,7 +49,7 @@ pub(super) struct Survey {
 
 impl Survey {
     pub(super) async fn take(client: &Client, policies: &PolicySet) -> Result<Self, GuardError> {
-        let facts = rows(client, "read the catalogue", &facts()).await?;
+        let facts = rows(client, "read the catalog", &facts()).await?;
         let fact = |name| facts.first().and_then(|row| column(row, name)).unwrap_or_default().to_owned();
         let (database, owner) = (fact("database"), fact("owner"));
         if owner.is_empty() {
@@ -134,7 +134,7 @@ impl Survey {
             return Ok(Vec::new());
         }
         let (name, resource) = (&table.name, &resource.name);
-        let rows = rows(client, "read the catalogue", &tree(table)).await?;
+        let rows = rows(client, "read the catalog", &tree(table)).await?;
         if rows.is_empty() && table.is_expected_in(database) {
             self.missing.push(name.clone());
             self.unguarded

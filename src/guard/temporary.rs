@@ -4,7 +4,7 @@
 //! temporary object of its own.
 
 use super::GuardError;
-use super::catalogue::rows;
+use super::catalog::rows;
 use crate::fence::may_terminate;
 use crate::sql::{column, is_true};
 use tokio_postgres::Client;

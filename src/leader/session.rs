@@ -32,12 +32,12 @@ type Renewal = watch::Receiver<Option<Arc<Renewed>>>;
 /// Elections that share a lease. When it is lost, all leadership by it is; to resign from one leaves the others. The lease is
 /// granted when it is first needed, anew after it was lost, and given up with the last place.
 pub struct Session<C> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<SessionState<C>>,
     holder: String,
     timings: Timings,
 }
 
-struct Shared<C> {
+struct SessionState<C> {
     coordinator: Arc<C>,
     state: Mutex<State>,
     /// Held while the lease is granted.
@@ -70,7 +70,7 @@ impl<C: Share> Session<C> {
     /// Sends no request yet. `holder` is what observers see while we lead.
     pub fn new(coordinator: Arc<C>, holder: impl Into<String>, timings: Timings) -> Arc<Self> {
         let (state, granting, left) = (Mutex::default(), tokio::sync::Mutex::default(), Notify::new());
-        let shared = Arc::new(Shared { coordinator, state, granting, left });
+        let shared = Arc::new(SessionState { coordinator, state, granting, left });
         Arc::new(Session { shared, holder: holder.into(), timings })
     }
 
@@ -101,7 +101,7 @@ impl<C: Share> Session<C> {
     }
 }
 
-impl<C: Share> Shared<C> {
+impl<C: Share> SessionState<C> {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

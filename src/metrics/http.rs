@@ -3,8 +3,8 @@
 //! Owns all limits on clients: their number, the time and the size of a request. Must never wait for a client without a
 //! limit, nor let connections without a request keep out others.
 
-use crate::crowd::{Crowd, SourceAddress};
 use crate::listen::listen;
+use crate::waiting_connections::{SourceAddress, WaitingConnections};
 use futures_util::future::join_all;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -129,8 +129,8 @@ struct Places {
 #[derive(Default)]
 struct OpenConnections {
     last: u64,
-    asking: Crowd,
-    answered: Crowd,
+    asking: WaitingConnections,
+    answered: WaitingConnections,
 }
 
 /// A connection's place, until it is dropped.

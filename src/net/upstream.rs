@@ -11,7 +11,7 @@ use crate::config::{Address, Settings};
 use crate::state::connections::Seat;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, too_late};
 use crate::state::shared::Shared;
-use crate::tls::{Attempt, Connector, Negotiated, NoTls, Told, Trouble, trouble};
+use crate::tls::{Attempt, Connector, Diagnosis, Negotiated, NoTls, Told, trouble};
 use crate::wire::error::{ErrorText, field};
 use crate::wire::frame::body;
 use crate::wire::tag::backend;
@@ -258,7 +258,7 @@ pub fn message(error: &io::Error) -> String {
 
 /// The error for clients where TLS with the server fails.
 pub fn tls_text(error: &io::Error) -> Option<ErrorText> {
-    let Trouble { message, hint } = trouble(error, Told::Settings)?;
+    let Diagnosis { message, hint } = trouble(error, Told::Settings)?;
     let message = format!("could not connect to the server behind the proxy: {message}");
     Some(ErrorText::new(CANNOT_CONNECT_NOW, message).hint(hint))
 }

@@ -4,8 +4,8 @@
 //! given.
 
 use super::console::{OpenSession, Rejected};
+use crate::escape::escaped;
 use crate::fence::session::{Epoch, Token};
-use crate::markup::escaped;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -3,7 +3,7 @@
 //! Must change nothing, and leave no connection behind.
 
 use super::tables::{TableState, state_in};
-use crate::catalogue::{DatabaseNames, missing_text, with_tables};
+use crate::catalog::{DatabaseNames, missing_text, with_tables};
 use crate::config::{Encryption, Settings};
 use crate::etcd::{ElectionName, Etcd, EtcdError, Patience, leader};
 use crate::fence::session::Token;

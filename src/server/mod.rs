@@ -15,7 +15,6 @@ mod tables;
 pub mod workers;
 
 use crate::config::Address;
-use crate::crowd::SourceAddress;
 use crate::metrics::{Metrics, MetricsError, http};
 use crate::net::handshake::{self, Heard, Opened, Refused};
 use crate::net::listener::ClientListener;
@@ -26,6 +25,7 @@ pub use crate::state::encryption::TlsMaterial;
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::{Shared, StartOptions};
 use crate::supervise::supervise;
+use crate::waiting_connections::SourceAddress;
 use console::ConsoleSession;
 use shutdown::StopSignals;
 use std::io;

@@ -3,7 +3,7 @@
 //! Must never put a part of what was read in force, nor run twice at a time.
 
 use super::{files, systemd};
-use crate::catalogue::LostFence;
+use crate::catalog::LostFence;
 use crate::config::{ConfigError, SettingChange, Settings};
 use crate::policy::{self, FileError, PolicySet};
 use crate::state::encryption::NewCertificates;

@@ -86,7 +86,7 @@ mod tests {
         let fence = Database::over(|it| server.store("one", it), name, "one", None, metrics.clone());
         let policies = watch::Sender::new(Arc::new(PolicySet::default()));
         let database = SharedDatabase::new(fence, policies.subscribe(), metrics);
-        database.fence.announce_catalogue().await;
+        database.fence.announce_catalog().await;
         assert!(database.fence.is_open());
         database
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns what operators are told of missing tables. Must never decide on a write, nor keep a connection open.
 
-use crate::catalogue::{DatabaseNames, LostFence, NamesFound, fences_at_risk, lost_fences, missing_text, with_tables};
+use crate::catalog::{DatabaseNames, LostFence, NamesFound, fences_at_risk, lost_fences, missing_text, with_tables};
 use crate::fence::{Cause, read_names, read_names_in};
 use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::state::shared::Shared;

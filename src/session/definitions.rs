@@ -1,21 +1,21 @@
-//! The changes that a session's open transaction has made in the catalogue, and whether they leave it in doubt which
+//! The changes that a session's open transaction has made in the catalog, and whether they leave it in doubt which
 //! relations lead to fenced tables. A write of another session that waits for the lock of a definition was judged before the
 //! commit and runs after it; and a commit may be done before the proxy sees it. So definitions count for other sessions too.
 
-use super::host::{Host, Seen};
-use super::suspects::Suspects;
-use super::touched::touched;
+use super::affected::affected_resources;
+use super::host::{CatalogView, Host};
+use super::pending_definitions::PendingDefinitions;
 use crate::policy::PolicySet;
 use crate::statement::Statement;
 
 /// What one session is defining.
 #[derive(Debug, Default)]
 pub struct Definitions {
-    own: Suspects,
+    own: PendingDefinitions,
     extent: Extent,
     /// The doubts that there were when the first of them was forwarded.
     since: u64,
-    /// One of them may stand before the catalogue's own operators or types in what tells a key.
+    /// One of them may stand before the catalog's own operators or types in what tells a key.
     shadow_keys: bool,
 }
 
@@ -32,13 +32,13 @@ enum Extent {
     /// Others were defining what may have to do with fenced tables: it may build on that, and counts for others.
     BesideOthers,
     /// It names a fenced table or what leads to one, or it was not known what does: until the transaction ends, the
-    /// catalogue says less about fenced tables than there is.
+    /// catalog says less about fenced tables than there is.
     Fences,
 }
 
 impl Definitions {
     /// What this session is defining.
-    pub fn own(&self) -> &Suspects {
+    pub fn own(&self) -> &PendingDefinitions {
         &self.own
     }
 
@@ -47,19 +47,19 @@ impl Definitions {
         self.extent > Extent::Nothing
     }
 
-    /// A statement is about to be forwarded that was judged by what was seen: see [`Suspects::note`].
-    pub fn note(&mut self, statement: &Statement, seen: &Seen, host: &impl Host) {
-        if !statement.changes_catalogue {
+    /// A statement is about to be forwarded that was judged by what was seen: see [`PendingDefinitions::note`].
+    pub fn note(&mut self, statement: &Statement, seen: &CatalogView, host: &impl Host) {
+        if !statement.changes_catalog {
             return;
         }
-        let (policies, others) = (host.policies(), host.suspects_of_others());
+        let (policies, others) = (host.policies(), host.definitions_of_others());
         let shadows = policies.has_keys() && statement.may_shadow_key_types();
         let are_more = self.own.note(statement, policies, seen, &others);
         let extent = if !seen.is_current || shadows || are_more || names_fences(statement, policies, seen) {
             Extent::Fences
         } else if !others.is_empty() {
             Extent::BesideOthers
-        } else if statement.changes_unnamed || seen.catalogue.has_event_triggers() || policies.has_functions() {
+        } else if statement.changes_unnamed || seen.catalog.has_event_triggers() || policies.has_functions() {
             // Nor does it name what it calls.
             Extent::Unnamed
         } else {
@@ -72,11 +72,11 @@ impl Definitions {
         self.extent = self.extent.max(extent);
         self.shadow_keys |= shadows;
         if are_more || self.count_for_others() != was_published {
-            host.publish_suspects(&self.own);
+            host.publish_definitions(&self.own);
         }
     }
 
-    /// Until the transaction ends, the catalogue says less about fenced tables than there is.
+    /// Until the transaction ends, the catalog says less about fenced tables than there is.
     pub fn concern_fences(&self) -> bool {
         self.extent == Extent::Fences
     }
@@ -91,26 +91,28 @@ impl Definitions {
         self.extent >= Extent::BesideOthers
     }
 
-    /// The transaction has changed the catalogue, and is about to be withdrawn. True if that has nothing to do with fenced
+    /// The transaction has changed the catalog, and is about to be withdrawn. True if that has nothing to do with fenced
     /// tables: neither by itself, nor together with what others have defined since or are defining.
     pub fn pass_as_harmless(&self, host: &impl Host) -> bool {
         // In this order: a session that is no longer among the others has left a doubt.
-        self.extent == Extent::Harmless && host.suspects_of_others().is_empty() && host.note_harmless_change(self.since)
+        self.extent == Extent::Harmless
+            && host.definitions_of_others().is_empty()
+            && host.note_harmless_change(self.since)
     }
 
-    /// The transaction has ended, and the catalogue was forgotten since, or need not be.
+    /// The transaction has ended, and the catalog was forgotten since, or need not be.
     pub fn withdraw(&mut self, host: &impl Host) {
         if self.count_for_others() {
-            host.withdraw_suspects();
+            host.withdraw_definitions();
         }
         *self = Definitions::default();
     }
 }
 
 /// It names a fenced table, or what leads to one. Whether what it redirects is suspect is told apart.
-fn names_fences(statement: &Statement, policies: &PolicySet, seen: &Seen) -> bool {
+fn names_fences(statement: &Statement, policies: &PolicySet, seen: &CatalogView) -> bool {
     let written = statement.writes.iter().map(|write| &write.relation);
     let redirected = statement.redirects.iter().map(|redirect| &redirect.relation);
     written.chain(redirected).chain(&statement.defines).any(|relation| seen.concerns_fences(relation, policies))
-        || !touched(statement, policies, seen).is_empty()
+        || !affected_resources(statement, policies, seen).is_empty()
 }

@@ -140,7 +140,7 @@ impl<H: Host> Session<H> {
 
     /// The server has ended the transaction: its definitions are in the catalog by now, or never will be.
     pub fn server_gone(&mut self) {
-        self.host.catalogue_changed();
+        self.host.catalog_changed();
         self.transaction.definitions_mut().withdraw(&self.host);
     }
 }

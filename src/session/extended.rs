@@ -119,12 +119,12 @@ impl<H: Host> Session<H> {
             return Some(statement);
         }
         let wanted = self.wanted(std::slice::from_ref(&statement), &[]);
-        let catalogue = self.host.catalogue(wanted.as_ref()).catalogue;
-        if !catalogue.has_shadows() {
+        let catalog = self.host.catalog(wanted.as_ref()).catalog;
+        if !catalog.has_shadows() {
             return Some(statement);
         }
         if let Some(path) = &self.message.facts.path {
-            return Some(Arc::new(statement.by_known_path(catalogue.path_leads_to_catalogue(path))));
+            return Some(Arc::new(statement.by_known_path(catalog.path_leads_to_catalog(path))));
         }
         if self.pipeline.is_empty() {
             self.ask();

@@ -13,7 +13,7 @@ use super::repetition::Begin;
 use super::{Host, Session, Status, Task, frame_of};
 use crate::fence::session::Token;
 use crate::fence::value::FenceValue;
-use crate::fence::{Claim, Deed, Refusal};
+use crate::fence::{Claim, Refusal, RequiredPrivilege};
 use crate::policy::{Mode, Resource};
 use crate::statement::{Operation, RelationName, Statement};
 use crate::wire::client_error::ClientError;
@@ -143,7 +143,7 @@ impl<H: Host> Session<H> {
         };
         let claim = self.claim_by_table(&refusal.need.resource);
         let is_free = matches!(self.message.stage(), Stage::Reading | Stage::Settling);
-        if !is_alone || self.process.has_given_up() || !is_free || claim.deeds.is_empty() {
+        if !is_alone || self.process.has_given_up() || !is_free || claim.privileges.is_empty() {
             return self.answer_refused(&refusal, &frame, |output, error| output.extend_from_slice(error));
         }
         let expected = if refusal.begin.is_some() { Status::Failed } else { Status::Idle };
@@ -164,8 +164,9 @@ impl<H: Host> Session<H> {
         let is_fenced = |relation: &RelationName| {
             policies.fenced(relation, Operation::Lock).any(|(it, _)| it.is_called(&resource.name))
         };
-        let deeds = relations.filter(is_fenced).map(|relation| Deed::Write(relation, Operation::Lock)).collect();
-        Claim { deeds, one_suffices: true, role: Some(self.any_role()), login: self.host.user().to_owned() }
+        let privileges =
+            relations.filter(is_fenced).map(|relation| RequiredPrivilege::Write(relation, Operation::Lock)).collect();
+        Claim { privileges, one_suffices: true, role: Some(self.any_role()), login: self.host.user().to_owned() }
     }
 
     /// The fence was raised, or not.

@@ -3,10 +3,10 @@
 
 use super::judge::{Need, PassedWrite};
 use super::parameter::ParameterValue;
+use super::pending_definitions::PendingDefinitions;
 use super::rejection::Rejection;
-use super::suspects::Suspects;
 use super::task::{ParsePermit, Room, Task};
-use crate::catalogue::{Catalogue, Dependencies};
+use crate::catalog::{Catalog, Dependencies};
 use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::fence::{Cause, Claim};
 use crate::policy::{PolicySet, Resource};
@@ -37,36 +37,36 @@ pub trait Host: Send {
     /// Has the revoked admissions deleted, so that the server process may live.
     fn release(&self);
 
-    /// The catalogue as last read: current if it has what is wanted, or else all changes seen until now.
-    fn catalogue(&self, wanted: Option<&Wanted>) -> Seen;
+    /// The catalog as last read: current if it has what is wanted, or else all changes seen until now.
+    fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView;
 
-    /// The changes of the catalogue seen until now.
+    /// The changes of the catalog seen until now.
     fn changes(&self) -> Changes;
 
-    /// Reading the catalogue may give what is wanted: [`Task::CatchUp`].
-    fn is_unread(&self, wanted: &Wanted) -> bool;
+    /// Reading the catalog may give what is wanted: [`Task::CatchUp`].
+    fn is_unread(&self, wanted: &CatalogRequest) -> bool;
 
-    /// Until the catalogue is read, any relation may be fenced.
-    fn forget_catalogue(&self);
+    /// Until the catalog is read, any relation may be fenced.
+    fn forget_catalog(&self);
 
-    /// The session has changed the catalogue: all proxies forget it, and this one reads it soon.
-    fn catalogue_changed(&self);
+    /// The session has changed the catalog: all proxies forget it, and this one reads it soon.
+    fn catalog_changed(&self);
 
-    /// The session has changed the catalogue in a way that had nothing to do with fenced tables as of that count of doubts.
+    /// The session has changed the catalog in a way that had nothing to do with fenced tables as of that count of doubts.
     /// False if the count is higher by now: then nothing was noted.
     fn note_harmless_change(&self, doubts: u64) -> bool;
 
     /// A database of that name may have been dropped or created.
     fn forget_database(&self, name: &str);
 
-    /// The suspects of each of the other sessions of the database. To be called before [`Host::catalogue`].
-    fn suspects_of_others(&self) -> Vec<Arc<Suspects>>;
+    /// The suspects of each of the other sessions of the database. To be called before [`Host::catalog`].
+    fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>>;
 
     /// Shows this session's suspects to the others.
-    fn publish_suspects(&self, suspects: &Suspects);
+    fn publish_definitions(&self, suspects: &PendingDefinitions);
 
-    /// Withdraws them. They count until the catalogue was read with all changes seen until now.
-    fn withdraw_suspects(&self);
+    /// Withdraws them. They count until the catalog was read with all changes seen until now.
+    fn withdraw_definitions(&self);
 
     /// What a text does, and to which rows if that is asked.
     ///
@@ -79,7 +79,7 @@ pub trait Host: Send {
     fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room>;
 
     /// Does work that takes long enough for other sessions on the thread to notice.
-    fn at_length<R>(work: impl FnOnce() -> R) -> R;
+    fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R;
 
     /// The client has asked for something to be run.
     fn note_query(&self);
@@ -112,11 +112,11 @@ pub struct Changes {
     pub doubts: u64,
 }
 
-/// What a statement has to know of the catalogue.
+/// What a statement has to know of the catalog.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct CatalogRequest {
     /// It came after these changes. One that is seen later is made by a session beside it: the suspects of that count,
-    /// until the catalogue was read again.
+    /// until the catalog was read again.
     pub since: Changes,
     /// The schema of its session's temporary relations.
     pub temporary: Option<Arc<str>>,
@@ -126,11 +126,11 @@ pub struct Wanted {
     pub is_plain: bool,
 }
 
-/// What is known of a database's catalogue at a moment.
+/// What is known of a database's catalog at a moment.
 #[derive(Default)]
-pub struct Seen {
+pub struct CatalogView {
     /// As last read.
-    pub catalogue: Arc<Catalogue>,
+    pub catalog: Arc<Catalog>,
     /// What CASCADE takes, where that was wanted and is known.
     pub dependencies: Option<Arc<Dependencies>>,
     /// Nothing had changed by then that may have to do with fenced tables.
@@ -143,10 +143,10 @@ pub struct Seen {
     pub unread: Option<Cause>,
 }
 
-impl Seen {
+impl CatalogView {
     /// The policies name the relation, or some write to it is one to a fenced table.
     pub fn concerns_fences(&self, relation: &RelationName, policies: &PolicySet) -> bool {
-        policies.tables_called(relation).next().is_some() || self.catalogue.leads_from(relation)
+        policies.tables_called(relation).next().is_some() || self.catalog.leads_from(relation)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Must never guess a key: a write with an unknown one is rejected.
 
 use super::rejection::Rejection;
-use crate::catalogue::KeyColumn;
+use crate::catalog::KeyColumn;
 use crate::policy::{FencedTable, Resource};
 use crate::statement::{Operation, StatementKind, Write};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub enum Columns {
     Others,
 }
 
-/// The resources of the keys of all rows that the write touches; `column` is what the catalogue says of the table's key.
+/// The resources of the keys of all rows that the write touches; `column` is what the catalog says of the table's key.
 pub fn resources(
     keyed: &Arc<Resource>,
     table: &FencedTable,

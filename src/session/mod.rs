@@ -13,6 +13,7 @@
 //!
 //! The driver (`net`) moves the bytes and performs the tasks. The session queries the proxy through its [`Host`].
 
+mod affected;
 mod checks;
 mod client;
 mod databases;
@@ -28,6 +29,7 @@ mod names;
 pub mod parameter;
 pub mod path;
 mod path_lookup;
+pub mod pending_definitions;
 mod pipeline;
 mod process;
 mod question;
@@ -39,23 +41,21 @@ mod server;
 mod settings;
 mod side;
 mod simple;
-pub mod suspects;
 pub mod task;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
-mod touched;
 mod transaction;
 mod values;
 mod verdict;
 mod wait;
 
+pub use affected::{IndirectTarget, indirect_target};
 pub use end::{ClientFault, End};
 pub use host::Host;
 pub use settings::Settings;
 pub use side::{HIGH_WATER, Side};
 pub use task::{Done, Task};
-pub use touched::{ComesTo, comes_to};
 
 use crate::fence::session::{Activity, SessionFence};
 use crate::wire::message::Status;
@@ -299,7 +299,7 @@ impl<H: Host> Drop for Session<H> {
     /// The session may not have seen its last transaction end.
     fn drop(&mut self) {
         if self.transaction.definitions().are_under_way() {
-            self.host.forget_catalogue();
+            self.host.forget_catalog();
             self.transaction.definitions_mut().withdraw(&self.host);
         }
     }

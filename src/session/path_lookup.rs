@@ -6,7 +6,7 @@ use super::message::Asked;
 use super::path::{OwnSchemas, SearchPath};
 use super::verdict::Verdict;
 use super::{Host, Session};
-use crate::catalogue::Catalogue;
+use crate::catalog::Catalog;
 use crate::fence::Role;
 use crate::policy::Opaque;
 use crate::statement::{OWN_SCHEMAS, RelationName, Statement, StatementKind};
@@ -64,12 +64,12 @@ impl<H: Host> Session<H> {
         if !can_ask || matches!(self.settings.path.current(), SearchPath::Any(_)) {
             return None;
         }
-        let catalogue = self.host.catalogue(None).catalogue;
+        let catalog = self.host.catalog(None).catalog;
         // An earlier statement of the string may set the path.
         let first_alone = statements.iter().take_while(|it| it.runs_nothing()).count() + 1;
         for statement in statements.iter_mut().take(first_alone).filter(|it| lookup.concerns(it)) {
             let mut written = statement.writes.iter().map(|write| &write.relation);
-            if !written.any(|relation| self.is_elsewhere(relation, &catalogue)) {
+            if !written.any(|relation| self.is_elsewhere(relation, &catalog)) {
                 continue;
             }
             if self.pipeline.path_in_doubt() || *self.settings.path.current() == SearchPath::Unasked {
@@ -80,7 +80,7 @@ impl<H: Host> Session<H> {
             let is_named = schemas.iter().any(|schema| schema == TEMPORARY);
             let temporary = (!is_named).then(|| TEMPORARY.to_owned());
             let schemas: Vec<String> = temporary.into_iter().chain(schemas.iter().cloned()).collect();
-            *statement = Arc::new(statement.in_schemas(&schemas, |relation| self.is_elsewhere(relation, &catalogue)));
+            *statement = Arc::new(statement.in_schemas(&schemas, |relation| self.is_elsewhere(relation, &catalog)));
         }
         None
     }
@@ -120,7 +120,7 @@ impl<H: Host> Session<H> {
 
     /// Returns true if an unqualified name may be that of a fenced table, or of a way to one, in a schema that was not in the path
     /// when the path was last known.
-    fn is_elsewhere(&self, relation: &RelationName, catalogue: &Catalogue) -> bool {
+    fn is_elsewhere(&self, relation: &RelationName, catalog: &Catalog) -> bool {
         let is_outside = |schema: &str| match self.settings.path.current() {
             SearchPath::Unasked => true,
             SearchPath::Any(_) => false,
@@ -130,6 +130,6 @@ impl<H: Host> Session<H> {
         };
         let mut fenced = self.host.policies().tables_called(relation).map(|(_, table)| table.name.schema.as_str());
         relation.schema.is_none()
-            && (fenced.any(is_outside) || catalogue.schemas_that_lead_by(&relation.name).any(is_outside))
+            && (fenced.any(is_outside) || catalog.schemas_that_lead_by(&relation.name).any(is_outside))
     }
 }

@@ -33,7 +33,7 @@ pub enum Rejection {
     /// LF006: the statement was not held until it could be judged.
     NoRoom,
     /// LF006: what the statement names may be a way to a fenced table. `why`: the last reading failed.
-    UnreadCatalogue { why: Option<Cause> },
+    UnreadCatalog { why: Option<Cause> },
 }
 
 /// How the transaction of a session ended that was cut off.
@@ -75,7 +75,7 @@ impl Rejection {
             | Rejection::CarriedOut { .. }
             | Rejection::NotOwner { .. }
             | Rejection::NoRoom
-            | Rejection::UnreadCatalogue { .. } => None,
+            | Rejection::UnreadCatalog { .. } => None,
         }
     }
 
@@ -107,14 +107,14 @@ impl ClientError for Rejection {
                 ErrorKind::Unverifiable
             }
             Rejection::NotOwner { .. } => ErrorKind::Denied,
-            Rejection::NoRoom | Rejection::UnreadCatalogue { .. } => ErrorKind::Unavailable,
+            Rejection::NoRoom | Rejection::UnreadCatalog { .. } => ErrorKind::Unavailable,
         }
     }
 
     fn log_reason(&self) -> String {
         match self {
             Rejection::Fence(refusal) => refusal.log_reason(),
-            Rejection::UnreadCatalogue { why: Some(why) } => format!("the catalogue cannot be read: {why}"),
+            Rejection::UnreadCatalog { why: Some(why) } => format!("the catalog cannot be read: {why}"),
             other => other.text().message,
         }
     }
@@ -163,10 +163,10 @@ impl ClientError for Rejection {
                 ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {}", OpaqueReason::NoRoom))
                     .hint("Nothing was written. Try again; a statement that was prepared has to be prepared again.")
             }
-            Rejection::UnreadCatalogue { why } => {
+            Rejection::UnreadCatalog { why } => {
                 let reason = match why {
-                    Some(why) => format!("the catalogue cannot be read: {}", why.public_reason()),
-                    None => "the catalogue may have changed and could not be read in time".to_owned(),
+                    Some(why) => format!("the catalog cannot be read: {}", why.public_reason()),
+                    None => "the catalog may have changed and could not be read in time".to_owned(),
                 };
                 let remedy = why.as_ref().map_or(Remedy::TryAgain, |why| why.remedy);
                 ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {reason}"))
@@ -357,7 +357,7 @@ mod tests {
             (Rejection::Fence(Refusal::unavailable(&resource, cause.clone())), "LF006 unavailable", of_r, (0, 0)),
             (Rejection::NotOwner { database: "d".into() }, "42501 denied", None, (0, 0)),
             (Rejection::NoRoom, "LF006 unavailable", None, (0, 0)),
-            (Rejection::UnreadCatalogue { why: Some(cause) }, "LF006 unavailable", None, (0, 0)),
+            (Rejection::UnreadCatalog { why: Some(cause) }, "LF006 unavailable", None, (0, 0)),
         ];
         for (rejection, is, about, (presented, highest)) in all {
             let found = format!("{} {}", rejection.text().code, rejection.kind().label());

@@ -187,7 +187,7 @@ impl<H: Host> Session<H> {
 
     fn statement_done(&mut self, statement: &Statement, rolled_back: bool, defined: Option<(String, u64)>) {
         let may_commit = !rolled_back && (statement.may_commit() || !self.host.is_fenced());
-        self.transaction.note_completed(may_commit, statement.changes_catalogue);
+        self.transaction.note_completed(may_commit, statement.changes_catalog);
         self.settings.completed(statement, rolled_back);
         if let Some(Alone { database, .. }) = &statement.needs_database_alone {
             self.host.forget_database(database);

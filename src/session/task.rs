@@ -1,6 +1,6 @@
 //! The tasks that a session asks for before it goes on with its current message.
 
-use super::host::Wanted;
+use super::host::CatalogRequest;
 use super::judge::Need;
 use crate::fence::{Claim, Refusal, Role};
 use crate::statement::Alone;
@@ -12,8 +12,8 @@ use std::time::Duration;
 pub enum Task {
     /// Get the process admitted, to one resource after the other.
     Admit(Vec<(Need, Claim)>),
-    /// Read the catalogue, within that time limit.
-    CatchUp(Wanted, Duration),
+    /// Read the catalog, within that time limit.
+    CatchUp(CatalogRequest, Duration),
     /// Find out which of the databases the role may not drop, rename or move.
     CheckOwner(Vec<String>, Role),
     /// Close the control connections to a database for a statement, by that role, that needs it without other connections.

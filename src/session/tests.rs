@@ -3,7 +3,7 @@
 use super::parameter::{Parameter, ParameterValue};
 use super::path::Path;
 use super::*;
-use crate::catalogue::Catalogue;
+use crate::catalog::Catalog;
 use crate::fence::Refusal;
 use crate::fence::session::{Epoch, IdentityError, Token};
 use crate::policy::join;
@@ -68,9 +68,9 @@ pub(super) fn host() -> OneSession {
 fn host_under(policies: &str) -> OneSession {
     let policies = join([("a.yaml".into(), Ok(policies.to_owned().into()))]).unwrap();
     let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
-    let catalogue = Arc::new(Catalogue::of_tables(tables));
+    let catalog = Arc::new(Catalog::of_tables(tables));
     let fence = Arc::new(SessionFence::new(Err(IdentityError::NoAnswer)));
-    OneSession::new(policies, catalogue, fence)
+    OneSession::new(policies, catalog, fence)
 }
 
 fn session_under(policies: &str, token: &str, path: Path) -> Session<OneSession> {
@@ -345,7 +345,7 @@ fn messages_are_cut_anywhere() {
     }
 }
 
-/// Its definitions are in the catalogue by then: a write is judged by that.
+/// Its definitions are in the catalog by then: a write is judged by that.
 #[test]
 fn a_definition_that_has_just_ended_rejects_nothing() {
     for looks in 1..3 {

@@ -127,7 +127,7 @@ impl Transaction {
     pub(super) fn end_definitions(&mut self, host: &impl Host, may_have_more: bool, is_last: bool) {
         let has_changed = std::mem::take(&mut self.catalog_changed);
         if may_have_more || has_changed && !self.definitions.pass_as_harmless(host) {
-            host.catalogue_changed();
+            host.catalog_changed();
         }
         if is_last {
             self.definitions.withdraw(host);

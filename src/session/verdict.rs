@@ -2,18 +2,18 @@
 //!
 //! Owns the waiting for that. Must never forward a write that is not admitted.
 
+use super::affected::privileges;
 use super::checks::checks;
-use super::host::{Seen, Wanted};
+use super::host::{CatalogRequest, CatalogView};
 use super::judge::{Decision, Judge, Need, Standing, is_named_plainly, needs_every_token, resolve};
 use super::message::Asked;
 use super::path_lookup::Lookup;
+use super::pending_definitions::PendingDefinitions;
 use super::pipeline::Part;
 use super::rejection::Rejection;
-use super::suspects::Suspects;
-use super::touched::deeds;
 use super::{Host, Session, Task};
 use crate::fence::session::{Epoch, SessionFence, Token};
-use crate::fence::{Claim, Deed, Refusal, Role};
+use crate::fence::{Claim, Refusal, RequiredPrivilege, Role};
 use crate::policy::Mode;
 use crate::statement::{Operation, Statement};
 use crate::wire::message::Status;
@@ -56,7 +56,7 @@ impl<H: Host> Session<H> {
     pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
         let size = |it: &Arc<Statement>| 1 + it.writes.len() + it.functions.len() + it.redirects.len();
         match statements.iter().map(size).sum::<usize>() > MANY {
-            true => H::at_length(|| self.judge_all(statements, run)),
+            true => H::without_delaying_others(|| self.judge_all(statements, run)),
             false => self.judge_all(statements, run),
         }
     }
@@ -98,11 +98,11 @@ impl<H: Host> Session<H> {
             policies: self.host.policies(),
             standing: &StandingOf { fence: &self.process.fence, host: &self.host },
             seen: &seen,
-            changes_catalogue: self.transaction.changes_fenced_catalog(),
+            changes_catalog: self.transaction.changes_fenced_catalog(),
             shadows_keys: self.transaction.definitions().shadow_keys(),
             path: self.message.facts.path.as_deref(),
             suspects: self.transaction.definitions().own(),
-            suspects_of_others: &others,
+            definitions_of_others: &others,
             exempt: self.host.policies().exempts(self.host.user()),
             opaque: self.host.policies().opaque_of(self.host.user()),
             parameter: &self.settings.parameter,
@@ -168,28 +168,28 @@ impl<H: Host> Session<H> {
 
     /// The suspects of other sessions, and then what is known of the catalog: in this order each definition is in one of the two.
     /// Returns `None` if the catalog has to be read first.
-    fn survey(&mut self, statements: &[Arc<Statement>]) -> Option<(Vec<Arc<Suspects>>, Seen)> {
+    fn survey(&mut self, statements: &[Arc<Statement>]) -> Option<(Vec<Arc<PendingDefinitions>>, CatalogView)> {
         let mut surveys = 0;
         loop {
-            let others = self.host.suspects_of_others();
+            let others = self.host.definitions_of_others();
             let wanted = self.wanted(statements, &others);
-            let mut seen = self.host.catalogue(wanted.as_ref());
+            let mut seen = self.host.catalog(wanted.as_ref());
             if let Some(wanted) = wanted
-                && statements.iter().any(|statement| self.depends_on_catalogue(statement, &others, &seen))
+                && statements.iter().any(|statement| self.depends_on_catalog(statement, &others, &seen))
             {
                 if let Some(task) = self.first(&wanted) {
                     self.request(task);
                     return None;
                 }
                 // Another session may have read it meanwhile.
-                seen = self.host.catalogue(Some(&wanted));
+                seen = self.host.catalog(Some(&wanted));
             }
             // A definition that was read meanwhile would count twice: as a suspect, and as what it has become.
-            let is_same = |now: Vec<Arc<Suspects>>| {
+            let is_same = |now: Vec<Arc<PendingDefinitions>>| {
                 now.len() == others.len() && now.iter().zip(&others).all(|(one, other)| Arc::ptr_eq(one, other))
             };
             surveys += 1;
-            if others.is_empty() || surveys == MAX_SURVEYS || is_same(self.host.suspects_of_others()) {
+            if others.is_empty() || surveys == MAX_SURVEYS || is_same(self.host.definitions_of_others()) {
                 return Some((others, seen));
             }
         }
@@ -216,11 +216,15 @@ impl<H: Host> Session<H> {
     /// What has to be known of the catalog to judge these statements; `None` where their text is enough. Other sessions may
     /// change the catalog again as soon as it is read. A reading therefore has to contain only the changes that were seen when the
     /// message arrived, or the wait would have no end.
-    pub(super) fn wanted(&mut self, statements: &[Arc<Statement>], others: &[Arc<Suspects>]) -> Option<Wanted> {
+    pub(super) fn wanted(
+        &mut self,
+        statements: &[Arc<Statement>],
+        others: &[Arc<PendingDefinitions>],
+    ) -> Option<CatalogRequest> {
         let policies = self.host.policies();
         let calls = |it: &Statement| policies.has_functions() && !it.functions.is_empty();
         let is_concerned = |it: &Arc<Statement>| {
-            (self.may_write(it) || it.changes_catalogue || calls(it))
+            (self.may_write(it) || it.changes_catalog || calls(it))
                 && !(others.is_empty() && needs_every_token(it, policies))
         };
         if !statements.iter().any(is_concerned) {
@@ -229,18 +233,23 @@ impl<H: Host> Session<H> {
         let since = *self.message.facts.changes.get_or_insert_with(|| self.host.changes());
         let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
         let is_plain = statements.iter().all(|it| is_named_plainly(it, policies));
-        Some(Wanted { since, temporary: self.settings.temporary.clone(), cascades, is_plain })
+        Some(CatalogRequest { since, temporary: self.settings.temporary.clone(), cascades, is_plain })
     }
 
     /// Returns true if changes in the catalog may change the verdict.
-    fn depends_on_catalogue(&self, statement: &Statement, others: &[Arc<Suspects>], seen: &Seen) -> bool {
-        let is_suspect = || others.iter().any(|it| it.written_by(statement, &seen.catalogue).is_some());
-        (self.may_write(statement) || statement.changes_catalogue)
+    fn depends_on_catalog(
+        &self,
+        statement: &Statement,
+        others: &[Arc<PendingDefinitions>],
+        seen: &CatalogView,
+    ) -> bool {
+        let is_suspect = || others.iter().any(|it| it.written_by(statement, &seen.catalog).is_some());
+        (self.may_write(statement) || statement.changes_catalog)
             && (!needs_every_token(statement, self.host.policies()) || is_suspect())
     }
 
     /// The task that has to be performed before the statements can be judged.
-    fn first(&mut self, wanted: &Wanted) -> Option<Task> {
+    fn first(&mut self, wanted: &CatalogRequest) -> Option<Task> {
         let now = self.pipeline.now();
         let since = *self.message.facts.judged_since.get_or_insert(now);
         let limit = if self.host.policies().enforces() { CATCH_UP_LIMIT } else { CATCH_UP_TO_OBSERVE };
@@ -248,7 +257,7 @@ impl<H: Host> Session<H> {
         (!left.is_zero() && self.host.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
     }
 
-    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &Seen) -> Verdict {
+    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &CatalogView) -> Verdict {
         let (needs, observed): (Vec<Need>, Vec<Need>) =
             needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
         if needs.is_empty()
@@ -260,8 +269,8 @@ impl<H: Host> Session<H> {
             }
             if run == Run::Begins {
                 for need in observed {
-                    let deeds = self.deeds(&need, seen);
-                    let claim = self.claim_of(deeds, Some(self.any_role()));
+                    let privileges = self.privileges(&need, seen);
+                    let claim = self.claim_of(privileges, Some(self.any_role()));
                     self.transaction.note_observed(&need);
                     self.host.observe(need, claim);
                 }
@@ -288,8 +297,8 @@ impl<H: Host> Session<H> {
     }
 
     /// The needs, each with the grounds on which its token may be raised. These are the same for all keys of a resource.
-    fn with_claims(&self, needs: Vec<Need>, seen: &Seen) -> Vec<(Need, Claim)> {
-        let mut known: HashMap<(*const Statement, String), Arc<[Deed]>> = HashMap::new();
+    fn with_claims(&self, needs: Vec<Need>, seen: &CatalogView) -> Vec<(Need, Claim)> {
+        let mut known: HashMap<(*const Statement, String), Arc<[RequiredPrivilege]>> = HashMap::new();
         let with_claim = |need: Need| {
             let role = match &self.message.facts.role {
                 _ if self.may_stand_alone(&need.statement) => Some(self.any_role()),
@@ -298,18 +307,18 @@ impl<H: Host> Session<H> {
                 Asked::Not | Asked::Due => None,
             };
             let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
-            let deeds = known.entry(place).or_insert_with(|| self.deeds(&need, seen)).clone();
-            (need, self.claim_of(deeds, role))
+            let privileges = known.entry(place).or_insert_with(|| self.privileges(&need, seen)).clone();
+            (need, self.claim_of(privileges, role))
         };
         needs.into_iter().map(with_claim).collect()
     }
 
-    fn claim_of(&self, deeds: Arc<[Deed]>, role: Option<Role>) -> Claim {
-        Claim { deeds, one_suffices: false, role, login: self.host.user().to_owned() }
+    fn claim_of(&self, privileges: Arc<[RequiredPrivilege]>, role: Option<Role>) -> Claim {
+        Claim { privileges, one_suffices: false, role, login: self.host.user().to_owned() }
     }
 
-    fn deeds(&self, need: &Need, seen: &Seen) -> Arc<[Deed]> {
-        deeds(&need.statement, self.host.policies(), seen, &need.resource)
+    fn privileges(&self, need: &Need, seen: &CatalogView) -> Arc<[RequiredPrivilege]> {
+        privileges(&need.statement, self.host.policies(), seen, &need.resource)
     }
 }
 

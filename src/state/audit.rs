@@ -11,10 +11,10 @@ use crate::fence::session::Token;
 use crate::fence::{Claim, Raise, Refusal};
 use crate::metrics::{Counter, Metrics};
 use crate::policy::{Mode, PolicySet, Resource, quoted};
-use crate::session::host::Seen;
+use crate::session::host::CatalogView;
 use crate::session::judge::{Need, PassedWrite};
 use crate::session::rejection::Rejection;
-use crate::session::{ComesTo, comes_to};
+use crate::session::{IndirectTarget, indirect_target};
 use crate::statement::{FunctionName, RelationName, Statement};
 use crate::wire::client_error::{ClientError, ErrorKind};
 use std::collections::HashMap;
@@ -73,7 +73,7 @@ struct Rejected<'a> {
 
 impl Rejected<'_> {
     /// Counts it, keeps it for the console, and logs it: never the values in the statement.
-    fn record(&self, shared: &Shared, policies: &PolicySet, seen: &Seen) {
+    fn record(&self, shared: &Shared, policies: &PolicySet, seen: &CatalogView) {
         let (label, _) = labels(policies, self.resource);
         let verdict = self.rejection.kind().label();
         // What the server would refuse by itself is no verdict of a fence.
@@ -86,7 +86,7 @@ impl Rejected<'_> {
         }
     }
 
-    fn log(&self, policies: &PolicySet, seen: &Seen) {
+    fn log(&self, policies: &PolicySet, seen: &CatalogView) {
         let Rejected { rejection, statement, resource, .. } = self;
         let SessionRecord { number: session, user, database, address, .. } = self.session;
         let application_name = self.session.application_name();
@@ -159,7 +159,7 @@ impl SessionRecord {
     pub fn log_rejection(&self, context: &Context, rejection: &Rejection, statement: &Statement) {
         let (mode, resource) = (Mode::Enforce, rejection.resource());
         let rejected = Rejected { session: self, mode, rejection, statement, resource, presented: None };
-        rejected.record(&context.shared, context.policies(), &context.shared_database.catalogue(None));
+        rejected.record(&context.shared, context.policies(), &context.shared_database.catalog(None));
     }
 }
 
@@ -172,7 +172,7 @@ impl Context {
                 Some(rejection) => {
                     let (mode, statement) = (Mode::Observe, &*statement);
                     let rejected = Rejected { session, mode, rejection, statement, resource, presented: None };
-                    rejected.record(&self.shared, self.policies(), &self.shared_database.catalogue(None));
+                    rejected.record(&self.shared, self.policies(), &self.shared_database.catalog(None));
                 }
                 None => self.exempt(session, resource, statement.kind.text()),
             }
@@ -205,7 +205,7 @@ impl Context {
             let (resource, presented) = (Some(need.resource.name.as_str()), Some(need.token));
             let (mode, statement) = (Mode::Observe, &*need.statement);
             let rejected = Rejected { session: &session, mode, rejection: &rejection, statement, resource, presented };
-            rejected.record(&shared, &policies, &shared_database.catalogue(None));
+            rejected.record(&shared, &policies, &shared_database.catalog(None));
         };
         // Not when too many are asking.
         let Some(place) = self.shared_database.observations.clone().try_acquire_owned().ok() else {
@@ -250,9 +250,9 @@ pub fn table_name(relation: &RelationName) -> String {
 }
 
 /// The fenced table or function that a statement comes to, where it does not name the table.
-fn reaches(statement: &Statement, policies: &PolicySet, seen: &Seen, resource: &str) -> Option<String> {
-    Some(match comes_to(statement, policies, seen, resource)? {
-        ComesTo::Table(table) => table_name(&table),
-        ComesTo::Function(FunctionName { schema, name }) => table_name(&RelationName { schema, name }) + "()",
+fn reaches(statement: &Statement, policies: &PolicySet, seen: &CatalogView, resource: &str) -> Option<String> {
+    Some(match indirect_target(statement, policies, seen, resource)? {
+        IndirectTarget::Table(table) => table_name(&table),
+        IndirectTarget::Function(FunctionName { schema, name }) => table_name(&RelationName { schema, name }) + "()",
     })
 }

@@ -6,7 +6,7 @@
 //! from ending: a cancel request needs no place. Nor count a connection against a user before the server has authenticated
 //! it: clients that only claim the name would lock that user out.
 
-use crate::crowd::{Crowd, SourceAddress};
+use crate::waiting_connections::{SourceAddress, WaitingConnections};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,11 +45,11 @@ struct Taken {
     /// The limit on sessions, as of the last call that passed it.
     most: usize,
     /// Connections whose clients have sent nothing yet.
-    silent: Crowd,
+    silent: WaitingConnections,
     /// Connections that have requested encryption, and have not sent a startup packet yet.
-    speaking: Crowd,
+    speaking: WaitingConnections,
     /// Connections that wait to log in, by [`LoginKind`].
-    queues: [Crowd; 2],
+    queues: [WaitingConnections; 2],
     /// Logins in progress, by connection number.
     logins: HashMap<u64, Login>,
     /// The number of these, by [`LoginKind`].
@@ -90,7 +90,7 @@ impl Taken {
     }
 
     fn waiting(&self) -> usize {
-        self.silent.len() + self.speaking.len() + self.queues.iter().map(Crowd::len).sum::<usize>()
+        self.silent.len() + self.speaking.len() + self.queues.iter().map(WaitingConnections::len).sum::<usize>()
     }
 
     /// The most connections that may wait.
@@ -98,7 +98,7 @@ impl Taken {
         self.most.max(WAIT_AT_LEAST)
     }
 
-    fn crowds(&mut self) -> impl Iterator<Item = &mut Crowd> {
+    fn crowds(&mut self) -> impl Iterator<Item = &mut WaitingConnections> {
         [&mut self.silent, &mut self.speaking].into_iter().chain(&mut self.queues)
     }
 

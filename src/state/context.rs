@@ -8,7 +8,7 @@ use super::sessions::SessionRecord;
 use super::shared::Shared;
 use crate::fence::{Database, Registration, Role};
 use crate::policy::{Mode, Opaque, PolicySet, Resource};
-use crate::session::host::Wanted;
+use crate::session::host::CatalogRequest;
 use crate::session::task::{ParsePermit, Room};
 use crate::statement::Alone;
 use std::collections::HashSet;
@@ -80,12 +80,12 @@ impl Context {
     /// Whatever does not show what it writes meets this: it is rejected, or would be by fences that only observe. None: it
     /// passes.
     pub fn rejects_opaque(&self) -> Option<Mode> {
-        let seen = self.shared_database.catalogue(None);
+        let seen = self.shared_database.catalog(None);
         let is_rejected = self.fenced
             && !self.policies.exempts(&self.role)
             && self.policies.opaque_of(&self.role) == Opaque::Reject
-            && (!seen.is_current || seen.catalogue.has_fenced_tables());
-        let here = |resource: &&Arc<Resource>| !seen.is_current || seen.catalogue.may_have(resource);
+            && (!seen.is_current || seen.catalog.has_fenced_tables());
+        let here = |resource: &&Arc<Resource>| !seen.is_current || seen.catalog.may_have(resource);
         self.policies.resources.iter().filter(|_| is_rejected).filter(here).map(|resource| resource.mode).max()
     }
 
@@ -116,8 +116,8 @@ impl Context {
         registration
     }
 
-    /// Reads the catalogue, if that was not done since it has changed, or may have: within that time. Cancel-safe.
-    pub fn catch_up(&self, wanted: Wanted, within: Duration) -> impl Future<Output = ()> + use<> {
+    /// Reads the catalog, if that was not done since it has changed, or may have: within that time. Cancel-safe.
+    pub fn catch_up(&self, wanted: CatalogRequest, within: Duration) -> impl Future<Output = ()> + use<> {
         let shared_database = self.shared_database.clone();
         async move {
             tokio::time::timeout(within, shared_database.catch_up_with(&wanted)).await.ok();

@@ -3,17 +3,17 @@
 use super::audit::counter;
 use super::context::Context;
 use super::sessions::SessionRecord;
-use crate::apart;
 use crate::fence::Claim;
 use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::policy::{PolicySet, Resource};
+use crate::reader_process;
 use crate::session::Host;
 use crate::session::Task;
-use crate::session::host::{Changes, Seen, Wanted};
+use crate::session::host::{CatalogRequest, CatalogView, Changes};
 use crate::session::judge::{Need, PassedWrite};
 use crate::session::parameter::ParameterValue;
+use crate::session::pending_definitions::PendingDefinitions;
 use crate::session::rejection::Rejection;
-use crate::session::suspects::Suspects;
 use crate::session::task::{ParsePermit, Room};
 use crate::statement::{Analysis, Lexing, Statement};
 use std::sync::Arc;
@@ -62,27 +62,27 @@ impl Host for SessionHost {
         tokio::spawn(async move { database.release(&fence).await });
     }
 
-    fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
-        self.context.shared_database().catalogue(wanted)
+    fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView {
+        self.context.shared_database().catalog(wanted)
     }
 
     fn changes(&self) -> Changes {
         self.context.shared_database().changes()
     }
 
-    fn is_unread(&self, wanted: &Wanted) -> bool {
+    fn is_unread(&self, wanted: &CatalogRequest) -> bool {
         self.context.shared_database().is_unread(wanted)
     }
 
-    fn forget_catalogue(&self) {
-        self.context.shared_database().forget_catalogue();
+    fn forget_catalog(&self) {
+        self.context.shared_database().forget_catalog();
     }
 
-    fn catalogue_changed(&self) {
+    fn catalog_changed(&self) {
         let database = self.context.shared_database.clone();
-        database.forget_catalogue();
+        database.forget_catalog();
         database.announcements.clone().spawn(async move {
-            database.fence.announce_catalogue().await;
+            database.fence.announce_catalog().await;
             database.read_soon();
         });
     }
@@ -95,15 +95,15 @@ impl Host for SessionHost {
         self.context.shared().forget_database(name);
     }
 
-    fn suspects_of_others(&self) -> Vec<Arc<Suspects>> {
+    fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>> {
         self.context.shared_database().suspects.except(self.record.number)
     }
 
-    fn publish_suspects(&self, suspects: &Suspects) {
+    fn publish_definitions(&self, suspects: &PendingDefinitions) {
         self.context.shared_database().suspects.publish(self.record.number, suspects);
     }
 
-    fn withdraw_suspects(&self) {
+    fn withdraw_definitions(&self) {
         let database = self.context.shared_database();
         database.suspects.withdraw(self.record.number, database.changes().doubts);
     }
@@ -125,7 +125,7 @@ impl Host for SessionHost {
         };
         // Other sessions on this thread go on elsewhere.
         let read_apart = || {
-            let read = || apart::read(text, lexing, with_rows);
+            let read = || reader_process::read(text, lexing, with_rows);
             tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows, read))
         };
         if permit.as_ref().is_some_and(|permit| permit.apart) {
@@ -145,7 +145,7 @@ impl Host for SessionHost {
         self.context.message_budget(behind).try_take(bytes, there).map(|room| Box::new(room) as Room)
     }
 
-    fn at_length<R>(work: impl FnOnce() -> R) -> R {
+    fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R {
         tokio::task::block_in_place(work)
     }
 

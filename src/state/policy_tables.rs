@@ -2,7 +2,7 @@
 //!
 //! Must never read them: the server does.
 
-use crate::catalogue::DatabaseNames;
+use crate::catalog::DatabaseNames;
 use crate::policy::{PolicySet, Resource};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};

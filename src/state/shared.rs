@@ -14,13 +14,13 @@ use super::recent::Recent;
 use super::room::MessageBudget;
 use super::sessions::Sessions;
 use super::succession;
-use crate::apart::READERS;
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::fence::{Authority, Database, Leaders, Role, is_missing};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
+use crate::reader_process::READERS;
 use crate::statement::{Alone, Cache};
 use crate::supervise::supervise;
 use parking_lot::RwLock;
@@ -260,7 +260,7 @@ impl Shared {
         self.policies.send_replace(policies.clone());
         let mut databases = self.shared_databases();
         databases.retain(|database| policies.applies_to(database.fence.name()));
-        databases.iter().for_each(|database| database.forget_catalogue());
+        databases.iter().for_each(|database| database.forget_catalog());
         // Goes on by itself where a server does not answer: nothing relies on its end.
         let preparing = tokio::spawn(async move {
             for database in databases {
@@ -281,11 +281,11 @@ impl Shared {
         }
     }
 
-    /// There may be another database of that name now: nothing that was read of its catalogue counts any more.
+    /// There may be another database of that name now: nothing that was read of its catalog counts any more.
     pub fn forget_database(&self, name: &str) {
         if let Some(database) = self.databases.get(name) {
             database.fence.end_vacating();
-            database.forget_catalogue();
+            database.forget_catalog();
         }
     }
 }

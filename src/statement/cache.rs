@@ -3,7 +3,7 @@
 //! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send:
 //! neither with what it remembers, nor with what it takes to read a text.
 
-use super::analyse::{LONGEST_TREE, read_text, read_tokens};
+use super::analyze::{LONGEST_TREE, read_text, read_tokens};
 use super::rows::{ColumnValue, Declared};
 use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, cost, shape};
 use parking_lot::{Mutex, MutexGuard};
@@ -39,7 +39,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// What [`super::analyse`] or [`super::analyse_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
+    /// What [`super::analyze`] or [`super::analyze_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
     /// a few MiB. Otherwise None: see [`Cache::prove`].
     pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         // So begin shapes.

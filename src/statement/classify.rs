@@ -239,7 +239,7 @@ fn query(node: &N, into: &mut Statement, kind: StatementKind) -> StatementKind {
 }
 
 fn changes(into: &mut Statement, kind: StatementKind) -> StatementKind {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     kind
 }
 
@@ -300,7 +300,7 @@ fn describe_transaction(transaction: &TransactionStmt, into: &mut Statement) -> 
         }
         TransactionStmtKind::TransStmtCommitPrepared => {
             // Whatever was prepared around the proxy defines.
-            into.changes_catalogue = true;
+            into.changes_catalog = true;
             into.changes_unnamed = true;
             (TransactionEffect::None, StatementKind::CommitPrepared)
         }

@@ -60,14 +60,14 @@ fn dropped(object: ObjectType) -> StatementKind {
 
 /// A definition that concerns one relation, if it names one.
 pub(super) fn on(relation: &Option<RangeVar>, into: &mut Statement, kind: StatementKind) -> StatementKind {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     write(relation, Operation::Ddl, into);
     kind
 }
 
 /// A type has a name among those of relations. What else the server names itself begins with `_` or ends in `multirange`.
 pub(super) fn create_type(name: &[Node], into: &mut Statement, kind: StatementKind) -> StatementKind {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     into.defines.extend(RelationName::from_parts(&parts(name)));
     kind
 }
@@ -89,7 +89,7 @@ pub(super) fn write_all(relations: &[Node], operation: Operation, into: &mut Sta
 
 /// A view or a rule: writes to the relation may become writes to whatever its queries name.
 pub(super) fn rewrite(relation: &Option<RangeVar>, queries: &[Node], into: &mut Statement) {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     let Some(relation) = relation else { return };
     into.defines.push(relation.into());
     let mut defined = Statement::default();
@@ -113,7 +113,7 @@ pub(super) fn rewrite(relation: &Option<RangeVar>, queries: &[Node], into: &mut 
 /// An index computes its expressions for every row. A unique one says which row an upsert hits: that is to say, its table
 /// is a way to itself.
 pub(super) fn create_index(index: &IndexStmt, into: &mut Statement) {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     let mut walk = Walk::new(into);
     walk.nodes(&index.index_params);
     walk.maybe(&index.where_clause);
@@ -138,7 +138,7 @@ pub(super) fn truncate(truncate: &TruncateStmt, into: &mut Statement) -> Stateme
 
 /// A new table changes those that it inherits from, is a partition of, or refers to (which get triggers).
 pub(super) fn create_table(create: &CreateStmt, into: &mut Statement) {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     into.defines.extend(create.relation.as_ref().map(RelationName::from));
     write_all(&create.inh_relations, Operation::Ddl, into);
     for parent in create.inh_relations.iter().filter_map(range_var) {
@@ -192,7 +192,7 @@ fn walk_bound(bound: &PartitionBoundSpec, into: &mut Statement) {
 }
 
 pub(super) fn alter_table(alter: &AlterTableStmt, into: &mut Statement) -> StatementKind {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     match alter.objtype() {
         ObjectType::ObjectType => into.set_opaque(OpaqueReason::TablesOfType),
         _ => write(&alter.relation, Operation::Ddl, into),
@@ -262,7 +262,7 @@ fn alter_constraint(table: &Option<RangeVar>, constraint: &Constraint, into: &mu
 }
 
 pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> StatementKind {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     let is_table = matches!(drop.remove_type(), ObjectType::ObjectTable | ObjectType::ObjectForeignTable);
     let cascades = drop.behavior() == DropBehavior::DropCascade;
     for object in &drop.objects {
@@ -301,7 +301,7 @@ pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> StatementKind {
 
 /// `ALTER INDEX t RENAME` and the like work for tables too, so the kind of relation that is said does not matter.
 pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> StatementKind {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     match rename.rename_type() {
         ObjectType::ObjectSchema => into.set_opaque(OpaqueReason::SchemaRenamed),
         ObjectType::ObjectAttribute => into.set_opaque(OpaqueReason::TablesOfType),
@@ -324,7 +324,7 @@ fn is_relation(object: ObjectType) -> bool {
 }
 
 pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) -> StatementKind {
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     match alter.object_type() {
         ObjectType::ObjectExtension => into.set_opaque(OpaqueReason::ExtensionMoved),
         _ => write(&alter.relation, Operation::Ddl, into),

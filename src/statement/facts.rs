@@ -46,7 +46,7 @@ impl Statement {
         whole.reads.extend(prepared.reads.iter().cloned());
         whole.reads_more |= prepared.reads_more;
         whole.opaque = whole.opaque.or(prepared.opaque);
-        whole.changes_catalogue |= prepared.changes_catalogue;
+        whole.changes_catalog |= prepared.changes_catalog;
         whole.changes_unnamed |= prepared.changes_unnamed;
         whole.defines.extend(prepared.defines.iter().cloned());
         whole.redirects.extend(prepared.redirects.iter().cloned());
@@ -92,9 +92,9 @@ impl Statement {
     }
 
     /// With the search path known by which its names were resolved; where it leads elsewhere, nothing tells its rows.
-    pub fn by_known_path(&self, leads_to_catalogue: bool) -> Statement {
+    pub fn by_known_path(&self, leads_to_catalog: bool) -> Statement {
         let mut known = Statement { keys_by_path: false, ..self.clone() };
-        if !leads_to_catalogue {
+        if !leads_to_catalog {
             known.writes.iter_mut().for_each(|write| write.rows = Rows::default());
         }
         known
@@ -154,7 +154,7 @@ impl Statement {
             && self.transaction == TransactionEffect::None
             && self.prepared == PreparedEffect::None
             && self.needs_database_alone.is_none()
-            && !self.changes_catalogue
+            && !self.changes_catalog
     }
 
     /// The proxy cannot read its text: there may be a mistake in it, which is the server's to tell.
@@ -162,7 +162,7 @@ impl Statement {
         matches!(self.opaque, Some(OpaqueReason::Syntax | OpaqueReason::Encoding))
     }
 
-    /// It may make an operator `=`, or a type or cast, that stands before the catalogue's own in what tells a key. Types
+    /// It may make an operator `=`, or a type or cast, that stands before the catalog's own in what tells a key. Types
     /// and relations, each of which is a type too, do so by their names alone.
     pub fn may_shadow_key_types(&self) -> bool {
         use StatementKind::{Alter, AlterOperator, AlterType, Create, CreateCast, CreateExtension};
@@ -170,7 +170,7 @@ impl Statement {
             matches!(self.kind, Create | Alter | AlterType | CreateCast | AlterOperator | CreateExtension);
         let redirected = self.redirects.iter().map(|redirect| &redirect.relation);
         let mut made = self.defines.iter().chain(redirected);
-        self.changes_catalogue
+        self.changes_catalog
             && (is_named_so || self.opaque.is_some() || made.any(|made| KEY_TYPES.contains(&made.name.as_str())))
     }
 
@@ -203,7 +203,7 @@ impl Statement {
         );
         matches!(self.transaction, Commit | PrepareTransaction)
             || self.opaque.is_some()
-            || self.changes_catalogue
+            || self.changes_catalog
             || has_its_own_transaction
     }
 
@@ -237,7 +237,7 @@ impl Statement {
     /// What it may write or change is not in its text.
     pub(super) fn set_opaque(&mut self, why: OpaqueReason) {
         self.opaque = Some(why);
-        self.changes_catalogue = true;
+        self.changes_catalog = true;
         self.changes_unnamed = true;
     }
 

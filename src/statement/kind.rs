@@ -206,7 +206,7 @@ named! {
         CursorByName "it runs a cursor or portal by its name",
         FencegatesOwn "it touches what fencegate keeps in the database",
         FencegatesOwnByPath "the search path may resolve a name in it to one of fencegate's own objects",
-        SystemCatalog "it writes the server's own catalogue",
+        SystemCatalog "it writes the server's own catalog",
         Cascade "CASCADE also changes what depends on it, which it does not name",
         TablesUnnamed "it moves tables that it does not name",
         DropsOwned "it drops whatever a role owns",

@@ -4,16 +4,16 @@
 //! show is said to be opaque or unknown, and the caller refuses it or asks the server.
 //! Nothing here depends on policies, sessions or tokens, so an answer can be cached by its text.
 //!
-//! From the top: [`analyse`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
+//! From the top: [`analyze`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
 //! row for every statement type; `nested`, `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
 //! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something. [`Cache`] is the way
 //! in for texts of strangers: `cost` says what the parsers may read at once, and what may be too much for them is read
 //! `apart`, in another process.
 //!
 //! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
-//! operators and functions of a harmless name in another schema run. The catalogue and the guard answer for those.
+//! operators and functions of a harmless name in another schema run. The catalog and the guard answer for those.
 
-mod analyse;
+mod analyze;
 mod cache;
 mod classify;
 mod conditions;
@@ -42,8 +42,8 @@ mod tests;
 mod tokens;
 mod values;
 
-pub(crate) use analyse::{LONGEST_TREE, read_text};
-pub use analyse::{analyse, analyse_rows, read_tokens};
+pub(crate) use analyze::{LONGEST_TREE, read_text};
+pub use analyze::{analyze, analyze_rows, read_tokens};
 pub use cache::{Analysis, Cache};
 pub use kind::{OpaqueReason, StatementKind};
 pub use own::OWN_SCHEMAS;
@@ -242,10 +242,10 @@ pub struct Statement {
     /// Why its text does not tell what it writes, if it does not.
     pub opaque: Option<OpaqueReason>,
     /// It may change which relations exist or how they depend on one another.
-    pub changes_catalogue: bool,
+    pub changes_catalog: bool,
     /// The relations and types that it makes, and the relations of which it drops all but the name.
     pub defines: Vec<RelationName>,
-    /// It changes more of the catalogue than `writes`, `redirects` and `defines` name.
+    /// It changes more of the catalog than `writes`, `redirects` and `defines` name.
     pub changes_unnamed: bool,
     /// How, as far as a write to one relation becomes one to another. Others do not see that before the transaction ends.
     pub redirects: Vec<Redirect>,

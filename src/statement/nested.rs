@@ -66,7 +66,7 @@ pub(super) fn fetch(fetch: &FetchStmt, into: &mut Statement) -> StatementKind {
 
 pub(super) fn create_table_as(create: &CreateTableAsStmt, into: &mut Statement) -> StatementKind {
     *into = inner(&create.query);
-    into.changes_catalogue = true;
+    into.changes_catalog = true;
     into.defines.extend(create.into.iter().filter_map(|made| made.rel.as_ref()).map(RelationName::from));
     match create.objtype() {
         ObjectType::ObjectMatview => StatementKind::CreateMaterializedView,

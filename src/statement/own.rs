@@ -1,5 +1,5 @@
 //! Statements on what fencegate itself has in a database, its schemas and the guard's triggers; and writes to the server's
-//! own catalogue, by which a superuser could change these, or the names of tables and the ways to them.
+//! own catalog, by which a superuser could change these, or the names of tables and the ways to them.
 //!
 //! Must never let one pass as harmless: with parts of it missing the guard guards nothing, or blocks everything.
 
@@ -35,7 +35,7 @@ const FUNCTIONS: [&str; 42] = [
 pub(super) fn written(write: &Write) -> Option<OpaqueReason> {
     match write.relation.schema.as_deref() {
         Some(schema) if OWN_SCHEMAS.contains(&schema) => Some(OpaqueReason::FencegatesOwn),
-        _ if write.operation != Operation::Lock && is_catalogue(&write.relation) => Some(OpaqueReason::SystemCatalog),
+        _ if write.operation != Operation::Lock && is_catalog(&write.relation) => Some(OpaqueReason::SystemCatalog),
         _ => None,
     }
 }
@@ -46,7 +46,7 @@ pub(super) fn may_be_written(write: &Write) -> bool {
 }
 
 /// All of its relations are called `pg_…`, so that every search path, however long, may mean one of them by such a name.
-fn is_catalogue(relation: &RelationName) -> bool {
+fn is_catalog(relation: &RelationName) -> bool {
     // To write it is to SET.
     const SETTINGS: &str = "pg_settings";
     match relation.schema.as_deref() {

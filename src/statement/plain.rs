@@ -3,7 +3,7 @@
 //! The summary costs a fifth of the tree and takes deeper expressions, but it leaves things out. This must never accept
 //! a text that may hold one of them: it answers None, and the tree is read instead.
 
-use super::analyse::trim;
+use super::analyze::trim;
 use super::{FunctionName, Operation, RelationName, Statement, StatementKind};
 use pg_query::ParserOptions;
 use pg_query::protobuf::summary_result::Context;

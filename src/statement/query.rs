@@ -70,7 +70,7 @@ impl<'s, 'n> Walk<'s, 'n> {
     fn select(&mut self, select: &'n SelectStmt) {
         self.enter(&select.with_clause);
         if let Some(into) = &select.into_clause {
-            self.statement.changes_catalogue = true;
+            self.statement.changes_catalog = true;
             self.statement.defines.extend(into.rel.as_ref().map(RelationName::from));
         }
         self.lock(select);

@@ -3,7 +3,7 @@
 //! Must never end a literal, name or comment elsewhere than the server does: what it is not sure of is
 //! [`Lexeme::Unsure`], after which nothing follows.
 
-use super::analyse::LONGEST_SURE_NAME;
+use super::analyze::LONGEST_SURE_NAME;
 
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

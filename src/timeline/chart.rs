@@ -6,7 +6,7 @@ use super::event::Micros;
 use super::history::{Fence, History, Mark, MarkKind, Node, Term};
 use super::scale::Scale;
 use super::svg::Svg;
-use crate::markup::escaped;
+use crate::escape::escaped;
 use std::collections::BTreeMap;
 
 const WIDTH: f64 = 860.0;

@@ -2,7 +2,7 @@
 //!
 //! Must never write a text as it came: `markup` escapes it.
 
-use crate::markup::escaped;
+use crate::escape::escaped;
 use std::fmt::Write;
 
 /// The most characters of a text that is shown when asked for.

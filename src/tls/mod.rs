@@ -5,16 +5,16 @@
 
 mod clients;
 mod control;
+mod diagnosis;
 mod files;
 mod server;
-mod trouble;
 mod verifier;
 
 pub use clients::{Acceptor, ClientSide};
 pub use control::{ControlConfig, Encrypted};
+pub use diagnosis::{Diagnosis, NoTls, Told, trouble};
 pub use files::TlsFileError;
 pub use server::{Attempt, Connector, Negotiated, ServerSide};
-pub use trouble::{NoTls, Told, Trouble, trouble};
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;

@@ -1,7 +1,7 @@
 //! The side that the server sees: `sslmode` as libpq means it, and what is checked of the server's certificate.
 
+use super::diagnosis::{NoTls, Told, trouble};
 use super::files::{Contents, PemFile, TlsFileError};
-use super::trouble::{NoTls, Told, trouble};
 use super::verifier::Verifier;
 use super::{Secured, provider};
 use crate::config::{ServerTls, SslMode, is_system};

@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&str] = &[
     "nearest",
     "yaml",
-    "crowd",
+    "waiting_connections",
     "listen",
     "log_limit",
     "log_queue",
-    "markup",
+    "escape",
     "supervise",
     "wire",
     "statement",
-    "apart",
+    "reader_process",
     "etcd",
     "policy",
     "config",
     "tls",
     "sql",
     "metrics",
-    "catalogue",
+    "catalog",
     "fence",
     "guard",
     "session",
@@ -43,13 +43,8 @@ const OUTSIDE: &[&str] =
 
 /// The layers that run the same wherever and whenever they run, with what each may have of it: policies are read from files,
 /// and stamped with the time of that.
-const PURE: &[(&str, &[&str])] = &[
-    ("session", &[]),
-    ("wire", &[]),
-    ("statement", &[]),
-    ("catalogue", &[]),
-    ("policy", &["Instant::now", "std::fs"]),
-];
+const PURE: &[(&str, &[&str])] =
+    &[("session", &[]), ("wire", &[]), ("statement", &[]), ("catalog", &[]), ("policy", &["Instant::now", "std::fs"])];
 
 /// The code of a file: without comments and without the tests at its end.
 fn code(file: &Path) -> String {

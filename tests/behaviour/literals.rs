@@ -12,7 +12,7 @@ use syn::{
     PathArguments, PathSegment, Token, Type,
 };
 
-const LAYERS: [&str; 4] = ["src/statement", "src/session", "src/fence", "src/catalogue"];
+const LAYERS: [&str; 4] = ["src/statement", "src/session", "src/fence", "src/catalog"];
 
 /// PostgreSQL's own names: schemas, settings, functions, nodes of its grammar and fields of its errors; what our queries of
 /// the catalog call a row; and characters.
@@ -21,7 +21,7 @@ const ALLOWED: [&str; 29] = [
     "$user", "pg_", "pg_catalog", "pg_temp", "pg_temp_", "pg_toast",
     "application_name", "client_encoding", "search_path", "search_path\0", "server_encoding", "server_version",
     "standard_conforming_strings",
-    "analyse", "cursor_to_xml", "dblink", "set_config", "SelectStmt",
+    "analyze", "cursor_to_xml", "dblink", "set_config", "SelectStmt",
     "resource=", "presented=",
     "caller", "child", "event trigger", "reference", "relation", "shadow",
     "_,.*\"", "_./:-%", "~!@#^&|`?+-*/%<>=",

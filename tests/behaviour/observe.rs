@@ -86,7 +86,7 @@ fn what_enforcing_rejects_was_counted_and_told_before() {
             observed(&world) > counted && told(&world) > lines
         });
     }
-    // What is free stays free, once the catalogue is read again.
+    // What is free stays free, once the catalog is read again.
     wait_until("nothing is counted", DEADLINE, || {
         let before = observed(&world);
         for statement in ["SELECT 1", "INSERT INTO free VALUES (1)", "TABLE jobs", "CREATE TABLE more (n int)"] {

@@ -276,9 +276,9 @@ fn what_kind_of_session_it_is_stands_there_once() {
     }
 }
 
-/// A superuser may write the catalogue itself: a table is another one then, or has no trigger any more.
+/// A superuser may write the catalog itself: a table is another one then, or has no trigger any more.
 #[test]
-fn a_write_to_the_catalogue() {
+fn a_write_to_the_catalog() {
     let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: reject\n"));
     let statements = [
         "UPDATE pg_class SET relname = 'other' WHERE relname = 'jobs'",

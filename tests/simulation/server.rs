@@ -46,7 +46,7 @@ struct State {
     /// Processes that have locked rows of a fenced table and present no token: no fence ends them.
     unfenced: BTreeSet<i32>,
     views: Views,
-    /// When a proxy has heard that the catalogue has changed, and when that was said.
+    /// When a proxy has heard that the catalog has changed, and when that was said.
     heard: Vec<Heard>,
     /// How many transactions have committed, and which of them has changed a row last.
     commits: u64,
@@ -229,7 +229,7 @@ impl Server {
         self.state().views.get(&view).cloned()
     }
 
-    /// The proxy hears what was announced then: that the catalogue has changed.
+    /// The proxy hears what was announced then: that the catalog has changed.
     pub fn heard(&self, by: &str, announced: Instant) {
         self.state().heard.push(Heard { by: by.to_owned(), announced, at: Instant::now() });
     }

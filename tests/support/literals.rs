@@ -1,7 +1,7 @@
 //! Texts with other literals: the same statements, cut by Postgres' own lexer, with other strings and numbers.
 
 use super::dice::Dice;
-use fencegate::statement::{Cache, Encoding, Lexing, Script, ServerEncoding, Unreadable, Write, analyse, rows::Rows};
+use fencegate::statement::{Cache, Encoding, Lexing, Script, ServerEncoding, Unreadable, Write, analyze, rows::Rows};
 use pg_query::protobuf::Token;
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub fn read_once(text: &str, dice: &mut Dice) -> usize {
         let Some(found) = cache.get(other.as_bytes(), LEXING, with_rows) else { continue };
         let is_spared = Arc::ptr_eq(&found, &first);
         spared += usize::from(is_spared);
-        let read = analyse(other.as_bytes(), LEXING);
+        let read = analyze(other.as_bytes(), LEXING);
         let writes = read.iter().flat_map(|script| &script.statements).any(|statement| !statement.writes.is_empty());
         assert!(!(is_spared && with_rows && writes), "{other:?} has rows of its own, after {text:?}");
         assert_eq!(without_rows(&found), without_rows(&read), "{other:?} after {text:?}");

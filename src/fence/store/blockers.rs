@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Results of the looks at the blocking processes.
 #[derive(Default)]
-struct Seen {
+struct BlockingProcesses {
     /// Found by the last look that found any: those that hold the resource's lock, or a lock on a table of fencegate.
     blockers: Vec<Blocker>,
     table_blockers: Vec<Blocker>,
@@ -37,7 +37,7 @@ struct Seen {
     in_vain: bool,
 }
 
-fn refusal(error: ControlError, seen: Seen) -> StoreError {
+fn refusal(error: ControlError, seen: BlockingProcesses) -> StoreError {
     match error {
         ControlError::Locked | ControlError::TimedOut if !seen.table_blockers.is_empty() => {
             StoreError::TablesLocked(seen.table_blockers)
@@ -61,7 +61,7 @@ impl Postgres {
         query: &str,
     ) -> Result<Vec<StatementResult>, StoreError> {
         let began = Instant::now();
-        let mut seen = Seen::default();
+        let mut seen = BlockingProcesses::default();
         let mut answers = lane.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await;
         while matches!(answers, Err(ControlError::Locked)) && began.elapsed() < LIMIT {
             if seen.in_vain {
@@ -90,7 +90,7 @@ impl Postgres {
         resource: &Resource,
         query: &str,
         grace_over: Instant,
-        seen: &mut Seen,
+        seen: &mut BlockingProcesses,
     ) -> Result<Vec<StatementResult>, ControlError> {
         let limit = if seen.in_vain { IN_VAIN } else { IN_QUEUE };
         let query = sql::lock::with_lock_timeout(limit, query);
@@ -107,7 +107,7 @@ impl Postgres {
     }
 
     /// Ends the processes that block the connection for waits. Where the look fails it ends none; the next look may succeed.
-    async fn end_blockers(&self, resource: &Resource, seen: &mut Seen) {
+    async fn end_blockers(&self, resource: &Resource, seen: &mut BlockingProcesses) {
         let Some((pid, start)) = self.wait.process() else { return };
         let table_locks = &self.common.table_locks;
         let of_resource = sql::lock::end_blockers(&resource.name, (&pid, &start));

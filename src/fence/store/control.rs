@@ -34,8 +34,8 @@ pub(super) const VERSION: &str = "fencegate schema version 6";
 
 /// Where the functions of `leases.sql` announce elections.
 const LEASE_CHANNEL: &str = "fencegate_lease";
-/// The payload that says that the catalogue has changed; no resource can have this name.
-pub(super) const CATALOGUE_CHANGED: &str = "{catalogue}";
+/// The payload that says that the catalog has changed; no resource can have this name.
+pub(super) const CATALOG_CHANGED: &str = "{catalogue}";
 
 /// One control connection, or the place for one.
 #[derive(Debug)]
@@ -228,13 +228,13 @@ impl Lane {
                 if let (AsyncMessage::Notification(news), Some(listener)) = (message, &listener) {
                     if news.channel() == LEASE_CHANNEL {
                         listener.lease_changed(news.payload());
-                    } else if news.payload() != CATALOGUE_CHANGED {
+                    } else if news.payload() != CATALOG_CHANGED {
                         listener.announced(news.payload());
                     } else if news.process_id() != own_process.load(Ordering::Relaxed)
                         && !common.has_just_left(news.process_id())
                     {
                         // What this proxy has said itself is no news to it.
-                        listener.catalogue_changed();
+                        listener.catalog_changed();
                     }
                 }
             }

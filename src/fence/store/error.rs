@@ -7,7 +7,7 @@ use super::StoreError;
 use super::control::{LIMIT, VERSION};
 use crate::fence::refusal::{Blocker, Cause, Remedy, TABLES_LOCKED, named};
 use crate::sql;
-use crate::tls::{self, ControlConfig, Told, Trouble};
+use crate::tls::{self, ControlConfig, Diagnosis, Told};
 use std::fmt;
 use tokio_postgres::error::{DbError, SqlState};
 
@@ -120,7 +120,7 @@ impl From<&tokio_postgres::Error> for Words {
         let log = sql::message(error);
         let public = match tls::trouble(error, Told::Url) {
             // After the colon TLS itself may tell names.
-            Some(Trouble { message, .. }) => message.split(": ").next().unwrap_or_default().to_owned(),
+            Some(Diagnosis { message, .. }) => message.split(": ").next().unwrap_or_default().to_owned(),
             None => log.clone(),
         };
         Words { log, public }

@@ -151,7 +151,7 @@ pub async fn is_proxy(config: &ControlConfig) -> bool {
 async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {
     let facts = "SELECT current_user AS me, \
          coalesce((SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencegate'), current_user) AS owner";
-    let facts = refused("read the catalogue", query_rows(client, facts).await)?;
+    let facts = refused("read the catalog", query_rows(client, facts).await)?;
     let fact = |name| facts.first().and_then(|row| column(row, name));
     let lent = lent(client, role.or(fact("owner")).unwrap_or_default()).await?;
     let Before { owner, version, .. } = create_schema(client, role, &lent).await?;
@@ -388,7 +388,7 @@ async fn changes_of_owner(
 pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -> Result<Vec<String>, InitError> {
     let client = open(config).await?;
     let owner = "SELECT pg_get_userbyid(nspowner) AS owner FROM pg_namespace WHERE nspname = 'fencegate'";
-    let owner = refused("read the catalogue", query_rows(&client, owner).await)?;
+    let owner = refused("read the catalog", query_rows(&client, owner).await)?;
     let lent = lent(&client, owner.first().and_then(|row| column(row, "owner")).unwrap_or_default()).await?;
     let (name, grantee) = (quote_name(role), quote(&quote_name(role)));
     let grant = format!(

@@ -19,12 +19,12 @@ mod table_lock;
 use super::admissions::Admissions;
 use super::enforcement::Enforcement;
 use super::first::First;
-use super::lease::{Lease, Leases};
-use super::permission::{Deed, Role};
+use super::lease::{Leases, StoredLease};
+use super::permission::{RequiredPrivilege, Role};
 use super::refusal::{Blocker, Cause, TABLES_LOCKED, named};
 use super::reset::{Fences, Higher};
 use super::session::{Epoch, Identity, Token};
-use crate::catalogue::{Catalogue, Dependencies, Fenced};
+use crate::catalog::{Catalog, Dependencies, Fenced};
 use crate::policy::Resource;
 use async_trait::async_trait;
 use std::collections::HashSet;
@@ -122,7 +122,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError>;
 
     /// Those of the leases of these elections that there are, also those that have ended.
-    async fn leases(&self, elections: &[&str]) -> Result<Vec<Lease>, StoreError>;
+    async fn leases(&self, elections: &[&str]) -> Result<Vec<StoredLease>, StoreError>;
 
     /// The leases that there are, at most `most`.
     async fn all_leases(&self, most: usize) -> Result<Leases, StoreError>;
@@ -152,8 +152,13 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The transactions that are open, also those that are prepared.
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError>;
 
-    /// What the role may not do one of these deeds to, if there is such a thing.
-    async fn denied(&self, resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError>;
+    /// What the role may not do one of these privileges to, if there is such a thing.
+    async fn denied(
+        &self,
+        resource: &Resource,
+        privileges: &[RequiredPrivilege],
+        role: &Role,
+    ) -> Result<Option<String>, StoreError>;
 
     /// The admissions, at most `most`.
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError>;
@@ -161,14 +166,14 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The fences of these resources, and of at most that many keys.
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError>;
 
-    /// The catalogue for what is fenced; as it is for all, or for the session with that schema of temporary relations.
-    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Cause>;
+    /// The catalog for what is fenced; as it is for all, or for the session with that schema of temporary relations.
+    async fn catalog(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalog, Cause>;
 
     /// What CASCADE may take from the fenced tables.
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause>;
 
-    /// Tells the other proxies that the catalogue has changed.
-    async fn announce_catalogue(&self) -> Result<(), StoreError>;
+    /// Tells the other proxies that the catalog has changed.
+    async fn announce_catalog(&self) -> Result<(), StoreError>;
 
     /// A sign of life of the connection that listens, which is opened if it is not open. Returns how full the server's queue of
     /// notifications is, from 0 to 1.
@@ -215,8 +220,8 @@ pub trait Listener: fmt::Debug + Send + Sync {
     fn announced(&self, resource: &str);
     /// Another leads the election of a lease, or nobody does any more.
     fn lease_changed(&self, election: &str);
-    /// Another proxy announces that the catalogue has changed.
-    fn catalogue_changed(&self);
+    /// Another proxy announces that the catalog has changed.
+    fn catalog_changed(&self);
 }
 
 /// Why the database did not answer. Whether it has done what it was asked is not known then.

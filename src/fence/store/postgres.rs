@@ -4,7 +4,7 @@
 
 use super::announcer::Announcer;
 use super::common::Common;
-use super::control::{BETWEEN_LOOKS, CATALOGUE_CHANGED, LIMIT, Lane};
+use super::control::{BETWEEN_LOOKS, CATALOG_CHANGED, LIMIT, Lane};
 use super::error::ControlError;
 use super::rows;
 use super::sql::epoch::Operator;
@@ -13,12 +13,12 @@ use super::table_lock::blockers;
 use super::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError, sql,
 };
-use crate::catalogue::{self, Catalogue, Dependencies, Fenced, Views};
+use crate::catalog::{self, Catalog, Dependencies, Fenced, Views};
 use crate::fence::admissions::Admissions;
 use crate::fence::enforcement::Enforcement;
 use crate::fence::first::First;
-use crate::fence::lease::{Lease, Leases};
-use crate::fence::permission::{Deed, Role};
+use crate::fence::lease::{Leases, StoredLease};
+use crate::fence::permission::{RequiredPrivilege, Role};
 use crate::fence::refusal::{Blocker, Cause};
 use crate::fence::reset::Fences;
 use crate::fence::session::{Epoch, Identity, Token};
@@ -84,7 +84,7 @@ impl Postgres {
 
     /// Reads the catalog. Changes during the reading are announced on the connection that listens, which therefore has to answer
     /// before the reading begins. A reading waits only for locks on views: its own error counts.
-    async fn read_catalogue(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+    async fn read_catalog(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
         self.look("SELECT").await?;
         self.reading.run(query).await
     }
@@ -237,7 +237,7 @@ impl Store for Postgres {
         self.read(&sql::epoch::epochs_above_admissions(&self.proxy), read).await
     }
 
-    async fn leases(&self, elections: &[&str]) -> Result<Vec<Lease>, StoreError> {
+    async fn leases(&self, elections: &[&str]) -> Result<Vec<StoredLease>, StoreError> {
         self.read(&sql::lease::leases(elections), rows::lease).await
     }
 
@@ -305,10 +305,15 @@ impl Store for Postgres {
         self.read(&sql::process::open_transactions(), |row| text(row, "transaction")).await
     }
 
-    async fn denied(&self, resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError> {
-        let answers = self.look(&sql::privilege::permits(resource, deeds, role)).await?;
+    async fn denied(
+        &self,
+        resource: &Resource,
+        privileges: &[RequiredPrivilege],
+        role: &Role,
+    ) -> Result<Option<String>, StoreError> {
+        let answers = self.look(&sql::privilege::permits(resource, privileges, role)).await?;
         match rows(&answers).find(|row| !is_true(row, "permitted")) {
-            None if rows(&answers).count() == deeds.len() => Ok(None),
+            None if rows(&answers).count() == privileges.len() => Ok(None),
             denied => Ok(Some(denied.and_then(|row| column(row, "what")).unwrap_or("what it names").to_owned())),
         }
     }
@@ -332,12 +337,12 @@ impl Store for Postgres {
         Ok(Fences { plain: plain.rows.iter().filter_map(rows::fence).collect(), of_keys, left_out })
     }
 
-    async fn catalogue(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalogue, Cause> {
-        let question = |views| catalogue::question(fences, temporary, views);
+    async fn catalog(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalog, Cause> {
+        let question = |views| catalog::question(fences, temporary, views);
         let answers = match temporary {
             // For one session, on a connection of its own: a session with many temporary relations delays no other.
             Some(_) => self.ask_once(&question(Views::Asked)).await,
-            None => self.read_catalogue(&sql::catalogue::read(fences)).await,
+            None => self.read_catalog(&sql::catalog::read(fences)).await,
         };
         let answers = match answers {
             Ok(answers) => answers,
@@ -349,19 +354,19 @@ impl Store for Postgres {
             // database was being made, need not fail now.
             Err(_) => self.ask_once(&question(Views::AllWritable)).await?,
         };
-        Ok(Catalogue::read(&answers, catalogue::most_rows(temporary))?)
+        Ok(Catalog::read(&answers, catalog::most_rows(temporary))?)
     }
 
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
-        let answers = match self.read_catalogue(&sql::catalogue::dependencies(fences)).await {
+        let answers = match self.read_catalog(&sql::catalog::dependencies(fences)).await {
             Ok(answers) => answers,
-            Err(_) => self.ask_once(&catalogue::question_of_dependencies(fences)).await?,
+            Err(_) => self.ask_once(&catalog::question_of_dependencies(fences)).await?,
         };
         Ok(Dependencies::read(&answers)?)
     }
 
-    async fn announce_catalogue(&self) -> Result<(), StoreError> {
-        self.announcer.announced(CATALOGUE_CHANGED).await;
+    async fn announce_catalog(&self) -> Result<(), StoreError> {
+        self.announcer.announced(CATALOG_CHANGED).await;
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 use super::{AdmissionRow, EpochRow, Holder, Key, Marked, Recorded, Report, ResetReport, StoreError, sql};
 use crate::fence::admissions::Admission;
 use crate::fence::enforcement::Reach;
-use crate::fence::lease::{Lease, LeaseState};
+use crate::fence::lease::{LeaseState, StoredLease};
 use crate::fence::refusal::{Blocker, Cause};
 use crate::fence::reset::{Fence, Higher};
 use crate::fence::session::{Epoch, Identity};
@@ -27,14 +27,14 @@ pub(super) fn standing(row: &SimpleQueryRow) -> Option<EpochRow> {
     Some(EpochRow { resource: text(row, "resource")?, epoch: epoch(row)?, drained: is_true(row, "drained") })
 }
 
-pub(super) fn lease(row: &SimpleQueryRow) -> Option<Lease> {
+pub(super) fn lease(row: &SimpleQueryRow) -> Option<StoredLease> {
     let state = match (is_true(row, "in_force"), is_true(row, "released")) {
         (true, _) => LeaseState::InForce,
         (false, true) => LeaseState::Released,
         (false, false) => LeaseState::Expired,
     };
     let at = |name| column(row, name).and_then(time);
-    Some(Lease {
+    Some(StoredLease {
         election: text(row, "election")?,
         token: number(row, "token")?,
         state,

@@ -1,7 +1,7 @@
 //! A database that is dropped, or has no schema: what is known of it, and what is said.
 
 use super::*;
-use crate::catalogue::Fenced;
+use crate::catalog::Fenced;
 use crate::fence::store::Found;
 
 const MISSING: &str = "there is no such database";
@@ -47,19 +47,19 @@ async fn a_database_without_schema_fences_nothing_unless_a_fenced_table_exists()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_fenced_is_as_the_catalogue_was_last_read() {
+async fn what_is_fenced_is_as_the_catalog_was_last_read() {
     let proxy = Proxy::start(&server(), "one").await;
     let fenced = Fenced(&proxy.policies.resources);
     let has_tables = || proxy.fence.has_fenced_tables.load(Ordering::Relaxed);
     proxy.fence.has_fenced_tables.store(true, Ordering::Relaxed);
     proxy.server.is_found(Found::Missing);
-    assert_eq!(proxy.fence.catalogue(fenced).await.unwrap_err().reason, MISSING);
+    assert_eq!(proxy.fence.catalog(fenced).await.unwrap_err().reason, MISSING);
     assert_eq!(proxy.fence.dependencies(fenced).await.unwrap_err().reason, MISSING);
-    let of_session = proxy.fence.catalogue_of_session(fenced, "pg_temp_3").await.unwrap_err().reason;
+    let of_session = proxy.fence.catalog_of_session(fenced, "pg_temp_3").await.unwrap_err().reason;
     assert_eq!(of_session, format!("{MISSING}, with the temporary relations of this session (schema pg_temp_3)"));
     assert!(has_tables());
     proxy.server.is_found(Found::Nothing);
-    assert!(!proxy.fence.catalogue(fenced).await.unwrap().has_fenced_tables());
+    assert!(!proxy.fence.catalog(fenced).await.unwrap().has_fenced_tables());
     assert!(!has_tables());
 }
 

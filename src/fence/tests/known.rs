@@ -178,18 +178,18 @@ async fn names_are_those_of_policies_in_force() {
     assert!(proxy.fence.resource("shard/7").is_none() && proxy.fence.keys_in_use().is_empty());
 }
 
-/// Other proxies are told that the catalogue has changed; this one knows.
+/// Other proxies are told that the catalog has changed; this one knows.
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_catalogue_is_announced_to_others() {
+async fn a_change_of_the_catalog_is_announced_to_others() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let hears = |proxy: &Proxy| {
         let fence = proxy.fence.clone();
-        tokio::spawn(async move { fence.catalogue_announced().await })
+        tokio::spawn(async move { fence.catalog_announced().await })
     };
     let (ones, twos) = (hears(&one), hears(&two));
     sleep(Duration::from_millis(10)).await;
-    one.fence.announce_catalogue().await;
+    one.fence.announce_catalog().await;
     sleep(Duration::from_millis(10)).await;
     assert!(!ones.is_finished() && twos.is_finished());
     ones.abort();

@@ -2,8 +2,8 @@
 //!
 //! Must never guess: a text that is not exactly a command is an error that suggests one.
 
-use super::courtesy::Courtesy;
-use super::words::{CommandWord, words};
+use super::driver_statement::DriverStatement;
+use super::lexer::{CommandWord, words};
 use crate::fence::session::Token;
 use crate::nearest::edits;
 use crate::wire::error::ErrorText;
@@ -16,7 +16,7 @@ pub(super) enum Command {
     /// Does something to sessions; has no rows.
     Control(Control),
     /// What drivers say to every server, and expect to be answered.
-    Courtesy(Courtesy),
+    DriverStatement(DriverStatement),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ fn command(words: &[CommandWord]) -> Result<Command, ErrorText> {
     };
     match shown {
         Some(what) => Ok(Command::Show(what)),
-        None => Courtesy::read(words)?.map(Command::Courtesy).ok_or_else(|| unknown(words)),
+        None => DriverStatement::read(words)?.map(Command::DriverStatement).ok_or_else(|| unknown(words)),
     }
 }
 

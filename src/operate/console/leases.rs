@@ -3,11 +3,11 @@
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, notice, unreadable};
-use crate::fence::{Database, Lease};
+use crate::fence::{Database, StoredLease};
 use std::sync::Arc;
 
 /// A lease in a database.
-pub(super) type Row = (Arc<Database>, Lease);
+pub(super) type Row = (Arc<Database>, StoredLease);
 
 /// A row per database and election.
 pub(super) fn table() -> Table<Row> {

@@ -7,10 +7,11 @@ mod about;
 mod admissions;
 mod command;
 mod control;
-mod courtesy;
+mod driver_statement;
 mod fences;
 pub mod frontend;
 mod leases;
+mod lexer;
 mod policies;
 mod rejections;
 mod reload;
@@ -20,7 +21,6 @@ mod server;
 mod sessions;
 mod stats;
 mod views;
-mod words;
 
 pub use rejections::Rejected;
 pub use reload::ReloadedItem;
@@ -36,7 +36,7 @@ use crate::policy::PolicySet;
 use crate::wire::error::{ErrorText, Severity};
 use async_trait::async_trait;
 use command::{COMMANDS, Command, Show};
-use courtesy::Courtesy;
+use driver_statement::DriverStatement;
 use parking_lot::Mutex;
 use result_set::{Heading, Notice, ResultSet, Table, headings};
 use std::collections::BTreeSet;
@@ -140,8 +140,8 @@ fn headings_of(command: &Command) -> Vec<Heading> {
         Command::Show(Show::Help) => headings(&about::commands()),
         Command::Reload => headings(&reload::table()),
         Command::FenceReset(_) => headings(&reset::table()),
-        Command::Courtesy(Courtesy::Ask(question)) => headings(&question.table()),
-        Command::Control(_) | Command::Courtesy(_) => Vec::new(),
+        Command::DriverStatement(DriverStatement::Ask(question)) => headings(&question.table()),
+        Command::Control(_) | Command::DriverStatement(_) => Vec::new(),
     }
 }
 
@@ -163,7 +163,7 @@ async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorTex
         Command::Show(Show::Help) => ResultSet::show(&about::commands(), &COMMANDS),
         Command::Reload => reload::reload(console).await?,
         Command::FenceReset(reset) => reset::reset(console, reset).await?,
-        Command::Control(_) | Command::Courtesy(_) => ResultSet::show(&Table::<()>::new(), []),
+        Command::Control(_) | Command::DriverStatement(_) => ResultSet::show(&Table::<()>::new(), []),
     })
 }
 

@@ -4,7 +4,7 @@
 //! client's bytes: `frontend` does.
 
 use super::command::{self, Command};
-use super::courtesy::Courtesy;
+use super::driver_statement::DriverStatement;
 use super::result_set::{error, fields, info};
 use super::{Console, control, headings_of, run};
 use crate::wire::error::{ErrorText, Severity};
@@ -180,33 +180,35 @@ impl Console {
     {
         let done = |tag| Ok(Response::Execution(Tag::new(tag)));
         let answer = match command {
-            Command::Courtesy(Courtesy::Begin(tag)) => return Ok(Response::TransactionStart(Tag::new(tag))),
-            Command::Courtesy(Courtesy::End(tag)) => {
+            Command::DriverStatement(DriverStatement::Begin(tag)) => {
+                return Ok(Response::TransactionStart(Tag::new(tag)));
+            }
+            Command::DriverStatement(DriverStatement::End(tag)) => {
                 self.drop_portals(client.portal_store());
                 return Ok(Response::TransactionEnd(Tag::new(tag)));
             }
-            Command::Courtesy(Courtesy::Done(tag)) => return done(tag),
-            Command::Courtesy(Courtesy::Deallocate(Some(name))) => {
+            Command::DriverStatement(DriverStatement::Done(tag)) => return done(tag),
+            Command::DriverStatement(DriverStatement::Deallocate(Some(name))) => {
                 if !self.names.lock().statements.contains(name) {
                     return Err(PgWireError::StatementNotFound(name.clone()));
                 }
                 self.deallocate(client.portal_store(), Some(name));
                 return done("DEALLOCATE");
             }
-            Command::Courtesy(Courtesy::Deallocate(None)) => {
+            Command::DriverStatement(DriverStatement::Deallocate(None)) => {
                 self.deallocate(client.portal_store(), None);
                 return done("DEALLOCATE ALL");
             }
-            Command::Courtesy(Courtesy::CloseAll) => {
+            Command::DriverStatement(DriverStatement::CloseAll) => {
                 self.drop_portals(client.portal_store());
                 return done("CLOSE CURSOR ALL");
             }
-            Command::Courtesy(Courtesy::DiscardAll) => {
+            Command::DriverStatement(DriverStatement::DiscardAll) => {
                 self.drop_portals(client.portal_store());
                 self.deallocate(client.portal_store(), None);
                 return done("DISCARD ALL");
             }
-            Command::Courtesy(Courtesy::Ask(question)) => question.answer(&self.server_version),
+            Command::DriverStatement(DriverStatement::Ask(question)) => question.answer(&self.server_version),
             Command::Control(control) => return done(control::run(self, control).await.map_err(error)?),
             command => run(self, command).await.map_err(error)?,
         };

@@ -6,8 +6,8 @@ use super::PassedWrite;
 use super::{Need, Stop};
 use crate::fence::session::Token;
 use crate::policy::{Mode, Resource};
+use crate::session::pending_definitions::PendingDefinitions;
 use crate::session::rejection::Rejection;
-use crate::session::suspects::Suspects;
 use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -51,12 +51,12 @@ pub(super) struct Earlier {
     /// What fences that only observe would reject.
     pub(super) passed: Vec<PassedWrite>,
     pub(super) ended_transaction: bool,
-    pub(super) suspects: Suspects,
+    pub(super) suspects: PendingDefinitions,
     /// The session's role may be another.
     pub(super) role_changes: bool,
     /// What they run may change the search path.
     pub(super) may_set_path: bool,
-    /// They may make what stands before the catalogue's own operators and types.
+    /// They may make what stands before the catalog's own operators and types.
     pub(super) shadow_keys: bool,
     /// Some may have changed the token unseen, and it is presumed that they have not.
     pub(super) presumes: bool,

@@ -1,13 +1,13 @@
 //! Writes that a statement may make without showing them: because it is opaque, because of open definitions, or because the
-//! catalogue is not known.
+//! catalog is not known.
 //!
 //! Must never take the unknown for harmless.
 
 use super::{Earlier, Judge, Stop};
 use crate::policy::{Mode, Opaque, PolicySet, Resource};
+use crate::session::affected::AffectedResource;
+use crate::session::pending_definitions::PendingDefinitions;
 use crate::session::rejection::Rejection;
-use crate::session::suspects::Suspects;
-use crate::session::touched::Touch;
 use crate::statement::{OpaqueReason, Operation, RelationName, Statement, StatementKind};
 use std::sync::Arc;
 
@@ -66,10 +66,9 @@ impl Judge<'_> {
 
     /// The resources of which the database has something, as far as is known, if it has a fenced table.
     fn may_be_written(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        let in_doubt = !self.seen.is_current || self.changes_catalogue;
-        let catalogue = &self.seen.catalogue;
-        let may_be_written =
-            move |it: &&Arc<Resource>| in_doubt || catalogue.has_fenced_tables() && catalogue.may_have(it);
+        let in_doubt = !self.seen.is_current || self.changes_catalog;
+        let catalog = &self.seen.catalog;
+        let may_be_written = move |it: &&Arc<Resource>| in_doubt || catalog.has_fenced_tables() && catalog.may_have(it);
         self.policies.resources.iter().filter(may_be_written)
     }
 
@@ -86,7 +85,7 @@ impl Judge<'_> {
     fn unverifiable(&self, statement: &Statement, doubt: Doubt) -> Rejection {
         match doubt {
             // They may have ended what they were defining.
-            Doubt::Others(_) if !self.seen.is_current => Rejection::UnreadCatalogue { why: self.seen.unread.clone() },
+            Doubt::Others(_) if !self.seen.is_current => Rejection::UnreadCatalog { why: self.seen.unread.clone() },
             Doubt::Text(OpaqueReason::NoRoom) => Rejection::NoRoom,
             doubt => {
                 let why = match statement.kind {
@@ -101,12 +100,13 @@ impl Judge<'_> {
 
     /// Whether a statement may write by way of what is being defined.
     fn suspect(&self, statement: &Statement, earlier: &Earlier) -> Option<Doubt> {
-        let within = |suspects: &Suspects| suspects.written_within(statement, self.policies, &self.seen.catalogue);
+        let within =
+            |suspects: &PendingDefinitions| suspects.written_within(statement, self.policies, &self.seen.catalog);
         if let Some(relation) = within(self.suspects).or_else(|| within(&earlier.suspects)) {
             return Some(Doubt::Own(relation.name.clone()));
         }
-        let of_others = |suspects: &Arc<Suspects>| suspects.written_by(statement, &self.seen.catalogue);
-        let relation = self.suspects_of_others.iter().find_map(of_others)?;
+        let of_others = |suspects: &Arc<PendingDefinitions>| suspects.written_by(statement, &self.seen.catalog);
+        let relation = self.definitions_of_others.iter().find_map(of_others)?;
         Some(Doubt::Others(relation.name.clone()))
     }
 
@@ -133,13 +133,13 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// While the catalogue is not known, any relation may be a way to any fenced table; and where policies name functions,
+    /// While the catalog is not known, any relation may be a way to any fenced table; and where policies name functions,
     /// reading it may call one. A write is harmless only if it needs the token of every fence anyway. Where the only doubt is
-    /// that nobody listens, so is what the policies name. Only the catalogue tells what CASCADE takes.
+    /// that nobody listens, so is what the policies name. Only the catalog tells what CASCADE takes.
     pub(super) fn refuse_what_is_unread(
         &self,
         statement: &Statement,
-        touched: &[Touch],
+        affected: &[AffectedResource],
         earlier: &mut Earlier,
     ) -> Result<(), Stop> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
@@ -149,16 +149,16 @@ impl Judge<'_> {
         if is_known || !may_write || self.seen.is_unheard && is_named_plainly(statement, self.policies) {
             return Ok(());
         }
-        let is_touched =
-            |resource: &Arc<Resource>| touched.iter().any(|it| it.writes && Arc::ptr_eq(&it.resource, resource));
-        let may_write = |resource: &&Arc<Resource>| resource.keyed.is_some() || !is_touched(resource);
+        let is_affected =
+            |resource: &Arc<Resource>| affected.iter().any(|it| it.writes && Arc::ptr_eq(&it.resource, resource));
+        let may_write = |resource: &&Arc<Resource>| resource.keyed.is_some() || !is_affected(resource);
         let mode = self.policies.resources.iter().filter(may_write).map(|resource| resource.mode).max();
         self.reject_or_observe(mode, self.unread(), earlier)
     }
 
     /// What the statement depends on has not been read.
     pub(super) fn unread(&self) -> Rejection {
-        Rejection::UnreadCatalogue { why: self.seen.unread.clone() }
+        Rejection::UnreadCatalog { why: self.seen.unread.clone() }
     }
 }
 
@@ -170,7 +170,7 @@ fn may_call_by_reading(statement: &Statement, policies: &PolicySet) -> bool {
     policies.has_functions() && (statement.reads_more || !statement.reads.iter().all(is_plain))
 }
 
-/// Whatever the catalogue has become, the statement may pass under the tokens that its text asks for: those of all fences,
+/// Whatever the catalog has become, the statement may pass under the tokens that its text asks for: those of all fences,
 /// those that observe among them. So it need not wait for a reading, unless it writes what others are defining.
 pub fn needs_every_token(statement: &Statement, policies: &PolicySet) -> bool {
     let is_written = |resource: &Arc<Resource>| {
@@ -188,7 +188,7 @@ pub fn needs_every_token(statement: &Statement, policies: &PolicySet) -> bool {
 pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
     let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
     statement.opaque.is_none()
-        && !statement.changes_catalogue
+        && !statement.changes_catalog
         && !may_call_by_reading(statement, policies)
         && writes.all(|write| policies.tables_called(&write.relation).next().is_some())
 }
@@ -198,10 +198,10 @@ pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
 mod tests {
     use super::*;
     use crate::policy::{FencedTable, OnMissing, QualifiedName};
-    use crate::statement::{Lexing, analyse};
+    use crate::statement::{Lexing, analyze};
 
     fn statement(text: &str) -> Arc<Statement> {
-        analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone()
+        analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone()
     }
 
     /// A table of that name.

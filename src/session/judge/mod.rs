@@ -10,12 +10,12 @@ mod resolve;
 mod tests;
 mod token;
 
-use super::host::Seen;
+use super::affected::{AffectedResource, affected_resources};
+use super::host::CatalogView;
 use super::keys;
 use super::parameter::Parameter;
+use super::pending_definitions::PendingDefinitions;
 use super::rejection::Rejection;
-use super::suspects::Suspects;
-use super::touched::{Touch, touched};
 use crate::fence::Refusal;
 use crate::fence::session::{Epoch, MOST_AT_ONCE, Token};
 use crate::fence::value::FenceValue;
@@ -106,18 +106,18 @@ pub trait Standing {
 pub struct Judge<'a> {
     pub policies: &'a PolicySet,
     pub standing: &'a dyn Standing,
-    /// What is known of the catalogue.
-    pub seen: &'a Seen,
+    /// What is known of the catalog.
+    pub seen: &'a CatalogView,
     /// This transaction has changed it where fenced tables are concerned.
-    pub changes_catalogue: bool,
-    /// It may have made operators or types that stand before the catalogue's own in what tells a key.
+    pub changes_catalog: bool,
+    /// It may have made operators or types that stand before the catalog's own in what tells a key.
     pub shadows_keys: bool,
     /// The search path, where the server was asked for it.
     pub path: Option<&'a str>,
     /// What it may have turned into ways to fenced tables.
-    pub suspects: &'a Suspects,
-    /// The same of each other session that defines something. They are read before the catalogue.
-    pub suspects_of_others: &'a [Arc<Suspects>],
+    pub suspects: &'a PendingDefinitions,
+    /// The same of each other session that defines something. They are read before the catalog.
+    pub definitions_of_others: &'a [Arc<PendingDefinitions>],
     /// The login role bypasses the fences.
     pub exempt: bool,
     /// What the policies say of opaque statements of that role.
@@ -188,7 +188,7 @@ impl Judge<'_> {
             match self.statement(statement, &parameter, &mut earlier) {
                 Ok(more) => {
                     earlier.needs.extend(more);
-                    earlier.suspects.note(statement, self.policies, self.seen, self.suspects_of_others);
+                    earlier.suspects.note(statement, self.policies, self.seen, self.definitions_of_others);
                 }
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
                 Err(Stop::Settle) => return Decision::Settle,
@@ -227,14 +227,14 @@ impl Judge<'_> {
             self.refuse_to_prepare(earlier)?;
         }
         let hidden = self.hidden(statement, earlier)?;
-        let touched = touched(statement, self.policies, self.seen);
-        if statement.leaves_rows_out() && touched.iter().any(|touch| touch.keys.is_some()) {
+        let affected = affected_resources(statement, self.policies, self.seen);
+        if statement.leaves_rows_out() && affected.iter().any(|it| it.keys.is_some()) {
             return Err(Stop::ReadRows);
         }
-        self.refuse_what_is_unread(statement, &touched, earlier)?;
+        self.refuse_what_is_unread(statement, &affected, earlier)?;
         let mut needs = Needs::default();
-        for touch in touched {
-            let Touch { resource, writes, keys } = touch;
+        for it in affected {
+            let AffectedResource { resource, writes, keys } = it;
             let Some(keys) = keys else {
                 self.need(resource, writes, true, parameter, earlier, &mut needs)?;
                 continue;
@@ -245,7 +245,7 @@ impl Judge<'_> {
             if (!are_known || by_path) && !self.presents(&resource, writes, parameter, earlier)? {
                 continue;
             }
-            if by_path && !self.path_leads_to_catalogue(earlier)? {
+            if by_path && !self.path_leads_to_catalog(earlier)? {
                 earlier.observed_or(&resource, keys::by_path(&resource))?;
                 continue;
             }
@@ -276,22 +276,22 @@ impl Judge<'_> {
         is_foreign.then(|| Rejection::NotOwner { database: database.to_owned() })
     }
 
-    /// An operator or type without a schema may not be the catalogue's own.
+    /// An operator or type without a schema may not be the catalog's own.
     fn names_may_differ(&self, earlier: &Earlier) -> bool {
-        self.seen.catalogue.has_shadows() || self.shadows_keys || earlier.shadow_keys
+        self.seen.catalog.has_shadows() || self.shadows_keys || earlier.shadow_keys
     }
 
     /// It is, as the search path is now. What stands before the statement in its string may change that.
-    fn path_leads_to_catalogue(&self, earlier: &Earlier) -> Result<bool, Stop> {
+    fn path_leads_to_catalog(&self, earlier: &Earlier) -> Result<bool, Stop> {
         if self.shadows_keys || earlier.shadow_keys || earlier.may_set_path {
             return Ok(false);
         }
-        self.path.map(|path| self.seen.catalogue.path_leads_to_catalogue(path)).ok_or(Stop::Read)
+        self.path.map(|path| self.seen.catalog.path_leads_to_catalog(path)).ok_or(Stop::Read)
     }
 
     fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
         let of_statement = |statement: &Arc<Statement>| {
-            let written = touched(statement, self.policies, self.seen).into_iter().filter(|touch| touch.writes);
+            let written = affected_resources(statement, self.policies, self.seen).into_iter().filter(|it| it.writes);
             let mut observed = Earlier::default();
             let hidden = match self.hidden(statement, &mut observed) {
                 Ok(resources) if observed.passed.is_empty() => resources.into_iter().map(Some).collect(),
@@ -299,7 +299,7 @@ impl Judge<'_> {
                 _ => vec![None],
             };
             let passed = |resource| PassedWrite { resource, statement: statement.clone(), observed: None };
-            written.map(|touch| Some(touch.resource)).chain(hidden).map(passed).collect::<Vec<_>>()
+            written.map(|it| Some(it.resource)).chain(hidden).map(passed).collect::<Vec<_>>()
         };
         statements.iter().flat_map(of_statement).collect()
     }

@@ -62,10 +62,10 @@ pub fn opaque(kind: StatementKind, why: OpaqueReason) -> Arc<Statement> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::statement::{Lexing, analyse};
+    use crate::statement::{Lexing, analyze};
 
     fn resolved(text: &str) -> Vec<Arc<Statement>> {
-        let script = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
+        let script = analyze(text.as_bytes(), Lexing::USUAL).unwrap();
         resolve(&script.statements, &Names::default(), 1).unwrap()
     }
 

@@ -8,7 +8,7 @@ mod world;
 use super::*;
 use crate::policy::{QualifiedName, join};
 use crate::session::parameter::ParameterValue;
-use crate::statement::{Lexing, analyse};
+use crate::statement::{Lexing, analyze};
 use crate::wire::client_error::ErrorKind;
 use world::*;
 
@@ -154,7 +154,7 @@ fn no_fact_matters_to_a_statement_that_only_reads() {
         world().without_tables(),
         world().with_trial_only(),
     ];
-    let is_read = |text: &str| analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].only_reads();
+    let is_read = |text: &str| analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].only_reads();
     for text in ["SELECT 1", "SELECT count(*), lower(x) FROM jobs", "SELECT * FROM free, trials WHERE x = 'y'"] {
         assert!(is_read(text), "{text}");
         for (number, world) in worlds.iter().enumerate() {

@@ -71,7 +71,7 @@ fn after(statements: &[&str]) -> SearchPath {
             "|" => path.ready(Status::Idle),
             "!" => path.error(),
             sql => {
-                let read = crate::statement::analyse(sql.as_bytes(), crate::statement::Lexing::USUAL).unwrap();
+                let read = crate::statement::analyze(sql.as_bytes(), crate::statement::Lexing::USUAL).unwrap();
                 read.statements.iter().for_each(|statement| path.completed(statement));
                 path.ready(Status::Transaction);
             }

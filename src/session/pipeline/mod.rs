@@ -92,7 +92,7 @@ impl Effects {
         self.parameter += usize::from(reply.to.affects_parameter());
         self.lexing += usize::from(reply.to.affects_lexing());
         self.writes += usize::from(reply.writes);
-        self.catalog += usize::from(reply.to.changes_catalogue());
+        self.catalog += usize::from(reply.to.changes_catalog());
         self.copies += usize::from(reply.to.may_copy_in());
         self.rejections += usize::from(reply.audience.is_rejection());
         self.weight += reply.weight;
@@ -102,7 +102,7 @@ impl Effects {
         self.parameter -= usize::from(reply.to.affects_parameter());
         self.lexing -= usize::from(reply.to.affects_lexing());
         self.writes -= usize::from(reply.writes);
-        self.catalog -= usize::from(reply.to.changes_catalogue());
+        self.catalog -= usize::from(reply.to.changes_catalog());
         self.copies -= usize::from(reply.to.may_copy_in());
         self.rejections -= usize::from(reply.audience.is_rejection());
         self.weight -= reply.weight;

@@ -77,7 +77,7 @@ pub enum Request {
 
 /// Binding it plans it, which may call a function that sets `lease.fence`. Definitions, CALL and DO are not planned then.
 pub(in crate::session) fn planning_may_set_parameter(statement: &Statement) -> bool {
-    let is_definition = statement.opaque.is_none() && statement.changes_catalogue;
+    let is_definition = statement.opaque.is_none() && statement.changes_catalog;
     let is_utility = is_definition || matches!(statement.kind, StatementKind::Call | StatementKind::Do);
     statement.parameter == ParameterEffect::Unknown && !is_utility
 }
@@ -139,8 +139,8 @@ impl Request {
         matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_write(statement))
     }
 
-    pub(in crate::session) fn changes_catalogue(&self) -> bool {
-        self.statements().iter().any(|statement| statement.changes_catalogue)
+    pub(in crate::session) fn changes_catalog(&self) -> bool {
+        self.statements().iter().any(|statement| statement.changes_catalog)
     }
 
     /// It may be a COPY from the client. What runs by a name may be one too.

@@ -32,7 +32,7 @@ fn values_are_waited_for_only_where_keys_may_stand_in_them() {
 fn the_path_that_tells_keys_is_asked_for_only_where_a_write_has_such_keys() {
     let unkeyed = || {
         let mut session = session("47");
-        session.host.catalogue = shadowed().host.catalogue.clone();
+        session.host.catalog = shadowed().host.catalog.clone();
         session
     };
     for (session, sql, asks) in [

@@ -59,7 +59,7 @@ fn a_copy_to_a_keyed_table_passes_where_the_guard_sees_its_rows() {
         let mut session = keyed();
         if is_guarded {
             let table = session.host.policies.resources[0].tables[0].name.clone();
-            session.host.catalogue = Arc::new(Catalogue::with_views([(table, true)], []).guarded());
+            session.host.catalog = Arc::new(Catalog::with_views([(table, true)], []).guarded());
         }
         let task = says(&mut session, &query(sql));
         assert_eq!(outcome(&session, task), expected, "{sql} {is_guarded}");

@@ -39,7 +39,7 @@ fn what_a_fenced_table_is_made_by_may_hide_in_the_rest_of_the_transaction() {
     for (sql, passes) in [("CREATE TABLE other (id int)", true), ("CREATE TABLE jobs (id int)", false)] {
         let mut session = session("47");
         // No fenced table exists yet.
-        session.host.catalogue = Arc::new(Catalogue::default());
+        session.host.catalog = Arc::new(Catalog::default());
         run(&mut session, &[sql]);
         says(&mut session, &query("DO 'BEGIN END'"));
         assert_eq!(session.server.output == query("DO 'BEGIN END'"), passes, "{sql}");
@@ -50,7 +50,7 @@ fn what_a_fenced_table_is_made_by_may_hide_in_the_rest_of_the_transaction() {
 #[test]
 fn what_defines_a_fenced_table_is_told_to_others() {
     let mut session = session("47");
-    session.host.catalogue = Arc::new(Catalogue::default());
+    session.host.catalog = Arc::new(Catalog::default());
     assert_eq!(told_of(&mut session, "CREATE TABLE jobs (id int)"), ["publish, query", "changed, withdraw"]);
     assert_eq!(told_of(&mut session, "CREATE TABLE other (id int)"), ["query", "harmless"]);
 }

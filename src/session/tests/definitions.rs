@@ -1,4 +1,4 @@
-//! What a session changes in the catalogue: whom that concerns, and until when.
+//! What a session changes in the catalog: whom that concerns, and until when.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn told(session: &mut Session<OneSession>, statement: &str, status: Status) -> [
 }
 
 #[test]
-fn others_are_told_of_what_may_lead_to_a_fenced_table_until_it_is_in_the_catalogue() {
+fn others_are_told_of_what_may_lead_to_a_fenced_table_until_it_is_in_the_catalog() {
     let mut session = session("");
     let way = "CREATE VIEW v AS SELECT * FROM jobs";
     assert_eq!(told(&mut session, way, Status::Idle), ["publish, query", "changed, withdraw"]);

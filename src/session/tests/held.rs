@@ -160,7 +160,7 @@ fn the_wait_for_an_admit_that_was_given_up_is_given_up_too() {
 
 /// A message that waits for anything else stops the idle timeout, without a question.
 #[test]
-fn the_idle_timeout_stops_while_the_catalogue_is_read() {
+fn the_idle_timeout_stops_while_the_catalog_is_read() {
     let mut session = session("47");
     session.host.is_unread = true;
     assert!(matches!(says(&mut session, &query("INSERT INTO others VALUES (1)")), Some(Task::CatchUp(..))));

@@ -13,7 +13,7 @@ const LARGE: Bound = Binary(&[0, 0, 0, 200]);
 pub(super) fn keyed() -> Session<OneSession> {
     let mut session = session_under(KEYED, "47", Path::new(Some("public"), false));
     let table = session.host.policies.resources[0].tables[0].name.clone();
-    session.host.catalogue = Arc::new(Catalogue::with_views([(table, true)], []));
+    session.host.catalog = Arc::new(Catalog::with_views([(table, true)], []));
     session
 }
 
@@ -21,7 +21,7 @@ pub(super) fn keyed() -> Session<OneSession> {
 pub(super) fn shadowed() -> Session<OneSession> {
     let mut session = keyed();
     let table = session.host.policies.resources[0].tables[0].name.clone();
-    session.host.catalogue = Arc::new(Catalogue::with_views([(table, true)], []).shadowed_by("app"));
+    session.host.catalog = Arc::new(Catalog::with_views([(table, true)], []).shadowed_by("app"));
     session
 }
 
@@ -102,7 +102,7 @@ fn the_names_in_a_portal_are_those_of_the_path_when_it_is_bound() {
     let mut plain = keyed();
     prepare(&mut plain, "s", UPDATE);
     says(&mut plain, &bind("", "s"));
-    assert_eq!(plain.server.output, bind("", "s"), "any path leads to the catalogue");
+    assert_eq!(plain.server.output, bind("", "s"), "any path leads to the catalog");
     for (schemas, expected) in
         [("{pg_catalog,public}", "shard/3=47"), ("{app,pg_catalog,public}", "query, rejected unverifiable")]
     {

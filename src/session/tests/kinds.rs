@@ -5,24 +5,24 @@ use crate::fence::value::InvalidValue;
 use crate::fence::{Cause, Issued, Remedy};
 use crate::session::pipeline::{Defined, Request};
 use crate::session::rejection::Rejection;
-use crate::statement::analyse;
+use crate::statement::analyze;
 use crate::wire::client_error::ClientError;
 
 fn runs(sql: &str) -> Request {
-    Request::query(analyse(sql.as_bytes(), Lexing::USUAL).unwrap().statements.clone())
+    Request::query(analyze(sql.as_bytes(), Lexing::USUAL).unwrap().statements.clone())
 }
 
 fn executes(sql: &str) -> Request {
-    let statement = analyse(sql.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone();
+    let statement = analyze(sql.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone();
     Request::Execute { statement, defines: None }
 }
 
-/// In letters: may write, changes the catalogue, may be a COPY from the client, may commit, affects the parameter, affects how
+/// In letters: may write, changes the catalog, may be a COPY from the client, may commit, affects the parameter, affects how
 /// text is read.
 fn traits(request: &Request) -> String {
     let all = [
         ('w', request.may_write()),
-        ('d', request.changes_catalogue()),
+        ('d', request.changes_catalog()),
         ('c', request.may_copy_in()),
         ('o', request.may_commit()),
         ('p', request.affects_parameter()),
@@ -121,8 +121,8 @@ fn what_is_said_of_a_rejection() {
             "unverifiable r - - LF004",
         ),
         (Rejection::NoRoom, "unavailable - - - LF006"),
-        (Rejection::UnreadCatalogue { why: Some(cause) }, "unavailable - - - LF006"),
-        (Rejection::UnreadCatalogue { why: None }, "unavailable - - - LF006"),
+        (Rejection::UnreadCatalog { why: Some(cause) }, "unavailable - - - LF006"),
+        (Rejection::UnreadCatalog { why: None }, "unavailable - - - LF006"),
     ] {
         assert_eq!(shown(&rejection), expected);
     }

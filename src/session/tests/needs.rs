@@ -3,8 +3,8 @@
 use super::*;
 use crate::fence::session::FULL;
 use crate::policy::PolicySet;
-use crate::session::host::{Changes, Seen};
-use crate::statement::analyse;
+use crate::session::host::{CatalogView, Changes};
+use crate::statement::analyze;
 
 const FUNCTIONS: &str =
     "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs], functions: [public.work]}\n";
@@ -32,7 +32,7 @@ fn what_reads_waits_for_definitions_where_functions_write() {
 }
 
 #[test]
-fn what_calls_a_function_is_judged_by_the_catalogue_as_it_is_now() {
+fn what_calls_a_function_is_judged_by_the_catalog_as_it_is_now() {
     for (sql, is_wanted) in [("SELECT 1", false), ("SELECT g()", true)] {
         let mut session = session_under(FUNCTIONS, "", PUBLIC());
         says(&mut session, &query(sql));
@@ -90,13 +90,13 @@ fn a_session_that_is_admitted_prepares_no_transaction() {
 }
 
 /// Policies for `jobs`, for `shards` by their keys and for a function; and views of both tables.
-fn with_views() -> (PolicySet, Seen) {
+fn with_views() -> (PolicySet, CatalogView) {
     let shards = "  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
     let policies = join([("a.yaml".into(), Ok((FUNCTIONS.to_owned() + shards).into()))]).unwrap();
     let [jobs, shards] = [0, 1].map(|index| policies.resources[index].tables[0].name.clone());
     let views = [("v".to_owned(), jobs.clone()), ("w".to_owned(), shards.clone())];
-    let catalogue = Arc::new(Catalogue::with_views([(jobs, false), (shards, true)], views));
-    (policies, Seen { catalogue, is_current: true, ..Seen::default() })
+    let catalog = Arc::new(Catalog::with_views([(jobs, false), (shards, true)], views));
+    (policies, CatalogView { catalog, is_current: true, ..CatalogView::default() })
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn what_writes_a_view_writes_its_table_and_what_locks_it_does_not() {
     let (_, seen) = with_views();
     for (sql, passes) in [("INSERT INTO v VALUES (1)", false), ("SELECT 1 FROM v FOR UPDATE", true)] {
         let mut session = session("");
-        session.host.catalogue = seen.catalogue.clone();
+        session.host.catalog = seen.catalog.clone();
         says(&mut session, &query(sql));
         assert_eq!(session.server.output == query(sql), passes, "{sql}");
         assert_eq!(text(&session.client.output).contains("LF002"), !passes, "{sql}");
@@ -124,10 +124,10 @@ fn what_a_statement_comes_to_without_naming_it() {
         ("SELECT work()", "scheduler", "function work"),
         ("SELECT other()", "scheduler", "nothing"),
     ] {
-        let statement = analyse(sql.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone();
-        let found = match comes_to(&statement, &policies, &seen, resource) {
-            Some(ComesTo::Table(table)) => format!("table {}", table.name),
-            Some(ComesTo::Function(function)) => format!("function {}", function.name),
+        let statement = analyze(sql.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone();
+        let found = match indirect_target(&statement, &policies, &seen, resource) {
+            Some(IndirectTarget::Table(table)) => format!("table {}", table.name),
+            Some(IndirectTarget::Function(function)) => format!("function {}", function.name),
             None => "nothing".to_owned(),
         };
         assert_eq!(found, expected, "{sql} of {resource}");

@@ -11,7 +11,7 @@ const OBSERVED: &str =
 fn observing() -> Session<OneSession> {
     let mut session = session_under(OBSERVED, "47", Path::new(Some("public"), false));
     let table = session.host.policies.resources[0].tables[0].name.clone();
-    session.host.catalogue = Arc::new(Catalogue::with_views([(table, true)], []));
+    session.host.catalog = Arc::new(Catalog::with_views([(table, true)], []));
     prepare(&mut session, "s", INSERT);
     session.host.told();
     session

@@ -1,16 +1,16 @@
 //! The host of the tests: it knows what they say, and keeps what it is told.
 
-use crate::catalogue::Catalogue;
+use crate::catalog::Catalog;
 use crate::fence::Claim;
 use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::policy::{PolicySet, Resource};
-use crate::session::host::{Changes, Host, Seen, Wanted};
+use crate::session::host::{CatalogRequest, CatalogView, Changes, Host};
 use crate::session::judge::{Need, PassedWrite};
 use crate::session::parameter::ParameterValue;
+use crate::session::pending_definitions::PendingDefinitions;
 use crate::session::rejection::Rejection;
-use crate::session::suspects::Suspects;
 use crate::session::task::{ParsePermit, Room, Task};
-use crate::statement::{Analysis, Lexing, Statement, analyse, analyse_rows};
+use crate::statement::{Analysis, Lexing, Statement, analyze, analyze_rows};
 use crate::wire::client_error::ClientError;
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 thread_local! {
     /// How often a session of this thread has worked at length.
-    pub static AT_LENGTH: Cell<usize> = const { Cell::new(0) };
+    pub static WITHOUT_DELAYING_OTHERS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A proxy with one session, which knows its catalogue.
+/// A proxy with one session, which knows its catalog.
 pub struct OneSession {
     pub policies: PolicySet,
-    pub catalogue: Arc<Catalogue>,
+    pub catalog: Arc<Catalog>,
     pub fence: Arc<SessionFence>,
     pub released: AtomicUsize,
     /// Another session is defining something for so many looks.
@@ -34,27 +34,27 @@ pub struct OneSession {
     pub fenced: bool,
     /// From the next step on.
     pub takes_up: bool,
-    /// The catalogue was last asked for what a statement has to know of it.
+    /// The catalog was last asked for what a statement has to know of it.
     pub wanted: AtomicBool,
     /// And for what CASCADE takes.
     pub wanted_cascades: AtomicBool,
-    /// Reading the catalogue may tell more.
+    /// Reading the catalog may tell more.
     pub is_unread: bool,
-    /// So many changes of the catalogue that may concern fenced tables were seen.
+    /// So many changes of the catalog that may concern fenced tables were seen.
     pub doubts: AtomicU64,
     /// What it was told, in its order.
     pub told: Arc<Mutex<Vec<String>>>,
 }
 
 impl OneSession {
-    pub fn new(policies: PolicySet, catalogue: Arc<Catalogue>, fence: Arc<SessionFence>) -> Self {
+    pub fn new(policies: PolicySet, catalog: Arc<Catalog>, fence: Arc<SessionFence>) -> Self {
         let (released, looks) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (fenced, takes_up, wanted) = (true, false, AtomicBool::new(false));
         let (wanted_cascades, is_unread) = (AtomicBool::new(false), false);
         let (doubts, told) = (AtomicU64::new(0), Arc::default());
         OneSession {
             policies,
-            catalogue,
+            catalog,
             fence,
             released,
             looks,
@@ -108,26 +108,26 @@ impl Host for OneSession {
         self.released.fetch_add(1, Relaxed);
     }
 
-    fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
+    fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView {
         self.wanted.store(wanted.is_some(), Relaxed);
         self.wanted_cascades.store(wanted.is_some_and(|wanted| wanted.cascades), Relaxed);
         let doubts = self.doubts.load(Relaxed);
-        Seen { catalogue: self.catalogue.clone(), is_current: true, doubts, ..Seen::default() }
+        CatalogView { catalog: self.catalog.clone(), is_current: true, doubts, ..CatalogView::default() }
     }
 
     fn changes(&self) -> Changes {
         Changes::default()
     }
 
-    fn is_unread(&self, _: &Wanted) -> bool {
+    fn is_unread(&self, _: &CatalogRequest) -> bool {
         self.is_unread
     }
 
-    fn forget_catalogue(&self) {
+    fn forget_catalog(&self) {
         self.hear("forget");
     }
 
-    fn catalogue_changed(&self) {
+    fn catalog_changed(&self) {
         self.hear("changed");
     }
 
@@ -143,29 +143,29 @@ impl Host for OneSession {
         self.hear(format!("database {name}"));
     }
 
-    fn suspects_of_others(&self) -> Vec<Arc<Suspects>> {
+    fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>> {
         let is_defined = self.looks.fetch_update(Relaxed, Relaxed, |looks| looks.checked_sub(1)).is_ok();
-        is_defined.then(|| Arc::new(Suspects::everything())).into_iter().collect()
+        is_defined.then(|| Arc::new(PendingDefinitions::everything())).into_iter().collect()
     }
 
-    fn publish_suspects(&self, _: &Suspects) {
+    fn publish_definitions(&self, _: &PendingDefinitions) {
         self.hear("publish");
     }
 
-    fn withdraw_suspects(&self) {
+    fn withdraw_definitions(&self) {
         self.hear("withdraw");
     }
 
     fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
-        Ok(Arc::new(if with_rows { analyse_rows(text, lexing) } else { analyse(text, lexing) }))
+        Ok(Arc::new(if with_rows { analyze_rows(text, lexing) } else { analyze(text, lexing) }))
     }
 
     fn room(&self, _: usize, _: usize, _: bool) -> Option<Room> {
         None
     }
 
-    fn at_length<R>(work: impl FnOnce() -> R) -> R {
-        AT_LENGTH.set(AT_LENGTH.get() + 1);
+    fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R {
+        WITHOUT_DELAYING_OTHERS.set(WITHOUT_DELAYING_OTHERS.get() + 1);
         work()
     }
 

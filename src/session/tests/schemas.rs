@@ -88,7 +88,7 @@ fn a_bare_name_may_be_that_of_a_temporary_or_system_relation() {
         let mut session = session_with("", Path::new(Some(path), true));
         let table = session.host.policies.resources[0].tables[0].name.clone();
         let view_on_it = (view.to_owned(), table.clone());
-        session.host.catalogue = Arc::new(Catalogue::with_views([(table, false)], [view_on_it]));
+        session.host.catalog = Arc::new(Catalog::with_views([(table, false)], [view_on_it]));
         says(&mut session, &query(sql));
         assert_eq!(session.server.output == query(sql), passes, "{view} by {path}");
         assert_eq!(text(&session.client.output).contains("LF002"), !passes, "{view} by {path}");

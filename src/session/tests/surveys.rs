@@ -1,6 +1,6 @@
-//! What a verdict depends on beside the text: the catalogue, other sessions, what is owed, and what was done before.
+//! What a verdict depends on beside the text: the catalog, other sessions, what is owed, and what was done before.
 
-use super::one_session::AT_LENGTH;
+use super::one_session::WITHOUT_DELAYING_OTHERS;
 use super::outcomes::begun;
 use super::*;
 
@@ -19,17 +19,17 @@ fn a_string_that_does_much_is_judged_at_length() {
         ("CREATE UNIQUE INDEX ON free (a)", 100),
         ("INSERT INTO free SELECT f()", 66),
     ] {
-        for (times, at_length) in [(most, false), (most + 1, true)] {
+        for (times, without_delaying_others) in [(most, false), (most + 1, true)] {
             let mut session = session("");
-            AT_LENGTH.set(0);
+            WITHOUT_DELAYING_OTHERS.set(0);
             says(&mut session, &query(&vec![sql; times].join(";")));
-            assert_eq!(AT_LENGTH.get() > 0, at_length, "{times} times {sql}");
+            assert_eq!(WITHOUT_DELAYING_OTHERS.get() > 0, without_delaying_others, "{times} times {sql}");
         }
     }
 }
 
 #[test]
-fn what_writes_defines_or_calls_is_judged_by_the_catalogue() {
+fn what_writes_defines_or_calls_is_judged_by_the_catalog() {
     for (sql, is_wanted, with_cascades) in [
         ("INSERT INTO free VALUES (1)", true, false),
         ("CREATE TABLE other (id int)", true, false),
@@ -47,7 +47,7 @@ fn what_writes_defines_or_calls_is_judged_by_the_catalogue() {
 }
 
 #[test]
-fn what_depends_on_a_catalogue_that_is_not_read_waits_for_that() {
+fn what_depends_on_a_catalog_that_is_not_read_waits_for_that() {
     for (sql, waits) in [
         ("INSERT INTO free VALUES (1)", true),
         ("CREATE TABLE other (id int)", true),
@@ -74,7 +74,7 @@ fn what_depends_on_a_catalogue_that_is_not_read_waits_for_that() {
 fn behind_harmless_definitions_an_opaque_statement_passes_where_nothing_is_fenced() {
     for (sql, passes) in [("CREATE TABLE other (id int)", true), ("CREATE VIEW v AS SELECT * FROM jobs", false)] {
         let mut session = begun();
-        session.host.catalogue = Arc::default();
+        session.host.catalog = Arc::default();
         says(&mut session, &query(sql));
         answers(&mut session, &[completes("CREATE"), at_rest(Status::Transaction)].concat());
         session.server.output.clear();

@@ -1,12 +1,12 @@
 //! Relations that a definition makes suspect, and by what a statement touches a resource.
 
 use super::*;
-use crate::fence::Deed;
+use crate::fence::RequiredPrivilege;
 use crate::policy::PolicySet;
-use crate::session::host::Seen;
-use crate::session::suspects::Suspects;
-use crate::session::touched::touched;
-use crate::statement::{Operation, Statement, analyse};
+use crate::session::affected::affected_resources;
+use crate::session::host::CatalogView;
+use crate::session::pending_definitions::PendingDefinitions;
+use crate::statement::{Operation, Statement, analyze};
 
 const KEYED: &str = "version: 1
 resources:
@@ -15,26 +15,26 @@ resources:
 ";
 
 fn statement(text: &str) -> Arc<Statement> {
-    analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone()
+    analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone()
 }
 
 fn policies(text: &str) -> PolicySet {
     join([("a.yaml".into(), Ok(text.to_owned().into()))]).unwrap()
 }
 
-/// The catalogue is known, and nothing leads to the tables that the policies name.
-fn seen(policies: &PolicySet) -> Seen {
+/// The catalog is known, and nothing leads to the tables that the policies name.
+fn seen(policies: &PolicySet) -> CatalogView {
     let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
-    Seen { catalogue: Arc::new(Catalogue::of_tables(tables)), is_current: true, ..Seen::default() }
+    CatalogView { catalog: Arc::new(Catalog::of_tables(tables)), is_current: true, ..CatalogView::default() }
 }
 
-fn is_written(suspects: &Suspects, text: &str) -> bool {
-    suspects.written_by(&statement(text), &Catalogue::default()).is_some()
+fn is_written(suspects: &PendingDefinitions, text: &str) -> bool {
+    suspects.written_by(&statement(text), &Catalog::default()).is_some()
 }
 
 /// What each makes suspect, and whether there is more after it.
-fn noted(policies: &PolicySet, text: &str) -> (bool, Suspects) {
-    let mut suspects = Suspects::default();
+fn noted(policies: &PolicySet, text: &str) -> (bool, PendingDefinitions) {
+    let mut suspects = PendingDefinitions::default();
     let are_more = suspects.note(&statement(text), policies, &seen(policies), &[]);
     (are_more, suspects)
 }
@@ -73,10 +73,10 @@ fn what_leads_to_itself_is_suspect_by_its_key_alone() {
 fn a_thousand_names_are_kept_apart() {
     let policies = policies(POLICIES);
     for (names, are_all) in [(1024, false), (1025, true)] {
-        let mut suspects = Suspects::default();
+        let mut suspects = PendingDefinitions::default();
         for number in 0..names {
             let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));
-            suspects.note(&view, &policies, &Seen::default(), &[]);
+            suspects.note(&view, &policies, &CatalogView::default(), &[]);
         }
         assert!(is_written(&suspects, "DELETE FROM v7"));
         assert_eq!(is_written(&suspects, "DELETE FROM another"), are_all, "{names}");
@@ -94,9 +94,11 @@ fn an_admission_says_by_what_the_table_is_touched() {
         let mut session = session("47");
         let table = session.host.policies.resources[0].tables[0].name.clone();
         let views = [("way".to_owned(), table.clone())];
-        session.host.catalogue = Arc::new(Catalogue::with_views([(table, false)], views));
+        session.host.catalog = Arc::new(Catalog::with_views([(table, false)], views));
         let Some(Task::Admit(needs)) = says(&mut session, &query(sql)) else { panic!("{sql}") };
-        let [Deed::Write(touched, by)] = &needs[0].1.deeds[..] else { panic!("{sql}: {:?}", needs[0].1.deeds) };
+        let [RequiredPrivilege::Write(touched, by)] = &needs[0].1.privileges[..] else {
+            panic!("{sql}: {:?}", needs[0].1.privileges)
+        };
         assert_eq!((touched.name.as_str(), *by), (relation, operation), "{sql}");
     }
 }
@@ -111,7 +113,7 @@ fn what_is_written_and_locked_is_written() {
         (with("SELECT 1 FROM runs FOR UPDATE"), true),
         ("SELECT 1 FROM jobs, runs FOR UPDATE".to_owned(), false),
     ] {
-        let touched = touched(&statement(&text), &policies, &seen(&policies));
+        let touched = affected_resources(&statement(&text), &policies, &seen(&policies));
         let writes_each: Vec<bool> = touched.iter().map(|touch| touch.writes).collect();
         assert_eq!(writes_each, [writes], "{text}");
     }

@@ -34,8 +34,8 @@ fn the_reason_is_that_of_the_rejection() {
     let unavailable =
         Rejection::Fence(Refusal::Unavailable { resource, cause: Cause::from("it hangs"), queries: "SELECT 1".into() });
     let no_proof = "cannot prove which token for resource \"jobs\" is the highest: it hangs, query: SELECT 1";
-    let unread = Rejection::UnreadCatalogue { why: Some(Cause::from("it hangs")) };
-    let hangs = "the catalogue cannot be read: it hangs";
+    let unread = Rejection::UnreadCatalog { why: Some(Cause::from("it hangs")) };
+    let hangs = "the catalog cannot be read: it hangs";
     let no_verdict = format!("cannot tell whether this statement writes a fenced table: {hangs}");
     for (rejection, reason, message) in
         [(missing, no_token, no_token), (unavailable, "it hangs", no_proof), (unread, hangs, &no_verdict)]

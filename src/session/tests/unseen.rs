@@ -1,7 +1,7 @@
 //! What only the guard sees, under a token that is not in force yet.
 
 use super::*;
-use crate::fence::{Deed, Role};
+use crate::fence::{RequiredPrivilege, Role};
 use crate::wire::tag::backend as tag;
 
 const GUARD: &str = "token 47 for resource \"scheduler\" is not in force yet";
@@ -52,7 +52,7 @@ fn a_query_is_sent_again_once_its_token_is_in_force() {
     assert_eq!((needs.len(), need.resource.name.as_str(), need.token, need.may_raise), (1, "scheduler", 47, true));
     // Whoever could not lock the table may not raise its fence.
     assert!(
-        matches!(&claim.deeds[..], [Deed::Write(relation, crate::statement::Operation::Lock)] if relation.name == "jobs")
+        matches!(&claim.privileges[..], [RequiredPrivilege::Write(relation, crate::statement::Operation::Lock)] if relation.name == "jobs")
     );
     assert_eq!((&claim.role, claim.one_suffices), (&Some(Role::AnyOf("postgres".into())), true));
     assert!(session.client.output.is_empty() && session.is_held_back() && !session.is_idle());

@@ -1,22 +1,22 @@
-//! A database, shared by all sessions that are connected to it: its fences, the policies recorded in it, its catalogue as
+//! A database, shared by all sessions that are connected to it: its fences, the policies recorded in it, its catalog as
 //! last read.
 //!
 //! Must never be the reason for an admission: that is for the fences.
 
 mod admit;
-mod catalogue;
+mod catalog;
+mod pending_definitions;
 mod recorded;
-mod suspects;
 
 use crate::fence::Database;
 use crate::metrics::Metrics;
 use crate::policy::PolicySet;
-use catalogue::CatalogueState;
+use catalog::CatalogState;
 use parking_lot::Mutex;
+use pending_definitions::AllDefinitions;
 use recorded::RecordedPolicies;
 use std::sync::Arc;
 use std::time::Duration;
-use suspects::AllSuspects;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -47,21 +47,21 @@ pub struct SharedDatabase {
     metrics: Arc<Metrics>,
     /// Wakes the task that tells other proxies of changes that have nothing to do with fenced tables.
     harmless_change: Arc<Notify>,
-    /// Wakes the task that reads the catalogue where no statement waits for it.
+    /// Wakes the task that reads the catalog where no statement waits for it.
     reading_due: Arc<Notify>,
-    /// Tasks that tell other proxies that its catalogue has changed.
+    /// Tasks that tell other proxies that its catalog has changed.
     pub announcements: TaskTracker,
     /// Sessions without a client, whose definitions the server may still commit.
     pub unfinished: TaskTracker,
     /// What its sessions are defining.
-    pub suspects: AllSuspects,
+    pub suspects: AllDefinitions,
     /// What is recorded in it. Held while policies are being recorded.
     recorded: tokio::sync::Mutex<RecordedPolicies>,
-    /// Its catalogue is being read: the others wait for that.
+    /// Its catalog is being read: the others wait for that.
     reading: tokio::sync::Mutex<()>,
     /// The same for what only one session needs.
     reading_apart: tokio::sync::Mutex<()>,
-    known: Mutex<CatalogueState>,
+    known: Mutex<CatalogState>,
     /// Aborted when the database is dropped. They hold it only while they work on it.
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -85,7 +85,7 @@ impl SharedDatabase {
             reading_due: Arc::default(),
             announcements: TaskTracker::new(),
             unfinished: TaskTracker::new(),
-            suspects: AllSuspects::default(),
+            suspects: AllDefinitions::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
             reading_apart: tokio::sync::Mutex::default(),
@@ -94,19 +94,19 @@ impl SharedDatabase {
         })
     }
 
-    /// Records the policies in force in the database, once, and reads its catalogue, unless that was done a moment ago.
+    /// Records the policies in force in the database, once, and reads its catalog, unless that was done a moment ago.
     /// Not cancel-safe: some resources may be recorded and others not, until the next call.
     pub async fn prepare(self: &Arc<Self>) {
         self.record_policies().await;
         let _turn = self.reading.lock().await;
         if self.is_old() || self.is_due() {
-            self.read_catalogue().await;
+            self.read_catalog().await;
         }
     }
 
-    /// A table of the database is fenced, as far as its catalogue was read.
+    /// A table of the database is fenced, as far as its catalog was read.
     pub fn has_fences(&self) -> bool {
-        self.policies.borrow().applies_to(self.fence.name()) && self.known.lock().catalogue.has_fenced_tables()
+        self.policies.borrow().applies_to(self.fence.name()) && self.known.lock().catalog.has_fenced_tables()
     }
 
     /// The policies do not name the database, and as far as is known nothing is fenced in it.

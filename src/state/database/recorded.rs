@@ -100,7 +100,7 @@ async fn say_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<R
         sleep(FRESH).await;
     }
     shared_database.catch_up().await;
-    if shared_database.known.lock().catalogue.may_have(&resource) {
+    if shared_database.known.lock().catalog.may_have(&resource) {
         match resource.mode {
             Mode::Enforce => tracing::info!(database, resource = resource.name, "fence_enforced"),
             Mode::Observe => tracing::info!(database, resource = resource.name, "fence_observed"),

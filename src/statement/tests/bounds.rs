@@ -1,7 +1,7 @@
 //! What reading a text may cost, and what is read all the same.
 
 use super::*;
-use crate::statement::analyse::{options, read_tree_here};
+use crate::statement::analyze::{options, read_tree_here};
 use crate::statement::rows::{ColumnValue, Rows, ValueType};
 use bombs::bombs;
 use nix::time::{ClockId, clock_gettime};
@@ -96,7 +96,7 @@ fn tokens_tell_of_inserted_rows_what_the_tree_does() {
         let of = |script: Option<Script>| script.map(|script| script.statements[0].writes[0].rows.clone());
         let tokens = of(read_tokens(text.as_bytes(), Lexing::USUAL, true)).unwrap_or_else(Rows::unread);
         assert_eq!(!tokens.are_unread(), is_told, "{text}");
-        let tree = of(analyse_rows(text.as_bytes(), Lexing::USUAL).ok()).unwrap();
+        let tree = of(analyze_rows(text.as_bytes(), Lexing::USUAL).ok()).unwrap();
         assert!(tokens.tells_no_more_than(&tree), "{text}: {tokens:?}, {tree:?}");
     }
     let text = format!("INSERT INTO t (k) VALUES (3), {}", vec!["(4)"; 100].join(","));
@@ -104,7 +104,7 @@ fn tokens_tell_of_inserted_rows_what_the_tree_does() {
     // What is read does not show in tokens.
     let statement = std::sync::Arc::make_mut(&mut proved.statements[0]);
     assert!(std::mem::take(&mut statement.reads_more));
-    assert_eq!(proved, analyse_rows(text.as_bytes(), Lexing::USUAL).unwrap());
+    assert_eq!(proved, analyze_rows(text.as_bytes(), Lexing::USUAL).unwrap());
 }
 
 /// Tokens tell no key that an operator or a type makes which the search path may find elsewhere.
@@ -157,8 +157,8 @@ fn a_script_of_many_statements_is_read_one_by_one() {
     let function = "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END;";
     for (part, statements, times) in [(script.to_owned(), 5, 400), ([script, function].concat(), 6, 300)] {
         let text = part.repeat(times);
-        let read = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
-        let one = analyse(part.as_bytes(), Lexing::USUAL).unwrap();
+        let read = analyze(text.as_bytes(), Lexing::USUAL).unwrap();
+        let one = analyze(part.as_bytes(), Lexing::USUAL).unwrap();
         assert_eq!((read.statements.len(), one.statements.len()), (times * statements, statements));
         for (index, statement) in read.statements.iter().enumerate() {
             let first = &one.statements[index % statements];

@@ -21,19 +21,19 @@ fn what_changes_or_drops_a_table_is_ddl() {
         ALTER TABLE t SET (fillfactor = 50), RESET (fillfactor); ALTER TABLE t OWNER TO r; ALTER TABLE t OF ty;
         ALTER TABLE t NOT OF; ALTER TABLE t RENAME COLUMN a TO b; ALTER TABLE t RENAME a TO b;
         ALTER TABLE t RENAME CONSTRAINT a TO b; ALTER FOREIGN TABLE t OPTIONS (SET a 'b');
-        ALTER FOREIGN TABLE t ALTER a OPTIONS (SET a 'b'); DROP TABLE t; DROP FOREIGN TABLE t => ddl:t catalogue
-        ALTER TABLE IF EXISTS ONLY s.t DROP COLUMN a => ddl:s.t catalogue
-        ALTER TABLE t DROP COLUMN a CASCADE; ALTER TABLE t DROP CONSTRAINT k CASCADE => ddl:t cascade:t catalogue
-        ALTER TABLE t ADD COLUMN a int DEFAULT 1 NOT NULL, ADD b text DEFAULT lower('A') => ddl:t calls:lower catalogue
+        ALTER FOREIGN TABLE t ALTER a OPTIONS (SET a 'b'); DROP TABLE t; DROP FOREIGN TABLE t => ddl:t catalog
+        ALTER TABLE IF EXISTS ONLY s.t DROP COLUMN a => ddl:s.t catalog
+        ALTER TABLE t DROP COLUMN a CASCADE; ALTER TABLE t DROP CONSTRAINT k CASCADE => ddl:t cascade:t catalog
+        ALTER TABLE t ADD COLUMN a int DEFAULT 1 NOT NULL, ADD b text DEFAULT lower('A') => ddl:t calls:lower catalog
         ALTER TABLE t ADD COLUMN a int DEFAULT f(); ALTER TABLE t ALTER a TYPE text USING f(a);
         ALTER TABLE t ADD CHECK (f(a)); ALTER TABLE t ADD EXCLUDE USING gist (f(a) WITH =) WHERE (a > 1);
-        ALTER TABLE t ALTER a SET EXPRESSION AS (f(b)) => ddl:t calls:f unknown catalogue
-        ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES s.u (b) NOT VALID => ddl:t ddl:s.u catalogue s.u=>t
-        ALTER TABLE t ADD COLUMN a int REFERENCES u => ddl:t ddl:u catalogue u=>t
-        ALTER TABLE t SET SCHEMA s => ddl:t catalogue s.t=>t
-        ALTER TABLE s.t RENAME TO u => ddl:s.t catalogue s.u=>s.t
-        DROP TABLE IF EXISTS t, s.u, d.s.v RESTRICT => ddl:t ddl:s.u ddl:s.v catalogue
-        DROP TABLE t CASCADE => cascade:t ddl:t catalogue
+        ALTER TABLE t ALTER a SET EXPRESSION AS (f(b)) => ddl:t calls:f unknown catalog
+        ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES s.u (b) NOT VALID => ddl:t ddl:s.u catalog s.u=>t
+        ALTER TABLE t ADD COLUMN a int REFERENCES u => ddl:t ddl:u catalog u=>t
+        ALTER TABLE t SET SCHEMA s => ddl:t catalog s.t=>t
+        ALTER TABLE s.t RENAME TO u => ddl:s.t catalog s.u=>s.t
+        DROP TABLE IF EXISTS t, s.u, d.s.v RESTRICT => ddl:t ddl:s.u ddl:s.v catalog
+        DROP TABLE t CASCADE => cascade:t ddl:t catalog
         ",
     );
 }
@@ -42,27 +42,27 @@ fn what_changes_or_drops_a_table_is_ddl() {
 fn relatives_of_a_table_count_too() {
     check(
         "
-        ALTER TABLE t ATTACH PARTITION u FOR VALUES IN (1, 2) => ddl:t ddl:u catalogue u=>t t=>u
-        ALTER TABLE t ATTACH PARTITION s.u DEFAULT => ddl:t ddl:s.u catalogue s.u=>t t=>s.u
+        ALTER TABLE t ATTACH PARTITION u FOR VALUES IN (1, 2) => ddl:t ddl:u catalog u=>t t=>u
+        ALTER TABLE t ATTACH PARTITION s.u DEFAULT => ddl:t ddl:s.u catalog s.u=>t t=>s.u
         ALTER TABLE t ATTACH PARTITION u FOR VALUES FROM (MINVALUE) TO (f())
-            => ddl:t ddl:u calls:f unknown catalogue u=>t t=>u
+            => ddl:t ddl:u calls:f unknown catalog u=>t t=>u
         ALTER TABLE t DETACH PARTITION u CONCURRENTLY;
-        ALTER TABLE t DETACH PARTITION u FINALIZE => ddl:t ddl:u catalogue
-        ALTER TABLE t INHERIT p => ddl:t ddl:p catalogue t=>p p=>t
-        ALTER TABLE t NO INHERIT s.p => ddl:t ddl:s.p catalogue
-        ALTER INDEX i ATTACH PARTITION j => ddl:i ddl:j catalogue j=>i i=>j
+        ALTER TABLE t DETACH PARTITION u FINALIZE => ddl:t ddl:u catalog
+        ALTER TABLE t INHERIT p => ddl:t ddl:p catalog t=>p p=>t
+        ALTER TABLE t NO INHERIT s.p => ddl:t ddl:s.p catalog
+        ALTER INDEX i ATTACH PARTITION j => ddl:i ddl:j catalog j=>i i=>j
         CREATE TABLE n (a int); CREATE TABLE n (a int DEFAULT f() CHECK (g(a)));
         CREATE TABLE n (LIKE t INCLUDING ALL); CREATE TABLE n (a int) PARTITION BY RANGE (f(a));
-        CREATE SCHEMA IF NOT EXISTS s => catalogue
-        CREATE TABLE n () INHERITS (p, s.q) => ddl:p ddl:s.q catalogue n=>p p=>n n=>s.q s.q=>n
+        CREATE SCHEMA IF NOT EXISTS s => catalog
+        CREATE TABLE n () INHERITS (p, s.q) => ddl:p ddl:s.q catalog n=>p p=>n n=>s.q s.q=>n
         CREATE TABLE n PARTITION OF p FOR VALUES FROM (1) TO (2);
         CREATE TABLE n PARTITION OF p FOR VALUES WITH (MODULUS 4, REMAINDER 1);
         CREATE FOREIGN TABLE n (a int) INHERITS (p) SERVER x;
-        CREATE FOREIGN TABLE n PARTITION OF p DEFAULT SERVER x => ddl:p catalogue n=>p p=>n
-        CREATE TABLE n PARTITION OF p FOR VALUES IN (f()) => ddl:p calls:f unknown catalogue n=>p p=>n
+        CREATE FOREIGN TABLE n PARTITION OF p DEFAULT SERVER x => ddl:p catalog n=>p p=>n
+        CREATE TABLE n PARTITION OF p FOR VALUES IN (f()) => ddl:p calls:f unknown catalog n=>p p=>n
         CREATE TABLE n (a int REFERENCES t, b int, FOREIGN KEY (b) REFERENCES s.u ON DELETE CASCADE)
-            => ddl:t ddl:s.u catalogue t=>n s.u=>n
-        CREATE SCHEMA s CREATE TABLE n (a int REFERENCES t) CREATE VIEW v AS SELECT 1 => ddl:t catalogue t=>n
+            => ddl:t ddl:s.u catalog t=>n s.u=>n
+        CREATE SCHEMA s CREATE TABLE n (a int REFERENCES t) CREATE VIEW v AS SELECT 1 => ddl:t catalog t=>n
         ",
     );
 }
@@ -75,16 +75,16 @@ fn triggers_rules_and_policies_change_their_table() {
         CREATE CONSTRAINT TRIGGER x AFTER INSERT ON t DEFERRABLE FOR EACH ROW EXECUTE FUNCTION f();
         ALTER TRIGGER x ON t RENAME TO y; ALTER TRIGGER x ON t DEPENDS ON EXTENSION e; DROP TRIGGER x ON t;
         ALTER RULE r ON t RENAME TO q; CREATE POLICY p ON t USING (f()); ALTER POLICY p ON t TO PUBLIC;
-        ALTER POLICY p ON t RENAME TO q => ddl:t catalogue
+        ALTER POLICY p ON t RENAME TO q => ddl:t catalog
         CREATE OR REPLACE TRIGGER x AFTER UPDATE ON s.t EXECUTE PROCEDURE f('a'); DROP RULE r ON s.t;
-        DROP POLICY p ON s.t => ddl:s.t catalogue
-        DROP TRIGGER IF EXISTS x ON s.t CASCADE => ddl:s.t opaque catalogue
-        CREATE RULE r AS ON INSERT TO t DO INSTEAD DELETE FROM u => ddl:t catalogue t=>u
+        DROP POLICY p ON s.t => ddl:s.t catalog
+        DROP TRIGGER IF EXISTS x ON s.t CASCADE => ddl:s.t opaque catalog
+        CREATE RULE r AS ON INSERT TO t DO INSTEAD DELETE FROM u => ddl:t catalog t=>u
         ",
     );
     check_each(&[(
         "CREATE OR REPLACE RULE r AS ON UPDATE TO s.t DO (DELETE FROM u; SELECT f())",
-        "ddl:s.t catalogue s.t=>u",
+        "ddl:s.t catalog s.t=>u",
     )]);
 }
 
@@ -93,12 +93,12 @@ fn other_kinds_of_alter_can_name_a_table() {
     check(
         "
         ALTER INDEX t RENAME TO u; ALTER VIEW t RENAME TO u; ALTER SEQUENCE t RENAME TO u;
-        ALTER MATERIALIZED VIEW t RENAME TO u; ALTER FOREIGN TABLE t RENAME TO u => ddl:t catalogue u=>t
+        ALTER MATERIALIZED VIEW t RENAME TO u; ALTER FOREIGN TABLE t RENAME TO u => ddl:t catalog u=>t
         ALTER VIEW t RENAME COLUMN a TO b; ALTER SEQUENCE t OWNER TO r; ALTER VIEW t OWNER TO r;
-        ALTER INDEX t SET (fillfactor = 50) => ddl:t catalogue
-        ALTER VIEW t SET SCHEMA s => ddl:t catalogue s.t=>t
+        ALTER INDEX t SET (fillfactor = 50) => ddl:t catalog
+        ALTER VIEW t SET SCHEMA s => ddl:t catalog s.t=>t
         ALTER SEQUENCE s RESTART; ALTER FUNCTION f RENAME TO g; ALTER FUNCTION f OWNER TO r;
-        ALTER FUNCTION f SET SCHEMA s; ALTER TYPE y RENAME TO z; ALTER ROLE a RENAME TO b => catalogue
+        ALTER FUNCTION f SET SCHEMA s; ALTER TYPE y RENAME TO z; ALTER ROLE a RENAME TO b => catalog
         ",
     );
 }
@@ -107,22 +107,22 @@ fn other_kinds_of_alter_can_name_a_table() {
 fn what_changes_tables_without_naming_them_is_opaque() {
     check(
         "
-        DO LANGUAGE plpgsql 'BEGIN END'; ALTER EXTENSION e UPDATE => unknown opaque catalogue
-        CALL p() => calls:p unknown opaque catalogue
-        CALL s.p(1, lower('A'), f()) => calls:s.p calls:lower calls:f unknown opaque catalogue
-        CALL lower('A') => calls:lower unknown opaque catalogue
+        DO LANGUAGE plpgsql 'BEGIN END'; ALTER EXTENSION e UPDATE => unknown opaque catalog
+        CALL p() => calls:p unknown opaque catalog
+        CALL s.p(1, lower('A'), f()) => calls:s.p calls:lower calls:f unknown opaque catalog
+        CALL lower('A') => calls:lower unknown opaque catalog
         DROP SCHEMA s CASCADE; ALTER SCHEMA s RENAME TO r; DROP OWNED BY r; REASSIGN OWNED BY r TO q;
         IMPORT FOREIGN SCHEMA s FROM SERVER x INTO y; ALTER EXTENSION e ADD TABLE t; ALTER EXTENSION e SET SCHEMA s;
         DROP EXTENSION e; DROP TYPE y CASCADE; DROP DOMAIN y CASCADE; DROP FUNCTION f() CASCADE; DROP VIEW v CASCADE;
         DROP SEQUENCE s CASCADE; ALTER TYPE y ADD ATTRIBUTE a int CASCADE;
         ALTER TYPE y RENAME ATTRIBUTE a TO b CASCADE; ALTER TYPE y SET (STORAGE = plain);
         ALTER TABLE ALL IN TABLESPACE x SET TABLESPACE y; CREATE SUBSCRIPTION x CONNECTION 'y' PUBLICATION z;
-        ALTER SUBSCRIPTION x ENABLE => opaque catalogue
+        ALTER SUBSCRIPTION x ENABLE => opaque catalog
         DROP SCHEMA s; ALTER SCHEMA s OWNER TO r; DROP TYPE y; DROP FUNCTION f;
-        ALTER TYPE y ADD VALUE 'a' => catalogue
+        ALTER TYPE y ADD VALUE 'a' => catalog
         ",
     );
-    check_each(&[("DO $$ BEGIN DELETE FROM t; END $$", "unknown opaque catalogue")]);
+    check_each(&[("DO $$ BEGIN DELETE FROM t; END $$", "unknown opaque catalog")]);
 }
 
 #[test]
@@ -133,8 +133,8 @@ fn what_touches_the_guard_is_ddl_or_opaque() {
         ALTER TRIGGER fencegate_guard_1a2b3c4d_insert ON t RENAME TO x;
         ALTER TABLE t DISABLE TRIGGER fencegate_guard_1a2b3c4d_insert; ALTER TABLE t DISABLE TRIGGER USER;
         ALTER TABLE t ENABLE REPLICA TRIGGER fencegate_guard_1a2b3c4d_insert;
-        ALTER TABLE t ENABLE TRIGGER ALL => ddl:t catalogue
-        DROP TRIGGER IF EXISTS fencegate_guard_1a2b3c4d_insert ON s.t CASCADE => ddl:s.t opaque catalogue
+        ALTER TABLE t ENABLE TRIGGER ALL => ddl:t catalog
+        DROP TRIGGER IF EXISTS fencegate_guard_1a2b3c4d_insert ON s.t CASCADE => ddl:s.t opaque catalog
         DROP FUNCTION fencegate.guard() CASCADE; DROP FUNCTION IF EXISTS x, fencegate.check_write;
         DROP ROUTINE fencegate.guard; DROP SCHEMA fencegate; DROP EVENT TRIGGER fencegate_guard_drop;
         ALTER EVENT TRIGGER fencegate_guard_drop DISABLE; ALTER EVENT TRIGGER fencegate_guard_drop RENAME TO x;
@@ -142,11 +142,11 @@ fn what_touches_the_guard_is_ddl_or_opaque() {
         CREATE OR REPLACE FUNCTION fencegate.guard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END';
         ALTER FUNCTION fencegate.guard() SECURITY DEFINER; ALTER FUNCTION fencegate.guard() RENAME TO x;
         ALTER FUNCTION fencegate.guard SET SCHEMA x; ALTER FUNCTION fencegate.guard OWNER TO x;
-        ALTER SCHEMA fencegate OWNER TO x => opaque catalogue
-        DROP EVENT TRIGGER other; ALTER EVENT TRIGGER other DISABLE => catalogue
-        DELETE FROM fencegate_state.admission => delete:fencegate_state.admission opaque catalogue
-        INSERT INTO fencegate_state.epoch VALUES (1) => insert:fencegate_state.epoch opaque catalogue
-        DROP TABLE fencegate_state.epoch => ddl:fencegate_state.epoch opaque catalogue
+        ALTER SCHEMA fencegate OWNER TO x => opaque catalog
+        DROP EVENT TRIGGER other; ALTER EVENT TRIGGER other DISABLE => catalog
+        DELETE FROM fencegate_state.admission => delete:fencegate_state.admission opaque catalog
+        INSERT INTO fencegate_state.epoch VALUES (1) => insert:fencegate_state.epoch opaque catalog
+        DROP TABLE fencegate_state.epoch => ddl:fencegate_state.epoch opaque catalog
         SELECT fencegate.token('x') => calls:fencegate.token unknown
         ",
     );
@@ -156,9 +156,9 @@ fn what_touches_the_guard_is_ddl_or_opaque() {
 fn what_is_defined_is_not_run() {
     check(
         "
-        CREATE VIEW v AS SELECT f() FROM t FOR UPDATE => catalogue v=>t
+        CREATE VIEW v AS SELECT f() FROM t FOR UPDATE => catalog v=>t
         CREATE VIEW v AS WITH w AS (SELECT * FROM a) SELECT (SELECT 1 FROM b) FROM w JOIN s.c USING (d)
-            => catalogue v=>a v=>b v=>w v=>s.c
+            => catalog v=>a v=>b v=>w v=>s.c
         CREATE OR REPLACE VIEW v AS SELECT 1; CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'DELETE FROM t';
         CREATE PROCEDURE p() LANGUAGE sql AS 'DELETE FROM t';
         CREATE FUNCTION f() RETURNS int LANGUAGE sql SET lease.fence = '5' AS 'SELECT 1';
@@ -166,15 +166,15 @@ fn what_is_defined_is_not_run() {
         CREATE TYPE y AS (a int); CREATE TYPE y AS ENUM ('a'); CREATE DOMAIN y AS int CHECK (f(VALUE));
         CREATE SEQUENCE s OWNED BY t.a; CREATE OPERATOR + (FUNCTION = f, LEFTARG = int);
         CREATE CAST (a AS b) WITH FUNCTION f; CREATE EVENT TRIGGER e ON ddl_command_start EXECUTE FUNCTION f();
-        DROP VIEW v; DROP INDEX CONCURRENTLY i; DROP SEQUENCE s; DROP MATERIALIZED VIEW v => catalogue
+        DROP VIEW v; DROP INDEX CONCURRENTLY i; DROP SEQUENCE s; DROP MATERIALIZED VIEW v => catalog
         ",
     );
     check_each(&[
         (
             "CREATE RULE r AS ON UPDATE TO t DO (INSERT INTO a SELECT * FROM b; UPDATE c SET d = 1 FROM e; NOTIFY f)",
-            "ddl:t catalogue t=>a t=>b t=>c t=>e",
+            "ddl:t catalog t=>a t=>b t=>c t=>e",
         ),
-        ("CREATE FUNCTION f() RETURNS int BEGIN ATOMIC DELETE FROM t; END", "catalogue"),
+        ("CREATE FUNCTION f() RETURNS int BEGIN ATOMIC DELETE FROM t; END", "catalog"),
     ]);
 }
 
@@ -189,12 +189,12 @@ fn maintenance_is_not_ddl() {
         CREATE PUBLICATION p FOR TABLE t; LISTEN x; NOTIFY x, 'y'; UNLISTEN *; CHECKPOINT;
         SET CONSTRAINTS ALL IMMEDIATE; CREATE ROLE r; CREATE USER r PASSWORD 'x'; DROP ROLE r;
         ALTER SYSTEM SET work_mem = '1MB' => -
-        CREATE INDEX i ON t (a); DISCARD TEMP => catalogue
-        CREATE UNIQUE INDEX CONCURRENTLY ON t USING btree (lower(a), b DESC) WHERE c > 1 => calls:lower catalogue t=>t
-        CREATE INDEX ON t (f(a)); CREATE INDEX ON t (a) WHERE f(a) => calls:f unknown catalogue
+        CREATE INDEX i ON t (a); DISCARD TEMP => catalog
+        CREATE UNIQUE INDEX CONCURRENTLY ON t USING btree (lower(a), b DESC) WHERE c > 1 => calls:lower catalog t=>t
+        CREATE INDEX ON t (f(a)); CREATE INDEX ON t (a) WHERE f(a) => calls:f unknown catalog
         REFRESH MATERIALIZED VIEW CONCURRENTLY v => insert:v delete:v unknown
         LOAD 'x' => unknown
-        CREATE EXTENSION IF NOT EXISTS e => unknown catalogue
+        CREATE EXTENSION IF NOT EXISTS e => unknown catalog
         ",
     );
 }
@@ -207,9 +207,9 @@ fn databases_that_must_be_alone_are_named() {
         DROP DATABASE IF EXISTS "D" WITH (FORCE) => alone(D by force)
         CREATE DATABASE n; CREATE DATABASE n TEMPLATE DEFAULT => alone(template1)
         CREATE DATABASE n WITH TEMPLATE = "D" => alone(D)
-        ALTER DATABASE d RENAME TO e => alone(d) catalogue
+        ALTER DATABASE d RENAME TO e => alone(d) catalog
         ALTER DATABASE d CONNECTION LIMIT 5; ALTER DATABASE d SET lease.fence = '5' => -
-        ALTER DATABASE d OWNER TO r => catalogue
+        ALTER DATABASE d OWNER TO r => catalog
         "#,
     );
 }
@@ -232,7 +232,7 @@ fn what_comes_into_being_is_named_or_said_not_to_be() {
         ("COMMIT PREPARED 'x'", &[], true),
         ("DO ''", &[], true),
     ] {
-        let script = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
+        let script = analyze(text.as_bytes(), Lexing::USUAL).unwrap();
         let statement = &script.statements[0];
         let defined: Vec<&str> = statement.defines.iter().map(|relation| relation.name.as_str()).collect();
         assert_eq!((defined.as_slice(), statement.changes_unnamed), (names, unnamed), "{text}");

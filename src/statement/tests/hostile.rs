@@ -1,4 +1,4 @@
-use super::analyse::{options, read_tree};
+use super::analyze::{options, read_tree};
 use super::*;
 use crate::statement::rows::Rows;
 use crate::support::dice::Dice;
@@ -47,7 +47,7 @@ fn mutated_texts_are_read_or_refused() {
     for _ in 0..20_000 {
         let text = mutate(&mut dice);
         let lexing = LEXINGS[dice.below(LEXINGS.len())];
-        let Ok(script) = analyse(&text, lexing) else { continue };
+        let Ok(script) = analyze(&text, lexing) else { continue };
         readable += 1;
         let mut end = 0;
         for statement in &script.statements {
@@ -153,7 +153,7 @@ fn deep_and_long_texts_are_read_or_refused_on_a_small_stack() {
                 let expression = open.repeat(depth) + middle + &close.repeat(depth);
                 for statement in ["SELECT ?", "DELETE FROM t WHERE ?", "SELECT ? FROM t FOR UPDATE", "EXPLAIN SELECT ?"]
                 {
-                    drop(analyse(statement.replace('?', &expression).as_bytes(), Lexing::USUAL));
+                    drop(analyze(statement.replace('?', &expression).as_bytes(), Lexing::USUAL));
                 }
             }
             for (open, middle, close) in [
@@ -167,7 +167,7 @@ fn deep_and_long_texts_are_read_or_refused_on_a_small_stack() {
                 ("PREPARE p AS ", "SELECT 1", ""),
                 ("/*", "", "*/"),
             ] {
-                drop(analyse((open.repeat(depth) + middle + &close.repeat(depth)).as_bytes(), Lexing::USUAL));
+                drop(analyze((open.repeat(depth) + middle + &close.repeat(depth)).as_bytes(), Lexing::USUAL));
             }
         }
     });
@@ -176,16 +176,16 @@ fn deep_and_long_texts_are_read_or_refused_on_a_small_stack() {
 #[test]
 fn depth_that_people_write_is_read() {
     let sum = vec!["a"; 3_000].join(" + ");
-    assert_eq!(show_result(&analyse(format!("UPDATE t SET a = {sum}").as_bytes(), Lexing::USUAL)), "update:t");
+    assert_eq!(show_result(&analyze(format!("UPDATE t SET a = {sum}").as_bytes(), Lexing::USUAL)), "update:t");
     let sum = vec!["a"; 40].join(" + ");
     assert_eq!(
-        show_result(&analyse(format!("UPDATE t SET a = {sum} RETURNING *").as_bytes(), Lexing::USUAL)),
+        show_result(&analyze(format!("UPDATE t SET a = {sum} RETURNING *").as_bytes(), Lexing::USUAL)),
         "update:t"
     );
     let list = vec!["($1, 'x')"; 20_000].join(", ");
-    assert_eq!(show_result(&analyse(format!("INSERT INTO t VALUES {list}").as_bytes(), Lexing::USUAL)), "insert:t");
+    assert_eq!(show_result(&analyze(format!("INSERT INTO t VALUES {list}").as_bytes(), Lexing::USUAL)), "insert:t");
     assert_eq!(
-        show_result(&analyse(format!("INSERT INTO t VALUES {list} RETURNING a").as_bytes(), Lexing::USUAL)),
+        show_result(&analyze(format!("INSERT INTO t VALUES {list} RETURNING a").as_bytes(), Lexing::USUAL)),
         "insert:t"
     );
 }
@@ -204,25 +204,25 @@ fn texts_that_take_the_lexer_too_long_are_read_from_their_tokens_or_refused() {
         (format!("SELECT 1 --{}", "-".repeat(64_000)), "-"),
         (format!("SELECT '{}'", format!("+{0}+{0}+\n|{1}|{1}|\n", "-".repeat(80), " ".repeat(80)).repeat(5_000)), "-"),
     ] {
-        assert_eq!(show_result(&analyse(text.as_bytes(), Lexing::USUAL)), expected, "{}", &text[..40]);
+        assert_eq!(show_result(&analyze(text.as_bytes(), Lexing::USUAL)), expected, "{}", &text[..40]);
     }
 }
 
 #[test]
 fn many_locking_clauses_do_not_multiply() {
     let text = format!("SELECT 1 FROM t{}{}", ", t".repeat(20_000), " FOR UPDATE".repeat(20_000));
-    assert_eq!(show_result(&analyse(text.as_bytes(), Lexing::USUAL)), "lock:t");
+    assert_eq!(show_result(&analyze(text.as_bytes(), Lexing::USUAL)), "lock:t");
 }
 
 #[test]
 fn what_is_too_deep_or_too_long_says_so() {
     let sum = vec!["a"; 20_000].join(" + ");
-    assert_eq!(show_result(&analyse(format!("SELECT {sum} FOR UPDATE").as_bytes(), Lexing::USUAL)), "TooComplex");
+    assert_eq!(show_result(&analyze(format!("SELECT {sum} FOR UPDATE").as_bytes(), Lexing::USUAL)), "TooComplex");
     let long = format!("SHOW x -- {}", "x".repeat(2 << 20));
-    assert_eq!(show_result(&analyse(long.as_bytes(), Lexing::USUAL)), "TooComplex");
+    assert_eq!(show_result(&analyze(long.as_bytes(), Lexing::USUAL)), "TooComplex");
     let parentheses = "(".repeat(64_000) + "1" + &")".repeat(64_000);
     assert_eq!(
-        show_result(&analyse(format!("SELECT {parentheses} FOR UPDATE").as_bytes(), Lexing::USUAL)),
+        show_result(&analyze(format!("SELECT {parentheses} FOR UPDATE").as_bytes(), Lexing::USUAL)),
         "TooComplex"
     );
 }
@@ -263,6 +263,6 @@ fn plain_statements_are_read_from_their_tokens() {
         (format!("WITH x AS (DELETE FROM t) SELECT {list}"), "TooComplex"),
         (format!("SELECT '{list}"), "TooComplex"),
     ] {
-        assert_eq!(show_result(&analyse(text.as_bytes(), Lexing::USUAL)), expected, "{}", &text[..40]);
+        assert_eq!(show_result(&analyze(text.as_bytes(), Lexing::USUAL)), expected, "{}", &text[..40]);
     }
 }

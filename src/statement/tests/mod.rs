@@ -17,12 +17,12 @@ use crate::support::{dice::Dice, literals::read_once};
 
 /// Asserts what the texts of an outline do.
 fn check(outline: &str) {
-    check_outline(outline, |text| show_result(&analyse(text.as_bytes(), Lexing::USUAL)));
+    check_outline(outline, |text| show_result(&analyze(text.as_bytes(), Lexing::USUAL)));
 }
 
 /// The same, one by one: for texts with semicolons, or made for the occasion.
 fn check_each(cases: &[(&str, &str)]) {
-    compare(cases, |text| show_result(&analyse(text.as_bytes(), Lexing::USUAL)));
+    compare(cases, |text| show_result(&analyze(text.as_bytes(), Lexing::USUAL)));
 }
 
 /// Asserts what `show` says of the texts: `text; text => what it says`, over as many lines as it takes. `--` begins a
@@ -101,8 +101,8 @@ fn show(statement: &Statement) -> String {
     if statement.opaque.is_some() {
         words.push("opaque".into());
     }
-    if statement.changes_catalogue {
-        words.push("catalogue".into());
+    if statement.changes_catalog {
+        words.push("catalog".into());
     }
     for Redirect { relation, to } in &statement.redirects {
         let to = to.as_ref().map_or("*".into(), |to| qualified(&to.schema, &to.name));

@@ -7,11 +7,11 @@ const OLD: Lexing = Lexing { release: 15, ..Lexing::USUAL };
 #[test]
 fn words_that_the_server_does_not_know_are_names() {
     let check = |release: u8, outline: &str| {
-        check_outline(outline, |text| show_result(&analyse(text.as_bytes(), Lexing { release, ..Lexing::USUAL })));
+        check_outline(outline, |text| show_result(&analyze(text.as_bytes(), Lexing { release, ..Lexing::USUAL })));
     };
     check(
         15,
-        "CREATE TABLE audit (id int, system_user text) => catalogue
+        "CREATE TABLE audit (id int, system_user text) => catalog
         SELECT json_query('{}'::jsonb); SELECT a.b, Json_Query ('{}', '$') FROM a => calls:json_query unknown
         SELECT json('{}') => calls:json unknown
         SELECT system_user, format json FROM t, json_table => -
@@ -53,7 +53,7 @@ fn statements_with_newer_words_stand_where_they_stood() {
     let text = format!(" {} ;\n{};", statements[0], statements[1..].join("; "));
     let latin: Vec<u8> = text.chars().map(|c| c as u8).collect();
     for (bytes, encoding) in [(text.as_bytes(), Encoding::Utf8), (&latin, Encoding::AsciiSafe)] {
-        let script = analyse(bytes, Lexing { encoding, ..OLD }).unwrap();
+        let script = analyze(bytes, Lexing { encoding, ..OLD }).unwrap();
         assert_eq!(script.statements.len(), statements.len());
         for (read, sent) in script.statements.iter().zip(statements) {
             let found = &bytes[read.range.clone()];
@@ -75,7 +75,7 @@ fn newer_words_behind_what_cannot_be_cut_into_tokens_are_refused() {
         ("SELECT 0x1, jsonb_agg(a)", "calls:jsonb_agg"),
         ("SELECT json_query(1), 0x1", "calls:json_query unknown"),
     ] {
-        assert_eq!(show_result(&analyse(text.as_bytes(), OLD)), expected, "{text}");
+        assert_eq!(show_result(&analyze(text.as_bytes(), OLD)), expected, "{text}");
     }
 }
 

@@ -48,7 +48,7 @@ fn the_examples_of_the_page_are_opaque_for_the_reason_it_gives() {
                 continue;
             };
             let Some(text) = text.split('`').next() else { continue };
-            let read = analyse(text.as_bytes(), Lexing::USUAL);
+            let read = analyze(text.as_bytes(), Lexing::USUAL);
             let found = match &read {
                 Ok(script) => script.statements.iter().find_map(|statement| statement.opaque),
                 Err(unreadable) => Some(unreadable.into()),

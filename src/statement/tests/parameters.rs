@@ -13,7 +13,7 @@ fn set_says_what_the_server_stores() {
         SET lease.fence = null => Syntax
         "#,
     );
-    let set = |value: &str| show_result(&analyse(format!("SET lease.fence = {value}").as_bytes(), Lexing::USUAL));
+    let set = |value: &str| show_result(&analyze(format!("SET lease.fence = {value}").as_bytes(), Lexing::USUAL));
     let (most, least) = (i64::MAX.to_string(), i64::MIN.to_string());
     for as_it_stands in ["-47", "1.50", "-1.50", "1e3", ".5", "5.", "true", &most, &least] {
         assert_eq!(set(as_it_stands), format!("set({as_it_stands})"));
@@ -44,7 +44,7 @@ fn reset_goes_back_to_the_startup_value() {
         RESET lease.fence; RESET LEASE.FENCE; SET lease.fence TO DEFAULT; SET SESSION lease.fence = DEFAULT => reset
         SET LOCAL lease.fence TO DEFAULT => reset-local
         RESET ALL => reset-all
-        DISCARD ALL => reset-all deallocate-all catalogue
+        DISCARD ALL => reset-all deallocate-all catalog
         ",
     );
 }
@@ -131,7 +131,7 @@ fn set_config_is_unknown_where_it_may_not_run_just_once() {
         SELECT set_config('lease.' || 'fence', '5', false);
         WITH a AS (SELECT 1) SELECT CALL => calls:set_config unknown
         SELECT public.set_config('lease.fence', '5', false) => calls:public.set_config unknown
-        CREATE TABLE n AS SELECT CALL WITH NO DATA; SELECT CALL INTO n => calls:set_config unknown catalogue
+        CREATE TABLE n AS SELECT CALL WITH NO DATA; SELECT CALL INTO n => calls:set_config unknown catalog
         INSERT INTO t SELECT CALL => insert:t calls:set_config unknown
         ";
     check(&outline.replace("CALL", "set_config('lease.fence', '5', false)"));
@@ -200,7 +200,7 @@ fn calls_are_found_wherever_they_stand() {
         MERGE INTO t USING u ON f() WHEN MATCHED AND g() THEN UPDATE SET a = h() WHEN NOT MATCHED THEN INSERT VALUES (i())
             => update:t insert:t calls:f calls:g calls:h calls:i unknown
         SELECT f() INTO n; CREATE TABLE n AS SELECT f();
-        CREATE MATERIALIZED VIEW n AS SELECT f() => calls:f unknown catalogue
+        CREATE MATERIALIZED VIEW n AS SELECT f() => calls:f unknown catalog
         FETCH 1 FROM c; MOVE ALL IN c => unknown fetch(c)
         CLOSE c; SELECT 1 OPERATOR(pg_catalog.+) 2 => -
         SELECT 1 OPERATOR(s.+) 2; SELECT 1 OPERATOR(s.=) ANY (SELECT 2);
@@ -221,7 +221,7 @@ fn transactions() {
         RELEASE a; RELEASE SAVEPOINT a => release(a)
         ROLLBACK TO a; ROLLBACK WORK TO SAVEPOINT a => rollbackto(a)
         PREPARE TRANSACTION 'x' => preparetransaction
-        COMMIT PREPARED 'x' => catalogue
+        COMMIT PREPARED 'x' => catalog
         ROLLBACK PREPARED 'x' => -
         "#,
     );

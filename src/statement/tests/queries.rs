@@ -115,7 +115,7 @@ fn writes_in_with_queries_are_found() {
         WITH t AS (INSERT INTO t VALUES (1)) INSERT INTO t VALUES (2) => insert:t insert:t
         WITH a AS (UPDATE t SET x = 1 RETURNING *), b AS (DELETE FROM u) SELECT 1 => update:t delete:u
         CREATE TABLE n AS WITH d AS (DELETE FROM t RETURNING *) SELECT * FROM d;
-        WITH d AS (DELETE FROM t RETURNING *) SELECT * INTO n FROM d => delete:t catalogue
+        WITH d AS (DELETE FROM t RETURNING *) SELECT * INTO n FROM d => delete:t catalog
         PREPARE p AS WITH d AS (DELETE FROM t RETURNING *) SELECT 1 => prepare(p: delete:t)
         ",
     );
@@ -145,7 +145,7 @@ fn truncate_and_lock_name_every_table() {
         TRUNCATE t CASCADE => truncate:t truncatecascade:t
         LOCK t => lock:t
         LOCK TABLE ONLY t, s.u IN ROW SHARE MODE NOWAIT => lock:t lock:s.u
-        LOCK TABLE fencegate_state.epoch IN ROW SHARE MODE => lock:fencegate_state.epoch opaque catalogue
+        LOCK TABLE fencegate_state.epoch IN ROW SHARE MODE => lock:fencegate_state.epoch opaque catalog
         ",
     );
 }
@@ -184,7 +184,7 @@ fn locking_reads_lock_what_they_name() {
         WITH a AS (SELECT * FROM b FOR UPDATE), b AS (SELECT * FROM a FOR UPDATE) SELECT 1 => lock:b
         SELECT substring(a FOR 2) FROM t => calls:pg_catalog.substring
         INSERT INTO u SELECT * FROM t FOR UPDATE => insert:u lock:t
-        CREATE TABLE n AS SELECT * FROM t FOR UPDATE => lock:t catalogue
+        CREATE TABLE n AS SELECT * FROM t FOR UPDATE => lock:t catalog
         ",
     );
 }
@@ -205,8 +205,8 @@ fn explain_runs_the_statement_only_with_analyze() {
         EXPLAIN SELECT f(); EXPLAIN ANALYZE SELECT f(); EXPLAIN EXECUTE p(f()) => calls:f unknown
         EXPLAIN EXECUTE p => unknown
         EXPLAIN ANALYZE EXECUTE p(1) => unknown execute(p)
-        EXPLAIN ANALYZE CREATE TABLE n AS SELECT 1 => catalogue
-        EXPLAIN ANALYZE CREATE TABLE n AS EXECUTE p => unknown execute(p) catalogue
+        EXPLAIN ANALYZE CREATE TABLE n AS SELECT 1 => catalog
+        EXPLAIN ANALYZE CREATE TABLE n AS EXECUTE p => unknown execute(p) catalog
         EXPLAIN ANALYZE DECLARE c CURSOR FOR SELECT * FROM t FOR UPDATE => lock:t
         ",
     );
@@ -221,35 +221,35 @@ fn prepared_statements_write_when_they_run() {
         PREPARE p AS SELECT f() => prepare(p: calls:f unknown)
         EXECUTE p => unknown execute(p)
         EXECUTE p(1, f()) => calls:f unknown execute(p)
-        CREATE TABLE n AS EXECUTE p(1); CREATE TEMP TABLE n AS EXECUTE p => unknown execute(p) catalogue
+        CREATE TABLE n AS EXECUTE p(1); CREATE TEMP TABLE n AS EXECUTE p => unknown execute(p) catalog
         DEALLOCATE p; DEALLOCATE PREPARE p => deallocate(p)
         DEALLOCATE ALL => deallocate-all
         DISCARD PLANS => -
-        DISCARD ALL => reset-all deallocate-all catalogue
+        DISCARD ALL => reset-all deallocate-all catalog
         "#,
     );
 }
 
 #[test]
 fn execute_does_what_was_prepared() {
-    let read = |text: &str| analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements.remove(0);
+    let read = |text: &str| analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements.remove(0);
     let executing = |execute: &str, prepared: &str| show(&read(execute).executing(Some(&read(prepared))));
     assert_eq!(executing("EXECUTE p(1)", "UPDATE t SET a = 1"), "update:t execute(p)");
     assert_eq!(executing("EXECUTE p(lower('A'))", "SELECT 1"), "calls:lower execute(p)");
     assert_eq!(executing("EXECUTE p(f())", "SELECT 1"), "calls:f unknown execute(p)");
     assert_eq!(executing("EXECUTE p", "SELECT f()"), "calls:f unknown execute(p)");
     assert_eq!(executing("EXECUTE p", "SET lease.fence = 5"), "set(5) execute(p)");
-    assert_eq!(executing("EXECUTE p", "DO 'x'"), "unknown execute(p) opaque catalogue");
-    assert_eq!(executing("EXECUTE p", "COMMIT"), "unknown execute(p) opaque catalogue");
+    assert_eq!(executing("EXECUTE p", "DO 'x'"), "unknown execute(p) opaque catalog");
+    assert_eq!(executing("EXECUTE p", "COMMIT"), "unknown execute(p) opaque catalog");
     let set = "SELECT set_config('lease.fence', '5', false)";
     assert_eq!(executing("EXECUTE p", set), "calls:set_config set(5) execute(p)");
     assert_eq!(executing("FETCH p", set), "calls:set_config unknown fetch(p)");
     assert_eq!(
         executing("CREATE TABLE n AS EXECUTE p WITH NO DATA", set),
-        "calls:set_config unknown execute(p) catalogue"
+        "calls:set_config unknown execute(p) catalog"
     );
-    assert_eq!(executing("EXECUTE p", "EXECUTE q"), "unknown execute(p) opaque catalogue");
-    assert_eq!(executing("CREATE TABLE n AS EXECUTE p", "SELECT 1"), "execute(p) catalogue");
+    assert_eq!(executing("EXECUTE p", "EXECUTE q"), "unknown execute(p) opaque catalog");
+    assert_eq!(executing("CREATE TABLE n AS EXECUTE p", "SELECT 1"), "execute(p) catalog");
     assert_eq!(executing("EXPLAIN ANALYZE EXECUTE p", "DELETE FROM t"), "delete:t execute(p)");
-    assert_eq!(show(&read("EXECUTE p").executing(None)), "unknown execute(p) opaque catalogue");
+    assert_eq!(show(&read("EXECUTE p").executing(None)), "unknown execute(p) opaque catalog");
 }

@@ -2,11 +2,11 @@
 
 use super::check_outline;
 use crate::statement::rows::{Column, ColumnValue, Declared, MOST_VALUES, ValueType};
-use crate::statement::{Encoding, Lexing, PreparedEffect, Statement, analyse, analyse_rows};
+use crate::statement::{Encoding, Lexing, PreparedEffect, Statement, analyze, analyze_rows};
 use std::sync::Arc;
 
 fn read(text: &str) -> Arc<Statement> {
-    analyse_rows(text.as_bytes(), Lexing::USUAL).unwrap().statements.remove(0)
+    analyze_rows(text.as_bytes(), Lexing::USUAL).unwrap().statements.remove(0)
 }
 
 /// `insert k=1,2 v='x' | update -`: by write, the columns of which something is told. A parameter that may be of
@@ -287,7 +287,7 @@ fn what_is_executed() {
 fn foreign_encodings() {
     let foreign = Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL };
     let shown = |text: &[u8]| {
-        let script = analyse_rows(text, foreign).unwrap();
+        let script = analyze_rows(text, foreign).unwrap();
         show_rows(&script.statements[0])
     };
     assert_eq!(shown(b"DELETE FROM t WHERE k = 'a'"), "delete k='a'");
@@ -295,7 +295,7 @@ fn foreign_encodings() {
     assert_eq!(shown(b"DELETE FROM t WHERE k\xe4 = 1 AND j = 1"), "delete j=1");
     assert_eq!(shown(b"EXECUTE p ('a')"), "");
     let script =
-        analyse_rows(b"PREPARE p AS DELETE FROM t WHERE k = '\xe4'; EXECUTE p ('\xe4', 'a')", foreign).unwrap();
+        analyze_rows(b"PREPARE p AS DELETE FROM t WHERE k = '\xe4'; EXECUTE p ('\xe4', 'a')", foreign).unwrap();
     let PreparedEffect::Prepare { statement, .. } = &script.statements[0].prepared else { panic!("it prepares") };
     assert_eq!(show_rows(statement), "delete -");
     let PreparedEffect::Execute { arguments, .. } = &script.statements[1].prepared else { panic!("it executes") };
@@ -306,7 +306,7 @@ fn foreign_encodings() {
 #[test]
 fn which_reader() {
     let text = "UPDATE t SET v = 1 WHERE k = 2";
-    assert_eq!(show_rows(&analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0]), "update -");
+    assert_eq!(show_rows(&analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0]), "update -");
     let sum = vec!["1"; 2_000].join(" + ");
     assert_eq!(show_rows(&read(&format!("UPDATE t SET v = {sum} WHERE k = 2"))), "update k=2");
     let sum = vec!["1"; 64_000].join(" + ");

@@ -48,7 +48,7 @@ fn ranges_cover_the_statements_without_their_semicolons() {
             vec!["BEGIN", "CREATE RULE r AS ON INSERT TO t DO (SELECT 1; SELECT 2)", "END"],
         ),
     ] {
-        let script = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
+        let script = analyze(text.as_bytes(), Lexing::USUAL).unwrap();
         let found: Vec<&str> = script.statements.iter().map(|statement| &text[statement.range.clone()]).collect();
         assert_eq!(found, expected, "{text}");
     }
@@ -67,11 +67,11 @@ fn a_statement_can_be_replaced_within_its_text() {
         "UPDATE t SET a = 'ä' /* é */; -- ü\n DELETE FROM t -- ö",
     ] {
         for lexing in [Lexing::USUAL, Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL }] {
-            let script = analyse(text.as_bytes(), lexing).unwrap();
+            let script = analyze(text.as_bytes(), lexing).unwrap();
             for (index, statement) in script.statements.iter().enumerate() {
                 let mut replaced = text.to_owned();
                 replaced.replace_range(statement.range.clone(), "TRUNCATE x");
-                let shown: Vec<String> = analyse(replaced.as_bytes(), lexing)
+                let shown: Vec<String> = analyze(replaced.as_bytes(), lexing)
                     .unwrap()
                     .statements
                     .iter()
@@ -106,7 +106,7 @@ fn kinds_are_what_people_say() {
         ("copy t from stdin", "COPY FROM"),
         ("create table n as select 1", "CREATE TABLE AS"),
     ] {
-        assert_eq!(analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].kind.text(), kind, "{text}");
+        assert_eq!(analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].kind.text(), kind, "{text}");
     }
 }
 
@@ -114,15 +114,15 @@ fn kinds_are_what_people_say() {
 fn backslashes_count_when_strings_do_not_conform() {
     let old = Lexing { standard_conforming_strings: false, ..Lexing::USUAL };
     let text = br"SELECT 'a\'; DELETE FROM t; --'";
-    assert_eq!(show_result(&analyse(text, old)), "-");
-    assert_eq!(show_result(&analyse(text, Lexing::USUAL)), "- | delete:t");
-    assert_eq!(show_result(&analyse(br"SET lease.fence = '\x34\x37'", old)), "set(47)");
-    assert_eq!(show_result(&analyse(br"SET lease.fence = '\x34\x37'", Lexing::USUAL)), r"set(\x34\x37)");
+    assert_eq!(show_result(&analyze(text, old)), "-");
+    assert_eq!(show_result(&analyze(text, Lexing::USUAL)), "- | delete:t");
+    assert_eq!(show_result(&analyze(br"SET lease.fence = '\x34\x37'", old)), "set(47)");
+    assert_eq!(show_result(&analyze(br"SET lease.fence = '\x34\x37'", Lexing::USUAL)), r"set(\x34\x37)");
 }
 
 #[test]
 fn encodings_decide_what_high_bytes_can_be() {
-    let read = |text: &[u8], encoding| show_result(&analyse(text, Lexing { encoding, ..Lexing::USUAL }));
+    let read = |text: &[u8], encoding| show_result(&analyze(text, Lexing { encoding, ..Lexing::USUAL }));
     for encoding in [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe] {
         assert_eq!(read(b"DELETE FROM t WHERE a = 'x'", encoding), "delete:t");
     }
@@ -148,7 +148,7 @@ fn encodings_decide_what_high_bytes_can_be() {
     }
     assert_eq!(read(b"DELETE FROM U&\"\\00e9\"", Encoding::Utf8), "delete:é");
     let text = b"SELECT '\xe9\xe9'; DELETE FROM t WHERE a = '\xe9'; SHOW x";
-    let script = analyse(text, Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL }).unwrap();
+    let script = analyze(text, Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL }).unwrap();
     let found: Vec<&[u8]> = script.statements.iter().map(|statement| &text[statement.range.clone()]).collect();
     assert_eq!(found, [&b"SELECT '\xe9\xe9'"[..], b"DELETE FROM t WHERE a = '\xe9'", b"SHOW x"]);
 }
@@ -182,13 +182,13 @@ fn encodings_are_known_by_the_names_of_postgres() {
 }
 
 #[test]
-fn the_cache_answers_as_analyse_does() {
+fn the_cache_answers_as_analyze_does() {
     let cache = Cache::default();
     let old = Lexing { standard_conforming_strings: false, ..Lexing::USUAL };
     let text = br"SELECT 'a\'; DELETE FROM t; --'";
     for _ in 0..3 {
-        assert_eq!(*cache.get(text, Lexing::USUAL, false).unwrap(), analyse(text, Lexing::USUAL));
-        assert_eq!(*cache.get(text, old, false).unwrap(), analyse(text, old));
+        assert_eq!(*cache.get(text, Lexing::USUAL, false).unwrap(), analyze(text, Lexing::USUAL));
+        assert_eq!(*cache.get(text, old, false).unwrap(), analyze(text, old));
         assert_eq!(*cache.get(b"nonsense", Lexing::USUAL, false).unwrap(), Err(Unreadable::Syntax));
     }
     let first = cache.get(b"SELECT 1", Lexing::USUAL, false).unwrap();
@@ -227,7 +227,7 @@ fn what_is_said_once_takes_the_room_of_once() {
         ),
         format!("SELECT 1 FROM u {}", ", u".repeat(450)),
     ] {
-        let script = analyse(text.as_bytes(), Lexing::USUAL).unwrap();
+        let script = analyze(text.as_bytes(), Lexing::USUAL).unwrap();
         let statement = &script.statements[0];
         let rooms = [statement.writes.capacity(), statement.functions.capacity(), statement.reads.capacity()];
         assert!(rooms.iter().all(|room| *room <= 2), "{rooms:?}");

@@ -169,7 +169,7 @@ fn what_a_lost_proxy_enforces_is_unknown() {
         status(&mut console, "public.later") == "pending 1 2"
     });
     // No fence of its is on this table.
-    wait_until("it reads the catalogue", DEADLINE, || through_other.rows("INSERT INTO later VALUES (1)").is_ok());
+    wait_until("it reads the catalog", DEADLINE, || through_other.rows("INSERT INTO later VALUES (1)").is_ok());
 
     // One that was killed has no sessions once their server processes have ended; until then that is not known.
     let mut around = Wire::login(&world.postgres.address(), "postgres", "postgres");

@@ -1,4 +1,4 @@
-//! Operators and types that stand before the catalogue's own: they make other rows of the same text.
+//! Operators and types that stand before the catalog's own: they make other rows of the same text.
 
 use super::{SCHEMA, holder, refused};
 use crate::support::fenced::{Fenced, code, code_in, ok};
@@ -67,7 +67,7 @@ fn other_rows_are_safe(world: &Fenced) {
 }
 
 #[test]
-fn an_operator_in_front_of_the_catalogues() {
+fn an_operator_in_front_of_the_catalogs() {
     let world = world(EVIL);
     let statements = [
         "DELETE FROM shard_ticks WHERE shard = 3",
@@ -91,7 +91,7 @@ fn an_operator_in_front_of_the_catalogues() {
             }
         }
         other_rows_are_safe(&world);
-        // What is plainly the catalogue's, and what compares nothing, is as it was.
+        // What is plainly the catalog's, and what compares nothing, is as it was.
         ok(&mut wire, "BEGIN; DELETE FROM shard_ticks WHERE shard OPERATOR(pg_catalog.=) 3");
         ok(&mut wire, "ROLLBACK");
         ok(&mut wire, "BEGIN; INSERT INTO shard_ticks VALUES (3, 7)");
@@ -107,7 +107,7 @@ fn an_operator_in_front_of_the_catalogues() {
 }
 
 #[test]
-fn a_type_in_front_of_the_catalogues() {
+fn a_type_in_front_of_the_catalogs() {
     let world = world(EVIL_TYPE);
     let statements = [
         "UPDATE shard_ticks SET v = 'x' WHERE shard OPERATOR(pg_catalog.=) '3'::int8",
@@ -162,7 +162,7 @@ fn an_operator_that_is_being_made() {
     wait_until("it is known to be gone", DEADLINE, || code(&mut wire, delete).is_empty());
 }
 
-/// The catalogue has no `=` of varchar, so that any other fits better, wherever it stands.
+/// The catalog has no `=` of varchar, so that any other fits better, wherever it stands.
 #[test]
 fn an_operator_that_fits_better() {
     let world = world(

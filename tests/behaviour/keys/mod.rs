@@ -10,7 +10,7 @@ use crate::support::message::{execute, parse, query, sync, tagged};
 use crate::support::wire::{error_in, rows_in};
 use crate::support::{Options, Postgres, Release, Wire, length, seed};
 use fencegate::statement::rows::{ColumnValue, Declared, ValueType};
-use fencegate::statement::{Encoding, Lexing, Operation, PreparedEffect, ServerEncoding, Statement, analyse_rows};
+use fencegate::statement::{Encoding, Lexing, Operation, PreparedEffect, ServerEncoding, Statement, analyze_rows};
 use fencegate::wire::message::{Bound, bound_values, parameter_types};
 use generator::{Case, ColumnType, TYPES, statement};
 use std::collections::HashSet;
@@ -90,7 +90,7 @@ struct Tally {
 }
 
 /// A row that was touched, with its keys before and after.
-struct Touched {
+struct AffectedResources {
     operation: Operation,
     keys: Vec<String>,
 }
@@ -126,7 +126,7 @@ fn check(wire: &mut Wire, column: &ColumnType, case: &Case, tally: &mut Tally) {
         return;
     }
     tally.ran += 1;
-    let statement = analysed(case, &bind);
+    let statement = analyzed(case, &bind);
     let mut any_told = false;
     for operation in [Operation::Insert, Operation::Update, Operation::Delete, Operation::Lock] {
         let Some(told) = told(&statement, operation, column.kind) else { continue };
@@ -141,24 +141,24 @@ fn check(wire: &mut Wire, column: &ColumnType, case: &Case, tally: &mut Tally) {
     tally.told += usize::from(any_told);
 }
 
-fn locked(case: &Case, rows: &[Vec<Option<String>>]) -> Vec<Touched> {
+fn locked(case: &Case, rows: &[Vec<Option<String>>]) -> Vec<AffectedResources> {
     let key = |row: &Vec<Option<String>>| row.first().cloned().flatten().expect("a key");
     let rows = rows.iter().filter(|_| case.locks);
-    rows.map(|row| Touched { operation: Operation::Lock, keys: vec![key(row)] }).collect()
+    rows.map(|row| AffectedResources { operation: Operation::Lock, keys: vec![key(row)] }).collect()
 }
 
-fn recorded(row: &[Option<String>]) -> Touched {
+fn recorded(row: &[Option<String>]) -> AffectedResources {
     let operation = match row[0].as_deref() {
         Some("INSERT") => Operation::Insert,
         Some("UPDATE") => Operation::Update,
         _ => Operation::Delete,
     };
-    Touched { operation, keys: row[1..].iter().flatten().cloned().collect() }
+    AffectedResources { operation, keys: row[1..].iter().flatten().cloned().collect() }
 }
 
 /// What the proxy makes of it: the statement that is judged.
-fn analysed(case: &Case, bind: &[u8]) -> Statement {
-    let read = |text: &str| -> Arc<Statement> { analyse_rows(text.as_bytes(), LEXING).unwrap().statements.remove(0) };
+fn analyzed(case: &Case, bind: &[u8]) -> Statement {
+    let read = |text: &str| -> Arc<Statement> { analyze_rows(text.as_bytes(), LEXING).unwrap().statements.remove(0) };
     if let Some([prepare, run]) = case.prepares() {
         let prepared = read(prepare);
         let PreparedEffect::Prepare { statement, .. } = &prepared.prepared else { panic!("{prepare}") };

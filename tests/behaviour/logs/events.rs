@@ -70,7 +70,7 @@ fn a_fenced_table_that_is_not_there_is_told_when_it_goes_and_comes() {
     assert_fields(&missing, &[("level", "WARN")]);
     assert_fields(&event(log, "fence_enforced"), &[("resource", "jobs")]);
     assert_fields(&event(log, "fence_observed"), &[("resource", "watched")]);
-    // Not once for each session, nor each time that the catalogue is read.
+    // Not once for each session, nor each time that the catalog is read.
     ok(&mut fenced.login(), "CREATE VIEW seen AS TABLE jobs");
     ok(&mut fenced.login(), "SELECT 1");
     ok(&mut wire, "CREATE TABLE ghost (n int)");

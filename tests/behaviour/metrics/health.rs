@@ -174,7 +174,7 @@ fn a_password_that_is_missing_is_told_with_where_to_give_it() {
     let mut wire = Wire::login(&proxy.address(), "postgres", "postgres");
     let error = wire.rows("INSERT INTO free VALUES (1)").unwrap_err();
     assert_eq!(error.code(), "LF006");
-    let why = format!("the catalogue cannot be read: the control connection cannot be opened: {WHERE}");
+    let why = format!("the catalog cannot be read: the control connection cannot be opened: {WHERE}");
     assert!(error.message().contains(&why) && error.hint().contains("`control` setting and its password"), "{error:?}");
     let init = fencegate().args(["init", "--control", &(control + "postgres")]).output().unwrap();
     assert!(String::from_utf8_lossy(&init.stderr).contains(WHERE), "{init:?}");

@@ -273,7 +273,7 @@ fn a_list_for_two_resources() {
     ok(&mut wire, "INSERT INTO free VALUES ('b')");
 }
 
-/// The question for the value is the server's to answer or to refuse; here a lock on the catalogue delays it until the
+/// The question for the value is the server's to answer or to refuse; here a lock on the catalog delays it until the
 /// cancel request is there.
 #[test]
 fn a_cancel_that_meets_the_question_for_the_value() {

@@ -202,7 +202,7 @@ fn a_view_that_was_just_made_counts() {
     assert_eq!(value(&mut author, "SELECT count(*) FROM mine").as_deref(), Some("0"));
 }
 
-/// One that did not exist when the catalogue was read last is meant all the same.
+/// One that did not exist when the catalog was read last is meant all the same.
 #[test]
 fn a_pattern_means_functions_that_are_made_later() {
     let policy =

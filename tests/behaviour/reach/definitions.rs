@@ -141,7 +141,7 @@ fn a_definition_beside_one_that_is_committed_unseen_is_known() {
     wait_until("it is committed", DEADLINE, || {
         fenced.postgres.value("SELECT pg_get_viewdef('moved') LIKE '%ticks%'") == "t"
     });
-    // The proxy cannot read the catalogue until this is given back.
+    // The proxy cannot read the catalog until this is given back.
     ok(&mut reading, "BEGIN; LOCK TABLE pg_inherits");
     ok(&mut stranger, "CREATE VIEW later AS SELECT * FROM moved");
     assert_eq!(code(&mut stranger, "INSERT INTO later VALUES (1, 'x')"), "LF006");

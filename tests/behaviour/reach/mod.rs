@@ -1,4 +1,4 @@
-//! What counts as writing a fenced table, beside writing it by its own name: as the catalogue has it, against real servers.
+//! What counts as writing a fenced table, beside writing it by its own name: as the catalog has it, against real servers.
 
 mod calls;
 mod cascade;

@@ -1,4 +1,4 @@
-//! What a reading of the catalogue costs the server.
+//! What a reading of the catalog costs the server.
 
 use crate::support::fenced::{Fenced, code, ok};
 use crate::support::{Options, ProxyOptions};

@@ -1,4 +1,4 @@
-//! When the catalogue is read, and what the answer is while it cannot be.
+//! When the catalog is read, and what the answer is while it cannot be.
 
 use crate::support::fenced::{Fenced, code, init, ok};
 use crate::support::proxy::{Proxy, ProxyOptions};
@@ -82,7 +82,7 @@ fn while_nobody_listens_only_what_is_named_plainly_is_known() {
     assert_eq!(code(&mut stranger, "INSERT INTO copied VALUES (2)"), "LF002");
 }
 
-/// No table was fenced when the catalogue was read. The first may come, and a view on it, while nobody listens.
+/// No table was fenced when the catalog was read. The first may come, and a view on it, while nobody listens.
 #[test]
 fn while_nobody_listens_the_first_fenced_table_may_have_come() {
     let fenced = fenced();
@@ -166,7 +166,7 @@ fn what_has_changed_and_cannot_be_read_may_be_anything() {
         "DROP TABLE plain CASCADE",
     ] {
         let error = stranger.rows(sql).expect_err(sql);
-        let why = "cannot tell whether this statement writes a fenced table: the catalogue cannot be read: \
+        let why = "cannot tell whether this statement writes a fenced table: the catalog cannot be read: \
             the control connection cannot be opened: the server does not let its role log in";
         assert_eq!((error.code(), error.message()), ("LF006", why), "{sql}");
     }
@@ -180,13 +180,11 @@ fn what_has_changed_and_cannot_be_read_may_be_anything() {
     ok(&mut stranger, "CREATE TABLE made (id int)");
     assert_eq!(code(&mut stranger, "INSERT INTO made VALUES (2)"), "LF006");
     fenced.postgres.sql("ALTER ROLE fencer LOGIN");
-    wait_until("the catalogue is read again", DEADLINE, || {
-        code(&mut stranger, "INSERT INTO made VALUES (1)").is_empty()
-    });
+    wait_until("the catalog is read again", DEADLINE, || code(&mut stranger, "INSERT INTO made VALUES (1)").is_empty());
     ok(&mut leader, "INSERT INTO plain VALUES (2)");
 }
 
-/// Whatever the catalogue has become, the leader has all the tokens that there are.
+/// Whatever the catalog has become, the leader has all the tokens that there are.
 #[test]
 fn a_write_that_needs_every_token_waits_for_no_reading() {
     let fenced = fenced();
@@ -211,7 +209,7 @@ fn a_write_that_needs_every_token_waits_for_no_reading() {
     });
 }
 
-/// The catalogue is known, only what CASCADE takes is not to be had.
+/// The catalog is known, only what CASCADE takes is not to be had.
 #[test]
 fn while_dependencies_cannot_be_read_cascade_is_to_be_tried_again() {
     let fenced = fenced();
@@ -232,7 +230,7 @@ fn what_was_never_read_may_be_anything() {
     assert_eq!(code(&mut stranger, "INSERT INTO plain VALUES (1)"), "LF006");
     ok(&mut stranger, "SELECT * FROM plain");
     fenced.postgres.sql("ALTER ROLE fencer LOGIN");
-    wait_until("the catalogue is read", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (1)").is_empty());
+    wait_until("the catalog is read", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (1)").is_empty());
 }
 
 fn take_control_away_before_any_session(postgres: &Postgres) {
@@ -249,7 +247,7 @@ fn other_databases_go_on() {
     ok(&mut Wire::login(&proxy.address(), "postgres", "postgres"), "INSERT INTO plain VALUES (1)");
 }
 
-/// Without `fencegate init` the catalogue can be read all the same.
+/// Without `fencegate init` the catalog can be read all the same.
 #[test]
 fn a_database_without_the_schema_is_read() {
     let postgres = Postgres::start(Options::default());
@@ -282,7 +280,7 @@ fn a_database_of_the_same_name_is_another_one() {
     }
 }
 
-/// Whoever alters a view locks it, which must not keep the catalogue from being read.
+/// Whoever alters a view locks it, which must not keep the catalog from being read.
 #[test]
 fn a_view_that_is_being_altered_keeps_nobody() {
     let fenced = fenced();
@@ -331,7 +329,7 @@ fn a_definition_that_nobody_announces_is_found_by_sessions_that_stay() {
 
 /// What an event trigger may send for DDL that goes around the proxies.
 #[test]
-fn anybody_can_say_that_the_catalogue_has_changed_and_keep_nobody_busy() {
+fn anybody_can_say_that_the_catalog_has_changed_and_keep_nobody_busy() {
     let fenced = fenced();
     let mut stranger = fenced.login_as("app");
     ok(&mut stranger, "INSERT INTO plain VALUES (1)");

@@ -70,7 +70,7 @@ fn many_that_refer_to_each_other_crowd_nobody_out() {
     ok(&mut stranger, "INSERT INTO plain VALUES (1)");
 }
 
-/// The catalogue as a session has it is read again after what it has defined since.
+/// The catalog as a session has it is read again after what it has defined since.
 #[test]
 fn what_the_session_adds_is_known() {
     let fenced = Fenced::start(SCHEMA, POLICY);

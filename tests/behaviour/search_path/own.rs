@@ -8,7 +8,7 @@ use crate::support::message::{bind_text, execute, parse, sync};
 use crate::support::postgres::SUPERUSER;
 use crate::support::wire::error_in;
 use crate::support::{Options, Postgres, ProxyOptions, Release, Wire};
-use fencegate::statement::{Encoding, Lexing, OWN_SCHEMAS, ServerEncoding, analyse};
+use fencegate::statement::{Encoding, Lexing, OWN_SCHEMAS, ServerEncoding, analyze};
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 const DELETE: &str = "DELETE FROM epoch";
@@ -257,7 +257,7 @@ fn the_proxy_knows_the_names_of_all_objects_in_fencegates_schemas() {
         server: ServerEncoding::Utf8,
         release: 18,
     };
-    let is_seen = |sql: &str| analyse(sql.as_bytes(), lexing).unwrap().statements[0].own_by_path;
+    let is_seen = |sql: &str| analyze(sql.as_bytes(), lexing).unwrap().statements[0].own_by_path;
     let relations = names(
         "SELECT relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE relkind <> 'c' AND nspname",
     );

@@ -1,6 +1,6 @@
 //! What a process says: rows, tags, errors.
 
-use super::{Answer, Process, Trouble};
+use super::{Answer, Diagnosis, Process};
 use crate::wire::frame::put_frame;
 use crate::wire::tag::backend;
 use bytes::BufMut;
@@ -42,7 +42,7 @@ impl Process {
         self.flush();
     }
 
-    pub(super) fn say_error(&mut self, Trouble { code, message, is_fatal }: &Trouble) {
+    pub(super) fn say_error(&mut self, Diagnosis { code, message, is_fatal }: &Diagnosis) {
         let severity = if *is_fatal { "FATAL" } else { "ERROR" };
         let fields = [(b'S', severity), (b'V', severity), (b'C', code), (b'M', message)];
         put_frame(&mut self.said, backend::ERROR, |out| {

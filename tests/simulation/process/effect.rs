@@ -3,7 +3,7 @@
 //! Owns the moment at which each takes effect.
 
 use super::transaction::{Savepoint, Setting, Transaction};
-use super::{Answer, Process, Trouble, told_to_end, trouble};
+use super::{Answer, Diagnosis, Process, told_to_end, trouble};
 use crate::simulation::sql::Sql;
 use crate::simulation::world::pass;
 
@@ -17,7 +17,7 @@ fn row(values: Vec<Option<String>>, tag: &'static str) -> Answer {
 }
 
 impl Process {
-    pub(super) async fn effect(&mut self, sql: &Sql) -> Result<Answer, Trouble> {
+    pub(super) async fn effect(&mut self, sql: &Sql) -> Result<Answer, Diagnosis> {
         match sql {
             Sql::Begin
             | Sql::BeginRepeatable
@@ -44,7 +44,7 @@ impl Process {
         }
     }
 
-    fn transact(&mut self, sql: &Sql) -> Result<&'static str, Trouble> {
+    fn transact(&mut self, sql: &Sql) -> Result<&'static str, Diagnosis> {
         let failed = self.transaction().failed;
         match sql {
             Sql::Begin | Sql::BeginRepeatable => {
@@ -77,7 +77,7 @@ impl Process {
         Ok("ROLLBACK")
     }
 
-    fn roll_back_to(&mut self, name: u8) -> Result<&'static str, Trouble> {
+    fn roll_back_to(&mut self, name: u8) -> Result<&'static str, Diagnosis> {
         let transaction = self.transaction();
         let Some(at) = transaction.savepoints.iter().rposition(|it| it.name == name) else {
             return Err(trouble("3B001", "savepoint does not exist"));
@@ -124,7 +124,7 @@ impl Process {
         done("SET")
     }
 
-    fn name(&mut self, sql: &Sql) -> Result<&'static str, Trouble> {
+    fn name(&mut self, sql: &Sql) -> Result<&'static str, Diagnosis> {
         match sql {
             Sql::PrepareAs { name, table } => {
                 let name = format!("p{name}");
@@ -151,7 +151,7 @@ impl Process {
         Ok("DISCARD ALL")
     }
 
-    async fn sleep(&mut self, time: u64) -> Result<(), Trouble> {
+    async fn sleep(&mut self, time: u64) -> Result<(), Diagnosis> {
         tokio::select! {
             biased;
             () = self.signals.told_to_end() => Err(told_to_end()),
@@ -207,7 +207,7 @@ impl Process {
     }
 
     /// A statement has failed, and with it the transaction.
-    pub(super) fn fail(&mut self, trouble: &Trouble) {
+    pub(super) fn fail(&mut self, trouble: &Diagnosis) {
         match &mut self.transaction {
             Some(transaction) if transaction.is_block => {
                 transaction.failed = true;

@@ -43,19 +43,19 @@ pub struct Process {
     skips: bool,
 }
 /// Why a statement is not done.
-struct Trouble {
+struct Diagnosis {
     code: String,
     message: String,
     /// The process ends.
     is_fatal: bool,
 }
 
-fn trouble(code: &str, message: &str) -> Trouble {
-    Trouble { code: code.to_owned(), message: message.to_owned(), is_fatal: false }
+fn trouble(code: &str, message: &str) -> Diagnosis {
+    Diagnosis { code: code.to_owned(), message: message.to_owned(), is_fatal: false }
 }
 
-fn told_to_end() -> Trouble {
-    Trouble { is_fatal: true, ..trouble("57P01", "terminating connection due to administrator command") }
+fn told_to_end() -> Diagnosis {
+    Diagnosis { is_fatal: true, ..trouble("57P01", "terminating connection due to administrator command") }
 }
 
 /// What a statement answers: rows, and its tag.
@@ -114,7 +114,7 @@ impl Process {
     }
 
     /// The next message; None at the end.
-    async fn message(&mut self) -> Result<Option<Bytes>, Trouble> {
+    async fn message(&mut self) -> Result<Option<Bytes>, Diagnosis> {
         loop {
             if let Some(header) = Header::from_client(&self.read).unwrap()
                 && self.read.len() >= header.frame()
@@ -134,7 +134,7 @@ impl Process {
     }
 
     /// Err: the process ends.
-    async fn handle(&mut self, frame: Bytes) -> Result<(), Trouble> {
+    async fn handle(&mut self, frame: Bytes) -> Result<(), Diagnosis> {
         let content = body(&frame);
         match frame[0] {
             frontend::SYNC => {
@@ -168,7 +168,7 @@ impl Process {
         }
     }
 
-    async fn extended(&mut self, tag: u8, content: &[u8]) -> Result<(), Trouble> {
+    async fn extended(&mut self, tag: u8, content: &[u8]) -> Result<(), Diagnosis> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         match tag {
             frontend::PARSE => {
@@ -226,7 +226,7 @@ impl Process {
         Ok(())
     }
 
-    async fn query(&mut self, text: &[u8]) -> Result<(), Trouble> {
+    async fn query(&mut self, text: &[u8]) -> Result<(), Diagnosis> {
         let statements = Sql::read(std::str::from_utf8(text).unwrap(), self.setting.plain_strings, self.session);
         self.statements.remove("");
         if statements.is_empty() {
@@ -253,7 +253,7 @@ impl Process {
         Ok(())
     }
 
-    async fn execute(&mut self, sql: &Sql) -> Result<Answer, Trouble> {
+    async fn execute(&mut self, sql: &Sql) -> Result<Answer, Diagnosis> {
         self.refuse_in_failed(Some(sql))?;
         if self.transaction.is_none() {
             self.transaction = Some(Transaction::new(&self.setting));
@@ -272,7 +272,7 @@ impl Process {
     }
 
     /// What EXECUTE runs.
-    fn named(&self, sql: &Sql) -> Result<Option<Sql>, Trouble> {
+    fn named(&self, sql: &Sql) -> Result<Option<Sql>, Diagnosis> {
         let Sql::Run { name, id } = sql else { return Ok(None) };
         match self.statements.get(&format!("p{name}")) {
             Some(Some(statement)) => Ok(Some(statement.clone().bound(*id))),
@@ -280,7 +280,7 @@ impl Process {
         }
     }
 
-    fn refuse_in_failed(&self, sql: Option<&Sql>) -> Result<(), Trouble> {
+    fn refuse_in_failed(&self, sql: Option<&Sql>) -> Result<(), Diagnosis> {
         let ends_block = matches!(sql, Some(Sql::Commit | Sql::Rollback | Sql::RollbackTo(_) | Sql::Prepare(_)) | None);
         match self.transaction.as_ref().is_some_and(|it| it.failed) && !ends_block {
             true => Err(trouble("25P02", "current transaction is aborted")),
@@ -289,7 +289,7 @@ impl Process {
     }
 
     /// A moment in which the process may be ended or cancelled.
-    async fn work(&mut self) -> Result<(), Trouble> {
+    async fn work(&mut self) -> Result<(), Diagnosis> {
         tokio::select! {
             biased;
             () = self.signals.told_to_end() => return Err(told_to_end()),

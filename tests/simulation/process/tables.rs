@@ -2,7 +2,7 @@
 //!
 //! Owns what a write may be done under: it is looked at here, where the write takes effect.
 
-use super::{Process, Trouble, told_to_end, trouble};
+use super::{Diagnosis, Process, told_to_end, trouble};
 use crate::fence::session::{Epoch, Token};
 use crate::fence::value::FenceValue;
 use crate::simulation::judge::Write;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 const HEARD_WITHIN: Duration = Duration::from_millis(500);
 
 impl Process {
-    pub(super) async fn touch(&mut self, sql: &Sql) -> Result<&'static str, Trouble> {
+    pub(super) async fn touch(&mut self, sql: &Sql) -> Result<&'static str, Diagnosis> {
         if self.transaction().is_repeatable {
             let snapshot = self.world.server.snapshot();
             self.transaction().snapshot.get_or_insert(snapshot);
@@ -69,7 +69,7 @@ impl Process {
     }
 
     /// The row, as the transaction's snapshot has it.
-    async fn lock_row(&mut self, table: Table, row: u8) -> Result<(), Trouble> {
+    async fn lock_row(&mut self, table: Table, row: u8) -> Result<(), Diagnosis> {
         self.lock(Thing::Table(table), Mode::Beside).await?;
         self.lock(Thing::Row(table, row), Mode::Alone).await?;
         let (world, snapshot) = (self.world.clone(), self.transaction().snapshot);
@@ -80,7 +80,7 @@ impl Process {
         Ok(())
     }
 
-    async fn lock(&mut self, thing: Thing, mode: Mode) -> Result<(), Trouble> {
+    async fn lock(&mut self, thing: Thing, mode: Mode) -> Result<(), Diagnosis> {
         loop {
             let world = self.world.clone();
             let released = world.server.released.notified();
@@ -128,7 +128,7 @@ impl Process {
     }
 
     /// A write takes effect, under an admission of this very process.
-    fn write(&mut self, fence: Fence, id: u64, row: Option<(Table, u8)>) -> Result<(), Trouble> {
+    fn write(&mut self, fence: Fence, id: u64, row: Option<(Table, u8)>) -> Result<(), Diagnosis> {
         let (world, pid, epoch) = (self.world.clone(), self.who.pid, self.admission(fence));
         if fence.table.is_fenced() && epoch.is_none() {
             let value = self.setting.current();
@@ -149,7 +149,7 @@ impl Process {
     }
 
     /// The same by a view. Where a proxy cannot know yet what the view shows, the guard is there.
-    async fn write_by(&mut self, name: u8, id: u64) -> Result<(), Trouble> {
+    async fn write_by(&mut self, name: u8, id: u64) -> Result<(), Diagnosis> {
         let missing = || trouble("42P01", "relation does not exist");
         self.view(name).ok_or_else(missing)?;
         self.lock(Thing::View(name), Mode::Beside).await?;
@@ -186,7 +186,7 @@ impl Process {
     }
 
     /// A view gets another meaning; None: it is dropped.
-    async fn define(&mut self, name: u8, table: Option<Table>, replaces: bool) -> Result<(), Trouble> {
+    async fn define(&mut self, name: u8, table: Option<Table>, replaces: bool) -> Result<(), Diagnosis> {
         let forwarded = self.input.sent;
         if table.is_none() && self.view(name).is_none() {
             return Err(trouble("42P01", "view does not exist"));
@@ -205,7 +205,7 @@ impl Process {
         Ok(())
     }
 
-    async fn copy_in(&mut self, table: Table) -> Result<(), Trouble> {
+    async fn copy_in(&mut self, table: Table) -> Result<(), Diagnosis> {
         self.say(backend::COPY_IN, &[0, 0, 0]);
         self.flush();
         let mut text = Vec::new();

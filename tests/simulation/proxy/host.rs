@@ -4,11 +4,11 @@ use super::Proxy;
 use crate::fence::Claim;
 use crate::fence::session::{Epoch, SessionFence, Token};
 use crate::policy::{PolicySet, Resource};
-use crate::session::host::{Changes, Seen, Wanted};
+use crate::session::host::{CatalogRequest, CatalogView, Changes};
 use crate::session::judge::{Need, PassedWrite};
 use crate::session::parameter::ParameterValue;
+use crate::session::pending_definitions::PendingDefinitions;
 use crate::session::rejection::Rejection;
-use crate::session::suspects::Suspects;
 use crate::session::task::{ParsePermit, Room};
 use crate::session::{Done, Host, Task};
 use crate::statement::{Analysis, Cache, Lexing, Statement};
@@ -98,27 +98,27 @@ impl Host for Hosting {
         tokio::spawn(async move { database.release(&fence).await });
     }
 
-    fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
-        self.proxy.downstream.catalogue(wanted)
+    fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView {
+        self.proxy.downstream.catalog(wanted)
     }
 
     fn changes(&self) -> Changes {
         self.proxy.downstream.changes()
     }
 
-    fn is_unread(&self, wanted: &Wanted) -> bool {
+    fn is_unread(&self, wanted: &CatalogRequest) -> bool {
         self.proxy.downstream.is_unread(wanted)
     }
 
-    fn forget_catalogue(&self) {
-        self.proxy.downstream.forget_catalogue();
+    fn forget_catalog(&self) {
+        self.proxy.downstream.forget_catalog();
     }
 
-    fn catalogue_changed(&self) {
+    fn catalog_changed(&self) {
         let downstream = self.proxy.downstream.clone();
-        downstream.forget_catalogue();
+        downstream.forget_catalog();
         tokio::spawn(async move {
-            downstream.fence.announce_catalogue().await;
+            downstream.fence.announce_catalog().await;
             downstream.read_soon();
         });
     }
@@ -129,15 +129,15 @@ impl Host for Hosting {
 
     fn forget_database(&self, _name: &str) {}
 
-    fn suspects_of_others(&self) -> Vec<Arc<Suspects>> {
+    fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>> {
         self.proxy.downstream.suspects.except(self.number)
     }
 
-    fn publish_suspects(&self, suspects: &Suspects) {
+    fn publish_definitions(&self, suspects: &PendingDefinitions) {
         self.proxy.downstream.suspects.publish(self.number, suspects);
     }
 
-    fn withdraw_suspects(&self) {
+    fn withdraw_definitions(&self) {
         let downstream = &self.proxy.downstream;
         downstream.suspects.withdraw(self.number, downstream.changes().doubts);
     }
@@ -151,7 +151,7 @@ impl Host for Hosting {
         None
     }
 
-    fn at_length<R>(work: impl FnOnce() -> R) -> R {
+    fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R {
         work()
     }
 

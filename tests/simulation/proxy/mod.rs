@@ -15,7 +15,7 @@ use crate::fence::store::Store;
 use crate::fence::{Authority, Database};
 use crate::metrics::Metrics;
 use crate::policy::{PolicySet, join};
-use crate::session::host::Wanted;
+use crate::session::host::CatalogRequest;
 use crate::state::database::SharedDatabase;
 use crate::state::succession::shut_out_deposed;
 use crate::statement::Cache;
@@ -125,7 +125,7 @@ impl Proxy {
         self.world.say(|| format!("{} loads policies {number}", self.name));
         self.policies.send_replace(policies.clone());
         self.authority.follow(&policies.elections());
-        self.downstream.forget_catalogue();
+        self.downstream.forget_catalog();
         self.downstream.prepare().await;
     }
 
@@ -150,7 +150,7 @@ impl Proxy {
         Accepted { writer, reader, pid }
     }
 }
-/// Whatever the reading of a catalogue meets: it counts, or the next statement has it read again.
+/// Whatever the reading of a catalog meets: it counts, or the next statement has it read again.
 #[test]
 fn a_reading_counts_or_is_repeated() {
     for seed in 0..200 {
@@ -160,8 +160,9 @@ fn a_reading_counts_or_is_repeated() {
             let world = World::new(seed, plan, false);
             let downstream = Proxy::start(&world).downstream.clone();
             downstream.prepare().await;
-            let wanted = Wanted { since: downstream.changes(), temporary: None, cascades: false, is_plain: false };
-            assert!(downstream.catalogue(Some(&wanted)).is_current || downstream.is_unread(&wanted), "seed {seed}");
+            let wanted =
+                CatalogRequest { since: downstream.changes(), temporary: None, cascades: false, is_plain: false };
+            assert!(downstream.catalog(Some(&wanted)).is_current || downstream.is_unread(&wanted), "seed {seed}");
         });
     }
 }

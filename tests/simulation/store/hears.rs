@@ -69,10 +69,10 @@ impl Listener for Hears {
         self.later(move |inner| inner.lease_changed(&election));
     }
 
-    fn catalogue_changed(&self) {
+    fn catalog_changed(&self) {
         let (world, name, announced) = (self.world.clone(), self.name.clone(), Instant::now());
         self.later(move |inner| {
-            inner.catalogue_changed();
+            inner.catalog_changed();
             world.server.heard(&name, announced);
         });
     }

@@ -11,10 +11,12 @@ pub use hears::Hears;
 
 use super::server::qualified;
 use super::world::{Chances, Dice, World, moment, pass};
-use crate::catalogue::{Catalogue, Dependencies, Fenced};
+use crate::catalog::{Catalog, Dependencies, Fenced};
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::{AdmissionRow, EpochRow, Found, Holder, Key, Marked, Report, ResetReport, Store, StoreError};
-use crate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, First, Lease, Leases, Role};
+use crate::fence::{
+    Admissions, Blocker, Cause, Enforcement, Fences, First, Leases, RequiredPrivilege, Role, StoredLease,
+};
 use crate::policy::Resource;
 use async_trait::async_trait;
 use std::collections::HashSet;
@@ -248,7 +250,7 @@ impl Store for Reached {
         self.look(self.inner.epochs_above_admissions()).await
     }
 
-    async fn leases(&self, elections: &[&str]) -> Result<Vec<Lease>, StoreError> {
+    async fn leases(&self, elections: &[&str]) -> Result<Vec<StoredLease>, StoreError> {
         self.look(self.inner.leases(elections)).await
     }
 
@@ -294,8 +296,13 @@ impl Store for Reached {
         self.look(self.inner.open_transactions()).await
     }
 
-    async fn denied(&self, resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError> {
-        self.look(self.inner.denied(resource, deeds, role)).await
+    async fn denied(
+        &self,
+        resource: &Resource,
+        privileges: &[RequiredPrivilege],
+        role: &Role,
+    ) -> Result<Option<String>, StoreError> {
+        self.look(self.inner.denied(resource, privileges, role)).await
     }
 
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
@@ -307,12 +314,12 @@ impl Store for Reached {
     }
 
     /// The tables, and the views that lead to them.
-    async fn catalogue(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalogue, Cause> {
+    async fn catalog(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalog, Cause> {
         let read = async {
             let tables = self.world.plan.fenced().iter().map(|table| (qualified(*table), table.is_keyed()));
             let views = self.world.server.views().into_iter().filter(|(_, view)| view.table.is_fenced());
             let views = views.map(|(name, view)| (format!("v{name}"), qualified(view.table)));
-            Ok(Catalogue::with_views(tables, views))
+            Ok(Catalog::with_views(tables, views))
         };
         self.look(async { self.inner.beat().await.and(read.await) }).await.map_err(|error| error.to_string().into())
     }
@@ -321,8 +328,8 @@ impl Store for Reached {
         self.inner.dependencies(fences).await
     }
 
-    async fn announce_catalogue(&self) -> Result<(), StoreError> {
-        self.look(self.inner.announce_catalogue()).await
+    async fn announce_catalog(&self) -> Result<(), StoreError> {
+        self.look(self.inner.announce_catalog()).await
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {

@@ -14,7 +14,7 @@ use crate::support::dice::Dice;
 use crate::support::literals::{LEXING, read_once};
 use crate::support::{postgres_source, seed};
 use fencegate::statement::rows::{Column, ColumnValue};
-use fencegate::statement::{OpaqueReason, Script, Statement, StatementKind, Unreadable, Write, analyse_rows};
+use fencegate::statement::{OpaqueReason, Script, Statement, StatementKind, Unreadable, Write, analyze_rows};
 use second_reader::Target;
 use session::Record;
 use std::collections::BTreeMap;
@@ -120,7 +120,7 @@ fn what_another_parser_reads_is_in_the_verdict() {
     let (mut read, mut targets, mut values, mut missing) = (0, 0, 0, Vec::new());
     for query in SUITE.queries.iter().filter(|query| query.lexing.standard_conforming_strings) {
         let Ok(text) = str::from_utf8(&query.text) else { continue };
-        let (Some(mut theirs), Ok(ours)) = (second_reader::targets(text), analyse_rows(&query.text, query.lexing))
+        let (Some(mut theirs), Ok(ours)) = (second_reader::targets(text), analyze_rows(&query.text, query.lexing))
         else {
             continue;
         };

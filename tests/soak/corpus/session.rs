@@ -5,7 +5,7 @@ use crate::corpus::stream::{Message, Stream};
 use crate::corpus::trial::{self, Finding};
 use crate::support::message::query;
 use fencegate::statement::{
-    Encoding, Lexing, PreparedEffect, Script, ServerEncoding, Statement, TransactionEffect, Unreadable, analyse,
+    Encoding, Lexing, PreparedEffect, Script, ServerEncoding, Statement, TransactionEffect, Unreadable, analyze,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -93,7 +93,7 @@ impl<'r> Session<'r> {
 
     fn query(&mut self, message: &Message) -> io::Result<()> {
         let text = message.body().strip_suffix(b"\0").unwrap();
-        let read = analyse(text, self.lexing);
+        let read = analyze(text, self.lexing);
         self.copies.clear();
         let finding = trial::run(self, message, &read)?;
         self.note_finding(finding, text);

@@ -189,13 +189,13 @@ fn compare(session: &mut Session, statements: &[Statement], before: &HashMap<Str
     {
         return Ok(Finding::Explained("locked by a MERGE whose actions do nothing"));
     }
-    if statements.iter().any(|statement| statement.changes_catalogue) {
-        return Ok(Finding::Explained("written by what changes the catalogue"));
+    if statements.iter().any(|statement| statement.changes_catalog) {
+        return Ok(Finding::Explained("written by what changes the catalog"));
     }
     farther(session, statements, &writes, &unnamed)
 }
 
-/// By way of partitions, views, rules, cascades, triggers or functions, as the catalogue has them.
+/// By way of partitions, views, rules, cascades, triggers or functions, as the catalog has them.
 fn farther(
     session: &mut Session,
     statements: &[Statement],

@@ -3,12 +3,14 @@
 use super::shown::LOST_PROXY_COUNTS;
 use super::{Admitted, Proxy, Row, Server, State};
 use async_trait::async_trait;
-use fencegate::catalogue::{Catalogue, Dependencies, Fenced};
+use fencegate::catalog::{Catalog, Dependencies, Fenced};
 use fencegate::fence::session::{Epoch, Identity, Token};
 use fencegate::fence::store::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,
 };
-use fencegate::fence::{Admissions, Blocker, Cause, Deed, Enforcement, Fences, First, Higher, Lease, Leases, Role};
+use fencegate::fence::{
+    Admissions, Blocker, Cause, Enforcement, Fences, First, Higher, Leases, RequiredPrivilege, Role, StoredLease,
+};
 use fencegate::policy::{QualifiedName, Resource};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -337,7 +339,7 @@ impl Store for InMemory {
         Ok(above.into_iter().collect())
     }
 
-    async fn leases(&self, elections: &[&str]) -> Result<Vec<Lease>, StoreError> {
+    async fn leases(&self, elections: &[&str]) -> Result<Vec<StoredLease>, StoreError> {
         let state = self.connected()?;
         Ok(elections.iter().filter_map(|election| state.lease(election)).collect())
     }
@@ -402,14 +404,19 @@ impl Store for InMemory {
         Ok(open.chain(state.prepared.keys().cloned()).collect())
     }
 
-    async fn denied(&self, _resource: &Resource, deeds: &[Deed], role: &Role) -> Result<Option<String>, StoreError> {
+    async fn denied(
+        &self,
+        _resource: &Resource,
+        privileges: &[RequiredPrivilege],
+        role: &Role,
+    ) -> Result<Option<String>, StoreError> {
         let (Role::Current(role) | Role::AnyOf(role)) = role;
         let is_forbidden = self.connected()?.forbidden.contains(role);
-        let what = |deed: &Deed| match deed {
-            Deed::Write(relation, _) => format!("table {}", relation.name),
-            Deed::Call(function) => format!("function {}", function.name),
+        let what = |privilege: &RequiredPrivilege| match privilege {
+            RequiredPrivilege::Write(relation, _) => format!("table {}", relation.name),
+            RequiredPrivilege::Call(function) => format!("function {}", function.name),
         };
-        Ok(deeds.first().filter(|_| is_forbidden).map(what))
+        Ok(privileges.first().filter(|_| is_forbidden).map(what))
     }
 
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
@@ -421,19 +428,19 @@ impl Store for InMemory {
     }
 
     /// No relation leads to another.
-    async fn catalogue(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalogue, Cause> {
-        self.server.state().refusal().map_or_else(|| Ok(Catalogue::default()), Err)
+    async fn catalog(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalog, Cause> {
+        self.server.state().refusal().map_or_else(|| Ok(Catalog::default()), Err)
     }
 
     async fn dependencies(&self, _fences: Fenced<'_>) -> Result<Dependencies, Cause> {
         self.server.state().refusal().map_or_else(|| Ok(Dependencies::default()), Err)
     }
 
-    async fn announce_catalogue(&self) -> Result<(), StoreError> {
+    async fn announce_catalog(&self) -> Result<(), StoreError> {
         let own = self.number()?;
         let state = self.connected()?;
         let others = state.listeners.iter().filter(|(number, _)| **number != own);
-        others.for_each(|(_, listener)| listener.catalogue_changed());
+        others.for_each(|(_, listener)| listener.catalog_changed());
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Server, State, shown::time};
 use fencegate::fence::session::Token;
-use fencegate::fence::{Lease, LeaseState, Leases};
+use fencegate::fence::{LeaseState, Leases, StoredLease};
 
 /// Of the table of leases.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl Server {
 }
 
 impl State {
-    pub(super) fn lease(&self, election: &str) -> Option<Lease> {
+    pub(super) fn lease(&self, election: &str) -> Option<StoredLease> {
         let LeaseRow { token, released, acquired, expires } = *self.leases.get(election)?;
         let state = match released {
             true => LeaseState::Released,
@@ -43,7 +43,7 @@ impl State {
         };
         let (election, holder, role) = (election.to_owned(), String::new(), String::new());
         let (acquired, expires) = (time(acquired)?, time(expires)?);
-        Some(Lease { election, token, state, holder, role, acquired, renewed: acquired, expires })
+        Some(StoredLease { election, token, state, holder, role, acquired, renewed: acquired, expires })
     }
 
     /// The lease is in force under the token.
@@ -52,7 +52,7 @@ impl State {
     }
 
     pub(super) fn all_leases(&self, most: usize) -> Leases {
-        let mut list: Vec<Lease> = self.leases.keys().filter_map(|election| self.lease(election)).collect();
+        let mut list: Vec<StoredLease> = self.leases.keys().filter_map(|election| self.lease(election)).collect();
         list.sort_by(|one, other| (other.acquired, &one.election).cmp(&(one.acquired, &other.election)));
         let left_out = list.len().saturating_sub(most);
         list.truncate(most);

@@ -149,7 +149,7 @@ pub(super) fn process_lock(family: &str, pid: &str) -> String {
 }
 
 /// Common table expressions: the resource's relations, which are named by the first two parameters, with all that inherit from
-/// them, and whether some name stands for nothing (yet). The catalogue is asked, not to_regclass, which
+/// them, and whether some name stands for nothing (yet). The catalog is asked, not to_regclass, which
 /// fails where the control role may not use the schema.
 pub(super) fn relations() -> String {
     format!(

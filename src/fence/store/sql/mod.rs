@@ -8,7 +8,7 @@
 //! transaction; that is why looks are Queries of their own.
 
 pub mod admission;
-pub mod catalogue;
+pub mod catalog;
 pub mod epoch;
 pub mod init_lock;
 pub mod lease;

@@ -4,7 +4,7 @@
 //! Owns how they are declared, and what each connection prepares. Must never put what comes from outside into the text of one:
 //! that is an argument.
 
-use super::{admission, catalogue, epoch, lock, privilege, process};
+use super::{admission, catalog, epoch, lock, privilege, process};
 use crate::sql::quote;
 
 /// A statement with parameters.
@@ -61,14 +61,9 @@ pub const FOR_LOOKS: &[&Prepared] = &[
     &process::TERMINATE,
 ];
 
-/// What the connection for readings of the catalogue runs.
-pub const FOR_READINGS: &[&Prepared] = &[
-    &catalogue::WAYS,
-    &catalogue::WAYS_AND_CALLS,
-    &catalogue::SHADOWS,
-    &catalogue::KEY_COLUMNS,
-    &catalogue::DEPENDENCIES,
-];
+/// What the connection for readings of the catalog runs.
+pub const FOR_READINGS: &[&Prepared] =
+    &[&catalog::WAYS, &catalog::WAYS_AND_CALLS, &catalog::SHADOWS, &catalog::KEY_COLUMNS, &catalog::DEPENDENCIES];
 
 impl Prepared {
     pub(super) const fn new(name: &'static str, types: &'static str, text: fn() -> String) -> Self {

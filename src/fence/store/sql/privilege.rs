@@ -1,13 +1,13 @@
 //! The SQL about the privileges of a session's role.
 //!
-//! Must never name a relation except by its row in the catalogue: the control role need not have the right to use its
+//! Must never name a relation except by its row in the catalog: the control role need not have the right to use its
 //! schema.
 
 use super::THIS_DATABASE;
 use super::lock::NAMED;
 use super::prepared::{Prepared, numbers, or_null, texts};
 use super::process::is_one_of;
-use crate::fence::permission::{Deed, Role};
+use crate::fence::permission::{RequiredPrivilege, Role};
 use crate::policy::Resource;
 use crate::sql::{arrays, quote};
 use crate::statement::Operation;
@@ -15,9 +15,9 @@ use crate::statement::Operation;
 /// Relations that can be written.
 const WRITABLE: &str = "('r', 'p', 'v', 'f', 'm')";
 
-/// A row for each deed: `what` it is done to, and whether it is `permitted`.
+/// A row for each privilege: `what` it is done to, and whether it is `permitted`.
 ///
-/// `step` follows what the server will do: from the relation that a deed names, which the role itself has to be allowed to
+/// `step` follows what the server will do: from the relation that a privilege names, which the role itself has to be allowed to
 /// write, to the relations that this writes. Those of a rule or a view are written as its owner; of a view with
 /// security_invoker, and by a trigger in place of a view's writes, as the role. Where that trigger's function is SECURITY
 /// DEFINER its owner does not count, but the view's: anybody may use such a function in a view of his own. Children, parents
@@ -26,9 +26,9 @@ const WRITABLE: &str = "('r', 'p', 'v', 'f', 'm')";
 /// A call starts at each fenced table, and each relation that may lead to one (`start`), as the role or as the owner of a
 /// function that the role may call (`actor`). A relation that does not exist yet needs the privilege to create in its schema,
 /// or to create the schema.
-pub fn permits(resource: &Resource, deeds: &[Deed], role: &Role) -> String {
+pub fn permits(resource: &Resource, privileges: &[RequiredPrivilege], role: &Role) -> String {
     let [schemas, tables] = arrays(resource.tables.iter().map(|table| &table.name));
-    let deeds: Vec<_> = deeds.iter().map(parts).collect();
+    let privileges: Vec<_> = privileges.iter().map(parts).collect();
     let (current, login) = match role {
         Role::Current(name) => (Some(quote(name)), None),
         Role::AnyOf(login) => (None, Some(quote(login))),
@@ -38,9 +38,9 @@ pub fn permits(resource: &Resource, deeds: &[Deed], role: &Role) -> String {
         &tables,
         &or_null(current),
         &or_null(login),
-        &numbers("name", deeds.iter().map(|(schema, ..)| or_null(schema.map(quote)))),
-        &texts("name", deeds.iter().map(|(_, name, _)| *name)),
-        &texts("text", deeds.iter().map(|(.., operation)| *operation)),
+        &numbers("name", privileges.iter().map(|(schema, ..)| or_null(schema.map(quote)))),
+        &texts("name", privileges.iter().map(|(_, name, _)| *name)),
+        &texts("text", privileges.iter().map(|(.., operation)| *operation)),
     ])
 }
 
@@ -52,18 +52,18 @@ pub(super) const PERMITS: Prepared = Prepared::new(
             "WITH RECURSIVE {NAMED}, \
          who(oid) AS (SELECT r.oid FROM pg_roles r WHERE r.rolname = $3 UNION ALL SELECT r.oid \
            FROM pg_roles l JOIN pg_roles r ON pg_has_role(l.oid, r.oid, 'MEMBER') WHERE l.rolname = $4), \
-         deed(schema, name, operation, number) AS (SELECT * FROM unnest($5, $6, $7) WITH ORDINALITY), \
+         privilege(schema, name, operation, number) AS (SELECT * FROM unnest($5, $6, $7) WITH ORDINALITY), \
          fenced(oid) AS (SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
            JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name), \
          start(number, operation, relation) AS ( \
-           SELECT d.number, d.operation, c.oid FROM deed d JOIN pg_class c ON c.relname = d.name \
+           SELECT d.number, d.operation, c.oid FROM privilege d JOIN pg_class c ON c.relname = d.name \
              JOIN pg_namespace n ON n.oid = c.relnamespace \
            WHERE d.operation <> 'call' AND (d.schema IS NULL OR n.nspname = d.schema) \
-           UNION ALL SELECT d.number, d.operation, c.oid FROM deed d CROSS JOIN pg_class c \
+           UNION ALL SELECT d.number, d.operation, c.oid FROM privilege d CROSS JOIN pg_class c \
            WHERE d.operation = 'call' AND (c.oid IN (SELECT oid FROM fenced) OR c.relhasrules OR c.relhassubclass) \
              AND c.relnamespace NOT IN ({built_in})), \
          actor(number, oid) AS ( \
-           SELECT d.number, who.oid FROM deed d CROSS JOIN who UNION SELECT d.number, f.proowner FROM deed d CROSS JOIN who \
+           SELECT d.number, who.oid FROM privilege d CROSS JOIN who UNION SELECT d.number, f.proowner FROM privilege d CROSS JOIN who \
              JOIN pg_proc f ON f.prosecdef AND f.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype) \
              JOIN pg_namespace n ON n.oid = f.pronamespace AND n.oid NOT IN ({built_in}) \
            WHERE d.operation = 'call' AND has_function_privilege(who.oid, f.oid, 'EXECUTE') AND {usable}), \
@@ -111,7 +111,7 @@ pub(super) const PERMITS: Prepared = Prepared::new(
              OR EXISTS (SELECT FROM who, named WHERE named.name = d.name AND (d.schema IS NULL OR d.schema = named.schema) \
                AND has_database_privilege(who.oid, current_database(), 'CREATE') \
                AND NOT EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = named.schema)) \
-           END AS permitted FROM deed d ORDER BY d.number",
+           END AS permitted FROM privilege d ORDER BY d.number",
             inserts = lets_rows_through("a"),
             updates = lets_rows_through("w"),
             deletes = lets_rows_through("d"),
@@ -176,10 +176,10 @@ fn who(role: &Role) -> String {
 }
 
 /// Schema, name, and what is done to it.
-fn parts(deed: &Deed) -> (Option<&str>, &str, &'static str) {
-    match deed {
-        Deed::Call(function) => (Some(&function.schema), &function.name, "call"),
-        Deed::Write(relation, operation) => {
+fn parts(privilege: &RequiredPrivilege) -> (Option<&str>, &str, &'static str) {
+    match privilege {
+        RequiredPrivilege::Call(function) => (Some(&function.schema), &function.name, "call"),
+        RequiredPrivilege::Write(relation, operation) => {
             let operation = match operation {
                 Operation::Insert => "insert",
                 Operation::Update => "update",

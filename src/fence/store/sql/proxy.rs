@@ -6,7 +6,7 @@ use super::epoch::is_called;
 use super::prepared::{numbers, texts};
 use super::process::is_control_connection;
 use super::{IS_OF_THIS_DATABASE, LIVING, THIS_DATABASE};
-use crate::catalogue::FENCED_KINDS;
+use crate::catalog::FENCED_KINDS;
 use crate::fence::store::Key;
 use crate::policy::{QualifiedName, Resource};
 use crate::sql::{named, quote};

@@ -1,7 +1,7 @@
 //! Protects the contents of a decision: how the token of each need may be raised, and what a rejection tells the client.
 
 use super::*;
-use crate::catalogue::Catalogue;
+use crate::catalog::Catalog;
 use crate::wire::client_error::ClientError;
 
 /// A need, reduced to what tests compare.
@@ -88,7 +88,7 @@ fn a_need_says_how_its_token_may_be_raised() {
         ("opaque: require_token\n", world().with_trial_only(), OPAQUE, vec![opaque("trial")]),
         (
             "opaque: require_token\n",
-            world().with_trial_only().changes_catalogue(),
+            world().with_trial_only().changes_catalog(),
             OPAQUE,
             vec![opaque("scheduler"), opaque("billing"), opaque("trial")],
         ),
@@ -146,7 +146,7 @@ fn a_refusal_concerns_only_its_own_fence() {
         (world().exempt(), LOCK, no_token(), forward()),
         (world(), "LOCK TABLE jobs", token(47), forward().needs("scheduler", 47)),
         (world().has_written(47), PREPARE, token(47), reject(0, "LF004")),
-        (world().changes_catalogue().without_tables(), OPAQUE, token(47), reject(0, "LF004")),
+        (world().changes_catalog().without_tables(), OPAQUE, token(47), reject(0, "LF004")),
     ]);
 }
 
@@ -171,7 +171,7 @@ fn a_write_needs_the_token_of_each_key() {
         (world().shadows_keys(), update, no_token(), reject(0, "LF002")),
         (world(), OPAQUE, token(47), reject(0, "LF004")),
     ] {
-        let world = world.reads_rows().with_catalogue(Catalogue::with_views([(table.clone(), true)], []));
+        let world = world.reads_rows().with_catalog(Catalog::with_views([(table.clone(), true)], []));
         assert_eq!(world.judge(&policies, text, token.clone()), expected, "{text} | {token:?}");
     }
 }
@@ -189,7 +189,7 @@ fn a_statement_is_plain_if_policies_name_all_that_it_uses() {
         ("INSERT INTO jobs SELECT 1 FROM s.pg_class", true, false),
         ("INSERT INTO other VALUES (1)", false, false),
     ] {
-        let statement = analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone();
+        let statement = analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone();
         let plainly = |policies: &PolicySet| is_named_plainly(&statement, policies);
         assert_eq!((plainly(&policies()), plainly(&with_functions)), (without, with), "{text}");
     }

@@ -2,7 +2,7 @@
 
 use super::facts::{needed, needs, policies_with, rejection};
 use super::*;
-use crate::catalogue::Catalogue;
+use crate::catalog::Catalog;
 use crate::wire::client_error::ClientError;
 
 const SETS: &str = "SELECT set_config(n, '1', false) FROM t";
@@ -41,9 +41,9 @@ fn keys_behind_statements_that_may_change_their_meaning_are_unknown() {
         (false, "CREATE DOMAIN int8 AS int; ", reject(1, "LF004")),
         (false, "CREATE DOMAIN d AS int; CREATE TYPE text AS ENUM (); ", reject(2, "LF004")),
     ] {
-        let catalogue = Catalogue::with_views([(table.clone(), true)], []);
-        let catalogue = if is_shadowed { catalogue.shadowed_by("app") } else { catalogue };
-        let world = world().reads_rows().knows_path().with_catalogue(catalogue);
+        let catalog = Catalog::with_views([(table.clone(), true)], []);
+        let catalog = if is_shadowed { catalog.shadowed_by("app") } else { catalog };
+        let world = world().reads_rows().knows_path().with_catalog(catalog);
         let text = format!("{before}UPDATE shards SET v = 1 WHERE k = 3");
         assert_eq!(world.judge(&policies, &text, token(47)), expected, "{before}");
     }
@@ -70,7 +70,7 @@ fn the_hint_shows_where_to_write_a_key() {
         ("TRUNCATE shards", "leave it to one of `exempt_roles`"),
     ] {
         let view = ("others".to_owned(), table.clone());
-        let world = world().reads_rows().with_catalogue(Catalogue::with_views([(table.clone(), true)], [view]));
+        let world = world().reads_rows().with_catalog(Catalog::with_views([(table.clone(), true)], [view]));
         let hint_of = |text: &str| match world.decide(&policies, text, token(47)) {
             Decision::Reject(_, rejection, _) => rejection.text().hint,
             other => panic!("{text}: {other:?}"),

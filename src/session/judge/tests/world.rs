@@ -1,10 +1,10 @@
 //! The facts of a judgement, set one by one, and its outcome in a form that tests compare.
 
 use super::*;
-use crate::catalogue::Catalogue;
+use crate::catalog::Catalog;
 use crate::fence::Cause;
 use crate::session::parameter::ParameterValue;
-use crate::statement::{Lexing, analyse, analyse_rows};
+use crate::statement::{Lexing, analyze, analyze_rows};
 use crate::wire::client_error::{ClientError, ErrorKind};
 
 /// The facts of a judgement besides the text and the session's token.
@@ -15,11 +15,11 @@ pub(super) struct World {
     written: HashMap<String, Token>,
     observed: HashMap<String, Token>,
     is_refused: bool,
-    suspects: Suspects,
-    suspects_of_others: Vec<Arc<Suspects>>,
-    catalogue: Arc<Catalogue>,
+    suspects: PendingDefinitions,
+    definitions_of_others: Vec<Arc<PendingDefinitions>>,
+    catalog: Arc<Catalog>,
     freshness: Freshness,
-    changes_catalogue: bool,
+    changes_catalog: bool,
     shadows_keys: bool,
     knows_path: bool,
     reads_rows: bool,
@@ -45,11 +45,11 @@ pub(super) fn world() -> World {
         written: HashMap::new(),
         observed: HashMap::new(),
         is_refused: false,
-        suspects: Suspects::default(),
-        suspects_of_others: Vec::new(),
-        catalogue: Arc::new(Catalogue::of_tables(policies().resources.iter().map(|it| it.tables[0].name.clone()))),
+        suspects: PendingDefinitions::default(),
+        definitions_of_others: Vec::new(),
+        catalog: Arc::new(Catalog::of_tables(policies().resources.iter().map(|it| it.tables[0].name.clone()))),
         freshness: Freshness::Current,
-        changes_catalogue: false,
+        changes_catalog: false,
         shadows_keys: false,
         knows_path: false,
         reads_rows: false,
@@ -92,30 +92,30 @@ impl World {
 
     /// This transaction may have turned every relation into a way to a fenced table.
     pub(super) fn defines(mut self) -> Self {
-        self.suspects = Suspects::everything();
+        self.suspects = PendingDefinitions::everything();
         self
     }
 
     /// Another session may have done so.
     pub(super) fn others_define(mut self) -> Self {
-        self.suspects_of_others.push(Arc::new(Suspects::everything()));
+        self.definitions_of_others.push(Arc::new(PendingDefinitions::everything()));
         self
     }
 
     /// The catalog has these contents.
-    pub(super) fn with_catalogue(mut self, catalogue: Catalogue) -> Self {
-        self.catalogue = Arc::new(catalogue);
+    pub(super) fn with_catalog(mut self, catalog: Catalog) -> Self {
+        self.catalog = Arc::new(catalog);
         self
     }
 
     /// No fenced table exists.
     pub(super) fn without_tables(self) -> Self {
-        self.with_catalogue(Catalogue::of_tables([]))
+        self.with_catalog(Catalog::of_tables([]))
     }
 
     /// Only the table of the trial exists.
     pub(super) fn with_trial_only(self) -> Self {
-        self.with_catalogue(Catalogue::of_tables([policies().resources[2].tables[0].name.clone()]))
+        self.with_catalog(Catalog::of_tables([policies().resources[2].tables[0].name.clone()]))
     }
 
     /// The catalog has changed and was not read.
@@ -131,8 +131,8 @@ impl World {
     }
 
     /// This transaction has changed the catalog where fenced tables are concerned.
-    pub(super) fn changes_catalogue(mut self) -> Self {
-        self.changes_catalogue = true;
+    pub(super) fn changes_catalog(mut self) -> Self {
+        self.changes_catalog = true;
         self
     }
 
@@ -177,25 +177,25 @@ impl World {
     }
 
     pub(super) fn decide(&self, policies: &PolicySet, text: &str, token: ParameterValue) -> Decision {
-        let read = if self.reads_rows { analyse_rows } else { analyse };
+        let read = if self.reads_rows { analyze_rows } else { analyze };
         let statements = read(text.as_bytes(), Lexing::USUAL).unwrap().statements;
         let admitted = (!self.observed.is_empty()).then(|| policies.resource_called("trial").cloned()).flatten();
-        let seen = Seen {
-            catalogue: self.catalogue.clone(),
+        let seen = CatalogView {
+            catalog: self.catalog.clone(),
             is_current: self.freshness == Freshness::Current,
             is_unheard: self.freshness == Freshness::Unheard,
-            ..Seen::default()
+            ..CatalogView::default()
         };
         let refused = self.is_refused.then(|| Refusal::unavailable("scheduler", Cause::from("no connection")));
         let judge = Judge {
             policies,
             standing: self,
             seen: &seen,
-            changes_catalogue: self.changes_catalogue,
+            changes_catalog: self.changes_catalog,
             shadows_keys: self.shadows_keys,
             path: self.knows_path.then_some("{pg_catalog,public}"),
             suspects: &self.suspects,
-            suspects_of_others: &self.suspects_of_others,
+            definitions_of_others: &self.definitions_of_others,
             exempt: self.is_exempt,
             opaque: policies.opaque_of("postgres"),
             parameter: &Parameter::new(token),

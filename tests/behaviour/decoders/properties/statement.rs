@@ -1,6 +1,6 @@
 //! The texts of statements: what is read is in order, stays within the text, and hides nothing that follows.
 
-use fencegate::statement::{Encoding, Lexing, Operation, Script, ServerEncoding, Unreadable, analyse, analyse_rows};
+use fencegate::statement::{Encoding, Lexing, Operation, Script, ServerEncoding, Unreadable, analyze, analyze_rows};
 use std::collections::HashSet;
 
 const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
@@ -11,7 +11,7 @@ pub fn check(text: &[u8]) -> bool {
     for encoding in ENCODINGS {
         for (standard_conforming_strings, release) in SETTINGS {
             let lexing = Lexing { standard_conforming_strings, encoding, server: ServerEncoding::Utf8, release };
-            let Ok(script) = analyse(text, lexing) else { continue };
+            let Ok(script) = analyze(text, lexing) else { continue };
             assert!(!text.contains(&0));
             assert!(text.is_ascii() || encoding != Encoding::AsciiUnsafe);
             in_order(text, &script);
@@ -35,7 +35,7 @@ fn in_order(text: &[u8], script: &Script) {
 
 /// White space ahead moves everything and changes nothing.
 fn further_on(text: &[u8], lexing: Lexing, script: &Script) {
-    let moved = analyse(&[b" \n ", text].concat(), lexing).unwrap();
+    let moved = analyze(&[b" \n ", text].concat(), lexing).unwrap();
     assert_eq!(moved.statements.len(), script.statements.len());
     for (moved, statement) in moved.statements.iter().zip(&script.statements) {
         assert_eq!(moved.range, statement.range.start + 3..statement.range.end + 3);
@@ -46,7 +46,7 @@ fn further_on(text: &[u8], lexing: Lexing, script: &Script) {
 /// A text that can be read is at its end: what comes after it is a statement of its own, and no part of a literal or
 /// comment.
 fn followed_by_a_write(text: &[u8], lexing: Lexing) {
-    match analyse(&[text, b"\n; DELETE FROM fenced"].concat(), lexing) {
+    match analyze(&[text, b"\n; DELETE FROM fenced"].concat(), lexing) {
         Ok(script) => {
             let writes = &script.statements.last().unwrap().writes;
             let fenced = |write: &&fencegate::statement::Write| write.relation.name == "fenced";
@@ -59,7 +59,7 @@ fn followed_by_a_write(text: &[u8], lexing: Lexing) {
 
 /// Whoever asks for rows too learns of the same writes.
 fn with_rows(text: &[u8], lexing: Lexing, script: &Script) {
-    let told = analyse_rows(text, lexing).unwrap();
+    let told = analyze_rows(text, lexing).unwrap();
     let writes = |script: &Script| -> Vec<HashSet<_>> {
         let of = |write: &fencegate::statement::Write| (write.relation.clone(), write.operation);
         script.statements.iter().map(|statement| statement.writes.iter().map(of).collect()).collect()

@@ -1,7 +1,7 @@
 //! What the tokens of a text prove is what its tree says.
 
 use fencegate::statement::rows::Rows;
-use fencegate::statement::{Encoding, Lexing, Script, ServerEncoding, Statement, analyse, analyse_rows, read_tokens};
+use fencegate::statement::{Encoding, Lexing, Script, ServerEncoding, Statement, analyze, analyze_rows, read_tokens};
 use std::sync::Arc;
 
 const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
@@ -28,7 +28,7 @@ pub fn agrees(text: &[u8], lexing: Lexing) -> bool {
 /// Where tokens tell of rows, they tell of columns what the tree does. It takes nothing but constants as they stand there,
 /// so no operator and no type that the search path may find elsewhere.
 fn same_rows(text: &[u8], lexing: Lexing) {
-    let (Some(proved), Ok(read)) = (read_tokens(text, lexing, true), analyse_rows(text, lexing)) else { return };
+    let (Some(proved), Ok(read)) = (read_tokens(text, lexing, true), analyze_rows(text, lexing)) else { return };
     let told = |script: &Script| script.statements.first().and_then(|first| Some(first.writes.first()?.rows.clone()));
     if let Some(proved) = told(&proved).filter(|rows| !rows.are_unread()) {
         assert!(proved.tells_no_more_than(&told(&read).unwrap_or_default()), "{}", text.escape_ascii());
@@ -37,7 +37,7 @@ fn same_rows(text: &[u8], lexing: Lexing) {
 
 /// What the tokens prove and what the parsers say, where both say something.
 pub fn both(text: &[u8], lexing: Lexing) -> Option<(Vec<Statement>, Vec<Statement>)> {
-    Some((sorted(read_tokens(text, lexing, false)?), sorted(analyse(text, lexing).ok()?)))
+    Some((sorted(read_tokens(text, lexing, false)?), sorted(analyze(text, lexing).ok()?)))
 }
 
 /// The readers find functions in different orders, keep or drop the comments at the end, and tokens tell of no rows, so not by

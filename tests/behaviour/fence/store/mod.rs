@@ -33,7 +33,7 @@ use crate::support::store::Server;
 use crate::support::{length, seed, until};
 use fencegate::fence::session::{Epoch, Identity, SessionFence, Token};
 use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Marked, Postgres, Report, Store};
-use fencegate::fence::{Admission, Database, Fences, First, Lease, LeaseState, Remedy};
+use fencegate::fence::{Admission, Database, Fences, First, LeaseState, Remedy, StoredLease};
 use fencegate::policy::{Issuer, QualifiedName, Resource};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -260,7 +260,7 @@ impl Listener for Heard {
         self.0.lock().unwrap().push(format!("lease {election}"));
     }
 
-    fn catalogue_changed(&self) {
+    fn catalog_changed(&self) {
         self.0.lock().unwrap().push("{catalogue}".to_owned());
     }
 }
@@ -273,7 +273,7 @@ struct Proxy {
 }
 
 /// What does not depend on the clock.
-fn leases(leases: Vec<Lease>) -> Vec<(String, Token, LeaseState)> {
+fn leases(leases: Vec<StoredLease>) -> Vec<(String, Token, LeaseState)> {
     leases.into_iter().map(|it| (it.election, it.token, it.state)).collect()
 }
 

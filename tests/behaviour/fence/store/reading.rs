@@ -3,7 +3,7 @@
 use super::Heard;
 use crate::fence::server::World;
 use crate::support::frozen::Frozen;
-use fencegate::catalogue::Fenced;
+use fencegate::catalog::Fenced;
 use fencegate::fence::session::Epoch;
 use fencegate::fence::store::{Postgres, Store};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ async fn looks_do_not_wait_for_a_reading() {
     let store = Arc::new(Postgres::new(control, "p".to_owned(), Arc::new(Heard::default())));
     let reading = || {
         let (store, resource) = (store.clone(), world.resource.clone());
-        async move { store.catalogue(Fenced(&[resource]), None).await }
+        async move { store.catalog(Fenced(&[resource]), None).await }
     };
     reading().await.unwrap();
     let frozen = Frozen::processes([world.ask(READER).await.as_str()]);

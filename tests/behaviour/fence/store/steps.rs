@@ -147,10 +147,10 @@ impl Both {
                         self.proxies[proxy].real.close(true).await;
                         self.proxies[proxy].memory.close(true).await;
                     }
-                    2 => same!("catalogue", ask!(self, proxy, announce_catalogue())),
+                    2 => same!("catalog", ask!(self, proxy, announce_catalog())),
                     _ => same!("announce", ask!(self, proxy, announce_enforced(&enforced))),
                 }
-                format!("p{proxy} leaves, closes, announces {enforced:?} or the catalogue")
+                format!("p{proxy} leaves, closes, announces {enforced:?} or the catalog")
             }
             33..=35 => {
                 let token = self.current("other").await.map_or(1, |it| it.token) + dice.below(3) as i64;

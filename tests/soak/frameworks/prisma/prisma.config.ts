@@ -3,7 +3,7 @@ import { createRequire } from 'node:module'
 import { PrismaPg } from '@prisma/adapter-pg'
 import { defineConfig } from 'prisma/config'
 
-// The adapter knows no columns of the type `name`, which Migrate reads from the catalogue.
+// The adapter knows no columns of the type `name`, which Migrate reads from the catalog.
 const Result = createRequire(import.meta.url)('pg/lib/result')
 const addFields = Result.prototype.addFields
 Result.prototype.addFields = function (fields) {

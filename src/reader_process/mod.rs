@@ -24,7 +24,7 @@ pub const READERS: usize = 3;
 /// Its processor time is limited; so long it may take on a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An answer is shorter: [`crate::statement::analyse`] bounds what a script holds.
+/// An answer is shorter: [`crate::statement::analyze`] bounds what a script holds.
 const LONGEST_ANSWER: usize = 64 << 20;
 
 /// The program that knows the subcommand [`READER_COMMAND`].

@@ -29,7 +29,7 @@ impl SourceAddress {
 
 /// Connections that wait, each with how it is told that its time has come.
 #[derive(Debug, Default)]
-pub struct Crowd {
+pub struct WaitingConnections {
     /// By their number: the first came first.
     of: HashMap<SourceAddress, BTreeMap<u64, Arc<Notify>>>,
     /// The number of connections and the age of each source: last the source with most, among equals the one that has waited
@@ -38,7 +38,7 @@ pub struct Crowd {
     count: usize,
 }
 
-impl Crowd {
+impl WaitingConnections {
     /// How many they are.
     pub fn len(&self) -> usize {
         self.count
@@ -103,8 +103,8 @@ mod tests {
         SourceAddress::new(Some(address.parse().unwrap()))
     }
 
-    fn crowd(members: &[(SourceAddress, u64)]) -> (Crowd, Vec<Arc<Notify>>) {
-        let (mut crowd, mut told) = (Crowd::default(), Vec::new());
+    fn crowd(members: &[(SourceAddress, u64)]) -> (WaitingConnections, Vec<Arc<Notify>>) {
+        let (mut crowd, mut told) = (WaitingConnections::default(), Vec::new());
         for (source, number) in members {
             told.push(Arc::new(Notify::new()));
             crowd.insert(*source, *number, told[told.len() - 1].clone());

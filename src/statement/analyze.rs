@@ -32,12 +32,12 @@ const DEAREST: usize = 16 << 20;
 /// Says what a text does, statement by statement. `text` is without the NUL that ends it in the protocol.
 ///
 /// Of a text from a stranger this may take any time and memory, and end the process: see [`super::Cache`].
-pub fn analyse(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
+pub fn analyze(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read_text(text, lexing, false)
 }
 
-/// As [`analyse`], and says of every write which rows it touches, as far as the text tells. It takes longer.
-pub fn analyse_rows(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
+/// As [`analyze`], and says of every write which rows it touches, as far as the text tells. It takes longer.
+pub fn analyze_rows(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read_text(text, lexing, true)
 }
 
@@ -47,7 +47,7 @@ pub fn read_tokens(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Scrip
     Some(if with_rows { proved } else { proved.with_all_rows(&Rows::left_out()) })
 }
 
-/// [`analyse`], or [`analyse_rows`].
+/// [`analyze`], or [`analyze_rows`].
 pub(crate) fn read_text(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     match parse(text, lexing, with_rows) {
         Err(Unreadable::TooComplex) => read_tokens(text, lexing, with_rows).ok_or(Unreadable::TooComplex),

@@ -1,4 +1,4 @@
-//! What is asked of the catalogue only to explain policies: the database's name, the functions that they name, and those
+//! What is asked of the catalog only to explain policies: the database's name, the functions that they name, and those
 //! that they had better name.
 //!
 //! Owns these questions. A function that is told without need costs a look; one that is not told writes unfenced.

@@ -1,4 +1,4 @@
-//! The queries to the catalogue.
+//! The queries to the catalog.
 //!
 //! Must start from the fenced tables and walk outwards, never read everything: a database may have 100,000 relations, and
 //! any role may create more.
@@ -70,7 +70,7 @@ pub(crate) fn settings(temporary: Option<&str>) -> String {
 /// - those of [`calls`]
 ///
 /// An edge may begin at a relation that is not among these: it leads nowhere then. The planner, which cannot know how few
-/// relations are reached, is kept from reading catalogues whole.
+/// relations are reached, is kept from reading catalogs whole.
 ///
 /// `reach` follows the edges backwards. A relation is in it as a whole, or by a part of its rows (`by_part`), which
 /// is all that a write to one of its children can do: that does not reach the other children. From a temporary relation

@@ -1,8 +1,8 @@
-//! What is read of the catalogue for all sessions. Every definition that may concern fenced tables has it read anew, and
+//! What is read of the catalog for all sessions. Every definition that may concern fenced tables has it read anew, and
 //! most of the time went into planning it.
 
 use super::prepared::Prepared;
-use crate::catalogue::{Fenced, Keys, Subject, settings, with_parameters};
+use crate::catalog::{Fenced, Keys, Subject, settings, with_parameters};
 
 pub const WAYS: Prepared = Prepared::new("ways", "name[], name[]", with_parameters::ways);
 
@@ -16,7 +16,7 @@ pub const KEY_COLUMNS: Prepared =
 
 pub const DEPENDENCIES: Prepared = Prepared::new("dependencies", "name[], name[]", with_parameters::dependencies);
 
-/// The same as [`crate::catalogue::question`].
+/// The same as [`crate::catalog::question`].
 pub fn read(fences: Fenced) -> String {
     let Subject { tables: [schemas, names], functions, keys } = Subject::of(fences);
     let ways = match &functions {
@@ -33,7 +33,7 @@ pub fn read(fences: Fenced) -> String {
     asked.join("; ")
 }
 
-/// The same as [`crate::catalogue::question_of_dependencies`].
+/// The same as [`crate::catalog::question_of_dependencies`].
 pub fn dependencies(fences: Fenced) -> String {
     let Subject { tables: [schemas, names], .. } = Subject::of(fences);
     DEPENDENCIES.execute(&[&schemas, &names])

@@ -3,13 +3,13 @@
 //!
 //! Must never have an effect: commands with one are in `command`.
 
+use super::lexer::CommandWord;
 use super::result_set::{ColumnType, ResultSet, Table, TableColumn};
-use super::words::CommandWord;
 use crate::config::SETTINGS;
 use crate::wire::error::ErrorText;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Courtesy {
+pub(super) enum DriverStatement {
     /// A transaction begins; nothing that a command does is part of it.
     Begin(&'static str),
     /// It ends.
@@ -35,41 +35,41 @@ pub(super) enum Question {
     UnlockAll,
 }
 
-impl Courtesy {
+impl DriverStatement {
     /// None for anything else.
     /// An error for what would seem to change something and does not.
     pub(super) fn read(words: &[CommandWord]) -> Result<Option<Self>, ErrorText> {
         let keywords: Vec<String> = words.iter().map(|word| word.keyword().to_ascii_lowercase()).collect();
         let said: Vec<&str> = keywords.iter().map(String::as_str).collect();
         Ok(Some(match said.as_slice() {
-            ["begin", rest @ ..] if are_modes(without_noise(rest)) => Courtesy::Begin("BEGIN"),
-            ["start", "transaction", rest @ ..] if are_modes(rest) => Courtesy::Begin("START TRANSACTION"),
-            ["commit" | "end", rest @ ..] if without_noise(rest).is_empty() => Courtesy::End("COMMIT"),
-            ["rollback" | "abort", rest @ ..] if without_noise(rest).is_empty() => Courtesy::End("ROLLBACK"),
+            ["begin", rest @ ..] if are_modes(without_noise(rest)) => DriverStatement::Begin("BEGIN"),
+            ["start", "transaction", rest @ ..] if are_modes(rest) => DriverStatement::Begin("START TRANSACTION"),
+            ["commit" | "end", rest @ ..] if without_noise(rest).is_empty() => DriverStatement::End("COMMIT"),
+            ["rollback" | "abort", rest @ ..] if without_noise(rest).is_empty() => DriverStatement::End("ROLLBACK"),
             ["set", "transaction", modes @ ..]
             | ["set", "session", "characteristics", "as", "transaction", modes @ ..]
                 if !modes.is_empty() && are_modes(modes) =>
             {
-                Courtesy::Done("SET")
+                DriverStatement::Done("SET")
             }
-            ["set", ..] => return set(&words[1..]).map(|is_one| is_one.then_some(Courtesy::Done("SET"))),
-            ["reset", _] => return reset(&words[1]).map(|is_one| is_one.then_some(Courtesy::Done("RESET"))),
-            ["close", "all"] => Courtesy::CloseAll,
-            ["unlisten", _] => Courtesy::Done("UNLISTEN"),
-            ["discard", "all"] => Courtesy::DiscardAll,
-            ["deallocate", "all"] | ["deallocate", "prepare", "all"] => Courtesy::Deallocate(None),
+            ["set", ..] => return set(&words[1..]).map(|is_one| is_one.then_some(DriverStatement::Done("SET"))),
+            ["reset", _] => return reset(&words[1]).map(|is_one| is_one.then_some(DriverStatement::Done("RESET"))),
+            ["close", "all"] => DriverStatement::CloseAll,
+            ["unlisten", _] => DriverStatement::Done("UNLISTEN"),
+            ["discard", "all"] => DriverStatement::DiscardAll,
+            ["deallocate", "all"] | ["deallocate", "prepare", "all"] => DriverStatement::Deallocate(None),
             ["deallocate", _] | ["deallocate", "prepare", _] => match words.last().and_then(CommandWord::sql_name) {
-                Some(name) => Courtesy::Deallocate(Some(name)),
+                Some(name) => DriverStatement::Deallocate(Some(name)),
                 None => return Ok(None),
             },
-            ["select", "1"] => Courtesy::Ask(Question::One),
-            ["select", "version()" | "pg_catalog.version()"] => Courtesy::Ask(Question::Version),
+            ["select", "1"] => DriverStatement::Ask(Question::One),
+            ["select", "version()" | "pg_catalog.version()"] => DriverStatement::Ask(Question::Version),
             ["show", "transaction", "isolation", "level"] | ["show", "transaction_isolation"] => {
-                Courtesy::Ask(Question::Isolation)
+                DriverStatement::Ask(Question::Isolation)
             }
-            ["show", "standard_conforming_strings"] => Courtesy::Ask(Question::ConformingStrings),
-            ["select", "current_schema()" | "pg_catalog.current_schema()"] => Courtesy::Ask(Question::Schema),
-            ["select", "pg_advisory_unlock_all()"] => Courtesy::Ask(Question::UnlockAll),
+            ["show", "standard_conforming_strings"] => DriverStatement::Ask(Question::ConformingStrings),
+            ["select", "current_schema()" | "pg_catalog.current_schema()"] => DriverStatement::Ask(Question::Schema),
+            ["select", "pg_advisory_unlock_all()"] => DriverStatement::Ask(Question::UnlockAll),
             _ => return Ok(None),
         }))
     }
@@ -167,30 +167,30 @@ impl Question {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operate::console::words::words;
+    use crate::operate::console::lexer::words;
 
     #[test]
     fn only_what_does_nothing_is_a_courtesy() {
-        let read = |text| Courtesy::read(&words(text).unwrap()).map_err(|error| error.code);
-        for (text, courtesy) in [
-            ("begin", Courtesy::Begin("BEGIN")),
-            ("BEGIN WORK", Courtesy::Begin("BEGIN")),
-            ("begin isolation level serializable, READ ONLY,deferrable", Courtesy::Begin("BEGIN")),
-            ("START TRANSACTION READ WRITE NOT DEFERRABLE", Courtesy::Begin("START TRANSACTION")),
-            ("ABORT", Courtesy::End("ROLLBACK")),
-            ("commit transaction", Courtesy::End("COMMIT")),
-            ("SET application_name = 'x'", Courtesy::Done("SET")),
-            ("SET application_name='x'", Courtesy::Done("SET")),
-            ("set session DateStyle TO ISO, MDY", Courtesy::Done("SET")),
-            ("SET extra_float_digits =3", Courtesy::Done("SET")),
-            ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", Courtesy::Done("SET")),
-            ("RESET ALL", Courtesy::Done("RESET")),
-            ("RESET \"search_path\"", Courtesy::Done("RESET")),
-            ("DISCARD ALL", Courtesy::DiscardAll),
-            ("DEALLOCATE \"_pg3_0\"", Courtesy::Deallocate(Some("_pg3_0".to_owned()))),
-            ("select 1", Courtesy::Ask(Question::One)),
+        let read = |text| DriverStatement::read(&words(text).unwrap()).map_err(|error| error.code);
+        for (text, driver_statement) in [
+            ("begin", DriverStatement::Begin("BEGIN")),
+            ("BEGIN WORK", DriverStatement::Begin("BEGIN")),
+            ("begin isolation level serializable, READ ONLY,deferrable", DriverStatement::Begin("BEGIN")),
+            ("START TRANSACTION READ WRITE NOT DEFERRABLE", DriverStatement::Begin("START TRANSACTION")),
+            ("ABORT", DriverStatement::End("ROLLBACK")),
+            ("commit transaction", DriverStatement::End("COMMIT")),
+            ("SET application_name = 'x'", DriverStatement::Done("SET")),
+            ("SET application_name='x'", DriverStatement::Done("SET")),
+            ("set session DateStyle TO ISO, MDY", DriverStatement::Done("SET")),
+            ("SET extra_float_digits =3", DriverStatement::Done("SET")),
+            ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", DriverStatement::Done("SET")),
+            ("RESET ALL", DriverStatement::Done("RESET")),
+            ("RESET \"search_path\"", DriverStatement::Done("RESET")),
+            ("DISCARD ALL", DriverStatement::DiscardAll),
+            ("DEALLOCATE \"_pg3_0\"", DriverStatement::Deallocate(Some("_pg3_0".to_owned()))),
+            ("select 1", DriverStatement::Ask(Question::One)),
         ] {
-            assert_eq!(read(text), Ok(Some(courtesy)), "{text}");
+            assert_eq!(read(text), Ok(Some(driver_statement)), "{text}");
         }
         for other in [
             "SET",

@@ -1,4 +1,4 @@
-//! What the catalogue is read for, as arrays of names; and the statements of a reading with parameters in their place.
+//! What the catalog is read for, as arrays of names; and the statements of a reading with parameters in their place.
 //!
 //! Must never put a name into a statement but within one of these arrays.
 

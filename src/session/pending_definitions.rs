@@ -1,11 +1,11 @@
 //! Relations that an open transaction may have turned into ways to fenced tables. What it changes is not in the
-//! catalogue that the proxy reads, as long as no other session can see it.
+//! catalog that the proxy reads, as long as no other session can see it.
 //!
 //! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
 //! one too many.
 
-use super::host::Seen;
-use crate::catalogue::Catalogue;
+use super::host::CatalogView;
+use crate::catalog::Catalog;
 use crate::policy::PolicySet;
 use crate::statement::rows::Rows;
 use crate::statement::{Operation, Redirect, RelationName, Statement, Write};
@@ -21,45 +21,51 @@ const SUSPECT: [Operation; 4] = [Operation::Insert, Operation::Update, Operation
 
 /// The suspect names of one transaction.
 #[derive(Clone, Debug, Default)]
-pub struct Suspects {
+pub struct PendingDefinitions {
     /// By the relation's own name, the schemas; None for one that is named without.
     schemas: HashMap<String, HashSet<Option<String>>>,
     /// There were too many to remember.
     all: bool,
 }
 
-impl Suspects {
+impl PendingDefinitions {
     /// A statement is about to run; true if there are more suspects now. What it redirects to a relation that has nothing
-    /// to do with fenced tables, as far as policies, catalogue and the names known here and to others tell, is not suspect.
-    pub fn note(&mut self, statement: &Statement, policies: &PolicySet, seen: &Seen, others: &[Arc<Suspects>]) -> bool {
+    /// to do with fenced tables, as far as policies, catalog and the names known here and to others tell, is not suspect.
+    pub fn note(
+        &mut self,
+        statement: &Statement,
+        policies: &PolicySet,
+        seen: &CatalogView,
+        others: &[Arc<PendingDefinitions>],
+    ) -> bool {
         let is_suspect = |to: &RelationName| self.contains(to) || others.iter().any(|other| other.contains(to));
         let leads_to_fenced =
             |to: &RelationName| !seen.is_current || seen.concerns_fences(to, policies) || is_suspect(to);
         let mut found: Vec<RelationName> = Vec::new();
         for Redirect { relation, to } in &statement.redirects {
             match to {
-                Some(to) if to == relation => found.extend(keyed_tables(to, policies, &seen.catalogue)),
+                Some(to) if to == relation => found.extend(keyed_tables(to, policies, &seen.catalog)),
                 Some(to) if !leads_to_fenced(to) => {}
                 _ => found.push(relation.clone()),
             }
         }
         // The key may be another column by now, or of another type.
         for write in statement.writes.iter().filter(|write| write.operation == Operation::Ddl) {
-            found.extend(keyed_tables(&write.relation, policies, &seen.catalogue));
+            found.extend(keyed_tables(&write.relation, policies, &seen.catalog));
         }
         let mut are_more = false;
         for RelationName { schema, name } in found.into_iter().filter(|_| !self.all) {
             are_more |= self.schemas.entry(name).or_default().insert(schema);
         }
         if self.schemas.values().map(HashSet::len).sum::<usize>() > MOST {
-            *self = Suspects::everything();
+            *self = PendingDefinitions::everything();
         }
         are_more
     }
 
     /// Every relation is one.
     pub fn everything() -> Self {
-        Suspects { all: true, ..Suspects::default() }
+        PendingDefinitions { all: true, ..PendingDefinitions::default() }
     }
 
     /// There are none.
@@ -67,10 +73,10 @@ impl Suspects {
         !self.all && self.schemas.is_empty()
     }
 
-    /// The first relation that the statement writes which is one, or by writing which, as the catalogue has it, one is written.
-    pub fn written_by<'s>(&self, statement: &'s Statement, catalogue: &Catalogue) -> Option<&'s RelationName> {
+    /// The first relation that the statement writes which is one, or by writing which, as the catalog has it, one is written.
+    pub fn written_by<'s>(&self, statement: &'s Statement, catalog: &Catalog) -> Option<&'s RelationName> {
         let is_suspect = |write: &&Write| {
-            self.contains(&write.relation) || catalogue.reached_by(write).any(|reached| self.contains(reached.table))
+            self.contains(&write.relation) || catalog.reached_by(write).any(|reached| self.contains(reached.table))
         };
         self.writes(statement).find(is_suspect).map(|write| &write.relation)
     }
@@ -81,11 +87,11 @@ impl Suspects {
         &self,
         statement: &'s Statement,
         policies: &PolicySet,
-        catalogue: &Catalogue,
+        catalog: &Catalog,
     ) -> Option<&'s RelationName> {
         let is_unnamed = |write: &&Write| policies.tables_called(&write.relation).next().is_none();
         let unnamed = || self.writes(statement).find(is_unnamed).map(|write| &write.relation);
-        self.written_by(statement, catalogue).or_else(unnamed)
+        self.written_by(statement, catalog).or_else(unnamed)
     }
 
     /// The writes that matter, if there are any suspects.
@@ -104,10 +110,10 @@ impl Suspects {
 }
 
 /// The keyed tables whose keys a definition on the relation may change: itself, and those that it is a part or parent of.
-fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalogue: &Catalogue) -> Vec<RelationName> {
+fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalog: &Catalog) -> Vec<RelationName> {
     let is_keyed = |table: &RelationName| policies.tables_called(table).any(|(_, table)| table.key.is_some());
     let definition = Write { relation: relation.clone(), operation: Operation::Ddl, rows: Rows::default() };
-    let reached: Vec<RelationName> = catalogue.reached_by(&definition).map(|reached| reached.table.clone()).collect();
+    let reached: Vec<RelationName> = catalog.reached_by(&definition).map(|reached| reached.table.clone()).collect();
     [relation.clone()].into_iter().chain(reached).filter(is_keyed).collect()
 }
 
@@ -116,25 +122,25 @@ fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalogue: &Catal
 mod tests {
     use super::*;
     use crate::policy::Opaque;
-    use crate::statement::{Lexing, analyse};
+    use crate::statement::{Lexing, analyze};
 
     fn statement(text: &str) -> Statement {
-        analyse(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].as_ref().clone()
+        analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].as_ref().clone()
     }
 
     fn policies() -> PolicySet {
         PolicySet::new(Vec::new(), Opaque::Reject, None, Vec::new())
     }
 
-    fn written_by(suspects: &Suspects, text: &str) -> bool {
-        suspects.written_by(&statement(text), &Catalogue::default()).is_some()
+    fn written_by(suspects: &PendingDefinitions, text: &str) -> bool {
+        suspects.written_by(&statement(text), &Catalog::default()).is_some()
     }
 
-    fn after(texts: &[&str]) -> Suspects {
-        let mut suspects = Suspects::default();
+    fn after(texts: &[&str]) -> PendingDefinitions {
+        let mut suspects = PendingDefinitions::default();
         for text in texts {
-            // Where the catalogue is not known, whatever is named may be fenced.
-            let seen = Seen { is_current: !text.contains("fenced"), ..Seen::default() };
+            // Where the catalog is not known, whatever is named may be fenced.
+            let seen = CatalogView { is_current: !text.contains("fenced"), ..CatalogView::default() };
             suspects.note(&statement(text), &policies(), &seen, &[]);
         }
         suspects
@@ -164,8 +170,8 @@ mod tests {
 
     #[test]
     fn within_the_transaction_every_relation_is_one_once_there_is_one() {
-        let within = |suspects: &Suspects, text| {
-            suspects.written_within(&statement(text), &policies(), &Catalogue::default()).is_some()
+        let within = |suspects: &PendingDefinitions, text| {
+            suspects.written_within(&statement(text), &policies(), &Catalog::default()).is_some()
         };
         let suspects = after(&["CREATE VIEW v AS TABLE fenced"]);
         assert!(within(&suspects, "INSERT INTO another VALUES (1)"));
@@ -176,10 +182,10 @@ mod tests {
 
     #[test]
     fn too_many_are_all() {
-        let mut suspects = Suspects::default();
+        let mut suspects = PendingDefinitions::default();
         for number in 0..=MOST {
             let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));
-            suspects.note(&view, &policies(), &Seen::default(), &[]);
+            suspects.note(&view, &policies(), &CatalogView::default(), &[]);
         }
         assert!(written_by(&suspects, "DELETE FROM another"));
     }

@@ -1,13 +1,13 @@
-//! The catalogue of a database as last read, and its changes since.
+//! The catalog of a database as last read, and its changes since.
 //!
 //! Owns whether the last reading still counts. Must never take a reading for current that began before a change was seen
 //! which came before the current statement.
 
 use super::{FRESH, SharedDatabase};
-use crate::catalogue::{Catalogue, Dependencies, Fenced};
+use crate::catalog::{Catalog, Dependencies, Fenced};
 use crate::fence::Cause;
 use crate::policy::{PolicySet, QualifiedName};
-use crate::session::host::{Changes, Seen, Wanted};
+use crate::session::host::{CatalogRequest, CatalogView, Changes};
 use crate::supervise::supervise;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -21,17 +21,17 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// After such a reading, that many times what it took have to pass: it takes the server no more than a fifth of a processor.
 const PAUSE_OF_READING: u32 = 4;
 
-/// The catalogue is read again after this time without an announcement: the proxy of the session that changed it may have
+/// The catalog is read again after this time without an announcement: the proxy of the session that changed it may have
 /// been killed before it could announce that, or there was none.
 const UNANNOUNCED: Duration = Duration::from_secs(10);
 
-/// What has been read of a database's catalogue.
+/// What has been read of a database's catalog.
 #[derive(Default)]
-pub(super) struct CatalogueState {
+pub(super) struct CatalogState {
     /// The number of the database, as the session said that has come last.
     database: Option<String>,
     /// As last read; what cannot be read anew stays.
-    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) catalog: Arc<Catalog>,
     /// Those seen.
     seen: Changes,
     /// Those that it has; None: it was never read.
@@ -49,7 +49,7 @@ pub(super) struct CatalogueState {
     /// What CASCADE takes: it is read only for statements that need it.
     dependencies: Option<Apart<Dependencies>>,
     /// As it is for a session whose temporary relations lead to fenced tables, by their schema.
-    of_sessions: HashMap<Arc<str>, Apart<Catalogue>>,
+    of_sessions: HashMap<Arc<str>, Apart<Catalog>>,
 }
 
 /// A reading made only when a statement needs it.
@@ -67,30 +67,30 @@ impl<T> Apart<T> {
     }
 }
 
-impl CatalogueState {
+impl CatalogState {
     /// There was no attempt to read it since the last change or the last change of the listening connection, or none lately.
     fn is_untried(&self, listener: u64) -> bool {
         self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || listener != by || at.elapsed() > FRESH)
     }
 
     /// What CASCADE takes is wanted, and has to be read.
-    fn lacks_dependencies(&self, wanted: &Wanted) -> bool {
+    fn lacks_dependencies(&self, wanted: &CatalogRequest) -> bool {
         wanted.cascades && Apart::is_due(self.dependencies.as_ref(), wanted.since)
     }
 
     /// The schema of the session's temporary relations, if they lead to fenced tables.
-    fn left_to_session<'w>(&self, wanted: &'w Wanted) -> Option<&'w Arc<str>> {
-        wanted.temporary.as_ref().filter(|schema| self.catalogue.leaves_to_session(schema))
+    fn left_to_session<'w>(&self, wanted: &'w CatalogRequest) -> Option<&'w Arc<str>> {
+        wanted.temporary.as_ref().filter(|schema| self.catalog.leaves_to_session(schema))
     }
 
-    /// The same, if the catalogue has to be read for them.
-    fn lacking_session<'w>(&self, wanted: &'w Wanted) -> Option<&'w Arc<str>> {
+    /// The same, if the catalog has to be read for them.
+    fn lacking_session<'w>(&self, wanted: &'w CatalogRequest) -> Option<&'w Arc<str>> {
         self.left_to_session(wanted).filter(|schema| Apart::is_due(self.of_sessions.get(*schema), wanted.since))
     }
 }
 
 impl SharedDatabase {
-    /// Keeps what is known of the catalogue up to date, for as long as the database is known.
+    /// Keeps what is known of the catalog up to date, for as long as the database is known.
     pub fn follow(self: &Arc<Self>) {
         let [changed, read, announced] = [(); 3].map(|()| Arc::downgrade(self));
         let (due, harmless) = (self.reading_due.clone(), self.harmless_change.clone());
@@ -105,13 +105,13 @@ impl SharedDatabase {
         self.known.lock().seen
     }
 
-    /// The catalogue as last read: current if it has what is wanted, or else all changes seen until now.
-    pub fn catalogue(&self, wanted: Option<&Wanted>) -> Seen {
+    /// The catalog as last read: current if it has what is wanted, or else all changes seen until now.
+    pub fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView {
         let known = self.known.lock();
         let is_read = self.is_read(&known, wanted.map_or(known.seen, |wanted| wanted.since));
         let is_heard = self.is_heard(&known);
-        let mut seen = Seen {
-            catalogue: known.catalogue.clone(),
+        let mut seen = CatalogView {
+            catalog: known.catalog.clone(),
             dependencies: None,
             is_current: is_read && is_heard,
             is_unheard: is_read && !is_heard,
@@ -130,8 +130,8 @@ impl SharedDatabase {
         {
             let apart = known.of_sessions.get(schema).filter(|apart| apart.attempted.1.has(wanted.since));
             match apart.map(|apart| (&apart.read, apart.attempted.1)) {
-                Some((Ok(catalogue), changes)) => {
-                    (seen.catalogue, seen.doubts) = (catalogue.clone(), seen.doubts.min(changes.doubts));
+                Some((Ok(catalog), changes)) => {
+                    (seen.catalog, seen.doubts) = (catalog.clone(), seen.doubts.min(changes.doubts));
                 }
                 why => {
                     (seen.is_current, seen.is_unheard) = (false, false);
@@ -147,11 +147,11 @@ impl SharedDatabase {
     pub fn has_table(&self, table: &QualifiedName) -> Option<bool> {
         let known = self.known.lock();
         let is_current = known.read.is_some_and(|read| read.doubts >= known.seen.doubts);
-        (is_current && self.fence.has_sessions()).then(|| known.catalogue.has(table))
+        (is_current && self.fence.has_sessions()).then(|| known.catalog.has(table))
     }
 
-    /// The catalogue has changed: until it is read, any relation may be fenced.
-    pub fn forget_catalogue(&self) {
+    /// The catalog has changed: until it is read, any relation may be fenced.
+    pub fn forget_catalog(&self) {
         let mut known = self.known.lock();
         known.seen.all += 1;
         known.seen.doubts += 1;
@@ -168,11 +168,11 @@ impl SharedDatabase {
         known.attempted = None;
         if before.is_some() {
             drop(known);
-            self.forget_catalogue();
+            self.forget_catalog();
         }
     }
 
-    /// The catalogue has changed in a way that had nothing to do with fenced tables as of that count of doubts. False
+    /// The catalog has changed in a way that had nothing to do with fenced tables as of that count of doubts. False
     /// if there are more by now.
     pub fn note_harmless_change(&self, doubts: u64) -> bool {
         let mut known = self.known.lock();
@@ -185,7 +185,7 @@ impl SharedDatabase {
         is_harmless
     }
 
-    /// The catalogue may have changed without a sign: it is due, and what was read before counts until then.
+    /// The catalog may have changed without a sign: it is due, and what was read before counts until then.
     fn suppose_change(&self) {
         self.known.lock().seen.all += 1;
     }
@@ -195,20 +195,20 @@ impl SharedDatabase {
         self.reading_due.notify_one();
     }
 
-    /// Reads the catalogue, if it is due. Cancel-safe: it is due again after a while.
+    /// Reads the catalog, if it is due. Cancel-safe: it is due again after a while.
     pub(super) async fn catch_up(&self) {
         let _turn = self.reading.lock().await;
         if self.is_due() {
-            self.read_catalogue().await;
+            self.read_catalog().await;
         }
     }
 
     /// The same, for what a statement has to know. Cancel-safe, as [`Self::catch_up`].
-    pub async fn catch_up_with(&self, wanted: &Wanted) {
+    pub async fn catch_up_with(&self, wanted: &CatalogRequest) {
         let turn = self.reading.lock().await;
-        let lacks = |known: &CatalogueState| !self.is_read(known, wanted.since) || !self.is_heard(known);
+        let lacks = |known: &CatalogState| !self.is_read(known, wanted.since) || !self.is_heard(known);
         if lacks(&self.known.lock()) && self.is_due() {
-            self.read_catalogue().await;
+            self.read_catalog().await;
         }
         let policies = self.policies.borrow().clone();
         let fences = Fenced(&policies.resources);
@@ -223,13 +223,13 @@ impl SharedDatabase {
         let schema = self.known.lock().lacking_session(wanted).cloned();
         if let Some(schema) = schema {
             let attempted = (Instant::now(), self.changes());
-            let read = self.fence.catalogue_of_session(fences, &schema).await.map(Arc::new);
+            let read = self.fence.catalog_of_session(fences, &schema).await.map(Arc::new);
             self.known.lock().of_sessions.insert(schema, Apart { attempted, read });
         }
     }
 
-    /// Reads the catalogue. While it cannot be read, what was read before stays. Cancel-safe, as [`Self::catch_up`].
-    pub(super) async fn read_catalogue(&self) {
+    /// Reads the catalog. While it cannot be read, what was read before stays. Cancel-safe, as [`Self::catch_up`].
+    pub(super) async fn read_catalog(&self) {
         let under_way = Arc::new(());
         let policies = self.policies.borrow().clone();
         let (listener, last_listener) = (self.fence.listener(), self.fence.last_listener());
@@ -239,7 +239,7 @@ impl SharedDatabase {
             known.under_way = Arc::downgrade(&under_way);
             known.seen
         };
-        let read = self.fence.catalogue(Fenced(&policies.resources)).await;
+        let read = self.fence.catalog(Fenced(&policies.resources)).await;
         // The first connection that listens is opened for the reading itself, before it. It may be lost already: then this
         // reading does not count, and the next one need not wait.
         let is_opened = listener == 0 && self.fence.last_listener() != last_listener;
@@ -247,25 +247,25 @@ impl SharedDatabase {
         let mut known = self.known.lock();
         drop(under_way);
         match read {
-            Ok(catalogue) => {
-                for resource in policies.resources.iter().filter(|resource| catalogue.may_have(resource)) {
+            Ok(catalog) => {
+                for resource in policies.resources.iter().filter(|resource| catalog.may_have(resource)) {
                     let (database, mode) = (self.fence.name(), resource.mode.name());
                     self.metrics.expect_writes(database, &resource.name, mode);
-                    for verdict in ["unverifiable", "unavailable"].iter().filter(|_| catalogue.has_fenced_tables()) {
+                    for verdict in ["unverifiable", "unavailable"].iter().filter(|_| catalog.has_fenced_tables()) {
                         self.metrics.write(database, "", mode, verdict);
                     }
                 }
-                self.tell_missing(&policies, &catalogue, &mut known.missing);
+                self.tell_missing(&policies, &catalog, &mut known.missing);
                 known.failure = None;
-                known.of_sessions.retain(|schema, _| catalogue.leaves_to_session(schema));
-                known.catalogue = Arc::new(catalogue);
+                known.of_sessions.retain(|schema, _| catalog.leaves_to_session(schema));
+                known.catalog = Arc::new(catalog);
                 known.read = Some(changes);
                 (known.attempted, known.listener) = (Some((Instant::now(), changes, listener)), listener);
                 self.suspects.forget_read(changes.doubts);
             }
             Err(error) => {
                 if known.failure.as_ref() != Some(&error) {
-                    tracing::warn!(database = self.fence.name(), %error, "catalogue_unreadable");
+                    tracing::warn!(database = self.fence.name(), %error, "catalog_unreadable");
                 }
                 known.failure = Some(error);
             }
@@ -274,7 +274,7 @@ impl SharedDatabase {
 
     /// Says once which fenced tables do not exist, and which have come. Where nothing at all is fenced, that is said of
     /// the database.
-    fn tell_missing(&self, policies: &PolicySet, catalogue: &Catalogue, missing: &mut HashSet<QualifiedName>) {
+    fn tell_missing(&self, policies: &PolicySet, catalog: &Catalog, missing: &mut HashSet<QualifiedName>) {
         let before = std::mem::take(missing);
         if self.is_unconcerned() {
             return;
@@ -283,7 +283,7 @@ impl SharedDatabase {
         for resource in &policies.resources {
             for table in resource.tables.iter().filter(|it| it.is_expected_in(database)).map(|table| &table.name) {
                 let (resource, was_missing) = (&resource.name, before.contains(table));
-                if !catalogue.has(table) {
+                if !catalog.has(table) {
                     if !was_missing {
                         tracing::warn!(database, resource, %table, "fenced_table_missing");
                     }
@@ -295,10 +295,10 @@ impl SharedDatabase {
         }
     }
 
-    /// It is worth waiting for [`Self::catch_up_with`]: it reads the catalogue, or waits for a reading that is under way. That
+    /// It is worth waiting for [`Self::catch_up_with`]: it reads the catalog, or waits for a reading that is under way. That
     /// its lock is taken proves neither. A session may hold it only to find that the last reading failed a moment ago, and
     /// two such sessions would wait for each other in turn.
-    pub fn is_unread(&self, wanted: &Wanted) -> bool {
+    pub fn is_unread(&self, wanted: &CatalogRequest) -> bool {
         let known = self.known.lock();
         if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_heard(&known) {
             return known.is_untried(self.fence.listener()) || known.under_way.strong_count() > 0;
@@ -308,19 +308,19 @@ impl SharedDatabase {
 
     /// All that may have to do with fenced tables has been read. What was harmless by itself may lead to what somebody is
     /// defining.
-    fn is_read(&self, known: &CatalogueState, since: Changes) -> bool {
+    fn is_read(&self, known: &CatalogState, since: Changes) -> bool {
         let has_all = |read: Changes| read.all >= since.all || self.suspects.is_empty();
         known.read.is_some_and(|read| read.doubts >= since.doubts && has_all(read))
     }
 
     /// The connection still listens that did when it was read, to what other proxies say: also where no table was fenced
     /// then, since the first may come at any time. In a database without the schema none ever does.
-    fn is_heard(&self, known: &CatalogueState) -> bool {
+    fn is_heard(&self, known: &CatalogState) -> bool {
         let listener = self.fence.listener();
         self.fence.is_unprepared() || listener != 0 && listener == known.listener
     }
 
-    /// The catalogue has changed, or may have, since it was read; and there was no attempt to read it since, or only one a
+    /// The catalog has changed, or may have, since it was read; and there was no attempt to read it since, or only one a
     /// while ago.
     pub(super) fn is_due(&self) -> bool {
         let (known, listener) = (self.known.lock(), self.fence.listener());
@@ -339,14 +339,14 @@ impl SharedDatabase {
 async fn receive_changes(database: Weak<SharedDatabase>) {
     // Where it is started again, an announcement may have come meanwhile.
     if let Some(database) = database.upgrade() {
-        database.forget_catalogue();
+        database.forget_catalog();
         database.read_soon();
     }
-    while let Some(announced) = database.upgrade().map(|it| it.fence.catalogue_announced()) {
+    while let Some(announced) = database.upgrade().map(|it| it.fence.catalog_announced()) {
         let announced = timeout(UNANNOUNCED, announced).await;
         let Some(database) = database.upgrade() else { return };
         match announced {
-            Ok(()) => database.forget_catalogue(),
+            Ok(()) => database.forget_catalog(),
             // A connection that begins to listen reads it anyway.
             Err(_) if database.fence.listener() == 0 => continue,
             Err(_) => database.suppose_change(),
@@ -355,7 +355,7 @@ async fn receive_changes(database: Weak<SharedDatabase>) {
     }
 }
 
-/// Reads the catalogue after changes for which no statement has waited.
+/// Reads the catalog after changes for which no statement has waited.
 async fn read_now_and_then(database: Weak<SharedDatabase>, due: Arc<Notify>) {
     loop {
         due.notified().await;
@@ -374,7 +374,7 @@ async fn announce_harmless_changes(database: Weak<SharedDatabase>, harmless: Arc
     loop {
         harmless.notified().await;
         if let Some(database) = database.upgrade().filter(|it| it.fence.has_sessions()) {
-            database.fence.announce_catalogue().await;
+            database.fence.announce_catalog().await;
             database.read_soon();
         }
         tokio::time::sleep(PAUSE).await;
@@ -404,8 +404,8 @@ mod tests {
     #[tokio::test]
     async fn only_a_reading_is_waited_for() {
         let database = database();
-        database.forget_catalogue();
-        let wanted = Wanted { since: database.changes(), temporary: None, cascades: false, is_plain: true };
+        database.forget_catalog();
+        let wanted = CatalogRequest { since: database.changes(), temporary: None, cascades: false, is_plain: true };
         assert!(database.is_unread(&wanted), "no attempt was made");
         let another_looks = database.reading.lock().await;
         let failed = (Instant::now(), wanted.since, database.fence.listener());

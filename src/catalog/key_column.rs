@@ -1,4 +1,4 @@
-//! The columns by which tables are keyed, as the catalogue describes them.
+//! The columns by which tables are keyed, as the catalog describes them.
 //!
 //! Owns which columns can tell rows apart by the text of a value. Must never accept a column with two texts for equal
 //! values, or one that stores another value than the given one.

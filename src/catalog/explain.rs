@@ -1,9 +1,9 @@
 //! What policies cover in a database, for people: every relation, by which operations, and why.
 //!
-//! Owns the words. Must say what the proxy would do: it reads the same catalogue in the same way.
+//! Owns the words. Must say what the proxy would do: it reads the same catalog in the same way.
 
 use super::graph::{Action, Edge, Link, Oid, Way};
-use super::{Catalogue, Dependencies, Relation, WayTo};
+use super::{Catalog, Dependencies, Relation, WayTo};
 use crate::policy::{FencedFunction, FencedTable, PolicySet, QualifiedName, Resource, quoted};
 use crate::sql::{StatementResult, column, is_true};
 use crate::statement::{FunctionName, Operation, RelationName};
@@ -49,11 +49,11 @@ pub struct Covered {
     pub path: String,
 }
 
-/// What policies cover, by a catalogue and by what [`super::database_and_functions`] and
+/// What policies cover, by a catalog and by what [`super::database_and_functions`] and
 /// [`super::functions_that_mention`] were answered.
 pub fn explanation(
     policies: &PolicySet,
-    catalogue: &Catalogue,
+    catalog: &Catalog,
     dependencies: &Dependencies,
     answers: &[StatementResult],
     mentions: &[StatementResult],
@@ -66,7 +66,7 @@ pub fn explanation(
     let covered = policies
         .resources
         .iter()
-        .flat_map(|resource| catalogue.covered(&database, resource, &functions, dependencies))
+        .flat_map(|resource| catalog.covered(&database, resource, &functions, dependencies))
         .collect();
     let mentions = mentions.iter().flat_map(|answer| &answer.rows);
     let unnamed = mentions.filter_map(|row| unnamed(policies, function(row)?, row)).collect();
@@ -84,7 +84,7 @@ fn unnamed(policies: &PolicySet, function: QualifiedName, row: &SimpleQueryRow) 
     (!is_named).then(|| Unnamed { resource: resource.name.clone(), function, table, is_direct })
 }
 
-impl Catalogue {
+impl Catalog {
     fn covered(
         &self,
         database: &str,

@@ -1,8 +1,8 @@
-//! Reading the catalogue of a database, and telling other proxies that it has changed.
+//! Reading the catalog of a database, and telling other proxies that it has changed.
 
 use super::database::Database;
 use super::refusal::Cause;
-use crate::catalogue::{CatalogError, Catalogue, Dependencies, Fenced};
+use crate::catalog::{Catalog, CatalogError, Dependencies, Fenced};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,18 +13,18 @@ impl From<CatalogError> for Cause {
 }
 
 impl Database {
-    /// Reads the catalogue for what is fenced, as it is for all sessions. Cancel safe.
-    pub async fn catalogue(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalogue, Cause> {
-        let catalogue = self.store().catalogue(fences, None).await?;
-        self.has_fenced_tables.store(catalogue.has_fenced_tables(), Ordering::Relaxed);
-        Ok(catalogue)
+    /// Reads the catalog for what is fenced, as it is for all sessions. Cancel safe.
+    pub async fn catalog(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalog, Cause> {
+        let catalog = self.store().catalog(fences, None).await?;
+        self.has_fenced_tables.store(catalog.has_fenced_tables(), Ordering::Relaxed);
+        Ok(catalog)
     }
 
     /// The same, as it is for the session to which this schema of temporary relations belongs. Cancel safe.
-    pub async fn catalogue_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalogue, Cause> {
+    pub async fn catalog_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalog, Cause> {
         let whose =
             |why: Cause| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));
-        self.store.catalogue(fences, Some(temporary)).await.map_err(whose)
+        self.store.catalog(fences, Some(temporary)).await.map_err(whose)
     }
 
     /// Reads what CASCADE may take from the fenced tables. Cancel safe.
@@ -32,17 +32,17 @@ impl Database {
         self.store().dependencies(fences).await
     }
 
-    /// Returns when another proxy announces that the catalogue has changed; announcements at the same time count once.
+    /// Returns when another proxy announces that the catalog has changed; announcements at the same time count once.
     /// Cancel safe.
-    pub fn catalogue_announced(&self) -> impl Future<Output = ()> + use<> {
+    pub fn catalog_announced(&self) -> impl Future<Output = ()> + use<> {
         let memory = self.memory.clone();
-        async move { memory.catalogue.notified().await }
+        async move { memory.catalog.notified().await }
     }
 
-    /// Tells the other proxies that the catalogue has changed. Cancel safe: they may not be told.
-    pub async fn announce_catalogue(self: &Arc<Self>) {
-        if let Err(error) = self.store().announce_catalogue().await {
-            tracing::debug!(database = self.name(), %error, "catalogue_change_not_announced");
+    /// Tells the other proxies that the catalog has changed. Cancel safe: they may not be told.
+    pub async fn announce_catalog(self: &Arc<Self>) {
+        if let Err(error) = self.store().announce_catalog().await {
+            tracing::debug!(database = self.name(), %error, "catalog_change_not_announced");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The graph of the catalogue: from its edges to the ways in which writes reach fenced tables.
+//! The graph of the catalog: from its edges to the ways in which writes reach fenced tables.
 //!
 //! Owns the meaning of an edge: which operation becomes which. Must never leave a way out for being complicated: an
 //! operation too many asks for a token too many, one too few lets a write pass.

@@ -1,4 +1,4 @@
-//! What calls a function that the policies name, as far as the catalogue shows it: views, rules, defaults, constraints,
+//! What calls a function that the policies name, as far as the catalog shows it: views, rules, defaults, constraints,
 //! indexes, triggers, row security, types, and other functions.
 //!
 //! Owns which dependency is a call, and by which operation on which relation. Must never leave one out for being

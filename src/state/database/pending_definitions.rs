@@ -1,10 +1,10 @@
 //! The suspects of all sessions of a database: the relations that their open transactions may have turned into ways to
 //! fenced tables.
 //!
-//! Must never withdraw a session's suspects before its transaction has ended and the catalogue is forgotten: a session that
-//! looks here first, and at the catalogue then, finds them in one of the two.
+//! Must never withdraw a session's suspects before its transaction has ended and the catalog is forgotten: a session that
+//! looks here first, and at the catalog then, finds them in one of the two.
 
-use crate::session::suspects::Suspects;
+use crate::session::pending_definitions::PendingDefinitions;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The suspects of all sessions of a database whose open definitions may have to do with fenced tables. Of one that only
 /// names them there are none.
 #[derive(Debug, Default)]
-pub struct AllSuspects {
+pub struct AllDefinitions {
     all: Mutex<All>,
     /// Their number. While it is 0, readers do not take the lock.
     count: AtomicUsize,
@@ -21,24 +21,24 @@ pub struct AllSuspects {
 
 #[derive(Debug, Default)]
 struct All {
-    by_session: BTreeMap<u64, Arc<Suspects>>,
-    /// Those of transactions that have ended since the catalogue was read, each with the count of doubts at its end: a
+    by_session: BTreeMap<u64, Arc<PendingDefinitions>>,
+    /// Those of transactions that have ended since the catalog was read, each with the count of doubts at its end: a
     /// statement that came before that end may be judged by an older reading.
-    ended: Vec<(u64, Arc<Suspects>)>,
+    ended: Vec<(u64, Arc<PendingDefinitions>)>,
 }
 
 /// More that have ended are all names.
 const MOST_ENDED: usize = 1024;
 
-impl AllSuspects {
+impl AllDefinitions {
     /// What the session is defining.
-    pub fn publish(&self, session: u64, suspects: &Suspects) {
+    pub fn publish(&self, session: u64, suspects: &PendingDefinitions) {
         self.change(|all| {
             all.by_session.insert(session, Arc::new(suspects.clone()));
         });
     }
 
-    /// They count until the catalogue was read with as many doubts as there are now.
+    /// They count until the catalog was read with as many doubts as there are now.
     pub fn withdraw(&self, session: u64, doubts: u64) {
         self.change(|all| {
             let Some(suspects) = all.by_session.remove(&session).filter(|suspects| !suspects.is_empty()) else {
@@ -47,12 +47,12 @@ impl AllSuspects {
             if all.ended.len() < MOST_ENDED {
                 all.ended.push((doubts, suspects));
             } else {
-                all.ended = vec![(doubts, Arc::new(Suspects::everything()))];
+                all.ended = vec![(doubts, Arc::new(PendingDefinitions::everything()))];
             }
         });
     }
 
-    /// The catalogue was read as of that count of doubts.
+    /// The catalog was read as of that count of doubts.
     pub fn forget_read(&self, doubts: u64) {
         self.change(|all| all.ended.retain(|(since, _)| *since > doubts));
     }
@@ -69,7 +69,7 @@ impl AllSuspects {
     }
 
     /// What each of the others is defining.
-    pub fn except(&self, session: u64) -> Vec<Arc<Suspects>> {
+    pub fn except(&self, session: u64) -> Vec<Arc<PendingDefinitions>> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -86,8 +86,8 @@ mod tests {
     /// A statement that came before that is judged by a reading from before that.
     #[test]
     fn what_has_ended_counts_until_it_is_read() {
-        let all = AllSuspects::default();
-        all.publish(1, &Suspects::everything());
+        let all = AllDefinitions::default();
+        all.publish(1, &PendingDefinitions::everything());
         assert_eq!((all.except(1).len(), all.except(2).len()), (0, 1));
         all.withdraw(1, 3);
         // Also for itself: its next statement came later, and is judged by what was read later.
@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn too_many_that_have_ended_are_one() {
-        let all = AllSuspects::default();
+        let all = AllDefinitions::default();
         for session in 0..=MOST_ENDED as u64 {
-            all.publish(session, &Suspects::everything());
+            all.publish(session, &PendingDefinitions::everything());
             all.withdraw(session, session);
         }
         assert_eq!(all.except(0).len(), 1);

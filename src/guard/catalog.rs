@@ -1,4 +1,4 @@
-//! The catalogue as the guard needs it: the relations that the policies name, and the installed parts of the guard.
+//! The catalog as the guard needs it: the relations that the policies name, and the installed parts of the guard.
 //!
 //! Owns the queries. Must never change anything.
 
@@ -61,7 +61,7 @@ pub(super) async fn drops(client: &Client) -> Result<Vec<(String, Removal)>, Gua
 pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> {
     let names = EVENT_TRIGGERS.map(quote).join(", ");
     let query = format!("SELECT evtname AS name FROM pg_event_trigger WHERE evtname IN ({names}) ORDER BY evtname");
-    let event_triggers = rows(client, "read the catalogue", &query).await?;
+    let event_triggers = rows(client, "read the catalog", &query).await?;
     let event_triggers = event_triggers.iter().filter_map(|row| Some(format!("event trigger {}", text(row, "name")?)));
     let drop = |what: String, cascade: &str| Removal { statement: format!("DROP {what}{cascade}"), what };
     let mut others: Vec<Removal> = event_triggers.map(|what| drop(what, "")).collect();
@@ -71,16 +71,13 @@ pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> 
             cascade("'pg_proc'::regclass", "it.oid"),
             quote(signature)
         );
-        let there = rows(client, "read the catalogue", &query).await?;
+        let there = rows(client, "read the catalog", &query).await?;
         others.extend(
             there.first().map(|row| drop(format!("function {signature}"), column(row, "cascade").unwrap_or_default())),
         );
     }
-    let is_there = rows(
-        client,
-        "read the catalogue",
-        "SELECT to_regprocedure('fencegate.leased_resources()') IS NOT NULL AS there",
-    );
+    let is_there =
+        rows(client, "read the catalog", "SELECT to_regprocedure('fencegate.leased_resources()') IS NOT NULL AS there");
     if is_there.await?.iter().any(|row| is_true(row, "there")) {
         let leases = leased(client).await?.into_keys();
         others.extend(leases.map(|resource| Removal {

@@ -24,7 +24,7 @@ pub enum NoTls {
 
 /// What happened and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct Diagnosis {
     /// What happened.
     pub message: String,
     /// What to do.
@@ -41,11 +41,11 @@ pub enum Told {
 }
 
 /// Explains an error of a connection to the server, if TLS is what it is about.
-pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Trouble> {
+pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Diagnosis> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(why) = error.downcast_ref::<NoTls>() {
-            return Some(Trouble { message: why.to_string(), hint: no_tls_hint(*why, told) });
+            return Some(Diagnosis { message: why.to_string(), hint: no_tls_hint(*why, told) });
         }
         if let Some(why) = error.downcast_ref::<Tls>() {
             return Some(of_tls(why, told));
@@ -71,7 +71,7 @@ fn no_tls_hint(why: NoTls, told: Told) -> &'static str {
     }
 }
 
-fn of_tls(error: &Tls, told: Told) -> Trouble {
+fn of_tls(error: &Tls, told: Told) -> Diagnosis {
     let (message, hint) = match error {
         Tls::InvalidCertificate(Bad::UnknownIssuer) => (
             "the server's certificate is signed by no authority that is known here".to_owned(),
@@ -117,7 +117,7 @@ fn of_tls(error: &Tls, told: Told) -> Trouble {
         ),
         other => (format!("TLS with the server failed: {other}"), "Does the server take a TLS version from 1.2 on?"),
     };
-    Trouble { message, hint }
+    Diagnosis { message, hint }
 }
 
 #[cfg(test)]

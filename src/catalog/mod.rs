@@ -1,4 +1,4 @@
-//! What the database's catalogue says about the fenced tables: whether one exists, and which writes to other relations
+//! What the database's catalog says about the fenced tables: whether one exists, and which writes to other relations
 //! are writes to one; and about the functions that count as writes: what calls them.
 //!
 //! Owns that question and its answer. Must never leave a relation out for being complicated: where a write may be one to
@@ -49,7 +49,7 @@ pub enum CatalogError {
     #[error("the fenced tables depend on more than {} relations", sql::MOST_ROWS)]
     TooManyDependencies,
     /// A kind of dependency that this program does not know.
-    #[error("the catalogue has an edge that is not known")]
+    #[error("the catalog has an edge that is not known")]
     UnknownEdge,
 }
 
@@ -57,9 +57,9 @@ fn of_owner(owner: Option<&str>) -> String {
     owner.map(|owner| format!(", most of them for relations of role {owner}")).unwrap_or_default()
 }
 
-/// The catalogue at one moment.
+/// The catalog at one moment.
 #[derive(Debug, Default)]
-pub struct Catalogue {
+pub struct Catalog {
     /// The fenced tables that exist, or whatever has their names.
     fenced: HashSet<QualifiedName>,
     relations: HashMap<Oid, Relation>,
@@ -74,7 +74,7 @@ pub struct Catalogue {
     /// The schemas of temporary relations that lead to fenced tables, but only in the session that made them.
     temporary: HashSet<String>,
     key_columns: HashMap<QualifiedName, KeyColumn>,
-    /// The schemas that have an operator `=`, or a type, which may stand before the catalogue's own in what tells a key.
+    /// The schemas that have an operator `=`, or a type, which may stand before the catalog's own in what tells a key.
     shadowing: HashSet<String>,
     has_event_triggers: bool,
 }
@@ -111,11 +111,11 @@ pub struct Reached<'a> {
     pub same_columns: bool,
 }
 
-impl Catalogue {
+impl Catalog {
     /// In which these fenced tables exist, and nothing leads to them.
     #[cfg(any(test, feature = "micro"))]
     pub(crate) fn of_tables(tables: impl IntoIterator<Item = QualifiedName>) -> Self {
-        Catalogue { fenced: tables.into_iter().collect(), ..Catalogue::default() }
+        Catalog { fenced: tables.into_iter().collect(), ..Catalog::default() }
     }
 
     /// The same; some of them are keyed, by an integer in their first column. And views that show one of them as it is, in the same
@@ -125,34 +125,34 @@ impl Catalogue {
         tables: impl IntoIterator<Item = (QualifiedName, bool)>,
         views: impl IntoIterator<Item = (String, QualifiedName)>,
     ) -> Self {
-        let mut catalogue = Catalogue::default();
+        let mut catalog = Catalog::default();
         let (mut oids, mut edges) = (HashMap::new(), Vec::new());
         let relation = |schema: &str, name: String, kind: &str| Relation {
             name: RelationName { schema: Some(schema.to_owned()), name },
             kind: kind.to_owned(),
         };
         for (table, is_keyed) in tables {
-            let oid = catalogue.relations.len() as Oid;
-            catalogue.relations.insert(oid, relation(&table.schema, table.name.clone(), "table"));
+            let oid = catalog.relations.len() as Oid;
+            catalog.relations.insert(oid, relation(&table.schema, table.name.clone(), "table"));
             if is_keyed {
-                catalogue.key_columns.insert(table.clone(), KeyColumn::integer());
+                catalog.key_columns.insert(table.clone(), KeyColumn::integer());
             }
-            catalogue.fenced.insert(table.clone());
+            catalog.fenced.insert(table.clone());
             oids.insert(table, oid);
         }
-        let fenced = (0..catalogue.relations.len() as Oid).collect();
+        let fenced = (0..catalog.relations.len() as Oid).collect();
         for (name, table) in views {
-            let (from, to) = (catalogue.relations.len() as Oid, oids[&table]);
+            let (from, to) = (catalog.relations.len() as Oid, oids[&table]);
             let (schema, name) = name.split_once('.').unwrap_or((&table.schema, &name));
-            catalogue.relations.insert(from, relation(schema, name.to_owned(), "view"));
+            catalog.relations.insert(from, relation(schema, name.to_owned(), "view"));
             let writes = Through::Writes { insert: true, update: true, delete: true };
             edges.push(Edge { from, to, link: Link::View(writes) });
         }
-        catalogue.find_ways(fenced, edges);
-        catalogue
+        catalog.find_ways(fenced, edges);
+        catalog
     }
 
-    /// The same; this schema has what may stand before the catalogue's own in what tells a key.
+    /// The same; this schema has what may stand before the catalog's own in what tells a key.
     #[cfg(test)]
     pub(crate) fn shadowed_by(mut self, schema: &str) -> Self {
         self.shadowing.insert(schema.to_owned());
@@ -181,7 +181,7 @@ impl Catalogue {
         resource.tables.is_empty() || resource.tables.iter().any(|table| self.has(&table.name))
     }
 
-    /// Any statement that changes the catalogue may run code that changes more of it.
+    /// Any statement that changes the catalog may run code that changes more of it.
     pub fn has_event_triggers(&self) -> bool {
         self.has_event_triggers
     }
@@ -191,14 +191,14 @@ impl Catalogue {
         self.key_columns.get(&table.name)
     }
 
-    /// Some schema has what may stand before the catalogue's own operators and types in what tells a key.
+    /// Some schema has what may stand before the catalog's own operators and types in what tells a key.
     pub fn has_shadows(&self) -> bool {
         !self.shadowing.is_empty()
     }
 
     /// With this search path, as `current_schemas(true)` shows it, operators and types without a schema are the
-    /// catalogue's own wherever they tell a key. What is not plainly so is not.
-    pub fn path_leads_to_catalogue(&self, path: &str) -> bool {
+    /// catalog's own wherever they tell a key. What is not plainly so is not.
+    pub fn path_leads_to_catalog(&self, path: &str) -> bool {
         let schemas = path.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
         let is_plain = |schemas: &&str| schemas.is_ascii() && !schemas.contains(['"', '\\']);
         let is_clear = |schemas: &str| schemas.split(',').all(|schema| !self.shadowing.contains(schema));
@@ -231,7 +231,7 @@ impl Catalogue {
         self.ways_from(relation).filter(move |it| uses(&it.way)).filter_map(|it| self.functions.get(&it.table))
     }
 
-    /// The functions named in policies that this one calls, as far as the catalogue shows it.
+    /// The functions named in policies that this one calls, as far as the catalog shows it.
     pub fn called_by_function<'a>(&'a self, function: &'a FunctionName) -> impl Iterator<Item = &'a FunctionName> {
         let callers = self.callers.get(&function.name).into_iter().flatten();
         let is_meant = |it: &&Caller| function.schema.as_ref().is_none_or(|schema| *schema == it.schema);
@@ -244,7 +244,7 @@ impl Catalogue {
         self.ways.values().flatten().filter(reads).filter_map(|it| self.functions.get(&it.table))
     }
 
-    /// What temporary relations lead to is known only by reading the catalogue for the session that made them.
+    /// What temporary relations lead to is known only by reading the catalog for the session that made them.
     pub fn leaves_to_session(&self, temporary_schema: &str) -> bool {
         self.temporary.contains(temporary_schema)
     }
@@ -271,32 +271,32 @@ impl Catalogue {
         if rows.len() > most_rows {
             return Err(CatalogError::TooManyWays { most: most_rows, owner: main_owner(&rows) });
         }
-        let mut catalogue = Catalogue::default();
+        let mut catalog = Catalog::default();
         let mut fenced: Vec<Oid> = Vec::new();
         let mut edges: Vec<Edge> = Vec::new();
         for row in rows {
             match column(row, "part") {
-                Some("relation") => fenced.extend(catalogue.add_relation(row)),
-                Some("temporary") => catalogue.temporary.extend(column(row, "schema").map(str::to_owned)),
-                Some("function") => catalogue.add_function(row),
-                Some("caller") => catalogue.add_caller(row),
-                Some("event trigger") => catalogue.has_event_triggers = true,
-                Some("shadow") => catalogue.shadowing.extend(column(row, "schema").map(str::to_owned)),
+                Some("relation") => fenced.extend(catalog.add_relation(row)),
+                Some("temporary") => catalog.temporary.extend(column(row, "schema").map(str::to_owned)),
+                Some("function") => catalog.add_function(row),
+                Some("caller") => catalog.add_caller(row),
+                Some("event trigger") => catalog.has_event_triggers = true,
+                Some("shadow") => catalog.shadowing.extend(column(row, "schema").map(str::to_owned)),
                 Some(part) => edges.extend(read_edges(part, row).ok_or(CatalogError::UnknownEdge)?),
                 // The lock_timeout, and key columns.
                 None => {}
             }
         }
-        catalogue.key_columns = key_column::read(answers);
+        catalog.key_columns = key_column::read(answers);
         // Where a rule and a view lead to the same, the rule is what people are told of.
         edges.sort_by_key(|edge| (!matches!(edge.link, Link::Rule { .. }), edge.from, edge.to));
-        catalogue.find_ways(fenced, edges);
-        Ok(catalogue)
+        catalog.find_ways(fenced, edges);
+        Ok(catalog)
     }
 
     fn find_ways(&mut self, fenced: Vec<Oid>, edges: Vec<Edge>) {
         self.graph = Graph::new(edges);
-        let Catalogue { graph, paths, functions, .. } = self;
+        let Catalog { graph, paths, functions, .. } = self;
         let mut found: Vec<(Oid, Vec<Way>)> = Vec::new();
         found.extend(fenced.into_iter().map(|table| (table, graph.ways_to(table, paths))));
         found.extend(functions.keys().map(|function| (*function, graph.calls_of(*function, paths))));
@@ -348,7 +348,7 @@ fn main_owner(rows: &[&SimpleQueryRow]) -> Option<String> {
     edges.into_iter().max_by_key(|(owner, edges)| (*edges, *owner)).map(|(owner, _)| owner.to_owned())
 }
 
-/// All that is asked of the catalogue for one reading.
+/// All that is asked of the catalog for one reading.
 pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String {
     let subject = Subject::of(fences);
     let mut asked = vec![settings(temporary), sql::ways(&subject, temporary, views)];
@@ -358,7 +358,7 @@ pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String
     asked.join("; ")
 }
 
-/// What the catalogue is read for.
+/// What the catalog is read for.
 #[derive(Clone, Copy)]
 pub struct Fenced<'a>(pub &'a [Arc<Resource>]);
 
