@@ -14,9 +14,9 @@ use std::sync::Arc;
 /// A resource that a statement touches.
 pub struct AffectedResource {
     pub resource: Arc<Resource>,
-    /// Else it only locks.
+    /// Set if the statement writes; otherwise it only locks.
     pub writes: bool,
-    /// Of a keyed resource, the keys; None for any other. Empty where only the guard can tell them.
+    /// The keys of a keyed resource; `None` for any other. Empty where only the guard can tell them.
     pub keys: Option<Vec<KeyedResource>>,
 }
 
@@ -32,14 +32,14 @@ pub fn affected_resources(statement: &Statement, policies: &PolicySet, seen: &Ca
         for (resource, table) in policies.fenced(&write.relation, write.operation) {
             affected.add(resource, writes, || keys(resource, table, Columns::OfTable));
         }
-        // What is a way to a fenced table counts as the write to that table that it becomes.
+        // A write to a relation that leads to a fenced table counts as the write to that table.
         for reached in catalog.reached_by(write) {
             let columns = if reached.same_columns { Columns::SameNames } else { Columns::Others };
             for (resource, table) in policies.fenced(reached.table, reached.operation) {
                 affected.add(resource, reached.operation != Operation::Lock, || keys(resource, table, columns));
             }
         }
-        // What CASCADE takes from a fenced table is as if the statement named that table.
+        // An object that CASCADE drops counts as if the statement named the fenced table that it belongs to.
         for fenced in dependencies.iter().flat_map(|dependencies| dependencies.cascades_to(write)) {
             for (resource, table) in policies.fenced(fenced, Operation::Ddl) {
                 affected.add(resource, true, || keys(resource, table, Columns::Others));
@@ -82,7 +82,7 @@ pub fn privileges(
     privileges.into_iter().collect()
 }
 
-/// What a statement comes to without naming it.
+/// A fenced object that a statement reaches without naming it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndirectTarget {
     /// A fenced table, by what leads to it.
@@ -91,7 +91,7 @@ pub enum IndirectTarget {
     Function(FunctionName),
 }
 
-/// What of the resource the statement comes to, unless it names a table of it.
+/// The object of the resource that the statement reaches, unless it names a table of the resource.
 pub fn indirect_target(
     statement: &Statement,
     policies: &PolicySet,

@@ -8,7 +8,7 @@ use super::pending_definitions::PendingDefinitions;
 use crate::policy::PolicySet;
 use crate::statement::Statement;
 
-/// What one session is defining.
+/// Definitions of one session that the server may still commit.
 #[derive(Debug, Default)]
 pub struct Definitions {
     own: PendingDefinitions,
@@ -37,7 +37,7 @@ enum Extent {
 }
 
 impl Definitions {
-    /// What this session is defining.
+    /// Relations that these definitions may have turned into ways to fenced tables.
     pub fn own(&self) -> &PendingDefinitions {
         &self.own
     }
@@ -86,7 +86,7 @@ impl Definitions {
         self.shadow_keys
     }
 
-    /// What others define meanwhile is not harmless.
+    /// Returns true if the definitions count for other sessions.
     fn count_for_others(&self) -> bool {
         self.extent >= Extent::BesideOthers
     }

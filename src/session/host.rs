@@ -68,7 +68,7 @@ pub trait Host: Send {
     /// Withdraws them. They count until the catalog was read with all changes seen until now.
     fn withdraw_definitions(&self);
 
-    /// What a text does, and to which rows if that is asked.
+    /// Analyzes a text, with the rows that it writes if `with_rows` is set.
     ///
     /// # Errors
     /// The [`Task::ParsePermit`] to wait for, where parsing may take long and no permit is free.
@@ -112,7 +112,7 @@ pub struct Changes {
     pub doubts: u64,
 }
 
-/// What a statement has to know of the catalog.
+/// The part of the catalog that a verdict needs.
 #[derive(Clone, Debug)]
 pub struct CatalogRequest {
     /// It came after these changes. One that is seen later is made by a session beside it: the suspects of that count,
@@ -126,12 +126,12 @@ pub struct CatalogRequest {
     pub is_plain: bool,
 }
 
-/// What is known of a database's catalog at a moment.
+/// A database's catalog, as far as it is known at a moment.
 #[derive(Default)]
 pub struct CatalogView {
     /// As last read.
     pub catalog: Arc<Catalog>,
-    /// What CASCADE takes, where that was wanted and is known.
+    /// Objects that CASCADE drops, if they were requested and are known.
     pub dependencies: Option<Arc<Dependencies>>,
     /// Nothing had changed by then that may have to do with fenced tables.
     pub is_current: bool,

@@ -94,7 +94,7 @@ pub(super) struct Text {
     pub(super) with_rows: bool,
 }
 
-/// What was found out for the message.
+/// Facts that were found out for the message.
 #[derive(Default)]
 pub(super) struct Facts {
     /// Since when it has been judged, or tasks have been performed for that.

@@ -92,7 +92,7 @@ enum Life {
     Broken(ClientFault),
 }
 
-/// What the driver has to do next.
+/// The driver's next action.
 pub enum Step {
     /// Wait until something happens.
     Wait,
@@ -216,7 +216,7 @@ impl<H: Host> Session<H> {
         self.host.release();
     }
 
-    /// What the fence and the session share.
+    /// State that the fence and the session share.
     pub fn fence(&self) -> &Arc<SessionFence> {
         &self.process.fence
     }

@@ -1,7 +1,7 @@
 //! The names of prepared statements or portals, and their meaning at the server.
 //!
-//! A name changes its meaning when the server confirms that, and messages are forwarded before. So a name has candidates
-//! until the reply arrives, and may be unsettled meanwhile.
+//! A name changes its meaning when the server confirms the definition. Messages are forwarded before that, so until the reply
+//! arrives a name has several candidates, and may be unsettled.
 
 use super::pipeline::Request;
 use crate::statement::{PreparedEffect, Statement};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Bytes of all names of one kind in one session that are remembered, with what they stand for. A name beyond is
 /// unknown, hence opaque.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
-/// What an entry costs beside its name, in bytes, roughly.
+/// Memory of an entry besides its name, in bytes, roughly.
 const ENTRY: usize = 128;
 
 /// The server takes the first 63 bytes of a name (`NAMEDATALEN`): two that differ only beyond are one.
@@ -76,9 +76,9 @@ impl Names {
 /// The names of one kind in one session.
 #[derive(Debug, Default)]
 pub struct NameTable {
-    /// Of each name in the order of their messages, thus of their numbers. Only the first one may be confirmed.
+    /// The definitions of each name, in the order of their messages and numbers. Only the first one may be confirmed.
     candidates: HashMap<Vec<u8>, VecDeque<Definition>>,
-    /// The same of the empty name, which most messages use.
+    /// The definitions of the empty name, which most messages use.
     unnamed: VecDeque<Definition>,
     bytes: usize,
     last: u64,
@@ -92,7 +92,7 @@ struct Definition {
     /// The stretch of messages in which an error skips all that follow.
     batch: u64,
     confirmed: bool,
-    /// Of a portal: an Execute of it was forwarded.
+    /// An Execute of the portal was forwarded.
     begun: bool,
     statement: Arc<Statement>,
 }
@@ -245,7 +245,7 @@ fn weight(name: &[u8], statement: &Statement) -> usize {
     ENTRY + name.len() + statement.weight()
 }
 
-/// What the server knows a name by.
+/// The part of a name that the server distinguishes.
 pub fn known_by(name: &[u8]) -> &[u8] {
     &name[..name.len().min(SIGNIFICANT)]
 }

@@ -1,8 +1,8 @@
 //! Follows `lease.fence` through SET, SET LOCAL, RESET, transactions and savepoints.
 //!
-//! Owns what the proxy believes the server's `current_setting('lease.fence', true)` to be. Fed by
-//! replies, so that it says what did happen. Must never guess: what cannot be followed is
-//! [`ParameterValue::Unknown`], and the server is asked. PostgreSQL documentation, reference page of SET.
+//! Owns the proxy's copy of the server's `current_setting('lease.fence', true)`. It follows the server's replies. Must never
+//! guess: a value that cannot be followed is [`ParameterValue::Unknown`], and the server is asked. PostgreSQL documentation,
+//! reference page of SET.
 
 use crate::fence::value::FenceValue;
 use crate::statement::{ParameterEffect, Statement, StatementKind, TransactionEffect};
@@ -11,7 +11,7 @@ use crate::wire::message::Status;
 /// Savepoints that are remembered; a rollback to an older one makes the value unknown.
 const MAX_SAVEPOINTS: usize = 1000;
 
-/// What their values may hold, in bytes.
+/// Memory that the values of all savepoints may hold, in bytes.
 const HEAVIEST: usize = 4 << 20;
 
 /// The value of the parameter.
@@ -35,10 +35,10 @@ impl ParameterValue {
 /// The parameter in one session.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// What RESET returns to.
+    /// The value that RESET restores.
     startup: ParameterValue,
     now: Levels,
-    /// What a rollback returns to: first for the transaction, then for each savepoint.
+    /// Values that a rollback restores: first for the transaction, then for each savepoint.
     snapshots: Vec<Snapshot>,
     /// This transaction may have set it, so that what is there now is not what was there before.
     touched: bool,
@@ -69,17 +69,17 @@ impl Parameter {
         Parameter { startup, now, snapshots, touched: false, unfollowed: false, failed: false, errored: false }
     }
 
-    /// What a statement sees that runs now.
+    /// The value that a statement sees if it runs now.
     pub fn current(&self) -> &ParameterValue {
         &self.now.current
     }
 
-    /// In a failed transaction, in which the server refuses everything but its end.
+    /// Returns true in a failed transaction, in which the server refuses every statement but those that end it.
     pub fn failed(&self) -> bool {
         self.failed
     }
 
-    /// The server will refuse the statement, because the transaction has failed and it does not end that.
+    /// Returns true if the server will refuse the statement: the transaction has failed, and the statement does not end it.
     pub fn refuses(&self, statement: &Statement) -> bool {
         let ends_failure = matches!(
             statement.transaction,
@@ -91,7 +91,7 @@ impl Parameter {
         self.failed && !ends_failure
     }
 
-    /// True when an error or rollback could not change the value.
+    /// Returns true if an error or rollback cannot change the value.
     pub fn is_settled(&self) -> bool {
         self.snapshots.iter().all(|snapshot| snapshot.levels == self.now)
             && self.now.current == self.now.session
@@ -153,7 +153,7 @@ impl Parameter {
         match &statement.transaction {
             TransactionEffect::None | TransactionEffect::Begin => (),
             TransactionEffect::Commit if !rolled_back => self.commit(),
-            // What a prepared transaction set stays, as after a commit.
+            // The value that a prepared transaction has set stays, as after a commit.
             TransactionEffect::PrepareTransaction if !rolled_back => self.commit(),
             TransactionEffect::Commit | TransactionEffect::PrepareTransaction | TransactionEffect::Rollback => {
                 self.roll_back();

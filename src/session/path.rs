@@ -18,7 +18,7 @@ const MOST_SCHEMAS: usize = 16;
 /// writes less often waits for an answer.
 const AHEAD: u8 = 16;
 
-/// What the setting says.
+/// The value of the setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SearchPath {
     /// The server has to be asked.

@@ -24,7 +24,7 @@ const SETTINGS: &str = "SELECT pg_catalog.current_setting('lease.fence', true), 
 const PATH: &str = "SHOW search_path";
 /// The role that the session acts as.
 const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
-/// The same for replication sessions, where SHOW is a command of another grammar.
+/// The question for the role in replication sessions, where SHOW is a command of another grammar.
 const ROLE_IN_ONE: &str =
     "SELECT pg_catalog.current_setting('role'), pg_catalog.current_setting('session_authorization')";
 

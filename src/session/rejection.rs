@@ -176,7 +176,7 @@ impl ClientError for Rejection {
     }
 }
 
-/// Of a value that is shown, in bytes.
+/// Length of the part of a value that an error shows, in bytes.
 const LONGEST_SHOWN: usize = 60;
 
 /// The most resources that an error names.
@@ -232,7 +232,7 @@ pub fn now_in_force(may_have_committed: bool) -> &'static str {
     }
 }
 
-/// What stands before in the same string may have set another token.
+/// An earlier statement of the same string may have set another token.
 pub fn may_be_another(kind: StatementKind) -> Rejection {
     let why = format!("an earlier statement of the same string may change lease.fence ({kind})");
     let hint = "Send the statements one by one, so that the proxy can read the token in between. A library's migration, which comes \

@@ -53,7 +53,7 @@ enum Stage {
     Lost,
 }
 
-/// What is sent again, and the answer that was held back.
+/// Messages to send again, and the answer that was held back.
 pub(super) struct Kept {
     pub(super) messages: Option<Bytes>,
     pub(super) description: Option<Bytes>,

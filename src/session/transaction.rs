@@ -24,7 +24,7 @@ pub(super) struct Transaction {
     catalog_changed: bool,
     /// The tokens under which it has written, by resource.
     written: HashMap<String, Token>,
-    /// The same for fences that only observe.
+    /// Writes past fences that only observe.
     observed: ObservedWrites,
     definitions: Definitions,
 }
@@ -82,7 +82,7 @@ impl Transaction {
         &self.written
     }
 
-    /// The same for fences that only observe.
+    /// Writes past fences that only observe.
     pub(super) fn observed(&self) -> &ObservedWrites {
         &self.observed
     }

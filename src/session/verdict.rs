@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// How long statements are held back for a reading of the catalog, at most.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
-/// The same where all fences only observe: one observation less is better than a statement that waits.
+/// The limit where all fences only observe: one observation less is better than a statement that waits.
 const CATCH_UP_TO_OBSERVE: Duration = Duration::from_millis(500);
 
 /// Number of admissions in one task. Then the message is judged again.
@@ -35,7 +35,7 @@ const MAX_SURVEYS: usize = 4;
 /// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
 const MANY: usize = 200;
 
-/// What happens to the message at hand.
+/// The fate of the message at hand.
 pub(super) enum Verdict {
     Forward,
     Reject(usize, Rejection),
@@ -213,7 +213,7 @@ impl<H: Host> Session<H> {
         !statement.writes.is_empty() || statement.opaque.is_some() || reads()
     }
 
-    /// What has to be known of the catalog to judge these statements; `None` where their text is enough. Other sessions may
+    /// The part of the catalog that is needed to judge these statements; `None` where their text is enough. Other sessions may
     /// change the catalog again as soon as it is read. A reading therefore has to contain only the changes that were seen when the
     /// message arrived, or the wait would have no end.
     pub(super) fn wanted(

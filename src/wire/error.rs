@@ -60,11 +60,11 @@ fn bounded(text: impl Into<String>) -> String {
 pub struct ErrorText {
     /// SQLSTATE.
     pub code: &'static str,
-    /// What happened.
+    /// The message.
     pub message: String,
     /// Particulars; left out when empty.
     pub detail: String,
-    /// What to do; left out when empty.
+    /// The HINT; left out when empty.
     pub hint: String,
 }
 
@@ -74,13 +74,13 @@ impl ErrorText {
         ErrorText { code, message: bounded(message), detail: String::new(), hint: String::new() }
     }
 
-    /// The same with a hint.
+    /// Adds a HINT.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = bounded(hint);
         self
     }
 
-    /// The same with a detail.
+    /// Adds a DETAIL.
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = bounded(detail);
         self

@@ -16,7 +16,7 @@ const SMALL_LIMIT: usize = 10_000;
 /// The first five bytes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What kind of message it is.
+    /// The tag of the message.
     pub tag: u8,
     /// Bytes of the body.
     pub body: usize,

@@ -34,7 +34,7 @@ pub enum Packet {
     Startup(Startup),
 }
 
-/// What a client asks for when it starts a session.
+/// The parameters of a StartupMessage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Startup {
     /// The whole packet, to be forwarded as it is.
@@ -153,7 +153,7 @@ fn parameters(mut body: &[u8]) -> Result<Vec<(String, String)>, InvalidPacket> {
     }
 }
 
-/// What a session may be used for, by its startup parameter `replication`.
+/// The kind of a session, by its startup parameter `replication`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replication {
     /// An ordinary session.

@@ -1,6 +1,6 @@
-//! The tags of messages: the byte that says of which kind a message is. Chapter "Message Formats".
+//! Message tags: the byte that gives the type of a message. Chapter "Message Formats".
 
-/// Of what clients send.
+/// Tags of messages from clients.
 pub mod frontend {
     #![allow(missing_docs)]
     pub const BIND: u8 = b'B';
@@ -20,7 +20,7 @@ pub mod frontend {
     pub const TERMINATE: u8 = b'X';
 }
 
-/// Of what servers send.
+/// Tags of messages from servers.
 pub mod backend {
     #![allow(missing_docs)]
     pub const AUTHENTICATION: u8 = b'R';

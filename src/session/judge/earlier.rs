@@ -12,7 +12,7 @@ use crate::statement::{ParameterEffect, Statement, TransactionEffect};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What statements need, in their order. There may be thousands, and each is looked up.
+/// The needs of statements, in their order. There may be thousands, and each is looked up.
 #[derive(Default)]
 pub(super) struct Needs {
     list: Vec<Need>,
@@ -44,17 +44,17 @@ impl Needs {
     }
 }
 
-/// What stands before a statement in the same string.
+/// The effects of the statements before another one in the same string.
 #[derive(Default)]
 pub(super) struct Earlier {
     pub(super) needs: Needs,
-    /// What fences that only observe would reject.
+    /// Writes that fences would reject if they did not only observe.
     pub(super) passed: Vec<PassedWrite>,
     pub(super) ended_transaction: bool,
     pub(super) suspects: PendingDefinitions,
     /// The session's role may be another.
     pub(super) role_changes: bool,
-    /// What they run may change the search path.
+    /// Code that they run may change the search path.
     pub(super) may_set_path: bool,
     /// They may make what stands before the catalog's own operators and types.
     pub(super) shadow_keys: bool,
@@ -67,7 +67,7 @@ pub(super) struct Earlier {
 }
 
 impl Earlier {
-    /// What was checked may not hold any more: the statement may set the token, or bring an older one back.
+    /// An earlier check no longer holds if the statement may set the token or restore an older one.
     pub(super) fn note_token(&mut self, statement: &Statement, is_presumed: bool) {
         self.presumes |= is_presumed;
         if statement.parameter != ParameterEffect::None || statement.transaction != TransactionEffect::None {
@@ -84,7 +84,7 @@ impl Earlier {
         Ok(())
     }
 
-    /// What acting fences would reject passes; which of them the statement writes may be unknown.
+    /// Records a write that enforcing fences would reject. Its resource may be unknown.
     pub(super) fn observed(&mut self, resource: Option<Arc<Resource>>, rejection: Rejection) {
         self.passed.push(PassedWrite { resource, statement: self.statement.clone(), observed: Some(rejection) });
     }

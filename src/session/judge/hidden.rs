@@ -44,7 +44,7 @@ impl Doubt {
 const OWN_HINT: &str =
     "Write the schema before the name, as in public.epoch, or leave fencegate's schemas out of search_path.";
 
-/// Of LF004 for an opaque statement.
+/// The hint of LF004 for an opaque statement.
 const OPAQUE_HINT: &str = "Write to the tables directly. Or install the guard (fencegate guard install), which looks at each \
     write in the database, and set `opaque: allow` in the policy, or for this role alone `opaque_roles: {role: allow}`.";
 
@@ -156,7 +156,7 @@ impl Judge<'_> {
         self.reject_or_observe(mode, self.unread(), earlier)
     }
 
-    /// What the statement depends on has not been read.
+    /// The catalog that the statement depends on was not read.
     pub(super) fn unread(&self) -> Rejection {
         Rejection::UnreadCatalog { why: self.seen.unread.clone() }
     }

@@ -27,22 +27,22 @@ pub use resolve::{opaque, resolve};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What a statement needs a token for.
+/// A resource that a statement writes, and the token for it.
 #[derive(Clone, Debug)]
 pub struct Need {
     pub resource: Arc<Resource>,
     pub token: Token,
     /// Whether the token may raise the fence, or has to be in force already.
     pub may_raise: bool,
-    /// What needs it.
+    /// The statement that needs the token.
     pub statement: Arc<Statement>,
-    /// What stands before it in the same string may change the session's role.
+    /// An earlier statement of the same string may change the session's role.
     pub role_changes: bool,
-    /// What stands before it in the same string may have changed the token: the server has to check it in between.
+    /// An earlier statement of the same string may have changed the token: the server has to check it in between.
     pub presumed: bool,
 }
 
-/// What to do.
+/// The decision on the statements of a message.
 #[derive(Debug)]
 pub enum Decision {
     /// Forward, if the session is admitted to all of the needs whose fences act; the writes pass without.
@@ -62,13 +62,13 @@ pub enum Decision {
 pub struct PassedWrite {
     /// None where it is unknown.
     pub resource: Option<Arc<Resource>>,
-    /// What passes.
+    /// The statement that passes.
     pub statement: Arc<Statement>,
     /// Why it would be rejected by a fence that acts; None: the role bypasses the fences.
     pub observed: Option<Rejection>,
 }
 
-/// What the session has done under tokens past fences that only observe: what acting ones would hold against it.
+/// Writes of the session past fences that only observe. Enforcing fences would consider them.
 #[derive(Debug, Default)]
 pub struct ObservedWrites {
     /// The tokens under which the open transaction has written, by resource.
@@ -106,7 +106,7 @@ pub trait Standing {
 pub struct Judge<'a> {
     pub policies: &'a PolicySet,
     pub standing: &'a dyn Standing,
-    /// What is known of the catalog.
+    /// The catalog, as far as it is known.
     pub seen: &'a CatalogView,
     /// This transaction has changed it where fenced tables are concerned.
     pub changes_catalog: bool,
@@ -114,13 +114,13 @@ pub struct Judge<'a> {
     pub shadows_keys: bool,
     /// The search path, where the server was asked for it.
     pub path: Option<&'a str>,
-    /// What it may have turned into ways to fenced tables.
+    /// Relations that this transaction may have turned into ways to fenced tables.
     pub suspects: &'a PendingDefinitions,
-    /// The same of each other session that defines something. They are read before the catalog.
+    /// Such relations of each other session. They are read before the catalog.
     pub definitions_of_others: &'a [Arc<PendingDefinitions>],
     /// The login role bypasses the fences.
     pub exempt: bool,
-    /// What the policies say of opaque statements of that role.
+    /// The policy on opaque statements of that role.
     pub opaque: Opaque,
     pub parameter: &'a Parameter,
     /// The server owes replies.
@@ -129,7 +129,7 @@ pub struct Judge<'a> {
     pub parameter_in_doubt: bool,
     /// The tokens under which this transaction has written.
     pub written: &'a HashMap<String, Token>,
-    /// The same of fences that only observe.
+    /// Writes past fences that only observe.
     pub observed: &'a ObservedWrites,
     /// Why an Admit for the statements at hand failed.
     pub refused: Option<&'a Refusal>,
@@ -178,7 +178,7 @@ impl Judge<'_> {
         for (index, statement) in statements.iter().enumerate() {
             if parameter.refuses(statement) {
                 if self.owed {
-                    // What was forwarded may have ended the failed transaction.
+                    // A forwarded message may have ended the failed transaction.
                     return Decision::Settle;
                 }
                 // The server refuses it, and all that follows in the same string.

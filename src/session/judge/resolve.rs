@@ -42,7 +42,7 @@ pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Opti
             PreparedEffect::Fetch { name } => match names.portals.meaning(name.as_bytes(), batch) {
                 Meaning::Certain(inner) => run(&inner),
                 Meaning::Unsettled => return None,
-                // What DECLARE made was judged then, and can only read or call functions.
+                // A cursor was judged at its DECLARE, and can only read or call functions.
                 Meaning::Unknown if names.portals.is_complete() => statement.clone(),
                 Meaning::Unknown => Arc::new(statement.executing(None)),
             },

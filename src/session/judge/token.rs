@@ -113,7 +113,7 @@ impl Judge<'_> {
         }
         let admitted = self.standing.admitted(&resource.name);
         if admitted.is_some_and(|admitted| admitted != token) && self.owed {
-            // What runs under the other token has to end before this one is raised.
+            // Statements under the other token have to end before this token is raised.
             return Err(Stop::Settle);
         }
         if admitted != Some(token)

@@ -68,7 +68,7 @@ pub struct Pipeline {
     unwritten: Option<Room>,
 }
 
-/// What the entries of the queue may do, together.
+/// Effects that the entries of the queue may have, together.
 #[derive(Debug, Default)]
 struct Effects {
     /// Entries whose statements may change `lease.fence`.

@@ -4,20 +4,20 @@ use crate::statement::{ParameterEffect, Statement, StatementKind};
 use crate::wire::error::ErrorText;
 use std::sync::Arc;
 
-/// For whom an answer is.
+/// The receiver of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// The client asked.
     Client,
-    /// The proxy asked: the client must see nothing of it, save an error.
+    /// The proxy asked: the client must see only an error.
     Proxy,
-    /// The proxy asked ahead of what the client may send next: the client must see nothing of it, nor an error.
+    /// The proxy asked before the client's next message: the client must not even see an error.
     ProxyAhead,
-    /// In place of what the client asked, which is rejected: the client sees the error as its own.
+    /// The proxy's statement stands in place of a rejected one: the client receives the error as its own.
     Rejection {
         /// Characters that the proxy put before the client's text, to be taken from an error's position.
         shift: usize,
-        /// What the client sees.
+        /// The error that the client receives.
         text: Arc<ErrorText>,
     },
 }
@@ -34,7 +34,7 @@ pub struct Defined {
 pub enum Request {
     /// A simple query: answered up to ReadyForQuery.
     Query {
-        /// What its statements do; empty when they were not judged.
+        /// Its statements; empty if they were not judged.
         statements: Vec<Arc<Statement>>,
         /// How many of them the server has completed.
         completed: usize,
@@ -45,7 +45,7 @@ pub enum Request {
     Parse { defines: Option<Defined> },
     /// Bind: defines a portal, where statements are judged.
     Bind {
-        /// What to confirm.
+        /// The definition to confirm.
         defines: Option<Defined>,
         /// Planning what it runs may call functions that are declared immutable or stable, whatever they do.
         plans: Arc<Statement>,
@@ -54,7 +54,7 @@ pub enum Request {
     Describe,
     /// Execute.
     Execute {
-        /// What it does.
+        /// The statement that it runs.
         statement: Arc<Statement>,
         /// The name that a PREPARE in it defines, and what to confirm.
         defines: Option<(String, u64)>,
