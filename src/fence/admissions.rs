@@ -14,7 +14,7 @@ const MOST: usize = 10_000;
 /// A server process that may write to a resource, or might until it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// What it is admitted to.
+    /// The resource that the process may write.
     pub resource: String,
     /// Under which epoch.
     pub epoch: Epoch,
@@ -26,7 +26,7 @@ pub struct Admission {
     pub admitted: Option<SystemTime>,
     /// The proxy that admitted it.
     pub proxy: String,
-    /// That is this one.
+    /// Set if this proxy admitted the process.
     pub is_ours: bool,
     /// It has not ended. The rows of those that have are deleted before long.
     pub is_alive: bool,

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 /// How long a session waits to be admitted, all that has to be drained first included.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What the database says to one Query.
+/// The database's answer to one Query.
 enum AdmitDecision {
     /// This is the row; `is_new`: it was not there before.
     Admitted {

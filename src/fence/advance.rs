@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// What other proxies get to release their idle sessions before those are terminated.
+/// Time that other proxies have to release their idle sessions. Then the sessions are terminated.
 pub(super) const GRACE: Duration = Duration::from_millis(100);
-/// So many looks at the processes follow each other without a pause: the other proxy of an idle session needs two round trips.
+/// Number of looks at the processes without a pause in between: another proxy needs two round trips to release an idle session.
 const QUICK_LOOKS: u32 = 4;
 /// Between two later ones, at least and at most: a quarter of the time that the drain has taken.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
@@ -62,7 +62,7 @@ impl Database {
 }
 
 impl<'a> Advance<'a> {
-    /// The same for a session.
+    /// Advances for a session that raises its token.
     pub(super) fn by(self, raising: Raising<'a>) -> Self {
         Advance { raising: Some(raising), ..self }
     }
@@ -190,7 +190,7 @@ impl<'a> Advance<'a> {
             let lockers = self.about(database.store().lockers(resource, &pids).await)?;
             waiting.retain(|(pid, _)| !lockers.contains(pid));
         }
-        // What was forwarded since may have written where only the guard saw it: then the row stays.
+        // Messages forwarded since may have written where only the guard saw it. Then the row stays.
         let mut spared = BTreeSet::new();
         for (how, keys) in [("idle", &idle), ("released", &waiting)] {
             let rows: Vec<AdmissionRow> = rows.iter().filter(|row| keys.contains(&row.key())).cloned().collect();

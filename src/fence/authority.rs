@@ -103,7 +103,7 @@ impl Authority {
         Authority::over(Arc::new(InEtcd(etcd)))
     }
 
-    /// The same over elections that are held anywhere.
+    /// An authority over elections of any kind.
     pub fn over(elections: Arc<dyn Elections>) -> Arc<Self> {
         Arc::new(Authority {
             elections,

@@ -20,7 +20,7 @@ impl Database {
         Ok(catalog)
     }
 
-    /// The same, as it is for the session to which this schema of temporary relations belongs. Cancel safe.
+    /// The catalog as the session with this schema of temporary relations sees it. Cancel-safe.
     pub async fn catalog_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalog, Cause> {
         let whose =
             |why: Cause| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));

@@ -53,7 +53,7 @@ pub struct Database {
     pub(super) metrics: Arc<Metrics>,
     /// Keeps storms of tokens out of the log.
     pub(crate) log_limit: Arc<LogLimit>,
-    /// Of those in [`crate::state::sessions`], the ones that a drain may have to revoke.
+    /// The sessions that a drain may have to revoke: a part of [`crate::state::sessions`].
     pub(super) sessions: DashMap<Key, Arc<SessionFence>>,
     pub(super) policies: RwLock<InForce>,
     /// Where others' policies count that were loaded later: nobody is admitted to these until a reload.
@@ -169,7 +169,7 @@ impl Database {
         self.store.session_comes();
     }
 
-    /// Who has locked fencegate's tables in it, if anybody has. Leaves no connection. Cancel-safe.
+    /// The processes that have locked fencegate's tables in this database, if any. Leaves no connection. Cancel-safe.
     pub async fn table_locks(&self) -> Result<Option<String>, StoreError> {
         let by = self.store.table_locks().await?;
         let who: Vec<String> = by.into_iter().map(|it| it.who).collect();

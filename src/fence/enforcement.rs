@@ -28,7 +28,7 @@ pub(super) struct Enforced(Mutex<EnforcedFences>);
 struct EnforcedFences {
     /// By fingerprint.
     fences: BTreeSet<String>,
-    /// What was announced last, over which connection, and when; none yet.
+    /// The last announcement, its connection and its time; `None` before the first.
     announced: Option<(u64, BTreeSet<String>, Instant)>,
 }
 
@@ -39,7 +39,7 @@ impl Enforced {
         self.0.lock().fences.retain(|fence| in_force.contains(fence.as_str()));
     }
 
-    /// The same has been said over the same connection, not long ago.
+    /// Returns true if the same was announced over this connection recently.
     fn is_announced(&self, listener: u64) -> bool {
         let known = self.0.lock();
         listener != 0

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// So many share a Query: it has a limit in time, and holds the locks of all of them meanwhile.
+/// Number of first tokens in one Query: it has a time limit, and meanwhile holds the locks of all their resources.
 const MOST: usize = 32;
 
 /// A session that presents the first token of a resource.

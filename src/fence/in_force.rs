@@ -30,12 +30,12 @@ pub enum RecordError {
 /// The policies in force.
 #[derive(Debug)]
 pub(super) struct InForce {
-    /// What a notification's name means.
+    /// The resources that a notification's name may mean.
     resources: Vec<Arc<Resource>>,
     /// Theirs: each resource is looked for when all are looked at.
     fingerprints: HashSet<String>,
     loaded: Instant,
-    /// The same by the clock of the database, as [`super::store::Store::now`] tells it; 0 while that was not asked.
+    /// The time of the load by the clock of the database, from [`super::store::Store::now`]; 0 until it was queried.
     loaded_there: i64,
 }
 
@@ -154,7 +154,7 @@ impl Database {
     }
 
     /// Looks whether another proxy has recorded policies that were loaded later. Nothing is asked before these were recorded.
-    /// Of keyed resources an Admit tells. Cancel-safe.
+    /// Keyed resources are checked by an Admit. Cancel-safe.
     pub async fn check_policies(self: &Arc<Self>) {
         let (plain, loaded, loaded_there) = {
             let policies = self.policies.read();

@@ -24,7 +24,7 @@ pub struct StoredLease {
     pub token: Token,
     /// Whether its holder leads.
     pub state: LeaseState,
-    /// What its holder calls itself.
+    /// Name of its holder.
     pub holder: String,
     /// The role that acquired it.
     pub role: String,

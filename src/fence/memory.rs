@@ -1,4 +1,4 @@
-//! What this process remembers of a database's epochs, and the notifications still to be attended to.
+//! A database's epochs as this process remembers them, and pending notifications.
 //!
 //! Fed only by epoch rows that were read: a notification means no more than "read again", because
 //! any role can send one. Memory lags behind the database, which is safe for saying no; it must
@@ -47,9 +47,9 @@ pub struct Rise {
     pub time: SystemTime,
     /// The resource.
     pub resource: String,
-    /// What was known before.
+    /// The epoch that was known before.
     pub before: Option<Epoch>,
-    /// What it is since.
+    /// The epoch now.
     pub after: Epoch,
 }
 
@@ -104,7 +104,7 @@ impl Memory {
         if before.is_none_or(|(before, _)| before != epoch) {
             self.changed.notify_one();
         }
-        // What is read for the first time may be old.
+        // An epoch that is read for the first time may be old.
         if let Some((before, _)) = before.filter(|it| it.0 != epoch) {
             self.rose(resource, Some(before), epoch);
         }
@@ -180,7 +180,7 @@ impl Memory {
         self.news.lock().all = true;
     }
 
-    /// What came since the last call.
+    /// The notifications since the last call.
     pub(super) fn take_news(&self) -> News {
         std::mem::take(&mut *self.news.lock())
     }

@@ -26,12 +26,12 @@
 //! Where a resource has no epoch and no admissions, there is nobody to drain: its first token is published, marked and admitted in
 //! one Query under the resource's lock (`first.rs`).
 //!
-//! So when the first write under a token starts, no process admitted under a lower one has
+//! Hence, when the first write under a token starts, no process admitted under a lower one has
 //! anything left to commit. This depends on no clock, on no closed socket, and not on how many
 //! proxies there are or whether any of them survives.
 //!
-//! What the database has to do for it is the trait [`store::Store`]: each step is one of its operations. What is decided on
-//! what was read is decided here.
+//! The trait [`store::Store`] has the database's part: each step is one of its operations. This module decides on the rows that
+//! they return.
 //!
 //! A process is known by pid *and* backend_start, in this database, of this postmaster; Admit
 //! compares all of it with what the session itself was told by its server.

@@ -41,7 +41,7 @@ pub async fn read_names(
     Ok(read_names_in(control, sets, databases).await)
 }
 
-/// The same in these databases. Cancel-safe: connections are closed.
+/// Reads the names in these databases. Cancel-safe: connections are closed.
 pub async fn read_names_in(
     control: impl Fn(&str) -> ControlConfig,
     sets: &[&PolicySet],

@@ -57,7 +57,7 @@ impl Database {
         noted
     }
 
-    /// Of a token, where the epoch is `highest`.
+    /// Records a token, where the epoch is `highest`.
     async fn take_note(
         self: &Arc<Self>,
         resource: &Resource,

@@ -41,7 +41,7 @@ pub enum Role {
 /// On what ground a session may raise a fence.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// What it is about to do.
+    /// The privileges that its statement requires.
     pub privileges: Arc<[RequiredPrivilege]>,
     /// It is about to do one of them, and which is not known.
     pub one_suffices: bool,
@@ -80,7 +80,7 @@ impl Database {
     pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), Refusal> {
         let Some(role) = &claim.role else { return Err(Refusal::RoleUnknown { resource: resource.name.clone() }) };
         if claim.privileges.is_empty() {
-            // What it names was a way to the resource when it was judged.
+            // When the statement was judged, it named a way to the resource.
             return Err(Refusal::unavailable(&resource.name, "the catalog has changed meanwhile"));
         }
         let together = if claim.one_suffices { 1 } else { claim.privileges.len() };

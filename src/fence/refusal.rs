@@ -28,7 +28,7 @@ pub enum Refusal {
     NotInForce {
         resource: String,
         presented: Token,
-        /// What the database holds; None: nothing yet.
+        /// The token in the database; `None` if there is none.
         highest: Option<Token>,
     },
     /// 42501: the server would not let the session's role do it. The token was not raised.
@@ -52,7 +52,7 @@ pub enum Refusal {
     },
 }
 
-/// What the issuer of a resource's tokens has issued last, as far as is known.
+/// The last token of a resource's issuer, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Issued {
     /// Nothing: nobody leads.
@@ -61,7 +61,7 @@ pub enum Issued {
     ToLeader(Token),
     /// The token of a lease that was given up.
     Released(Token),
-    /// That of a lease that has run out.
+    /// The token of a lease that has expired.
     Expired(Token),
 }
 
@@ -75,18 +75,18 @@ impl Issued {
     }
 }
 
-/// What keeps a fence from being proved, or a catalog from being read.
+/// Why the highest token cannot be proved, or the catalog cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// The reason, for the log.
     pub reason: String,
     /// The reason for clients, where that for the log says what clients must not learn: the name of the control role.
     told: Option<String>,
-    /// What helps.
+    /// The remedy.
     pub remedy: Remedy,
 }
 
-/// What helps against a [`Cause`]; its words are the proxy's.
+/// The remedy for a [`Cause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// It may pass by itself.
@@ -116,7 +116,7 @@ pub enum Remedy {
 }
 
 impl Cause {
-    /// What it is, and what helps.
+    /// A cause with its reason and remedy.
     pub fn new(reason: impl Into<String>, remedy: Remedy) -> Self {
         Cause { reason: reason.into(), told: None, remedy }
     }
@@ -131,7 +131,7 @@ impl Cause {
         Cause { reason: self.reason + words, told: self.told.map(|told| told + words), ..self }
     }
 
-    /// What it is, for clients.
+    /// The reason, for clients.
     pub fn public_reason(&self) -> &str {
         self.told.as_deref().unwrap_or(&self.reason)
     }
@@ -153,7 +153,7 @@ impl fmt::Display for Cause {
 /// Why no session is admitted while the tables of the fences are locked.
 pub(super) const TABLES_LOCKED: &str = "tables of fencegate are locked";
 
-/// That, with the descriptions of those that block.
+/// A reason with the descriptions of its blockers.
 pub(super) fn named(how: &str, by: &[Blocker]) -> String {
     let who: Vec<_> = by.iter().map(|blocker| blocker.who.as_str()).collect();
     format!("{how}: {}", who.join("; "))
@@ -164,12 +164,12 @@ pub(super) fn named(how: &str, by: &[Blocker]) -> String {
 pub struct Blocker {
     /// Its description, for messages.
     pub who: String,
-    /// What they run; empty where it is no process.
+    /// Its query; empty for a prepared transaction.
     pub query: String,
 }
 
 impl Refusal {
-    /// What was to be written.
+    /// The resource that the session was about to write.
     pub fn resource(&self) -> &str {
         match self {
             Refusal::Stale { resource, .. }
@@ -216,7 +216,7 @@ impl Refusal {
     }
 }
 
-/// What the store has answered about a resource, or LF006.
+/// The store's answer about a resource, or LF006.
 pub(super) fn about<T>(resource: &Resource, answer: Result<T, StoreError>) -> Result<T, Refusal> {
     answer.map_err(|error| Refusal::of_store(&resource.name, error))
 }

@@ -110,7 +110,7 @@ impl Database {
         role: &str,
         force: bool,
     ) -> Result<Reset, ResetError> {
-        // What the server said to others a moment ago is no answer to an operator: the database may have been dropped since.
+        // An operator needs a new answer from the server: the database may have been dropped since the last one.
         self.store.ask_anew().await;
         let deadline = Instant::now() + LIMIT;
         let reset = loop {

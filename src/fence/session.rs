@@ -1,5 +1,5 @@
-//! What the fence and a session share: the session's identity at the server, which
-//! resources its server process is admitted to, and whether that process is idle.
+//! State that the fence and a session share: the session's identity at the server, the
+//! resources that its server process may write, and whether that process is idle.
 //!
 //! One mutex makes the two decisions that must not interleave atomic: the session's "this write is
 //! admitted, so the process is busy from now on" and the drain's "revoked; was it idle?".
@@ -79,7 +79,7 @@ pub struct SessionFence {
 #[derive(Debug, Default)]
 struct State {
     admitted: HashMap<String, Epoch>,
-    /// What revoked it, by resource. An Admit below it that is still under way comes too late.
+    /// Revocations, by resource. An Admit below one that is still under way comes too late.
     floors: BTreeMap<String, Floor>,
     /// How many revocations there were.
     revocations: u64,
@@ -94,9 +94,9 @@ struct State {
     rests: u64,
     /// Under what the process was admitted last, by resource, unless it was released since: why it may be terminated.
     presented: HashMap<String, Presented>,
-    /// What it is being admitted to: it may be terminated before the answer is here.
+    /// The Admit under way: the process may be terminated before the answer arrives.
     asking: Option<(String, Token)>,
-    /// What that waits for.
+    /// The obstacle that this Admit waits for.
     obstacle: Option<Obstacle>,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Presented {
     pub(super) lock_name: String,
 }
 
-/// What an Admit waits for.
+/// The obstacle that an Admit waits for.
 #[derive(Clone, Debug, Default)]
 pub struct Obstacle {
     /// Its description, for messages.
@@ -127,7 +127,7 @@ impl Default for Since {
     }
 }
 
-/// What a revocation leaves.
+/// The trace of a revocation.
 #[derive(Clone, Copy, Debug)]
 struct Floor {
     /// The epoch that was published before.
@@ -136,7 +136,7 @@ struct Floor {
     revocation: u64,
 }
 
-/// What the server process of a session is doing, as far as the session knows.
+/// Activity of a session's server process, as far as the session knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activity {
     /// The last message from the server was ReadyForQuery 'I' and no byte was forwarded since.
@@ -198,12 +198,12 @@ impl SessionFence {
         (state.activity == Activity::Busy).then_some(state.rests)
     }
 
-    /// What the server process does now.
+    /// Activity of the server process.
     pub fn activity(&self) -> Activity {
         self.lock().activity
     }
 
-    /// The same, and since when.
+    /// Activity of the server process, and since when.
     pub fn activity_since(&self) -> (Activity, Instant) {
         let state = self.lock();
         (state.activity, state.since.0)

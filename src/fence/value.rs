@@ -13,10 +13,10 @@ const MAX_LENGTH: usize = 64 * 1024;
 /// A token has at most this many digits, those of the highest; leading zeros count.
 const MAX_DIGITS: usize = 19;
 
-/// What may stand around resources and tokens.
+/// White space around resources and tokens.
 const SPACE: [char; 6] = [' ', '\t', '\r', '\n', '\u{b}', '\u{c}'];
 
-/// What a session says about its tokens.
+/// The value of a session's `lease.fence`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FenceValue {
     /// No token.
@@ -40,7 +40,7 @@ pub enum InvalidValue {
     /// A resource name with other characters than letters, digits and `_ . / : - %`.
     #[error("a resource name consists of letters, digits and _ . / : - %")]
     Resource,
-    /// The same resource twice.
+    /// A resource is named twice.
     #[error("a resource is named twice")]
     Twice,
 }

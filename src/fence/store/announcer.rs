@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 /// The limit on the wait for the server's lock on the connection that listens, which others need.
 const AT_FIRST: Duration = Duration::from_millis(5);
-/// The same on a connection for this only. Then the notifications are dropped.
+/// The limit on a connection for notifications only. Then they are dropped.
 const LATE: Duration = Duration::from_secs(1);
 /// Maximum number of payloads that wait to be sent. Further ones are dropped.
 const MOST: usize = 1_000;

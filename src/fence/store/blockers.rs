@@ -22,7 +22,7 @@ const AT_FIRST: Duration = Duration::from_millis(5);
 /// The same on the connection for waits, which it shares with those of other resources that wait. Whoever has to be ended has ended
 /// in that time.
 const IN_QUEUE: Duration = Duration::from_millis(100);
-/// The same where nobody that is in the way could be ended at the last look.
+/// The wait if the last look could end no blocker.
 const IN_VAIN: Duration = Duration::from_millis(20);
 /// Between two looks at the blocking processes.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! What the control connections of a database have in common: what is known of the database, and the connections that serve one question only.
+//! State that the control connections of a database share: facts about the database, and connections that serve one question
+//! only.
 //!
 //! Must never open a connection while they are kept closed.
 
@@ -17,7 +18,7 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
-/// What the lanes of a database have in common.
+/// State that the lanes of a database share.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     found: Mutex<Found>,

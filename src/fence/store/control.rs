@@ -43,7 +43,7 @@ pub(super) struct Lane {
     pub(super) config: ControlConfig,
     /// `on` where a commit must be durable before it is believed.
     synchronous_commit: &'static str,
-    /// What is prepared on it.
+    /// Statements that are prepared on the connection.
     prepared: &'static [&'static Prepared],
     /// Set for the lane that listens.
     listener: Option<Arc<dyn Listener>>,
@@ -158,7 +158,7 @@ impl Lane {
         }
     }
 
-    /// The same, and returns when its server process has ended; nothing tells that of a connection that is only closed.
+    /// Closes the connection, and returns when its server process has ended.
     pub(super) async fn end(&self) {
         let mut slot = self.slot.lock().await;
         let Some(connected) = slot.connected.take() else { return };
@@ -233,7 +233,7 @@ impl Lane {
                     } else if news.process_id() != own_process.load(Ordering::Relaxed)
                         && !common.has_just_left(news.process_id())
                     {
-                        // What this proxy has said itself is no news to it.
+                        // The proxy's own announcements are no news.
                         listener.catalog_changed();
                     }
                 }
@@ -325,7 +325,7 @@ impl Lane {
     }
 }
 
-/// What a new control connection says of its server, its database and its role.
+/// The facts that a new control connection reports about its server, its database and its role.
 pub(super) struct Said(Vec<StatementResult>);
 
 impl Said {
@@ -343,7 +343,7 @@ impl Said {
         if grant.is_empty() { Ok(()) } else { Err(ControlError::Privilege { role, grant }) }
     }
 
-    /// The same, and it may use the tables of the schema.
+    /// Also checks that the role may use the tables of the schema.
     pub(super) fn has_privileges(&self) -> Result<(), ControlError> {
         self.may_fence()?;
         let (role, database, lacking) = (self.field("role"), self.field("database"), self.field("lacking"));

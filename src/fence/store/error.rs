@@ -1,4 +1,4 @@
-//! What went wrong between the control connection and the server, in words.
+//! Errors between the control connection and the server.
 //!
 //! Owns what clients are told of it. Must never pass the server's own message on to clients: it may name the control role, or
 //! the server's address.
@@ -146,7 +146,7 @@ pub(super) fn ends_process(code: &SqlState) -> bool {
     [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
 }
 
-/// What the connection has prepared is gone, or answers in other types since a table was changed. The statement had no effect.
+/// The connection's prepared statements are gone, or return other types since a table was changed. The statement had no effect.
 pub(super) fn spoils_statements(code: &SqlState) -> bool {
     [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::FEATURE_NOT_SUPPORTED].contains(code)
 }

@@ -65,7 +65,7 @@ const SCHEMAS: &str = "(to_regnamespace('fencegate'), to_regnamespace('fencegate
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What `init` did.
+/// The outcome of `init`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitReport {
     /// The owner of the schema: the control role.
@@ -92,7 +92,7 @@ pub enum InitError {
     /// Another command is running, or somebody else holds the lock.
     #[error(transparent)]
     Locked(#[from] InitLockError),
-    /// What answers there is no server.
+    /// The address does not lead to a PostgreSQL server.
     #[error(
         "this is a fencegate, not the server behind it: give the server's own address, as the proxy's setting `upstream` has it"
     )]
@@ -196,7 +196,7 @@ async fn grant_one_of(
 ) -> Result<Option<&'static str>, InitError> {
     for granted in roles.into_iter().flatten() {
         let grant = format!("GRANT {granted} TO {}", quote_name(role));
-        // That it succeeds is not enough: a role with NOINHERIT would still not have it.
+        // Success is not enough: a role with NOINHERIT would still lack the privilege.
         if client.batch_execute(&grant).await.is_ok() && has(client, role, privilege).await? {
             return Ok(Some(granted));
         }

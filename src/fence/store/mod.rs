@@ -152,7 +152,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The transactions that are open, also those that are prepared.
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError>;
 
-    /// What the role may not do one of these privileges to, if there is such a thing.
+    /// An object on which the role lacks one of these privileges, if there is one.
     async fn denied(
         &self,
         resource: &Resource,
@@ -169,7 +169,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The catalog for what is fenced; as it is for all, or for the session with that schema of temporary relations.
     async fn catalog(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalog, Cause>;
 
-    /// What CASCADE may take from the fenced tables.
+    /// Objects that CASCADE may drop from the fenced tables.
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause>;
 
     /// Tells the other proxies that the catalog has changed.
@@ -189,7 +189,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The role may drop the database; or, by force, may end everybody else in it as well, and the server would.
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError>;
 
-    /// What the attempts to reach the database have shown of it.
+    /// The state of the database, as the attempts to connect have shown it.
     fn found(&self) -> Found;
 
     /// Some connection is open, or being opened.
@@ -214,7 +214,7 @@ pub trait Store: fmt::Debug + Send + Sync {
 pub trait Listener: fmt::Debug + Send + Sync {
     /// The connection of that number listens from now on; before, notifications may have been missed.
     fn listens(&self, connection: u64);
-    /// That connection does not listen any more. A later one may already do.
+    /// This connection does not listen anymore. A later one may already listen.
     fn lost(&self, connection: u64);
     /// The resource's epoch has changed.
     fn announced(&self, resource: &str);
@@ -275,17 +275,17 @@ pub struct Holder {
     pub row: AdmissionRow,
     /// The proxy that gave it.
     pub proxy: String,
-    /// What its process is doing, for people: known of the first [`DESCRIBED`].
+    /// The activity of its process, for messages: only of the first [`DESCRIBED`].
     pub blocker: Blocker,
 }
 
-/// Of so many holders it is said what they wait for and run.
+/// Maximum number of lock holders whose wait event and query are reported.
 pub const DESCRIBED: usize = 10;
 
 /// An epoch, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochRow {
-    /// What it is of.
+    /// Its resource.
     pub resource: String,
     /// The highest token.
     pub epoch: Epoch,
@@ -293,7 +293,7 @@ pub struct EpochRow {
     pub drained: bool,
 }
 
-/// What Admit saw and did.
+/// Outcome of an Admit.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Why the session's process is none that could be fenced, if so.
@@ -307,7 +307,7 @@ pub struct Report {
 /// The policies that an epoch has, compared with those of this proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// The same.
+    /// The token is that of the epoch.
     Same,
     /// Others, which were loaded before.
     Older,
@@ -315,7 +315,7 @@ pub enum Recorded {
     Others,
 }
 
-/// What Mark did.
+/// Outcome of a Mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Marked {
     /// The epoch is drained now.
@@ -326,7 +326,7 @@ pub enum Marked {
     Nothing,
 }
 
-/// What Reset saw and did.
+/// Outcome of a Reset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResetReport {
     /// The epoch that was there.
@@ -339,7 +339,7 @@ pub struct ResetReport {
     pub after: Option<Epoch>,
 }
 
-/// What the last attempt to reach a database has shown of it.
+/// The state of a database, as the last attempt to connect has shown it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Found {
     /// Nothing against it.

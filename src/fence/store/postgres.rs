@@ -96,7 +96,7 @@ impl Postgres {
         client.simple_query(query).await.map(answers).map_err(|error| ControlError::Refused((&error).into()))
     }
 
-    /// What can be read of the rows.
+    /// The rows that can be read.
     async fn read<T, C: FromIterator<T>>(
         &self,
         query: &str,
@@ -430,7 +430,7 @@ impl Store for Postgres {
         // The watcher may close them meanwhile, behind the last session: it must not be the one that does not wait.
         let waits = || wait || self.common.is_kept_closed();
         if waits() {
-            // What has begun to pass ends, or the server is silent.
+            // Connections that have begun to open end, or the server does not answer.
             timeout(LIMIT, self.common.passing.write()).await.map(drop).ok();
         }
         for lane in self.lanes() {

@@ -10,7 +10,7 @@ use crate::fence::Cause;
 use crate::sql::{answers, is_true, query_rows, rows, text};
 use crate::tls::ControlConfig;
 
-/// What a control connection is needed for. Each needs what those before it need.
+/// The purpose of a control connection. Each purpose includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
     /// A server that takes writes, and a role that may use it as the fences do.

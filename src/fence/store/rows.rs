@@ -62,7 +62,7 @@ pub(super) fn holder(row: &SimpleQueryRow) -> Option<Holder> {
     Some(Holder { row: granted, proxy: text(row, "proxy").unwrap_or_default(), blocker })
 }
 
-/// Of [`sql::lock::end_blockers`].
+/// Reads a row of [`sql::lock::end_blockers`].
 pub(super) fn blocker(row: &SimpleQueryRow) -> Blocker {
     let text = |name| column(row, name).unwrap_or_default();
     if let Some(gid) = column(row, "gid") {
@@ -72,7 +72,7 @@ pub(super) fn blocker(row: &SimpleQueryRow) -> Blocker {
     Blocker { who, query: text("query").to_owned() }
 }
 
-/// Of [`sql::admission::admit`].
+/// Reads the answers to [`sql::admission::admit`].
 pub(super) fn report(answers: &[StatementResult], who: &Identity, resource: &str) -> Result<Report, StoreError> {
     let [_, _, inserted, report] = answers else { return Err(unknown_form("Admit")) };
     let Some(row) = report.rows.first() else { return Err(unavailable("the database's answer to Admit is empty")) };
@@ -93,7 +93,7 @@ pub(super) fn report(answers: &[StatementResult], who: &Identity, resource: &str
     Ok(Report { unfenceable, current, admission })
 }
 
-/// Of [`sql::epoch::mark`].
+/// Reads the answers to [`sql::epoch::mark`].
 pub(super) fn marked(answers: &[StatementResult]) -> Marked {
     let [_, _, update, prepared] = answers else { return Marked::Nothing };
     if update.affected > 0 {
@@ -103,7 +103,7 @@ pub(super) fn marked(answers: &[StatementResult]) -> Marked {
     if gids.is_empty() { Marked::Nothing } else { Marked::Prepared(gids) }
 }
 
-/// Of [`sql::epoch::reset`].
+/// Reads the answers to [`sql::epoch::reset`].
 pub(super) fn reset(answers: &[StatementResult], proxy: &str) -> Result<ResetReport, StoreError> {
     let [_, before, higher, after, ..] = answers else { return Err(unknown_form("a reset")) };
     let read = |row| {

@@ -27,7 +27,7 @@ const NAMED_FOR: Duration = Duration::from_secs(60);
 /// The most processes that count as named.
 const MOST_NAMED: usize = 100;
 
-/// What is known of the processes that keep the control connections of a database from its tables.
+/// The processes that keep the control connections of a database from its tables, as far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct TableLocks {
     /// Held by the task that looks: one looks for all that wait.
@@ -136,7 +136,7 @@ impl Lane {
     }
 }
 
-/// The same for any attempt of the control process, until then.
+/// Repeats any attempt of the control process in this way, until then.
 pub(super) async fn past_table_locks<T, F>(
     config: &ControlConfig,
     common: &Common,

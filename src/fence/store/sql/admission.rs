@@ -16,7 +16,7 @@ use crate::fence::store::{AdmissionRow, DESCRIBED};
 use crate::policy::Resource;
 use crate::sql::quote;
 
-/// What is read of an admission.
+/// The columns of an admission.
 const GRANTED: &str = "a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.resource, a.generation, a.token, \
      a.xmin AS version, a.ending";
 
@@ -143,7 +143,7 @@ pub(super) const ADMIT_FIRST: Prepared = Prepared::new(
     },
 );
 
-/// What is known of a session's process, `i`: exactly one row, whatever is missing; null is never true. The arguments are SQL: the
+/// The facts about a session's process, `i`: exactly one row, whatever is missing; null is never true. The arguments are SQL: the
 /// pid, and backend_start, system identifier and start of the postmaster as the session was told.
 ///
 /// Whether the server is in recovery only this connection says: what the session heard at its start is past where a standby was

@@ -16,7 +16,7 @@ pub const KEY_COLUMNS: Prepared =
 
 pub const DEPENDENCIES: Prepared = Prepared::new("dependencies", "name[], name[]", with_parameters::dependencies);
 
-/// The same as [`crate::catalog::question`].
+/// The prepared form of [`crate::catalog::question`].
 pub fn read(fences: Fenced) -> String {
     let Subject { tables: [schemas, names], functions, keys } = Subject::of(fences);
     let ways = match &functions {
@@ -33,7 +33,7 @@ pub fn read(fences: Fenced) -> String {
     asked.join("; ")
 }
 
-/// The same as [`crate::catalog::question_of_dependencies`].
+/// The prepared form of [`crate::catalog::question_of_dependencies`].
 pub fn dependencies(fences: Fenced) -> String {
     let Subject { tables: [schemas, names], .. } = Subject::of(fences);
     DEPENDENCIES.execute(&[&schemas, &names])

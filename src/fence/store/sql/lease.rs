@@ -7,7 +7,7 @@ use crate::sql::quote;
 /// The holder of lease `l` leads, by the database's clock.
 pub(super) const IN_FORCE: &str = "NOT l.released AND l.expires > clock_timestamp()";
 
-/// What is read of one. No token: it was never acquired.
+/// The columns of a lease. Without a token it was never acquired.
 fn question() -> String {
     let times = ["acquired", "renewed", "expires"].map(|it| format!("extract(epoch FROM l.{it}) AS {it}")).join(", ");
     format!(

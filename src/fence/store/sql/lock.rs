@@ -55,7 +55,7 @@ pub(super) const TRY: Prepared = Prepared::new("try_locks", "text[]", || {
 /// Those of the processes that hold one of these locks on the resource's relations.
 pub fn lockers(resource: &Resource, pids: &[i32]) -> String {
     let [schemas, tables] = arrays(resource.tables.iter().map(|table| &table.name));
-    // What a function has written is not known: any write at all counts.
+    // The tables that a function has written are unknown: any write counts.
     let any_write = (!resource.functions.is_empty()).to_string();
     LOCKERS.execute(&[&schemas, &tables, &numbers("integer", pids), &any_write])
 }

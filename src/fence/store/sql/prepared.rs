@@ -11,15 +11,15 @@ use crate::sql::quote;
 #[derive(Debug)]
 pub struct Prepared {
     name: &'static str,
-    /// Of its parameters.
+    /// Types of its parameters.
     types: &'static str,
     text: fn() -> String,
 }
 
-/// What the connection for Admits runs.
+/// Statements of the connection for Admits.
 pub const FOR_ADMITS: &[&Prepared] = &[&lock::SHARE, &epoch::LOCK_SHARED, &admission::ADMIT, &admission::REPORT];
 
-/// What the connection runs that makes, raises and marks epochs.
+/// Statements of the connection that makes, raises and marks epochs.
 pub const FOR_EPOCHS: &[&Prepared] = &[
     &lock::TRY,
     &admission::ADMIT_FIRST,
@@ -47,7 +47,7 @@ pub const FOR_WAITS: &[&Prepared] = &[
     &epoch::PREPARED_WRITERS,
 ];
 
-/// What the connection for looks, signals and deletes runs.
+/// Statements of the connection for looks, signals and deletes.
 pub const FOR_LOOKS: &[&Prepared] = &[
     &admission::HOLDERS,
     &admission::OF_PROCESS,
@@ -61,7 +61,7 @@ pub const FOR_LOOKS: &[&Prepared] = &[
     &process::TERMINATE,
 ];
 
-/// What the connection for readings of the catalog runs.
+/// Statements of the connection for readings of the catalog.
 pub const FOR_READINGS: &[&Prepared] =
     &[&catalog::WAYS, &catalog::WAYS_AND_CALLS, &catalog::SHADOWS, &catalog::KEY_COLUMNS, &catalog::DEPENDENCIES];
 
@@ -93,7 +93,7 @@ pub(super) fn texts<'a>(of: &str, elements: impl IntoIterator<Item = &'a str>) -
     format!("ARRAY[{}]::{of}[]", elements.join(", "))
 }
 
-/// The same of numbers.
+/// An SQL array of numbers.
 pub(super) fn numbers<T: ToString>(of: &str, elements: impl IntoIterator<Item = T>) -> String {
     let elements: Vec<String> = elements.into_iter().map(|it| it.to_string()).collect();
     format!("ARRAY[{}]::{of}[]", elements.join(", "))

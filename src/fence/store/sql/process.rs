@@ -68,7 +68,7 @@ const FUNCTIONS: [&str; 13] = [
     "pg_terminate_backend(integer,bigint)",
 ];
 
-/// What the fence does with its tables.
+/// Privileges that the fence needs on its tables.
 const NEEDED: [(&str, &[&str]); 5] = [
     ("lease", &["SELECT"]),
     ("epoch", &["SELECT", "INSERT", "UPDATE"]),
@@ -170,7 +170,7 @@ pub(super) fn is_control_connection(process: &str, role: &str) -> String {
     )
 }
 
-/// The same condition under which pg_terminate_backend does not refuse.
+/// The condition under which pg_terminate_backend does not refuse.
 pub fn may_terminate(process: &str, target: &str) -> String {
     format!(
         "((SELECT rolsuper FROM pg_roles WHERE rolname = current_user) OR (NOT {target}.rolsuper \
