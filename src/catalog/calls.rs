@@ -1,4 +1,4 @@
-//! What calls a function that the policies name, as far as the catalog shows it: views, rules, defaults, constraints,
+//! Callers of functions that the policies name, as far as the catalog shows them: views, rules, defaults, constraints,
 //! indexes, triggers, row security, types, and other functions.
 //!
 //! Owns which dependency is a call, and by which operation on which relation. Must never leave one out for being
@@ -86,7 +86,7 @@ pub(super) fn rows(functions: Option<&Functions>) -> &'static str {
     if functions.is_none() { "" } else { ROWS }
 }
 
-/// What the letters of a `call` stand for.
+/// The operations that the letters of a `call` stand for.
 pub(super) fn operations(letters: &str) -> Option<Vec<Operation>> {
     let operation = |letter| match letter {
         'r' => Some(Read),

@@ -1,4 +1,4 @@
-//! What `DROP … CASCADE` may take from fenced tables: along `pg_depend`, whatever something of theirs depends on.
+//! Objects that `DROP … CASCADE` may drop from fenced tables: along `pg_depend`, everything that a part of them depends on.
 //!
 //! Owns that question and its answer, which is read only where a statement says CASCADE. Must never leave a dependency out.
 
@@ -9,7 +9,7 @@ use crate::statement::{Operation, RelationName, Write};
 use std::collections::HashMap;
 use tokio_postgres::SimpleQueryRow;
 
-/// What CASCADE may take from fenced tables, by the own name of what is dropped.
+/// Objects that CASCADE may drop from fenced tables, by the unqualified name of the dropped object.
 #[derive(Debug, Default)]
 pub struct Dependencies(pub(super) HashMap<String, Vec<DependedOn>>);
 
@@ -40,7 +40,7 @@ impl Dependencies {
         let mut dependencies = Dependencies::default();
         for row in rows {
             let text = |name| column(row, name).map(str::to_owned);
-            // What sets the planner's settings has none.
+            // The statements that set the planner's settings return no rows.
             let (Some(name), Some(schema)) = (text("name"), text("schema")) else { continue };
             let by = RelationName { schema: text("by_schema"), name: text("by_name").unwrap_or_default() };
             dependencies.0.entry(name).or_default().push(DependedOn { schema, by });
@@ -49,7 +49,7 @@ impl Dependencies {
     }
 }
 
-/// What `CASCADE` may take from these tables, a row for each relation: something of the fenced table
+/// Objects that `CASCADE` may drop from these tables, a row for each relation: something of the fenced table
 /// `by_schema.by_name` depends on it along `pg_depend`, from the table's parts (constraints, defaults, policies,
 /// partitions).
 pub fn question(fences: Fenced) -> String {
@@ -57,7 +57,7 @@ pub fn question(fences: Fenced) -> String {
     format!("{settings}; {}", query(&arrays(fences.tables().map(|(_, table)| &table.name))))
 }
 
-/// The same, of tables in these arrays.
+/// The query for the tables in these arrays.
 pub(super) fn query(tables: &[String; 2]) -> String {
     format!(
         "WITH RECURSIVE {named}, \

@@ -1,4 +1,4 @@
-//! What policies cover in a database, for people: every relation, by which operations, and why.
+//! The coverage of policies in a database, for people: every relation, by which operations, and why.
 //!
 //! Owns the words. Must say what the proxy would do: it reads the same catalog in the same way.
 
@@ -10,7 +10,7 @@ use crate::statement::{FunctionName, Operation, RelationName};
 use std::collections::HashSet;
 use tokio_postgres::SimpleQueryRow;
 
-/// What policies cover in one database.
+/// The coverage of policies in one database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The database's name.
@@ -49,8 +49,8 @@ pub struct Covered {
     pub path: String,
 }
 
-/// What policies cover, by a catalog and by what [`super::database_and_functions`] and
-/// [`super::functions_that_mention`] were answered.
+/// The coverage of policies, by a catalog and by the answers to [`super::database_and_functions`] and
+/// [`super::functions_that_mention`].
 pub fn explanation(
     policies: &PolicySet,
     catalog: &Catalog,
@@ -73,7 +73,7 @@ pub fn explanation(
     Explanation { database, covered, unnamed }
 }
 
-/// Who mentions a table of one resource, and is named in another, is told all the same: a call needs the token of each.
+/// A function that mentions a table of one resource and is named in another is reported, too: a call needs the token of each.
 fn unnamed(policies: &PolicySet, function: QualifiedName, row: &SimpleQueryRow) -> Option<Unnamed> {
     let text = |name| column(row, name).map(str::to_owned);
     let table = QualifiedName { schema: text("table_schema")?, name: text("table_name")? };
@@ -183,7 +183,7 @@ impl Catalog {
         (hops.len(), (name, Some(relation.kind.clone()), listed(operations), path.join(", ")))
     }
 
-    /// That a policy names it; and whether its key may become another one on the way.
+    /// The reason that a policy names it, with a warning if its key may become another one on the way.
     fn warned(&self, table: &FencedTable) -> String {
         let column = self.key_column(table).filter(|column| !column.is_guarded);
         match column.and_then(|column| column.changed_by.as_ref()) {
@@ -194,7 +194,7 @@ impl Catalog {
         }
     }
 
-    /// What calls a function of a policy: other functions, then relations, the nearest first.
+    /// Callers of a function of a policy: other functions, then relations, the nearest first.
     fn callers_of(&self, function: &QualifiedName) -> impl Iterator<Item = Row> {
         let is_meant = |oid: &Oid| {
             let named = self.functions.get(oid);

@@ -18,7 +18,7 @@ pub(super) fn function(oid: Oid) -> Oid {
 /// DROP … CASCADE takes is not in these edges.
 pub(super) const OPERATIONS: [Operation; 8] = [Insert, Update, Delete, Truncate, TruncateCascade, Ddl, Lock, Read];
 const ROWS: &[Operation] = &[Insert, Update, Delete];
-/// What a rule on some event may do.
+/// Operations that a rule on some event may perform.
 const ANY: &[Operation] = &[Insert, Update, Delete, Read];
 
 /// A write to the relation `from` is a write to the relation `to`.
@@ -46,7 +46,7 @@ pub(super) enum Link {
     Call(Vec<Operation>),
 }
 
-/// What can be done through a view.
+/// Operations that are possible through a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Through {
     /// These writes, as they are; and locking.
@@ -57,7 +57,7 @@ pub(super) enum Through {
     Refresh,
 }
 
-/// What a foreign key does to the rows that refer to one.
+/// The action of a foreign key on referencing rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Refuse,
@@ -67,13 +67,13 @@ pub(super) enum Action {
 }
 
 impl Link {
-    /// What an operation on `from` does to `to`.
+    /// The operations on `to` that an operation on `from` causes.
     fn becomes(&self, operation: Operation) -> &'static [Operation] {
         match (self, operation) {
             // Inserting into a plain parent stays there; an update of a partitioned one moves rows between the partitions.
             (Link::Parent { partitioned: false }, Insert) => &[],
             (Link::Parent { partitioned: true }, Update) => ROWS,
-            // What is called where a relation is read is called for its own rows, not for those of its children.
+            // Functions that a read of a relation calls are called for its own rows, not for those of its children.
             (Link::Child { .. } | Link::Parent { .. }, Read) => &[],
             (Link::Child { .. } | Link::Parent { .. }, same) => itself(same),
             (Link::View(Through::Refresh), Insert) => &[Read],

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 /// The key column of a fenced table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyColumn {
-    /// What its values are; or why they tell nothing.
+    /// The type of its values; or why they cannot be keys.
     pub kind: Result<ValueType, &'static str>,
     /// Its place among the columns, from 0.
     pub place: usize,
@@ -100,7 +100,7 @@ pub fn shadows() -> String {
 /// As many schemas are all of them.
 pub(super) const MOST_SHADOWS: usize = 1000;
 
-/// What has a lower number came with the server (`FirstNormalObjectId`).
+/// Objects with a lower OID came with the server (`FirstNormalObjectId`).
 const FIRST_OWN: u32 = 16384;
 
 /// `pg_type.oid` of the types that tell a key.
@@ -110,7 +110,7 @@ const KINDS: &str = "20, 21, 23, 25, 1043, 2950";
 const VARCHAR: u32 = 1043;
 const TEXT: u32 = 25;
 
-/// Of `pg_trigger.tgtype`: for each row, on INSERT.
+/// Bits of `pg_trigger.tgtype`: for each row, on INSERT.
 const ROW_INSERT: u32 = 1 | 4;
 /// For each row, before the event.
 const ROW_BEFORE: u32 = 1 | 2;

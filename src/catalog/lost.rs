@@ -8,7 +8,7 @@ use crate::policy::{PolicySet, QualifiedName, Resource};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// What is known of the names of policies in a database.
+/// The names of policies in a database, as far as they are known.
 #[derive(Debug)]
 pub enum DatabaseNames {
     /// The database has these.
@@ -26,7 +26,7 @@ pub struct LostFence {
     pub resource: String,
     /// The table whose name is probably wrong, for its place in the file.
     pub table: Option<QualifiedName>,
-    /// What is wrong.
+    /// The error.
     pub reason: String,
 }
 

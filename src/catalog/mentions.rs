@@ -1,5 +1,5 @@
-//! What is asked of the catalog only to explain policies: the database's name, the functions that they name, and those
-//! that they had better name.
+//! Queries of the catalog that only explain policies: the database's name, the functions that the policies name, and those
+//! that they should name.
 //!
 //! Owns these questions. A function that is told without need costs a look; one that is not told writes unfenced.
 

@@ -1,5 +1,5 @@
-//! What the database's catalog says about the fenced tables: whether one exists, and which writes to other relations
-//! are writes to one; and about the functions that count as writes: what calls them.
+//! The fenced tables in the database's catalog: which exist, and which writes to other relations are writes to one of them;
+//! and the callers of functions that count as writes.
 //!
 //! Owns that question and its answer. Must never leave a relation out for being complicated: where a write may be one to
 //! a fenced table, it is.
@@ -100,14 +100,14 @@ struct WayTo {
     way: Way,
 }
 
-/// What a write to another relation does to a fenced table.
+/// The effect of a write to another relation on a fenced table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reached<'a> {
     /// The fenced table.
     pub table: &'a RelationName,
-    /// What is done to it.
+    /// The operation on that table.
     pub operation: Operation,
-    /// What is written has the table's columns under the same names, with the values that come to stand there.
+    /// The written relation has the table's columns under the same names, with the values that they receive.
     pub same_columns: bool,
 }
 
@@ -152,14 +152,14 @@ impl Catalog {
         catalog
     }
 
-    /// The same; this schema has what may stand before the catalog's own in what tells a key.
+    /// Adds a schema with objects that may precede the catalog's own where keys are compared.
     #[cfg(test)]
     pub(crate) fn shadowed_by(mut self, schema: &str) -> Self {
         self.shadowing.insert(schema.to_owned());
         self
     }
 
-    /// The same; the guard looks at the keys of all keyed tables.
+    /// The guard checks the keys of all keyed tables.
     #[cfg(test)]
     pub(crate) fn guarded(mut self) -> Self {
         self.key_columns.values_mut().for_each(|column| column.is_guarded = true);
@@ -205,7 +205,7 @@ impl Catalog {
         self.shadowing.len() < key_column::MOST_SHADOWS && schemas.filter(is_plain).is_some_and(is_clear)
     }
 
-    /// What a write does to fenced tables beside doing it to the relation that it names. That may be a fenced table too.
+    /// The effects of a write on fenced tables, besides that on the relation that it names, which may be fenced, too.
     pub fn reached_by<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = Reached<'a>> {
         self.ways_from(&write.relation).flat_map(move |WayTo { table, way }| {
             let effects = way.effects.iter().filter(|(operation, _)| *operation == write.operation);
@@ -244,7 +244,7 @@ impl Catalog {
         self.ways.values().flatten().filter(reads).filter_map(|it| self.functions.get(&it.table))
     }
 
-    /// What temporary relations lead to is known only by reading the catalog for the session that made them.
+    /// Returns true if only a reading for the session that made these temporary relations shows where they lead.
     pub fn leaves_to_session(&self, temporary_schema: &str) -> bool {
         self.temporary.contains(temporary_schema)
     }
@@ -358,7 +358,7 @@ pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String
     asked.join("; ")
 }
 
-/// What the catalog is read for.
+/// The subject of a reading of the catalog.
 #[derive(Clone, Copy)]
 pub struct Fenced<'a>(pub &'a [Arc<Resource>]);
 
@@ -397,7 +397,7 @@ fn read_edges(part: &str, row: &SimpleQueryRow) -> Option<Vec<Edge>> {
     })
 }
 
-/// Of what `pg_relation_is_updatable` says.
+/// Reads the result of `pg_relation_is_updatable`.
 fn writes(events: &str) -> Option<Through> {
     let events: u32 = events.parse().ok()?;
     Some(Through::Writes { update: events & 4 != 0, insert: events & 8 != 0, delete: events & 16 != 0 })

@@ -18,7 +18,7 @@ const MOST_SUGGESTED: usize = 20;
 /// Names among which the most similar one is chosen.
 const MOST_SIMILAR: usize = 10_000;
 
-/// What one database has of the names in policies.
+/// The names of policies that exist in one database.
 #[derive(Debug, Default)]
 pub struct NamesFound {
     /// The database has the schema `fencegate`.
@@ -150,7 +150,7 @@ fn most_slips(written: &QualifiedName) -> usize {
     (written.name.chars().count() / 3).clamp(1, 3)
 }
 
-/// What is wrong with a name that does not exist, in words: `public.tikcs does not exist in app; did you mean public.ticks?`
+/// The error for a name that does not exist: `public.tikcs does not exist in app; did you mean public.ticks?`
 pub fn missing_text(name: &str, database: &str, nearest: Option<&QualifiedName>) -> String {
     format!("{name} does not exist in {}{}", crate::policy::quoted(database), crate::nearest::advice(nearest))
 }

@@ -13,13 +13,13 @@ pub(crate) const FENCED_KINDS: &str = "('r', 'p', 'v', 'f')";
 /// More rows than this are not read: such a number of relations that reach a fenced table may be an attack.
 pub(super) const MOST_ROWS: usize = 200_000;
 
-/// The same for the temporary relations of one session, with whatever else reaches a fenced table.
+/// Maximum number of rows for the temporary relations of one session, with everything else that reaches a fenced table.
 const MOST_ROWS_OF_SESSION: usize = 20_000;
 
 /// The limit on the wait for a view's lock: a transaction that alters the view holds it to its end.
 const LOCK_TIMEOUT: &str = "50ms";
 
-/// What reading for one session may take: the others wait for their own question meanwhile.
+/// Time limit of a reading for one session: meanwhile the others wait for theirs.
 const TIMEOUT_OF_SESSION: &str = "250ms";
 
 /// How the views are found that nothing can be written through.
@@ -83,7 +83,7 @@ pub(super) fn ways(subject: &Subject, temporary: Option<&str>, views: Views) -> 
         Views::AllWritable => "28",
     };
     let functions = subject.functions.as_ref();
-    // What is stored in a materialized view matters only where refreshing it calls something.
+    // The query of a materialized view matters only where a refresh calls a function.
     let stored = if functions.is_none() { "'m'" } else { "''" };
     format!(
         "WITH RECURSIVE {named}, {calls}, how(by_part) AS (VALUES (false), (true)), \

@@ -1,4 +1,4 @@
-//! What the catalog is read for, as arrays of names; and the statements of a reading with parameters in their place.
+//! The subject of a reading of the catalog, as arrays of names; and the statements of a reading with parameters in their place.
 //!
 //! Must never put a name into a statement but within one of these arrays.
 
@@ -69,12 +69,12 @@ impl Functions {
 pub mod with_parameters {
     use super::{Keys, Subject, Views, dependencies, key_column, sql};
 
-    /// What leads to the tables `$1`, `$2`.
+    /// Ways to the tables `$1`, `$2`.
     pub fn ways() -> String {
         sql::ways(&Subject::parameters(false), None, Views::Asked)
     }
 
-    /// The same, and what calls the functions `$3`, `$4` and those that begin as `$5`, `$6`.
+    /// Ways to these tables, and callers of the functions `$3`, `$4` and of those that begin with `$5`, `$6`.
     pub fn ways_and_calls() -> String {
         sql::ways(&Subject::parameters(true), None, Views::Asked)
     }
@@ -84,7 +84,7 @@ pub mod with_parameters {
         key_column::query(&Keys(["$1", "$2", "$3", "$4"].map(str::to_owned)))
     }
 
-    /// What CASCADE may take from the tables `$1`, `$2`.
+    /// Objects that CASCADE may drop from the tables `$1`, `$2`.
     pub fn dependencies() -> String {
         dependencies::query(&["$1", "$2"].map(str::to_owned))
     }

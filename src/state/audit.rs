@@ -76,7 +76,7 @@ impl Rejected<'_> {
     fn record(&self, shared: &Shared, policies: &PolicySet, seen: &CatalogView) {
         let (label, _) = labels(policies, self.resource);
         let verdict = self.rejection.kind().label();
-        // What the server would refuse by itself is no verdict of a fence.
+        // A statement that the server would refuse itself is no verdict of a fence.
         if self.rejection.kind() != ErrorKind::Denied {
             shared.metrics.write(&self.session.database, label, self.mode.name(), verdict).inc();
         }

@@ -59,7 +59,7 @@ struct Taken {
     of_users: HashMap<String, usize>,
 }
 
-/// What a client logs in for.
+/// The purpose of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginKind {
     /// A session with the server.

@@ -72,7 +72,7 @@ impl Context {
         &self.shared_database
     }
 
-    /// What all sessions share.
+    /// State that all sessions share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

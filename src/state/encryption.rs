@@ -60,7 +60,7 @@ impl TlsMaterial {
         let clients = self.clients.as_ref().zip(new.clients).map(|(clients, new)| clients.put_in_force(new));
         let server = self.server.put_in_force(new.server);
         let control = new.control.map(|new| self.control.put_in_force(new));
-        // What the URL of the control connection names has no setting of its own.
+        // Files that the URL of the control connection names have no setting of their own.
         let sides =
             [("", clients.unwrap_or_default()), ("upstream_", server), ("control ", control.unwrap_or_default())];
         sides.into_iter().flat_map(|(prefix, files)| files.into_iter().map(move |it| format!("{prefix}{it}"))).collect()

@@ -1,4 +1,4 @@
-//! What is known of the proxy's own state: whether it stops, and how it was found last.
+//! The proxy's own state: whether it stops, and the result of the last check.
 //!
 //! Must never ask anybody: the server does.
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// What is known of the proxy's own state.
+/// The proxy's own state.
 #[derive(Debug, Default)]
 pub struct Health {
     stopping: AtomicBool,

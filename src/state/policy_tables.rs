@@ -10,16 +10,16 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// What was read of the names in policies, and when they are read again.
+/// The names in policies as they were read last, and the time of the next reading.
 #[derive(Debug, Default)]
 pub struct PolicyTables {
-    /// What was read last.
+    /// The last reading.
     pub read: Mutex<TablesRead>,
     /// Wakes the task that reads them.
     pub due: Notify,
 }
 
-/// What was read last.
+/// The last reading.
 #[derive(Debug, Default)]
 pub struct TablesRead {
     /// The policies that they were read for; None: nothing was read yet.

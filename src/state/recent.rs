@@ -37,7 +37,7 @@ impl Recent {
     }
 }
 
-/// What is kept of a rejection.
+/// The record of a rejection.
 pub fn record(
     session: &SessionRecord,
     rejection: &Rejection,

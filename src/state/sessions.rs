@@ -51,7 +51,7 @@ pub struct SessionRecord {
     held: AtomicBool,
     /// When it started.
     pub started: SystemTime,
-    /// What has passed.
+    /// Traffic counters.
     pub passed: Passed,
     /// The activity and the admissions of its server process.
     pub fence: Arc<SessionFence>,
@@ -61,7 +61,7 @@ pub struct SessionRecord {
     application_name: Mutex<String>,
 }
 
-/// What has passed through a session.
+/// Traffic counters of a session.
 #[derive(Debug, Default)]
 pub struct Passed {
     /// Bytes from the client.

@@ -1,4 +1,4 @@
-//! What all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
+//! State that all sessions of the proxy share: settings, policies, databases, the cache of verdicts.
 //!
 //! Must never create a database outside of the registry: its sessions would not know the others.
 
@@ -45,16 +45,16 @@ const WRONG_PACKETS: usize = 8;
 /// The longest that a reload waits for the databases to record the policies.
 const APPLY_LIMIT: Duration = Duration::from_secs(5);
 
-/// What is open beside the connections of clients and sessions, at the same time.
+/// Number of connections that may be open besides those of clients and sessions.
 pub const BESIDE_SESSIONS: usize = CANCELS + WRONG_PACKETS;
 
-/// What a proxy starts with.
+/// The options with which a proxy starts.
 pub struct StartOptions {
     /// The settings, checked.
     pub settings: Settings,
-    /// What they were read from, to be read again by a reload.
+    /// The sources of the settings, which a reload reads again.
     pub arguments: SettingsArguments,
-    /// What clients' and the server's connections are encrypted with.
+    /// Key material for clients' and the server's connections.
     pub encryption: TlsMaterial,
     /// The policies, which can be kept with those settings.
     pub policies: PolicySet,
@@ -65,12 +65,12 @@ pub struct StartOptions {
 /// One proxy process.
 pub struct Shared {
     settings: RwLock<Arc<Settings>>,
-    /// What the settings were read from.
+    /// The sources of the settings.
     pub arguments: SettingsArguments,
     /// Held by the reload that is under way.
     pub reloading: tokio::sync::Mutex<()>,
     pub started: SystemTime,
-    /// What sessions that run have to know of the settings, and of the end.
+    /// Changed settings and the shutdown, for running sessions.
     pub orders: watch::Sender<Orders>,
     pub connections: Arc<Connections>,
     pub sessions: Arc<Sessions>,

@@ -4,8 +4,8 @@
 //! guarantees hold without it, only later, with the successor's first write. Must not open connections to a
 //! database in which this proxy has no sessions.
 //!
-//! Of keys, of which there may be any number, only those are followed to which a session is admitted. The others' leaders are
-//! asked for when a token would raise the fence.
+//! There may be any number of keys: only those to which a session is admitted are followed. The proxy queries the leaders of the
+//! others when a token would raise the fence.
 
 use super::database::SharedDatabase;
 use crate::fence::session::Token;
@@ -96,13 +96,13 @@ async fn attempt(
     RaiseAttempt { policies, resource: resource.name.clone(), token, raised }
 }
 
-/// What was done under the policies in force.
+/// Work done under the policies in force.
 #[derive(Default)]
 struct Progress {
     policies: Arc<PolicySet>,
     /// The tokens to which the resources' fences were raised.
     raised: HashMap<String, Token>,
-    /// What is being attempted. A leader that follows while its predecessor's is under way does not wait for that.
+    /// Attempts under way. A leader does not wait for the attempt of its predecessor.
     under_way: HashSet<(String, Token)>,
     /// How long those that fail have paused last.
     pauses: HashMap<String, Duration>,

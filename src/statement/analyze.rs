@@ -11,7 +11,7 @@ use pg_query::ParserOptions;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the parsers need for a longer text would be out of proportion to what a proxy session may take.
+/// Longest text for the parsers, in bytes: a longer one would need more memory than a session may take.
 const LONGEST: usize = 4 << 20;
 
 /// As [`LONGEST`] for a text that needs the tree, which takes up to a thousand times its text in memory.
@@ -31,7 +31,7 @@ const DEAREST: usize = 16 << 20;
 
 /// Says what a text does, statement by statement. `text` is without the NUL that ends it in the protocol.
 ///
-/// Of a text from a stranger this may take any time and memory, and end the process: see [`super::Cache`].
+/// With a text from a stranger this may take any time and memory, and end the process: see [`super::Cache`].
 pub fn analyze(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read_text(text, lexing, false)
 }
@@ -41,7 +41,7 @@ pub fn analyze_rows(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read_text(text, lexing, true)
 }
 
-/// What the tokens of a text prove, without a limit to its size. Of rows they tell those of constants that are inserted.
+/// The facts that the tokens of a text prove, without a limit to its size. They show only rows of constants that are inserted.
 pub fn read_tokens(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Script> {
     let proved = lexical::read(text, lexing).map(|statement| Script { statements: vec![Arc::new(statement)] })?;
     Some(if with_rows { proved } else { proved.with_all_rows(&Rows::left_out()) })
@@ -80,7 +80,7 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     let single_bytes = lexing.server == ServerEncoding::SingleByte;
     let is_unsure = |name: &str| match sql.is_foreign() {
         true => !name.is_ascii() || is_long(name),
-        // What the parser cuts may be whole at the server, or cut within a character.
+        // A name that the parser truncates may be whole at the server, or truncated within a character.
         false => single_bytes && !name.is_ascii() && is_long(name),
     };
     let prepared = |statement: &Statement| match &statement.prepared {
@@ -88,14 +88,14 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         _ => false,
     };
     let is_unread = |statement: &Arc<Statement>| statement.names().any(is_unsure) || prepared(statement);
-    // Of a mere query the names of relations and columns do not matter: reads are never fenced.
+    // The names of relations and columns do not matter in a mere query: reads are never fenced.
     let is_query = |statement: &Arc<Statement>| statement.kind == StatementKind::Select && statement.writes.is_empty();
     let names_more = |statement: &Arc<Statement>| statement.names().any(|name| !name.is_ascii());
     let is_folded = |statement: &Arc<Statement>| !is_query(statement) || names_more(statement);
     if script.statements.iter().any(is_unread) || sql.folds_more() && script.statements.iter().any(is_folded) {
         return Err(Unreadable::Encoding);
     }
-    // So it reads such a name or value of a key; and what it makes of escapes are bytes of the server's own encoding.
+    // The server reads such a name or value of a key in this way, and turns escapes into bytes of its own encoding.
     let is_unsure = |word: &str| is_unsure(word) || !word.is_ascii() && text.contains(&b'\\');
     for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
         statement.forget_rows(&is_unsure);
@@ -204,7 +204,7 @@ fn unreadable(error: pg_query::Error) -> Unreadable {
     }
 }
 
-/// What the parser says when it gives up on a text that may well be SQL.
+/// The parser's messages when it gives up on a text that may be valid SQL.
 fn is_about_size(message: &str) -> bool {
     ["stack depth", "memory", "serialize"].iter().any(|hint| message.contains(hint))
 }

@@ -1,4 +1,4 @@
-//! What texts do, read within bounds and remembered by text.
+//! Analyses of texts, made within bounds and remembered by text.
 //!
 //! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send:
 //! neither with what it remembers, nor with what it takes to read a text.
@@ -22,10 +22,10 @@ const SHORT: usize = 16 << 10;
 /// The bound of one generation of one shard.
 const GENERATION: usize = BYTES / SHARDS / 2;
 
-/// What the maps, the reference counts and the allocator add to an entry, about.
+/// Memory that the maps, the reference counts and the allocator add to an entry, in bytes, roughly.
 const OVERHEAD: usize = 256;
 
-/// What a text does.
+/// The analysis of a text.
 pub type Analysis = Arc<Result<Script, Unreadable>>;
 
 /// The scripts of texts, shared by all sessions and bounded in bytes.
@@ -42,7 +42,7 @@ impl Cache {
     /// What [`super::analyze`] or [`super::analyze_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
     /// a few MiB. Otherwise None: see [`Cache::prove`].
     pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
-        // So begin shapes.
+        // Shapes begin with this byte.
         if text.first() == Some(&0) {
             return Some(Arc::new(Err(Unreadable::Syntax)));
         }
@@ -127,7 +127,7 @@ impl Cache {
     }
 }
 
-/// What can be told without another process.
+/// The analysis, if it is possible without another process.
 fn proved(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
     if cost::is_cheap(text, lexing) {
         return Some(read_text(text, lexing, with_rows));

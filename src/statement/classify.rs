@@ -1,4 +1,4 @@
-//! What each kind of statement does: one row for every statement type of the grammar.
+//! The effects of each kind of statement: one row for every statement type of the grammar.
 //!
 //! Must never let a type pass that has no row: it is opaque.
 
@@ -14,7 +14,7 @@ use pg_query::protobuf::{CopyStmt, DiscardMode, DiscardStmt, TransactionStmt, Tr
 /// The server's number of the lock that every SELECT takes: `LOCK TABLE` in that mode is a read, as `pg_dump` sends it.
 const ACCESS_SHARE_LOCK: i32 = 1;
 
-/// What the statement does; its range is the caller's to say.
+/// The effects of the statement. The caller sets its range.
 pub(super) fn classify(node: &N) -> Statement {
     let mut statement = Statement::default();
     statement.kind = describe(node, &mut statement);
@@ -50,7 +50,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
             StatementKind::LockTable
         }
 
-        // What runs another statement, or code.
+        // Statements that run another statement, or code.
         N::ExplainStmt(explain) => nested::explain(explain, into),
         N::PrepareStmt(prepare) => nested::prepare(prepare, into),
         N::ExecuteStmt(execute) => nested::execute(execute, into),
@@ -109,7 +109,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
         N::AlterOwnerStmt(alter) => ddl::on(&alter.relation, into, StatementKind::AlterOwner),
         N::AlterObjectDependsStmt(alter) => ddl::on(&alter.relation, into, StatementKind::AlterDependsOnExtension),
         N::CreateTrigStmt(create) => {
-            // What a view's trigger writes in place of the view is not said.
+            // The text does not show what a view's trigger writes in place of the view.
             into.changes_unnamed = true;
             ddl::on(&create.relation, into, StatementKind::CreateTrigger)
         }
@@ -141,7 +141,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
         N::GrantRoleStmt(grant) => one_of(grant.is_grant, StatementKind::Grant, StatementKind::Revoke),
         N::AlterDefaultPrivilegesStmt(_) => StatementKind::AlterDefaultPrivileges,
 
-        // What is defined is not run now.
+        // A definition does not run now.
         N::ViewStmt(create) => {
             ddl::rewrite(&create.view, create.query.as_deref().map(std::slice::from_ref).unwrap_or_default(), into);
             StatementKind::CreateView

@@ -25,11 +25,11 @@ pub(super) struct Target<'n> {
     relation: &'n RangeVar,
     /// A column without a relation's name is this one's, or there is an error.
     unqualified: bool,
-    /// What stands for it in conditions, in place of its own name.
+    /// Its alias in conditions, in place of its own name.
     name: &'n str,
 }
 
-/// What reads the values of one statement, and whether the types of its parameters can be inferred.
+/// Reads the values of one statement. It knows whether the types of the parameters can be inferred.
 #[derive(Default)]
 pub(super) struct RowReader<'n> {
     steps: usize,
@@ -39,7 +39,7 @@ pub(super) struct RowReader<'n> {
     uses: Vec<(i32, i32, Option<ValueType>)>,
 }
 
-/// What gives a parameter its type.
+/// The source of a parameter's type.
 #[derive(Clone, PartialEq)]
 enum Use<'n> {
     Column(&'n str, &'n str, Column),

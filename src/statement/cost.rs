@@ -51,7 +51,7 @@ fn assigns(text: &[u8]) -> bool {
 /// Looks for lists of columns that something is assigned to: after SET or a comma, and before `=`.
 #[derive(Default)]
 struct Lists {
-    /// Of each open parenthesis: how many items it holds so far, and whether it may be such a list.
+    /// For each open parenthesis: the number of its items so far, and whether it may be such a list.
     open: Vec<(usize, bool)>,
     /// The items of the list that has just been closed.
     closed: Option<usize>,

@@ -160,7 +160,7 @@ fn refer(table: &Option<RangeVar>, constraint: &Constraint, into: &mut Statement
     }
 }
 
-/// Of a child and its parent each is a way to the other.
+/// A child and its parent are ways to each other.
 fn redirect_both(child: &Option<RangeVar>, parent: &RangeVar, into: &mut Statement) {
     let Some(child) = child else { return };
     for (from, to) in [(child, parent), (parent, child)] {

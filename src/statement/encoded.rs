@@ -15,7 +15,7 @@ pub fn encode(read: &Result<Script, Unreadable>) -> io::Result<Vec<u8>> {
     serde_json::to_vec(read).map_err(io::Error::other)
 }
 
-/// What bytes say; None where they say nothing.
+/// Decodes an answer; `None` if the bytes are no answer.
 pub fn decode(answer: &[u8]) -> Option<Result<Script, Unreadable>> {
     serde_json::from_slice(answer).ok()
 }

@@ -37,7 +37,7 @@ impl ServerEncoding {
 }
 
 impl Lexing {
-    /// Of most sessions.
+    /// The lexing of most sessions.
     #[cfg(test)]
     pub(crate) const USUAL: Lexing = Lexing {
         standard_conforming_strings: true,
@@ -46,7 +46,7 @@ impl Lexing {
         release: Lexing::NEWEST,
     };
 
-    /// Of a server whose release is not known: as new as the parser's grammar.
+    /// The release of an unknown server: as new as the parser's grammar.
     pub const NEWEST: u8 = u8::MAX;
 
     /// The server says that a setting has this value.
@@ -60,7 +60,7 @@ impl Lexing {
         }
     }
 
-    /// What is not ASCII is the same characters to the client, the proxy and the server.
+    /// Returns true if bytes beyond ASCII are the same characters to the client, the proxy and the server.
     pub fn keeps_text(self) -> bool {
         self.encoding == Encoding::Utf8 && self.server != ServerEncoding::Other
     }

@@ -13,8 +13,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 impl Statement {
-    /// What an `EXECUTE` or `FETCH` (this statement) does, given what the statement of that name does; None if it is
-    /// not known.
+    /// The effect of an `EXECUTE` or `FETCH` (this statement), given the statement of that name; `None` if that is
+    /// unknown.
     pub fn executing(&self, prepared: Option<&Statement>) -> Statement {
         let mut whole = self.clone();
         // A statement prepared through the protocol can be any, also one that prepares or executes another.
@@ -193,7 +193,7 @@ impl Statement {
         matches!(self.transaction, Commit | Rollback | PrepareTransaction)
     }
 
-    /// What was written before it, or by it, may be committed once it has completed, whatever follows it in a pipeline.
+    /// Returns true if earlier writes or its own may be committed once it has completed, whatever follows in the pipeline.
     pub fn may_commit(&self) -> bool {
         use TransactionEffect::{Commit, PrepareTransaction};
         // Some definitions, such as DETACH PARTITION CONCURRENTLY, commit at once. So do these, where a server lets them.
@@ -207,7 +207,7 @@ impl Statement {
             || has_its_own_transaction
     }
 
-    /// What it does as the query of a portal, which may be executed again: then its query does not run again.
+    /// Its effect as the query of a portal. A second Execute does not run the query again.
     pub fn in_portal(self: Arc<Self>) -> Arc<Statement> {
         if self.parameter == ParameterEffect::None
             || !matches!(self.kind, StatementKind::Select | StatementKind::Execute)
@@ -234,7 +234,7 @@ impl Statement {
         self.functions.push(function);
     }
 
-    /// What it may write or change is not in its text.
+    /// Its text does not show what it may write or change.
     pub(super) fn set_opaque(&mut self, why: OpaqueReason) {
         self.opaque = Some(why);
         self.changes_catalog = true;

@@ -1,4 +1,4 @@
-//! What PostgreSQL's own functions leave behind: changed settings, and effects that an error does not roll back.
+//! Effects of PostgreSQL's own functions: changed settings, and effects that an error does not roll back.
 //!
 //! Owns two lists. [`HARMLESS`] must never hold a function that evaluates SQL text (`query_to_xml`, `ts_stat`), sets a parameter
 //! (`set_config`), loads or replays anything (`pg_reload_conf`), or that is not in `pg_catalog`: what is missing here

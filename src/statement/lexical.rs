@@ -10,7 +10,7 @@ use super::rows::Rows;
 use super::tokens::{Lexeme, Lexemes};
 use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement, StatementKind, inserted};
 
-/// What may hold a write, a lock or another name for something, or stands for a call, and is not worth telling apart.
+/// Anything that might write, lock, alias or call. The distinction does not matter here.
 const NEVER: [&[u8]; 8] = [b"at", b"escape", b"for", b"into", b"normalized", b"overlaps", b"similar", b"with"];
 
 /// Key words that can stand before a parenthesis and never name a function.
@@ -29,7 +29,7 @@ const BEFORE_CALLS: [&[u8]; 13] = [
     b"where",
 ];
 
-/// Of the harmless functions those whose names are key words: the grammar takes some for types or forms of its own.
+/// The harmless functions whose names are key words: the grammar reads some as types or forms of its own.
 #[rustfmt::skip]
 const KEY_WORDS: [&str; 35] = [
     "bit", "box", "char", "date", "every", "extract", "format", "interval", "json_array", "json_object", "left",
@@ -69,7 +69,7 @@ fn start<'t>(tokens: &mut Lexemes<'t>) -> Option<(Statement, Lexeme<'t>)> {
     let (outer, mut first) = outer(tokens)?;
     while first == Lexeme::Symbol(b'(') {
         first = tokens.next()?;
-        // What may begin so is a query.
+        // Only a query may begin like this.
         if !first.is(b"select") && !first.is(b"values") && first != Lexeme::Symbol(b'(') {
             return None;
         }
@@ -183,13 +183,13 @@ fn is_any(token: Lexeme, wanted: &[&[u8]]) -> bool {
     wanted.iter().any(|wanted| token.is(wanted))
 }
 
-/// What follows the start of a statement.
+/// The rest of a statement after its start.
 struct Rest<'s, 't> {
     statement: &'s mut Statement,
     /// The token before the last.
     before: Option<Lexeme<'t>>,
     last: Lexeme<'t>,
-    /// What ON CONFLICT does: true for an update.
+    /// The action of ON CONFLICT: true for an update.
     conflict: Option<bool>,
 }
 
@@ -218,7 +218,7 @@ impl<'t> Rest<'_, 't> {
             Lexeme::Word(_) if is_any(token, &NEVER) => return None,
             // A string that goes on after a new line goes on by the rules of its first part.
             Lexeme::Literal if self.last == Lexeme::Literal => return None,
-            // What seemed a call is a type.
+            // The call turned out to be a type.
             Lexeme::Literal if self.last == Lexeme::Symbol(b')') => return None,
             Lexeme::Symbol(b'(') => return self.parenthesis(),
             _ => {}

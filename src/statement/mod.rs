@@ -1,4 +1,4 @@
-//! What a statement does, as far as its text tells: text → [`Script`].
+//! The effects of a statement, as far as its text shows them: text → [`Script`].
 //!
 //! Owns the parser's answers and the cache of them. Must never guess: what the text does not
 //! show is said to be opaque or unknown, and the caller refuses it or asks the server.
@@ -6,12 +6,12 @@
 //!
 //! From the top: [`analyze`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
 //! row for every statement type; `nested`, `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
-//! What is too large for the parsers, `lexical` reads from its tokens, as far as they prove something. [`Cache`] is the way
-//! in for texts of strangers: `cost` says what the parsers may read at once, and what may be too much for them is read
+//! `lexical` reads texts that are too large for the parsers, as far as their tokens prove something. Texts of strangers come
+//! through [`Cache`]: `cost` decides which texts the parsers may read at once, and a text that may be too much for them is read
 //! `apart`, in another process.
 //!
-//! What no text shows, and this therefore cannot say: what triggers, rules, views, defaults, row security, casts,
-//! operators and functions of a harmless name in another schema run. The catalog and the guard answer for those.
+//! No text shows the code that triggers, rules, views, defaults, row security, casts, operators and functions of a harmless
+//! name in another schema run. The catalog and the guard cover these.
 
 mod analyze;
 mod cache;
@@ -50,7 +50,7 @@ pub use own::OWN_SCHEMAS;
 
 use serde::{Deserialize, Serialize};
 
-/// What a statement does to a relation.
+/// A statement's operation on a relation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Operation {
     /// `INSERT`, `COPY … FROM`, the insert action of `MERGE`.
@@ -63,7 +63,7 @@ pub enum Operation {
     Truncate,
     /// `CASCADE` in `TRUNCATE`, as well as [`Operation::Truncate`]: empties the tables that refer to the relation too.
     TruncateCascade,
-    /// What changes or drops the table, its triggers or its rules.
+    /// Changes or drops the table, its triggers or its rules.
     Ddl,
     /// `CASCADE` in `DROP TABLE` and `ALTER TABLE`, as well as [`Operation::Ddl`]: drops what depends on the relation too.
     Cascade,
@@ -86,7 +86,7 @@ pub struct RelationName {
 /// One relation that a statement writes, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Write {
-    /// What is written.
+    /// The written relation.
     pub relation: RelationName,
     /// How it is written.
     pub operation: Operation,
@@ -94,7 +94,7 @@ pub struct Write {
     pub rows: rows::Rows,
 }
 
-/// What a statement does to the session parameter `lease.fence`.
+/// A statement's effect on the session parameter `lease.fence`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ParameterEffect {
     /// Nothing.
@@ -118,7 +118,7 @@ pub enum ParameterEffect {
     Unknown,
 }
 
-/// What a statement does to the session's search path, as far as its text shows it. Code that it runs may do more.
+/// A statement's effect on the session's search path, as far as its text shows it. Code that it runs may do more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathEffect {
     /// Nothing.
@@ -135,7 +135,7 @@ pub enum PathEffect {
     Unknown,
 }
 
-/// What a statement does to the transaction.
+/// A statement's effect on the transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransactionEffect {
     /// Nothing.
@@ -157,7 +157,7 @@ pub enum TransactionEffect {
     PrepareTransaction,
 }
 
-/// What a statement does to the session's prepared statements, in SQL.
+/// A statement's effect on the session's prepared statements, in SQL.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum PreparedEffect {
     /// Nothing.
@@ -167,7 +167,7 @@ pub enum PreparedEffect {
     Prepare {
         /// The name, shared with the protocol's prepared statements.
         name: String,
-        /// What running it does.
+        /// The prepared statement.
         #[serde(serialize_with = "encoded::put_shared", deserialize_with = "encoded::shared")]
         statement: std::sync::Arc<Statement>,
     },
@@ -175,7 +175,7 @@ pub enum PreparedEffect {
     Execute {
         /// The name to look up.
         name: String,
-        /// What the parameters are bound to; None where it is an expression.
+        /// Values of the parameters; `None` for an expression.
         arguments: Vec<Option<rows::ColumnValue>>,
     },
     /// `FETCH` or `MOVE` from a cursor: runs the portal of that name, which Bind may have made, see [`Statement::executing`].
@@ -204,13 +204,13 @@ pub struct FunctionName {
 /// A relation that a statement may turn into a way to write others: from then on a write to it may be one to them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Redirect {
-    /// What it is called afterwards.
+    /// Its name afterwards.
     pub relation: RelationName,
     /// To what it leads; None where the text does not show it.
     pub to: Option<RelationName>,
 }
 
-/// What one statement does.
+/// The effects of one statement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statement {
     /// Where it starts in the text it was read from, in bytes, and where it ends (exclusive, without the semicolon).
@@ -229,13 +229,13 @@ pub struct Statement {
     pub reads: Vec<RelationName>,
     /// It may name more of them.
     pub reads_more: bool,
-    /// What it does to `lease.fence`.
+    /// Its effect on `lease.fence`.
     pub parameter: ParameterEffect,
-    /// What it does to the search path.
+    /// Its effect on the search path.
     pub path: PathEffect,
-    /// What it does to the transaction.
+    /// Its effect on the transaction.
     pub transaction: TransactionEffect,
-    /// What it does to prepared statements.
+    /// Its effect on prepared statements.
     pub prepared: PreparedEffect,
     /// It names without a schema what may be one of fencegate's own objects. That depends on the search path.
     pub own_by_path: bool,
@@ -253,7 +253,7 @@ pub struct Statement {
     pub needs_database_alone: Option<Alone>,
 }
 
-/// What a statement needs alone.
+/// A database that a statement needs without other connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alone {
     /// The database's name.

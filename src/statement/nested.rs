@@ -15,7 +15,7 @@ use pg_query::protobuf::{
 };
 use std::sync::Arc;
 
-/// What the statement within another does, which may run it later or never.
+/// The effects of a statement within another, which may run it later or never.
 fn inner(node: &Option<Box<Node>>) -> Statement {
     let mut statement = whole(node);
     statement.parameter.blur();

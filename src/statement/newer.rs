@@ -69,7 +69,7 @@ pub(super) fn quoted(text: &str, lexing: Lexing) -> Result<Option<(String, Vec<u
 /// A newer word may stand where the tokens of the text cannot be told.
 pub(super) struct HiddenWord;
 
-/// What may be a word, also within literals and comments.
+/// Everything that may be a word, also within literals and comments.
 fn words(text: &str) -> impl Iterator<Item = &[u8]> {
     text.as_bytes().split(|byte| !byte.is_ascii_alphabetic() && *byte != b'_').filter(|word| !word.is_empty())
 }

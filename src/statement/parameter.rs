@@ -28,7 +28,7 @@ pub(super) fn set(set: &VariableSetStmt) -> ParameterEffect {
     }
 }
 
-/// What a SET or RESET does to the search path.
+/// The effect of a SET or RESET on the search path.
 pub(super) fn set_path(set: &VariableSetStmt) -> PathEffect {
     if !set.name.eq_ignore_ascii_case(PATH) {
         return PathEffect::None;
@@ -46,7 +46,7 @@ pub(super) fn sets_path(function: &FunctionName, arguments: &[Node]) -> bool {
     is_set_config(function) && arguments.first().and_then(text).is_some_and(|name| name.eq_ignore_ascii_case(PATH))
 }
 
-/// What a query does that is nothing but `SELECT set_config('lease.fence', 'value', true)`: the same as a SET.
+/// The effect of a query that is only `SELECT set_config('lease.fence', 'value', true)`: the same as a SET.
 pub(super) fn set_by_query(select: &SelectStmt) -> Option<ParameterEffect> {
     let bare = SelectStmt {
         target_list: select.target_list.clone(),

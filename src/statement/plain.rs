@@ -78,7 +78,7 @@ fn needs_the_tree(text: &str) -> bool {
             .any(|word| WORDS_FOR_THE_TREE.iter().any(|wanted| is_one(word, wanted)))
 }
 
-/// What may be a key word, also within literals and comments.
+/// Everything that may be a key word, also within literals and comments.
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| !byte.is_ascii_alphabetic()).filter(|word| !word.is_empty())
 }

@@ -19,7 +19,7 @@ pub(super) struct Walk<'s, 'n> {
     pub(super) statement: &'s mut Statement,
     /// The names that stand for a WITH query here, and how many such queries there are, one within the other.
     common_tables: HashMap<&'n str, usize>,
-    /// What says which rows are written.
+    /// Finds the rows that are written.
     pub(super) reader: RowReader<'n>,
     /// All relations that it names, also the WITH queries that look like one.
     pub(super) relations: Vec<&'n RangeVar>,
@@ -211,7 +211,7 @@ impl<'s, 'n> Walk<'s, 'n> {
             && self.common_tables.get(relation.relname.as_str()).is_some_and(|&count| count > 0)
     }
 
-    /// What is written is a relation even if a WITH query has its name.
+    /// The target of a write is a relation even if a WITH query has its name.
     fn write(&mut self, relation: &RangeVar, operation: Operation, rows: Rows) {
         self.statement.writes.push(Write { relation: RelationName::from(relation), operation, rows });
     }
@@ -266,7 +266,7 @@ impl<'s, 'n> Walk<'s, 'n> {
         all |= !named.is_subset(&visible);
         for (within, relation) in relations {
             if !self.is_common_table(relation) && (all || named.contains(name_in_from(within, relation))) {
-                // Of a subquery's relations this WHERE says nothing, nor where its columns have other names.
+                // This WHERE does not apply to a subquery's relations, nor where columns have other names.
                 let is_renamed = relation.alias.as_ref().is_some_and(|alias| !alias.colnames.is_empty());
                 let rows = match within.is_none() && !is_renamed {
                     true => self.reader.rows_where(&select.where_clause, &Target::new(relation, is_only)),

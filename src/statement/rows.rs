@@ -58,7 +58,7 @@ pub enum ColumnValue {
     Parameter {
         /// From 1.
         number: usize,
-        /// What it is cast to here; None: what the column makes of it.
+        /// The type of a cast; `None` for the column's own type.
         cast: Option<ValueType>,
         /// Wherever the statement uses it, it has to be of the same type as here. So the server, unless told
         /// otherwise, takes it to be of that type.
@@ -99,17 +99,17 @@ impl Column {
 }
 
 impl Rows {
-    /// Of these columns, each once.
+    /// Rows with these columns, each once.
     pub(super) fn new(columns: impl IntoIterator<Item = (Column, Vec<ColumnValue>)>) -> Self {
         Self { columns: columns.into_iter().collect(), extent: Extent::Read }
     }
 
-    /// Of a text that is too long or nested too deeply to look for them.
+    /// Rows of a text that is too long or too deeply nested to search.
     pub(super) fn unread() -> Self {
         Self { extent: Extent::TooComplex, ..Self::default() }
     }
 
-    /// Of a text that was not read for them.
+    /// Rows of a text that was not read for them.
     pub(super) fn left_out() -> Self {
         Self { extent: Extent::LeftOut, ..Self::default() }
     }
@@ -133,7 +133,7 @@ impl Rows {
         self.columns.iter().find(|(column, _)| is_wanted(column)).map(|(_, values)| values.as_slice())
     }
 
-    /// Of every column it tells what the other one does, or nothing.
+    /// Returns true if it shows for every column what the other one shows, or nothing.
     pub fn tells_no_more_than(&self, other: &Rows) -> bool {
         self.columns.iter().all(|told| other.columns.contains(told))
     }
@@ -220,7 +220,7 @@ impl ColumnValue {
         }
     }
 
-    /// What it is where this is given for the parameters; None if that is not known.
+    /// The value with these parameters; `None` if it is unknown.
     fn bound(&self, declared: &[Declared], given: &[Option<ColumnValue>]) -> Option<ColumnValue> {
         let ColumnValue::Parameter { number, cast, is_alone } = self else { return Some(self.clone()) };
         let index = number.checked_sub(1)?;

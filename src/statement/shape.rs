@@ -46,7 +46,7 @@ pub(super) fn of(text: &[u8], lexing: Lexing) -> Option<Vec<u8>> {
     (copied > 0 && shape.len() > head).then_some(shape)
 }
 
-/// What the reader makes of names and of escapes does not depend on what stands in literals.
+/// Returns true if the meaning of names and escapes does not depend on the contents of literals.
 fn is_sure(text: &[u8], lexing: Lexing) -> bool {
     let is_utf8 = lexing.encoding == Encoding::Utf8 && lexing.server == ServerEncoding::Utf8;
     let is_plain = || is_utf8 && !text.contains(&b'\\') && std::str::from_utf8(text).is_ok();
@@ -62,8 +62,8 @@ fn kind_of_number(number: &[u8]) -> Option<u8> {
     }
 }
 
-/// What a text does, if every text of its shape does the same: it is one query or plain write, of which nothing is said but
-/// names. Which rows it writes is left out.
+/// The analysis of a text, if every text of its shape has the same: one query or plain write that shows only names. The rows that
+/// it writes are left out.
 pub(super) fn common(read: &Result<Script, Unreadable>) -> Option<Script> {
     let [statement] = read.as_ref().ok()?.statements.as_slice() else { return None };
     let Statement { range, kind, writes, keys_by_path, functions, reads, reads_more, .. } = Statement::clone(statement);

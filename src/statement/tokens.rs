@@ -10,7 +10,7 @@ use super::analyze::LONGEST_SURE_NAME;
 pub(super) enum Lexeme<'t> {
     /// A key word or a name without quotes.
     Word(&'t [u8]),
-    /// What stands between the quotes of a name.
+    /// The text between the quotes of a name.
     Quoted(&'t [u8]),
     /// A string, number or parameter.
     Literal,

@@ -25,7 +25,7 @@ const PAUSE_OF_READING: u32 = 4;
 /// been killed before it could announce that, or there was none.
 const UNANNOUNCED: Duration = Duration::from_secs(10);
 
-/// What has been read of a database's catalog.
+/// The state of a database's catalog, as it was read.
 #[derive(Default)]
 pub(super) struct CatalogState {
     /// The number of the database, as the session said that has come last.
@@ -46,7 +46,7 @@ pub(super) struct CatalogState {
     failure: Option<Cause>,
     /// The fenced tables that do not exist: the log has said so.
     missing: HashSet<QualifiedName>,
-    /// What CASCADE takes: it is read only for statements that need it.
+    /// Objects that CASCADE drops. They are read only for statements that need them.
     dependencies: Option<Apart<Dependencies>>,
     /// As it is for a session whose temporary relations lead to fenced tables, by their schema.
     of_sessions: HashMap<Arc<str>, Apart<Catalog>>,
@@ -73,7 +73,7 @@ impl CatalogState {
         self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || listener != by || at.elapsed() > FRESH)
     }
 
-    /// What CASCADE takes is wanted, and has to be read.
+    /// Returns true if objects that CASCADE drops are wanted and have to be read.
     fn lacks_dependencies(&self, wanted: &CatalogRequest) -> bool {
         wanted.cascades && Apart::is_due(self.dependencies.as_ref(), wanted.since)
     }
@@ -83,7 +83,7 @@ impl CatalogState {
         wanted.temporary.as_ref().filter(|schema| self.catalog.leaves_to_session(schema))
     }
 
-    /// The same, if the catalog has to be read for them.
+    /// That schema, if the catalog has to be read for it.
     fn lacking_session<'w>(&self, wanted: &'w CatalogRequest) -> Option<&'w Arc<str>> {
         self.left_to_session(wanted).filter(|schema| Apart::is_due(self.of_sessions.get(*schema), wanted.since))
     }
@@ -190,7 +190,7 @@ impl SharedDatabase {
         self.known.lock().seen.all += 1;
     }
 
-    /// What was read is not waited for, and should be current all the same.
+    /// Has the catalog read soon. Nothing waits for it.
     pub fn read_soon(&self) {
         self.reading_due.notify_one();
     }

@@ -22,7 +22,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-/// What is known of a database's fenced tables is looked up anew when a session starts, unless it is this fresh.
+/// Maximum age of cached fenced-table information when a session starts.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The longest time that a session waits for its database to be prepared.
@@ -53,13 +53,13 @@ pub struct SharedDatabase {
     pub announcements: TaskTracker,
     /// Sessions without a client, whose definitions the server may still commit.
     pub unfinished: TaskTracker,
-    /// What its sessions are defining.
+    /// Pending definitions of its sessions.
     pub suspects: AllDefinitions,
-    /// What is recorded in it. Held while policies are being recorded.
+    /// Policies that are recorded in the database. Held while they are being recorded.
     recorded: tokio::sync::Mutex<RecordedPolicies>,
     /// Its catalog is being read: the others wait for that.
     reading: tokio::sync::Mutex<()>,
-    /// The same for what only one session needs.
+    /// Held by a reading that only one session needs.
     reading_apart: tokio::sync::Mutex<()>,
     known: Mutex<CatalogState>,
     /// Aborted when the database is dropped. They hold it only while they work on it.

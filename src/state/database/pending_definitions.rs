@@ -31,7 +31,7 @@ struct All {
 const MOST_ENDED: usize = 1024;
 
 impl AllDefinitions {
-    /// What the session is defining.
+    /// Publishes the pending definitions of a session.
     pub fn publish(&self, session: u64, suspects: &PendingDefinitions) {
         self.change(|all| {
             all.by_session.insert(session, Arc::new(suspects.clone()));
@@ -68,7 +68,7 @@ impl AllDefinitions {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// What each of the others is defining.
+    /// Pending definitions of each other session.
     pub fn except(&self, session: u64) -> Vec<Arc<PendingDefinitions>> {
         if self.is_empty() {
             return Vec::new();

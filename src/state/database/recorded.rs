@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 /// Why nothing is recorded where nothing is to be.
 const NOTHING_FENCED: &str = "it has none of the fenced tables, and no schema fencegate";
 
-/// What is recorded in a database.
+/// The policies that are recorded in a database.
 #[derive(Default)]
 pub(super) struct RecordedPolicies {
     /// The policies, once all of them are.
