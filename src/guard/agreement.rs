@@ -1,5 +1,5 @@
-//! What `guard install` refuses without `--force`: policies that are not those in force, and a guard that one wrong letter
-//! would remove.
+//! Cases that `guard install` refuses without `--force`: policies that are not those in force, and the removal of a guard
+//! because of a misspelled name.
 //!
 //! Must never change anything.
 

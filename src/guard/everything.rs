@@ -20,7 +20,7 @@ const SCHEMAS: &str = "('fencegate', 'fencegate_state')";
 /// The most users and dependents that an error names.
 const MOST_NAMED: usize = 50;
 
-/// What `remove` did.
+/// The outcome of `remove`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// The objects, as DROP names them. None: the database had none.

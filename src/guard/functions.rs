@@ -22,7 +22,7 @@ pub(super) const SIGNATURES: [&str; 12] = [
 ];
 pub(super) const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
 
-/// Of these, the one that only their owner calls: it ends others.
+/// The function among them that only their owner calls: it ends processes.
 pub(super) const OWNERS_FUNCTION: &str = "await_lock";
 
 /// Functions that are created together. What they are then is left, as one number, in the comment on one of them.
@@ -45,7 +45,7 @@ pub(super) const NOTICE_FUNCTION: Functions =
     Functions { text: NOTICE, names: "'notice_definition'", commented: "notice_definition" };
 
 impl Functions {
-    /// What leaves the number of the functions as they are now in the comment.
+    /// The statement that records the version of the functions in a comment.
     pub(super) fn seal(&self) -> String {
         let (commented, version, content) = (self.commented, self.version(), self.content());
         format!(
@@ -80,7 +80,7 @@ impl Functions {
         }
     }
 
-    /// Of the functions that this program installs.
+    /// Version of the functions that this program installs.
     fn version(&self) -> String {
         let hash = Sha256::digest(self.text);
         format!("fencegate guard {:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])

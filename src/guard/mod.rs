@@ -32,7 +32,7 @@ const NOTICE: &str = include_str!("notice.sql");
 const SETTINGS: &str = "SET standard_conforming_strings = on; SET search_path = pg_catalog; \
      SET default_transaction_isolation = 'read committed'; SET synchronous_commit = on";
 
-/// What their absence means.
+/// The effect of their absence.
 const NO_EVENT_TRIGGERS: &str =
     "definitions around the proxies are noticed later, until a superuser has run `fencegate guard install`";
 
@@ -78,7 +78,7 @@ pub enum GuardError {
     /// Another command is running, or somebody else holds the lock.
     #[error(transparent)]
     Locked(#[from] InitLockError),
-    /// What answers there is no server.
+    /// The address does not lead to a PostgreSQL server.
     #[error("{}", InitError::Proxy)]
     Proxy,
     /// It has parts that this program does not know.
@@ -103,7 +103,7 @@ pub enum GuardError {
     Needed { database: String, dependents: String, may_keep: bool },
 }
 
-/// What `install` did.
+/// The outcome of `install`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed {
     /// How many triggers the policies ask for.
@@ -117,9 +117,9 @@ pub struct Installed {
     pub changes: usize,
     /// The tables from which the guard was removed, because the policies no longer fence them.
     pub released: Vec<String>,
-    /// What is left unguarded, and why.
+    /// Tables that stay unguarded, and why.
     pub warnings: Vec<String>,
-    /// What other roles have still to run.
+    /// Statements that other roles still have to run.
     pub to_run: Vec<RemainingStatements>,
 }
 
@@ -177,7 +177,7 @@ pub struct StatusLine {
     pub resource: String,
     /// The worst of its parts.
     pub state: GuardState,
-    /// What differs.
+    /// The difference.
     pub difference: String,
 }
 
@@ -186,7 +186,7 @@ pub struct StatusLine {
 pub struct GuardStatus {
     /// A line for each relation and resource, then those of functions, event triggers and subscriptions.
     pub lines: Vec<StatusLine>,
-    /// What cannot be guarded, and why.
+    /// Tables that cannot be guarded, and why.
     pub warnings: Vec<String>,
 }
 
@@ -254,7 +254,7 @@ async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
     Ok(made)
 }
 
-/// What creates them, and their function.
+/// The statements that create them and their function.
 fn event_triggers() -> String {
     format!("{NOTICE}\n{}", NOTICE_FUNCTION.seal())
 }

@@ -18,7 +18,7 @@ use tokio_postgres::Client;
 /// The most tables of others that a warning names.
 const MOST_NAMED: usize = 10;
 
-/// What is to be done about one trigger.
+/// A difference between a trigger and the policies.
 pub(super) struct Difference {
     state: GuardState,
     what: String,
@@ -100,7 +100,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// What the policies want, and the relations that they fence.
+    /// The triggers that the policies require, and the relations that they fence.
     async fn want(
         &mut self,
         client: &Client,
@@ -153,7 +153,7 @@ impl Survey {
         Ok(relations)
     }
 
-    /// What creates the functions, owned as the schema is.
+    /// The statements that create the functions with the schema's owner.
     pub(super) fn definition(&self) -> String {
         let owned = SIGNATURES.map(|signature| format!("ALTER FUNCTION {signature} OWNER TO {};", self.owner));
         format!("{FUNCTIONS}; {}", owned.concat())
@@ -167,7 +167,7 @@ impl Survey {
         }
     }
 
-    /// What makes the leases what the policies say.
+    /// The statements that record the policies' leases.
     pub(super) fn leases_definition(&self) -> String {
         let row = |(resource, lease): (&String, &String)| {
             format!(
@@ -186,8 +186,8 @@ impl Survey {
         (self.wanted.len(), there.count(), relations.len())
     }
 
-    /// What others have to do, because the connecting role may not: a transaction for each relation, which may have an owner
-    /// of its own.
+    /// Statements that other roles have to run because the connecting role may not: a transaction for each relation, which
+    /// may have an owner of its own.
     pub(super) fn rest(&self) -> Vec<RemainingStatements> {
         let mut relations: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for Difference { relation, statements, .. } in self.differences().filter(|it| !it.may_alter) {
@@ -208,7 +208,7 @@ impl Survey {
         rest
     }
 
-    /// What is to be done, triggers that no policy asks for first.
+    /// The differences, triggers that no policy requires first.
     pub(super) fn differences(&self) -> impl Iterator<Item = Difference> {
         let unwanted = self.unwanted().map(|(place, found)| superfluous(place, found));
         let wanted = self.wanted.iter().filter_map(|wanted| self.difference(wanted));

@@ -103,7 +103,7 @@ pub(super) fn wanted(
             });
         };
         let may_truncate = relation.kind != 'f' || foreign_tables_truncate;
-        // Of a keyed resource only the rows tell which key they are of.
+        // Only the rows of a keyed resource show their key.
         let is_told = |it| !is_keyed || it == Operation::Truncate;
         let all = events(table, |it| is_told(it) && (it != Operation::Truncate || may_truncate));
         want("statement", false, Fires::Always, "BEFORE", all, "STATEMENT".into());
@@ -166,7 +166,7 @@ fn partition_root(row: &str) -> String {
     format!("pg_partition_root(({row}.tableoid)::regclass)")
 }
 
-/// What the trigger calls: its arguments are as `guard.sql` says.
+/// The call of the trigger's function, with the arguments of `guard.sql`.
 fn function(resource: &Resource, table: &FencedTable, exempt_roles: &[String]) -> String {
     let name = match resource.mode == Mode::Enforce && table.key.is_none() {
         true => "guard_table",

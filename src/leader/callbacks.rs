@@ -17,7 +17,7 @@ use tracing::debug;
 /// Before an election that could not be observed is looked at again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What to do when leadership comes and goes.
+/// Reactions to the start and the end of leadership.
 pub trait Callbacks: Sync {
     /// We lead: the work. It is dropped at its next await point when leadership is lost; when it ends by itself,
     /// leadership is given up.

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct Candidate {
     /// The election.
     pub election: ElectionName,
-    /// What it is called.
+    /// Its name.
     pub holder: String,
     /// Names the lease on which the place depends.
     pub lease: i64,
@@ -26,7 +26,7 @@ pub struct Candidate {
     pub ttl: Duration,
 }
 
-/// What a candidate leads by.
+/// The proof of a candidate's leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// The fencing token.
@@ -54,7 +54,7 @@ pub enum CoordinatorError {
 }
 
 impl CoordinatorError {
-    /// What kept the coordinator from doing it, without saying that it was the coordinator.
+    /// The reason of the failure, without the coordinator's name.
     pub(super) fn reason(self) -> String {
         match self {
             CoordinatorError::Unreachable { reason, .. } | CoordinatorError::Refused { reason } => reason,

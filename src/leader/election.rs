@@ -54,7 +54,7 @@ impl<C> fmt::Debug for Election<C> {
 }
 
 impl<C: Coordinator> Election<C> {
-    /// The same, counted there.
+    /// Counts its events with this meter.
     pub fn counted(self, meter: Arc<dyn Meter>) -> Self {
         meter.campaigns(&self.name);
         Election { meter: Some(meter), ..self }

@@ -1,4 +1,4 @@
-//! What a leader holds while it leads.
+//! The handle of a leader while it leads.
 //!
 //! Must never say that it leads: between the answer and its use the lease may end. It has a token,
 //! which the storage compares, and events, which the work under it awaits.
@@ -12,7 +12,7 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// What the task that keeps the lease publishes.
+/// State that the task that keeps the lease publishes.
 #[derive(Clone, Debug)]
 pub(super) struct LeaseState {
     /// Until when the lease certainly lives: the last answered renewal was *sent* a TTL before.
@@ -41,7 +41,7 @@ impl LeaseState {
     }
 }
 
-/// What a leader asks of the task that keeps its lease.
+/// Requests of a leader to the task that keeps its lease.
 #[derive(Debug)]
 pub(super) enum KeeperRequest {
     Proclaim(Vec<u8>, oneshot::Sender<Result<(), LeaderError>>),

@@ -23,7 +23,7 @@ use tracing::debug;
 /// Before a place that could not be given up is given up again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What became of a renewal, for each election that it was asked for.
+/// The outcome of a renewal, for each of its elections.
 type Renewed = Result<HashMap<ElectionName, Result<BootInstant, CoordinatorError>>, CoordinatorError>;
 
 /// A renewal that is under way.
@@ -52,7 +52,7 @@ struct State {
     renewal: Option<Renewal>,
 }
 
-/// Who has a place, or is about to have or to leave it.
+/// A member that has a place, or is about to take or leave it.
 enum Member {
     Entering,
     In(Candidate, BootInstant),

@@ -84,7 +84,7 @@ mod tests {
         UNIX_EPOCH + SECOND * u32::try_from(seconds).unwrap()
     }
 
-    /// What is due `seconds` after the epoch.
+    /// The tick that is due `seconds` after the epoch.
     fn due(ticker: &mut Ticker, seconds: f64) -> Result<Tick, Duration> {
         ticker.due(Duration::from_secs_f64(seconds).as_nanos())
     }

@@ -5,7 +5,7 @@
 use crate::etcd::Patience;
 use std::time::Duration;
 
-/// What etcd grants at least, with its default election timeout.
+/// The shortest TTL that etcd grants, with its default election timeout.
 const SHORTEST_TTL: Duration = Duration::from_secs(2);
 /// Longer, and a crashed leader would block its successors for too long.
 const LONGEST_TTL: Duration = Duration::from_secs(3600);

@@ -29,7 +29,7 @@ pub struct Driver {
     pub session: Session<SessionHost>,
     pub client: Socket,
     pub server: Socket,
-    /// What the session has asked for.
+    /// The task that the session has requested.
     performing: Option<Performing>,
     /// How the client's socket failed.
     pub client_lost: Option<io::Error>,
@@ -38,7 +38,7 @@ pub struct Driver {
     alarm: Alarm,
     /// The server was told that nothing more comes.
     pub closed: bool,
-    /// What may end the session from outside.
+    /// Orders from outside that may end the session.
     pub term: Term,
 }
 
@@ -106,7 +106,7 @@ impl Driver {
         let goes_on = self.handle()?;
         self.count_bytes();
         match self.term.end(self.session.is_idle()) {
-            // What has arrived at the last moment is not lost.
+            // Bytes that have arrived at the last moment are not lost.
             Some(end) if !self.hears_more().await => Err(end),
             Some(_) => Ok(()),
             None if goes_on => {
@@ -186,7 +186,7 @@ impl Driver {
                 term.heard();
             }
         }
-        // What is left of the input when nothing holds it back is a message that will never be whole.
+        // Input that nothing holds back is a message that will never be whole.
         let client_done = session.client.ended && !session.is_held_back();
         if (client_done || session.is_terminating()) && !has_more && !*closed {
             *closed = true;

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// What the server is asked beside sessions takes at most this long, with the wait for one of the few connections for it.
+/// Time limit of a query to the server apart from sessions, including the wait for one of the few connections for it.
 pub const SERVER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why there is no session.
@@ -86,7 +86,7 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// What a client wants.
+/// The first message of a client.
 pub enum Heard {
     /// A session.
     Client(Box<IncomingClient>),
@@ -94,7 +94,7 @@ pub enum Heard {
     Cancel(&'static str),
 }
 
-/// What a client has come for.
+/// The outcome of a handshake.
 pub enum Opened {
     /// A session with the server.
     Session(Box<Driver>),
@@ -262,7 +262,7 @@ fn too_many_of(user: &str) -> ErrorText {
         .hint("The proxy's setting max_connections_per_user limits them.")
 }
 
-/// What the client's connection lacks of what the settings require. Like the server, asks nothing of a Unix socket.
+/// The error if the settings require encryption that the client's connection lacks. A Unix socket needs none, as at the server.
 fn lacking_encryption(shared: &Shared, client: &Peer) -> Option<ErrorText> {
     let acceptor = shared.encryption.clients.as_ref()?;
     match &client.secured {

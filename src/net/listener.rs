@@ -26,7 +26,7 @@ pub struct ClientListener {
     socket: ListeningSocket,
     /// As it was bound.
     pub address: String,
-    /// Of a Unix socket.
+    /// The file of a Unix socket.
     _file: Option<SocketFile>,
 }
 

@@ -52,7 +52,7 @@ const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 /// began. It holds for the question only.
 const AS_LOGIN: &str = "SET LOCAL ROLE NONE; ";
 
-/// What a session says of itself at its start.
+/// Facts that a session reports at its start.
 pub struct Identified {
     pub identity: Result<Identity, IdentityError>,
     /// The number of its database: another one may have had the name.
@@ -73,7 +73,7 @@ impl Identified {
     }
 }
 
-/// What the server said while it let the session in.
+/// Facts that the server reported during the login.
 pub struct Authenticated {
     /// Its first ReadyForQuery, which the client does not have yet.
     pub ready: Bytes,
@@ -115,7 +115,7 @@ pub async fn pass_refusal<T>(client: &mut Peer, error: &[u8]) -> Result<T, Refus
     Err(Refused::Server(code))
 }
 
-/// What the server says first, but for the version that it speaks, which stays to be read; None if it says nothing.
+/// The server's first answer, except for the protocol version, which stays unread; `None` without an answer.
 pub async fn first_answer(client: &mut Peer, server: &mut Peer) -> Result<Option<(u8, Bytes)>, Refused> {
     server.writer.flush().await.map_err(Refused::Upstream)?;
     let mut deadline = None;
@@ -363,7 +363,7 @@ async fn ask(
                     let reason = field(body(&frame), b'M').unwrap_or_default();
                     failure = IdentityError::Refused(String::from_utf8_lossy(reason).into_owned());
                 }
-                // What is said about the question is not the client's; a warning is about the server.
+                // Notices about the proxy's question are not for the client. A warning is about the server.
                 backend::NOTICE if field(body(&frame), b'V') != Some(b"WARNING") => (),
                 backend::NOTICE | backend::NOTIFICATION | backend::PARAMETER_STATUS => {
                     client.writer.output.extend_from_slice(&frame)

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 /// Bytes read at once where little comes: room that the allocator has at hand.
 const READ_LITTLE: usize = 1024;
-/// The same behind a read that has found as much as that.
+/// Room for a read after one that has filled its room.
 const READ_MUCH: usize = 32 * 1024;
 
 /// A socket with its buffers.
@@ -47,7 +47,7 @@ pub struct Writer {
     pub output: BytesMut,
 }
 
-/// What can be read from.
+/// The half of a connection that is read from.
 pub struct Source {
     half: ReadHalf,
     /// Bytes that the next read asks for.
@@ -56,7 +56,7 @@ pub struct Source {
     pub bytes: u64,
 }
 
-/// What can be written to.
+/// The half of a connection that is written to.
 pub struct Sink {
     half: WriteHalf,
     /// TLS may hold some of what was written.
@@ -117,7 +117,7 @@ impl Source {
         // read_buf would fill whatever a large message once made room for.
         let mut room = input.limit(self.at_once);
         let Poll::Ready(read) = pin!(self.half.read_buf(&mut room)).poll(context)? else {
-            // Of TLS only reading tells.
+            // With TLS only a read shows the end.
             give_back(input);
             return Poll::Pending;
         };
@@ -149,7 +149,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What can be read from, what was read from it, and whether that is all.
+    /// The half that is read from, its unhandled input, and whether the input has ended.
     pub fn into_parts(self) -> (Source, BytesMut, bool) {
         (self.source, self.input, self.ended)
     }
@@ -163,7 +163,7 @@ impl Reader {
         self.take_frame(header, limit)
     }
 
-    /// The same for a client.
+    /// The half of a client.
     ///
     /// # Errors
     /// An impossible length, or one above `limit` bytes.
@@ -274,7 +274,7 @@ impl Writer {
         self.sink.close(&mut self.output).await
     }
 
-    /// What can be written to, and what is to be written to it.
+    /// The half that is written to, and its unwritten output.
     pub fn into_parts(self) -> (Sink, BytesMut) {
         (self.sink, self.output)
     }

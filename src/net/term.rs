@@ -1,4 +1,4 @@
-//! What a session is told from outside: the shutdown of the proxy, the idle timeout, KILL, PAUSE, and revocations.
+//! Orders to a session from outside: the shutdown of the proxy, the idle timeout, KILL, PAUSE, and revocations.
 //!
 //! Must never end a session in a transaction, unless the proxy's time is up or an operator ends that session.
 
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// What a session is told.
+/// An order to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// The orders to all sessions have changed.

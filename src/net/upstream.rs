@@ -141,7 +141,7 @@ impl Attempts {
         Attempts { left: ways.iter(), failure: None }
     }
 
-    /// Of two failures the encrypted way's is kept: of the other way the server says only that it is not encrypted.
+    /// Of two failures, the one of the encrypted attempt is kept: the other only says that the connection is not encrypted.
     fn fails(&mut self, failure: Failure, is_encrypted: bool) {
         if is_encrypted || self.failure.is_none() {
             self.failure = Some(failure);

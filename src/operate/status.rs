@@ -28,10 +28,10 @@ th{color:var(--dim);font-weight:500}.good{color:var(--good)}.bad{color:var(--bad
 @media(max-width:40rem){thead{display:none}tr{display:block;border-bottom:1px solid var(--line);padding:.5rem 0}
 td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.1rem 0;text-align:right}td::before{content:attr(data-name);color:var(--dim)}td:empty{display:none}}";
 
-/// What the browser may do with the page: show it, with this style sheet.
+/// The browser may only show the page, with this style sheet.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'sha256-3xvMoXP/2qwAWnzCi7uoQm8B/86cTVJlOIiF7P9Ek/Q='; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What is shown.
+/// Contents of the page.
 pub struct Status {
     /// Now.
     pub now: SystemTime,
@@ -41,7 +41,7 @@ pub struct Status {
     pub not_ready: Option<String>,
     /// etcd answers; None where none is set.
     pub etcd: Option<bool>,
-    /// Of each resource in each database.
+    /// The fence of each resource in each database.
     pub fences: Vec<FenceStatus>,
     /// Those that write first.
     pub sessions: Vec<OpenSession>,
@@ -77,7 +77,7 @@ pub struct AdvanceStatus {
     pub database: String,
     /// The resource; of a keyed one that of the key.
     pub resource: String,
-    /// What it was, as far as that was known, and what it is.
+    /// The epoch before, if it was known, and the epoch now.
     pub epochs: (Option<Epoch>, Epoch),
 }
 

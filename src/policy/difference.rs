@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct PolicyChange {
     /// The resource; None for what is said of the whole set.
     pub resource: Option<String>,
-    /// What of it: `added`, `removed`, or the key in the policy.
+    /// The change: `added`, `removed`, or the key in the policy.
     pub what: String,
     /// As it was; None where it was not there.
     pub before: Option<String>,
@@ -19,7 +19,7 @@ pub struct PolicyChange {
 }
 
 impl PolicySet {
-    /// What is different in `new`: the whole set's part first, then resource by resource, by name.
+    /// The differences in `new`: those of the whole set first, then those of each resource, by name.
     pub fn difference(&self, new: &PolicySet) -> Vec<PolicyChange> {
         let mut changes = changes(None, of_set(self), of_set(new));
         let (old, new) = (by_name(self), by_name(new));
@@ -53,7 +53,7 @@ impl FencedTable {
     }
 }
 
-/// What can be said of something, by the key in the policy.
+/// Attributes, by the key in the policy.
 type Attributes = BTreeMap<&'static str, String>;
 
 fn of_set(set: &PolicySet) -> Attributes {

@@ -52,7 +52,7 @@ pub(super) struct DeclaredResource {
     pub(super) mode: Mode,
 }
 
-/// What issues tokens, or one for every key.
+/// The issuer of tokens, or one for every key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DeclaredIssuer {
     One(Issuer),
@@ -253,7 +253,7 @@ fn issuer(
     let text = reader.text(node, &format!("`{kind}`"))?;
     let mut refuse = |why: String| reader.fault(node.at, format!("`{text}` names no {kind}: {why}"));
     let template = Template::parse(text).map_err(|error| refuse(error.to_string())).ok()?;
-    // What holds for one key holds for all: a key with a slash has no election.
+    // A check of one key is enough: a key with a slash has no election.
     let of_a_key = template.as_ref().map_or(text.to_owned(), |template| template.fill("key"));
     let name = of_a_key.parse().map_err(|error: crate::etcd::InvalidName| refuse(error.to_string())).ok()?;
     if template.as_ref().is_some_and(|it| it.before().is_empty() && it.after().is_empty()) {

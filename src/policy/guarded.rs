@@ -1,10 +1,10 @@
-//! What the guard is told of a policy.
+//! The part of a policy that the guard receives.
 //!
 //! Owns the order of their arguments. Must never leave one out: they go by their places.
 
 use super::{FencedTable, Issuer, Issuers, Mode, Resource};
 
-/// What a trigger of the guard on the table is told, before the exempt roles: see `guard.sql`.
+/// Arguments of the guard's trigger on the table, before the exempt roles: see `guard.sql`.
 pub(crate) fn guard_arguments<'a>(resource: &'a Resource, table: &'a FencedTable) -> [&'a str; 5] {
     let on_missing = resource.on_missing.name();
     let names = resource.keyed.as_ref().map(|keyed| &keyed.names);

@@ -68,7 +68,7 @@ impl Index {
 }
 
 impl FencedTable {
-    /// That it does not exist there is worth telling.
+    /// Returns true if its absence there is to be reported.
     pub fn is_expected_in(&self, database: &str) -> bool {
         self.database.as_ref().is_none_or(|expected| expected == database)
     }
@@ -82,7 +82,7 @@ impl FencedTable {
     }
 }
 
-/// What locks on rows can hold up.
+/// Returns true if locks on rows can delay the operation.
 fn is_row_operation(operation: Operation) -> bool {
     matches!(operation, Operation::Insert | Operation::Update | Operation::Delete)
 }

@@ -1,4 +1,4 @@
-//! What issues the tokens of a resource: an election in etcd, or a lease in the fenced database.
+//! The issuer of a resource's tokens: an election in etcd, or a lease in the fenced database.
 //!
 //! Owns the two kinds and their names. Must never ask who leads: that is `fence`'s.
 

@@ -7,12 +7,12 @@ use crate::statement::rows::LONGEST_KEY;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-/// What a keyed resource has beside its tables.
+/// Properties of a keyed resource besides its tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keyed {
     /// The names of its resources.
     pub names: Template,
-    /// What issues their tokens; None: any token may raise a fence.
+    /// The issuers of their tokens; `None`: any token may raise a fence.
     pub issuers: Option<Issuers>,
 }
 
@@ -96,12 +96,12 @@ impl Template {
         format!("{}{{}}{}", self.before, self.after)
     }
 
-    /// What every name starts with.
+    /// The start of every name.
     pub fn before(&self) -> &str {
         &self.before
     }
 
-    /// What every name ends with.
+    /// The end of every name.
     pub fn after(&self) -> &str {
         &self.after
     }
@@ -174,7 +174,7 @@ impl Resource {
         self.keyed.as_ref().map_or(self.name == name, |keyed| keyed.names.matches(name))
     }
 
-    /// What issues its tokens, with the placeholder where each key has its own.
+    /// The issuer of its tokens, with the placeholder where each key has its own.
     pub fn issuer_shown(&self) -> Option<String> {
         let issuers = self.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref());
         self.issuer.as_ref().map(Issuer::to_string).or_else(|| issuers.map(Issuers::to_string))

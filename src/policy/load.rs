@@ -76,7 +76,7 @@ pub fn join(files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>) -> 
     joining.finish()
 }
 
-/// What the files so far declare, and where the first declaration of each thing stands.
+/// Declarations of the files so far, with the place of the first of each kind.
 #[derive(Default)]
 struct Joining {
     files: Vec<PathBuf>,
@@ -153,7 +153,7 @@ impl Joining {
     fn tell_apart(&mut self, name: &str, names: Option<&Template>, at: Position, faults: &mut Vec<Fault>) {
         let mut templates = self.templates.iter();
         let other = match names {
-            // The same text is told already.
+            // This text is reported already.
             Some(names) => {
                 let template = templates.find(|(other, _)| other != names && other.overlaps(names)).map(|it| it.1);
                 template.or_else(|| self.names.iter().find(|(other, _)| names.matches(other)).map(|it| it.1))

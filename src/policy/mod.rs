@@ -36,9 +36,9 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Instant};
 pub struct PolicySet {
     /// In the order of the files' names and of the lists in them.
     pub resources: Vec<Arc<Resource>>,
-    /// What happens to statements whose text does not tell what they write.
+    /// The rule for statements whose text does not show what they write.
     pub opaque: Opaque,
-    /// The same for sessions of these login roles, where it is another.
+    /// Another rule for sessions of these login roles.
     pub opaque_roles: BTreeMap<String, Opaque>,
     /// The databases in which the resources are fenced; None: wherever a named table exists.
     pub databases: Option<Vec<String>>,
@@ -82,7 +82,7 @@ impl PolicySet {
         set.with_opaque_roles(BTreeMap::new())
     }
 
-    /// The same set, with another value of `opaque` for these login roles.
+    /// This set with another value of `opaque` for these login roles.
     pub fn with_opaque_roles(mut self, opaque_roles: BTreeMap<String, Opaque>) -> Self {
         self.opaque_roles = opaque_roles;
         let settings = fingerprint::settings(&self);
@@ -95,7 +95,7 @@ impl PolicySet {
         self
     }
 
-    /// What is wrong with a table, at its place in the file that declares it; None where no file does.
+    /// An error about a table, at its place in the file that declares it; `None` if no file does.
     pub(crate) fn fault_at(&self, table: &QualifiedName, message: &str) -> Option<FileError> {
         let (file, at) = self.places.get(table)?;
         Some(FileError::new(file, *at, message))
@@ -117,7 +117,7 @@ impl PolicySet {
         self.resources.iter().any(|resource| resource.mode == Mode::Enforce)
     }
 
-    /// What an opaque statement of the role meets.
+    /// The rule for opaque statements of the role.
     pub fn opaque_of(&self, role: &str) -> Opaque {
         self.opaque_roles.get(role).copied().unwrap_or(self.opaque)
     }
@@ -177,13 +177,13 @@ pub struct Resource {
     pub issuer: Option<Issuer>,
     /// It stands for the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
     pub keyed: Option<Keyed>,
-    /// Of the resource of one key: a name for all of them, `shard/{}`.
+    /// For the resource of one key: a name for all keys, `shard/{}`.
     pub family: Option<String>,
     /// The tables whose writes need the resource's token.
     pub tables: Vec<FencedTable>,
     /// Calling one of these counts as a write to the resource.
     pub functions: Vec<FencedFunction>,
-    /// What happens to sessions without a token.
+    /// The rule for sessions without a token.
     pub on_missing: OnMissing,
     /// Whether the fence acts or only counts and logs.
     pub mode: Mode,
@@ -246,7 +246,7 @@ pub fn quoted(name: &str) -> String {
     if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-/// What a write without a token meets.
+/// The rule for writes without a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnMissing {
     /// LF002.
@@ -286,7 +286,7 @@ impl Mode {
     }
 }
 
-/// What an opaque statement meets in a database where a fenced table exists.
+/// The rule for opaque statements in a database where a fenced table exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Opaque {
     /// LF004.

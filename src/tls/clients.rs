@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// What a client names that begins with TLS at once, registered for PostgreSQL.
+/// The protocol that a client names when it begins with TLS directly, registered for PostgreSQL.
 const ALPN: &[u8] = b"postgresql";
 
 /// TLS with clients.
@@ -24,7 +24,7 @@ pub struct Acceptor {
     current: RwLock<Arc<ClientSide>>,
 }
 
-/// What was read of the files, for connections that begin while it is in force.
+/// Contents of the files, for connections that begin while they are in force.
 #[derive(Debug)]
 pub struct ClientSide {
     config: Arc<ServerConfig>,

@@ -37,7 +37,7 @@ impl ControlConfig {
         self.config.get_user().unwrap_or_default()
     }
 
-    /// The same in another database.
+    /// This configuration with another database.
     pub fn with_database(&self, name: &str) -> Self {
         let mut other = self.clone();
         other.config.dbname(name);

@@ -1,4 +1,4 @@
-//! What went wrong between us and the server, in words for people, and what they can do about it.
+//! Errors between the proxy and the server, in words for people, and the remedy.
 
 use rustls::CertificateError as Bad;
 use rustls::Error as Tls;
@@ -22,12 +22,12 @@ pub enum NoTls {
     BadName,
 }
 
-/// What happened and what to do.
+/// An error and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// What happened.
+    /// The error.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub hint: &'static str,
 }
 

@@ -17,7 +17,7 @@ use x509_cert::time::Validity;
 /// Files are read up to this many bytes; a system's list of authorities has some 200 KiB.
 const LARGEST: u64 = 16 * 1024 * 1024;
 
-/// What is wrong with a file, in one line that names it.
+/// An error about a file, in one line that names it.
 #[derive(Debug, thiserror::Error)]
 #[error("{setting}: {}: {why}", file.display())]
 pub struct TlsFileError {
@@ -53,7 +53,7 @@ pub(super) struct PemFile<'a> {
 }
 
 impl PemFile<'_> {
-    /// What is wrong with this file.
+    /// An error about this file.
     pub(super) fn fault(self, why: impl ToString) -> TlsFileError {
         TlsFileError { setting: self.setting.to_owned(), file: self.path.to_owned(), why: why.to_string() }
     }
@@ -105,7 +105,7 @@ impl PemFile<'_> {
         Ok(authorities)
     }
 
-    /// What a certificate and this key are refused for.
+    /// The reason why a certificate and this key are refused.
     pub(super) fn mismatch(self, error: &rustls::Error, certificate: PemFile<'_>) -> TlsFileError {
         match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {

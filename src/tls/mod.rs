@@ -20,10 +20,10 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 
-/// What TLS has made known of a connection.
+/// Facts about a TLS connection.
 #[derive(Clone, Debug)]
 pub struct Secured {
-    /// That of the side that was connected to: what channel binding binds to.
+    /// Certificate of the accepting side, to which channel binding binds.
     pub server_certificate: CertificateDer<'static>,
     /// The side that connected has one too, and it has been checked.
     pub has_client_certificate: bool,

@@ -38,14 +38,14 @@ pub struct Connector {
     current: RwLock<ServerSide>,
 }
 
-/// What was read of the files, for connections that begin while it is in force.
+/// Contents of the files, for connections that begin while they are in force.
 #[derive(Debug)]
 pub struct ServerSide {
     config: Arc<ClientConfig>,
     contents: Contents,
 }
 
-/// What a server made of a request for TLS.
+/// A server's answer to a request for TLS.
 pub enum Negotiated {
     /// Encrypted from now on.
     Tls(Box<TlsStream<TcpStream>>, Secured),
@@ -80,7 +80,7 @@ impl Connector {
         changed
     }
 
-    /// What is to be tried, in this order, until the server lets one in.
+    /// Attempts in this order, until the server accepts one.
     pub fn attempts(&self) -> &'static [Attempt] {
         match self.settings.mode {
             SslMode::Disable => &[Attempt::Plain],
@@ -90,7 +90,7 @@ impl Connector {
         }
     }
 
-    /// What connections that begin now are made with.
+    /// The configuration for connections that begin now.
     pub(super) fn current(&self) -> Arc<ClientConfig> {
         self.current.read().config.clone()
     }
@@ -121,7 +121,7 @@ impl Connector {
     }
 }
 
-/// What broke the handshake off, if TLS does not say it.
+/// The reason for a failed handshake, if TLS does not report it.
 fn explained(error: io::Error) -> io::Error {
     if trouble(&error, Told::Settings).is_some() { error } else { io::Error::new(error.kind(), NoTls::BrokenOff) }
 }

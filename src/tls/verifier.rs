@@ -1,4 +1,4 @@
-//! What is checked of the server's certificate: nothing, its authority, or its name too.
+//! Checks of the server's certificate: none, its authority, or also its name.
 
 use super::provider;
 use rustls::client::WebPkiServerVerifier;

@@ -176,7 +176,7 @@ fn next_ended() -> Result<Option<Pid>, CommandError> {
     }
 }
 
-/// What the session of a PostgreSQL client is to start with: what it would have been, and the token.
+/// Options for the session of a PostgreSQL client: the given ones, and the token.
 fn session_options(given: Option<OsString>, token: i64) -> OsString {
     let mut options = given.filter(|given| !given.is_empty()).map_or_else(OsString::new, |mut given| {
         given.push(" ");

@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// is one. Shorter than what a pipe takes at once or not at all.
 const MESSAGE: usize = 2 * size_of::<u64>();
 
-/// What the guard writes, a byte each: it is ready.
+/// A byte that the guard writes: it is ready.
 const READY: u8 = b'.';
 /// The command ran at the deadline, and is killed.
 const OVERRAN: u8 = b'!';
@@ -112,7 +112,7 @@ impl Guard {
         let _ = self.reports.readable().await;
     }
 
-    /// What the guard has reported since this was last asked.
+    /// The guard's reports since the last call.
     pub(super) fn take_reports(&self) -> Reports {
         let mut bytes = [0; 64];
         // Not through tokio, which may not have noticed it yet: what is reported is there before a process is killed.
@@ -132,7 +132,7 @@ pub(super) struct Reports {
     pub(super) suspended: bool,
 }
 
-/// What the guard is told of the lease: none of it is a secret.
+/// The lease, as the guard receives it. Nothing in it is secret.
 #[derive(clap::Args, Clone, Debug)]
 pub struct LeaseArguments {
     #[arg(long)]
@@ -154,7 +154,7 @@ impl LeaseArguments {
         [format!("--election={election}"), format!("--token={token}"), format!("--lease={lease}")]
     }
 
-    /// Who has to give up what.
+    /// The candidate whose lease the guard gives up.
     pub fn candidate(self) -> Candidate {
         let LeaseArguments { election, token, lease } = self;
         Candidate { election, holder: String::new(), lease, token, ttl: Duration::ZERO }
@@ -195,7 +195,7 @@ pub(super) fn this_program(subcommand: &str) -> Command {
     command
 }
 
-/// What the process of the guard does. When `fencegate lead` has gone, and no other process of the group is left, it gives
+/// The work of the guard's process. When `fencegate lead` has gone, and no other process of the group is left, it gives
 /// the lease up. Does not return when the group is to be killed: it is a member.
 pub fn keep_guard(give_up: impl FnOnce()) -> ExitCode {
     if getpgrp() != getpid() {
@@ -221,7 +221,7 @@ enum End {
 
 /// Returns when the group must die.
 fn guard_until_the_end() -> nix::Result<End> {
-    // What is sent to the group is not meant for the guard. Blocked is enough: there is one thread.
+    // Signals to the group are not meant for the guard. Blocking them is enough: there is one thread.
     SigSet::all().thread_block()?;
     let suspends = SignalFd::with_flags(&SigSet::from(Signal::SIGTSTP), SfdFlags::SFD_CLOEXEC)?;
     // The reader of the reports may be suspended.

@@ -33,7 +33,7 @@ use std::time::Duration;
 /// How much time a command has to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Of the lease. The command is asked to end when a third of it is left.
+    /// TTL of the lease. The command receives SIGTERM when a third of it is left.
     pub ttl: Duration,
     /// From SIGTERM to SIGKILL where the lease's end does not say when.
     pub kill_after: Duration,

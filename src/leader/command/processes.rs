@@ -1,4 +1,4 @@
-//! What /proc says about the processes of the machine.
+//! The processes of the machine, as /proc shows them.
 //!
 //! Must never take a process for gone that can still act: neither one that waits in the kernel, nor one of which only the
 //! first thread has ended.

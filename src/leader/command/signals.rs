@@ -11,7 +11,7 @@ use std::io;
 use std::task::Poll;
 use tokio::signal::unix::{self, SignalKind};
 
-/// What asks a program to end, and what suspends it from its terminal.
+/// Signals that ask a program to end, and the one that suspends it from its terminal.
 const TAKEN: [Signal; 5] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP];
 
 /// Listens to them from the moment it is made.

@@ -72,7 +72,7 @@ fn reads(election: &ElectionName, outer: &[String]) -> Vec<TxnOp> {
     std::iter::once(own).chain(outer).collect()
 }
 
-/// What a user of etcd has to be allowed for this.
+/// Permissions that a user of etcd needs for this.
 fn needed(election: &ElectionName, outer: &[String]) -> String {
     let outer = outer.iter().map(|prefix| format!(", and to read the keys from {prefix}0 to {prefix}g"));
     let own = format!("its user has to be allowed to read and write the prefix {}", election.prefix());

@@ -173,7 +173,7 @@ impl From<EtcdError> for CoordinatorError {
     fn from(error: EtcdError) -> Self {
         match error {
             EtcdError::Unreachable { limit, reason } => CoordinatorError::Unreachable { limit, reason },
-            // So the client reports an answered TTL of 0 or less.
+            // The client reports an answered TTL of 0 or less in this way.
             EtcdError::Refused(Error::LeaseKeepAliveError(_)) => CoordinatorError::Gone,
             EtcdError::Refused(Error::GRpcStatus(status)) if status.code() as i32 == NOT_FOUND => {
                 CoordinatorError::Gone

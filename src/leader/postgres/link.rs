@@ -21,7 +21,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Error, Socket};
 const CONNECT: Duration = Duration::from_secs(2);
 /// Before a question that has failed is asked again.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// Who is further behind than this looks again, whatever it was.
+/// A receiver that has missed more changes than this looks again, whatever they were.
 const MOST_CHANGES: usize = 256;
 /// Whatever the role's defaults are. A standby refuses to listen, and with that to be asked.
 const SETTINGS: &str = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
@@ -30,7 +30,7 @@ const SETTINGS: &str = "SET default_transaction_isolation = 'read committed'; SE
 /// An election in which something has changed; None: it may be any.
 type Change = Option<Arc<str>>;
 
-/// What election changes are heard of.
+/// The elections whose changes are received.
 #[derive(Debug)]
 pub(super) struct Changes(broadcast::Receiver<Change>);
 
@@ -182,7 +182,7 @@ where
             let _ = changes.send(Some(note.payload().into()));
         }
     }
-    // Who asks now opens a new one.
+    // The next query opens a new connection.
     let _ = changes.send(None);
 }
 

@@ -49,7 +49,7 @@ type Value = (Arc<dyn ToSql + Send + Sync>, Type);
 pub struct RunningLease {
     /// The election that it decides.
     pub election: String,
-    /// What its holder is called, or shows in place of that.
+    /// Name of its holder, or the name that it shows instead.
     pub holder: String,
     /// The fencing token.
     pub token: i64,
@@ -112,7 +112,7 @@ impl<C: Connect> Coordinator for Leases<C> {
         ttl: Duration,
         patience: Patience,
     ) -> Result<(Candidate, BootInstant), CoordinatorError> {
-        // Who may not lead there is told so.
+        // The server reports if the role may not lead there.
         let (_, sent) = ask(&self.link, LEADER, vec![name(election)], patience).await?;
         let lease = RandomState::new().build_hasher().finish().cast_signed();
         let (election, holder) = (election.clone(), holder.to_owned());
@@ -260,7 +260,7 @@ fn name_in(holder: &str) -> (&str, i64) {
     parts.unwrap_or((holder, 0))
 }
 
-/// Who leads, and for how long still. Cancel-safe.
+/// The leader, and the time that its lease still lasts. Cancel-safe.
 async fn leader<C: Connect>(
     link: &Arc<Link<C>>,
     election: &ElectionName,

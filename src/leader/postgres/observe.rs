@@ -20,7 +20,7 @@ pub struct LeaseObserver<C> {
     link: Arc<Link<C>>,
     election: ElectionName,
     changes: Changes,
-    /// What was last returned.
+    /// The value that was returned last.
     known: Option<Option<Leader>>,
     /// When to look again, at the latest; None: at once.
     look: Option<Instant>,

@@ -15,7 +15,7 @@ pub(super) enum Command {
     FenceReset(FenceReset),
     /// Does something to sessions; has no rows.
     Control(Control),
-    /// What drivers say to every server, and expect to be answered.
+    /// A statement that drivers send to every server.
     DriverStatement(DriverStatement),
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Show {
     Help,
 }
 
-/// What an operator does to sessions.
+/// An operator's command for sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     /// Ends the session of that number.
@@ -63,7 +63,7 @@ pub(super) struct CommandHelp {
     pub(super) command: &'static str,
     pub(super) arguments: &'static str,
     pub(super) help: &'static str,
-    /// What it shows, if it is a SHOW.
+    /// The view, if it is a SHOW.
     shows: Option<Show>,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Row {
     database: Arc<Database>,
     resource: Arc<Resource>,
     fence: Option<Fence>,
-    /// Of an election that is followed: what is known of its leader.
+    /// The leader of a followed election, as far as it is known.
     leader: Option<LeaderState>,
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn show(console: &Console) -> ResultSet {
         // Those that it does not know are unknown.
         let leased = database.read_leases(&policies.resources).await.unwrap_or_default();
         let row = |resource: Arc<Resource>, fence: Option<&Fence>| {
-            // Of keys there may be any number.
+            // There may be any number of keys.
             let issuer = resource.issuer.as_ref().filter(|_| resource.family.is_none());
             let leader = issuer.map(|_| match followed_leader(&resource, &leaders, &leased) {
                 Some(Some(token)) => LeaderState::Leads(token),

@@ -15,7 +15,7 @@ use pgwire::messages::simplequery::Query;
 /// The most rows that a client may fetch from a portal in one piece; otherwise it fetches all.
 const LARGEST_PIECE: i32 = 10_000;
 
-/// What a message says.
+/// Reads a message.
 /// 08P01 for a malformed one, 22021 for what is not UTF-8, 0A000 for what the console does not have.
 pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
     let malformed = || ErrorText::new("08P01", "invalid message format");
@@ -80,7 +80,7 @@ fn two_strings(body: &[u8]) -> Option<[&[u8]; 3]> {
     Some([one, other, rest])
 }
 
-/// Of Describe and Close: a statement or a portal, and its name.
+/// The target of Describe and Close: a statement or a portal, and its name.
 fn target(body: &[u8]) -> Option<(u8, Result<Option<String>, ErrorText>)> {
     let (&kind, rest) = body.split_first().filter(|(kind, _)| matches!(kind, b'S' | b'P'))?;
     let (name, rest) = split_string(rest)?;

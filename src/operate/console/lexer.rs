@@ -84,7 +84,7 @@ fn length_of_word(text: &str) -> usize {
     text.char_indices().find(ends).map_or(text.len(), |(at, _)| at)
 }
 
-/// What follows a comment; comments may stand within comments.
+/// The text after a comment. Comments may be nested.
 fn end_of_comment(text: &str) -> Option<&str> {
     let (mut depth, mut rest) = (1, text);
     while depth > 0 {

@@ -73,7 +73,7 @@ pub trait Proxy: Send + Sync {
     fn paused(&self) -> Arc<BTreeSet<String>>;
     /// The writes rejected last, the latest first.
     fn rejections(&self) -> Vec<Arc<Rejected>>;
-    /// What has become of writes since it started, by database, resource, mode and verdict.
+    /// Writes since the start, by database, resource, mode and verdict.
     fn writes(&self) -> Vec<WriteCount>;
     /// When it started.
     fn started(&self) -> SystemTime;
@@ -90,7 +90,7 @@ pub struct Console {
     role: String,
     /// `server_version` of the server behind the proxy.
     server_version: String,
-    /// What the client has named.
+    /// Names that the client has defined.
     names: Mutex<ClientNames>,
     /// Cancelled when the client leaves.
     has_left: CancellationToken,

@@ -27,7 +27,7 @@ pub struct Rejected {
     pub presented: Option<Token>,
     /// The token in force, as far as it is known.
     pub highest: Option<Token>,
-    /// What kind of statement: INSERT, …
+    /// Kind of the statement: INSERT, …
     pub statement: String,
     /// The table, as far as the verdict is about one.
     pub table: Option<String>,

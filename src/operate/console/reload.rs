@@ -12,7 +12,7 @@ pub struct ReloadedItem {
     pub what: &'static str,
     /// Which.
     pub name: String,
-    /// What of it: added, removed, or the part that has changed.
+    /// The change: added, removed, or the changed part.
     pub change: String,
     /// As it was, where that can be said.
     pub before: Option<String>,

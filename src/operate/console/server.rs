@@ -56,7 +56,7 @@ impl SimpleQueryHandler for Console {
             match self.respond(client, &command, &Format::UnifiedText).await {
                 Ok(response) => responses.push(response),
                 Err(error) => {
-                    // What was done before it stays done, and is answered.
+                    // Commands before it took effect, and are answered.
                     for response in responses {
                         send(client, response).await?;
                     }
@@ -301,7 +301,7 @@ impl QueryParser for Parser {
     }
 }
 
-/// What is told of an error.
+/// The error as the client receives it.
 pub fn told(error: PgWireError) -> ErrorInfo {
     let text = match error {
         PgWireError::PortalNotFound(name) => ErrorText::new("34000", format!("portal \"{name}\" does not exist")),

@@ -24,13 +24,13 @@ pub struct OpenSession {
     pub pid: Option<i32>,
     /// When it started.
     pub started: SystemTime,
-    /// What its server process does, and since when.
+    /// Activity of its server process, and since when.
     pub state: (Activity, SystemTime),
     /// Its database is paused, and nothing of its client is read.
     pub is_held: bool,
     /// The value of `lease.fence`, as far as it is known: None where the server has to be asked.
     pub presented: Option<String>,
-    /// What its server process is admitted to.
+    /// Resources that its server process may write, with the epochs.
     pub admitted: Vec<(String, Epoch)>,
     /// Queries: simple ones, and executions of prepared ones.
     pub queries: u64,
@@ -41,12 +41,12 @@ pub struct OpenSession {
 }
 
 impl OpenSession {
-    /// What its server process does.
+    /// Activity of its server process.
     pub(in crate::operate) fn state_shown(&self) -> &'static str {
         doing(self.state.0)
     }
 
-    /// What its server process is admitted to, as a value of `lease.fence` lists tokens.
+    /// Resources and tokens of its server process, in the form of `lease.fence`.
     pub(in crate::operate) fn admitted_shown(&self) -> String {
         admitted(&self.admitted)
     }

@@ -9,7 +9,7 @@ use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// So many databases are asked at a time: each by a connection of its own.
+/// Number of databases that are queried at the same time, each over its own connection.
 const MOST_AT_ONCE: usize = 4;
 
 /// A database as it is shown.
@@ -19,7 +19,7 @@ pub(super) struct DatabaseRow {
     sessions: u64,
     is_fenced: bool,
     is_paused: bool,
-    /// Who keeps the fences from their tables; none where nobody does, or that cannot be told.
+    /// Processes that have locked fencegate's tables; `None` if there are none, or that is unknown.
     locked_by: Option<String>,
 }
 
