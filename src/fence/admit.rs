@@ -7,9 +7,9 @@
 
 use super::advance::Raising;
 use super::database::{Database, key};
+use super::fence_error::{Cause, FenceError, Remedy, about};
 use super::first::First;
 use super::permission::Claim;
-use super::refusal::{Cause, Refusal, Remedy, about};
 use super::session::{Activity, Epoch, Identity, IdentityError, MOST_AT_ONCE, Presented, SessionFence, Token};
 use super::store::{AdmissionRow, EpochRow, Recorded, Report, StoreError};
 use crate::policy::Resource;
@@ -37,7 +37,7 @@ enum AdmitDecision {
     Undrained(Epoch),
     /// The epoch has other policies, which were loaded before those of this proxy.
     OlderPolicies,
-    Refused(Refusal),
+    Refused(FenceError),
 }
 
 /// Whether an Admit may raise the epoch to its token.
@@ -65,7 +65,7 @@ impl Database {
         session: &Arc<SessionFence>,
         resource: &Arc<Resource>,
         token: Token,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FenceError> {
         self.admit_if(session, resource, token, Raise::Freely).await
     }
 
@@ -76,8 +76,8 @@ impl Database {
         resource: &Arc<Resource>,
         token: Token,
         raise: Raise<'_>,
-    ) -> Result<(), Refusal> {
-        let unknown = |error: &IdentityError| Refusal::unavailable(&resource.name, error.to_string());
+    ) -> Result<(), FenceError> {
+        let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.to_string());
         let who = session.identity.as_ref().map_err(unknown)?;
         let _one_at_a_time = session.admitting.lock().await;
         session.set_asking(Some((resource.name.clone(), token)));
@@ -92,9 +92,9 @@ impl Database {
         resource: &Arc<Resource>,
         token: Token,
         raise: Raise<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FenceError> {
         let Raising { session, who } = raising;
-        let unavailable = |reason: &str| Refusal::unavailable(&resource.name, reason);
+        let unavailable = |reason: &str| FenceError::unavailable(&resource.name, reason);
         let deadline = Instant::now() + LIMIT;
         self.make_room(raising, resource).await?;
         while Instant::now() < deadline {
@@ -110,7 +110,7 @@ impl Database {
             if let Raise::WhoMay(Claim { role: None, .. }) = raise
                 && self.memory.is_below(&resource.name, token)
             {
-                return Err(Refusal::RoleUnknown { resource: resource.name.clone() });
+                return Err(FenceError::RoleUnknown { resource: resource.name.clone() });
             }
             let revocations = session.revocations();
             if let Some(row) = self.try_first(raising, resource, token, raise, deadline).await?
@@ -132,7 +132,7 @@ impl Database {
                 }
                 AdmitDecision::Above { current, .. } if matches!(raise, Raise::Never) => {
                     let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
-                    return Err(Refusal::NotInForce { resource, presented: token, highest });
+                    return Err(FenceError::NotInForce { resource, presented: token, highest });
                 }
                 AdmitDecision::Above { target, current } => {
                     let advance = self.advance(resource, target).by(raising);
@@ -172,7 +172,7 @@ impl Database {
         token: Token,
         raise: Raise<'_>,
         deadline: Instant,
-    ) -> Result<Option<AdmissionRow>, Refusal> {
+    ) -> Result<Option<AdmissionRow>, FenceError> {
         // Others have few tokens in their lives.
         let is_one = resource.family.is_some() && self.memory.last_read(&resource.name).is_none();
         if !is_one || session.may_have_written(&resource.name) {
@@ -182,7 +182,7 @@ impl Database {
             Raise::Freely => {}
             Raise::WhoMay(claim) => match self.has_permitted(claim, resource, token).await {
                 Ok(()) => {}
-                Err(unknown @ Refusal::RoleUnknown { .. }) => return Err(unknown),
+                Err(unknown @ FenceError::RoleUnknown { .. }) => return Err(unknown),
                 Err(_) => return Ok(None),
             },
             Raise::Never => return Ok(None),
@@ -201,7 +201,7 @@ impl Database {
 
     /// Where the session is admitted to many resources, gives up those that it does not need now. Revoked first, and
     /// idle: nothing of it is uncommitted, and nothing is forwarded until it is admitted again, which waits for this.
-    async fn make_room(self: &Arc<Self>, raising: Raising<'_>, resource: &Resource) -> Result<(), Refusal> {
+    async fn make_room(self: &Arc<Self>, raising: Raising<'_>, resource: &Resource) -> Result<(), FenceError> {
         let session = raising.session;
         if !session.is_full() {
             return Ok(());
@@ -211,7 +211,7 @@ impl Database {
         }
         if session.has_too_many() {
             let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
-            return Err(Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Split)));
+            return Err(FenceError::unavailable(&resource.name, Cause::new(reason, Remedy::Split)));
         }
         Ok(())
     }
@@ -240,15 +240,15 @@ impl Database {
         &self,
         resource: &Resource,
         deadline: Instant,
-        step: impl Future<Output = Result<(), Refusal>>,
-    ) -> Result<(), Refusal> {
+        step: impl Future<Output = Result<(), FenceError>>,
+    ) -> Result<(), FenceError> {
         let turn = self.resource_lock(&resource.name);
         if let Ok(_turn) = turn.try_lock() {
             return step.await;
         }
         match timeout_at(deadline, turn.lock()).await {
             Ok(_turn) => Ok(()),
-            Err(_) => Err(Refusal::unavailable(&resource.name, "another session's advance did not end in time")),
+            Err(_) => Err(FenceError::unavailable(&resource.name, "another session's advance did not end in time")),
         }
     }
 
@@ -265,7 +265,7 @@ impl Database {
         who: &Identity,
         resource: &Resource,
         token: Token,
-    ) -> Result<AdmitDecision, Refusal> {
+    ) -> Result<AdmitDecision, FenceError> {
         let report = about(resource, self.store().admit(who, resource, token, self.loaded(resource)).await)?;
         if let Some((_, recorded)) = &report.current {
             self.note_superseded(resource, *recorded == Recorded::Others);
@@ -273,7 +273,7 @@ impl Database {
         let verdict = decide(report, resource, token);
         match &verdict {
             AdmitDecision::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
-            | AdmitDecision::Refused(Refusal::Stale { highest: current, .. }) => {
+            | AdmitDecision::Refused(FenceError::Stale { highest: current, .. }) => {
                 self.memory.learn(&resource.name, *current);
             }
             AdmitDecision::Above { current: None, .. } => self.memory.forget(&resource.name),
@@ -284,7 +284,7 @@ impl Database {
 }
 
 fn decide(report: Report, resource: &Resource, token: Token) -> AdmitDecision {
-    let unavailable = |cause| AdmitDecision::Refused(Refusal::unavailable(&resource.name, cause));
+    let unavailable = |cause| AdmitDecision::Refused(FenceError::unavailable(&resource.name, cause));
     if let Some(cause) = report.unfenceable {
         return unavailable(cause);
     }
@@ -293,7 +293,7 @@ fn decide(report: Report, resource: &Resource, token: Token) -> AdmitDecision {
     };
     if token < current.token {
         let resource = resource.name.clone();
-        return AdmitDecision::Refused(Refusal::Stale { resource, presented: token, highest: current });
+        return AdmitDecision::Refused(FenceError::Stale { resource, presented: token, highest: current });
     }
     match recorded {
         Recorded::Same => {}

@@ -8,7 +8,7 @@
 //! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
 
 use super::database::{Database, key};
-use super::refusal::{Blocker, Cause, Refusal, Remedy, about};
+use super::fence_error::{Blocker, Cause, FenceError, Remedy, about};
 use super::session::{Activity, Epoch, Identity, Obstacle, SessionFence, Token};
 use super::store::{AdmissionRow, DESCRIBED, Holder, Key, Marked, StoreError};
 use crate::policy::{Mode, Resource};
@@ -69,7 +69,7 @@ impl<'a> Advance<'a> {
 
     /// Raises the epoch, unless it is there or higher, and drains what is below; `known`: the epoch there is. Whether it may
     /// be raised has been asked (`may_raise`). Ok does not mean admitted: ask again.
-    pub(super) async fn raise(&self, known: Option<Epoch>, deadline: Instant) -> Result<(), Refusal> {
+    pub(super) async fn raise(&self, known: Option<Epoch>, deadline: Instant) -> Result<(), FenceError> {
         match self.publish(known).await? {
             Some(current) if current == self.to => self.settle(deadline).await,
             // Raised further, or reset, by another proxy or session.
@@ -78,7 +78,7 @@ impl<'a> Advance<'a> {
     }
 
     /// Publishes, and returns what is there now: the epoch, what is above it, or, under other policies, what was there.
-    pub(super) async fn publish(&self, known: Option<Epoch>) -> Result<Option<Epoch>, Refusal> {
+    pub(super) async fn publish(&self, known: Option<Epoch>) -> Result<Option<Epoch>, FenceError> {
         let Advance { database, resource, to, .. } = self;
         let now = self.about(database.store().publish(resource, *to, known, database.loaded(resource)).await)?;
         now.iter().for_each(|now| database.memory.learn(&resource.name, *now));
@@ -86,7 +86,7 @@ impl<'a> Advance<'a> {
     }
 
     /// Drains what is below the epoch, and marks it. Ok does not mean admitted: ask again.
-    pub(super) async fn settle(&self, deadline: Instant) -> Result<(), Refusal> {
+    pub(super) async fn settle(&self, deadline: Instant) -> Result<(), FenceError> {
         let start = Instant::now();
         let drained = self.drain(deadline).await;
         let waited = start.elapsed();
@@ -96,7 +96,7 @@ impl<'a> Advance<'a> {
             Marked::Drained => self.log_advanced(waited),
             Marked::Prepared(gids) => {
                 let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
-                return Err(Refusal::unavailable(&self.resource.name, Cause::new(reason, Remedy::EndThem)));
+                return Err(FenceError::unavailable(&self.resource.name, Cause::new(reason, Remedy::EndThem)));
             }
             // Marked or raised by another one meanwhile.
             Marked::Nothing => {}
@@ -117,7 +117,7 @@ impl<'a> Advance<'a> {
     }
 
     /// Returns when no admission below the epoch is left.
-    async fn drain(&self, deadline: Instant) -> Result<(), Refusal> {
+    async fn drain(&self, deadline: Instant) -> Result<(), FenceError> {
         let start = Instant::now();
         let mut signalled = BTreeSet::new();
         let mut looks = 0;
@@ -156,7 +156,7 @@ impl<'a> Advance<'a> {
                 return Err(self.blocked(holders));
             }
             if looks > QUICK_LOOKS {
-                if let (Some(raising), Refusal::Unavailable { cause, queries, .. }) =
+                if let (Some(raising), FenceError::Unavailable { cause, queries, .. }) =
                     (self.raising, self.blocked(holders))
                 {
                     raising.session.set_obstacle(Obstacle { reason: cause.reason, queries });
@@ -171,7 +171,7 @@ impl<'a> Advance<'a> {
     ///
     /// The rows were read before the revocation, and are deleted as they were then. Below the epoch a row is of no use to its
     /// process any more, nor can the epoch be pruned while it is there: so it does not matter when the DELETE arrives.
-    pub(super) async fn spare(&self, rows: &[AdmissionRow]) -> Result<BTreeSet<Key>, Refusal> {
+    pub(super) async fn spare(&self, rows: &[AdmissionRow]) -> Result<BTreeSet<Key>, FenceError> {
         let Advance { database, resource, to, .. } = self;
         let (mut idle, mut waiting) = (BTreeSet::new(), BTreeSet::new());
         for own in rows.iter().map(AdmissionRow::key).collect::<BTreeSet<Key>>() {
@@ -204,7 +204,7 @@ impl<'a> Advance<'a> {
 
     /// The same for the own sessions among the holders; ends the others of these at once, as the drain would after its grace. Not
     /// those that ask for the token or a higher one: they keep their process, or are refused. A fence that observes ends nobody.
-    pub(super) async fn spare_or_end_own(&self) -> Result<(), Refusal> {
+    pub(super) async fn spare_or_end_own(&self) -> Result<(), FenceError> {
         let rows = rows_of(self.holders().await?);
         let spared = self.spare(&rows).await?;
         let sessions = &self.database.sessions;
@@ -223,13 +223,13 @@ impl<'a> Advance<'a> {
     }
 
     /// As [`Database::delete`], for admissions to this resource.
-    pub(super) async fn delete(&self, rows: &[AdmissionRow]) -> Result<Vec<AdmissionRow>, Refusal> {
+    pub(super) async fn delete(&self, rows: &[AdmissionRow]) -> Result<Vec<AdmissionRow>, FenceError> {
         let rows: Vec<_> = rows.iter().map(|row| (row, self.resource.lock_name())).collect();
         self.about(self.database.delete(&rows).await)
     }
 
     /// LF003, if the session's process has or may have uncommitted writes below the epoch.
-    pub(super) async fn refuse_if_written(&self) -> Result<(), Refusal> {
+    pub(super) async fn refuse_if_written(&self) -> Result<(), FenceError> {
         let Some(raising) = self.raising else { return Ok(()) };
         if raising.session.may_have_written(&self.resource.name) {
             return self.refuse_if_held().await;
@@ -243,7 +243,7 @@ impl<'a> Advance<'a> {
     }
 
     /// LF003, if the session's process is admitted below the epoch.
-    async fn refuse_if_held(&self) -> Result<(), Refusal> {
+    async fn refuse_if_held(&self) -> Result<(), FenceError> {
         let own = self.raising.map(|it| key(it.who));
         let holders = self.holders().await?;
         let held = holders.iter().filter(|holder| Some(holder.row.key()) == own).map(|holder| holder.row.epoch);
@@ -251,13 +251,13 @@ impl<'a> Advance<'a> {
     }
 
     /// LF003, if the session's open transaction has written under an epoch: it would go on under another token.
-    fn refuse_under(&self, written: Option<Epoch>) -> Result<(), Refusal> {
+    fn refuse_under(&self, written: Option<Epoch>) -> Result<(), FenceError> {
         let Some(Epoch { token: current, .. }) = written else { return Ok(()) };
         let resource = self.resource.name.clone();
-        Err(Refusal::WrittenUnderAnotherToken { resource, presented: self.to.token, current })
+        Err(FenceError::WrittenUnderAnotherToken { resource, presented: self.to.token, current })
     }
 
-    async fn delete_dead(&self, signalled: &BTreeSet<Key>) -> Result<(), Refusal> {
+    async fn delete_dead(&self, signalled: &BTreeSet<Key>) -> Result<(), FenceError> {
         let below = Some((self.resource.name.as_str(), self.to));
         for (key, token) in self.about(self.database.store().delete_dead(below).await)? {
             self.log_drained(if signalled.contains(&key) { "terminated" } else { "dead" }, token);
@@ -265,16 +265,16 @@ impl<'a> Advance<'a> {
         Ok(())
     }
 
-    fn blocked(&self, holders: Vec<Holder>) -> Refusal {
+    fn blocked(&self, holders: Vec<Holder>) -> FenceError {
         let more = holders.len().saturating_sub(DESCRIBED);
         let mut left: Vec<_> = holders.into_iter().take(DESCRIBED).map(|holder| holder.blocker).collect();
         if more > 0 {
             left.push(Blocker { who: format!("{more} more"), query: String::new() });
         }
-        Refusal::blocked(&self.resource.name, "admitted under lower tokens and not ended", &left)
+        FenceError::blocked(&self.resource.name, "admitted under lower tokens and not ended", &left)
     }
 
-    async fn holders(&self) -> Result<Vec<Holder>, Refusal> {
+    async fn holders(&self) -> Result<Vec<Holder>, FenceError> {
         self.about(self.database.store().holders(&self.resource.name, self.to).await)
     }
 
@@ -284,7 +284,7 @@ impl<'a> Advance<'a> {
         tracing::info!(database, resource, presented, highest, how, "session_drained");
     }
 
-    fn about<T>(&self, answer: Result<T, StoreError>) -> Result<T, Refusal> {
+    fn about<T>(&self, answer: Result<T, StoreError>) -> Result<T, FenceError> {
         about(self.resource, answer)
     }
 }

@@ -5,7 +5,7 @@
 //! what the followed leaders say is only a reason to ask.
 
 use super::database::Database;
-use super::refusal::{Cause, Issued, Refusal, Remedy};
+use super::fence_error::{Cause, FenceError, Issued, Remedy};
 use super::session::{Epoch, Token};
 use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
 use crate::policy::{Issuer, Resource};
@@ -184,20 +184,20 @@ impl Authority {
     /// # Errors
     /// LF001 if the leader's token is higher; LF005 if it is lower, or nobody leads; LF006 if etcd
     /// does not say.
-    async fn confirm(&self, resource: &Resource, election: &ElectionName, target: Epoch) -> Result<(), Refusal> {
+    async fn confirm(&self, resource: &Resource, election: &ElectionName, target: Epoch) -> Result<(), FenceError> {
         let issued = self.elections.leader(election).await.map_err(|error| {
             let reason = format!("etcd cannot be asked who leads {election}: {error}");
-            Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd))
+            FenceError::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd))
         })?;
         let presented = target.token;
         match issued {
             Some(token) if token == presented => Ok(()),
             Some(token) if token > presented => {
                 let (resource, highest) = (resource.name.clone(), Epoch { token, ..target });
-                Err(Refusal::Stale { resource, presented, highest })
+                Err(FenceError::Stale { resource, presented, highest })
             }
-            Some(token) => Err(Refusal::unissued(resource, presented, Issued::ToLeader(token))),
-            None => Err(Refusal::unissued(resource, presented, Issued::ToNobody)),
+            Some(token) => Err(FenceError::unissued(resource, presented, Issued::ToLeader(token))),
+            None => Err(FenceError::unissued(resource, presented, Issued::ToNobody)),
         }
     }
 }
@@ -205,14 +205,14 @@ impl Authority {
 impl Database {
     /// Whether the token may raise the resource's fence: any may where the policy names no issuer. Cancel-safe.
     /// LF001, LF005 or LF006 otherwise.
-    pub(super) async fn may_raise(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<(), Refusal> {
+    pub(super) async fn may_raise(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<(), FenceError> {
         match (&resource.issuer, &self.authority) {
             (None, _) => Ok(()),
             (Some(Issuer::Lease(lease)), _) => self.confirm_lease(resource, lease.as_str(), target).await,
             (Some(Issuer::Election(election)), Some(authority)) => authority.confirm(resource, election, target).await,
             (Some(Issuer::Election(election)), None) => {
                 let reason = format!("no etcd is set that says who leads {election}");
-                Err(Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd)))
+                Err(FenceError::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd)))
             }
         }
     }
@@ -227,14 +227,14 @@ impl Database {
 
     /// A stale token is that of the present leader: then tokens have gone back. Who leads is asked after the epoch was read:
     /// whoever led before a newer leader, which has raised it, does not lead again. Cancel-safe.
-    pub(super) async fn explained(self: &Arc<Self>, resource: &Resource, refusal: Refusal) -> Refusal {
+    pub(super) async fn explained(self: &Arc<Self>, resource: &Resource, refusal: FenceError) -> FenceError {
         let Some(issuer) = &resource.issuer else { return refusal };
         match refusal {
-            Refusal::Stale { resource: name, presented, highest }
+            FenceError::Stale { resource: name, presented, highest }
                 if self.leads(resource, presented)
                     && self.may_raise(resource, Epoch { token: presented, ..highest }).await.is_ok() =>
             {
-                Refusal::GoneBack { resource: name, presented, highest, issuer: issuer.clone() }
+                FenceError::GoneBack { resource: name, presented, highest, issuer: issuer.clone() }
             }
             refusal => refusal,
         }

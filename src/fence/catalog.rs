@@ -1,7 +1,7 @@
 //! Reading the catalog of a database, and telling other proxies that it has changed.
 
 use super::database::Database;
-use super::refusal::Cause;
+use super::fence_error::Cause;
 use crate::catalog::{Catalog, CatalogError, Dependencies, Fenced};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,36 +1,36 @@
 //! The errors that clients receive when the fence refuses a write.
 
-use super::refusal::{Issued, Refusal, Remedy};
+use super::fence_error::{FenceError, Issued, Remedy};
 use super::session::Token;
 use crate::policy::Issuer;
 use crate::wire::client_error::{ClientError, ErrorKind};
 use crate::wire::error::ErrorText;
 
-impl ClientError for Refusal {
+impl ClientError for FenceError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Refusal::Stale { .. } | Refusal::GoneBack { .. } => ErrorKind::Stale,
-            Refusal::WrittenUnderAnotherToken { .. } => ErrorKind::Invalid,
-            Refusal::NotInForce { .. } => ErrorKind::Unverifiable,
-            Refusal::Unissued { .. } => ErrorKind::Unissued,
-            Refusal::Denied { .. } => ErrorKind::Denied,
-            Refusal::RoleUnknown { .. } | Refusal::Unavailable { .. } => ErrorKind::Unavailable,
+            FenceError::Stale { .. } | FenceError::GoneBack { .. } => ErrorKind::Stale,
+            FenceError::WrittenUnderAnotherToken { .. } => ErrorKind::Invalid,
+            FenceError::NotInForce { .. } => ErrorKind::Unverifiable,
+            FenceError::Unissued { .. } => ErrorKind::Unissued,
+            FenceError::Denied { .. } => ErrorKind::Denied,
+            FenceError::RoleUnknown { .. } | FenceError::Unavailable { .. } => ErrorKind::Unavailable,
         }
     }
 
     fn log_reason(&self) -> String {
         match self {
-            Refusal::Unavailable { cause, .. } => cause.reason.clone(),
+            FenceError::Unavailable { cause, .. } => cause.reason.clone(),
             other => other.text().message,
         }
     }
 
     fn text(&self) -> ErrorText {
         match self {
-            Refusal::Stale { resource, presented, highest } => stale(resource, *presented, highest.token)
+            FenceError::Stale { resource, presented, highest } => stale(resource, *presented, highest.token)
                 .detail(format!("resource={resource} presented={presented} highest={}", highest.token))
                 .hint("A newer leader has taken over. Stop this work; campaign again before you write again."),
-            Refusal::GoneBack { resource, presented, highest, issuer } => {
+            FenceError::GoneBack { resource, presented, highest, issuer } => {
                 let highest = highest.token;
                 let message = format!(
                     "tokens have gone back: the leader of {issuer} holds {presented}, and the fence of resource \"{resource}\" is at {highest}"
@@ -39,47 +39,47 @@ impl ClientError for Refusal {
                     .detail(format!("resource={resource} presented={presented} highest={highest}"))
                     .hint(format!("You lead, and cannot write until an operator lowers the fence: FENCE RESET {resource} TO {presented} in the proxy's console, once no leader of the lost history runs anymore."))
             }
-            Refusal::WrittenUnderAnotherToken { resource, presented, current } => {
+            FenceError::WrittenUnderAnotherToken { resource, presented, current } => {
                 ErrorText::new("LF003", format!("this transaction has already written to resource \"{resource}\" under token {current}"))
                     .detail(format!("resource={resource} presented={presented} highest={current}"))
                     .hint("Change the token between transactions, not within one.")
             }
-            Refusal::NotInForce { resource, presented, highest } => {
+            FenceError::NotInForce { resource, presented, highest } => {
                 let message = format!("cannot tell what this statement would write, and token {presented} for resource \"{resource}\" is not in force yet");
                 let highest = highest.map(|token| format!(" highest={token}")).unwrap_or_default();
                 ErrorText::new("LF004", message)
                     .detail(format!("resource={resource} presented={presented}{highest}"))
                     .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
             }
-            Refusal::Unissued { resource, presented, issuer, issued } => unissued(resource, *presented, issuer, *issued),
-            Refusal::Denied { resource, presented, what } => {
+            FenceError::Unissued { resource, presented, issuer, issued } => unissued(resource, *presented, issuer, *issued),
+            FenceError::Denied { resource, presented, what } => {
                 ErrorText::new("42501", format!("permission denied for {what}"))
                     .detail(format!("resource={resource} presented={presented}"))
                     .hint("Only a role that may do this can raise the token. What the open transaction has granted or made counts once it is committed.")
             }
             // Sessions query the server for the role. Only a caller that cannot gets here.
-            Refusal::RoleUnknown { resource } => {
+            FenceError::RoleUnknown { resource } => {
                 unavailable(resource, "the session's current role is not known", "", Remedy::TryAgain)
             }
-            Refusal::Unavailable { resource, cause, queries } => {
+            FenceError::Unavailable { resource, cause, queries } => {
                 unavailable(resource, cause.public_reason(), queries, cause.remedy)
             }
         }
     }
 }
 
-impl Refusal {
+impl FenceError {
     /// The token presented and the highest one, as in the error's DETAIL.
     pub fn tokens(&self) -> (Option<Token>, Option<Token>) {
         match self {
-            Refusal::Stale { presented, highest, .. } | Refusal::GoneBack { presented, highest, .. } => {
+            FenceError::Stale { presented, highest, .. } | FenceError::GoneBack { presented, highest, .. } => {
                 (Some(*presented), Some(highest.token))
             }
-            Refusal::WrittenUnderAnotherToken { presented, current, .. } => (Some(*presented), Some(*current)),
-            Refusal::NotInForce { presented, highest, .. } => (Some(*presented), *highest),
-            Refusal::Unissued { presented, issued, .. } => (Some(*presented), issued.token()),
-            Refusal::Denied { presented, .. } => (Some(*presented), None),
-            Refusal::RoleUnknown { .. } | Refusal::Unavailable { .. } => (None, None),
+            FenceError::WrittenUnderAnotherToken { presented, current, .. } => (Some(*presented), Some(*current)),
+            FenceError::NotInForce { presented, highest, .. } => (Some(*presented), *highest),
+            FenceError::Unissued { presented, issued, .. } => (Some(*presented), issued.token()),
+            FenceError::Denied { presented, .. } => (Some(*presented), None),
+            FenceError::RoleUnknown { .. } | FenceError::Unavailable { .. } => (None, None),
         }
     }
 }

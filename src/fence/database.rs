@@ -8,12 +8,12 @@
 
 use super::authority::Authority;
 use super::enforcement::Enforced;
+use super::fence_error::CutOff;
 use super::first::FirstTokens;
 use super::in_force::InForce;
 use super::lease::Leased;
 use super::memory::{Memory, Rise};
 use super::permission::Permitted;
-use super::refusal::CutOff;
 use super::resource_lock::{ResourceLock, ResourceLocks};
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{Found, Key, Listener, Postgres, Store, StoreError};

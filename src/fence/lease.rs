@@ -5,7 +5,7 @@
 
 use super::authority::Leaders;
 use super::database::Database;
-use super::refusal::{Issued, Refusal, about};
+use super::fence_error::{FenceError, Issued, about};
 use super::session::{Epoch, Token};
 use super::store::StoreError;
 use crate::etcd::EtcdError;
@@ -156,13 +156,13 @@ impl Database {
         resource: &Resource,
         lease: &str,
         target: Epoch,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FenceError> {
         let found = about(resource, self.store().leases(&[lease]).await)?.pop();
         let presented = target.token;
         let issued = match found {
             Some(StoredLease { token, .. }) if token > presented => {
                 let (resource, highest) = (resource.name.clone(), Epoch { token, ..target });
-                return Err(Refusal::Stale { resource, presented, highest });
+                return Err(FenceError::Stale { resource, presented, highest });
             }
             Some(StoredLease { token, state: LeaseState::InForce, .. }) if token == presented => return Ok(()),
             Some(StoredLease { token, state: LeaseState::InForce, .. }) => Issued::ToLeader(token),
@@ -170,7 +170,7 @@ impl Database {
             Some(StoredLease { token, state: LeaseState::Expired, .. }) => Issued::Expired(token),
             None => Issued::ToNobody,
         };
-        Err(Refusal::unissued(resource, presented, issued))
+        Err(FenceError::unissued(resource, presented, issued))
     }
 
     /// Reads the leases that are followed, if one of these has changed; None: whatever has.

@@ -2,7 +2,7 @@
 //!
 //! Must leave no connection behind: it would block DROP DATABASE.
 
-use super::refusal::Cause;
+use super::fence_error::Cause;
 use super::store::{databases, is_no_database};
 use crate::catalog::{DatabaseNames, NamesFound, PolicyNames};
 use crate::policy::PolicySet;

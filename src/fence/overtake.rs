@@ -8,7 +8,7 @@
 use super::admit::Raise;
 use super::advance::Advance;
 use super::database::{Database, key};
-use super::refusal::{Cause, Refusal, Remedy, about};
+use super::fence_error::{Cause, FenceError, Remedy, about};
 use super::session::{Epoch, IdentityError, SessionFence, Token};
 use super::store::{EpochRow, Recorded, StoreError};
 use crate::policy::{Mode, Resource};
@@ -38,8 +38,8 @@ impl Database {
         resource: &Resource,
         token: Token,
         raise: Raise<'_>,
-    ) -> Result<(), Refusal> {
-        let unknown = |error: &IdentityError| Refusal::unavailable(&resource.name, error.to_string());
+    ) -> Result<(), FenceError> {
+        let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.to_string());
         let who = session.identity.as_ref().map_err(unknown)?;
         let report = about(resource, self.store().admit(who, resource, NOBODYS, self.loaded(resource)).await)?;
         let is_superseded = matches!(report.current, Some((_, Recorded::Others))) && self.resource_in_force(resource);
@@ -48,7 +48,7 @@ impl Database {
             // Nobody waits for this: the session may have ended, whose server process does so a moment before.
             sleep(ENDING).await;
             if self.sessions.contains_key(&key(who)) {
-                return Err(Refusal::unavailable(&resource.name, cause));
+                return Err(FenceError::unavailable(&resource.name, cause));
             }
         }
         if is_superseded && noted.is_ok() {
@@ -64,13 +64,13 @@ impl Database {
         token: Token,
         highest: Option<Epoch>,
         raise: Raise<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FenceError> {
         match highest {
             Some(highest) => self.memory.learn(&resource.name, highest),
             None => self.memory.forget(&resource.name),
         }
         if let Some(highest) = highest.filter(|highest| token < highest.token) {
-            let stale = Refusal::Stale { resource: resource.name.clone(), presented: token, highest };
+            let stale = FenceError::Stale { resource: resource.name.clone(), presented: token, highest };
             return Err(self.explained(resource, stale).await);
         }
         if highest.is_some_and(|highest| token == highest.token) {
@@ -81,7 +81,7 @@ impl Database {
             Raise::WhoMay(claim) => self.permits(claim, resource, token).await?,
             Raise::Never => {
                 let (resource, highest) = (resource.name.clone(), highest.map(|epoch| epoch.token));
-                return Err(Refusal::NotInForce { resource, presented: token, highest });
+                return Err(FenceError::NotInForce { resource, presented: token, highest });
             }
         }
         let target = Epoch { generation: highest.map_or(1, |epoch| epoch.generation), token };
@@ -94,7 +94,7 @@ impl Database {
     ///
     /// Owns nothing that the argument needs: without it, the leader's first write does the same.
     /// After LF006 it is to be repeated.
-    pub async fn overtake(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), Refusal> {
+    pub async fn overtake(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), FenceError> {
         let Some((current, drained)) = self.epoch_of(resource).await? else { return Ok(()) };
         if token < current.token || (token == current.token && (drained || resource.mode == Mode::Observe)) {
             return Ok(());
@@ -103,7 +103,7 @@ impl Database {
         if target != current {
             match self.may_raise(resource, target).await {
                 Ok(()) => {}
-                Err(unavailable @ Refusal::Unavailable { .. }) => return Err(unavailable),
+                Err(unavailable @ FenceError::Unavailable { .. }) => return Err(unavailable),
                 Err(_) => return Ok(()),
             }
         }
@@ -140,7 +140,7 @@ impl Database {
     }
 
     /// Publishes, and returns what is there now: the target, or what is above it.
-    async fn publish_ahead(self: &Arc<Self>, advance: &Advance<'_>, known: Option<Epoch>) -> Result<Epoch, Refusal> {
+    async fn publish_ahead(self: &Arc<Self>, advance: &Advance<'_>, known: Option<Epoch>) -> Result<Epoch, FenceError> {
         let (resource, target) = (advance.resource, advance.to);
         let mut now = advance.publish(known).await?;
         if now.is_some_and(|now| now < target) {
@@ -156,7 +156,7 @@ impl Database {
     }
 
     /// The resource's epoch, and whether it is drained.
-    async fn epoch_of(self: &Arc<Self>, resource: &Resource) -> Result<Option<(Epoch, bool)>, Refusal> {
+    async fn epoch_of(self: &Arc<Self>, resource: &Resource) -> Result<Option<(Epoch, bool)>, FenceError> {
         let mut read = match self.store().epochs(&[resource.name.as_str()]).await {
             // Without the schema there was never an admission.
             Err(StoreError::Unprepared(_)) => return Ok(None),
@@ -171,7 +171,7 @@ impl Database {
     }
 }
 
-fn other_policies(resource: &Resource) -> Refusal {
+fn other_policies(resource: &Resource) -> FenceError {
     let reason = "the policies that the database has recorded are others";
-    Refusal::unavailable(&resource.name, Cause::new(reason, Remedy::Reload))
+    FenceError::unavailable(&resource.name, Cause::new(reason, Remedy::Reload))
 }

@@ -4,7 +4,7 @@
 //! is rejected, not forwarded.
 
 use super::database::Database;
-use super::refusal::{Refusal, about};
+use super::fence_error::{FenceError, about};
 use super::session::Token;
 use crate::policy::{QualifiedName, Resource};
 use crate::statement::{Operation, RelationName};
@@ -60,7 +60,7 @@ impl Database {
         claim: &Claim,
         resource: &Resource,
         token: Token,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FenceError> {
         let key = (resource.lock_name().to_owned(), claim.privileges.clone(), claim.one_suffices, claim.login.clone());
         if self.permitted.lock().get(&key).is_some_and(|since| since.elapsed() < PERMITTED_FOR) {
             return Ok(());
@@ -77,11 +77,11 @@ impl Database {
 
     /// The server would let the role do what the claim says. What other transactions have not committed does not count.
     /// 42501 where it would not; LF006; or that the role has to be found out. Cancel-safe.
-    pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), Refusal> {
-        let Some(role) = &claim.role else { return Err(Refusal::RoleUnknown { resource: resource.name.clone() }) };
+    pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), FenceError> {
+        let Some(role) = &claim.role else { return Err(FenceError::RoleUnknown { resource: resource.name.clone() }) };
         if claim.privileges.is_empty() {
             // When the statement was judged, it named a way to the resource.
-            return Err(Refusal::unavailable(&resource.name, "the catalog has changed meanwhile"));
+            return Err(FenceError::unavailable(&resource.name, "the catalog has changed meanwhile"));
         }
         let together = if claim.one_suffices { 1 } else { claim.privileges.len() };
         let mut denied = String::new();
@@ -91,6 +91,6 @@ impl Database {
                 Some(what) => denied = what,
             }
         }
-        Err(Refusal::Denied { resource: resource.name.clone(), presented: token, what: denied })
+        Err(FenceError::Denied { resource: resource.name.clone(), presented: token, what: denied })
     }
 }

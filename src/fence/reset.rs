@@ -4,7 +4,7 @@
 //! leave the generation as it is: processes admitted before would then count as newer.
 
 use super::database::Database;
-use super::refusal::{Refusal, Remedy};
+use super::fence_error::{FenceError, Remedy};
 use super::session::{Epoch, Token};
 use super::store::{ResetReport, StoreError};
 use crate::policy::{Mode, Resource};
@@ -141,13 +141,13 @@ impl Database {
         let unavailable = |refusal| match refusal {
             // Lost with a connection that was open, it was lost with the database.
             _ if self.is_missing() => ResetError::NoDatabase,
-            Refusal::Unavailable { cause, .. } if cause.remedy == Remedy::Init && self.is_unprepared() => {
+            FenceError::Unavailable { cause, .. } if cause.remedy == Remedy::Init && self.is_unprepared() => {
                 ResetError::Unprepared
             }
-            Refusal::Unavailable { cause, .. } => ResetError::Unavailable(cause.reason),
+            FenceError::Unavailable { cause, .. } => ResetError::Unavailable(cause.reason),
             other => ResetError::Unavailable(other.to_string()),
         };
-        let failed = |error| unavailable(Refusal::of_store(&resource.name, error));
+        let failed = |error| unavailable(FenceError::of_store(&resource.name, error));
         // A late record of older policies is not in the way.
         self.record_policy(resource).await.map_err(failed)?;
         let known = self.read_epochs(&[resource.name.as_str()]).await.map_err(failed)?;

@@ -194,7 +194,7 @@ impl Proxy {
     }
 }
 
-fn told(outcome: Result<(), Refusal>, well: &str) -> String {
+fn told(outcome: Result<(), FenceError>, well: &str) -> String {
     outcome.map_or_else(|refusal| refusal.to_string(), |()| well.to_owned())
 }
 
@@ -255,7 +255,7 @@ async fn whoever_may_not_raise_a_fence_does_not() {
             assert_eq!(proxy.admit_if(&other, resource, 5, Raise::Never).await, "admitted");
         }
         let refusal = proxy.fence.admit_if(&client.session, &proxy.resource(resource), 6, Raise::Never).await;
-        let expected = Refusal::NotInForce { resource: resource.to_owned(), presented: 6, highest: Some(5) };
+        let expected = FenceError::NotInForce { resource: resource.to_owned(), presented: 6, highest: Some(5) };
         assert_eq!(refusal, Err(expected));
     }
 }

@@ -13,7 +13,7 @@ use super::repetition::Begin;
 use super::{Host, Session, Status, Task, frame_of};
 use crate::fence::session::Token;
 use crate::fence::value::FenceValue;
-use crate::fence::{Claim, Refusal, RequiredPrivilege};
+use crate::fence::{Claim, FenceError, RequiredPrivilege};
 use crate::policy::{Mode, Resource};
 use crate::statement::{Operation, RelationName, Statement};
 use crate::wire::client_error::ClientError;
@@ -170,7 +170,7 @@ impl<H: Host> Session<H> {
     }
 
     /// The fence was raised, or not.
-    pub(super) fn fence_raised(&mut self, outcome: Result<(), Refusal>) {
+    pub(super) fn fence_raised(&mut self, outcome: Result<(), FenceError>) {
         let Some(mut refusal) = self.pipeline.repetition.refusal.take() else { return };
         let ready = refusal.ready.take().unwrap_or_default();
         let again = refusal.again.take().filter(|_| !self.client.ended);
@@ -188,7 +188,7 @@ impl<H: Host> Session<H> {
                 self.answer_refused(&refusal, &ready, |output, error| put_with_hint(output, body(error), hint));
             }
             // The guard's hint says what to do.
-            (Err(Refusal::Denied { .. }), _) => {
+            (Err(FenceError::Denied { .. }), _) => {
                 self.answer_refused(&refusal, &ready, |output, error| output.extend_from_slice(error));
             }
             (Err(why), _) => {

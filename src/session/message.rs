@@ -8,7 +8,7 @@ use super::question::ResultColumns;
 use super::rejection::Rejection;
 use super::task::{ParsePermit, Room, Task};
 use super::wait::Hold;
-use crate::fence::{Refusal, Role};
+use crate::fence::{FenceError, Role};
 use crate::statement::{Analysis, Lexing};
 use std::collections::HashSet;
 use std::time::Instant;
@@ -110,7 +110,7 @@ pub(super) struct Facts {
     /// The control connections to the database that it needs alone are closed, if it needs that.
     pub(super) is_left_alone: bool,
     /// Why an Admit for it has failed.
-    pub(super) refused: Option<Refusal>,
+    pub(super) refused: Option<FenceError>,
     /// The server's answer to the current question, so far.
     pub(super) answer: ResultColumns,
 }

@@ -2,7 +2,7 @@
 
 use crate::fence::session::{Epoch, Token};
 use crate::fence::value::InvalidValue;
-use crate::fence::{Cause, Refusal, Remedy, stale};
+use crate::fence::{Cause, FenceError, Remedy, stale};
 use crate::policy::QualifiedName;
 use crate::statement::{OpaqueReason, StatementKind};
 use crate::wire::client_error::{ClientError, ErrorKind};
@@ -12,7 +12,7 @@ use crate::wire::error::{ErrorText, start_of};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// The fence has refused: LF001, LF003 to LF006, or 42501.
-    Fence(Refusal),
+    Fence(FenceError),
     /// LF002; `named`: the resources that the session's list names instead; `by_bare_name`: the fenced table that the
     /// statement may mean by a name without a schema.
     Missing { resource: String, named: Vec<String>, by_bare_name: Option<QualifiedName> },
@@ -55,8 +55,8 @@ impl CutOffOutcome {
     }
 }
 
-impl From<Refusal> for Rejection {
-    fn from(refusal: Refusal) -> Self {
+impl From<FenceError> for Rejection {
+    fn from(refusal: FenceError) -> Self {
         Rejection::Fence(refusal)
     }
 }
@@ -253,11 +253,11 @@ mod tests {
 
     #[test]
     fn details_name_what_applies() {
-        let text = Refusal::Stale { resource: "scheduler".into(), presented: 46, highest: epoch(47) }.text();
+        let text = FenceError::Stale { resource: "scheduler".into(), presented: 46, highest: epoch(47) }.text();
         assert_eq!((text.code, text.detail.as_str()), ("LF001", "resource=scheduler presented=46 highest=47"));
         let unissued = |issued| {
             let issuer = Issuer::Election("/e".parse().unwrap());
-            Refusal::Unissued { resource: "scheduler".into(), presented: 99, issuer, issued }.text()
+            FenceError::Unissued { resource: "scheduler".into(), presented: 99, issuer, issued }.text()
         };
         assert_eq!(unissued(Issued::ToLeader(47)).detail, "resource=scheduler presented=99 highest=47");
         assert_eq!(unissued(Issued::ToNobody).detail, "resource=scheduler presented=99");
@@ -279,7 +279,7 @@ mod tests {
         let (resource, issuer) = (String::from("r"), Issuer::Election("/e".parse().unwrap()));
         let (presented, highest, written) = (46, 47, 47);
         let unissued = |issued| {
-            Rejection::Fence(Refusal::Unissued {
+            Rejection::Fence(FenceError::Unissued {
                 resource: resource.clone(),
                 presented,
                 issuer: issuer.clone(),
@@ -290,13 +290,13 @@ mod tests {
         let cause = Cause::from("no connection");
         let all = [
             (
-                Rejection::Fence(Refusal::Stale { resource: resource.clone(), presented, highest: epoch(highest) }),
+                Rejection::Fence(FenceError::Stale { resource: resource.clone(), presented, highest: epoch(highest) }),
                 "LF001 stale",
                 of_r,
                 (46, 47),
             ),
             (
-                Rejection::Fence(Refusal::GoneBack {
+                Rejection::Fence(FenceError::GoneBack {
                     resource: resource.clone(),
                     presented,
                     highest: epoch(highest),
@@ -315,7 +315,7 @@ mod tests {
             (Rejection::InvalidSetting { why: InvalidValue::Token, value: "x".into() }, "LF003 invalid", None, (0, 0)),
             (Rejection::InvalidValue { resource: resource.clone() }, "LF003 invalid", of_r, (0, 0)),
             (
-                Rejection::Fence(Refusal::WrittenUnderAnotherToken {
+                Rejection::Fence(FenceError::WrittenUnderAnotherToken {
                     resource: resource.clone(),
                     presented,
                     current: written,
@@ -339,7 +339,11 @@ mod tests {
                 (0, 0),
             ),
             (
-                Rejection::Fence(Refusal::NotInForce { resource: resource.clone(), presented, highest: Some(highest) }),
+                Rejection::Fence(FenceError::NotInForce {
+                    resource: resource.clone(),
+                    presented,
+                    highest: Some(highest),
+                }),
                 "LF004 unverifiable",
                 of_r,
                 (46, 47),
@@ -349,12 +353,12 @@ mod tests {
             (unissued(Issued::Released(47)), "LF005 unissued", of_r, (46, 47)),
             (unissued(Issued::Expired(46)), "LF005 unissued", of_r, (46, 46)),
             (
-                Rejection::Fence(Refusal::Denied { resource: resource.clone(), presented, what: "table t".into() }),
+                Rejection::Fence(FenceError::Denied { resource: resource.clone(), presented, what: "table t".into() }),
                 "42501 denied",
                 of_r,
                 (46, 0),
             ),
-            (Rejection::Fence(Refusal::unavailable(&resource, cause.clone())), "LF006 unavailable", of_r, (0, 0)),
+            (Rejection::Fence(FenceError::unavailable(&resource, cause.clone())), "LF006 unavailable", of_r, (0, 0)),
             (Rejection::NotOwner { database: "d".into() }, "42501 denied", None, (0, 0)),
             (Rejection::NoRoom, "LF006 unavailable", None, (0, 0)),
             (Rejection::UnreadCatalog { why: Some(cause) }, "LF006 unavailable", None, (0, 0)),

@@ -2,7 +2,7 @@
 
 use super::host::CatalogRequest;
 use super::judge::Need;
-use crate::fence::{Claim, Refusal, Role};
+use crate::fence::{Claim, FenceError, Role};
 use crate::statement::Alone;
 use std::any::Any;
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ pub enum Task {
 
 /// The outcome of a task.
 pub enum Done {
-    Admit(Result<(), Refusal>),
+    Admit(Result<(), FenceError>),
     /// The databases that the role may not drop, rename or move.
     CheckedOwner(HashSet<String>),
     LeftAlone,

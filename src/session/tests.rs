@@ -4,7 +4,7 @@ use super::parameter::{Parameter, ParameterValue};
 use super::path::Path;
 use super::*;
 use crate::catalog::Catalog;
-use crate::fence::Refusal;
+use crate::fence::FenceError;
 use crate::fence::session::{Epoch, IdentityError, Token};
 use crate::policy::join;
 use crate::statement::Lexing;

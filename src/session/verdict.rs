@@ -13,7 +13,7 @@ use super::pipeline::Part;
 use super::rejection::Rejection;
 use super::{Host, Session, Task};
 use crate::fence::session::{Epoch, SessionFence, Token};
-use crate::fence::{Claim, Refusal, RequiredPrivilege, Role};
+use crate::fence::{Claim, FenceError, RequiredPrivilege, Role};
 use crate::policy::Mode;
 use crate::statement::{Operation, Statement};
 use crate::wire::message::Status;
@@ -79,7 +79,7 @@ impl<H: Host> Session<H> {
             return (self.settle(), resolved);
         }
         let facts = &mut self.message.facts;
-        if matches!(facts.refused, Some(Refusal::RoleUnknown { .. })) {
+        if matches!(facts.refused, Some(FenceError::RoleUnknown { .. })) {
             facts.refused = None;
             facts.role = Asked::Due;
         }

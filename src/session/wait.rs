@@ -8,7 +8,7 @@ use super::message::{Asked, Stage};
 use super::rejection::Rejection;
 use super::verdict::Verdict;
 use super::{Host, Session, Task};
-use crate::fence::{Cause, Refusal, Remedy};
+use crate::fence::{Cause, FenceError, Remedy};
 use crate::statement::{Statement, StatementKind, TransactionEffect};
 use crate::wire::message::Status;
 use std::sync::Arc;
@@ -197,7 +197,7 @@ impl<H: Host> Session<H> {
         };
         let reason = format!("{reason}; stopped waiting, because {setting} ({value}) would end the session");
         let cause = Cause::new(reason, Remedy::ServerTimeout(setting));
-        self.message.facts.refused = Some(Refusal::Unavailable { resource, cause, queries: obstacle.queries });
+        self.message.facts.refused = Some(FenceError::Unavailable { resource, cause, queries: obstacle.queries });
         self.message.resume();
     }
 

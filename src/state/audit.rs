@@ -8,7 +8,7 @@ use super::recent;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
 use crate::fence::session::Token;
-use crate::fence::{Claim, Raise, Refusal};
+use crate::fence::{Claim, FenceError, Raise};
 use crate::metrics::{Counter, Metrics};
 use crate::policy::{Mode, PolicySet, Resource, quoted};
 use crate::session::host::CatalogView;
@@ -95,7 +95,7 @@ impl Rejected<'_> {
         let reaches = resource.and_then(|resource| reaches(statement, policies, seen, resource));
         let (statement, table) =
             (statement.kind.text(), statement.writes.first().map(|write| table_name(&write.relation)));
-        let is_stale = matches!(rejection, Rejection::Fence(Refusal::Stale { .. }));
+        let is_stale = matches!(rejection, Rejection::Fence(FenceError::Stale { .. }));
         let event = match (self.mode, rejection) {
             (Mode::Enforce, rejection) if rejection.kind() == ErrorKind::Stale => "stale_write_blocked",
             (Mode::Enforce, _) => "write_rejected",
@@ -200,7 +200,7 @@ impl Context {
         let shared_database = self.shared_database.clone();
         let (shared, policies, session) = (self.shared.clone(), self.policies.clone(), session.clone());
         let fence = session.fence.clone();
-        let record = move |need: &Need, refusal: Refusal| {
+        let record = move |need: &Need, refusal: FenceError| {
             let rejection = Rejection::from(refusal);
             let (resource, presented) = (Some(need.resource.name.as_str()), Some(need.token));
             let (mode, statement) = (Mode::Observe, &*need.statement);
@@ -211,7 +211,7 @@ impl Context {
         let Some(place) = self.shared_database.observations.clone().try_acquire_owned().ok() else {
             return match is_current {
                 true => self.count(&need.resource, "admitted"),
-                false => record(&need, Refusal::unavailable(&need.resource.name, "too many at once")),
+                false => record(&need, FenceError::unavailable(&need.resource.name, "too many at once")),
             };
         };
         let admitted = counter(&self.shared.metrics, self.policies(), database.name(), &need.resource.name, "admitted");
@@ -220,7 +220,7 @@ impl Context {
             let _place = place;
             let Need { resource, token, may_raise, .. } = &need;
             let seen = match database.known_stale(&resource.name, *token) {
-                Some(highest) => Err(Refusal::Stale { resource: resource.name.clone(), presented: *token, highest }),
+                Some(highest) => Err(FenceError::Stale { resource: resource.name.clone(), presented: *token, highest }),
                 None => {
                     let raise = if *may_raise { Raise::WhoMay(&claim) } else { Raise::Never };
                     database.observe(&fence, resource, *token, raise).await
@@ -232,7 +232,7 @@ impl Context {
                     admitted.inc();
                 }
                 // The server has refused it.
-                Err(Refusal::Denied { .. }) => {}
+                Err(FenceError::Denied { .. }) => {}
                 Err(refusal) => record(&need, refusal),
             }
         });

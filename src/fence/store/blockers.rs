@@ -10,7 +10,7 @@ use super::error::ControlError;
 use super::rows::blocker;
 use super::{Postgres, StoreError, sql};
 use crate::fence::advance::GRACE;
-use crate::fence::refusal::Blocker;
+use crate::fence::fence_error::Blocker;
 use crate::policy::Resource;
 use crate::sql::{StatementResult, is_true, rows};
 use std::pin::pin;

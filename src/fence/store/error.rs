@@ -5,7 +5,7 @@
 
 use super::StoreError;
 use super::control::{LIMIT, VERSION};
-use crate::fence::refusal::{Blocker, Cause, Remedy, TABLES_LOCKED, named};
+use crate::fence::fence_error::{Blocker, Cause, Remedy, TABLES_LOCKED, named};
 use crate::sql;
 use crate::tls::{self, ControlConfig, Diagnosis, Told};
 use std::fmt;

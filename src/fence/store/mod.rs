@@ -18,10 +18,10 @@ mod table_lock;
 
 use super::admissions::Admissions;
 use super::enforcement::Enforcement;
+use super::fence_error::{Blocker, Cause, TABLES_LOCKED, named};
 use super::first::First;
 use super::lease::{Leases, StoredLease};
 use super::permission::{RequiredPrivilege, Role};
-use super::refusal::{Blocker, Cause, TABLES_LOCKED, named};
 use super::reset::{Fences, Higher};
 use super::session::{Epoch, Identity, Token};
 use crate::catalog::{Catalog, Dependencies, Fenced};

@@ -16,10 +16,10 @@ use super::{
 use crate::catalog::{self, Catalog, Dependencies, Fenced, Views};
 use crate::fence::admissions::Admissions;
 use crate::fence::enforcement::Enforcement;
+use crate::fence::fence_error::{Blocker, Cause};
 use crate::fence::first::First;
 use crate::fence::lease::{Leases, StoredLease};
 use crate::fence::permission::{RequiredPrivilege, Role};
-use crate::fence::refusal::{Blocker, Cause};
 use crate::fence::reset::Fences;
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::policy::Resource;

@@ -5,8 +5,8 @@
 use super::{AdmissionRow, EpochRow, Holder, Key, Marked, Recorded, Report, ResetReport, StoreError, sql};
 use crate::fence::admissions::Admission;
 use crate::fence::enforcement::Reach;
+use crate::fence::fence_error::{Blocker, Cause};
 use crate::fence::lease::{LeaseState, StoredLease};
-use crate::fence::refusal::{Blocker, Cause};
 use crate::fence::reset::{Fence, Higher};
 use crate::fence::session::{Epoch, Identity};
 use crate::policy::QualifiedName;

@@ -9,7 +9,7 @@ use super::common::{Common, Process};
 use super::control::{LIMIT, Lane};
 use super::error::ControlError;
 use super::sql;
-use crate::fence::refusal::Blocker;
+use crate::fence::fence_error::Blocker;
 use crate::sql::{StatementResult, answers, column, is_true, number, rows, text};
 use crate::tls::ControlConfig;
 use parking_lot::Mutex as Immediate;

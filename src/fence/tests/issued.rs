@@ -2,16 +2,16 @@
 
 use super::*;
 use crate::fence::UnknownLeader;
-use crate::fence::refusal::Issued;
+use crate::fence::fence_error::Issued;
 
 /// What an Admit is refused for; in one word where it is.
-async fn refusal(proxy: &Proxy, client: &Client, resource: &str, token: Token) -> Option<Refusal> {
+async fn refusal(proxy: &Proxy, client: &Client, resource: &str, token: Token) -> Option<FenceError> {
     proxy.fence.admit(&client.session, &proxy.resource(resource), token).await.err()
 }
 
-fn issued(refusal: Option<Refusal>) -> Issued {
+fn issued(refusal: Option<FenceError>) -> Issued {
     match refusal {
-        Some(Refusal::Unissued { issued, .. }) => issued,
+        Some(FenceError::Unissued { issued, .. }) => issued,
         other => panic!("{other:?}"),
     }
 }
@@ -24,7 +24,7 @@ async fn only_the_token_of_a_lease_that_is_in_force_raises_the_fence() {
         assert_eq!(issued(refusal(&proxy, &client, plain, 5).await), Issued::ToNobody);
         proxy.server.lease(name, 5, false, HOUR);
         assert_eq!(issued(refusal(&proxy, &client, plain, 6).await), Issued::ToLeader(5));
-        let stale = Refusal::Stale { resource: plain.to_owned(), presented: 4, highest: epoch(1, 5) };
+        let stale = FenceError::Stale { resource: plain.to_owned(), presented: 4, highest: epoch(1, 5) };
         assert_eq!(refusal(&proxy, &client, plain, 4).await, Some(stale));
         proxy.server.lease(name, 5, true, HOUR);
         assert_eq!(issued(refusal(&proxy, &client, plain, 5).await), Issued::Released(5));
@@ -48,7 +48,7 @@ async fn a_lease_is_asked_for_before_the_fence_is_touched() {
     let bills = proxy.resource("bills");
     assert!(matches!(
         proxy.fence.confirm_lease(&bills, "bills", epoch(1, 5)).await,
-        Err(Refusal::Unissued { issued: Issued::ToNobody, .. })
+        Err(FenceError::Unissued { issued: Issued::ToNobody, .. })
     ));
     proxy.server.lease("bills", 5, false, HOUR);
     assert_eq!(proxy.fence.confirm_lease(&bills, "bills", epoch(1, 5)).await, Ok(()));
@@ -64,7 +64,7 @@ async fn only_the_token_of_the_leader_raises_the_fence() {
         assert_eq!(issued(refusal(&proxy, &client, resource, 5).await), Issued::ToNobody);
         proxy.election.elects(Some(5));
         assert_eq!(issued(refusal(&proxy, &client, resource, 6).await), Issued::ToLeader(5));
-        let stale = Refusal::Stale { resource: resource.to_owned(), presented: 4, highest: epoch(1, 5) };
+        let stale = FenceError::Stale { resource: resource.to_owned(), presented: 4, highest: epoch(1, 5) };
         assert_eq!(refusal(&proxy, &client, resource, 4).await, Some(stale));
         proxy.election.falls_silent();
         let silent = refusal(&proxy, &client, resource, 5).await.unwrap().to_string();

@@ -138,7 +138,7 @@ async fn a_token_has_to_be_issued_as_the_policies_in_force_say() {
     proxy.fence.apply_policy_of(&more.resources, Instant::now().into_std()).await.unwrap();
     let client = proxy.client(1);
     let refused = proxy.fence.admit(&client.session, &before, 5).await;
-    assert!(matches!(refused, Err(Refusal::Unissued { issued: Issued::ToNobody, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(FenceError::Unissued { issued: Issued::ToNobody, .. })), "{refused:?}");
     assert_eq!(proxy.epoch("notes"), None);
     proxy.election.elects(Some(5));
     assert_eq!(proxy.fence.admit(&client.session, &before, 5).await, Ok(()));

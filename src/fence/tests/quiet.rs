@@ -214,8 +214,8 @@ async fn who_may_not_end_others_drops_by_force_what_nobody_uses() {
 fn only_what_runs_a_query_is_named_with_one() {
     let blocker = |who: &str, query: &str| Blocker { who: who.to_owned(), query: query.to_owned() };
     let by = [blocker("process 1", "UPDATE a"), blocker("theirs", ""), blocker("process 2", "UPDATE b")];
-    let refusal = Refusal::blocked("notes", "its lock is held by", &by);
-    let Refusal::Unavailable { resource, cause, queries } = refusal else { panic!("{refusal:?}") };
+    let refusal = FenceError::blocked("notes", "its lock is held by", &by);
+    let FenceError::Unavailable { resource, cause, queries } = refusal else { panic!("{refusal:?}") };
     assert_eq!((resource.as_str(), queries.as_str()), ("notes", "UPDATE a; UPDATE b"));
     assert_eq!(cause, Cause::new("its lock is held by: process 1; theirs; process 2", Remedy::EndThem));
     assert_eq!(cause.public_reason(), cause.reason);

@@ -16,7 +16,7 @@ use super::keys;
 use super::parameter::Parameter;
 use super::pending_definitions::PendingDefinitions;
 use super::rejection::Rejection;
-use crate::fence::Refusal;
+use crate::fence::FenceError;
 use crate::fence::session::{Epoch, MOST_AT_ONCE, Token};
 use crate::fence::value::FenceValue;
 use crate::policy::{Opaque, PolicySet, Resource};
@@ -132,7 +132,7 @@ pub struct Judge<'a> {
     /// Writes past fences that only observe.
     pub observed: &'a ObservedWrites,
     /// Why an Admit for the statements at hand failed.
-    pub refused: Option<&'a Refusal>,
+    pub refused: Option<&'a FenceError>,
     /// Databases that the session's role may not drop, rename or move.
     pub foreign_databases: Option<&'a HashSet<String>>,
 }

@@ -3,7 +3,7 @@
 //! Must never admit by itself: only the database says whether the fence accepts a token.
 
 use super::{Earlier, Judge, Need, Needs, Stop};
-use crate::fence::Refusal;
+use crate::fence::FenceError;
 use crate::fence::session::Token;
 use crate::policy::{Mode, OnMissing, QualifiedName, Resource};
 use crate::session::parameter::{Parameter, ParameterValue};
@@ -119,7 +119,7 @@ impl Judge<'_> {
         if admitted != Some(token)
             && let Some(highest) = self.standing.known_stale(&resource.name, token)
         {
-            let refusal = Refusal::Stale { resource: resource.name.clone(), presented: token, highest };
+            let refusal = FenceError::Stale { resource: resource.name.clone(), presented: token, highest };
             return Err(Rejection::Fence(refusal).into());
         }
         Ok(())
@@ -148,6 +148,6 @@ fn two_tokens(
     Some(match earlier.ended_transaction {
         // The token would have to be raised in the middle of what the server gets whole.
         true => Rejection::TwoTokensAtOnce { resource, presented, written },
-        false => Rejection::Fence(Refusal::WrittenUnderAnotherToken { resource, presented, current: written }),
+        false => Rejection::Fence(FenceError::WrittenUnderAnotherToken { resource, presented, current: written }),
     })
 }

@@ -82,24 +82,31 @@ fn what_is_said_of_a_rejection() {
     let (resource, issuer) = ("r".to_owned(), policies_issuer());
     let cause = Cause::new("why", Remedy::TryAgain);
     let epoch = Epoch { generation: 1, token: 9 };
-    let unissued = |issued| Refusal::Unissued { resource: "r".into(), presented: 5, issuer: policies_issuer(), issued };
-    let refusals: Vec<(Refusal, &str)> = vec![
-        (Refusal::Stale { resource: resource.clone(), presented: 5, highest: epoch }, "stale r 5 9 LF001"),
-        (Refusal::GoneBack { resource: resource.clone(), presented: 5, highest: epoch, issuer }, "stale r 5 9 LF001"),
+    let unissued =
+        |issued| FenceError::Unissued { resource: "r".into(), presented: 5, issuer: policies_issuer(), issued };
+    let refusals: Vec<(FenceError, &str)> = vec![
+        (FenceError::Stale { resource: resource.clone(), presented: 5, highest: epoch }, "stale r 5 9 LF001"),
+        (
+            FenceError::GoneBack { resource: resource.clone(), presented: 5, highest: epoch, issuer },
+            "stale r 5 9 LF001",
+        ),
         (unissued(Issued::ToLeader(7)), "unissued r 5 7 LF005"),
         (unissued(Issued::ToNobody), "unissued r 5 - LF005"),
         (
-            Refusal::WrittenUnderAnotherToken { resource: resource.clone(), presented: 5, current: 4 },
+            FenceError::WrittenUnderAnotherToken { resource: resource.clone(), presented: 5, current: 4 },
             "invalid r 5 4 LF003",
         ),
         (
-            Refusal::NotInForce { resource: resource.clone(), presented: 5, highest: Some(4) },
+            FenceError::NotInForce { resource: resource.clone(), presented: 5, highest: Some(4) },
             "unverifiable r 5 4 LF004",
         ),
-        (Refusal::NotInForce { resource: resource.clone(), presented: 5, highest: None }, "unverifiable r 5 - LF004"),
-        (Refusal::Denied { resource: resource.clone(), presented: 5, what: "table t".into() }, "denied r 5 - 42501"),
-        (Refusal::RoleUnknown { resource: resource.clone() }, "unavailable r - - LF006"),
-        (Refusal::unavailable("r", cause.clone()), "unavailable r - - LF006"),
+        (
+            FenceError::NotInForce { resource: resource.clone(), presented: 5, highest: None },
+            "unverifiable r 5 - LF004",
+        ),
+        (FenceError::Denied { resource: resource.clone(), presented: 5, what: "table t".into() }, "denied r 5 - 42501"),
+        (FenceError::RoleUnknown { resource: resource.clone() }, "unavailable r - - LF006"),
+        (FenceError::unavailable("r", cause.clone()), "unavailable r - - LF006"),
     ];
     for (refusal, expected) in refusals {
         assert_eq!(refusal.resource(), "r");
@@ -107,7 +114,9 @@ fn what_is_said_of_a_rejection() {
     }
     let two = |at_once: bool| match at_once {
         true => Rejection::TwoTokensAtOnce { resource: "r".into(), presented: 5, written: 4 },
-        false => Rejection::Fence(Refusal::WrittenUnderAnotherToken { resource: "r".into(), presented: 5, current: 4 }),
+        false => {
+            Rejection::Fence(FenceError::WrittenUnderAnotherToken { resource: "r".into(), presented: 5, current: 4 })
+        }
     };
     for (rejection, expected) in [
         (Rejection::Missing { resource: "r".into(), named: Vec::new(), by_bare_name: None }, "missing r - - LF002"),

@@ -169,7 +169,7 @@ fn as_whom_a_session_acts_is_asked_only_where_a_token_would_be_raised() {
         let write = query("DELETE FROM jobs");
         let Some(Task::Admit(needs)) = says(&mut session, &write) else { panic!() };
         assert_eq!(needs[0].1.role, None);
-        let unknown = Refusal::RoleUnknown { resource: "scheduler".to_owned() };
+        let unknown = FenceError::RoleUnknown { resource: "scheduler".to_owned() };
         session.done(Done::Admit(Err(unknown)));
         assert!(settle(&mut session).is_none());
         let asked = String::from_utf8_lossy(&session.server.output.split()).into_owned();
@@ -185,7 +185,7 @@ fn as_whom_a_session_acts_is_asked_only_where_a_token_would_be_raised() {
     // A cancel that meets the question answers the client's query.
     let mut session = session("47");
     says(&mut session, &query("DELETE FROM jobs"));
-    session.done(Done::Admit(Err(Refusal::RoleUnknown { resource: "scheduler".to_owned() })));
+    session.done(Done::Admit(Err(FenceError::RoleUnknown { resource: "scheduler".to_owned() })));
     settle(&mut session);
     answers(&mut session, &[cancelled(), ready()].concat());
     assert_eq!(session.client.output, [cancelled(), ready()].concat());
@@ -220,7 +220,7 @@ fn a_role_in_an_unknown_encoding_may_be_any() {
         let mut session = session("47");
         session.settings.lexing.encoding = encoding;
         says(&mut session, &query("DELETE FROM jobs"));
-        session.done(Done::Admit(Err(Refusal::RoleUnknown { resource: "scheduler".to_owned() })));
+        session.done(Done::Admit(Err(FenceError::RoleUnknown { resource: "scheduler".to_owned() })));
         settle(&mut session);
         let Some(Task::Admit(needs)) = answers(&mut session, &roles("été", "app")) else { panic!() };
         assert_eq!(needs[0].1.role, Some(acts_as));

@@ -1,7 +1,7 @@
 //! What a client is told of a rejection, word for word where it depends on a length.
 
 use crate::fence::value::InvalidValue;
-use crate::fence::{Cause, Refusal};
+use crate::fence::{Cause, FenceError};
 use crate::session::rejection::Rejection;
 use crate::wire::client_error::ClientError;
 
@@ -31,8 +31,11 @@ fn the_reason_is_that_of_the_rejection() {
     let resource = "jobs".to_owned();
     let missing = Rejection::Missing { resource: resource.clone(), named: Vec::new(), by_bare_name: None };
     let no_token = "resource \"jobs\" is fenced, and this session has no token for it";
-    let unavailable =
-        Rejection::Fence(Refusal::Unavailable { resource, cause: Cause::from("it hangs"), queries: "SELECT 1".into() });
+    let unavailable = Rejection::Fence(FenceError::Unavailable {
+        resource,
+        cause: Cause::from("it hangs"),
+        queries: "SELECT 1".into(),
+    });
     let no_proof = "cannot prove which token for resource \"jobs\" is the highest: it hangs, query: SELECT 1";
     let unread = Rejection::UnreadCatalog { why: Some(Cause::from("it hangs")) };
     let hangs = "the catalog cannot be read: it hangs";

@@ -130,9 +130,9 @@ fn a_refusal_takes_the_place_of_the_guards_error() {
     let resource = || "scheduler".to_owned();
     let highest = Epoch { generation: 1, token: 48 };
     for (refusal, code, hint) in [
-        (Refusal::Stale { resource: resource(), presented: 47, highest }, "LF001", "A newer leader"),
-        (Refusal::unavailable("scheduler", "no answer".to_owned()), "LF006", "Nothing was written"),
-        (Refusal::Denied { resource: resource(), presented: 47, what: "table jobs".into() }, "LF004", "the guard's"),
+        (FenceError::Stale { resource: resource(), presented: 47, highest }, "LF001", "A newer leader"),
+        (FenceError::unavailable("scheduler", "no answer".to_owned()), "LF006", "Nothing was written"),
+        (FenceError::Denied { resource: resource(), presented: 47, what: "table jobs".into() }, "LF004", "the guard's"),
     ] {
         let mut session = session("47");
         says(&mut session, &query("SELECT f()"));

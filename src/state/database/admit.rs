@@ -4,7 +4,7 @@
 
 use super::SharedDatabase;
 use crate::fence::session::SessionFence;
-use crate::fence::{Claim, Raise, Refusal};
+use crate::fence::{Claim, FenceError, Raise};
 use crate::session::judge::Need;
 use std::sync::{Arc, Weak};
 
@@ -17,7 +17,7 @@ impl SharedDatabase {
         fence: &Arc<SessionFence>,
         wanted: Weak<()>,
         admitted: F,
-    ) -> impl Future<Output = Result<(), Refusal>> + Send + use<F> {
+    ) -> impl Future<Output = Result<(), FenceError>> + Send + use<F> {
         let (database, fence) = (self.clone(), fence.clone());
         async move {
             database.record_missed_policies().await;

@@ -4,7 +4,7 @@ use crate::fence::server::{Session, World, connect, metrics};
 use crate::fence::{reason, stale_below};
 use crate::support::{DEADLINE, Stalls, until};
 use fencegate::fence::session::{Activity, Epoch};
-use fencegate::fence::{CutOff, Database, Refusal};
+use fencegate::fence::{CutOff, Database, FenceError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -226,12 +226,12 @@ async fn raising_session_keeps_its_process_unless_it_has_written() {
     let answer = session.admit(&world.resource, 3).await;
     assert_eq!(
         answer,
-        Err(Refusal::WrittenUnderAnotherToken { resource: "scheduler".into(), presented: 3, current: 2 })
+        Err(FenceError::WrittenUnderAnotherToken { resource: "scheduler".into(), presented: 3, current: 2 })
     );
     assert_eq!(world.epoch().await, "(1,2,t)", "nothing was raised");
     assert!(session.fence.begin_write([("scheduler", 2)]), "the session goes on under its token");
     let busy = session.admit(&world.resource, 3).await;
-    assert!(matches!(busy, Err(Refusal::WrittenUnderAnotherToken { .. })), "it may be writing");
+    assert!(matches!(busy, Err(FenceError::WrittenUnderAnotherToken { .. })), "it may be writing");
     session.client.batch_execute("ROLLBACK").await.unwrap();
     session.fence.set_activity(Activity::Idle);
     session.admit(&world.resource, 3).await.unwrap();
@@ -350,7 +350,7 @@ async fn becomes(world: &World, epoch: &str) {
 
 /// Runs the statements between the drain of an advance to 2 and its Mark: the old holder, which stands still, keeps the drain
 /// busy until the epoch row is locked.
-async fn before_mark(world: &World, statements: &str) -> Result<(), Refusal> {
+async fn before_mark(world: &World, statements: &str) -> Result<(), FenceError> {
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
     let (old, new) = (world.session(&one).await, world.session(&two).await);
     old.admit(&world.resource, 1).await.unwrap();
@@ -440,7 +440,7 @@ async fn many_sessions_raise_at_once() {
         let (session, answer) = task.await.unwrap();
         match answer {
             Ok(()) => admitted += usize::from(session.fence.begin_write([("scheduler", 3)])),
-            Err(Refusal::Stale { .. }) => {}
+            Err(FenceError::Stale { .. }) => {}
             // A newer token's drain ends processes of the other proxy that are on their way.
             Err(other) => assert!(reason(Err(other)).contains("process")),
         }

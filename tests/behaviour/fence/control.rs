@@ -4,7 +4,7 @@ use crate::fence::server::{World, connect};
 use crate::fence::{reason, stale_below};
 use crate::support::until;
 use fencegate::fence::session::Activity;
-use fencegate::fence::{Need, Refusal, Remedy};
+use fencegate::fence::{FenceError, Need, Remedy};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -103,7 +103,9 @@ async fn a_drain_names_the_privilege_that_the_control_role_has_lost() {
         writer.write(token).await;
         let leader = world.session(&proxy).await;
         world.run(&format!("REVOKE {privilege} FROM {}", world.control())).await;
-        let Err(Refusal::Unavailable { cause, .. }) = leader.admit(&world.resource, token + 1).await else { panic!() };
+        let Err(FenceError::Unavailable { cause, .. }) = leader.admit(&world.resource, token + 1).await else {
+            panic!()
+        };
         assert!(cause.reason.contains(&format!("GRANT {privilege} TO {}", world.control())), "{cause}");
         assert!(cause.public_reason().contains(&format!("GRANT {privilege} TO the role")), "{}", cause.public_reason());
         assert_eq!(cause.remedy, Remedy::Grant);

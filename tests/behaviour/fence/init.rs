@@ -6,7 +6,7 @@ use crate::support::fenced::ok;
 use crate::support::identity::one;
 use crate::support::proxy::{NO_POLICIES, fencegate};
 use crate::support::{Options, Postgres, Proxy, Release, Wire, until};
-use fencegate::fence::{Refusal, Remedy};
+use fencegate::fence::{FenceError, Remedy};
 
 #[tokio::test]
 async fn token_function_reads_both_forms() {
@@ -221,7 +221,7 @@ async fn the_schema_of_a_newer_program_is_told_as_such() {
     world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 10'").await;
     let session = world.session(&world.proxy("p1")).await;
     let refused = session.admit(&world.resource, 1).await;
-    let Err(Refusal::Unavailable { cause, .. }) = refused else { panic!("{refused:?}") };
+    let Err(FenceError::Unavailable { cause, .. }) = refused else { panic!("{refused:?}") };
     assert!(cause.reason.contains("version 10"), "{cause}");
     assert_eq!(cause.remedy, Remedy::Upgrade);
     let report = fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();

@@ -14,18 +14,18 @@ mod store;
 mod tables;
 mod way_back;
 
-use fencegate::fence::Refusal;
+use fencegate::fence::FenceError;
 
-fn reason(result: Result<(), Refusal>) -> String {
+fn reason(result: Result<(), FenceError>) -> String {
     match result {
-        Err(Refusal::Unavailable { cause, .. }) => cause.reason,
+        Err(FenceError::Unavailable { cause, .. }) => cause.reason,
         other => panic!("expected LF006, got {other:?}"),
     }
 }
 
-fn stale_below(result: Result<(), Refusal>, highest: i64) {
+fn stale_below(result: Result<(), FenceError>, highest: i64) {
     match result {
-        Err(Refusal::Stale { highest: epoch, .. }) => assert_eq!(epoch.token, highest),
+        Err(FenceError::Stale { highest: epoch, .. }) => assert_eq!(epoch.token, highest),
         other => panic!("expected LF001, got {other:?}"),
     }
 }

@@ -4,7 +4,7 @@ use crate::support::identity::{identity, one};
 use crate::support::{Address, Options, Postgres, Release, until};
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, Identity, SessionFence, Token};
-use fencegate::fence::{Database, Refusal, Registration, init};
+use fencegate::fence::{Database, FenceError, Registration, init};
 use fencegate::metrics::Metrics;
 use fencegate::policy::{FencedTable, Mode, OnMissing, QualifiedName, Resource};
 use fencegate::statement::Operation;
@@ -179,7 +179,7 @@ impl Session {
         self.fence.identity.as_ref().unwrap().pid
     }
 
-    pub async fn admit(&self, resource: &Arc<Resource>, token: Token) -> Result<(), Refusal> {
+    pub async fn admit(&self, resource: &Arc<Resource>, token: Token) -> Result<(), FenceError> {
         self.proxy.admit(&self.fence, resource, token).await
     }
 

@@ -186,7 +186,7 @@ impl World {
             is_unheard: self.freshness == Freshness::Unheard,
             ..CatalogView::default()
         };
-        let refused = self.is_refused.then(|| Refusal::unavailable("scheduler", Cause::from("no connection")));
+        let refused = self.is_refused.then(|| FenceError::unavailable("scheduler", Cause::from("no connection")));
         let judge = Judge {
             policies,
             standing: self,

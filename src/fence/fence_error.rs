@@ -9,7 +9,7 @@ use std::fmt;
 /// `presented` the session's token.
 #[allow(missing_docs, reason = "the messages name the other fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum FenceError {
     /// LF001: the epoch row says so, not memory alone; or etcd does, and its leader has not raised the epoch yet.
     #[error("token {presented} for resource {resource} is lower than {}, the highest seen", highest.token)]
     Stale { resource: String, presented: Token, highest: Epoch },
@@ -168,47 +168,47 @@ pub struct Blocker {
     pub query: String,
 }
 
-impl Refusal {
+impl FenceError {
     /// The resource that the session was about to write.
     pub fn resource(&self) -> &str {
         match self {
-            Refusal::Stale { resource, .. }
-            | Refusal::GoneBack { resource, .. }
-            | Refusal::Unissued { resource, .. }
-            | Refusal::WrittenUnderAnotherToken { resource, .. }
-            | Refusal::NotInForce { resource, .. }
-            | Refusal::Denied { resource, .. }
-            | Refusal::RoleUnknown { resource }
-            | Refusal::Unavailable { resource, .. } => resource,
+            FenceError::Stale { resource, .. }
+            | FenceError::GoneBack { resource, .. }
+            | FenceError::Unissued { resource, .. }
+            | FenceError::WrittenUnderAnotherToken { resource, .. }
+            | FenceError::NotInForce { resource, .. }
+            | FenceError::Denied { resource, .. }
+            | FenceError::RoleUnknown { resource }
+            | FenceError::Unavailable { resource, .. } => resource,
         }
     }
 
     /// LF005 for a resource whose policy names an issuer.
     pub(super) fn unissued(resource: &Resource, presented: Token, issued: Issued) -> Self {
         match resource.issuer.clone() {
-            Some(issuer) => Refusal::Unissued { resource: resource.name.clone(), presented, issuer, issued },
-            None => Refusal::unavailable(&resource.name, "the policies name no issuer of its tokens any more"),
+            Some(issuer) => FenceError::Unissued { resource: resource.name.clone(), presented, issuer, issued },
+            None => FenceError::unavailable(&resource.name, "the policies name no issuer of its tokens any more"),
         }
     }
 
     /// LF006 that names the obstacle.
     pub fn unavailable(resource: &str, cause: impl Into<Cause>) -> Self {
-        Refusal::Unavailable { resource: resource.to_owned(), cause: cause.into(), queries: String::new() }
+        FenceError::Unavailable { resource: resource.to_owned(), cause: cause.into(), queries: String::new() }
     }
 
     /// LF006, since the database did not answer.
     pub(super) fn of_store(resource: &str, error: StoreError) -> Self {
         match error {
-            StoreError::Blocked(by) => Refusal::blocked(resource, "its lock is held by", &by),
-            StoreError::TablesLocked(by) => Refusal::blocked(resource, TABLES_LOCKED, &by),
-            StoreError::Unprepared(cause) | StoreError::Unavailable(cause) => Refusal::unavailable(resource, cause),
+            StoreError::Blocked(by) => FenceError::blocked(resource, "its lock is held by", &by),
+            StoreError::TablesLocked(by) => FenceError::blocked(resource, TABLES_LOCKED, &by),
+            StoreError::Unprepared(cause) | StoreError::Unavailable(cause) => FenceError::unavailable(resource, cause),
         }
     }
 
     /// LF006 that names the blockers.
     pub(super) fn blocked(resource: &str, how: &str, by: &[Blocker]) -> Self {
         let queries = by.iter().map(|blocker| blocker.query.as_str()).filter(|query| !query.is_empty());
-        Refusal::Unavailable {
+        FenceError::Unavailable {
             resource: resource.to_owned(),
             cause: Cause::new(named(how, by), Remedy::EndThem),
             queries: queries.collect::<Vec<_>>().join("; "),
@@ -217,8 +217,8 @@ impl Refusal {
 }
 
 /// The store's answer about a resource, or LF006.
-pub(super) fn about<T>(resource: &Resource, answer: Result<T, StoreError>) -> Result<T, Refusal> {
-    answer.map_err(|error| Refusal::of_store(&resource.name, error))
+pub(super) fn about<T>(resource: &Resource, answer: Result<T, StoreError>) -> Result<T, FenceError> {
+    answer.map_err(|error| FenceError::of_store(&resource.name, error))
 }
 
 /// The newer epoch for which a session's server process had to end.
