@@ -47,8 +47,7 @@ soak:
 	@RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- abuse::
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
 	@FENCEGATE_TORTURE=120 RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- torture::
-	@FENCEGATE_SIMULATE=90 scripts/tests.sh --lib -- simulation::no_history
-	@scripts/tests.sh --test model -- --ignored
+	@FENCEGATE_SIMULATE=90 scripts/tests.sh --lib --test model -- --include-ignored simulation::no_history the_protocol_holds_within_wider_bounds
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: rejections:: robustness:: search_path:: transparency::
 	@$(MAKE) --no-print-directory instructions
 
