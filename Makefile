@@ -136,7 +136,7 @@ guard:
 	@$(BESIDE) --bin guard
 	@target/release/guard
 
-# What DDL costs where hundreds and thousands of tables are fenced: a reading of the catalog, and the writes that wait for it.
+# Cost of DDL where hundreds and thousands of tables are fenced: a reading of the catalog, and the writes that wait for it.
 definitions:
 	@scripts/setup.sh demo
 	@$(BESIDE) --bin definitions

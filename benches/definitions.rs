@@ -1,4 +1,4 @@
-//! What DDL costs where many tables are fenced: the server's processor time for a reading of the catalog, and what writes wait.
+//! Cost of DDL where many tables are fenced: the server's processor time for a reading of the catalog, and the wait of writes.
 //!
 //! Usage: target/release/definitions [TABLES…]   (default: 600 2845 10000 fenced tables)
 

@@ -74,7 +74,7 @@ fn count(stage: &Stage, callgrind: &Callgrind, writes: bool) -> Vec<(&'static st
     let open = |options| Session::open(&socket, Some(process.clone()), options);
     let mut counted = Vec::new();
     let mut take = |name, of: i32, conversation: &mut dyn FnMut()| {
-        // What the first of its kind costs more is not meant: pages, caches, the reading of a catalog.
+        // The first run costs more: pages, caches, the reading of a catalog. That is not measured.
         conversation();
         callgrind.count();
         let (mut least, most) = (f64::INFINITY, before(name) * (1.0 + TOLERANCE));

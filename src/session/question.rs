@@ -10,7 +10,7 @@ use super::{Host, Session};
 use crate::fence::Role;
 use crate::statement::Statement;
 use crate::wire::frame::Header;
-use crate::wire::message::Status;
+use crate::wire::message::{self, Status};
 use crate::wire::tag::frontend;
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ impl<H: Host> Session<H> {
         match (status, part) {
             (Status::Idle, Part::Empty) => self.pipeline.put_sync(output, Audience::Proxy),
             // An error skips the messages that follow, as the client expects.
-            _ => self.pipeline.put_flush(output),
+            _ => message::put_flush(output),
         }
     }
 
@@ -156,7 +156,7 @@ impl<H: Host> Session<H> {
     /// Has the server answer what it owes.
     pub(super) fn flush(&mut self) {
         self.begin_forwarding();
-        self.pipeline.put_flush(&mut self.server.output);
+        message::put_flush(&mut self.server.output);
     }
 
     /// Takes the answer when nothing is owed anymore.

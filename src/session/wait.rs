@@ -10,7 +10,7 @@ use super::verdict::Verdict;
 use super::{Host, Session, Task};
 use crate::fence::{Cause, FenceError, Remedy};
 use crate::statement::{Statement, StatementKind, TransactionEffect};
-use crate::wire::message::Status;
+use crate::wire::message::{self, Status};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -180,7 +180,7 @@ impl<H: Host> Session<H> {
     /// not count the Flush as forwarded: it does nothing in a transaction.
     fn restart_idle_timeouts(&mut self) {
         if self.pipeline.sent_since().is_none() {
-            self.pipeline.put_flush(&mut self.server.output);
+            message::put_flush(&mut self.server.output);
         }
     }
 

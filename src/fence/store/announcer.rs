@@ -38,15 +38,19 @@ impl Announcer {
     pub(super) fn announce(self: &Arc<Self>, payload: &str) {
         if self.add(payload) {
             let announcer = self.clone();
-            tokio::spawn(async move { announcer.send().await });
+            tokio::spawn(async move {
+                if let Err(error) = announcer.send().await {
+                    tracing::debug!(database = announcer.look.config.database(), %error, "notifications_dropped");
+                }
+            });
         }
     }
 
-    /// Returns when the payload is sent or dropped. Cancel-safe: it is sent all the same.
-    pub(super) async fn announced(self: &Arc<Self>, payload: &str) {
+    /// Returns when the payload is sent or dropped. Cancel-safe: a task of its own sends it.
+    pub(super) async fn announced(self: &Arc<Self>, payload: &str) -> Result<(), ControlError> {
         self.add(payload);
         let announcer = self.clone();
-        tokio::spawn(async move { announcer.send().await }).await.ok();
+        tokio::spawn(async move { announcer.send().await }).await.unwrap_or(Err(ControlError::TimedOut))
     }
 
     /// Returns true if no task is going to send what waits.
@@ -59,15 +63,13 @@ impl Announcer {
         is_first
     }
 
-    async fn send(&self) {
+    async fn send(&self) -> Result<(), ControlError> {
         let _turn = self.sending.lock().await;
         let payloads = std::mem::take(&mut *self.waiting.lock());
         if payloads.is_empty() {
-            return;
+            return Ok(());
         }
-        if let Err(error) = self.notify(&sql::epoch::announce(&payloads)).await {
-            tracing::debug!(database = self.look.config.database(), %error, "notifications_dropped");
-        }
+        self.notify(&sql::epoch::announce(&payloads)).await
     }
 
     async fn notify(&self, query: &str) -> Result<(), ControlError> {

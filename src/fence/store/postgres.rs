@@ -366,8 +366,7 @@ impl Store for Postgres {
     }
 
     async fn announce_catalog(&self) -> Result<(), StoreError> {
-        self.announcer.announced(CATALOG_CHANGED).await;
-        Ok(())
+        Ok(self.announcer.announced(CATALOG_CHANGED).await?)
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {

@@ -17,11 +17,6 @@ const QUESTION: &str = "fencegate value";
 const REJECTION: &str = "fencegate reject";
 
 impl Pipeline {
-    /// Sends a Flush.
-    pub fn put_flush(&mut self, output: &mut BytesMut) {
-        message::put_flush(output);
-    }
-
     /// Sends a Sync, which ends the pipeline.
     pub fn put_sync(&mut self, output: &mut BytesMut, audience: Audience) {
         message::put_sync(output);
