@@ -95,7 +95,7 @@ metrics! {
     OF_PROXY SUPERSEDED: Gauge "fencegate_policies_superseded" ["database"]
         "1 while another proxy's policies count in the database, which were loaded later than those of this proxy, otherwise 0";
     OF_PROXY POLICY_TABLES: Gauge "fencegate_policy_tables" ["state"]
-        "Tables that the policies name: those that exist in a database (resolved), those that exist in none (unresolved), and those of which that is not known (unknown)";
+        "Tables that the policies name: those that exist in a database (resolved), those that exist in none (unresolved), and those whose state is unknown (unknown)";
     OF_PROXY QUEUE_USAGE: Gauge "fencegate_notification_queue_usage" []
         "How full the server's queue of notifications (NOTIFY) is, from 0 to 1; from 0.5 on fencegate sends none. None while no control connection listens";
     OF_PROXY BUILD_INFO: Gauge "fencegate_build_info" ["version"]
