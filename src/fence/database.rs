@@ -299,7 +299,7 @@ impl Database {
     /// this proxy counts as lost for a while.
     async fn leave(&self) {
         if self.sessions.is_empty()
-            && self.memory.listener() != 0
+            && self.store.proxy_connection() != 0
             && let Err(error) = self.store.leave().await
         {
             tracing::debug!(database = self.name, %error, "the proxy's row is left");

@@ -40,11 +40,11 @@ impl Enforced {
     }
 
     /// Returns true if the same was announced over this connection recently.
-    fn is_announced(&self, listener: u64) -> bool {
+    fn is_announced(&self, connection: u64) -> bool {
         let known = self.0.lock();
-        listener != 0
+        connection != 0
             && known.announced.as_ref().is_some_and(|(over, fences, at)| {
-                *over == listener && *fences == known.fences && at.elapsed() < REPEATED
+                *over == connection && *fences == known.fences && at.elapsed() < REPEATED
             })
     }
 }
@@ -95,15 +95,15 @@ impl Database {
 
     /// Says in the database which fences this proxy enforces, unless that was said over the same connection lately.
     pub(super) async fn announce(self: &Arc<Self>) -> Result<(), StoreError> {
-        let listener = self.memory.listener();
-        if self.enforced.is_announced(listener) {
+        let connection = self.store.proxy_connection();
+        if self.enforced.is_announced(connection) {
             return Ok(());
         }
         let fences = self.enforced.0.lock().fences.clone();
         let fingerprints: Vec<_> = fences.iter().cloned().collect();
         self.store().announce_enforced(&fingerprints).await?;
-        // The connection may be another one by now: then it is said once more.
-        self.enforced.0.lock().announced = Some((listener, fences, Instant::now()));
+        // The connection may have been opened for this, or be another one by now: then the next announcement repeats it.
+        self.enforced.0.lock().announced = Some((connection, fences, Instant::now()));
         Ok(())
     }
 

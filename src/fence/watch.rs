@@ -113,7 +113,7 @@ async fn beat(database: &Arc<Database>, told: &mut Option<String>) {
 
 /// Says which fences are enforced here, where that has changed or the connection is a new one. Opens none: the next beat does.
 async fn announce(database: &Arc<Database>) {
-    if database.memory.listener() == 0 {
+    if database.store.proxy_connection() == 0 {
         return;
     }
     if let Err(error) = database.announce().await {

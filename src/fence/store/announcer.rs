@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// The limit on the wait for the server's lock on the connection that listens, which others need.
+/// The limit on the wait for the server's lock on the connection that looks need.
 const AT_FIRST: Duration = Duration::from_millis(5);
 /// The limit on a connection for notifications only. Then they are dropped.
 const LATE: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(super) struct Announcer {
 }
 
 impl Announcer {
-    /// `look`: the connection that listens.
+    /// `look`: the connection that it shares with looks.
     pub(super) fn new(look: Arc<Lane>) -> Arc<Self> {
         Arc::new(Announcer { look, waiting: Immediate::default(), sending: Mutex::default() })
     }
@@ -75,6 +75,9 @@ impl Announcer {
     async fn notify(&self, query: &str) -> Result<(), ControlError> {
         // A connection that was closed stays closed.
         if self.look.is_open() {
+            if let Some(process) = self.look.process() {
+                self.look.common.announces(&process);
+            }
             match self.look.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await {
                 Err(ControlError::Locked) => {}
                 sent => return sent.map(drop),

@@ -60,6 +60,7 @@ impl Postgres {
         resource: &Resource,
         query: &str,
     ) -> Result<Vec<StatementResult>, StoreError> {
+        self.listen();
         let began = Instant::now();
         let mut seen = BlockingProcesses::default();
         let mut answers = lane.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await;

@@ -13,7 +13,7 @@ use crate::tls::ControlConfig;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use tokio::time::Instant;
 use tokio_postgres::Client;
@@ -25,6 +25,8 @@ pub(super) struct Common {
     closed_until: Mutex<Option<Instant>>,
     /// How many sessions have logged in to the database.
     sessions: AtomicU64,
+    /// The id of the server process that announces for this proxy; 0 while that is none.
+    announcing: AtomicI32,
     /// Server processes of connections that were given up lately, and since when: nothing tells when they have ended.
     leaving: Mutex<Vec<(Instant, Process)>>,
     /// Held by each connection that is opened for one question only.
@@ -56,8 +58,16 @@ impl Common {
         self.closed_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
+    /// This server process announces for this proxy.
+    pub(super) fn announces(&self, process: &Process) {
+        self.announcing.store(process.0.parse().unwrap_or_default(), Ordering::SeqCst);
+    }
+
     /// The connection of that server process is given up.
     pub(super) fn leaves(&self, process: Process) {
+        if let Ok(pid) = process.0.parse() {
+            self.announcing.compare_exchange(pid, 0, Ordering::SeqCst, Ordering::SeqCst).ok();
+        }
         let mut leaving = self.leaving.lock();
         leaving.retain(|(since, _)| since.elapsed() < LIMIT);
         leaving.push((Instant::now(), process));
@@ -70,10 +80,9 @@ impl Common {
         leaving.iter().map(|(_, process)| process.clone()).collect()
     }
 
-    /// Returns true if the process is one of these.
-    pub(super) fn has_just_left(&self, pid: i32) -> bool {
-        let pid = pid.to_string();
-        self.leaving().iter().any(|(it, _)| *it == pid)
+    /// Returns true if the process announces for this proxy, or its connection was given up lately.
+    pub(super) fn is_own(&self, pid: i32) -> bool {
+        self.announcing.load(Ordering::SeqCst) == pid || self.leaving().iter().any(|(it, _)| *it == pid.to_string())
     }
 
     /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.

@@ -15,7 +15,7 @@ use crate::sql::{StatementResult, answers, column};
 use crate::tls::ControlConfig;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard as Held};
 use tokio::time::{Instant, sleep, timeout};
@@ -23,6 +23,8 @@ use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 
 /// The longest that anything on a control connection may take: connecting, or one Query.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
+/// The longest that LISTEN may take: it skims what the server's queue of notifications holds, which may be gigabytes.
+const LISTEN_LIMIT: Duration = Duration::from_secs(60);
 /// The part of [`LIMIT`] in which a new connection has prepared its statements: the rest is for the error to arrive.
 const PREPARE_LIMIT: Duration = Duration::from_secs(4);
 /// Between two looks whether a connection, or its server process, has come to its end.
@@ -140,6 +142,12 @@ impl Lane {
         self.slot.try_lock().ok()?.process()
     }
 
+    /// The number of the connection; 0 while it is not open, or just being opened.
+    pub(super) fn serial(&self) -> u64 {
+        let Some(slot) = self.slot.try_lock().ok() else { return 0 };
+        slot.connected.as_ref().filter(|it| !it.client.is_closed()).map_or(0, |it| it.serial)
+    }
+
     /// For as long as this is held the connection is not opened, nor is another query begun on it. Cancel-safe.
     pub(super) async fn hold(&self) -> Held<'_, Slot> {
         self.slot.lock().await
@@ -198,15 +206,18 @@ impl Lane {
         if let Some(failure) = slot.failed.as_ref().filter(counts) {
             return Err(failure.error.clone());
         }
-        let error = match timeout(LIMIT, self.connect()).await {
-            Ok(Ok(connected)) => {
-                let connected = Arc::new(connected);
+        let opened = async {
+            let opened = timeout(LIMIT, self.connect()).await.unwrap_or(Err(ControlError::TimedOut))?;
+            self.listen(&opened).await?;
+            Ok(Arc::new(opened))
+        };
+        let error = match opened.await {
+            Ok(connected) => {
                 self.common.note(None);
                 *slot = Slot { connected: Some(connected.clone()), failed: None };
                 return Ok(connected);
             }
-            Ok(Err(error)) => error,
-            Err(_) => ControlError::TimedOut,
+            Err(error) => error,
         };
         self.common.note(Some(&error));
         let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
@@ -221,8 +232,7 @@ impl Lane {
         let (client, mut connection) =
             self.config.connect().await.map_err(|error| not_connected(&self.config, error))?;
         let listener = self.listener.clone();
-        let process = Arc::new(AtomicI32::new(0));
-        let (own_process, common) = (process.clone(), self.common.clone());
+        let common = self.common.clone();
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 if let (AsyncMessage::Notification(news), Some(listener)) = (message, &listener) {
@@ -230,10 +240,7 @@ impl Lane {
                         listener.lease_changed(news.payload());
                     } else if news.payload() != CATALOG_CHANGED {
                         listener.announced(news.payload());
-                    } else if news.process_id() != own_process.load(Ordering::Relaxed)
-                        && !common.has_just_left(news.process_id())
-                    {
-                        // The proxy's own announcements are no news.
+                    } else if !common.is_own(news.process_id()) {
                         listener.catalog_changed();
                     }
                 }
@@ -261,13 +268,17 @@ impl Lane {
         opening.pid = said.field("pid");
         opening.backend_start = said.field("backend_start");
         self.prepare(&opening, until).await?;
-        if let Some(listener) = &self.listener {
-            process.store(opening.pid.parse().unwrap_or_default(), Ordering::Relaxed);
-            let listen = format!("LISTEN fencegate; LISTEN {LEASE_CHANNEL}");
-            opening.client.simple_query(&listen).await.map_err(unreachable)?;
-            listener.listens(serial);
-        }
         Ok(opening)
+    }
+
+    /// Listens on the connection, if the lane is the one that does.
+    async fn listen(&self, opened: &Connected) -> Result<(), ControlError> {
+        let Some(listener) = &self.listener else { return Ok(()) };
+        let listen = format!("LISTEN fencegate; LISTEN {LEASE_CHANNEL}");
+        let listens = timeout(LISTEN_LIMIT, opened.client.simple_query(&listen)).await;
+        listens.map_err(|_| ControlError::TimedOut)?.map_err(unreachable)?;
+        listener.listens(opened.serial);
+        Ok(())
     }
 
     /// Prepares the lane's statements, which locks the tables. Ends processes that keep it from them.

@@ -202,6 +202,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// longer.
     fn session_comes(&self);
 
+    /// The number of the connection whose process stands for this proxy in the table of proxies. 0 while it is not open.
+    fn proxy_connection(&self) -> u64;
+
     /// The next operation tries to connect, whatever failed a moment ago.
     async fn ask_anew(&self);
 

@@ -46,7 +46,7 @@ pub struct Postgres {
     admission: Lane,
     /// For epochs: its commits are durable.
     publish: Lane,
-    /// For looks, signals and deletes. It listens.
+    /// For looks, signals and deletes.
     look: Arc<Lane>,
     announcer: Arc<Announcer>,
     /// For what waits for a lock, of Admits and of epochs.
@@ -55,6 +55,8 @@ pub struct Postgres {
     pub(super) waiting: Mutex<()>,
     /// For readings of the catalog: a drain's looks must not wait for one, nor be lost with it.
     reading: Lane,
+    /// It listens. Any role can flood it with notifications, so that only beats and readings of the catalog wait for its answers.
+    listening: Arc<Lane>,
     pub(super) common: Arc<Common>,
 }
 
@@ -66,11 +68,11 @@ impl Postgres {
             Lane::new(control.clone(), synchronous_commit, prepared, listener, common.clone())
         };
         let admission = lane("off", FOR_ADMITS, None);
-        let (publish, look) = (lane("on", FOR_EPOCHS, None), Arc::new(lane("off", FOR_LOOKS, Some(listener))));
+        let (publish, look) = (lane("on", FOR_EPOCHS, None), Arc::new(lane("off", FOR_LOOKS, None)));
         let announcer = Announcer::new(look.clone());
         let (wait, waiting) = (lane("on", FOR_WAITS, None), Mutex::default());
-        let reading = lane("off", FOR_READINGS, None);
-        Postgres { control, proxy, admission, publish, look, announcer, wait, waiting, reading, common }
+        let (reading, listening) = (lane("off", FOR_READINGS, None), Arc::new(lane("off", &[], Some(listener))));
+        Postgres { control, proxy, admission, publish, look, announcer, wait, waiting, reading, listening, common }
     }
 
     pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
@@ -82,10 +84,25 @@ impl Postgres {
         }
     }
 
+    /// Has the connection that listens opened, if it is not. Nothing waits for it: epochs that are known count once it listens.
+    pub(super) fn listen(&self) {
+        if !self.listening.is_open() {
+            let listening = self.listening.clone();
+            tokio::spawn(async move { listening.run("SELECT").await });
+        }
+    }
+
+    /// Runs a Query on the connection that listens. To open that may take longer than anybody waits: it goes on meanwhile.
+    async fn ask_listener(&self, query: String) -> Result<Vec<StatementResult>, ControlError> {
+        let listening = self.listening.clone();
+        let asked = tokio::spawn(async move { listening.run(&query).await });
+        timeout(LIMIT, asked).await.ok().and_then(Result::ok).unwrap_or(Err(ControlError::TimedOut))
+    }
+
     /// Reads the catalog. Changes during the reading are announced on the connection that listens, which therefore has to answer
     /// before the reading begins. A reading waits only for locks on views: its own error counts.
     async fn read_catalog(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
-        self.look("SELECT").await?;
+        self.ask_listener("SELECT".to_owned()).await?;
         self.reading.run(query).await
     }
 
@@ -116,8 +133,8 @@ impl Postgres {
         timeout(LIMIT, have_ended).await.ok();
     }
 
-    fn lanes(&self) -> [&Lane; 5] {
-        [&self.admission, &self.publish, &self.wait, &self.reading, &self.look]
+    fn lanes(&self) -> [&Lane; 6] {
+        [&self.admission, &self.publish, &self.wait, &self.reading, &self.listening, &self.look]
     }
 
     async fn admit_firsts(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, ControlError> {
@@ -370,7 +387,8 @@ impl Store for Postgres {
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {
-        let answers = self.look(&sql::epoch::queue_usage()).await?;
+        self.look("SELECT").await?;
+        let answers = self.ask_listener(sql::epoch::queue_usage()).await?;
         rows(&answers).find_map(|row| number(row, "usage")).ok_or_else(|| rows::unknown_form("the usage of its queue"))
     }
 
@@ -393,6 +411,7 @@ impl Store for Postgres {
                 self.publish.hold().await,
                 self.wait.hold().await,
                 self.reading.hold().await,
+                self.listening.hold().await,
             ];
             let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).chain(self.common.leaving()).collect();
             self.look(&sql::privilege::is_disposable_by_force(role, &own)).await?
@@ -404,6 +423,10 @@ impl Store for Postgres {
 
     fn found(&self) -> Found {
         self.common.found()
+    }
+
+    fn proxy_connection(&self) -> u64 {
+        self.look.serial()
     }
 
     fn is_open(&self) -> bool {
@@ -419,10 +442,9 @@ impl Store for Postgres {
     }
 
     async fn ask_anew(&self) {
-        self.look.ask_anew().await;
-        self.publish.ask_anew().await;
-        self.wait.ask_anew().await;
-        self.reading.ask_anew().await;
+        for lane in self.lanes() {
+            lane.ask_anew().await;
+        }
     }
 
     async fn close(&self, wait: bool) {

@@ -121,7 +121,7 @@ async fn killed_control_connections_are_replaced() {
     let proxy = world.proxy("p1");
     let (old, new) = (world.session(&proxy).await, world.session(&proxy).await);
     old.admit(&world.resource, 2).await.unwrap();
-    assert!(proxy.known_stale("scheduler", 1).is_some());
+    until("the proxy listens", async || proxy.known_stale("scheduler", 1).is_some()).await;
     world
         .run("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'fencegate control'")
         .await;
@@ -135,6 +135,24 @@ async fn killed_control_connections_are_replaced() {
         proxy.known_stale("scheduler", 2).is_some()
     })
     .await;
+}
+
+/// Its row names the server process of another connection than that which listens.
+#[tokio::test]
+async fn a_proxy_whose_connection_was_replaced_is_not_lost() {
+    let world = World::new().await;
+    let proxy = world.proxy("p1");
+    let session = world.session(&proxy).await;
+    session.admit(&world.resource, 1).await.unwrap();
+    let is_lost = "SELECT count(*) FROM fencegate_state.proxy p LEFT JOIN pg_stat_activity a USING (pid) \
+        WHERE a.pid IS NULL OR p.id <> 'p1'";
+    proxy.announce_catalog().await;
+    proxy.enforcement(&[world.resource.clone()]).await.unwrap();
+    assert_eq!(world.ask("SELECT count(*) FROM fencegate_state.proxy").await, "1");
+    let listener = proxy.last_listener();
+    world.run("SELECT pg_terminate_backend(pid, 5000) FROM fencegate_state.proxy").await;
+    until("its row names a living process", async || world.ask(is_lost).await == "0").await;
+    assert_eq!(proxy.last_listener(), listener);
 }
 
 /// What is prepared answers in the types that the tables had: the server refuses to run it, and a new connection prepares anew.
@@ -201,11 +219,11 @@ async fn connections_close_after_the_last_session_and_on_demand() {
     let mut session = world.session(&proxy).await;
     assert_eq!(world.ask(count).await, "0", "opened when first needed");
     session.admit(&world.resource, 1).await.unwrap();
-    assert_eq!(world.ask(count).await, "3");
+    until("all are open", async || world.ask(count).await == "4").await;
     proxy.close().await;
     until("they are closed", async || world.ask(count).await == "0").await;
     session.admit(&world.resource, 2).await.unwrap();
-    assert_eq!(world.ask(count).await, "3");
+    until("all are open", async || world.ask(count).await == "4").await;
     session.registration = None;
     until("they are closed", async || world.ask(count).await == "0").await;
 }

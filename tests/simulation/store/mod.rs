@@ -352,6 +352,10 @@ impl Store for Reached {
         self.inner.found()
     }
 
+    fn proxy_connection(&self) -> u64 {
+        self.inner.proxy_connection()
+    }
+
     fn is_open(&self) -> bool {
         self.inner.is_open()
     }

@@ -468,10 +468,14 @@ impl Store for InMemory {
         self.connection().found
     }
 
-    fn is_open(&self) -> bool {
+    fn proxy_connection(&self) -> u64 {
         let connection = self.connection();
         let state = self.server.state();
-        connection.number.is_some_and(|number| state.listeners.contains_key(&number))
+        connection.number.filter(|number| state.listeners.contains_key(number)).unwrap_or_default()
+    }
+
+    fn is_open(&self) -> bool {
+        self.proxy_connection() != 0
     }
 
     fn keep_closed(&self, until: Option<Instant>) {

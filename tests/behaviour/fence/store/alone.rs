@@ -31,7 +31,7 @@ impl Stopped {
         store.record_policy(&world.resource, 0).await.unwrap();
         store.beat().await.unwrap();
         let pids = world.ask(LEFT).await;
-        assert_eq!(pids.split(' ').count(), 2);
+        assert_eq!(pids.split(' ').count(), 3);
         let frozen = Frozen::processes(pids.split(' '));
         Self { world, store, frozen }
     }

@@ -19,6 +19,7 @@ macro_rules! same {
 }
 
 mod alone;
+mod listening;
 mod plans;
 mod reading;
 mod steps;
@@ -53,6 +54,10 @@ async fn both_agree_after_every_operation() {
     let mut dice = Dice::new(seed());
     let steps = length(200, LONG);
     let mut both = Both::new().await;
+    // Each proxy listens.
+    for proxy in &both.proxies {
+        proxy.real.beat().await.unwrap();
+    }
     both.compare("at first").await;
     for step in 0..steps {
         let what = both.step(&mut dice).await;

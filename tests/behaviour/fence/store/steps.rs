@@ -146,6 +146,8 @@ impl Both {
                     1 => {
                         self.proxies[proxy].real.close(true).await;
                         self.proxies[proxy].memory.close(true).await;
+                        // It listens again.
+                        self.proxies[proxy].real.beat().await.unwrap();
                     }
                     2 => same!("catalog", ask!(self, proxy, announce_catalog())),
                     _ => same!("announce", ask!(self, proxy, announce_enforced(&enforced))),
