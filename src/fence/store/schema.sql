@@ -212,9 +212,10 @@ BEGIN
 END
 $function$;
 
--- Ends the processes that hold the lock of a resource in one of these modes, and returns who they are. Not control connections,
--- which hold it for a moment. Nobody is ended in vain, where a prepared transaction holds the lock as well. Who acquires the lease
--- of the resource is spared for 10 s, and named: it holds this lock alone, and one that only acquires, of some lease, can take.
+-- Ends the processes that hold the lock of a resource in one of these modes, and returns their names. Not control connections,
+-- which hold it for a moment. If a prepared transaction holds the lock as well, none is ended, because that would not help. Two kinds
+-- of process are only named for the first 10 s of their transaction: the worker of a subscription that brings an epoch, and a process
+-- that acquires the lease of the resource. The latter holds this lock alone, and one that only acquiring, of some lease, takes.
 CREATE OR REPLACE FUNCTION fencegate.end_holders(resource text, modes text[]) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -227,10 +228,11 @@ BEGIN
     PERFORM pg_stat_clear_snapshot();
     WITH held AS MATERIALIZED (
         SELECT l.pid, s.usesysid, t.rolname, coalesce(s.xact_start > clock_timestamp() - interval '10 s'
-            AND bool_or(l.mode = 'ExclusiveLock') OVER (PARTITION BY l.pid) AND EXISTS (
-            SELECT FROM pg_locks AS m WHERE m.pid = l.pid AND m.locktype = 'relation' AND m.mode = 'RowShareLock'
-            AND m.database = l.database AND m.relation = to_regclass('fencegate_state.leased'))
-            AND fencegate.lease_candidate(t.oid, $1), false) AS acquires
+            AND (s.backend_type LIKE 'logical replication%'
+                OR bool_or(l.mode = 'ExclusiveLock') OVER (PARTITION BY l.pid) AND EXISTS (
+                    SELECT FROM pg_locks AS m WHERE m.pid = l.pid AND m.locktype = 'relation' AND m.mode = 'RowShareLock'
+                    AND m.database = l.database AND m.relation = to_regclass('fencegate_state.leased'))
+                AND fencegate.lease_candidate(t.oid, $1)), false) AS is_spared
         FROM pg_locks AS l LEFT JOIN pg_stat_get_activity(NULL) AS s ON s.pid = l.pid
         LEFT JOIN pg_roles AS t ON t.oid = s.usesysid
         WHERE l.locktype = 'advisory' AND l.mode = ANY ($2) AND l.objsubid = 1
@@ -243,7 +245,7 @@ BEGIN
     )
     SELECT string_agg(coalesce('process ' || h.pid || ' of role ' || h.rolname, 'process ' || h.pid, 'a prepared transaction'), ', ')
         INTO holders
-    FROM (SELECT l.pid, l.rolname, CASE WHEN NOT l.acquires AND NOT EXISTS (SELECT FROM held WHERE pid IS NULL)
+    FROM (SELECT l.pid, l.rolname, CASE WHEN NOT l.is_spared AND NOT EXISTS (SELECT FROM held WHERE pid IS NULL)
               AND (me.rolsuper OR (NOT t.rolsuper AND (pg_has_role(me.oid, 'pg_signal_backend', 'USAGE')
                   OR pg_has_role(me.oid, t.oid, 'USAGE')))) THEN pg_terminate_backend(l.pid) END AS signalled
           FROM (SELECT DISTINCT * FROM held) AS l JOIN pg_roles AS me ON me.rolname = current_user

@@ -185,3 +185,35 @@ fn an_epoch_that_exists_is_raised_by_the_initial_copy() {
     wait_until("raised, never lowered", DEADLINE, || subscriber.value(epochs) == "a=7 t, b=9 f");
     subscriber.sql("DROP SUBSCRIPTION epochs");
 }
+
+/// The worker of a subscription holds the lock of the resource until its transaction ends, and would apply it again if it were ended.
+#[test]
+fn a_worker_that_raises_an_epoch_is_not_ended_at_once() {
+    let [publisher, subscriber] = [Options::default(), options()].map(Postgres::start);
+    for postgres in [&publisher, &subscriber] {
+        ticks::init(postgres, "postgres");
+        postgres.sql("CREATE TABLE slow (id int PRIMARY KEY); INSERT INTO fencegate_state.epoch VALUES ('scheduler', 1, 5, true)");
+    }
+    subscriber.sql(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END$$; \
+         CREATE TRIGGER wait BEFORE INSERT ON slow FOR EACH ROW EXECUTE FUNCTION wait(); \
+         ALTER TABLE slow ENABLE REPLICA TRIGGER wait",
+    );
+    publisher.sql("CREATE PUBLICATION epochs FOR TABLE fencegate_state.epoch, slow");
+    subscribe(&subscriber, "postgres", &publisher, "epochs", "WITH (copy_data = false)");
+    let mut gate = Wire::login(&subscriber.socket(), "postgres", "postgres");
+    ok(&mut gate, "SELECT pg_advisory_lock(1)");
+    publisher.sql("BEGIN; UPDATE fencegate_state.epoch SET token = 9; INSERT INTO slow VALUES (1); COMMIT");
+    let worker = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE backend_type LIKE 'logical replication%' AND wait_event = 'advisory'";
+    wait_until("it waits", DEADLINE, || subscriber.value(worker) != "0");
+    let pid = subscriber.value(worker);
+
+    let holders = subscriber.value("SELECT fencegate.take_lock('scheduler', false, '300 ms')");
+    assert_eq!(holders, format!("process {pid} of role postgres"));
+    let proxy = Proxy::start(&subscriber, ticks::POLICIES, &[]);
+    assert_eq!(code(&mut ticks::session(&proxy.address(), 5), WRITE), "LF006");
+    assert_eq!(subscriber.value(worker), pid);
+    ok(&mut gate, "SELECT pg_advisory_unlock(1)");
+    wait_until("it is raised", DEADLINE, || code(&mut ticks::session(&proxy.address(), 9), WRITE).is_empty());
+    subscriber.sql("DROP SUBSCRIPTION epochs");
+}

@@ -101,18 +101,18 @@ pub fn with_lock_timeout(limit: Duration, query: &str) -> String {
 
 /// Ends the processes that block the control process: they hold the resource's lock, or wait ahead for it exclusively.
 /// But no control connections, also those of other proxies with a role of their own: an Admit and a Publish hold it for a
-/// moment. Who acquires the lease of the resource is spared for 10 s, as in `end_holders`. The second statement's rows: prepared
-/// transactions, which only an operator can end.
+/// moment. The worker of a subscription, and a process that acquires the lease of the resource, are spared for 10 s, as in
+/// `end_holders`. The second statement's rows: prepared transactions, which only an operator can end.
 ///
 /// `control`: the control process, with its start. Once it has ended, another may have its pid.
 pub fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) -> String {
     format!(
         "SELECT s.pid, coalesce(t.rolname, s.backend_type) AS role, \
-           CASE WHEN {} AND NOT coalesce(s.xact_start > clock_timestamp() - interval '10 s' AND EXISTS (SELECT FROM pg_locks m \
-             WHERE m.pid = s.pid AND m.locktype = 'relation' AND m.mode = 'RowShareLock' AND m.database = {THIS_DATABASE} \
+           CASE WHEN {} AND NOT coalesce(s.xact_start > clock_timestamp() - interval '10 s' \
+             AND (s.backend_type LIKE 'logical replication%' OR EXISTS (SELECT FROM pg_locks m WHERE m.pid = s.pid AND m.locktype = 'relation' AND m.mode = 'RowShareLock' AND m.database = {THIS_DATABASE} \
                AND m.relation = to_regclass('fencegate_state.leased')) \
              AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = s.pid AND l.mode = 'ExclusiveLock' AND {is_it}) \
-             AND fencegate.lease_candidate(t.oid, {name}), false) THEN pg_terminate_backend(s.pid) END AS signalled, \
+             AND fencegate.lease_candidate(t.oid, {name})), false) THEN pg_terminate_backend(s.pid) END AS signalled, \
            coalesce(s.wait_event_type || '/' || s.wait_event, 'nothing') AS waits, left(s.query, 60) AS query \
          FROM (SELECT DISTINCT unnest(pg_blocking_pids(c.pid)) AS pid FROM pg_stat_get_activity({control_pid}) c \
            WHERE extract(epoch FROM c.backend_start) = {control_start}::numeric) b \
