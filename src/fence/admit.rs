@@ -7,10 +7,11 @@
 
 use super::advance::Raising;
 use super::database::{Database, key};
-use super::fence_error::{Cause, FenceError, Remedy, about};
+use super::fence_error::{FenceError, about};
 use super::first::First;
+use super::obstacle::Obstacle;
 use super::permission::Claim;
-use super::session::{Activity, Epoch, Identity, IdentityError, MOST_AT_ONCE, Presented, SessionFence, Token};
+use super::session::{Activity, Epoch, Identity, IdentityError, Presented, SessionFence, Token};
 use super::store::{AdmissionRow, EpochRow, Recorded, Report, StoreError};
 use crate::policy::Resource;
 use std::collections::HashSet;
@@ -77,7 +78,7 @@ impl Database {
         token: Token,
         raise: Raise<'_>,
     ) -> Result<(), FenceError> {
-        let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.to_string());
+        let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.clone().into());
         let who = session.identity.as_ref().map_err(unknown)?;
         let _one_at_a_time = session.admitting.lock().await;
         session.set_asking(Some((resource.name.clone(), token)));
@@ -94,12 +95,12 @@ impl Database {
         raise: Raise<'_>,
     ) -> Result<(), FenceError> {
         let Raising { session, who } = raising;
-        let unavailable = |reason: &str| FenceError::unavailable(&resource.name, reason);
+        let unavailable = |obstacle| FenceError::unavailable(&resource.name, obstacle);
         let deadline = Instant::now() + LIMIT;
         self.make_room(raising, resource).await?;
         while Instant::now() < deadline {
             if !self.sessions.contains_key(&key(who)) {
-                return Err(unavailable("the session is not registered: nobody could revoke it"));
+                return Err(unavailable(Obstacle::Unregistered));
             }
             // Policies may have been loaded anew since; what is held back is judged by them again.
             let is_past = !self.resource_in_force(resource);
@@ -160,7 +161,7 @@ impl Database {
                 AdmitDecision::Refused(refusal) => return Err(self.explained(resource, refusal).await),
             }
         }
-        Err(unavailable("tokens are raised faster than sessions can be admitted"))
+        Err(unavailable(Obstacle::RaisedTooFast))
     }
 
     /// Admits the session under the first token of a resource, where all shows that it is one. None: ask the long way, which says
@@ -210,8 +211,7 @@ impl Database {
             about(resource, self.give_up(raising).await)?;
         }
         if session.has_too_many() {
-            let reason = format!("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several");
-            return Err(FenceError::unavailable(&resource.name, Cause::new(reason, Remedy::Split)));
+            return Err(FenceError::unavailable(&resource.name, Obstacle::TooManyResources));
         }
         Ok(())
     }
@@ -248,7 +248,7 @@ impl Database {
         }
         match timeout_at(deadline, turn.lock()).await {
             Ok(_turn) => Ok(()),
-            Err(_) => Err(FenceError::unavailable(&resource.name, "another session's advance did not end in time")),
+            Err(_) => Err(FenceError::unavailable(&resource.name, Obstacle::OtherAdvance)),
         }
     }
 
@@ -270,7 +270,7 @@ impl Database {
         if let Some((_, recorded)) = &report.current {
             self.note_superseded(resource, *recorded == Recorded::Others);
         }
-        let verdict = decide(report, resource, token);
+        let verdict = decide(report, who.pid, resource, token);
         match &verdict {
             AdmitDecision::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
             | AdmitDecision::Refused(FenceError::Stale { highest: current, .. }) => {
@@ -283,10 +283,10 @@ impl Database {
     }
 }
 
-fn decide(report: Report, resource: &Resource, token: Token) -> AdmitDecision {
-    let unavailable = |cause| AdmitDecision::Refused(FenceError::unavailable(&resource.name, cause));
-    if let Some(cause) = report.unfenceable {
-        return unavailable(cause);
+fn decide(report: Report, pid: i32, resource: &Resource, token: Token) -> AdmitDecision {
+    let unavailable = |obstacle| AdmitDecision::Refused(FenceError::unavailable(&resource.name, obstacle));
+    if let Some(fault) = report.unfenceable {
+        return unavailable(Obstacle::Process { pid, fault });
     }
     let Some((EpochRow { epoch: current, drained, .. }, recorded)) = report.current else {
         return AdmitDecision::Above { target: Epoch { generation: 1, token }, current: None };
@@ -298,10 +298,7 @@ fn decide(report: Report, resource: &Resource, token: Token) -> AdmitDecision {
     match recorded {
         Recorded::Same => {}
         Recorded::Older => return AdmitDecision::OlderPolicies,
-        Recorded::Others => {
-            let reason = "another proxy has loaded other policies since: reload this proxy";
-            return unavailable(Cause::new(reason, Remedy::Reload));
-        }
+        Recorded::Others => return unavailable(Obstacle::NewerPolicies),
     }
     if token > current.token {
         let target = Epoch { generation: current.generation, token };
@@ -314,7 +311,7 @@ fn decide(report: Report, resource: &Resource, token: Token) -> AdmitDecision {
         Some((row, is_new)) if row.epoch == current && token == current.token => {
             AdmitDecision::Admitted { row, is_new }
         }
-        _ => unavailable("the database did not admit the session's server process".into()),
+        _ => unavailable(Obstacle::NotAdmitted),
     }
 }
 

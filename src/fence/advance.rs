@@ -8,8 +8,9 @@
 //! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
 
 use super::database::{Database, key};
-use super::fence_error::{Blocker, Cause, FenceError, Remedy, about};
-use super::session::{Activity, Epoch, Identity, Obstacle, SessionFence, Token};
+use super::fence_error::{Blocker, FenceError, about};
+use super::obstacle::Obstacle;
+use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{AdmissionRow, DESCRIBED, Holder, Key, Marked, StoreError};
 use crate::policy::{Mode, Resource};
 use std::collections::BTreeSet;
@@ -95,8 +96,7 @@ impl<'a> Advance<'a> {
         match self.about(self.database.store().mark(self.resource, self.to).await)? {
             Marked::Drained => self.log_advanced(waited),
             Marked::Prepared(gids) => {
-                let reason = format!("prepared transactions hold writes on it: {}", gids.join(", "));
-                return Err(FenceError::unavailable(&self.resource.name, Cause::new(reason, Remedy::EndThem)));
+                return Err(FenceError::unavailable(&self.resource.name, Obstacle::PreparedTransactions(gids)));
             }
             // Marked or raised by another one meanwhile.
             Marked::Nothing => {}
@@ -153,13 +153,11 @@ impl<'a> Advance<'a> {
                 signalled.extend(due);
             }
             if Instant::now() >= deadline {
-                return Err(self.blocked(holders));
+                return Err(FenceError::unavailable(&self.resource.name, Obstacle::NotEnded(described(holders))));
             }
             if looks > QUICK_LOOKS {
-                if let (Some(raising), FenceError::Unavailable { cause, queries, .. }) =
-                    (self.raising, self.blocked(holders))
-                {
-                    raising.session.set_obstacle(Obstacle { reason: cause.reason, queries });
+                if let Some(raising) = self.raising {
+                    raising.session.set_blockers(described(holders));
                 }
                 sleep((start.elapsed() / 4).clamp(PAUSE.0, PAUSE.1)).await;
             }
@@ -265,15 +263,6 @@ impl<'a> Advance<'a> {
         Ok(())
     }
 
-    fn blocked(&self, holders: Vec<Holder>) -> FenceError {
-        let more = holders.len().saturating_sub(DESCRIBED);
-        let mut left: Vec<_> = holders.into_iter().take(DESCRIBED).map(|holder| holder.blocker).collect();
-        if more > 0 {
-            left.push(Blocker { who: format!("{more} more"), query: String::new() });
-        }
-        FenceError::blocked(&self.resource.name, "admitted under lower tokens and not ended", &left)
-    }
-
     async fn holders(&self) -> Result<Vec<Holder>, FenceError> {
         self.about(self.database.store().holders(&self.resource.name, self.to).await)
     }
@@ -291,4 +280,14 @@ impl<'a> Advance<'a> {
 
 fn rows_of(holders: Vec<Holder>) -> Vec<AdmissionRow> {
     holders.into_iter().map(|holder| holder.row).collect()
+}
+
+/// The holders for messages: the first, and how many more there are.
+fn described(holders: Vec<Holder>) -> Vec<Blocker> {
+    let more = holders.len().saturating_sub(DESCRIBED);
+    let mut left: Vec<_> = holders.into_iter().take(DESCRIBED).map(|holder| holder.blocker).collect();
+    if more > 0 {
+        left.push(Blocker { who: format!("{more} more"), query: String::new() });
+    }
+    left
 }

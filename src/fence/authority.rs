@@ -5,7 +5,8 @@
 //! what the followed leaders say is only a reason to ask.
 
 use super::database::Database;
-use super::fence_error::{Cause, FenceError, Issued, Remedy};
+use super::fence_error::{FenceError, Issued};
+use super::obstacle::Obstacle;
 use super::session::{Epoch, Token};
 use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
 use crate::policy::{Issuer, Resource};
@@ -186,8 +187,8 @@ impl Authority {
     /// does not say.
     async fn confirm(&self, resource: &Resource, election: &ElectionName, target: Epoch) -> Result<(), FenceError> {
         let issued = self.elections.leader(election).await.map_err(|error| {
-            let reason = format!("etcd cannot be asked who leads {election}: {error}");
-            FenceError::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd))
+            let obstacle = Obstacle::Etcd { election: election.clone(), reason: error.to_string() };
+            FenceError::unavailable(&resource.name, obstacle)
         })?;
         let presented = target.token;
         match issued {
@@ -211,8 +212,7 @@ impl Database {
             (Some(Issuer::Lease(lease)), _) => self.confirm_lease(resource, lease.as_str(), target).await,
             (Some(Issuer::Election(election)), Some(authority)) => authority.confirm(resource, election, target).await,
             (Some(Issuer::Election(election)), None) => {
-                let reason = format!("no etcd is set that says who leads {election}");
-                Err(FenceError::unavailable(&resource.name, Cause::new(reason, Remedy::Etcd)))
+                Err(FenceError::unavailable(&resource.name, Obstacle::NoEtcd(election.clone())))
             }
         }
     }

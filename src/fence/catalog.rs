@@ -1,34 +1,27 @@
 //! Reading the catalog of a database, and telling other proxies that it has changed.
 
 use super::database::Database;
-use super::fence_error::Cause;
-use crate::catalog::{Catalog, CatalogError, Dependencies, Fenced};
+use super::store::StoreError;
+use crate::catalog::{Catalog, Dependencies, Fenced};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl From<CatalogError> for Cause {
-    fn from(error: CatalogError) -> Self {
-        error.to_string().into()
-    }
-}
-
 impl Database {
     /// Reads the catalog for what is fenced, as it is for all sessions. Cancel safe.
-    pub async fn catalog(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalog, Cause> {
+    pub async fn catalog(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalog, StoreError> {
         let catalog = self.store().catalog(fences, None).await?;
         self.has_fenced_tables.store(catalog.has_fenced_tables(), Ordering::Relaxed);
         Ok(catalog)
     }
 
     /// The catalog as the session with this schema of temporary relations sees it. Cancel-safe.
-    pub async fn catalog_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalog, Cause> {
-        let whose =
-            |why: Cause| why.and(&format!(", with the temporary relations of this session (schema {temporary})"));
-        self.store.catalog(fences, Some(temporary)).await.map_err(whose)
+    pub async fn catalog_of_session(&self, fences: Fenced<'_>, temporary: &str) -> Result<Catalog, StoreError> {
+        let failed = |error| StoreError::CatalogOfSession { schema: temporary.to_owned(), error: Box::new(error) };
+        self.store.catalog(fences, Some(temporary)).await.map_err(failed)
     }
 
     /// Reads what CASCADE may take from the fenced tables. Cancel safe.
-    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
+    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, StoreError> {
         self.store().dependencies(fences).await
     }
 

@@ -1,6 +1,6 @@
 //! The errors that clients receive when the fence refuses a write.
 
-use super::fence_error::{FenceError, Issued, Remedy};
+use super::fence_error::{Blocker, FenceError, Issued, Remedy};
 use super::session::Token;
 use crate::policy::Issuer;
 use crate::wire::client_error::{ClientError, ErrorKind};
@@ -14,13 +14,16 @@ impl ClientError for FenceError {
             FenceError::NotInForce { .. } => ErrorKind::Unverifiable,
             FenceError::Unissued { .. } => ErrorKind::Unissued,
             FenceError::Denied { .. } => ErrorKind::Denied,
-            FenceError::RoleUnknown { .. } | FenceError::Unavailable { .. } => ErrorKind::Unavailable,
+            FenceError::RoleUnknown { .. } | FenceError::Store { .. } | FenceError::Unavailable { .. } => {
+                ErrorKind::Unavailable
+            }
         }
     }
 
     fn log_reason(&self) -> String {
         match self {
-            FenceError::Unavailable { cause, .. } => cause.reason.clone(),
+            FenceError::Store { error, .. } => error.log_reason(),
+            FenceError::Unavailable { obstacle, .. } => obstacle.to_string(),
             other => other.text().message,
         }
     }
@@ -59,10 +62,13 @@ impl ClientError for FenceError {
             }
             // Sessions query the server for the role. Only a caller that cannot gets here.
             FenceError::RoleUnknown { resource } => {
-                unavailable(resource, "the session's current role is not known", "", Remedy::TryAgain)
+                unavailable(resource, "the session's current role is not known", &[], Remedy::TryAgain)
             }
-            FenceError::Unavailable { resource, cause, queries } => {
-                unavailable(resource, cause.public_reason(), queries, cause.remedy)
+            FenceError::Store { resource, error } => {
+                unavailable(resource, &error.text().message, error.blockers(), error.remedy())
+            }
+            FenceError::Unavailable { resource, obstacle } => {
+                unavailable(resource, &obstacle.to_string(), obstacle.blockers(), obstacle.remedy())
             }
         }
     }
@@ -79,7 +85,7 @@ impl FenceError {
             FenceError::NotInForce { presented, highest, .. } => (Some(*presented), *highest),
             FenceError::Unissued { presented, issued, .. } => (Some(*presented), issued.token()),
             FenceError::Denied { presented, .. } => (Some(*presented), None),
-            FenceError::RoleUnknown { .. } | FenceError::Unavailable { .. } => (None, None),
+            FenceError::RoleUnknown { .. } | FenceError::Store { .. } | FenceError::Unavailable { .. } => (None, None),
         }
     }
 }
@@ -90,8 +96,10 @@ pub fn stale(resource: &str, presented: Token, highest: Token) -> ErrorText {
     ErrorText::new("LF001", message)
 }
 
-fn unavailable(resource: &str, reason: &str, queries: &str, remedy: Remedy) -> ErrorText {
-    let queries = if queries.is_empty() { String::new() } else { format!(", query: {queries}") };
+/// LF006. Only clients see the queries of the blockers: they may hold values, which no log may.
+fn unavailable(resource: &str, reason: &str, blockers: &[Blocker], remedy: Remedy) -> ErrorText {
+    let queries: Vec<_> = blockers.iter().map(|it| it.query.as_str()).filter(|query| !query.is_empty()).collect();
+    let queries = if queries.is_empty() { String::new() } else { format!(", query: {}", queries.join("; ")) };
     let message = format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}{queries}");
     ErrorText::new("LF006", message).detail(format!("resource={resource}")).hint(remedy.hint())
 }

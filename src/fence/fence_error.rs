@@ -1,9 +1,9 @@
 //! The reasons why a session may not write, as the fence reports them.
 
+use super::obstacle::Obstacle;
 use super::session::{Epoch, Token};
 use super::store::StoreError;
 use crate::policy::{Issuer, Resource};
-use std::fmt;
 
 /// Why a session was not admitted. Nothing was written in any of these cases. `resource` is what was to be written, and
 /// `presented` the session's token.
@@ -42,13 +42,19 @@ pub enum FenceError {
     /// Not for clients: the token would have to be raised, and as whom the session acts has to be found out first.
     #[error("resource {resource}: the session's current role is not known")]
     RoleUnknown { resource: String },
+    /// LF006: the database did not do what the proof needs.
+    #[error("resource {resource}: {error}")]
+    Store {
+        resource: String,
+        #[source]
+        error: StoreError,
+    },
     /// LF006: there is no proof which token is the highest, or that all processes below it have ended.
-    #[error("resource {resource}: {cause}")]
+    #[error("resource {resource}: {obstacle}")]
     Unavailable {
         resource: String,
-        cause: Cause,
-        /// The queries of the blocking processes, for the client only: they may hold values, which no log may.
-        queries: String,
+        #[source]
+        obstacle: Obstacle,
     },
 }
 
@@ -75,18 +81,7 @@ impl Issued {
     }
 }
 
-/// Why the highest token cannot be proved, or the catalog cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
-    /// The reason, for the log.
-    pub reason: String,
-    /// The reason for clients, where that for the log says what clients must not learn: the name of the control role.
-    told: Option<String>,
-    /// The remedy.
-    pub remedy: Remedy,
-}
-
-/// The remedy for a [`Cause`].
+/// What helps against LF006: who has to act, and whether retrying is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// It may pass by itself.
@@ -115,44 +110,6 @@ pub enum Remedy {
     ServerTimeout(&'static str),
 }
 
-impl Cause {
-    /// A cause with its reason and remedy.
-    pub fn new(reason: impl Into<String>, remedy: Remedy) -> Self {
-        Cause { reason: reason.into(), told: None, remedy }
-    }
-
-    /// With these words for clients.
-    pub(super) fn told(self, words: Option<String>) -> Self {
-        Cause { told: words, ..self }
-    }
-
-    /// With an addition, for log and clients.
-    pub(super) fn and(self, words: &str) -> Self {
-        Cause { reason: self.reason + words, told: self.told.map(|told| told + words), ..self }
-    }
-
-    /// The reason, for clients.
-    pub fn public_reason(&self) -> &str {
-        self.told.as_deref().unwrap_or(&self.reason)
-    }
-}
-
-/// It may pass by itself.
-impl<T: Into<String>> From<T> for Cause {
-    fn from(reason: T) -> Self {
-        Cause::new(reason, Remedy::TryAgain)
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.reason)
-    }
-}
-
-/// Why no session is admitted while the tables of the fences are locked.
-pub(super) const TABLES_LOCKED: &str = "tables of fencegate are locked";
-
 /// A reason with the descriptions of its blockers.
 pub(super) fn named(how: &str, by: &[Blocker]) -> String {
     let who: Vec<_> = by.iter().map(|blocker| blocker.who.as_str()).collect();
@@ -179,6 +136,7 @@ impl FenceError {
             | FenceError::NotInForce { resource, .. }
             | FenceError::Denied { resource, .. }
             | FenceError::RoleUnknown { resource }
+            | FenceError::Store { resource, .. }
             | FenceError::Unavailable { resource, .. } => resource,
         }
     }
@@ -187,38 +145,19 @@ impl FenceError {
     pub(super) fn unissued(resource: &Resource, presented: Token, issued: Issued) -> Self {
         match resource.issuer.clone() {
             Some(issuer) => FenceError::Unissued { resource: resource.name.clone(), presented, issuer, issued },
-            None => FenceError::unavailable(&resource.name, "the policies name no issuer of its tokens any more"),
+            None => FenceError::unavailable(&resource.name, Obstacle::NoIssuer),
         }
     }
 
     /// LF006 that names the obstacle.
-    pub fn unavailable(resource: &str, cause: impl Into<Cause>) -> Self {
-        FenceError::Unavailable { resource: resource.to_owned(), cause: cause.into(), queries: String::new() }
-    }
-
-    /// LF006, since the database did not answer.
-    pub(super) fn of_store(resource: &str, error: StoreError) -> Self {
-        match error {
-            StoreError::Blocked(by) => FenceError::blocked(resource, "its lock is held by", &by),
-            StoreError::TablesLocked(by) => FenceError::blocked(resource, TABLES_LOCKED, &by),
-            StoreError::Unprepared(cause) | StoreError::Unavailable(cause) => FenceError::unavailable(resource, cause),
-        }
-    }
-
-    /// LF006 that names the blockers.
-    pub(super) fn blocked(resource: &str, how: &str, by: &[Blocker]) -> Self {
-        let queries = by.iter().map(|blocker| blocker.query.as_str()).filter(|query| !query.is_empty());
-        FenceError::Unavailable {
-            resource: resource.to_owned(),
-            cause: Cause::new(named(how, by), Remedy::EndThem),
-            queries: queries.collect::<Vec<_>>().join("; "),
-        }
+    pub fn unavailable(resource: &str, obstacle: Obstacle) -> Self {
+        FenceError::Unavailable { resource: resource.to_owned(), obstacle }
     }
 }
 
 /// The store's answer about a resource, or LF006.
 pub(super) fn about<T>(resource: &Resource, answer: Result<T, StoreError>) -> Result<T, FenceError> {
-    answer.map_err(|error| FenceError::of_store(&resource.name, error))
+    answer.map_err(|error| FenceError::Store { resource: resource.name.clone(), error })
 }
 
 /// The newer epoch for which a session's server process had to end.

@@ -2,8 +2,7 @@
 //!
 //! Must leave no connection behind: it would block DROP DATABASE.
 
-use super::fence_error::Cause;
-use super::store::{databases, is_no_database};
+use super::store::{StoreError, databases, is_no_database};
 use crate::catalog::{DatabaseNames, NamesFound, PolicyNames};
 use crate::policy::PolicySet;
 use crate::sql::{message, query_rows};
@@ -30,7 +29,7 @@ pub async fn read_names(
     sets: &[&PolicySet],
     listing: &str,
     known: &BTreeSet<String>,
-) -> Result<BTreeMap<String, DatabaseNames>, Cause> {
+) -> Result<BTreeMap<String, DatabaseNames>, StoreError> {
     let named = sets.iter().filter_map(|set| set.databases.as_ref()).flatten().cloned();
     let mut databases: BTreeSet<String> = named.collect();
     if sets.iter().any(|set| set.databases.is_none()) {
@@ -52,19 +51,16 @@ pub async fn read_names_in(
         let (config, question) = (control(&database), &question);
         async move {
             let names = timeout(LIMIT, read(&config, question)).await;
-            let names = names.unwrap_or_else(|_| DatabaseNames::Unread(no_answer()));
+            let no_answer = |_| DatabaseNames::Unread(StoreError::TimedOut(LIMIT).to_string());
+            let names = names.unwrap_or_else(no_answer);
             (database, names)
         }
     });
     stream::iter(reads).buffer_unordered(AT_ONCE).collect().await
 }
 
-async fn list(config: &ControlConfig) -> Result<Vec<String>, Cause> {
-    timeout(LIMIT, databases(config)).await.unwrap_or_else(|_| Err(no_answer().into()))
-}
-
-fn no_answer() -> String {
-    format!("no answer within {} s", LIMIT.as_secs())
+async fn list(config: &ControlConfig) -> Result<Vec<String>, StoreError> {
+    timeout(LIMIT, databases(config)).await.unwrap_or(Err(StoreError::TimedOut(LIMIT)))
 }
 
 async fn read(config: &ControlConfig, question: &str) -> DatabaseNames {

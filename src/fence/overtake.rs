@@ -8,10 +8,12 @@
 use super::admit::Raise;
 use super::advance::Advance;
 use super::database::{Database, key};
-use super::fence_error::{Cause, FenceError, Remedy, about};
+use super::fence_error::{FenceError, about};
+use super::obstacle::Obstacle;
 use super::session::{Epoch, IdentityError, SessionFence, Token};
 use super::store::{EpochRow, Recorded, StoreError};
 use crate::policy::{Mode, Resource};
+use crate::wire::client_error::{ClientError, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -39,16 +41,16 @@ impl Database {
         token: Token,
         raise: Raise<'_>,
     ) -> Result<(), FenceError> {
-        let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.to_string());
+        let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.clone().into());
         let who = session.identity.as_ref().map_err(unknown)?;
         let report = about(resource, self.store().admit(who, resource, NOBODYS, self.loaded(resource)).await)?;
         let is_superseded = matches!(report.current, Some((_, Recorded::Others))) && self.resource_in_force(resource);
         let noted = self.take_note(resource, token, report.current.map(|(row, _)| row.epoch), raise).await;
-        if let Some(cause) = report.unfenceable {
+        if let Some(fault) = report.unfenceable {
             // Nobody waits for this: the session may have ended, whose server process does so a moment before.
             sleep(ENDING).await;
             if self.sessions.contains_key(&key(who)) {
-                return Err(FenceError::unavailable(&resource.name, cause));
+                return Err(FenceError::unavailable(&resource.name, Obstacle::Process { pid: who.pid, fault }));
             }
         }
         if is_superseded && noted.is_ok() {
@@ -103,7 +105,7 @@ impl Database {
         if target != current {
             match self.may_raise(resource, target).await {
                 Ok(()) => {}
-                Err(unavailable @ FenceError::Unavailable { .. }) => return Err(unavailable),
+                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
                 Err(_) => return Ok(()),
             }
         }
@@ -159,7 +161,7 @@ impl Database {
     async fn epoch_of(self: &Arc<Self>, resource: &Resource) -> Result<Option<(Epoch, bool)>, FenceError> {
         let mut read = match self.store().epochs(&[resource.name.as_str()]).await {
             // Without the schema there was never an admission.
-            Err(StoreError::Unprepared(_)) => return Ok(None),
+            Err(StoreError::Unprepared { .. }) => return Ok(None),
             read => about(resource, read)?,
         };
         let Some(EpochRow { epoch, drained, .. }) = read.pop() else {
@@ -172,6 +174,5 @@ impl Database {
 }
 
 fn other_policies(resource: &Resource) -> FenceError {
-    let reason = "the policies that the database has recorded are others";
-    FenceError::unavailable(&resource.name, Cause::new(reason, Remedy::Reload))
+    FenceError::unavailable(&resource.name, Obstacle::OtherPolicies)
 }

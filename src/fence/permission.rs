@@ -5,6 +5,7 @@
 
 use super::database::Database;
 use super::fence_error::{FenceError, about};
+use super::obstacle::Obstacle;
 use super::session::Token;
 use crate::policy::{QualifiedName, Resource};
 use crate::statement::{Operation, RelationName};
@@ -81,7 +82,7 @@ impl Database {
         let Some(role) = &claim.role else { return Err(FenceError::RoleUnknown { resource: resource.name.clone() }) };
         if claim.privileges.is_empty() {
             // When the statement was judged, it named a way to the resource.
-            return Err(FenceError::unavailable(&resource.name, "the catalog has changed meanwhile"));
+            return Err(FenceError::unavailable(&resource.name, Obstacle::CatalogChanged));
         }
         let together = if claim.one_suffices { 1 } else { claim.privileges.len() };
         let mut denied = String::new();

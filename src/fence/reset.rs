@@ -4,7 +4,7 @@
 //! leave the generation as it is: processes admitted before would then count as newer.
 
 use super::database::Database;
-use super::fence_error::{FenceError, Remedy};
+use super::fence_error::FenceError;
 use super::session::{Epoch, Token};
 use super::store::{ResetReport, StoreError};
 use crate::policy::{Mode, Resource};
@@ -48,11 +48,18 @@ pub enum ResetError {
     #[error("it has no schema fencegate")]
     Unprepared,
     /// Whether the epoch was changed is unknown, unless the connection was never open.
-    #[error("{0}")]
-    Unavailable(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Each attempt has found another epoch; nothing was changed.
+    #[error("the token is raised faster than it can be reset")]
+    RaisedTooFast,
     /// The epoch is reset; processes that were admitted before may still block its next writer.
-    #[error("it is reset, but not everybody admitted before has ended yet: {reason}")]
-    NotDrained { reset: Reset, reason: String },
+    #[error("it is reset, but not everybody admitted before has ended yet: {error}")]
+    NotDrained {
+        reset: Reset,
+        #[source]
+        error: Box<FenceError>,
+    },
 }
 
 /// A living server process that is admitted under a higher token.
@@ -118,13 +125,13 @@ impl Database {
                 break reset;
             }
             if Instant::now() >= deadline {
-                return Err(ResetError::Unavailable("the token is raised faster than it can be reset".into()));
+                return Err(ResetError::RaisedTooFast);
             }
         };
         self.memory.learn(&resource.name, reset.after);
         if resource.mode == Mode::Enforce {
             let drained = self.advance(resource, reset.after).settle(Instant::now() + LIMIT).await;
-            drained.map_err(|refusal| ResetError::NotDrained { reset, reason: refusal.to_string() })?;
+            drained.map_err(|error| ResetError::NotDrained { reset, error: Box::new(error) })?;
         }
         Ok(reset)
     }
@@ -138,16 +145,12 @@ impl Database {
         role: &str,
         force: bool,
     ) -> Result<Option<Reset>, ResetError> {
-        let unavailable = |refusal| match refusal {
+        let failed = |error| match error {
             // Lost with a connection that was open, it was lost with the database.
             _ if self.is_missing() => ResetError::NoDatabase,
-            FenceError::Unavailable { cause, .. } if cause.remedy == Remedy::Init && self.is_unprepared() => {
-                ResetError::Unprepared
-            }
-            FenceError::Unavailable { cause, .. } => ResetError::Unavailable(cause.reason),
-            other => ResetError::Unavailable(other.to_string()),
+            StoreError::Unprepared { .. } => ResetError::Unprepared,
+            error => ResetError::Store(error),
         };
-        let failed = |error| unavailable(FenceError::of_store(&resource.name, error));
         // A late record of older policies is not in the way.
         self.record_policy(resource).await.map_err(failed)?;
         let known = self.read_epochs(&[resource.name.as_str()]).await.map_err(failed)?;

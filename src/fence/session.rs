@@ -5,6 +5,7 @@
 //! admitted, so the process is busy from now on" and the drain's "revoked; was it idle?".
 //! It is never held across an await.
 
+use super::fence_error::Blocker;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -96,8 +97,8 @@ struct State {
     presented: HashMap<String, Presented>,
     /// The Admit under way: the process may be terminated before the answer arrives.
     asking: Option<(String, Token)>,
-    /// The obstacle that this Admit waits for.
-    obstacle: Option<Obstacle>,
+    /// The processes that this Admit waits for, as far as they are known.
+    blockers: Vec<Blocker>,
 }
 
 /// Under what a session is, or was, admitted to a resource.
@@ -106,15 +107,6 @@ pub(super) struct Presented {
     pub(super) epoch: Epoch,
     /// As [`crate::policy::Resource::lock_name`]: of policies that need not be in force any more.
     pub(super) lock_name: String,
-}
-
-/// The obstacle that an Admit waits for.
-#[derive(Clone, Debug, Default)]
-pub struct Obstacle {
-    /// Its description, for messages.
-    pub reason: String,
-    /// The queries of the processes among it, for the client only.
-    pub queries: String,
 }
 
 /// A moment; now where nothing else is said.
@@ -291,18 +283,18 @@ impl SessionFence {
     /// Admit's half: the token for which the session asks, from now until the answer is here.
     pub(super) fn set_asking(&self, asking: Option<(String, Token)>) {
         let mut state = self.lock();
-        (state.asking, state.obstacle) = (asking, None);
+        (state.asking, state.blockers) = (asking, Vec::new());
     }
 
-    /// Admit's half: what it waits for.
-    pub(super) fn set_obstacle(&self, obstacle: Obstacle) {
-        self.lock().obstacle = Some(obstacle);
+    /// Admit's half: the processes that it waits for.
+    pub(super) fn set_blockers(&self, blockers: Vec<Blocker>) {
+        self.lock().blockers = blockers;
     }
 
-    /// The resource to which it is being admitted, and what that waits for, if that is known.
-    pub fn waits_for(&self) -> Option<(String, Option<Obstacle>)> {
+    /// The resource to which it is being admitted, and the processes that this waits for, as far as they are known.
+    pub fn waits_for(&self) -> Option<(String, Vec<Blocker>)> {
         let state = self.lock();
-        state.asking.as_ref().map(|(resource, _)| (resource.clone(), state.obstacle.clone()))
+        state.asking.as_ref().map(|(resource, _)| (resource.clone(), state.blockers.clone()))
     }
 
     /// The token for which it asks.

@@ -198,6 +198,11 @@ fn told(outcome: Result<(), FenceError>, well: &str) -> String {
     outcome.map_or_else(|refusal| refusal.to_string(), |()| well.to_owned())
 }
 
+/// LF006 for a session whose process has ended.
+fn unseen(resource: &str, pid: i32) -> String {
+    FenceError::unavailable(resource, Obstacle::Process { pid, fault: ProcessFault::Unseen }).to_string()
+}
+
 fn claim(role: Option<&str>) -> Claim {
     let relation = RelationName { schema: None, name: "notes".to_owned() };
     Claim {
@@ -318,7 +323,7 @@ async fn a_session_that_nobody_could_revoke_is_not_admitted() {
     assert_eq!(proxy.admit(&unknown, "notes", 5).await, "resource notes: the server did not say whose process this is");
     let stranger = proxy.client(3);
     proxy.server.end_process(3);
-    assert_eq!(proxy.admit(&stranger, "notes", 5).await, "resource notes: process 3 is not what it says");
+    assert_eq!(proxy.admit(&stranger, "notes", 5).await, unseen("notes", 3));
     assert_eq!(proxy.epoch("notes"), None);
 }
 

@@ -9,6 +9,7 @@
 use super::database::Database;
 use super::lease::Leased;
 use super::session::Epoch;
+use super::store::StoreError;
 use crate::supervise::supervise;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -101,10 +102,10 @@ fn retire(database: &Database) -> bool {
 
 /// A connection that is lost in silence is found out here, and opened again. What is in the way is told once, and not at all
 /// where there is nothing to guard.
-async fn beat(database: &Arc<Database>, told: &mut Option<String>) {
+async fn beat(database: &Arc<Database>, told: &mut Option<StoreError>) {
     let beaten = database.store().beat().await;
     *database.queue_usage.lock() = beaten.as_ref().ok().copied();
-    let trouble = beaten.err().map(|error| error.to_string());
+    let trouble = beaten.err();
     if let Some(error) = trouble.as_ref().filter(|error| told.as_ref() != Some(error) && !database.fences_nothing()) {
         tracing::warn!(database = database.name(), %error, "the control connection does not listen");
     }

@@ -1,6 +1,6 @@
 //! Performs the task that a session has asked for, in a tokio task of its own: the session's sockets do not wait for it.
 
-use crate::fence::FenceError;
+use crate::fence::{FenceError, Obstacle};
 use crate::session::judge::Need;
 use crate::session::task::{Done, Task};
 use crate::state::context::Context;
@@ -41,7 +41,7 @@ impl Performing {
         let (otherwise, handle) = match task {
             Task::Admit(needs) => {
                 let name = needs.first().map_or_else(String::new, |(need, _)| need.resource.name.clone());
-                let failed = FenceError::unavailable(&name, "the task that asks for it has failed".to_owned());
+                let failed = FenceError::unavailable(&name, Obstacle::TaskFailed);
                 // It runs to its end even when the session does not: an Admit is not cancel-safe. But no other one begins then.
                 let (shared, record) = (context.shared().clone(), session.clone());
                 let tell = move |need: &Need| record.log_admission(&shared, need);

@@ -167,9 +167,9 @@ async fn ask_database(shared: &Shared, policies: &PolicySet, database: &str, nam
         }
         _ => match shared.can_control(database, Need::Schema).await {
             Ok(()) => Outcome::Good("reached, with what the fences need".to_owned()),
-            Err(cause) => Outcome::Failed(match cause.remedy {
-                Remedy::Init | Remedy::Grant => format!("{cause}; the command is {}", settings.init_command(database)),
-                _ => cause.to_string(),
+            Err(error) => Outcome::Failed(match error.remedy() {
+                Remedy::Init | Remedy::Grant => format!("{error}; the command is {}", settings.init_command(database)),
+                _ => error.to_string(),
             }),
         },
     };

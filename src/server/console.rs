@@ -5,7 +5,8 @@
 
 use super::{outage, reload};
 use crate::config::{self, Settings};
-use crate::fence::{self, Cause, Database, Leaders, Need};
+use crate::fence::store::StoreError;
+use crate::fence::{self, Database, Leaders, Need};
 use crate::metrics::WriteCount;
 use crate::net::handshake::{IncomingClient, Refused, refuse};
 use crate::net::peer::{Peer, Reader};
@@ -297,13 +298,14 @@ impl console::Proxy for Shared {
         Some(self.find_shared_database(name).await?.fence.clone())
     }
 
-    async fn prepared_databases(&self) -> Result<Vec<String>, Cause> {
+    async fn prepared_databases(&self) -> Result<Vec<String>, StoreError> {
         let named = self.policies.borrow().databases.clone();
         let control = self.encryption.control_for(&self.settings(), self.settings().control_database());
         let all = match named {
             Some(named) => named,
             None => {
-                timeout(LISTING_LIMIT, fence::databases(&control)).await.map_err(|_| Cause::from("no answer"))??
+                let listed = timeout(LISTING_LIMIT, fence::databases(&control)).await;
+                listed.unwrap_or(Err(StoreError::TimedOut(LISTING_LIMIT)))?
             }
         };
         let mut prepared = Vec::new();

@@ -3,7 +3,8 @@
 //! Must never keep a connection to the server, nor ask it more than once a second, however often clients ask.
 
 use crate::fence::session::Token;
-use crate::fence::{Cause, Leaders, Leased, Need, followed_leader, probe};
+use crate::fence::store::StoreError;
+use crate::fence::{Leaders, Leased, Need, followed_leader, probe};
 use crate::metrics::Now;
 use crate::metrics::http::{Pages, StatusPage};
 use crate::net::upstream;
@@ -150,10 +151,9 @@ impl Shared {
     ///
     /// # Errors
     /// The connection cannot be used.
-    pub(super) async fn can_control(&self, database: &str, need: Need) -> Result<(), Cause> {
+    pub(super) async fn can_control(&self, database: &str, need: Need) -> Result<(), StoreError> {
         let control = self.encryption.control_for(&self.settings(), database);
-        let no_answer = |_| Err(format!("the server did not answer within {} s", PROBE_LIMIT.as_secs()).into());
-        timeout(PROBE_LIMIT, probe(&control, need)).await.unwrap_or_else(no_answer)
+        timeout(PROBE_LIMIT, probe(&control, need)).await.unwrap_or(Err(StoreError::TimedOut(PROBE_LIMIT)))
     }
 }
 

@@ -3,7 +3,8 @@
 //! Owns what operators are told of missing tables. Must never decide on a write, nor keep a connection open.
 
 use crate::catalog::{DatabaseNames, LostFence, NamesFound, fences_at_risk, lost_fences, missing_text, with_tables};
-use crate::fence::{Cause, read_names, read_names_in};
+use crate::fence::store::StoreError;
+use crate::fence::{read_names, read_names_in};
 use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::state::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,7 +83,7 @@ impl Shared {
     ///
     /// # Errors
     /// The databases cannot be listed.
-    pub(super) async fn read_names(&self, sets: &[&PolicySet]) -> Result<BTreeMap<String, DatabaseNames>, Cause> {
+    pub(super) async fn read_names(&self, sets: &[&PolicySet]) -> Result<BTreeMap<String, DatabaseNames>, StoreError> {
         let settings = self.settings();
         let known = self.shared_databases().iter().map(|it| it.fence.name().to_owned()).collect();
         let control = |database: &str| self.encryption.control_for(&settings, database);

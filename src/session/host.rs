@@ -7,8 +7,9 @@ use super::pending_definitions::PendingDefinitions;
 use super::rejection::Rejection;
 use super::task::{ParsePermit, Room, Task};
 use crate::catalog::{Catalog, Dependencies};
+use crate::fence::Claim;
 use crate::fence::session::{Epoch, SessionFence, Token};
-use crate::fence::{Cause, Claim};
+use crate::fence::store::StoreError;
 use crate::policy::{PolicySet, Resource};
 use crate::statement::{Analysis, Lexing, RelationName, Statement};
 use std::sync::Arc;
@@ -140,7 +141,7 @@ pub struct CatalogView {
     /// How many such changes it has.
     pub doubts: u64,
     /// Why it could not be read last, where it is not current.
-    pub unread: Option<Cause>,
+    pub unread: Option<StoreError>,
 }
 
 impl CatalogView {

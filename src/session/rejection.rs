@@ -1,8 +1,9 @@
 //! The reasons for a rejection, and the errors that clients receive for them. `fence/client_error.rs` has those of the fence.
 
 use crate::fence::session::{Epoch, Token};
+use crate::fence::store::StoreError;
 use crate::fence::value::InvalidValue;
-use crate::fence::{Cause, FenceError, Remedy, stale};
+use crate::fence::{FenceError, Remedy, stale};
 use crate::policy::QualifiedName;
 use crate::statement::{OpaqueReason, StatementKind};
 use crate::wire::client_error::{ClientError, ErrorKind};
@@ -33,7 +34,7 @@ pub enum Rejection {
     /// LF006: the statement was not held until it could be judged.
     NoRoom,
     /// LF006: what the statement names may be a way to a fenced table. `why`: the last reading failed.
-    UnreadCatalog { why: Option<Cause> },
+    UnreadCatalog { why: Option<StoreError> },
 }
 
 /// How the transaction of a session ended that was cut off.
@@ -164,11 +165,12 @@ impl ClientError for Rejection {
                     .hint("Nothing was written. Try again; a statement that was prepared has to be prepared again.")
             }
             Rejection::UnreadCatalog { why } => {
-                let reason = match why {
-                    Some(why) => format!("the catalog cannot be read: {}", why.public_reason()),
-                    None => "the catalog may have changed and could not be read in time".to_owned(),
+                let (reason, remedy) = match why {
+                    Some(why) => (format!("the catalog cannot be read: {}", why.text().message), why.remedy()),
+                    None => {
+                        ("the catalog may have changed and could not be read in time".to_owned(), Remedy::TryAgain)
+                    }
                 };
-                let remedy = why.as_ref().map_or(Remedy::TryAgain, |why| why.remedy);
                 ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {reason}"))
                     .hint(remedy.hint())
             }
@@ -287,7 +289,7 @@ mod tests {
             })
         };
         let of_r = Some("r");
-        let cause = Cause::from("no connection");
+        let error = StoreError::Standby;
         let all = [
             (
                 Rejection::Fence(FenceError::Stale { resource: resource.clone(), presented, highest: epoch(highest) }),
@@ -358,10 +360,15 @@ mod tests {
                 of_r,
                 (46, 0),
             ),
-            (Rejection::Fence(FenceError::unavailable(&resource, cause.clone())), "LF006 unavailable", of_r, (0, 0)),
+            (
+                Rejection::Fence(FenceError::Store { resource: resource.clone(), error: error.clone() }),
+                "LF006 unavailable",
+                of_r,
+                (0, 0),
+            ),
             (Rejection::NotOwner { database: "d".into() }, "42501 denied", None, (0, 0)),
             (Rejection::NoRoom, "LF006 unavailable", None, (0, 0)),
-            (Rejection::UnreadCatalog { why: Some(cause) }, "LF006 unavailable", None, (0, 0)),
+            (Rejection::UnreadCatalog { why: Some(error) }, "LF006 unavailable", None, (0, 0)),
         ];
         for (rejection, is, about, (presented, highest)) in all {
             let found = format!("{} {}", rejection.text().code, rejection.kind().label());

@@ -8,7 +8,7 @@ use super::message::{Asked, Stage};
 use super::rejection::Rejection;
 use super::verdict::Verdict;
 use super::{Host, Session, Task};
-use crate::fence::{Cause, FenceError, Remedy};
+use crate::fence::{FenceError, Obstacle};
 use crate::statement::{Statement, StatementKind, TransactionEffect};
 use crate::wire::message::{self, Status};
 use std::sync::Arc;
@@ -188,16 +188,10 @@ impl<H: Host> Session<H> {
     fn give_up(&mut self, Limit { setting, value, .. }: &Limit) {
         let Some(admit) = self.process.admit() else { return };
         let waits_for = self.process.fence.waits_for();
-        let (resource, obstacle) = waits_for.unwrap_or_else(|| (admit.resource.clone(), None));
+        let (resource, waits_for) = waits_for.unwrap_or_else(|| (admit.resource.clone(), Vec::new()));
         self.process.give_up_admit();
-        let obstacle = obstacle.unwrap_or_default();
-        let reason = match obstacle.reason.as_str() {
-            "" => "the session has not been admitted yet",
-            reason => reason,
-        };
-        let reason = format!("{reason}; stopped waiting, because {setting} ({value}) would end the session");
-        let cause = Cause::new(reason, Remedy::ServerTimeout(setting));
-        self.message.facts.refused = Some(FenceError::Unavailable { resource, cause, queries: obstacle.queries });
+        let obstacle = Obstacle::ServerTimeout { setting, value: value.to_string(), waits_for };
+        self.message.facts.refused = Some(FenceError::Unavailable { resource, obstacle });
         self.message.resume();
     }
 

@@ -8,7 +8,7 @@ use super::recent;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
 use crate::fence::session::Token;
-use crate::fence::{Claim, FenceError, Raise};
+use crate::fence::{Claim, FenceError, Obstacle, Raise};
 use crate::metrics::{Counter, Metrics};
 use crate::policy::{Mode, PolicySet, Resource, quoted};
 use crate::session::host::CatalogView;
@@ -211,7 +211,7 @@ impl Context {
         let Some(place) = self.shared_database.observations.clone().try_acquire_owned().ok() else {
             return match is_current {
                 true => self.count(&need.resource, "admitted"),
-                false => record(&need, FenceError::unavailable(&need.resource.name, "too many at once")),
+                false => record(&need, FenceError::unavailable(&need.resource.name, Obstacle::TooManyObserved)),
             };
         };
         let admitted = counter(&self.shared.metrics, self.policies(), database.name(), &need.resource.name, "admitted");

@@ -3,7 +3,7 @@
 //! Must never ask anybody: the server does.
 
 use crate::config::Address;
-use crate::fence::Cause;
+use crate::fence::store::StoreError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -34,8 +34,8 @@ pub enum NotReady {
     #[error("the proxy is stopping")]
     Stopping,
     /// A control connection is missing.
-    #[error("{0}")]
-    Control(Cause),
+    #[error(transparent)]
+    Control(StoreError),
     /// The reason is the system's or the TLS library's.
     #[error("the server at {address} cannot be reached: {reason}")]
     Upstream { address: Address, reason: String },

@@ -22,7 +22,7 @@ fn decided(admitted: Option<Epoch>) -> AdmitDecision {
     let current = EpochRow { resource: resource(), epoch: epoch(1, 5), drained: true };
     let admission = admitted.map(|epoch| (row(epoch), true));
     let report = Report { unfenceable: None, current: Some((current, Recorded::Same)), admission };
-    decide(report, &policies.resources[0], 5)
+    decide(report, 1, &policies.resources[0], 5)
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //! Owns when and on which connection they are sent. COMMIT of a transaction with NOTIFY takes a lock of the server that any role can
 //! hold for seconds, and fails where the queue is full: so no Query that matters notifies. Must never delay such a Query.
 
+use super::StoreError;
 use super::control::{LIMIT, Lane};
-use super::error::ControlError;
 use super::sql;
 use parking_lot::Mutex as Immediate;
 use std::collections::BTreeSet;
@@ -47,10 +47,10 @@ impl Announcer {
     }
 
     /// Returns when the payload is sent or dropped. Cancel-safe: a task of its own sends it.
-    pub(super) async fn announced(self: &Arc<Self>, payload: &str) -> Result<(), ControlError> {
+    pub(super) async fn announced(self: &Arc<Self>, payload: &str) -> Result<(), StoreError> {
         self.add(payload);
         let announcer = self.clone();
-        tokio::spawn(async move { announcer.send().await }).await.unwrap_or(Err(ControlError::TimedOut))
+        tokio::spawn(async move { announcer.send().await }).await.unwrap_or(Err(StoreError::TimedOut(LIMIT)))
     }
 
     /// Returns true if no task is going to send what waits.
@@ -63,7 +63,7 @@ impl Announcer {
         is_first
     }
 
-    async fn send(&self) -> Result<(), ControlError> {
+    async fn send(&self) -> Result<(), StoreError> {
         let _turn = self.sending.lock().await;
         let payloads = std::mem::take(&mut *self.waiting.lock());
         if payloads.is_empty() {
@@ -72,14 +72,14 @@ impl Announcer {
         self.notify(&sql::epoch::announce(&payloads)).await
     }
 
-    async fn notify(&self, query: &str) -> Result<(), ControlError> {
+    async fn notify(&self, query: &str) -> Result<(), StoreError> {
         // A connection that was closed stays closed.
         if self.look.is_open() {
             if let Some(process) = self.look.process() {
                 self.look.common.announces(&process);
             }
             match self.look.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await {
-                Err(ControlError::Locked) => {}
+                Err(StoreError::LockNotAvailable) => {}
                 sent => return sent.map(drop),
             }
         }
@@ -89,8 +89,8 @@ impl Announcer {
             let passes = common.passing.clone().read_owned().await;
             let client = common.open_once(&self.look.config, passes).await?;
             let sent = client.simple_query(&query).await;
-            sent.map(drop).map_err(|error| ControlError::Refused((&error).into()))
+            sent.map(drop).map_err(|error| StoreError::Refused(error.into()))
         };
-        timeout(LIMIT, send).await.map_err(|_| ControlError::TimedOut)?
+        timeout(LIMIT, send).await.map_err(|_| StoreError::TimedOut(LIMIT))?
     }
 }

@@ -6,7 +6,6 @@
 //! Not cancel-safe: the Query may have taken effect, and processes may have been ended.
 
 use super::control::{LIMIT, Lane};
-use super::error::ControlError;
 use super::rows::blocker;
 use super::{Postgres, StoreError, sql};
 use crate::fence::advance::GRACE;
@@ -37,15 +36,15 @@ struct BlockingProcesses {
     in_vain: bool,
 }
 
-fn refusal(error: ControlError, seen: BlockingProcesses) -> StoreError {
+fn refusal(error: StoreError, seen: BlockingProcesses) -> StoreError {
     match error {
-        ControlError::Locked | ControlError::TimedOut if !seen.table_blockers.is_empty() => {
+        StoreError::LockNotAvailable | StoreError::TimedOut(_) if !seen.table_blockers.is_empty() => {
             StoreError::TablesLocked(seen.table_blockers)
         }
-        ControlError::Locked | ControlError::TimedOut if !seen.blockers.is_empty() => {
+        StoreError::LockNotAvailable | StoreError::TimedOut(_) if !seen.blockers.is_empty() => {
             StoreError::Blocked(seen.blockers)
         }
-        error => error.into(),
+        error => error,
     }
 }
 
@@ -64,7 +63,7 @@ impl Postgres {
         let began = Instant::now();
         let mut seen = BlockingProcesses::default();
         let mut answers = lane.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await;
-        while matches!(answers, Err(ControlError::Locked)) && began.elapsed() < LIMIT {
+        while matches!(answers, Err(StoreError::LockNotAvailable)) && began.elapsed() < LIMIT {
             if seen.in_vain {
                 sleep(GRACE).await;
             }
@@ -79,7 +78,7 @@ impl Postgres {
             Ok(answers) => return Ok(answers.into_iter().skip(1).collect()),
             Err(error) => error,
         };
-        if matches!(error, ControlError::Locked) && seen.blockers.is_empty() && seen.table_blockers.is_empty() {
+        if matches!(error, StoreError::LockNotAvailable) && seen.blockers.is_empty() && seen.table_blockers.is_empty() {
             self.end_blockers(resource, &mut seen).await;
         }
         Err(refusal(error, seen))
@@ -92,7 +91,7 @@ impl Postgres {
         query: &str,
         grace_over: Instant,
         seen: &mut BlockingProcesses,
-    ) -> Result<Vec<StatementResult>, ControlError> {
+    ) -> Result<Vec<StatementResult>, StoreError> {
         let limit = if seen.in_vain { IN_VAIN } else { IN_QUEUE };
         let query = sql::lock::with_lock_timeout(limit, query);
         let mut running = pin!(self.wait.run(&query));

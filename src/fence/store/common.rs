@@ -3,11 +3,10 @@
 //!
 //! Must never open a connection while they are kept closed.
 
-use super::Found;
 use super::control::LIMIT;
-use super::error::{ControlError, not_connected};
 use super::sql;
 use super::table_lock::TableLocks;
+use super::{Found, StoreError};
 use crate::sql::{answers, column, rows};
 use crate::tls::ControlConfig;
 use futures_util::FutureExt;
@@ -86,11 +85,11 @@ impl Common {
     }
 
     /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
-    pub(super) fn note(&self, error: Option<&ControlError>) {
+    pub(super) fn note(&self, error: Option<&StoreError>) {
         *self.found.lock() = match error {
-            None | Some(ControlError::Version { .. } | ControlError::Newer { .. }) => Found::Nothing,
-            Some(ControlError::Uninitialised(_)) => Found::Unprepared,
-            Some(ControlError::NoDatabase(_)) => Found::Missing,
+            None | Some(StoreError::Version { .. } | StoreError::Newer { .. }) => Found::Nothing,
+            Some(StoreError::Unprepared { .. }) => Found::Unprepared,
+            Some(StoreError::NoDatabase { .. }) => Found::Missing,
             Some(_) => return,
         };
     }
@@ -100,15 +99,15 @@ impl Common {
         &self,
         control: &ControlConfig,
         passes: OwnedRwLockReadGuard<()>,
-    ) -> Result<Client, ControlError> {
+    ) -> Result<Client, StoreError> {
         if self.is_kept_closed() {
-            return Err(ControlError::Vacated);
+            return Err(StoreError::Vacated);
         }
-        let (client, connection) = control.connect().await.map_err(|error| not_connected(control, error))?;
+        let (client, connection) = control.connect().await.map_err(|error| StoreError::on_connect(control, error))?;
         // Ends when the client is dropped.
         tokio::spawn(connection.map(|_| drop(passes)));
         let settings = "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; SET search_path = pg_catalog";
-        client.simple_query(settings).await.map_err(|error| ControlError::Refused((&error).into()))?;
+        client.simple_query(settings).await.map_err(|error| StoreError::Refused(error.into()))?;
         // Where the server does not tell, it is not waited for.
         if let Ok(own) = client.simple_query(&format!("SELECT {}", sql::process::OWN)).await {
             let own = answers(own);

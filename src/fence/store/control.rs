@@ -6,10 +6,10 @@
 //! Not cancel-safe where nothing else is said: a Query that was sent goes on.
 
 use super::common::{Common, Process};
-use super::error::{ControlError, ends_process, is_no_database, not_connected, spoils_statements, unreachable};
+use super::error::is_no_database;
 use super::sql::prepared::{Prepared, prepare};
 use super::table_lock::past_table_locks;
-use super::{Listener, sql};
+use super::{Listener, StoreError, sql};
 use crate::fence::resource_lock::ResourceLocks;
 use crate::sql::{StatementResult, answers, column};
 use crate::tls::ControlConfig;
@@ -63,7 +63,7 @@ pub(super) struct Slot {
 
 #[derive(Debug)]
 struct Failure {
-    error: ControlError,
+    error: StoreError,
     /// [`Common::sessions()`] when the attempt began.
     sessions: u64,
     until: Instant,
@@ -108,31 +108,25 @@ impl Lane {
 
     /// Runs one simple Query, in which several statements are one implicit transaction.
     ///
-    /// After any error but those that [are an answer](ControlError::is_answer) it is unknown
+    /// After any error but those that [are an answer](StoreError::is_answer) it is unknown
     /// whether the statements took effect. Not cancel safe: a Query that was sent goes on.
-    pub(super) async fn run(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+    pub(super) async fn run(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         let connected = self.connected().await?;
         let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
             Ok(Ok(messages)) => return Ok(answers(messages)),
-            Ok(Err(error)) => match error.as_db_error() {
-                Some(refusal) if *refusal.code() == SqlState::LOCK_NOT_AVAILABLE => return Err(ControlError::Locked),
-                Some(refusal) if *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
-                    let refusal = ControlError::Denied(refusal.message().to_owned());
-                    return Err(name_privilege(&connected.client, refusal).await);
-                }
-                Some(refusal) if !ends_process(refusal.code()) && !spoils_statements(refusal.code()) => {
-                    return Err(ControlError::Refused(refusal.into()));
-                }
-                _ => ControlError::Lost((&error).into()),
+            Ok(Err(error)) => match StoreError::on_query(error) {
+                refusal @ StoreError::Denied(_) => return Err(name_privilege(&connected.client, refusal).await),
+                error if error.is_answer() => return Err(error),
+                error => error,
             },
-            Err(_) => ControlError::TimedOut,
+            Err(_) => StoreError::TimedOut(LIMIT),
         };
         self.discard(&connected).await;
         Err(error)
     }
 
     /// Names the privilege that the role has lost since the connection was opened, if any.
-    pub(super) async fn check_privileges(&self) -> Result<(), ControlError> {
+    pub(super) async fn check_privileges(&self) -> Result<(), StoreError> {
         let answers = self.run(&sql::process::privileges()).await?;
         Said(answers).has_privileges()
     }
@@ -186,7 +180,7 @@ impl Lane {
         self.slot.lock().await.failed = None;
     }
 
-    async fn connected(&self) -> Result<Arc<Connected>, ControlError> {
+    async fn connected(&self) -> Result<Arc<Connected>, StoreError> {
         let mut slot = self.slot.lock().await;
         if let Some(connected) = &slot.connected {
             if !connected.client.is_closed() {
@@ -196,18 +190,18 @@ impl Lane {
             slot.connected = None;
         }
         if self.common.is_kept_closed() {
-            return Err(ControlError::Vacated);
+            return Err(StoreError::Vacated);
         }
         let sessions = self.common.sessions();
         let counts = |failure: &&Failure| {
             Instant::now() < failure.until
-                && (failure.sessions == sessions || !matches!(failure.error, ControlError::NoDatabase(_)))
+                && (failure.sessions == sessions || !matches!(failure.error, StoreError::NoDatabase { .. }))
         };
         if let Some(failure) = slot.failed.as_ref().filter(counts) {
             return Err(failure.error.clone());
         }
         let opened = async {
-            let opened = timeout(LIMIT, self.connect()).await.unwrap_or(Err(ControlError::TimedOut))?;
+            let opened = timeout(LIMIT, self.connect()).await.unwrap_or(Err(StoreError::TimedOut(LIMIT)))?;
             self.listen(&opened).await?;
             Ok(Arc::new(opened))
         };
@@ -225,12 +219,12 @@ impl Lane {
         Err(error)
     }
 
-    async fn connect(&self) -> Result<Connected, ControlError> {
+    async fn connect(&self) -> Result<Connected, StoreError> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let until = Instant::now() + PREPARE_LIMIT;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let (client, mut connection) =
-            self.config.connect().await.map_err(|error| not_connected(&self.config, error))?;
+            self.config.connect().await.map_err(|error| StoreError::on_connect(&self.config, error))?;
         let listener = self.listener.clone();
         let common = self.common.clone();
         let driver = tokio::spawn(async move {
@@ -261,7 +255,7 @@ impl Lane {
             driver: driver.abort_handle(),
             serial,
         };
-        let said = Said::of(&opening.client, self.synchronous_commit).await?;
+        let said = Said::of(&self.config, &opening.client, self.synchronous_commit).await?;
         said.may_fence()?;
         said.has_schema()?;
         said.has_privileges()?;
@@ -272,26 +266,28 @@ impl Lane {
     }
 
     /// Listens on the connection, if the lane is the one that does.
-    async fn listen(&self, opened: &Connected) -> Result<(), ControlError> {
+    async fn listen(&self, opened: &Connected) -> Result<(), StoreError> {
         let Some(listener) = &self.listener else { return Ok(()) };
         let listen = format!("LISTEN fencegate; LISTEN {LEASE_CHANNEL}");
         let listens = timeout(LISTEN_LIMIT, opened.client.simple_query(&listen)).await;
-        listens.map_err(|_| ControlError::TimedOut)?.map_err(unreachable)?;
+        listens
+            .map_err(|_| StoreError::TimedOut(LISTEN_LIMIT))?
+            .map_err(|error| StoreError::on_opening(&self.config, error))?;
         listener.listens(opened.serial);
         Ok(())
     }
 
     /// Prepares the lane's statements, which locks the tables. Ends processes that keep it from them.
-    async fn prepare(&self, opening: &Connected, until: Instant) -> Result<(), ControlError> {
+    async fn prepare(&self, opening: &Connected, until: Instant) -> Result<(), StoreError> {
         let statements = prepare(self.prepared);
         let attempt = |text: String| async move {
             opening.client.batch_execute(&text).await.map_err(|error| match error.code() {
-                Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => ControlError::Locked,
-                _ => unreachable(error),
+                Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => StoreError::LockNotAvailable,
+                _ => StoreError::on_opening(&self.config, error),
             })
         };
         match attempt(statements.clone()).await {
-            Err(ControlError::Locked) => {
+            Err(StoreError::LockNotAvailable) => {
                 // Those before the one that waited are prepared.
                 let again = format!("DEALLOCATE ALL; {statements}");
                 let control = || Some((opening.pid.clone(), opening.backend_start.clone()));
@@ -341,34 +337,38 @@ pub(super) struct Said(Vec<StatementResult>);
 
 impl Said {
     /// Makes the connection's settings as the fence needs them, and asks. Not cancel-safe, as the module.
-    pub(super) async fn of(client: &Client, synchronous_commit: &str) -> Result<Self, ControlError> {
+    pub(super) async fn of(
+        config: &ControlConfig,
+        client: &Client,
+        synchronous_commit: &str,
+    ) -> Result<Self, StoreError> {
         match client.simple_query(&sql::process::open(synchronous_commit)).await {
             Ok(opened) => Ok(Said(answers(opened))),
-            Err(error) => Err(name_privilege(client, unreachable(error)).await),
+            Err(error) => Err(name_privilege(client, StoreError::on_opening(config, error)).await),
         }
     }
 
     /// The role may do on the server what the fence does.
-    pub(super) fn may_fence(&self) -> Result<(), ControlError> {
+    pub(super) fn may_fence(&self) -> Result<(), StoreError> {
         let (role, grant) = (self.field("role"), self.field("missing_grant"));
-        if grant.is_empty() { Ok(()) } else { Err(ControlError::Privilege { role, grant }) }
+        if grant.is_empty() { Ok(()) } else { Err(StoreError::Privilege { role, grant }) }
     }
 
     /// Also checks that the role may use the tables of the schema.
-    pub(super) fn has_privileges(&self) -> Result<(), ControlError> {
+    pub(super) fn has_privileges(&self) -> Result<(), StoreError> {
         self.may_fence()?;
         let (role, database, lacking) = (self.field("role"), self.field("database"), self.field("lacking"));
-        if lacking.is_empty() { Ok(()) } else { Err(ControlError::Tables { role, database, lacking }) }
+        if lacking.is_empty() { Ok(()) } else { Err(StoreError::SchemaPrivileges { role, database, lacking }) }
     }
 
     /// The database has the schema that this program works with.
-    pub(super) fn has_schema(&self) -> Result<(), ControlError> {
+    pub(super) fn has_schema(&self) -> Result<(), StoreError> {
         let (database, found) = (self.field("database"), self.field("version"));
         match found.as_str() {
             VERSION => Ok(()),
-            "" => Err(ControlError::Uninitialised(database)),
-            _ if version_number(&found) > version_number(VERSION) => Err(ControlError::Newer { database, found }),
-            _ => Err(ControlError::Version { database, found }),
+            "" => Err(StoreError::Unprepared { database }),
+            _ if version_number(&found) > version_number(VERSION) => Err(StoreError::Newer { database, found }),
+            _ => Err(StoreError::Version { database, found }),
         }
     }
 
@@ -379,8 +379,8 @@ impl Said {
 }
 
 /// The error, or in place of a refusal the privilege that the role lacks. Not cancel-safe, as the module.
-async fn name_privilege(client: &Client, error: ControlError) -> ControlError {
-    if !matches!(error, ControlError::Denied(_)) {
+async fn name_privilege(client: &Client, error: StoreError) -> StoreError {
+    if !matches!(error, StoreError::Denied(_)) {
         return error;
     }
     match timeout(LIMIT, client.simple_query(&sql::process::privileges())).await {

@@ -1,177 +1,262 @@
-//! Errors between the control connection and the server.
+//! Failures of the database behind the fences.
 //!
-//! Owns what clients are told of it. Must never pass the server's own message on to clients: it may name the control role, or
-//! the server's address.
+//! Owns which failure an error of the driver is, and what clients learn of it. Must never pass the server's own message on to
+//! clients where it may name the control role or the server's address.
 
-use super::StoreError;
 use super::control::{LIMIT, VERSION};
-use crate::fence::fence_error::{Blocker, Cause, Remedy, TABLES_LOCKED, named};
+use crate::catalog::CatalogError;
+use crate::fence::fence_error::{Blocker, Remedy, named};
 use crate::sql;
 use crate::tls::{self, ControlConfig, Diagnosis, Told};
+use crate::wire::client_error::{ClientError, ErrorKind};
+use crate::wire::error::ErrorText;
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio_postgres::error::{DbError, SqlState};
 
-/// Why a control connection did not answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(in crate::fence) enum ControlError {
+/// Why the database did not do what it was asked. Unless it [has answered](StoreError::is_answer), it may have done it all the
+/// same, or may do it later.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
+pub enum StoreError {
+    /// No connection.
     #[error("the control connection cannot be opened: {0}")]
-    Unreachable(Words),
-    #[error("{0}")]
-    NoDatabase(String),
-    #[error("database {0} has no fencegate schema: run `fencegate init`")]
-    Uninitialised(String),
-    #[error("the schema fencegate of database {database} is {found:?}, not {VERSION:?}: run `fencegate init`")]
-    Version { database: String, found: String },
-    #[error("the schema fencegate of database {database} is {found:?}, and this program knows {VERSION:?} only")]
-    Newer { database: String, found: String },
-    #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
-    Privilege { role: String, grant: String },
+    Unreachable(#[source] ConnectionError),
+    /// The connection broke, or the server ended it.
+    #[error("the control connection was lost: {0}")]
+    Lost(#[source] ConnectionError),
+    /// An error of the statement.
+    #[error("the database refused: {0}")]
+    Refused(#[source] ConnectionError),
+    /// 42501, and no missing privilege was found.
+    #[error("the database refused the control role: {0}")]
+    Denied(#[source] ConnectionError),
+    /// No answer within this time.
+    #[error("the control connection did not answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    /// The server's lock_timeout has passed.
+    #[error("timed out after {} s waiting for a lock", LIMIT.as_secs())]
+    LockNotAvailable,
+    /// These hold the resource's lock, and do not end.
+    #[error("{}", named("its lock is held by", .0))]
+    Blocked(Vec<Blocker>),
+    /// These hold locks on the tables of the fences, and do not end.
+    #[error("{}", named("tables of fencegate are locked", .0))]
+    TablesLocked(Vec<Blocker>),
+    /// The server has no such database.
+    #[error("database \"{database}\" does not exist")]
+    NoDatabase { database: String },
+    /// A statement is about to have the database alone: no connection opens.
     #[error("the database is being dropped")]
     Vacated,
+    /// The server takes no writes.
     #[error("the server is in recovery: on a standby nothing fenced can be written")]
     Standby,
+    /// There was never an admission.
+    #[error("database {database} has no fencegate schema: run `fencegate init`")]
+    Unprepared { database: String },
+    /// The schema is older than this program.
+    #[error("the schema fencegate of database {database} is {found:?}, not {VERSION:?}: run `fencegate init`")]
+    Version { database: String, found: String },
+    /// The schema is newer than this program.
+    #[error("the schema fencegate of database {database} is {found:?}, and this program knows {VERSION:?} only")]
+    Newer { database: String, found: String },
+    /// A privilege on the server or the database.
+    #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
+    Privilege { role: String, grant: String },
+    /// Privileges that `fencegate init` grants.
     #[error(
         "the control role {role} lacks privileges in the schemas of fencegate in database {database} ({lacking}): run `fencegate init --role {role}` there"
     )]
-    Tables { role: String, database: String, lacking: String },
-    #[error("the database refused the control role: {0}")]
-    Denied(String),
-    #[error("the control connection did not answer within {} s", LIMIT.as_secs())]
-    TimedOut,
-    #[error("a lock that it needs was not given back within {} s", LIMIT.as_secs())]
-    Locked,
-    #[error("{}", named(TABLES_LOCKED, .0))]
-    TablesLocked(Vec<Blocker>),
-    #[error("the control connection was lost: {0}")]
-    Lost(Words),
-    #[error("the database refused: {0}")]
-    Refused(Words),
+    SchemaPrivileges { role: String, database: String, lacking: String },
+    /// The rows that were answered to this are not those that this program reads.
+    #[error("the database's answer to {0} has an unknown form")]
+    UnknownForm(&'static str),
+    /// The catalog was read, and cannot be used.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The catalog cannot be read for the session whose temporary relations are in this schema.
+    #[error("{error}{}", of_session(schema))]
+    CatalogOfSession { schema: String, error: Box<StoreError> },
 }
 
-impl ControlError {
+fn of_session(schema: &str) -> String {
+    format!(", with the temporary relations of this session (schema {schema})")
+}
+
+impl StoreError {
+    /// The failure of a connection to the configured database that is being opened.
+    pub(super) fn on_connect(config: &ControlConfig, error: tokio_postgres::Error) -> Self {
+        match StoreError::on_opening(config, error) {
+            // The only privilege that a login itself needs.
+            StoreError::Denied(_) => {
+                let grant = format!("CONNECT ON DATABASE \"{}\"", config.database().replace('"', "\"\""));
+                StoreError::Privilege { role: config.role().to_owned(), grant }
+            }
+            error => error,
+        }
+    }
+
+    /// The same, once the role has logged in.
+    pub(super) fn on_opening(config: &ControlConfig, error: tokio_postgres::Error) -> Self {
+        match error.code() {
+            Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Denied(error.into()),
+            _ if is_no_database(&error) => StoreError::NoDatabase { database: config.database().to_owned() },
+            _ => StoreError::Unreachable(error.into()),
+        }
+    }
+
+    /// The failure of a Query on an open connection.
+    pub(super) fn on_query(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error().map(DbError::code) {
+            Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => StoreError::LockNotAvailable,
+            Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Denied(error.into()),
+            Some(code) if !ends_process(code) && !spoils_statements(code) => StoreError::Refused(error.into()),
+            _ => StoreError::Lost(error.into()),
+        }
+    }
+
     /// The database answered, and has not done it.
     pub(in crate::fence) fn is_answer(&self) -> bool {
-        matches!(self, ControlError::Refused(_) | ControlError::Denied(_) | ControlError::Locked)
+        matches!(self, StoreError::Refused(_) | StoreError::Denied(_) | StoreError::LockNotAvailable)
     }
-}
 
-impl From<ControlError> for Cause {
-    fn from(error: ControlError) -> Self {
-        let (remedy, told) = match &error {
-            ControlError::Unreachable(Words { public, .. }) => {
-                (Remedy::Connect, Some(format!("the control connection cannot be opened: {public}")))
+    /// What helps.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            StoreError::Unreachable(_) => Remedy::Connect,
+            StoreError::Blocked(_) | StoreError::TablesLocked(_) => Remedy::EndThem,
+            StoreError::Privilege { .. } => Remedy::Grant,
+            StoreError::Unprepared { .. }
+            | StoreError::Version { .. }
+            | StoreError::SchemaPrivileges { .. }
+            | StoreError::Denied(_) => Remedy::Init,
+            StoreError::Newer { .. } => Remedy::Upgrade,
+            StoreError::CatalogOfSession { error, .. } => error.remedy(),
+            StoreError::Lost(_)
+            | StoreError::Refused(_)
+            | StoreError::TimedOut(_)
+            | StoreError::LockNotAvailable
+            | StoreError::NoDatabase { .. }
+            | StoreError::Vacated
+            | StoreError::Standby
+            | StoreError::UnknownForm(_)
+            | StoreError::Catalog(_) => Remedy::TryAgain,
+        }
+    }
+
+    /// The processes and prepared transactions that block it, if that is what failed.
+    pub fn blockers(&self) -> &[Blocker] {
+        match self {
+            StoreError::Blocked(by) | StoreError::TablesLocked(by) => by,
+            _ => &[],
+        }
+    }
+
+    /// The message, without what clients must not learn: the control role's name and the server's own words.
+    fn public_message(&self) -> String {
+        match self {
+            StoreError::Unreachable(error) => {
+                format!("the control connection cannot be opened: {}", error.public_message())
             }
-            ControlError::Lost(Words { public, .. }) => {
-                (Remedy::TryAgain, Some(format!("the control connection was lost: {public}")))
+            StoreError::Lost(error) => format!("the control connection was lost: {}", error.public_message()),
+            StoreError::Refused(error) => format!("the database refused: {}", error.public_message()),
+            StoreError::Privilege { grant, .. } => {
+                format!("the control role lacks a privilege: GRANT {grant} TO the role")
             }
-            ControlError::Refused(Words { public, .. }) => {
-                (Remedy::TryAgain, Some(format!("the database refused: {public}")))
-            }
-            ControlError::Privilege { grant, .. } => {
-                (Remedy::Grant, Some(format!("the control role lacks a privilege: GRANT {grant} TO the role")))
-            }
-            ControlError::Tables { database, lacking, .. } => {
+            StoreError::SchemaPrivileges { database, lacking, .. } => {
                 let schemas = format!("in the schemas of fencegate in database {database}");
-                (Remedy::Init, Some(format!("the control role lacks privileges {schemas} ({lacking})")))
+                format!("the control role lacks privileges {schemas} ({lacking})")
             }
-            ControlError::Uninitialised(_) | ControlError::Version { .. } | ControlError::Denied(_) => {
-                (Remedy::Init, None)
-            }
-            ControlError::Newer { .. } => (Remedy::Upgrade, None),
-            ControlError::TablesLocked(_) => (Remedy::EndThem, None),
-            ControlError::NoDatabase(_)
-            | ControlError::Vacated
-            | ControlError::TimedOut
-            | ControlError::Locked
-            | ControlError::Standby => (Remedy::TryAgain, None),
-        };
-        Cause::new(error.to_string(), remedy).told(told)
-    }
-}
-
-impl From<ControlError> for StoreError {
-    fn from(error: ControlError) -> Self {
-        match error {
-            ControlError::Uninitialised(_) => StoreError::Unprepared(error.into()),
-            ControlError::TablesLocked(by) => StoreError::TablesLocked(by),
-            error => StoreError::Unavailable(error.into()),
+            StoreError::CatalogOfSession { schema, error } => error.public_message() + &of_session(schema),
+            other => other.to_string(),
         }
     }
 }
 
-/// An error in words: for the log, which [`fmt::Display`] writes, and for clients.
+impl ClientError for StoreError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Unavailable
+    }
+
+    fn log_reason(&self) -> String {
+        self.to_string()
+    }
+
+    fn text(&self) -> ErrorText {
+        ErrorText::new("LF006", self.public_message()).hint(self.remedy().hint())
+    }
+}
+
+/// The control connection's own error, as the driver reports it.
 #[derive(Clone, Debug)]
-pub(in crate::fence) struct Words {
-    log: String,
-    pub(in crate::fence) public: String,
-}
+pub struct ConnectionError(Arc<tokio_postgres::Error>);
 
-impl fmt::Display for Words {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.log)
-    }
-}
-
-impl From<&tokio_postgres::Error> for Words {
-    fn from(error: &tokio_postgres::Error) -> Self {
-        if let Some(refusal) = error.as_db_error() {
-            return refusal.into();
+impl ConnectionError {
+    fn public_message(&self) -> String {
+        if let Some(refusal) = self.0.as_db_error() {
+            return match refusal.code() {
+                code if *code == SqlState::INVALID_PASSWORD => "the server rejected its password".to_owned(),
+                code if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+                    "the server does not let its role log in".to_owned()
+                }
+                code if *code == SqlState::TOO_MANY_CONNECTIONS => {
+                    "the server has no connection left for it".to_owned()
+                }
+                code => format!("the server answered with SQLSTATE {}", code.code()),
+            };
         }
-        let log = sql::message(error);
-        let public = match tls::trouble(error, Told::Url) {
+        match tls::trouble(&*self.0, Told::Url) {
             // After the colon TLS itself may tell names.
             Some(Diagnosis { message, .. }) => message.split(": ").next().unwrap_or_default().to_owned(),
-            None => log.clone(),
-        };
-        Words { log, public }
+            None => self.to_string(),
+        }
     }
 }
 
-impl From<&DbError> for Words {
-    fn from(refusal: &DbError) -> Self {
-        let public = match refusal.code() {
-            code if *code == SqlState::INVALID_PASSWORD => "the server does not take its password".to_owned(),
-            code if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-                "the server does not let its role log in".to_owned()
-            }
-            code if *code == SqlState::TOO_MANY_CONNECTIONS => "the server has no connection left for it".to_owned(),
-            code => format!("the server answered with SQLSTATE {}", code.code()),
-        };
-        Words { log: refusal.message().to_owned(), public }
+impl fmt::Display for ConnectionError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&sql::message(&self.0))
+    }
+}
+
+impl Error for ConnectionError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+/// Equal errors read the same: the log does not repeat one. Nothing else is decided by it.
+impl PartialEq for ConnectionError {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.code() == other.0.code() && self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for ConnectionError {}
+
+impl From<tokio_postgres::Error> for ConnectionError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        ConnectionError(Arc::new(error))
     }
 }
 
 /// FATAL errors that come from outside the statement.
-pub(super) fn ends_process(code: &SqlState) -> bool {
+fn ends_process(code: &SqlState) -> bool {
     [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
 }
 
 /// The connection's prepared statements are gone, or return other types since a table was changed. The statement had no effect.
-pub(super) fn spoils_statements(code: &SqlState) -> bool {
+fn spoils_statements(code: &SqlState) -> bool {
     [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::FEATURE_NOT_SUPPORTED].contains(code)
-}
-
-/// The only privilege that a login itself needs is CONNECT.
-pub(super) fn not_connected(config: &ControlConfig, error: tokio_postgres::Error) -> ControlError {
-    match unreachable(error) {
-        ControlError::Denied(_) => {
-            let grant = format!("CONNECT ON DATABASE \"{}\"", config.database().replace('"', "\"\""));
-            ControlError::Privilege { role: config.role().to_owned(), grant }
-        }
-        error => error,
-    }
-}
-
-pub(super) fn unreachable(error: tokio_postgres::Error) -> ControlError {
-    match error.as_db_error() {
-        Some(refusal) if *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
-            ControlError::Denied(refusal.message().to_owned())
-        }
-        _ if is_no_database(&error) => ControlError::NoDatabase(sql::message(&error)),
-        _ => ControlError::Unreachable((&error).into()),
-    }
 }
 
 pub(in crate::fence) fn is_no_database(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::INVALID_CATALOG_NAME)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;

@@ -18,9 +18,10 @@ mod table_lock;
 
 use super::admissions::Admissions;
 use super::enforcement::Enforcement;
-use super::fence_error::{Blocker, Cause, TABLES_LOCKED, named};
+use super::fence_error::Blocker;
 use super::first::First;
 use super::lease::{Leases, StoredLease};
+use super::obstacle::ProcessFault;
 use super::permission::{RequiredPrivilege, Role};
 use super::reset::{Fences, Higher};
 use super::session::{Epoch, Identity, Token};
@@ -34,6 +35,7 @@ use tokio::time::Instant;
 
 pub use control::is_missing;
 pub(super) use error::is_no_database;
+pub use error::{ConnectionError, StoreError};
 pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, is_newer, is_proxy};
 pub use init_lock::{InitLockError, begin as begin_with_init_lock};
 pub use others::other_policies;
@@ -167,10 +169,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError>;
 
     /// The catalog for what is fenced; as it is for all, or for the session with that schema of temporary relations.
-    async fn catalog(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalog, Cause>;
+    async fn catalog(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalog, StoreError>;
 
     /// Objects that CASCADE may drop from the fenced tables.
-    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause>;
+    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, StoreError>;
 
     /// Tells the other proxies that the catalog has changed.
     async fn announce_catalog(&self) -> Result<(), StoreError>;
@@ -225,23 +227,6 @@ pub trait Listener: fmt::Debug + Send + Sync {
     fn lease_changed(&self, election: &str);
     /// Another proxy announces that the catalog has changed.
     fn catalog_changed(&self);
-}
-
-/// Why the database did not answer. Whether it has done what it was asked is not known then.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// It has no schema fencegate: there was never an admission.
-    #[error("{0}")]
-    Unprepared(Cause),
-    /// These hold the resource's lock, and do not end.
-    #[error("a lock is held")]
-    Blocked(Vec<Blocker>),
-    /// These hold locks on the tables of the fences, and do not end.
-    #[error("{}", named(TABLES_LOCKED, .0))]
-    TablesLocked(Vec<Blocker>),
-    /// The cause says what helps.
-    #[error("{0}")]
-    Unavailable(Cause),
 }
 
 /// A server process: pid and backend_start, as in [`Identity`].
@@ -299,8 +284,8 @@ pub struct EpochRow {
 /// Outcome of an Admit.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Why the session's process is none that could be fenced, if so.
-    pub unfenceable: Option<Cause>,
+    /// Why the session's process cannot be fenced, if so.
+    pub unfenceable: Option<ProcessFault>,
     /// The epoch, with the policies that are recorded; None: there was never an admission.
     pub current: Option<(EpochRow, Recorded)>,
     /// The admission, and whether it was not there before.

@@ -5,7 +5,6 @@
 use super::announcer::Announcer;
 use super::common::Common;
 use super::control::{BETWEEN_LOOKS, CATALOG_CHANGED, LIMIT, Lane};
-use super::error::ControlError;
 use super::rows;
 use super::sql::epoch::Operator;
 use super::sql::prepared::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_READINGS, FOR_WAITS};
@@ -16,7 +15,7 @@ use super::{
 use crate::catalog::{self, Catalog, Dependencies, Fenced, Views};
 use crate::fence::admissions::Admissions;
 use crate::fence::enforcement::Enforcement;
-use crate::fence::fence_error::{Blocker, Cause};
+use crate::fence::fence_error::Blocker;
 use crate::fence::first::First;
 use crate::fence::lease::{Leases, StoredLease};
 use crate::fence::permission::{RequiredPrivilege, Role};
@@ -75,11 +74,11 @@ impl Postgres {
         Postgres { control, proxy, admission, publish, look, announcer, wait, waiting, reading, listening, common }
     }
 
-    pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+    pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         match self.look.run(query).await {
             // Boxed: every look would carry the room for it.
-            Err(ControlError::Locked) => Box::pin(self.look.run_past_table_locks(query)).await,
-            Err(error @ ControlError::TimedOut) => Err(self.common.table_locks.explain(error, LIMIT)),
+            Err(StoreError::LockNotAvailable) => Box::pin(self.look.run_past_table_locks(query)).await,
+            Err(error @ StoreError::TimedOut(_)) => Err(self.common.table_locks.explain(error, LIMIT)),
             answers => answers,
         }
     }
@@ -93,24 +92,24 @@ impl Postgres {
     }
 
     /// Runs a Query on the connection that listens. To open that may take longer than anybody waits: it goes on meanwhile.
-    async fn ask_listener(&self, query: String) -> Result<Vec<StatementResult>, ControlError> {
+    async fn ask_listener(&self, query: String) -> Result<Vec<StatementResult>, StoreError> {
         let listening = self.listening.clone();
         let asked = tokio::spawn(async move { listening.run(&query).await });
-        timeout(LIMIT, asked).await.ok().and_then(Result::ok).unwrap_or(Err(ControlError::TimedOut))
+        timeout(LIMIT, asked).await.ok().and_then(Result::ok).unwrap_or(Err(StoreError::TimedOut(LIMIT)))
     }
 
     /// Reads the catalog. Changes during the reading are announced on the connection that listens, which therefore has to answer
     /// before the reading begins. A reading waits only for locks on views: its own error counts.
-    async fn read_catalog(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+    async fn read_catalog(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         self.ask_listener("SELECT".to_owned()).await?;
         self.reading.run(query).await
     }
 
     /// Over a connection of its own, which need not find a schema.
-    async fn ask_once(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+    async fn ask_once(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         let passes = self.common.passing.clone().read_owned().await;
         let client = self.common.open_once(&self.control, passes).await?;
-        client.simple_query(query).await.map(answers).map_err(|error| ControlError::Refused((&error).into()))
+        client.simple_query(query).await.map(answers).map_err(|error| StoreError::Refused(error.into()))
     }
 
     /// The rows that can be read.
@@ -137,7 +136,7 @@ impl Postgres {
         [&self.admission, &self.publish, &self.wait, &self.reading, &self.listening, &self.look]
     }
 
-    async fn admit_firsts(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, ControlError> {
+    async fn admit_firsts(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
         let query = sql::admission::admit_first(firsts, &self.proxy);
         let answers = self.publish.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
         Ok(rows(&answers).filter_map(rows::granted).collect())
@@ -155,7 +154,7 @@ impl Store for Postgres {
     ) -> Result<Report, StoreError> {
         let query = sql::admission::admit(who, resource, token, &self.proxy, loaded);
         let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
-        let report = rows::report(&answers, who, &resource.name)?;
+        let report = rows::report(&answers, &resource.name)?;
         if report.unfenceable.is_some() {
             // A role that cannot see or end other processes any more takes the session for one that cannot be fenced.
             self.look.check_privileges().await?;
@@ -165,13 +164,13 @@ impl Store for Postgres {
 
     async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
         let mut admitted = match self.admit_firsts(firsts).await {
-            Err(ControlError::Locked) => Vec::new(),
-            admitted => return Ok(admitted?),
+            Err(StoreError::LockNotAvailable) => Vec::new(),
+            admitted => return admitted,
         };
         // Which of them waits is not told: alone, only that one is left out.
         for first in firsts {
             match self.admit_firsts(&[first]).await {
-                Err(ControlError::Locked) => {}
+                Err(StoreError::LockNotAvailable) => {}
                 rows => admitted.extend(rows?),
             }
         }
@@ -212,7 +211,7 @@ impl Store for Postgres {
 
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
         let answers = self.look(&sql::admission::holders(resource, bound)).await?;
-        let unreadable = || rows::unavailable("an admission cannot be read");
+        let unreadable = || StoreError::UnknownForm("the question for holders");
         rows(&answers).map(|row| rows::holder(row).ok_or_else(unreadable)).collect()
     }
 
@@ -260,7 +259,7 @@ impl Store for Postgres {
 
     async fn all_leases(&self, most: usize) -> Result<Leases, StoreError> {
         let answers = self.look(&sql::lease::all_leases(most)).await?;
-        let [list, count] = answers.as_slice() else { return Err(rows::unknown_form("the question for leases")) };
+        let [list, count] = answers.as_slice() else { return Err(StoreError::UnknownForm("the question for leases")) };
         let list: Vec<_> = list.rows.iter().filter_map(rows::lease).collect();
         let all = count.rows.first().and_then(|row| number(row, "leases")).unwrap_or(list.len());
         Ok(Leases { left_out: all.saturating_sub(list.len()), list })
@@ -307,7 +306,7 @@ impl Store for Postgres {
         let fingerprints: Vec<_> = resources.iter().map(|resource| resource.fingerprint.as_str()).collect();
         let tables: Vec<_> = resources.iter().flat_map(|resource| resource.tables.iter().map(|it| &it.name)).collect();
         let answers = self.look(&sql::proxy::enforcement(&fingerprints, &tables)).await?;
-        let [reach, unresolved] = answers.as_slice() else { return Err(rows::unknown_form("its proxies")) };
+        let [reach, unresolved] = answers.as_slice() else { return Err(StoreError::UnknownForm("its proxies")) };
         Ok(Enforcement {
             reach: reach.rows.iter().filter_map(rows::reach).collect(),
             unresolved: unresolved.rows.iter().filter_map(rows::name).collect(),
@@ -337,7 +336,9 @@ impl Store for Postgres {
 
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
         let answers = self.look(&sql::admission::all_admissions(most)).await?;
-        let [list, count] = answers.as_slice() else { return Err(rows::unknown_form("the question for admissions")) };
+        let [list, count] = answers.as_slice() else {
+            return Err(StoreError::UnknownForm("the question for admissions"));
+        };
         let list: Vec<_> = list.rows.iter().filter_map(|row| rows::admission(row, &self.proxy)).collect();
         let all = count.rows.first().and_then(|row| number(row, "admissions")).unwrap_or(list.len());
         Ok(Admissions { left_out: all.saturating_sub(list.len()), list })
@@ -346,7 +347,7 @@ impl Store for Postgres {
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError> {
         let answers = self.look(&sql::epoch::fences(resources, most_keys)).await?;
         let [plain, of_keys, count] = answers.as_slice() else {
-            return Err(rows::unknown_form("the question for fences"));
+            return Err(StoreError::UnknownForm("the question for fences"));
         };
         let of_keys: Vec<_> = of_keys.rows.iter().filter_map(rows::fence).collect();
         let keys = count.rows.first().and_then(|row| number(row, "keys")).unwrap_or(of_keys.len());
@@ -354,7 +355,7 @@ impl Store for Postgres {
         Ok(Fences { plain: plain.rows.iter().filter_map(rows::fence).collect(), of_keys, left_out })
     }
 
-    async fn catalog(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalog, Cause> {
+    async fn catalog(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalog, StoreError> {
         let question = |views| catalog::question(fences, temporary, views);
         let answers = match temporary {
             // For one session, on a connection of its own: a session with many temporary relations delays no other.
@@ -374,7 +375,7 @@ impl Store for Postgres {
         Ok(Catalog::read(&answers, catalog::most_rows(temporary))?)
     }
 
-    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
+    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, StoreError> {
         let answers = match self.read_catalog(&sql::catalog::dependencies(fences)).await {
             Ok(answers) => answers,
             Err(_) => self.ask_once(&catalog::question_of_dependencies(fences)).await?,
@@ -383,19 +384,21 @@ impl Store for Postgres {
     }
 
     async fn announce_catalog(&self) -> Result<(), StoreError> {
-        Ok(self.announcer.announced(CATALOG_CHANGED).await?)
+        self.announcer.announced(CATALOG_CHANGED).await
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {
         self.look("SELECT").await?;
         let answers = self.ask_listener(sql::epoch::queue_usage()).await?;
-        rows(&answers).find_map(|row| number(row, "usage")).ok_or_else(|| rows::unknown_form("the usage of its queue"))
+        rows(&answers)
+            .find_map(|row| number(row, "usage"))
+            .ok_or_else(|| StoreError::UnknownForm("the usage of its queue"))
     }
 
     async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError> {
         let query = sql::table_lock::all();
         let asked = timeout(LIMIT, self.ask_once(&query)).await;
-        Ok(blockers(&asked.map_err(|_| ControlError::TimedOut)??))
+        Ok(blockers(&asked.map_err(|_| StoreError::TimedOut(LIMIT))??))
     }
 
     async fn foreign_databases(&self, role: &Role, databases: &[String]) -> Result<HashSet<String>, StoreError> {
@@ -405,7 +408,8 @@ impl Store for Postgres {
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
         let answers = if by_force {
             // None opens meanwhile: the answer is about all that this proxy has there.
-            let _none_passes = timeout(LIMIT, self.common.passing.write()).await.map_err(|_| ControlError::TimedOut)?;
+            let _none_passes =
+                timeout(LIMIT, self.common.passing.write()).await.map_err(|_| StoreError::TimedOut(LIMIT))?;
             let others = [
                 self.admission.hold().await,
                 self.publish.hold().await,

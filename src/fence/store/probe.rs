@@ -3,10 +3,8 @@
 //! Must leave no connection behind: it would block DROP DATABASE.
 
 use super::control::Said;
-use super::error::{ControlError, not_connected, unreachable};
-use super::sql;
 use super::table_lock::blockers;
-use crate::fence::Cause;
+use super::{StoreError, sql};
 use crate::sql::{answers, is_true, query_rows, rows, text};
 use crate::tls::ControlConfig;
 
@@ -23,50 +21,47 @@ pub enum Need {
 
 /// Opens a connection as the fence does, checks what is needed, and closes it. Without a limit of its own on time. Cancel-safe: the
 /// connection is closed. The error says why the fence could not use it.
-pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), Cause> {
-    check(config, need).await.map_err(Cause::from)
-}
-
-/// The databases of the server that take connections of this role, by name. Without a limit of its own on time. Cancel-safe.
-pub async fn databases(config: &ControlConfig) -> Result<Vec<String>, Cause> {
-    Ok(list(config, true).await?)
-}
-
-/// The databases for which this role lacks CONNECT, by name. Without a limit of its own on time. Cancel-safe.
-pub async fn closed_databases(config: &ControlConfig) -> Result<Vec<String>, Cause> {
-    Ok(list(config, false).await?)
-}
-
-async fn list(config: &ControlConfig, may_connect: bool) -> Result<Vec<String>, ControlError> {
-    let (client, connection) = config.connect().await.map_err(unreachable)?;
+pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError> {
+    let (client, connection) = config.connect().await.map_err(|error| StoreError::on_connect(config, error))?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
-    let names = format!(
-        "SELECT datname FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate \
-         AND pg_catalog.has_database_privilege(oid, 'CONNECT') = {may_connect} ORDER BY 1"
-    );
-    let rows = query_rows(&client, &names).await.map_err(unreachable)?;
-    Ok(rows.iter().filter_map(|row| text(row, "datname")).collect())
-}
-
-async fn check(config: &ControlConfig, need: Need) -> Result<(), ControlError> {
-    let (client, connection) = config.connect().await.map_err(|error| not_connected(config, error))?;
-    // Ends when the client is dropped.
-    tokio::spawn(connection);
-    let said = Said::of(&client, "off").await?;
+    let said = Said::of(config, &client, "off").await?;
     said.may_fence()?;
     let mut question = "SELECT pg_is_in_recovery() AS recovering".to_owned();
     if need >= Need::Tables {
         question = format!("{question}; {}", sql::table_lock::all());
     }
-    let answers = answers(client.simple_query(&question).await.map_err(unreachable)?);
+    let answers = answers(client.simple_query(&question).await.map_err(|error| StoreError::on_opening(config, error))?);
     if rows(&answers).any(|row| is_true(row, "recovering")) {
-        return Err(ControlError::Standby);
+        return Err(StoreError::Standby);
     }
     if need >= Need::Schema {
         said.has_schema()?;
         said.has_privileges()?;
     }
     let holders = blockers(answers.get(1..).unwrap_or_default());
-    if holders.is_empty() { Ok(()) } else { Err(ControlError::TablesLocked(holders)) }
+    if holders.is_empty() { Ok(()) } else { Err(StoreError::TablesLocked(holders)) }
+}
+
+/// The databases of the server that take connections of this role, by name. Without a limit of its own on time. Cancel-safe.
+pub async fn databases(config: &ControlConfig) -> Result<Vec<String>, StoreError> {
+    list(config, true).await
+}
+
+/// The databases for which this role lacks CONNECT, by name. Without a limit of its own on time. Cancel-safe.
+pub async fn closed_databases(config: &ControlConfig) -> Result<Vec<String>, StoreError> {
+    list(config, false).await
+}
+
+async fn list(config: &ControlConfig, may_connect: bool) -> Result<Vec<String>, StoreError> {
+    let failed = |error| StoreError::on_opening(config, error);
+    let (client, connection) = config.connect().await.map_err(failed)?;
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    let names = format!(
+        "SELECT datname FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate \
+         AND pg_catalog.has_database_privilege(oid, 'CONNECT') = {may_connect} ORDER BY 1"
+    );
+    let rows = query_rows(&client, &names).await.map_err(failed)?;
+    Ok(rows.iter().filter_map(|row| text(row, "datname")).collect())
 }

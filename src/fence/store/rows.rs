@@ -5,10 +5,10 @@
 use super::{AdmissionRow, EpochRow, Holder, Key, Marked, Recorded, Report, ResetReport, StoreError, sql};
 use crate::fence::admissions::Admission;
 use crate::fence::enforcement::Reach;
-use crate::fence::fence_error::{Blocker, Cause};
+use crate::fence::fence_error::Blocker;
 use crate::fence::lease::{LeaseState, StoredLease};
 use crate::fence::reset::{Fence, Higher};
-use crate::fence::session::{Epoch, Identity};
+use crate::fence::session::Epoch;
 use crate::policy::QualifiedName;
 use crate::sql::{StatementResult, column, is_true, number, text};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -73,15 +73,11 @@ pub(super) fn blocker(row: &SimpleQueryRow) -> Blocker {
 }
 
 /// Reads the answers to [`sql::admission::admit`].
-pub(super) fn report(answers: &[StatementResult], who: &Identity, resource: &str) -> Result<Report, StoreError> {
-    let [_, _, inserted, report] = answers else { return Err(unknown_form("Admit")) };
-    let Some(row) = report.rows.first() else { return Err(unavailable("the database's answer to Admit is empty")) };
-    let unfenceable = sql::admission::IDENTITY_ITEMS.into_iter().find(|(item, ..)| !is_true(row, item)).map(
-        |(_, meaning, remedy)| {
-            let reason = format!("the session's server process {} cannot be fenced: {meaning}", who.pid);
-            Cause::new(reason, remedy)
-        },
-    );
+pub(super) fn report(answers: &[StatementResult], resource: &str) -> Result<Report, StoreError> {
+    let [_, _, inserted, report] = answers else { return Err(StoreError::UnknownForm("Admit")) };
+    let Some(row) = report.rows.first() else { return Err(StoreError::UnknownForm("Admit")) };
+    let faults = sql::admission::IDENTITY_ITEMS.into_iter();
+    let unfenceable = faults.filter(|(item, _)| !is_true(row, item)).map(|(_, fault)| fault).next();
     let recorded = match (is_true(row, "same_policy"), is_true(row, "older_policy")) {
         (true, _) => Recorded::Same,
         (false, true) => Recorded::Older,
@@ -105,7 +101,7 @@ pub(super) fn marked(answers: &[StatementResult]) -> Marked {
 
 /// Reads the answers to [`sql::epoch::reset`].
 pub(super) fn reset(answers: &[StatementResult], proxy: &str) -> Result<ResetReport, StoreError> {
-    let [_, before, higher, after, ..] = answers else { return Err(unknown_form("a reset")) };
+    let [_, before, higher, after, ..] = answers else { return Err(StoreError::UnknownForm("a reset")) };
     let read = |row| {
         let is_ours = column(row, "proxy") == Some(proxy);
         Some(Higher { pid: number(row, "pid")?, token: number(row, "token")?, is_ours })
@@ -144,14 +140,6 @@ pub(super) fn admission(row: &SimpleQueryRow, own_proxy: &str) -> Option<Admissi
         proxy,
         is_alive: is_true(row, "alive"),
     })
-}
-
-pub(super) fn unknown_form(to: &str) -> StoreError {
-    unavailable(&format!("the database's answer to {to} has an unknown form"))
-}
-
-pub(super) fn unavailable(reason: &str) -> StoreError {
-    StoreError::Unavailable(reason.into())
 }
 
 /// Seconds since 1970, exact to the microsecond. None for what no clock shows.

@@ -5,9 +5,9 @@
 //!
 //! Not cancel-safe: processes may have been ended.
 
+use super::StoreError;
 use super::common::{Common, Process};
 use super::control::{LIMIT, Lane};
-use super::error::ControlError;
 use super::sql;
 use crate::fence::fence_error::Blocker;
 use crate::sql::{StatementResult, answers, column, is_true, number, rows, text};
@@ -96,9 +96,9 @@ impl TableLocks {
     }
 
     /// The error for what has waited in vain for so long: it names the processes, if a look has found any.
-    pub(super) fn explain(&self, error: ControlError, waited: Duration) -> ControlError {
+    pub(super) fn explain(&self, error: StoreError, waited: Duration) -> StoreError {
         match &*self.found.lock() {
-            Some((at, blockers)) if at.elapsed() <= waited => ControlError::TablesLocked(blockers.clone()),
+            Some((at, blockers)) if at.elapsed() <= waited => StoreError::TablesLocked(blockers.clone()),
             _ => error,
         }
     }
@@ -130,7 +130,7 @@ fn blocker(row: &SimpleQueryRow) -> Blocker {
 impl Lane {
     /// Runs a Query again that waited for a lock until the server's lock_timeout, and so had no effect. Names and ends the processes
     /// that keep it from a table of fencegate. The error names those that did not end.
-    pub(super) async fn run_past_table_locks(&self, query: &str) -> Result<Vec<StatementResult>, ControlError> {
+    pub(super) async fn run_past_table_locks(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         let until = Instant::now() + LIMIT;
         past_table_locks(&self.config, &self.common, || self.process(), until, || self.run(query)).await
     }
@@ -143,9 +143,9 @@ pub(super) async fn past_table_locks<T, F>(
     control: impl Fn() -> Option<Process>,
     until: Instant,
     attempt: impl Fn() -> F,
-) -> Result<T, ControlError>
+) -> Result<T, StoreError>
 where
-    F: Future<Output = Result<T, ControlError>>,
+    F: Future<Output = Result<T, StoreError>>,
 {
     let began = Instant::now();
     let mut looker = Looker { config, common, client: None };
@@ -157,8 +157,8 @@ where
             None => attempt().await,
         };
         match outcome {
-            Err(ControlError::Locked) if Instant::now() < until => sleep(PAUSE).await,
-            Err(error @ (ControlError::Locked | ControlError::TimedOut)) => {
+            Err(StoreError::LockNotAvailable) if Instant::now() < until => sleep(PAUSE).await,
+            Err(error @ (StoreError::LockNotAvailable | StoreError::TimedOut(_))) => {
                 return Err(common.table_locks.explain(error, began.elapsed()));
             }
             outcome => return outcome,
@@ -177,10 +177,10 @@ impl Looker<'_> {
     /// Returns the outcome of the attempt. Looks meanwhile.
     async fn watch<T>(
         &mut self,
-        attempt: impl Future<Output = Result<T, ControlError>>,
+        attempt: impl Future<Output = Result<T, StoreError>>,
         control: &impl Fn() -> Option<Process>,
         until: Instant,
-    ) -> Result<T, ControlError> {
+    ) -> Result<T, StoreError> {
         let mut attempt = pin!(attempt);
         let mut pause = PAUSE;
         loop {

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::catalog::Fenced;
-use crate::fence::store::Found;
+use crate::fence::store::{Found, StoreError};
 
-const MISSING: &str = "there is no such database";
-const UNPREPARED: &str = "there is no schema fencegate";
+const MISSING: &str = "database \"memory\" does not exist";
+const UNPREPARED: &str = "database memory has no fencegate schema: run `fencegate init`";
 
 #[tokio::test(start_paused = true)]
 async fn a_database_is_missing_as_long_as_nobody_comes() {
@@ -53,9 +53,9 @@ async fn what_is_fenced_is_as_the_catalog_was_last_read() {
     let has_tables = || proxy.fence.has_fenced_tables.load(Ordering::Relaxed);
     proxy.fence.has_fenced_tables.store(true, Ordering::Relaxed);
     proxy.server.is_found(Found::Missing);
-    assert_eq!(proxy.fence.catalog(fenced).await.unwrap_err().reason, MISSING);
-    assert_eq!(proxy.fence.dependencies(fenced).await.unwrap_err().reason, MISSING);
-    let of_session = proxy.fence.catalog_of_session(fenced, "pg_temp_3").await.unwrap_err().reason;
+    assert_eq!(proxy.fence.catalog(fenced).await.unwrap_err().to_string(), MISSING);
+    assert_eq!(proxy.fence.dependencies(fenced).await.unwrap_err().to_string(), MISSING);
+    let of_session = proxy.fence.catalog_of_session(fenced, "pg_temp_3").await.unwrap_err().to_string();
     assert_eq!(of_session, format!("{MISSING}, with the temporary relations of this session (schema pg_temp_3)"));
     assert!(has_tables());
     proxy.server.is_found(Found::Nothing);
@@ -68,17 +68,16 @@ async fn a_reset_says_what_is_wrong_with_the_database() {
     let proxy = Proxy::start(&server(), "one").await;
     let notes = proxy.resource("notes");
     let reset = async || proxy.fence.reset(&notes, 3, "operator", true).await.unwrap_err();
-    let unavailable = |why: &str| ResetError::Unavailable(why.to_owned());
     proxy.server.is_found(Found::Missing);
     assert_eq!(reset().await, ResetError::NoDatabase);
     let client = proxy.client(1);
-    assert_eq!(reset().await, unavailable(MISSING), "somebody is in it");
+    assert_eq!(reset().await.to_string(), MISSING, "somebody is in it");
     drop(client);
     proxy.server.is_found(Found::Unprepared);
     assert_eq!(reset().await, ResetError::Unprepared);
     // What else is in the way says nothing of the schema.
     proxy.fence.store.keep_closed(Some(Instant::now() + Duration::from_secs(1)));
-    assert_eq!(reset().await, unavailable("the database is being dropped"));
+    assert_eq!(reset().await, ResetError::Store(StoreError::Vacated));
     proxy.fence.store.keep_closed(None);
     proxy.server.is_found(Found::Nothing);
     assert_eq!(reset().await, ResetError::NoEpoch, "an operator is not told what others were");

@@ -83,7 +83,7 @@ async fn a_fence_that_observes_raises_its_epoch_and_ends_nobody() {
     assert!(proxy.server.lives(1));
     // A process that is not what it says is told, unless it has only ended.
     proxy.server.end_process(2);
-    assert_eq!(observe(&new, 8, Raise::Freely).await, "resource trial: process 2 is not what it says");
+    assert_eq!(observe(&new, 8, Raise::Freely).await, unseen("trial", 2));
     let mut gone = proxy.client(3);
     drop(gone.registration.take());
     proxy.server.end_process(3);
@@ -123,9 +123,9 @@ async fn a_reset_that_cannot_drain_says_that_it_has_reset() {
     old.session.set_activity(Activity::Busy);
     proxy.server.end_late();
     let outcome = proxy.fence.reset(&proxy.resource("notes"), 3, "operator", true).await;
-    let Err(ResetError::NotDrained { reset, reason }) = outcome else { panic!("{outcome:?}") };
+    let Err(ResetError::NotDrained { reset, error }) = outcome else { panic!("{outcome:?}") };
     assert_eq!(reset, Reset { before: epoch(1, 9), after: epoch(2, 3) });
-    assert!(reason.contains("process 1"), "{reason}");
+    assert!(error.to_string().contains("process 1"), "{error}");
 }
 
 /// The other has loaded its policies later: this proxy writes, raises and resets nothing until it is loaded anew.

@@ -1,6 +1,8 @@
 //! What is not done: no connection is opened, no task is left, nothing is asked or kept that need not be.
 
 use super::*;
+use crate::fence::store::StoreError;
+use crate::wire::client_error::ClientError;
 use tokio::task::yield_now;
 
 /// A database of which nothing is known yet, and nothing in force.
@@ -31,7 +33,7 @@ async fn policies_that_cannot_be_recorded_are_not_applied_well() {
     let (server, policies) = (server(), policies(POLICIES));
     server.is_found(store::Found::Missing);
     let applied = database(&server).apply_policy(&policies.resources).await;
-    assert_eq!(applied.unwrap_err().to_string(), "there is no such database");
+    assert_eq!(applied.unwrap_err().to_string(), "database \"memory\" does not exist");
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,11 +216,15 @@ async fn who_may_not_end_others_drops_by_force_what_nobody_uses() {
 fn only_what_runs_a_query_is_named_with_one() {
     let blocker = |who: &str, query: &str| Blocker { who: who.to_owned(), query: query.to_owned() };
     let by = [blocker("process 1", "UPDATE a"), blocker("theirs", ""), blocker("process 2", "UPDATE b")];
-    let refusal = FenceError::blocked("notes", "its lock is held by", &by);
-    let FenceError::Unavailable { resource, cause, queries } = refusal else { panic!("{refusal:?}") };
-    assert_eq!((resource.as_str(), queries.as_str()), ("notes", "UPDATE a; UPDATE b"));
-    assert_eq!(cause, Cause::new("its lock is held by: process 1; theirs; process 2", Remedy::EndThem));
-    assert_eq!(cause.public_reason(), cause.reason);
+    let not_ended = FenceError::unavailable("notes", Obstacle::NotEnded(by.to_vec()));
+    let locked = FenceError::Store { resource: "notes".to_owned(), error: StoreError::Blocked(by.to_vec()) };
+    for (refusal, reason) in [(not_ended, "admitted under lower tokens and not ended"), (locked, "its lock is held by")]
+    {
+        let (reason, text) = (format!("{reason}: process 1; theirs; process 2"), refusal.text());
+        assert_eq!(refusal.log_reason(), reason, "no log has a query");
+        assert!(text.message.ends_with(&format!("{reason}, query: UPDATE a; UPDATE b")), "{text:?}");
+        assert!(text.hint.contains("pg_terminate_backend"), "{text:?}");
+    }
 }
 
 /// Lines about the leader of what is named so.

@@ -30,7 +30,7 @@ pub use sessions::OpenSession;
 
 use crate::config::Settings;
 use crate::fence::store::StoreError;
-use crate::fence::{Cause, Database, Leaders};
+use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
 use crate::policy::PolicySet;
 use crate::wire::error::{ErrorText, Severity};
@@ -59,7 +59,7 @@ pub trait Proxy: Send + Sync {
     async fn database(&self, name: &str) -> Option<Arc<Database>>;
     /// The databases of the server, or of the policies, that have the schema `fencegate`, also those that have had no session
     /// yet. Cancel-safe.
-    async fn prepared_databases(&self) -> Result<Vec<String>, Cause>;
+    async fn prepared_databases(&self) -> Result<Vec<String>, StoreError>;
     /// The sessions that are open, by number.
     fn sessions(&self) -> Vec<OpenSession>;
     /// Ends a session. False: there is none of that number.

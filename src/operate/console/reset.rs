@@ -57,7 +57,9 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Res
             Err(error) => {
                 match &error {
                     ResetError::NotDrained { reset, .. } => log(console, resource, &database, *reset, *force),
-                    ResetError::Unavailable(reason) => log_unknown(console, resource, &database, command, reason),
+                    ResetError::Store(_) | ResetError::RaisedTooFast => {
+                        log_unknown(console, resource, &database, command, &error.to_string());
+                    }
                     ResetError::NoDatabase
                     | ResetError::Unprepared
                     | ResetError::NoEpoch
@@ -179,7 +181,7 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
             "55006",
             "Stop the holders of these tokens first, if they should not write any more. FENCE RESET … FORCE ends their sessions.",
         ),
-        ResetError::Unavailable(_) => (
+        ResetError::Store(_) | ResetError::RaisedTooFast => (
             "LF006",
             "Unless the connection was never open, the epoch may be reset. SHOW FENCES tells; the command may be repeated.",
         ),

@@ -1,8 +1,9 @@
 //! What kinds of messages and rejections there are, and what is said of each.
 
 use super::*;
+use crate::fence::store::StoreError;
 use crate::fence::value::InvalidValue;
-use crate::fence::{Cause, Issued, Remedy};
+use crate::fence::{Issued, Obstacle};
 use crate::session::pipeline::{Defined, Request};
 use crate::session::rejection::Rejection;
 use crate::statement::analyze;
@@ -80,7 +81,6 @@ fn what_an_error_skips_and_what_is_kept_in_memory() {
 #[test]
 fn what_is_said_of_a_rejection() {
     let (resource, issuer) = ("r".to_owned(), policies_issuer());
-    let cause = Cause::new("why", Remedy::TryAgain);
     let epoch = Epoch { generation: 1, token: 9 };
     let unissued =
         |issued| FenceError::Unissued { resource: "r".into(), presented: 5, issuer: policies_issuer(), issued };
@@ -106,7 +106,7 @@ fn what_is_said_of_a_rejection() {
         ),
         (FenceError::Denied { resource: resource.clone(), presented: 5, what: "table t".into() }, "denied r 5 - 42501"),
         (FenceError::RoleUnknown { resource: resource.clone() }, "unavailable r - - LF006"),
-        (FenceError::unavailable("r", cause.clone()), "unavailable r - - LF006"),
+        (FenceError::unavailable("r", Obstacle::NotAdmitted), "unavailable r - - LF006"),
     ];
     for (refusal, expected) in refusals {
         assert_eq!(refusal.resource(), "r");
@@ -130,7 +130,7 @@ fn what_is_said_of_a_rejection() {
             "unverifiable r - - LF004",
         ),
         (Rejection::NoRoom, "unavailable - - - LF006"),
-        (Rejection::UnreadCatalog { why: Some(cause) }, "unavailable - - - LF006"),
+        (Rejection::UnreadCatalog { why: Some(StoreError::Vacated) }, "unavailable - - - LF006"),
         (Rejection::UnreadCatalog { why: None }, "unavailable - - - LF006"),
     ] {
         assert_eq!(shown(&rejection), expected);

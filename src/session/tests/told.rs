@@ -1,7 +1,8 @@
 //! What a client is told of a rejection, word for word where it depends on a length.
 
+use crate::fence::store::StoreError;
 use crate::fence::value::InvalidValue;
-use crate::fence::{Cause, FenceError};
+use crate::fence::{Blocker, FenceError, Obstacle};
 use crate::session::rejection::Rejection;
 use crate::wire::client_error::ClientError;
 
@@ -31,17 +32,16 @@ fn the_reason_is_that_of_the_rejection() {
     let resource = "jobs".to_owned();
     let missing = Rejection::Missing { resource: resource.clone(), named: Vec::new(), by_bare_name: None };
     let no_token = "resource \"jobs\" is fenced, and this session has no token for it";
-    let unavailable = Rejection::Fence(FenceError::Unavailable {
-        resource,
-        cause: Cause::from("it hangs"),
-        queries: "SELECT 1".into(),
-    });
-    let no_proof = "cannot prove which token for resource \"jobs\" is the highest: it hangs, query: SELECT 1";
-    let unread = Rejection::UnreadCatalog { why: Some(Cause::from("it hangs")) };
-    let hangs = "the catalog cannot be read: it hangs";
-    let no_verdict = format!("cannot tell whether this statement writes a fenced table: {hangs}");
+    let blocker = Blocker { who: "process 1".to_owned(), query: "SELECT 1".to_owned() };
+    let unavailable = Rejection::Fence(FenceError::unavailable(&resource, Obstacle::NotEnded(vec![blocker])));
+    let not_ended = "admitted under lower tokens and not ended: process 1";
+    let no_proof =
+        format!("cannot prove which token for resource \"jobs\" is the highest: {not_ended}, query: SELECT 1");
+    let unread = Rejection::UnreadCatalog { why: Some(StoreError::Vacated) };
+    let vacated = "the catalog cannot be read: the database is being dropped";
+    let no_verdict = format!("cannot tell whether this statement writes a fenced table: {vacated}");
     for (rejection, reason, message) in
-        [(missing, no_token, no_token), (unavailable, "it hangs", no_proof), (unread, hangs, &no_verdict)]
+        [(missing, no_token, no_token), (unavailable, not_ended, &no_proof), (unread, vacated, &no_verdict)]
     {
         assert_eq!((rejection.log_reason().as_str(), rejection.text().message.as_str()), (reason, message));
     }

@@ -1,6 +1,7 @@
 //! What only the guard sees, under a token that is not in force yet.
 
 use super::*;
+use crate::fence::Obstacle;
 use crate::fence::{RequiredPrivilege, Role};
 use crate::wire::tag::backend as tag;
 
@@ -131,7 +132,7 @@ fn a_refusal_takes_the_place_of_the_guards_error() {
     let highest = Epoch { generation: 1, token: 48 };
     for (refusal, code, hint) in [
         (FenceError::Stale { resource: resource(), presented: 47, highest }, "LF001", "A newer leader"),
-        (FenceError::unavailable("scheduler", "no answer".to_owned()), "LF006", "Nothing was written"),
+        (FenceError::unavailable("scheduler", Obstacle::NotAdmitted), "LF006", "Nothing was written"),
         (FenceError::Denied { resource: resource(), presented: 47, what: "table jobs".into() }, "LF004", "the guard's"),
     ] {
         let mut session = session("47");

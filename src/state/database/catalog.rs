@@ -5,7 +5,7 @@
 
 use super::{FRESH, SharedDatabase};
 use crate::catalog::{Catalog, Dependencies, Fenced};
-use crate::fence::Cause;
+use crate::fence::store::StoreError;
 use crate::policy::{PolicySet, QualifiedName};
 use crate::session::host::{CatalogRequest, CatalogView, Changes};
 use crate::supervise::supervise;
@@ -43,7 +43,7 @@ pub(super) struct CatalogState {
     /// The one that listened when it was read: one that began later may have missed what changed in between.
     listener: u64,
     /// Why the last reading failed, if it did.
-    failure: Option<Cause>,
+    failure: Option<StoreError>,
     /// The fenced tables that do not exist: the log has said so.
     missing: HashSet<QualifiedName>,
     /// Objects that CASCADE drops. They are read only for statements that need them.
@@ -55,7 +55,7 @@ pub(super) struct CatalogState {
 /// A reading made only when a statement needs it.
 struct Apart<T> {
     attempted: (Instant, Changes),
-    read: Result<Arc<T>, Cause>,
+    read: Result<Arc<T>, StoreError>,
 }
 
 impl<T> Apart<T> {

@@ -3,12 +3,20 @@
 //! Owns when that is tried. Success does not mean that the policies are in force: Admit compares them again.
 
 use super::{FRESH, PREPARE_LIMIT, SharedDatabase};
+use crate::fence::RecordError;
 use crate::policy::{Mode, PolicySet, Resource};
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
-/// Why nothing is recorded where nothing is to be.
-const NOTHING_FENCED: &str = "it has none of the fenced tables, and no schema fencegate";
+/// Why the policies are not recorded.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Unrecorded {
+    /// Nothing is to be recorded.
+    #[error("it has none of the fenced tables, and no schema fencegate")]
+    NothingFenced,
+    #[error(transparent)]
+    Failed(RecordError),
+}
 
 /// The policies that are recorded in a database.
 #[derive(Default)]
@@ -17,8 +25,8 @@ pub(super) struct RecordedPolicies {
     policies: Option<Arc<PolicySet>>,
     /// When that was tried last.
     attempted: Option<Instant>,
-    /// Why they are not, as the log has said.
-    told: Option<String>,
+    /// Why they are not, as last logged.
+    logged: Option<Unrecorded>,
 }
 
 impl RecordedPolicies {
@@ -43,28 +51,28 @@ impl SharedDatabase {
                     tokio::spawn(say_when_enforced(self.clone(), resource.clone()));
                 }
                 recorded.policies = Some(policies);
-                recorded.told = None;
+                recorded.logged = None;
             }
             // Admit compares the policies again, and refuses.
             Err(error) => {
                 // Whether anything is fenced here.
                 self.catch_up().await;
-                self.tell_unrecorded(&mut recorded.told, error.to_string());
+                self.log_unrecorded(&mut recorded.logged, error);
             }
         }
     }
 
     /// Once for each reason: every session of the database tries again.
-    fn tell_unrecorded(&self, told: &mut Option<String>, reason: String) {
-        let database = self.fence.name();
-        let reason = if self.is_unconcerned() { NOTHING_FENCED.to_owned() } else { reason };
-        if told.as_deref() != Some(&reason) {
-            match reason.as_str() {
-                NOTHING_FENCED => tracing::info!(database, reason, "nothing_fenced"),
-                reason => tracing::warn!(database, reason, "policies_not_recorded"),
+    fn log_unrecorded(&self, logged: &mut Option<Unrecorded>, error: RecordError) {
+        let why = if self.is_unconcerned() { Unrecorded::NothingFenced } else { Unrecorded::Failed(error) };
+        if logged.as_ref() != Some(&why) {
+            let (database, reason) = (self.fence.name(), why.to_string());
+            match why {
+                Unrecorded::NothingFenced => tracing::info!(database, reason, "nothing_fenced"),
+                Unrecorded::Failed(_) => tracing::warn!(database, reason, "policies_not_recorded"),
             }
         }
-        *told = Some(reason);
+        *logged = Some(why);
     }
 
     /// Tries again to record the policies, where that has failed a while ago: the schema may be there by now. Waits for a

@@ -398,7 +398,7 @@ async fn control_connection_that_holds_the_lock_is_spared() {
     let lock = "SET application_name = 'fencegate control'; BEGIN; \
         SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))";
     admitting.batch_execute(lock).await.unwrap();
-    assert!(reason(session.admit(&world.resource, 1).await).contains("was not given back"));
+    assert!(reason(session.admit(&world.resource, 1).await).contains("waiting for a lock"));
     admitting.batch_execute("COMMIT").await.expect("it was not ended");
     session.admit(&world.resource, 1).await.unwrap();
 }

@@ -5,6 +5,7 @@ use crate::fence::{reason, stale_below};
 use crate::support::until;
 use fencegate::fence::session::Activity;
 use fencegate::fence::{FenceError, Need, Remedy};
+use fencegate::wire::client_error::ClientError;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -103,12 +104,11 @@ async fn a_drain_names_the_privilege_that_the_control_role_has_lost() {
         writer.write(token).await;
         let leader = world.session(&proxy).await;
         world.run(&format!("REVOKE {privilege} FROM {}", world.control())).await;
-        let Err(FenceError::Unavailable { cause, .. }) = leader.admit(&world.resource, token + 1).await else {
-            panic!()
-        };
-        assert!(cause.reason.contains(&format!("GRANT {privilege} TO {}", world.control())), "{cause}");
-        assert!(cause.public_reason().contains(&format!("GRANT {privilege} TO the role")), "{}", cause.public_reason());
-        assert_eq!(cause.remedy, Remedy::Grant);
+        let Err(FenceError::Store { error, .. }) = leader.admit(&world.resource, token + 1).await else { panic!() };
+        assert!(error.to_string().contains(&format!("GRANT {privilege} TO {}", world.control())), "{error}");
+        let message = error.text().message;
+        assert!(message.contains(&format!("GRANT {privilege} TO the role")), "{message}");
+        assert_eq!(error.remedy(), Remedy::Grant);
         assert!(world.lives(&writer).await);
         world.run(&format!("GRANT {privilege} TO {}", world.control())).await;
         until("it is admitted", async || leader.admit(&world.resource, token + 1).await.is_ok()).await;
@@ -180,7 +180,7 @@ async fn blocked_control_connection_is_given_up_and_its_process_ended() {
     let blocker = connect(&world.config("postgres")).await;
     blocker.batch_execute("BEGIN; SELECT FROM fencegate_state.epoch FOR UPDATE").await.unwrap();
     let other = world.session(&proxy).await;
-    assert!(reason(other.admit(&world.resource, 1).await).contains("was not given back"));
+    assert!(reason(other.admit(&world.resource, 1).await).contains("waiting for a lock"));
     assert!(!other.fence.holds_admissions());
     blocker.batch_execute("ROLLBACK").await.unwrap();
     // What has no limit of its own on the server: reading a row takes longer than the proxy waits.

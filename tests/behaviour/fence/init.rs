@@ -221,9 +221,9 @@ async fn the_schema_of_a_newer_program_is_told_as_such() {
     world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 10'").await;
     let session = world.session(&world.proxy("p1")).await;
     let refused = session.admit(&world.resource, 1).await;
-    let Err(FenceError::Unavailable { cause, .. }) = refused else { panic!("{refused:?}") };
-    assert!(cause.reason.contains("version 10"), "{cause}");
-    assert_eq!(cause.remedy, Remedy::Upgrade);
+    let Err(FenceError::Store { error, .. }) = refused else { panic!("{refused:?}") };
+    assert!(error.to_string().contains("version 10"), "{error}");
+    assert_eq!(error.remedy(), Remedy::Upgrade);
     let report = fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
     assert_eq!(report.versions, Some((10, 6)));
     world.session(&world.proxy("p2")).await.admit(&world.resource, 1).await.unwrap();

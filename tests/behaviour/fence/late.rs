@@ -133,7 +133,7 @@ async fn a_reset_changes_nothing_that_was_raised_since() {
     new.admit(&world.resource, 100).await.unwrap();
     held.hold("INSERT INTO fencegate_state.reset");
     let reset = behind.reset(&world.resource, 50, "operator", true).await;
-    assert!(matches!(reset, Err(ResetError::Unavailable(_))), "{reset:?}");
+    assert!(matches!(reset, Err(ResetError::Store(_))), "{reset:?}");
     held.is_holding().await;
     new.admit(&world.resource, 120).await.unwrap();
     held.arrives("SELECT 0").await;

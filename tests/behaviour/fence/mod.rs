@@ -15,10 +15,11 @@ mod tables;
 mod way_back;
 
 use fencegate::fence::FenceError;
+use fencegate::wire::client_error::{ClientError, ErrorKind};
 
 fn reason(result: Result<(), FenceError>) -> String {
     match result {
-        Err(FenceError::Unavailable { cause, .. }) => cause.reason,
+        Err(error) if error.kind() == ErrorKind::Unavailable => error.log_reason(),
         other => panic!("expected LF006, got {other:?}"),
     }
 }

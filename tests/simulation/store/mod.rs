@@ -14,9 +14,7 @@ use super::world::{Chances, Dice, World, moment, pass};
 use crate::catalog::{Catalog, Dependencies, Fenced};
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::{AdmissionRow, EpochRow, Found, Holder, Key, Marked, Report, ResetReport, Store, StoreError};
-use crate::fence::{
-    Admissions, Blocker, Cause, Enforcement, Fences, First, Leases, RequiredPrivilege, Role, StoredLease,
-};
+use crate::fence::{Admissions, Blocker, Enforcement, Fences, First, Leases, RequiredPrivilege, Role, StoredLease};
 use crate::policy::Resource;
 use async_trait::async_trait;
 use std::collections::HashSet;
@@ -99,7 +97,7 @@ impl Reached {
 }
 
 fn broken() -> StoreError {
-    StoreError::Unavailable("the connection is broken".into())
+    StoreError::TimedOut(Duration::from_secs(5))
 }
 
 impl fmt::Debug for Reached {
@@ -314,17 +312,17 @@ impl Store for Reached {
     }
 
     /// The tables, and the views that lead to them.
-    async fn catalog(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalog, Cause> {
+    async fn catalog(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalog, StoreError> {
         let read = async {
             let tables = self.world.plan.fenced().iter().map(|table| (qualified(*table), table.is_keyed()));
             let views = self.world.server.views().into_iter().filter(|(_, view)| view.table.is_fenced());
             let views = views.map(|(name, view)| (format!("v{name}"), qualified(view.table)));
             Ok(Catalog::with_views(tables, views))
         };
-        self.look(async { self.inner.beat().await.and(read.await) }).await.map_err(|error| error.to_string().into())
+        self.look(async { self.inner.beat().await.and(read.await) }).await
     }
 
-    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, Cause> {
+    async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, StoreError> {
         self.inner.dependencies(fences).await
     }
 

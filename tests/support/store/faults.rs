@@ -1,8 +1,7 @@
 //! What goes wrong with the database, and what others do in between.
 
 use super::{Server, State};
-use fencegate::fence::store::Found;
-use fencegate::fence::{Cause, Remedy};
+use fencegate::fence::store::{Found, StoreError};
 use std::fmt;
 
 /// What somebody else does before the next Publish or Reset.
@@ -38,11 +37,12 @@ impl Server {
 
 impl State {
     /// Why nobody can connect, if so.
-    pub(super) fn refusal(&self) -> Option<Cause> {
+    pub(super) fn refusal(&self) -> Option<StoreError> {
+        let database = "memory".to_owned();
         match self.found {
             Found::Nothing => None,
-            Found::Missing => Some("there is no such database".into()),
-            Found::Unprepared => Some(Cause::new("there is no schema fencegate", Remedy::Init)),
+            Found::Missing => Some(StoreError::NoDatabase { database }),
+            Found::Unprepared => Some(StoreError::Unprepared { database }),
         }
     }
 }

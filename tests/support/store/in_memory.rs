@@ -9,7 +9,7 @@ use fencegate::fence::store::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,
 };
 use fencegate::fence::{
-    Admissions, Blocker, Cause, Enforcement, Fences, First, Higher, Leases, RequiredPrivilege, Role, StoredLease,
+    Admissions, Blocker, Enforcement, Fences, First, Higher, Leases, RequiredPrivilege, Role, StoredLease,
 };
 use fencegate::policy::{QualifiedName, Resource};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -50,17 +50,13 @@ impl InMemory {
         let mut state = self.server.state();
         if !connection.number.is_some_and(|number| state.listeners.contains_key(&number)) {
             if connection.closed_until.is_some_and(|until| Instant::now() < until) {
-                return Err(StoreError::Unavailable("the database is being dropped".into()));
+                return Err(StoreError::Vacated);
             }
             if let Some((error, _)) = connection.failed.as_ref().filter(|(_, until)| Instant::now() < *until) {
                 return Err(error.clone());
             }
             connection.found = state.found;
-            if let Some(cause) = state.refusal() {
-                let error = match state.found {
-                    Found::Unprepared => StoreError::Unprepared(cause),
-                    _ => StoreError::Unavailable(cause),
-                };
+            if let Some(error) = state.refusal() {
                 connection.failed = Some((error.clone(), Instant::now() + BACK_OFF));
                 return Err(error);
             }
@@ -428,11 +424,11 @@ impl Store for InMemory {
     }
 
     /// No relation leads to another.
-    async fn catalog(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalog, Cause> {
+    async fn catalog(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalog, StoreError> {
         self.server.state().refusal().map_or_else(|| Ok(Catalog::default()), Err)
     }
 
-    async fn dependencies(&self, _fences: Fenced<'_>) -> Result<Dependencies, Cause> {
+    async fn dependencies(&self, _fences: Fenced<'_>) -> Result<Dependencies, StoreError> {
         self.server.state().refusal().map_or_else(|| Ok(Dependencies::default()), Err)
     }
 
@@ -483,7 +479,7 @@ impl Store for InMemory {
     }
 
     fn session_comes(&self) {
-        self.connection().failed.take_if(|(error, _)| matches!(error, StoreError::Unavailable(_)));
+        self.connection().failed.take_if(|(error, _)| matches!(error, StoreError::NoDatabase { .. }));
     }
 
     async fn ask_anew(&self) {

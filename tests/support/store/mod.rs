@@ -11,9 +11,9 @@ mod leases;
 mod shown;
 
 use faults::Meanwhile;
+use fencegate::fence::ProcessFault;
 use fencegate::fence::session::{Epoch, Identity};
 use fencegate::fence::store::{AdmissionRow, Found, Key, Listener, Store};
-use fencegate::fence::{Cause, Remedy};
 use fencegate::policy::QualifiedName;
 use in_memory::{InMemory, version};
 use leases::LeaseRow;
@@ -303,16 +303,15 @@ impl State {
     }
 
     /// The first of the reasons, as Admit looks for them.
-    fn unfenceable(&self, who: &Identity) -> Option<Cause> {
+    fn unfenceable(&self, who: &Identity) -> Option<ProcessFault> {
         let process = self.processes.get(&who.pid);
-        let remedy = match process {
-            _ if who.system_identifier != self.system_identifier => Remedy::SameServer,
-            _ if who.postmaster_start != self.postmaster_start => Remedy::TryAgain,
-            None => Remedy::SameServer,
-            Some(process) if process.start != who.backend_start => Remedy::TryAgain,
-            Some(_) => return None,
-        };
-        Some(Cause::new(format!("process {} is not what it says", who.pid), remedy))
+        match process {
+            _ if who.system_identifier != self.system_identifier => Some(ProcessFault::OtherServer),
+            _ if who.postmaster_start != self.postmaster_start => Some(ProcessFault::Restarted),
+            None => Some(ProcessFault::Unseen),
+            Some(process) if process.start != who.backend_start => Some(ProcessFault::OtherProcess),
+            Some(_) => None,
+        }
     }
 
     fn record(&mut self, resource: &str, fingerprint: &str, loaded: i64) {

@@ -9,8 +9,8 @@ use super::lock::{self, KEY, process_lock};
 use super::prepared::{Prepared, numbers, texts};
 use super::process::may_terminate;
 use super::{LIVING, THIS_DATABASE, below, epoch};
-use crate::fence::fence_error::Remedy;
 use crate::fence::first::First;
+use crate::fence::obstacle::ProcessFault;
 use crate::fence::session::{Epoch, Identity, Token};
 use crate::fence::store::{AdmissionRow, DESCRIBED};
 use crate::policy::Resource;
@@ -20,27 +20,15 @@ use crate::sql::quote;
 const GRANTED: &str = "a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.resource, a.generation, a.token, \
      a.xmin AS version, a.ending";
 
-/// The items of an identity that must all be true: column, what it means if it is not, and what helps.
-pub const IDENTITY_ITEMS: [(&str, &str, Remedy); 7] = [
-    (
-        "same_server",
-        "it is on another server than the control connection (a failover or a proxy in between)",
-        Remedy::SameServer,
-    ),
-    ("same_start", "the postmaster has started anew since the session began", Remedy::TryAgain),
-    ("writable", "the server is in recovery", Remedy::TryAgain),
-    (
-        "running",
-        "the control connection sees no such server process (a pooler in between, or it has ended)",
-        Remedy::SameServer,
-    ),
-    ("same_process", "the process id belongs to another process by now", Remedy::TryAgain),
-    ("same_database", "it is connected to another database", Remedy::TryAgain),
-    (
-        "killable",
-        "the control role may not terminate it: a superuser's session needs a superuser as control role",
-        Remedy::Superuser,
-    ),
+/// The items of an identity that must all be true, each by its column, with the fault if it is not.
+pub const IDENTITY_ITEMS: [(&str, ProcessFault); 7] = [
+    ("same_server", ProcessFault::OtherServer),
+    ("same_start", ProcessFault::Restarted),
+    ("writable", ProcessFault::Standby),
+    ("running", ProcessFault::Unseen),
+    ("same_process", ProcessFault::OtherProcess),
+    ("same_database", ProcessFault::OtherDatabase),
+    ("killable", ProcessFault::NotTerminable),
 ];
 
 /// Admit. The third statement's row: the admission. The fourth's row: everything by which to decide. `loaded`: when the
@@ -87,7 +75,7 @@ pub(super) const REPORT: Prepared = Prepared::new(
             "SELECT e.generation, e.token, e.drained, e.policy_hash = $2 AS same_policy, \
                e.policy_loaded < $3 AS older_policy, {list} FROM {identity} LEFT JOIN fencegate_state.epoch e ON e.resource = $1",
             identity = identity("$4", ["$5", "$6", "$7"]),
-            list = IDENTITY_ITEMS.map(|(column, ..)| format!("i.{column}")).join(", "),
+            list = IDENTITY_ITEMS.map(|(column, _)| format!("i.{column}")).join(", "),
         )
     },
 );
@@ -164,7 +152,7 @@ fn identity(pid: &str, [backend_start, system_identifier, postmaster_start]: [&s
 }
 
 fn all_items() -> String {
-    IDENTITY_ITEMS.map(|(column, ..)| format!("i.{column}")).join(" AND ")
+    IDENTITY_ITEMS.map(|(column, _)| format!("i.{column}")).join(" AND ")
 }
 
 /// The admissions, at most `most`. The second statement's row: their number.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::catalog::Catalog;
-use crate::fence::Cause;
+use crate::fence::store::StoreError;
 use crate::session::parameter::ParameterValue;
 use crate::statement::{Lexing, analyze, analyze_rows};
 use crate::wire::client_error::{ClientError, ErrorKind};
@@ -186,7 +186,8 @@ impl World {
             is_unheard: self.freshness == Freshness::Unheard,
             ..CatalogView::default()
         };
-        let refused = self.is_refused.then(|| FenceError::unavailable("scheduler", Cause::from("no connection")));
+        let refused =
+            self.is_refused.then(|| FenceError::Store { resource: "scheduler".to_owned(), error: StoreError::Vacated });
         let judge = Judge {
             policies,
             standing: self,

@@ -34,7 +34,7 @@ use crate::support::store::Server;
 use crate::support::{length, seed, until};
 use fencegate::fence::session::{Epoch, Identity, SessionFence, Token};
 use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Marked, Postgres, Report, Store};
-use fencegate::fence::{Admission, Database, Fences, First, LeaseState, Remedy, StoredLease};
+use fencegate::fence::{Admission, Database, Fences, First, LeaseState, ProcessFault, StoredLease};
 use fencegate::policy::{Issuer, QualifiedName, Resource};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -443,11 +443,11 @@ fn row(row: &AdmissionRow) -> (Key, String, Epoch, bool) {
     (row.key(), row.resource.clone(), row.epoch, row.ending)
 }
 
-type PlainReport = (Option<Remedy>, String, Option<((Key, String, Epoch, bool), bool)>);
+type PlainReport = (Option<ProcessFault>, String, Option<((Key, String, Epoch, bool), bool)>);
 
 fn plain(report: Report) -> PlainReport {
     let admission = report.admission.map(|(admission, is_new)| (row(&admission), is_new));
-    (report.unfenceable.map(|it| it.remedy), format!("{:?}", report.current), admission)
+    (report.unfenceable, format!("{:?}", report.current), admission)
 }
 
 fn holders(holders: &[Holder]) -> Vec<((Key, String, Epoch, bool), String)> {

@@ -1,0 +1,146 @@
+//! The reasons for LF006 that are no failure of the database.
+
+use super::fence_error::{Blocker, Remedy, named};
+use super::session::{IdentityError, MOST_AT_ONCE};
+use crate::etcd::ElectionName;
+
+/// Why there is no proof which token is the highest, or that all processes below it have ended, although the database answers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
+pub enum Obstacle {
+    /// The session's server process is not known.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The session's server process is known, and no drain could end it.
+    #[error("the session's server process {pid} cannot be fenced: {fault}")]
+    Process { pid: i32, fault: ProcessFault },
+    /// The session has ended meanwhile.
+    #[error("the session is not registered: nobody could revoke it")]
+    Unregistered,
+    /// The Admit has inserted no row.
+    #[error("the database did not admit the session's server process")]
+    NotAdmitted,
+    /// Each look has found another epoch.
+    #[error("tokens are raised faster than sessions can be admitted")]
+    RaisedTooFast,
+    /// The wait for the session that raises the epoch took too long.
+    #[error("another session's advance did not end in time")]
+    OtherAdvance,
+    /// The open transaction is admitted to as many resources as one may be.
+    #[error("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several")]
+    TooManyResources,
+    /// The database has recorded policies that were loaded later.
+    #[error("another proxy has loaded other policies since: reload this proxy")]
+    NewerPolicies,
+    /// Nothing was published, since the policies differ.
+    #[error("the policies that the database has recorded are others")]
+    OtherPolicies,
+    /// The statement names nothing of the resource any more.
+    #[error("the catalog has changed meanwhile")]
+    CatalogChanged,
+    /// The policies were loaded anew meanwhile.
+    #[error("the policies name no issuer of its tokens any more")]
+    NoIssuer,
+    /// The reason is what the client of etcd reports.
+    #[error("etcd cannot be asked who leads {election}: {reason}")]
+    Etcd { election: ElectionName, reason: String },
+    /// The proxy's settings name no etcd.
+    #[error("no etcd is set that says who leads {0}")]
+    NoEtcd(ElectionName),
+    /// Transactions that were prepared below the epoch, by their global identifiers.
+    #[error("prepared transactions hold writes on it: {}", .0.join(", "))]
+    PreparedTransactions(Vec<String>),
+    /// Processes that were told to end, and have not.
+    #[error("{}", not_ended(.0))]
+    NotEnded(Vec<Blocker>),
+    /// The server was about to end the session, whose Admit goes on. It waits for these processes, if they are known.
+    #[error("{}; stopped waiting, because {setting} ({value}) would end the session", wait(.waits_for))]
+    ServerTimeout { setting: &'static str, value: String, waits_for: Vec<Blocker> },
+    /// A defect of the proxy.
+    #[error("the task that asks for it has failed")]
+    TaskFailed,
+    /// An observed write was not looked at.
+    #[error("too many at once")]
+    TooManyObserved,
+}
+
+impl Obstacle {
+    /// What helps.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            Obstacle::Process { fault, .. } => fault.remedy(),
+            Obstacle::TooManyResources => Remedy::Split,
+            Obstacle::NewerPolicies | Obstacle::OtherPolicies => Remedy::Reload,
+            Obstacle::Etcd { .. } | Obstacle::NoEtcd(_) => Remedy::Etcd,
+            Obstacle::PreparedTransactions(_) | Obstacle::NotEnded(_) => Remedy::EndThem,
+            Obstacle::ServerTimeout { setting, .. } => Remedy::ServerTimeout(setting),
+            Obstacle::Identity(_)
+            | Obstacle::Unregistered
+            | Obstacle::NotAdmitted
+            | Obstacle::RaisedTooFast
+            | Obstacle::OtherAdvance
+            | Obstacle::CatalogChanged
+            | Obstacle::NoIssuer
+            | Obstacle::TaskFailed
+            | Obstacle::TooManyObserved => Remedy::TryAgain,
+        }
+    }
+
+    /// The processes that the write waits for.
+    pub fn blockers(&self) -> &[Blocker] {
+        match self {
+            Obstacle::NotEnded(by) | Obstacle::ServerTimeout { waits_for: by, .. } => by,
+            _ => &[],
+        }
+    }
+}
+
+fn not_ended(by: &[Blocker]) -> String {
+    named("admitted under lower tokens and not ended", by)
+}
+
+fn wait(waits_for: &[Blocker]) -> String {
+    match waits_for {
+        [] => "the session has not been admitted yet".to_owned(),
+        by => not_ended(by),
+    }
+}
+
+/// Why no drain could end the session's server process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProcessFault {
+    /// The system identifiers differ.
+    #[error("it is on another server than the control connection (a failover or a proxy in between)")]
+    OtherServer,
+    /// The start times of the postmaster differ.
+    #[error("the postmaster has started anew since the session began")]
+    Restarted,
+    /// The control connection's server takes no writes.
+    #[error("the server is in recovery")]
+    Standby,
+    /// pg_stat_activity has no row of that pid.
+    #[error("the control connection sees no such server process (a pooler in between, or it has ended)")]
+    Unseen,
+    /// The start times of the process differ.
+    #[error("the process id belongs to another process by now")]
+    OtherProcess,
+    /// The databases differ.
+    #[error("it is connected to another database")]
+    OtherDatabase,
+    /// The server would refuse `pg_terminate_backend`.
+    #[error("the control role may not terminate it: a superuser's session needs a superuser as control role")]
+    NotTerminable,
+}
+
+impl ProcessFault {
+    fn remedy(self) -> Remedy {
+        match self {
+            ProcessFault::OtherServer | ProcessFault::Unseen => Remedy::SameServer,
+            ProcessFault::NotTerminable => Remedy::Superuser,
+            ProcessFault::Restarted
+            | ProcessFault::Standby
+            | ProcessFault::OtherProcess
+            | ProcessFault::OtherDatabase => Remedy::TryAgain,
+        }
+    }
+}
