@@ -144,3 +144,73 @@ impl ProcessFault {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::FenceError;
+    use crate::wire::client_error::ClientError;
+
+    #[test]
+    fn each_obstacle_arrives_at_the_client() {
+        let election = || "/jobs".parse().expect("a name");
+        let by = || vec![Blocker { who: "process 7".to_owned(), query: "LOCK TABLE t".to_owned() }];
+        let process = |fault| Obstacle::Process { pid: 3, fault };
+        let timeout = |waits_for| {
+            let value = "5s".to_owned();
+            Obstacle::ServerTimeout { setting: "idle_in_transaction_session_timeout", value, waits_for }
+        };
+        for (obstacle, reason, remedy) in [
+            (IdentityError::NoAnswer.into(), "did not say whose process this is", Remedy::TryAgain),
+            (process(ProcessFault::OtherServer), "3 cannot be fenced: it is on another server", Remedy::SameServer),
+            (process(ProcessFault::Restarted), "the postmaster has started anew", Remedy::TryAgain),
+            (process(ProcessFault::Standby), "the server is in recovery", Remedy::TryAgain),
+            (process(ProcessFault::Unseen), "sees no such server process", Remedy::SameServer),
+            (process(ProcessFault::OtherProcess), "belongs to another process", Remedy::TryAgain),
+            (process(ProcessFault::OtherDatabase), "connected to another database", Remedy::TryAgain),
+            (process(ProcessFault::NotTerminable), "may not terminate it", Remedy::Superuser),
+            (Obstacle::Unregistered, "is not registered", Remedy::TryAgain),
+            (Obstacle::NotAdmitted, "did not admit", Remedy::TryAgain),
+            (Obstacle::RaisedTooFast, "raised faster", Remedy::TryAgain),
+            (Obstacle::OtherAdvance, "another session's advance", Remedy::TryAgain),
+            (Obstacle::TooManyResources, "10000 resources at most", Remedy::Split),
+            (Obstacle::NewerPolicies, "reload this proxy", Remedy::Reload),
+            (Obstacle::OtherPolicies, "has recorded are others", Remedy::Reload),
+            (Obstacle::CatalogChanged, "the catalog has changed", Remedy::TryAgain),
+            (Obstacle::NoIssuer, "name no issuer", Remedy::TryAgain),
+            (
+                Obstacle::Etcd { election: election(), reason: "no answer".to_owned() },
+                "who leads /jobs: no answer",
+                Remedy::Etcd,
+            ),
+            (Obstacle::NoEtcd(election()), "no etcd is set that says who leads /jobs", Remedy::Etcd),
+            (
+                Obstacle::PreparedTransactions(vec!["one".to_owned(), "two".to_owned()]),
+                "on it: one, two",
+                Remedy::EndThem,
+            ),
+            (Obstacle::NotEnded(by()), "not ended: process 7, query: LOCK TABLE t", Remedy::EndThem),
+            (
+                timeout(by()),
+                "not ended: process 7; stopped waiting, because idle_in_transaction_session_timeout (5s) would end the \
+                 session, query: LOCK TABLE t",
+                Remedy::ServerTimeout("idle_in_transaction_session_timeout"),
+            ),
+            (
+                timeout(Vec::new()),
+                "the session has not been admitted yet; stopped waiting",
+                Remedy::ServerTimeout("idle_in_transaction_session_timeout"),
+            ),
+            (Obstacle::TaskFailed, "the task that asks for it has failed", Remedy::TryAgain),
+            (Obstacle::TooManyObserved, "too many at once", Remedy::TryAgain),
+        ] {
+            let refused = FenceError::unavailable("jobs", obstacle);
+            let text = refused.text();
+            let proof = "cannot prove which token for resource \"jobs\" is the highest: ";
+            assert!(text.message.starts_with(proof) && text.message.contains(reason), "{text:?}");
+            assert_eq!((text.code, refused.kind().label()), ("LF006", "unavailable"));
+            assert_eq!((text.detail.as_str(), text.hint), ("resource=jobs", remedy.hint()));
+            assert!(!refused.log_reason().contains("LOCK TABLE"), "no log has a query");
+        }
+    }
+}

@@ -46,3 +46,31 @@ fn the_reason_is_that_of_the_rejection() {
         assert_eq!((rejection.log_reason().as_str(), rejection.text().message.as_str()), (reason, message));
     }
 }
+
+/// What keeps the catalog from being read is told with its remedy. Queries of others are for those who present a token.
+#[test]
+fn what_failed_in_the_database_is_told_to_clients() {
+    let blocker = Blocker { who: "process 1".to_owned(), query: "LOCK TABLE t".to_owned() };
+    for error in [StoreError::TablesLocked(vec![blocker]), StoreError::Unprepared { database: "app".to_owned() }] {
+        let (message, hint) = (error.text().message, error.remedy().hint());
+        let unread = Rejection::UnreadCatalog { why: Some(error.clone()) };
+        let refused = Rejection::from(FenceError::Store { resource: "jobs".to_owned(), error });
+        for (rejection, is_about) in [
+            (
+                &unread,
+                format!(
+                    "cannot tell whether this statement writes a fenced table: the catalog cannot be read: {message}"
+                ),
+            ),
+            (&refused, format!("cannot prove which token for resource \"jobs\" is the highest: {message}")),
+        ] {
+            let text = rejection.text();
+            assert!(text.message.starts_with(&is_about), "{text:?}");
+            assert_eq!(
+                (text.code, rejection.kind().label(), text.hint.as_str()),
+                ("LF006", "unavailable", hint.as_str())
+            );
+        }
+        assert!(!unread.text().message.contains("LOCK TABLE") && !refused.log_reason().contains("LOCK TABLE"));
+    }
+}
