@@ -1,7 +1,7 @@
 //! Failures of the database behind the fences.
 //!
 //! Owns which failure an error of the driver is, and what clients learn of it. Must never pass the server's own message on to
-//! clients where it may name the control role or the server's address.
+//! clients, except that of 42501: others may name the control role, or the server's address.
 
 use super::control::{LIMIT, VERSION};
 use crate::catalog::CatalogError;
@@ -79,7 +79,11 @@ pub enum StoreError {
     Catalog(#[from] CatalogError),
     /// The catalog cannot be read for the session whose temporary relations are in this schema.
     #[error("{error}{}", of_session(schema))]
-    CatalogOfSession { schema: String, error: Box<StoreError> },
+    CatalogOfSession {
+        schema: String,
+        #[source]
+        error: Box<StoreError>,
+    },
 }
 
 fn of_session(schema: &str) -> String {
