@@ -14,7 +14,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::SqlState;
 
 /// Why the database did not do what it was asked. Unless it [has answered](StoreError::is_answer), it may have done it all the
 /// same, or may do it later.
@@ -91,7 +91,7 @@ fn of_session(schema: &str) -> String {
 }
 
 impl StoreError {
-    /// The failure of a connection to the configured database that is being opened.
+    /// The failure of a login to the configured database.
     pub(super) fn on_connect(config: &ControlConfig, error: tokio_postgres::Error) -> Self {
         match StoreError::on_opening(config, error) {
             // The only privilege that a login itself needs.
@@ -103,7 +103,7 @@ impl StoreError {
         }
     }
 
-    /// The same, once the role has logged in.
+    /// The failure of a connection that is being prepared after the login.
     pub(super) fn on_opening(config: &ControlConfig, error: tokio_postgres::Error) -> Self {
         match error.code() {
             Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Denied(error.into()),
@@ -114,7 +114,7 @@ impl StoreError {
 
     /// The failure of a Query on an open connection.
     pub(super) fn on_query(error: tokio_postgres::Error) -> Self {
-        match error.as_db_error().map(DbError::code) {
+        match error.code() {
             Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => StoreError::LockNotAvailable,
             Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Denied(error.into()),
             Some(code) if !ends_process(code) && !spoils_statements(code) => StoreError::Refused(error.into()),
