@@ -14,7 +14,7 @@ use std::thread;
 
 const THREADS: u64 = 2;
 const FEW: u64 = 120;
-const SEQUENCES: u64 = 2400;
+const SEQUENCES: u64 = 1200;
 
 const ROLES: &str = "CREATE ROLE leader LOGIN; ALTER ROLE leader SET lease.fence = '31'; CREATE ROLE unused";
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (t text); GRANT ALL ON jobs, free TO leader; \

@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex};
 use tokio_postgres::Client;
 
 /// So many steps come across all that is worth seeing.
-const LONG: u64 = 4_000;
+const LONG: u64 = 2_000;
 const PROXIES: usize = 2;
 const SESSIONS: usize = 5;
 /// Longer than any run.
