@@ -1,7 +1,7 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
 EXAMPLES = distributed_cron dispatch_leader blue_green_scheduler job_queue
-.PHONY: build deb demo examples $(EXAMPLES) test soak simulate mutants torture drivers compat lint deny bench instructions micro failover renewals guard definitions
+.PHONY: build deb demo examples $(EXAMPLES) test proof soak simulate mutants torture drivers compat lint deny bench instructions micro failover renewals guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -35,8 +35,15 @@ $(EXAMPLES):
 # tests wait for servers, not for our code, and it builds in half the time.
 test:
 	@scripts/setup.sh test
+	@/usr/bin/python3 proof/protocol.py
 	@scripts/mutants.sh --check
 	@scripts/tests.sh --test behaviour --lib --test memory --test model
+
+# The inductive proof of the protocol, and for each precondition the story of what happens without it; STORY=no_drain tells one.
+STORY = --stories
+proof:
+	@scripts/setup.sh proof
+	@/usr/bin/python3 proof/protocol.py $(STORY)
 
 # The rest, at full length: random suites, drivers and frameworks, PostgreSQL 18, floods, the demo, the README. Floods
 # run alone: they measure what they leave to others.

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|examples|bench|instructions|deb|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|examples|bench|instructions|deb|proof|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|examples|bench|instructions|deb|test|soak|drivers|compat}
+wanted=${1:?usage: scripts/setup.sh demo|examples|bench|instructions|deb|proof|test|soak|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -31,10 +31,11 @@ has_c_compiler() { has cc && has_c_headers; }
 has_c_headers() { echo '#include <stdint.h>' | cc -E - >/dev/null 2>&1; }
 
 has_python3() { has python3; }
-# The system's own Python runs the examples, with the packages of the system.
+# The system's own Python runs the examples and the proof, with the packages of the system.
 has_etcd3() { /usr/bin/python3 -c 'import etcd3' >/dev/null 2>&1; }
 has_psycopg2() { /usr/bin/python3 -c 'import psycopg2' >/dev/null 2>&1; }
 has_psycopg() { /usr/bin/python3 -c 'import psycopg' >/dev/null 2>&1; }
+has_z3() { /usr/bin/python3 -c 'import z3' >/dev/null 2>&1; }
 # Libraries as sources, and the compiler to build with them.
 has_go_etcd() { has go && [ -e /usr/share/gocode/src/go.etcd.io/etcd/clientv3/concurrency ]; }
 has_go_postgres() { [ -e /usr/share/gocode/src/github.com/lib/pq ]; }
@@ -92,6 +93,8 @@ apt_get() {
 
 find_missing() {
     missing=
+    case $wanted in proof|test|soak|drivers|compat) need has_z3 "python3 python3-z3" ;; esac
+    [ "$wanted" != proof ] || return 0
     need has_postgres postgresql
     need has_setpriv util-linux
     need has_libclang libclang-dev
@@ -199,6 +202,7 @@ if [ -n "$missing" ]; then
     fi
 fi
 
+[ "$wanted" != proof ] || exit 0
 cargo_version=$(cargo --version 2>/dev/null | cut -d ' ' -f 2)
 if [ "$(printf '%s\n' "$cargo_needed" "${cargo_version:-0}" | sort -V | head -n 1)" != "$cargo_needed" ]; then
     echo "fencegate needs cargo $cargo_needed or later, found ${cargo_version:-none}: see https://rustup.rs" >&2
