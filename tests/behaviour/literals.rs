@@ -4,20 +4,22 @@
 //! Protects decisions from a change of wording.
 
 use sqlparser::keywords::ALL_KEYWORDS;
+use std::collections::BTreeMap;
 use std::path::Path;
 use syn::parse::{ParseStream, Parser};
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, BinOp, Expr, ExprBinary, ExprMethodCall, GenericArgument, ItemMod, LitByteStr, LitStr, Macro, Pat,
-    PathArguments, PathSegment, Token, Type,
+    Attribute, BinOp, Expr, ExprBinary, ExprLit, ExprMethodCall, GenericArgument, ItemConst, ItemMod, Lit, LitByteStr,
+    LitStr, Macro, Pat, PathArguments, PathSegment, Token, Type,
 };
 
-const LAYERS: [&str; 4] = ["src/statement", "src/session", "src/fence", "src/catalog"];
+const LAYERS: [&str; 5] = ["src/statement", "src/session", "src/fence", "src/catalog", "src/state"];
 
-/// PostgreSQL's own names: schemas, settings, functions, nodes of its grammar and fields of its errors; what our queries of
-/// the catalog call a row; and characters.
+/// PostgreSQL's own names: schemas, settings, functions, nodes of its grammar and fields of its errors; fencegate's names in
+/// the database; what our queries of the catalog call a row; and characters.
 #[rustfmt::skip]
-const ALLOWED: [&str; 29] = [
+const ALLOWED: [&str; 35] = [
+    "fencegate_guard_", "fencegate_lease", "lease.fence", "{catalogue}", "pg_settings", "transaction_timeout",
     "$user", "pg_", "pg_catalog", "pg_temp", "pg_temp_", "pg_toast",
     "application_name", "client_encoding", "search_path", "search_path\0", "server_encoding", "server_version",
     "standard_conforming_strings",
@@ -31,21 +33,28 @@ const ALLOWED: [&str; 29] = [
 const COMPARISONS: [&str; 9] =
     ["contains", "ends_with", "eq", "eq_ignore_ascii_case", "find", "is", "split_once", "starts_with", "strip_prefix"];
 
-#[derive(Default)]
-struct Literals {
+/// The texts of constants, by name.
+type Constants = BTreeMap<String, Vec<String>>;
+
+struct Literals<'a> {
+    constants: &'a Constants,
     compared: Vec<String>,
 }
 
-impl Literals {
-    /// The literals of an expression or a pattern that is compared.
+impl Literals<'_> {
+    /// The literals of an expression or a pattern that is compared, and the texts of the constants that it names.
     fn of(&mut self, compared: &impl Node) {
-        struct All<'a>(&'a mut Vec<String>);
+        struct All<'a>(&'a Constants, &'a mut Vec<String>);
         impl<'ast> Visit<'ast> for All<'_> {
             fn visit_lit_str(&mut self, literal: &'ast LitStr) {
-                self.0.push(literal.value());
+                self.1.push(literal.value());
             }
             fn visit_lit_byte_str(&mut self, literal: &'ast LitByteStr) {
-                self.0.push(String::from_utf8_lossy(&literal.value()).into_owned());
+                self.1.push(String::from_utf8_lossy(&literal.value()).into_owned());
+            }
+            fn visit_path(&mut self, path: &'ast syn::Path) {
+                let named = path.segments.last().and_then(|it| self.0.get(&it.ident.to_string()));
+                self.1.extend(named.into_iter().flatten().cloned());
             }
             // A computed value is not a literal.
             fn visit_expr_method_call(&mut self, _: &'ast ExprMethodCall) {}
@@ -56,7 +65,7 @@ impl Literals {
             }
             fn visit_expr_closure(&mut self, _: &'ast syn::ExprClosure) {}
         }
-        compared.walk(&mut All(&mut self.compared));
+        compared.walk(&mut All(self.constants, &mut self.compared));
     }
 }
 
@@ -76,7 +85,7 @@ impl Node for Pat {
     }
 }
 
-impl<'ast> Visit<'ast> for Literals {
+impl<'ast> Visit<'ast> for Literals<'_> {
     fn visit_item_mod(&mut self, module: &'ast ItemMod) {
         if !is_for_tests(&module.attrs) {
             visit::visit_item_mod(self, module);
@@ -116,7 +125,7 @@ impl<'ast> Visit<'ast> for Literals {
             let (value, pattern, guard) = parts.parse2(called.tokens.clone()).unwrap();
             self.of(&pattern);
             // These live no longer than the call.
-            let mut within = Literals::default();
+            let mut within = Literals { constants: self.constants, compared: Vec::new() };
             within.visit_expr(&value);
             guard.iter().for_each(|guard| within.visit_expr(guard));
             self.compared.append(&mut within.compared);
@@ -130,11 +139,29 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
         .any(|it| it.path().is_ident("cfg") && it.parse_args::<syn::Path>().is_ok_and(|it| it.is_ident("test")))
 }
 
-/// The literals that a source compares with something.
-fn compared(source: &str) -> Vec<String> {
-    let mut literals = Literals::default();
+/// The texts that a source compares with something.
+fn compared(constants: &Constants, source: &str) -> Vec<String> {
+    let mut literals = Literals { constants, compared: Vec::new() };
     literals.visit_file(&syn::parse_file(source).unwrap());
     literals.compared
+}
+
+/// Adds the constants of a source that are a text.
+fn add_constants(constants: &mut Constants, source: &str) {
+    struct All<'a>(&'a mut Constants);
+    impl<'ast> Visit<'ast> for All<'_> {
+        fn visit_item_const(&mut self, constant: &'ast ItemConst) {
+            if let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = &*constant.expr {
+                self.0.entry(constant.ident.to_string()).or_default().push(text.value());
+            }
+        }
+        fn visit_item_mod(&mut self, module: &'ast ItemMod) {
+            if !is_for_tests(&module.attrs) {
+                visit::visit_item_mod(self, module);
+            }
+        }
+    }
+    All(constants).visit_file(&syn::parse_file(source).unwrap());
 }
 
 /// The number of types `Result<_, String>` in a source.
@@ -175,21 +202,30 @@ fn sources(folder: &Path, read: &mut impl FnMut(&str, &str)) {
     }
 }
 
-/// A key word, a SQLSTATE, the number of a type, the name of an encoding, a unit, or one of the list.
+/// A query, a key word, a SQLSTATE, the number of a type, the name of an encoding, a unit, or one of the list.
 fn is_sql(literal: &str) -> bool {
     let word = literal.to_ascii_uppercase();
     let is_code = literal.bytes().all(|it| it.is_ascii_uppercase() || it.is_ascii_digit());
-    literal.len() <= 2 || is_code || ALLOWED.contains(&literal) || ALL_KEYWORDS.binary_search(&word.as_str()).is_ok()
+    let is_query = ["SELECT ", "SHOW "].iter().any(|it| literal.starts_with(it));
+    literal.len() <= 2
+        || is_query
+        || is_code
+        || ALLOWED.contains(&literal)
+        || ALL_KEYWORDS.binary_search(&word.as_str()).is_ok()
 }
 
 #[test]
 fn decisions_compare_no_texts() {
-    let mut found = Vec::new();
-    let mut read = |name: &str, source: &str| {
-        let texts = compared(source).into_iter().filter(|it| !is_sql(it));
-        found.extend(texts.map(|it| format!("{name}: {it:?}")));
+    let in_layers = |read: &mut dyn FnMut(&str, &str)| {
+        let folder = |layer| Path::new(env!("CARGO_MANIFEST_DIR")).join(layer);
+        LAYERS.iter().for_each(|layer| sources(&folder(layer), &mut |name, source| read(name, source)));
     };
-    LAYERS.iter().for_each(|layer| sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(layer), &mut read));
+    let (mut constants, mut found) = (Constants::new(), Vec::new());
+    in_layers(&mut |_, source| add_constants(&mut constants, source));
+    in_layers(&mut |name, source| {
+        let texts = compared(&constants, source).into_iter().filter(|it| !is_sql(it));
+        found.extend(texts.map(|it| format!("{name}: {it:?}")));
+    });
     assert!(found.is_empty(), "compared with something:\n{}", found.join("\n"));
 }
 
@@ -217,6 +253,11 @@ fn an_error_that_is_a_text_is_found() {
 
 #[test]
 fn a_decision_on_a_text_is_found() {
+    let found_in = |source| {
+        let mut constants = Constants::new();
+        add_constants(&mut constants, source);
+        compared(&constants, source)
+    };
     for source in [
         r#"fn f(it: &Statement) -> bool { it.kind == "its kind" }"#,
         r#"fn f(it: &Statement) -> bool { Some("its kind") != it.opaque }"#,
@@ -225,14 +266,15 @@ fn a_decision_on_a_text_is_found() {
         r#"fn f(it: &str) -> bool { if let "its kind" = it { true } else { false } }"#,
         r#"fn f(it: &str) -> bool { ["another", "its kind"].contains(&it) }"#,
         r#"fn f(it: &str) -> bool { g(|it| it.starts_with("its kind")) }"#,
+        r#"const KIND: &str = "its kind"; fn f(it: &str) -> bool { it == module::KIND }"#,
     ] {
-        assert!(compared(source).contains(&"its kind".to_owned()), "{source}");
+        assert!(found_in(source).contains(&"its kind".to_owned()), "{source}");
     }
     for source in [
         r#"fn f(it: &str) -> String { format!("{it} is no decision") }"#,
         r#"#[cfg(test)] mod tests { fn f(it: &str) -> bool { it == "its kind" } }"#,
         r#"fn f(it: Result<(), String>) -> bool { it == Err(String::from("its kind")) }"#,
     ] {
-        assert_eq!(compared(source), Vec::<String>::new(), "{source}");
+        assert_eq!(found_in(source), Vec::<String>::new(), "{source}");
     }
 }
