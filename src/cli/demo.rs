@@ -1,4 +1,4 @@
-//! `fencegate demo`: shows the fence at work on throwaway servers.
+//! `fencegate demo`: demonstrates fencing on temporary servers.
 
 use super::output::complain;
 use super::{Ended, failed, runtime};
@@ -27,7 +27,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The demo's result; None when a signal came first.
+/// Returns None if a signal arrives first.
 async fn until_interrupted() -> io::Result<Option<Result<Played, demo::DemoError>>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

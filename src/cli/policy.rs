@@ -1,4 +1,4 @@
-//! `fencegate policy`: checks policies before a proxy reads them, and explains what they cover.
+//! `fencegate policy`: checks policies before a proxy loads them, and explains their coverage.
 
 use super::output::{complain, counted, load_policies, print, table};
 use super::{Ended, database, failed, runtime};
@@ -16,22 +16,22 @@ pub(super) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Read a directory of policies and say what is wrong with it
+    /// Validate a directory of policies
     Check {
-        /// The directory
+        /// Directory of policies
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// Also look for the tables in this database: exit code 1 if a resource has none; and warn of functions that may write a
-        /// fenced table and that the policies do not name
+        /// Also look for the tables in this database: exit with code 1 if a resource has none, and warn of unlisted
+        /// functions that may write a fenced table
         #[arg(long, visible_alias = "control", value_name = "URL")]
         database: Option<String>,
     },
-    /// Show which relations of a database the policies cover, and by which path
+    /// Show the relations that the policies cover, and why
     Explain {
-        /// The directory
+        /// Directory of policies
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// The database, as any role that can connect: postgres://user@host/database
+        /// Database URL, as any role that can connect: postgres://user@host/database
         #[arg(long, visible_alias = "control", value_name = "URL")]
         database: String,
     },
@@ -54,7 +54,7 @@ fn check(set: &PolicySet, url: Option<&str>) -> Ended {
     Ok(if resolved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Warns of what the policies name and the database does not have. False: a resource that should has no table there.
+/// Warns of missing tables and functions. Returns false if a resource that needs a table has none.
 fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
     let Explanation { database, covered, unnamed } = explained(set, url)?;
     let config = super::database("--database", url)?;
@@ -87,7 +87,7 @@ fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
             missing.insert(function.to_string());
         }
     }
-    // Keys that tell no rows apart.
+    // Keys that distinguish no rows.
     let unresolved = covered.iter().filter(|it| it.kind.is_none() && !missing.contains(&it.relation));
     unresolved.for_each(|it| complain(&format!("warning: {} is unresolved: {}", it.relation, it.path)));
     let fenced = with_tables(set, &names);
@@ -99,7 +99,7 @@ fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
     Ok(is_resolved)
 }
 
-/// Policies without `databases` fence tables of their names wherever they are.
+/// Policies without `databases` fence tables of these names in every database.
 fn databases_warning(set: &PolicySet) -> Option<String> {
     let has_tables = set.resources.iter().any(|resource| !resource.tables.is_empty());
     let opaque = if set.opaque == Opaque::Reject { ", and DO and CALL are LF004 there" } else { "" };
@@ -111,7 +111,7 @@ fn databases_warning(set: &PolicySet) -> Option<String> {
     })
 }
 
-/// Exit code 1 also where something that the policies name does not exist, or they are not for that database.
+/// Also exits with code 1 if a table or function is missing, or the policies exclude that database.
 fn explain(set: &PolicySet, url: &str) -> Ended {
     let Explanation { covered, unnamed, .. } = &explained(set, url)?;
     let header = ["RESOURCE", "RELATION", "KIND", "OPERATIONS", "PATH"];
@@ -121,7 +121,7 @@ fn explain(set: &PolicySet, url: &str) -> Ended {
     Ok(if covered.iter().any(|it| it.kind.is_none()) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Only of a database that the policies are for.
+/// Fails for a database that the policies exclude.
 fn explained(set: &PolicySet, url: &str) -> Result<Explanation, ExitCode> {
     let config = database("--database", url)?;
     let explanation = runtime()?.block_on(fence::explain(&config, set)).map_err(failed)?;
@@ -131,7 +131,7 @@ fn explained(set: &PolicySet, url: &str) -> Result<Explanation, ExitCode> {
     Ok(explanation)
 }
 
-/// A line for each function, then for each resource what to write in its policy.
+/// Prints a line per function, then the suggested policy entry per resource.
 fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
     for Unnamed { function, table, is_direct, .. } in unnamed {
         let mentions = if *is_direct { "mentions" } else { "calls what mentions" };
@@ -157,7 +157,7 @@ fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
     }
 }
 
-/// An SQL name as an element of a list.
+/// Quotes an SQL name as a YAML list element.
 fn in_yaml(name: &str) -> String {
     let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.*".contains(c));
     if is_plain { name.to_owned() } else { format!("'{}'", name.replace('\'', "''")) }
@@ -168,8 +168,7 @@ fn line(covered: &Covered) -> [&str; 5] {
     [&covered.resource, &covered.relation, kind, &covered.operations, &covered.path]
 }
 
-/// Nothing is fenced; or a plain token raises every resource that its session writes: with several resources, or keys, that
-/// is rarely meant.
+/// Warns if nothing is fenced, or if a plain token raises several resources or keys. The latter is rarely intended.
 fn warning(set: &PolicySet) -> Option<String> {
     if set.resources.is_empty() {
         return Some("the policies name no resource: nothing is fenced".to_owned());
@@ -191,7 +190,7 @@ fn warning(set: &PolicySet) -> Option<String> {
     ))
 }
 
-/// What passes the proxy unseen, the guard sees.
+/// Warns of writes that the proxy cannot see but the guard can.
 fn opaque_warning(set: &PolicySet) -> Option<String> {
     const GUARD: &str = "install the guard (fencegate guard install)";
     let allowed = set.opaque_roles.iter().filter(|(_, opaque)| **opaque == Opaque::Allow);
@@ -210,7 +209,7 @@ fn opaque_warning(set: &PolicySet) -> Option<String> {
     }
 }
 
-/// How many resources and tables, in a line.
+/// Number of resources and tables, in one line.
 pub(super) fn summary(set: &PolicySet) -> String {
     let tables = set.resources.iter().map(|resource| resource.tables.len()).sum();
     format!(

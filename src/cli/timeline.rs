@@ -1,4 +1,4 @@
-//! `fencegate timeline`: draws what the logs of proxies and leaders tell.
+//! `fencegate timeline`: draws the history in the logs of proxies and leaders.
 
 use super::output::print;
 use super::{Ended, failed};
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// Logs of proxies and of `fencegate lead`, written with --log-format json; `-` for standard input
+    /// Logs of proxies and `fencegate lead`, written with --log-format json; `-` for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }

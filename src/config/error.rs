@@ -1,4 +1,4 @@
-//! The errors of settings.
+//! Errors of settings.
 //!
 //! Owns their messages. Must never print a password.
 
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why the settings cannot be used, in one line that says what to change.
+/// Why the settings cannot be used. The message is one line that says what to change.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -40,14 +40,14 @@ pub enum ConfigError {
     /// At least one setting without a default is not set.
     #[error("{}", missing(.0))]
     Missing(Vec<&'static str>),
-    /// A policy names an election, and no etcd is set.
+    /// A policy names an election, but etcd is not set.
     #[error(
         "resource `{resource}` names the election {election}: give --etcd, FENCEGATE_ETCD or `etcd:` in the file of --config"
     )]
     ElectionWithoutEtcd {
         /// The resource.
         resource: String,
-        /// Its election.
+        /// The election of the resource.
         election: String,
     },
 }

@@ -1,7 +1,7 @@
-//! The table of settings: name, format and default of each, and the effect of a reload on it.
+//! The table of settings: name, format, default and reload behavior.
 //!
-//! Flags, environment variables, the keys of the file, `SHOW CONFIG` and the table in docs/operations.md are all made from
-//! it. Must never say anything that `Settings` does not do.
+//! Generates flags, environment variables, file keys, `SHOW CONFIG` and the table in docs/operations.md. Must never
+//! promise anything that `Settings` does not implement.
 
 use Fallback::{Is, Nothing, Required};
 use Form::{List, Number, Secret, Text};
@@ -10,50 +10,50 @@ use Reload::{Applies, ReadsFiles, Stays};
 /// A setting of `fencegate proxy`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Its name: the key in the file. See [`Self::flag`] and [`Self::variable`] for the others.
+    /// Key in the file. See also [`Self::flag`] and [`Self::variable`].
     pub key: &'static str,
-    /// What stands for its value in `--help`.
+    /// Placeholder of the value in `--help`.
     pub value: &'static str,
-    /// How it is written.
+    /// Type of the value.
     pub form: Form,
-    /// What it may be, in words.
+    /// Description of the accepted values.
     pub range: &'static str,
-    /// What it is unless it is given.
+    /// Default value.
     pub default: Fallback,
-    /// What a reload does with a new value.
+    /// Effect of a reload.
     pub reload: Reload,
-    /// What it is for, in words.
+    /// Description of the setting.
     pub help: &'static str,
 }
 
-/// How a setting is written.
+/// Type of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One text.
+    /// A single text.
     Text,
-    /// One text that must not be shown.
+    /// A single text that must not be shown.
     Secret,
-    /// A number, or a time: in the file it may stand without quotes.
+    /// A number or a time. The file may omit the quotes.
     Number,
-    /// One or more texts: in the file a list or one, elsewhere separated by commas.
+    /// One or more texts: a list or a single text in the file, separated by commas elsewhere.
     List,
 }
 
-/// What a setting is unless it is given.
+/// Default of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
-    /// It has to be given.
+    /// No default: the setting is required.
     Required,
-    /// As if this text had been given.
+    /// This text.
     Is(&'static str),
-    /// Nothing, which means what these words say.
+    /// No value. The text describes the effect.
     Nothing(&'static str),
 }
 
-/// What a reload does with a setting.
+/// Effect of a reload on a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// The new value is in force.
+    /// The new value takes effect.
     Applies,
     /// The value stays until a restart; the files that it names are read again.
     ReadsFiles,

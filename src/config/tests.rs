@@ -1,10 +1,10 @@
-//! Where each setting comes from, and what a mistake in one is told.
+//! Sources of settings, and the errors of invalid ones.
 
 use super::*;
 use crate::etcd::EtcdPassword;
 use std::path::Path;
 
-/// The arguments of a command line, beside those that are required.
+/// The required arguments, and those of `line`.
 fn arguments(line: &str) -> SettingsArguments {
     read(&format!("--upstream postgres://db --control postgres://gate:secret@db/ --policies policies {line}"))
 }
@@ -137,7 +137,7 @@ fn a_secret_that_has_changed_is_told_without_it() {
     let said: Vec<_> = changes.iter().map(|it| (it.key, &*it.before, &*it.after, it.applied)).collect();
     let url = "postgres://gate:***@db/";
     assert_eq!(said, [("control", url, url, false), ("etcd_password", "***", "***", false)]);
-    // Until a restart it is told again; and nobody prints it.
+    // Until a restart, each reload reports the change again. Secrets are never printed.
     assert_eq!(settings.reloaded(with("s3cret3", "s3cret4")).1, changes);
     assert!(!format!("{settings:?} {changes:?}").contains("s3cret"));
     assert_eq!(settings.reloaded(with("s3cret1", "s3cret2")).1, []);
@@ -200,7 +200,7 @@ fn settings_of_tls_have_to_go_together() {
     assert!(error("", "keepalive: 1\ntls: require\n").starts_with("f.yaml:2:6: `tls` needs tls_cert and tls_key"));
     let file = "upstream_sslmode: verify-full\n";
     assert!(error("", file).starts_with("f.yaml:1:19: `upstream_sslmode` needs upstream_sslrootcert"));
-    // Who says that clients are not asked may leave the file in its place.
+    // With client certificates off, the setting of the authorities may stay.
     tls("--tls-cert c --tls-key k --tls-client-ca a --tls-client-certificates off").unwrap();
 }
 

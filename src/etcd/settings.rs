@@ -7,28 +7,28 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-/// The most bytes that are read of a password file.
+/// Maximum number of bytes read from a password file.
 const LONGEST_PASSWORD: u64 = 64 * 1024;
 
-/// How to reach etcd.
+/// Connection settings of etcd.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EtcdSettings {
-    /// At least one, as http://host:2379 or https://host:2379; all http or all https.
+    /// Members, as http://host:2379 or https://host:2379; at least one, and all with the same scheme.
     pub members: Vec<String>,
-    /// PEM; None: the system's authorities.
+    /// Certificate authorities, PEM; None: the system's.
     pub ca: Option<PathBuf>,
-    /// Certificate and key, PEM.
+    /// Client certificate and key, PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Name and password.
     pub credentials: Option<(String, EtcdPassword)>,
 }
 
-/// The password of a user of etcd.
+/// Password of an etcd user.
 #[derive(Clone, PartialEq, Eq)]
 pub enum EtcdPassword {
-    /// Itself.
+    /// The password.
     Given(String),
-    /// The file that has it. It is read for each login, so that the password can be changed.
+    /// A file with the password. It is read at each login, so that the password can change.
     File(PathBuf),
 }
 
@@ -52,7 +52,7 @@ pub enum EtcdSettingsError {
 }
 
 impl EtcdPassword {
-    /// The password as it is now, without the line break that ends a file.
+    /// Reads the current password, without the final line break of a file.
     ///
     /// # Errors
     /// The file, and why it cannot be read.
@@ -76,7 +76,7 @@ impl fmt::Debug for EtcdSettings {
 }
 
 impl EtcdSettings {
-    /// Checks what can be checked without files or network.
+    /// Checks the settings without reading files or using the network.
     pub fn check(&self) -> Result<(), EtcdSettingsError> {
         let members = &self.members;
         if members.is_empty() {

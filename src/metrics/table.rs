@@ -1,35 +1,35 @@
-//! The table of metrics: what each is called, how it is labelled, and what it says.
+//! The table of metrics: names, labels and help texts.
 //!
-//! The metrics themselves and the table in docs/operations.md are made from it or held against it.
+//! The metrics are created from it. A test compares it with the table in docs/operations.md.
 
 /// A metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Described {
-    /// Its name, with the unit.
+    /// Name, including the unit.
     pub name: &'static str,
-    /// How it moves.
+    /// Type of the metric.
     pub kind: MetricKind,
-    /// What tells its series apart.
+    /// Names of the labels.
     pub labels: &'static [&'static str],
-    /// What it says, in words.
+    /// Help text.
     pub help: &'static str,
-    /// The subcommands that serve it.
+    /// Subcommands that serve the metric.
     pub served_by: &'static [&'static str],
 }
 
-/// How a metric moves.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Up only, from 0 at the start of the process.
+    /// Only increases, from 0 at process start.
     Counter,
-    /// Up and down.
+    /// Increases and decreases.
     Gauge,
-    /// It counts how long things took, in seconds.
+    /// Distribution of durations, in seconds.
     Histogram,
 }
 
 impl MetricKind {
-    /// As Prometheus calls it.
+    /// Name of the type in Prometheus.
     pub fn name(self) -> &'static str {
         match self {
             MetricKind::Counter => "counter",
@@ -39,7 +39,7 @@ impl MetricKind {
     }
 }
 
-/// A constant for each metric, and [`METRICS`].
+/// Defines a constant per metric, and [`METRICS`].
 macro_rules! metrics {
     ($($served_by:ident $metric:ident: $kind:ident $name:literal $labels:tt $help:literal;)*) => {
         $(pub(crate) const $metric: Described =
@@ -50,7 +50,7 @@ macro_rules! metrics {
     };
 }
 
-/// Of [`Described::served_by`].
+/// Values of [`Described::served_by`].
 const OF_PROXY: &[&str] = &["proxy"];
 const OF_LEADER: &[&str] = &["lead"];
 const OF_BOTH: &[&str] = &["proxy", "lead"];

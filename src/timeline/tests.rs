@@ -3,7 +3,7 @@ use super::*;
 use proptest::prelude::*;
 use std::fmt::Write;
 
-/// A line of a log: these fields, so many milliseconds after the first.
+/// A log line with these fields, this many milliseconds after the first.
 fn line(milliseconds: u32, event: &str, fields: &str) -> String {
     let (seconds, milliseconds) = (milliseconds / 1000, milliseconds % 1000);
     let timestamp = format!("2026-01-31T12:00:{seconds:02}.{milliseconds:03}Z");
@@ -16,7 +16,7 @@ fn picture(log: &str) -> Option<String> {
     draw(events)
 }
 
-/// A leads, hangs, and writes after B has come.
+/// A leads and pauses; B takes over; A writes.
 fn takeover() -> String {
     let lease = |holder: &str, token: u8| format!(r#""election":"/e","holder":"{holder}","token":{token}"#);
     let write = |field: &str, token: u8| {
@@ -56,7 +56,7 @@ fn a_takeover_is_shown() {
     ];
     let missing: Vec<_> = expected.into_iter().filter(|it| !picture.contains(it)).collect();
     assert!(missing.is_empty(), "{missing:#?} in {picture}");
-    // B is the only other node: whoever has a token is known by its lease.
+    // B is the only other node: a token's holder is known from its lease.
     assert_eq!(picture.matches(r#"class="name""#).count(), 2, "{picture}");
 }
 
@@ -79,7 +79,7 @@ fn the_order_of_lines_and_what_is_between_them_do_not_matter() {
     {
         reversed.insert(place, noise);
     }
-    // Those of the same moment keep their order.
+    // Simultaneous events keep their order.
     assert_eq!(picture(&reversed.join("\n")).unwrap().len(), picture(&log).unwrap().len());
 }
 
@@ -117,7 +117,7 @@ fn nothing_is_drawn_of_nothing() {
     assert_eq!(picture(&line(0, "session_ended", r#""session":1"#)), None);
 }
 
-/// A title has the times of what it is about.
+/// A tooltip has the times of its element.
 #[test]
 fn nobody_leads_longer_than_it_did() {
     let acquired = line(0, "lease_acquired", r#""election":"/e","holder":"twice","token":1"#);
@@ -142,7 +142,7 @@ fn nobody_leads_longer_than_it_did() {
     assert_eq!(history.fences[0].tokens.iter().map(|it| it.1).collect::<Vec<_>>(), [100, 2]);
 }
 
-/// A proxy logs the end of each session, also of those that have not written.
+/// A proxy logs the end of each session, including those that have not written.
 #[test]
 fn sessions_that_have_not_written_crowd_nothing_out() {
     let ended = |session: usize| line(0, "session_ended", &format!(r#""session":{session}"#));
@@ -168,7 +168,7 @@ fn the_picture_is_small_however_much_there_is() {
     assert!(picture.contains("more events are not shown"));
 }
 
-/// What is in no text: `<` and `&` begin elements and references of ours only.
+/// Texts contain no raw `<` or `&`: these occur only in the SVG's own elements and references.
 fn assert_well_formed(picture: &str) {
     let is_ours = |rest: &&str| {
         let names = [
