@@ -1,18 +1,18 @@
-//! How long a lease lives, and how often it is renewed.
+//! TTL and renewal interval of a lease.
 //!
-//! Must never let a combination through that loses leadership to a single lost message.
+//! Must never accept a combination that loses leadership to a single lost message.
 
 use crate::etcd::Patience;
 use std::time::Duration;
 
-/// The shortest TTL that etcd grants, with its default election timeout.
+/// The shortest TTL that etcd grants with its default election timeout.
 const SHORTEST_TTL: Duration = Duration::from_secs(2);
-/// Longer, and a crashed leader would block its successors for too long.
+/// With a longer TTL, a crashed leader would block its successors for too long.
 const LONGEST_TTL: Duration = Duration::from_secs(3600);
-/// Less than what a member needs for an answer, and every request would go to all of them.
+/// Below the response time of a member, every request would go to all members.
 const SHORTEST_ATTEMPT: Duration = Duration::from_millis(10);
 
-/// Checked settings of a lease.
+/// Validated timings of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timings {
     ttl: Duration,
@@ -20,7 +20,7 @@ pub struct Timings {
     attempt: Duration,
 }
 
-/// Why a combination is refused.
+/// Why a combination is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum InvalidTimings {
@@ -29,13 +29,13 @@ pub enum InvalidTimings {
         "a TTL of {0:?} cannot be granted: it must be whole seconds, from {SHORTEST_TTL:?} (etcd's least) to {LONGEST_TTL:?}"
     )]
     Ttl(Duration),
-    /// An attempt is too short.
+    /// The attempt limit is too short.
     #[error("{0:?} for one attempt is too short for an answer: give a member at least {SHORTEST_ATTEMPT:?}")]
     Attempt(Duration),
-    /// Renewals that follow each other faster than they may take.
+    /// Renewals would follow each other faster than they may take.
     #[error("a renewal every {renewal:?} would overtake itself, as one attempt may take {attempt:?}: renew less often")]
     Renewal { renewal: Duration, attempt: Duration },
-    /// No time for a second attempt.
+    /// No time remains for a second attempt.
     #[error(
         "a renewal every {renewal:?} with {attempt:?} for one attempt leaves no room for a second one before the last \
          third of a TTL of {ttl:?}: one lost message would end leadership; renew more often, or give an attempt less time"
@@ -44,19 +44,19 @@ pub enum InvalidTimings {
 }
 
 impl Timings {
-    /// A lease of this TTL, renewed every third of it, with a ninth for each member's answer.
+    /// A lease with this TTL, renewed every third of it, with a ninth of it as the limit for each member.
     ///
     /// # Errors
-    /// When the TTL is not whole seconds from 2 s to 1 h.
+    /// The TTL is not whole seconds from 2 s to 1 h.
     pub fn new(ttl: Duration) -> Result<Self, InvalidTimings> {
         Self::custom(ttl, ttl / 3, ttl / 9)
     }
 
-    /// A lease of this TTL, renewed at this interval, with this much time for one member before the next is asked too.
+    /// A lease with this TTL and renewal interval. `attempt` is the time for one member before the next is queried too.
     ///
     /// # Errors
-    /// When the TTL is not whole seconds from 2 s to 1 h, or when a renewal and a second attempt do not fit into the
-    /// first two thirds of it.
+    /// The TTL is not whole seconds from 2 s to 1 h, or a renewal and a second attempt do not fit into its first two
+    /// thirds.
     pub fn custom(ttl: Duration, renewal: Duration, attempt: Duration) -> Result<Self, InvalidTimings> {
         if ttl.subsec_nanos() != 0 || !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
             Err(InvalidTimings::Ttl(ttl))
@@ -71,22 +71,22 @@ impl Timings {
         }
     }
 
-    /// How long the lease lives after a renewal.
+    /// Lifetime of the lease after a renewal.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// From one renewal to the next.
+    /// Interval between renewals.
     pub fn renewal(&self) -> Duration {
         self.renewal
     }
 
-    /// For one member, before another is asked as well.
+    /// Time for one member before another is queried too.
     pub fn attempt(&self) -> Duration {
         self.attempt
     }
 
-    /// For a question on which the lease does not depend: a TTL in all.
+    /// Limits for a request that the lease does not depend on: a TTL in total.
     pub(super) fn patience(&self) -> Patience {
         Patience { limit: self.ttl, member: self.attempt }
     }

@@ -5,22 +5,22 @@ use crate::metrics::page::get;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, Stalls, wait_until};
-use fencegate::leader::{Election, LeaderError, Leadership, Loss, Session};
+use fencegate::leader::{Election, LeaderError, Leadership, LeaseSession, Loss};
 use std::sync::Arc;
 
-fn session(server: &Etcd, ttl: u64) -> Arc<Session<Client>> {
-    Session::new(client(&[&server.url()]), "ours", timings(ttl))
+fn session(server: &Etcd, ttl: u64) -> Arc<LeaseSession<Client>> {
+    LeaseSession::new(client(&[&server.url()]), "ours", timings(ttl))
 }
 
-fn shard(session: &Arc<Session<Client>>, number: usize) -> Election<Session<Client>> {
+fn shard(session: &Arc<LeaseSession<Client>>, number: usize) -> Election<LeaseSession<Client>> {
     session.election(format!("{NAME}/{number}").parse().unwrap())
 }
 
-async fn win(election: &Election<Session<Client>>) -> Leadership {
+async fn win(election: &Election<LeaseSession<Client>>) -> Leadership {
     soon(election.campaign()).await.unwrap()
 }
 
-async fn win_shards(session: &Arc<Session<Client>>, count: usize) -> Vec<Leadership> {
+async fn win_shards(session: &Arc<LeaseSession<Client>>, count: usize) -> Vec<Leadership> {
     let mut won = Vec::new();
     for number in 0..count {
         won.push(win(&shard(session, number)).await);
@@ -122,7 +122,7 @@ async fn a_second_campaign_waits_for_the_first_ones_end() {
     let server = Etcd::start();
     let session = session(&server, LONG);
     let first = win(&shard(&session, 0)).await;
-    let (again, election) = (Session::new(client(&[&server.url()]), "ours", timings(2)), shard(&session, 0));
+    let (again, election) = (LeaseSession::new(client(&[&server.url()]), "ours", timings(2)), shard(&session, 0));
     let second = tokio::spawn(async move { election.campaign().await });
     first.resign().await.unwrap();
     assert!(soon(second).await.unwrap().unwrap().token() > first.token());

@@ -4,19 +4,19 @@ use super::leading::{Client, Server};
 use super::{Leases, call_in};
 use crate::election::{renewed, silence_ends, soon};
 use crate::support::{Stalls, until};
-use fencegate::leader::{Election, Leadership, Loss, Session, Timings};
+use fencegate::leader::{Election, Leadership, LeaseSession, Loss, Timings};
 use std::sync::Arc;
 use std::time::Duration;
 
-fn session(server: &Server, ttl: u64) -> Arc<Session<Client>> {
-    Session::new(server.client("ours"), "ours", Timings::new(Duration::from_secs(ttl)).unwrap())
+fn session(server: &Server, ttl: u64) -> Arc<LeaseSession<Client>> {
+    LeaseSession::new(server.client("ours"), "ours", Timings::new(Duration::from_secs(ttl)).unwrap())
 }
 
-fn shard(session: &Arc<Session<Client>>, number: usize) -> Election<Session<Client>> {
+fn shard(session: &Arc<LeaseSession<Client>>, number: usize) -> Election<LeaseSession<Client>> {
     session.election(format!("shard/{number}").parse().unwrap())
 }
 
-async fn win_shards(session: &Arc<Session<Client>>, count: usize) -> Vec<Leadership> {
+async fn win_shards(session: &Arc<LeaseSession<Client>>, count: usize) -> Vec<Leadership> {
     let mut won = Vec::new();
     for number in 0..count {
         won.push(soon(shard(session, number).campaign()).await.unwrap());
