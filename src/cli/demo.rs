@@ -18,7 +18,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Ended {
     let ended = runtime()?.block_on(until_interrupted());
     let result = ended.map_err(|error| failed(format!("cannot set up signal handling: {error}")))?;
-    let interrupted = || failed("interrupted; nothing is left behind");
+    let interrupted = || failed("interrupted; temporary servers and files are removed");
     let Played { failures, events } = result.ok_or_else(interrupted)?.map_err(failed)?;
     if let Some(file) = &arguments.events {
         fs::write(file, events).map_err(|error| failed(format!("{}: {error}", file.display())))?;

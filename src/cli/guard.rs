@@ -63,7 +63,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
         Command::Remove { database } => {
             let removed = runtime.block_on(guard::remove(&database.config()?)).map_err(failed)?;
             let lines = removed.iter().map(|what| format!("removed {what}\n"));
-            let text = if removed.is_empty() { "there was no guard\n".to_owned() } else { lines.collect() };
+            let text = if removed.is_empty() { "no guard to remove\n".to_owned() } else { lines.collect() };
             print(&text);
             Ok(ExitCode::SUCCESS)
         }
@@ -115,7 +115,9 @@ fn print_status(status: &GuardStatus) -> ExitCode {
         );
     }
     if status.lines.iter().any(|line| !line.state.is_well() && !is_rejected(line)) {
-        complain("fencegate: run `fencegate guard install` with these policies; what your role may not do, it prints");
+        complain(
+            "fencegate: run `fencegate guard install` with these policies; it prints the steps that your role may not run",
+        );
     }
     ExitCode::FAILURE
 }

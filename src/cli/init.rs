@@ -37,7 +37,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 
 fn print_report(report: &fence::InitReport, leases: &str) {
     let done = match report.versions {
-        Some((before, now)) if before > now => format!("changed back from version {before} to {now}"),
+        Some((before, now)) if before > now => format!("downgraded from version {before} to {now}"),
         Some((before, now)) => format!("upgraded from version {before} to {now}"),
         None if report.created => "created".to_owned(),
         None => "up to date".to_owned(),

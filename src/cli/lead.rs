@@ -131,7 +131,7 @@ impl CoordinatorArguments {
 
 fn etcd(arguments: &EtcdArguments) -> Result<Arc<Etcd>, ExitCode> {
     let settings = arguments.clone().settings().map_err(unusable)?;
-    let settings = settings.ok_or_else(|| unusable("--etcd is missing, or --coordinator in place of it"))?;
+    let settings = settings.ok_or_else(|| unusable("--etcd or --coordinator is required"))?;
     Etcd::new(&settings).map_err(unusable)
 }
 
@@ -228,7 +228,7 @@ async fn lead<C: Coordinator>(
         Ok(leadership) => leadership,
         Err(NotLed::Signal(signal)) => return Ok(command::exit_code_of_signal(signal)),
         Err(NotLed::Conflict) => {
-            tracing::info!(election = %election.name(), "another leads: the command is not run");
+            tracing::info!(election = %election.name(), "another candidate leads: the command is not run");
             return Ok(waiting.conflict);
         }
     };
@@ -289,7 +289,7 @@ async fn campaign<C: Coordinator>(
 async fn end_of_campaign(signals: &mut Signals) -> Signal {
     loop {
         match signals.next().await {
-            Signal::SIGTSTP => tracing::warn!("not suspended: a candidate that stands still loses its place"),
+            Signal::SIGTSTP => tracing::warn!("not suspended: a suspended candidate loses its place"),
             signal => return signal,
         }
     }
@@ -299,7 +299,7 @@ async fn end_of_campaign(signals: &mut Signals) -> Signal {
 async fn give_up(leadership: &Leadership) {
     match timeout(Patience::USUAL.limit, leadership.resign()).await {
         Ok(Ok(()) | Err(LeaderError::Lost(_))) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "the lease is not given up, but ends by itself"),
-        Err(late) => tracing::warn!(error = %late, "the lease is not given up, but ends by itself"),
+        Ok(Err(error)) => tracing::warn!(%error, "the lease could not be released; it ends by itself"),
+        Err(late) => tracing::warn!(error = %late, "the lease could not be released; it ends by itself"),
     }
 }

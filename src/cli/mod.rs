@@ -134,7 +134,7 @@ fn in_one_line(error: &clap::Error, arguments: &[OsString]) -> String {
     match meant(error, command) {
         Some(meant) => format!("{what}: did you mean `{meant}`? See --help"),
         None if lacks_separator(error, command, arguments) => {
-            format!("{what}: the command to run follows `--`; see --help")
+            format!("{what}: put the command to run after `--`; see --help")
         }
         None => format!("{what}; see --help"),
     }

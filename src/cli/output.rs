@@ -37,7 +37,7 @@ pub(super) fn print_done(done: &str, rest: &[String]) {
 /// A transaction of a script, with the role that must run it.
 pub(super) fn script(by: &str, statements: &[String]) -> String {
     let statements: String = statements.iter().map(|statement| format!("{statement};\n")).collect();
-    format!("-- still to be run by {}:\nBEGIN;\n{statements}COMMIT;\n", one_line(by))
+    format!("-- remaining steps, to be run by {}:\nBEGIN;\n{statements}COMMIT;\n", one_line(by))
 }
 
 /// Names may contain line breaks, which would end an SQL comment.
@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn no_name_ends_a_comment() {
         let printed = script("the owner of public.\"a\r\nDROP TABLE b\"", &["SELECT 1".to_owned()]);
-        let expected = "-- still to be run by the owner of public.\"a  DROP TABLE b\":\nBEGIN;\nSELECT 1;\nCOMMIT;\n";
+        let expected =
+            "-- remaining steps, to be run by the owner of public.\"a  DROP TABLE b\":\nBEGIN;\nSELECT 1;\nCOMMIT;\n";
         assert_eq!(printed, expected);
     }
 }

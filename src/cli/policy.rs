@@ -69,7 +69,7 @@ fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
     let found = match names.get(&database) {
         Some(DatabaseNames::Found(found)) => found,
         Some(DatabaseNames::Unread(reason)) => return Err(failed(reason)),
-        Some(DatabaseNames::NoDatabase) | None => return Err(failed(format!("there is no database {database}"))),
+        Some(DatabaseNames::NoDatabase) | None => return Err(failed(format!("database {database} does not exist"))),
     };
     let mut missing = BTreeSet::new();
     let mut is_resolved = true;
@@ -92,8 +92,8 @@ fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
     unresolved.for_each(|it| complain(&format!("warning: {} is unresolved: {}", it.relation, it.path)));
     let fenced = with_tables(set, &names);
     if fenced.len() > 1 {
-        let text = "without `databases` the policies fence tables in";
-        complain(&format!("warning: {text} {}: name those that are meant", fenced.join(", ")));
+        let text = "without `databases`, the policies fence tables in";
+        complain(&format!("warning: {text} {}: list the intended ones", fenced.join(", ")));
     }
     warn_of_functions(set, &unnamed);
     Ok(is_resolved)
@@ -102,10 +102,10 @@ fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
 /// Policies without `databases` fence tables of these names in every database.
 fn databases_warning(set: &PolicySet) -> Option<String> {
     let has_tables = set.resources.iter().any(|resource| !resource.tables.is_empty());
-    let opaque = if set.opaque == Opaque::Reject { ", and DO and CALL are LF004 there" } else { "" };
+    let opaque = if set.opaque == Opaque::Reject { ", and reject DO and CALL there (LF004)" } else { "" };
     (set.databases.is_none() && has_tables).then(|| {
         format!(
-            "without `databases` the tables are fenced in every database that has them{opaque}: name those that are meant, \
+            "without `databases` the tables are fenced in every database that has them{opaque}: list the intended ones, \
              as databases: [app]; --database URL lists them"
         )
     })
@@ -126,7 +126,7 @@ fn explained(set: &PolicySet, url: &str) -> Result<Explanation, ExitCode> {
     let config = database("--database", url)?;
     let explanation = runtime()?.block_on(fence::explain(&config, set)).map_err(failed)?;
     if !set.applies_to(&explanation.database) {
-        return Err(failed(format!("the policies fence nothing in database {}", explanation.database)));
+        return Err(failed(format!("the policies do not fence anything in database {}", explanation.database)));
     }
     Ok(explanation)
 }
@@ -134,9 +134,9 @@ fn explained(set: &PolicySet, url: &str) -> Result<Explanation, ExitCode> {
 /// Prints a line per function, then the suggested policy entry per resource.
 fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
     for Unnamed { function, table, is_direct, .. } in unnamed {
-        let mentions = if *is_direct { "mentions" } else { "calls what mentions" };
+        let mentions = if *is_direct { "mentions" } else { "calls a function that mentions" };
         complain(&format!(
-            "warning: function {function} {mentions} {table}, and a call of it is no write to the proxy"
+            "warning: function {function} {mentions} {table}, but the proxy does not treat a call of it as a write"
         ));
     }
     for resource in &set.resources {
@@ -150,7 +150,7 @@ fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
             None => {
                 let all = resource.functions.iter().map(ToString::to_string).chain(more);
                 let all: Vec<String> = all.map(|name| in_yaml(&name)).collect();
-                format!("write those that write into its policy, functions: [{}]", all.join(", "))
+                format!("list those that write in its policy: functions: [{}]", all.join(", "))
             }
         };
         complain(&format!("resource {}: {advice}; or install the guard", resource.name));
@@ -171,7 +171,7 @@ fn line(covered: &Covered) -> [&str; 5] {
 /// Warns if nothing is fenced, or if a plain token raises several resources or keys. The latter is rarely intended.
 fn warning(set: &PolicySet) -> Option<String> {
     if set.resources.is_empty() {
-        return Some("the policies name no resource: nothing is fenced".to_owned());
+        return Some("the policies have no resource: nothing is fenced".to_owned());
     }
     let without: Vec<_> = set.resources.iter().filter(|it| it.issuer_shown().is_none()).collect();
     let names = |resource: &Resource| match &resource.keyed {
@@ -197,11 +197,12 @@ fn opaque_warning(set: &PolicySet) -> Option<String> {
     let roles: Vec<&str> = allowed.map(|(role, _)| role.as_str()).collect();
     match set.opaque {
         Opaque::Allow => {
-            Some(format!("`opaque: allow` lets DO, CALL and the like past the proxy: {GUARD}, which stops them"))
+            Some(format!("`opaque: allow` lets DO, CALL and similar statements bypass the proxy: {GUARD} to stop them"))
         }
-        _ if !roles.is_empty() => {
-            Some(format!("DO, CALL and the like of {} pass the proxy: {GUARD}, which stops them", roles.join(", ")))
-        }
+        _ if !roles.is_empty() => Some(format!(
+            "DO, CALL and similar statements of {} bypass the proxy: {GUARD} to stop them",
+            roles.join(", ")
+        )),
         Opaque::RequireToken => {
             Some(format!("`opaque: require_token` is the narrower way: {GUARD}, and `opaque: allow` is complete"))
         }

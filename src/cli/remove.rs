@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let removed = runtime()?.block_on(guard::remove_everything(&config, arguments.keep_token)).map_err(failed)?;
     let mut text: String = removed.objects.iter().map(|object| format!("removed {object}\n")).collect();
     if removed.objects.is_empty() {
-        text.push_str("there was nothing to remove\n");
+        text.push_str("nothing to remove\n");
     }
     if let Some((role, groups)) = &removed.memberships {
         text.push_str(&format!(

@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
         read.map_err(|error| failed(format!("{}: {error}", file.display())))?;
     }
     let picture = draw(events).ok_or_else(|| {
-        failed("no events to draw: the logs have to be written with --log-format json, and have lease_acquired, session_admitted or the like")
+        failed("no events to draw: write the logs with --log-format json; they must have events such as lease_acquired or session_admitted")
     })?;
     print(&picture);
     Ok(ExitCode::SUCCESS)

@@ -22,20 +22,20 @@ const LONGEST_SOCKET_PATH: usize = 107;
 pub enum AddressError {
     #[error("`{text}` has no port: write {usage}")]
     NoPort { text: String, usage: &'static str },
-    #[error("`{text}` names no host: write [::]:{port} for all addresses, or 0.0.0.0:{port} for those of IPv4 only")]
+    #[error("`{text}` has no host: write [::]:{port} for all addresses, or 0.0.0.0:{port} for IPv4 only")]
     AllHosts { text: String, port: u16 },
     #[error("is not an address: write postgres://host:port, or the absolute path of a directory")]
     NotAServer,
     /// The message does not repeat the text, which may contain a password.
-    #[error("is an address only: remove user, password, database and options, they are the clients'")]
+    #[error("must be only an address: remove user, password, database and options, which come from the clients")]
     NotOnlyAnAddress,
-    #[error("`{0}` names several servers: give one, each proxy has one server behind it")]
+    #[error("`{0}` names several servers: give only one")]
     SeveralServers(String),
-    #[error("`{0}` has no port that could be connected to")]
+    #[error("`{0}` has no valid port to connect to")]
     PortZero(String),
     #[error("`{0}` is ambiguous: write an IPv6 address in brackets, [::1]:6432")]
     Ambiguous(String),
-    #[error("`{0}` names no host: write host:port")]
+    #[error("`{0}` has no host: write host:port")]
     NoHost(String),
     #[error("`{port}` is not a port from {lowest} to 65535")]
     NotAPort { port: String, lowest: u16 },
@@ -234,7 +234,7 @@ mod tests {
         }
         for more in ["postgres://u:secret@db", "postgres://db/app", "postgres://db?sslmode=require"] {
             let message = upstream(more).unwrap_err().to_string();
-            assert!(message.contains("address only") && !message.contains("secret"), "{message}");
+            assert!(message.contains("only an address") && !message.contains("secret"), "{message}");
         }
     }
 }

@@ -15,19 +15,19 @@ use tokio_postgres::Config;
 pub enum ConnectionStringError {
     #[error("is not a connection string: write postgres://user:password@host/ or key=value pairs")]
     Unreadable,
-    #[error("names no user: write postgres://user:password@host/")]
+    #[error("has no user: write postgres://user:password@host/")]
     NoUser,
-    #[error("names no host: write postgres://user:password@host/")]
+    #[error("has no host: write postgres://user:password@host/")]
     NoHost,
-    #[error("has the parameter `{0}`, which is not known here: remove it")]
+    #[error("has the unknown parameter `{0}`: remove it")]
     UnknownParameter(String),
-    #[error("has a bad sslmode: {0}")]
+    #[error("has an invalid sslmode: {0}")]
     SslMode(#[source] ChoiceError),
     #[error("has sslcert without sslkey")]
     NoKey,
     #[error("has sslkey without sslcert")]
     NoCertificate,
-    #[error("is not complete: sslrootcert {0}")]
+    #[error("is incomplete: sslrootcert {0}")]
     RootCertificate(#[source] RootCertificateError),
 }
 
@@ -228,12 +228,12 @@ mod tests {
     #[test]
     fn what_cannot_work_is_told_without_the_password() {
         for (parameters, message) in [
-            ("sslmode=maybe", "`maybe` is none of disable"),
-            ("sslmode=verify-ca", "sslrootcert is missing"),
-            ("sslmode=require&sslrootcert=system", "verify-full only"),
+            ("sslmode=maybe", "`maybe` is not one of disable"),
+            ("sslmode=verify-ca", "sslrootcert is required"),
+            ("sslmode=require&sslrootcert=system", "requires verify-full"),
             ("sslcert=a", "sslcert without sslkey"),
             ("sslmode=%zz", "is not a connection string"),
-            ("gssencmode=disable", "has the parameter `gssencmode`, which is not known here"),
+            ("gssencmode=disable", "has the unknown parameter `gssencmode`"),
         ] {
             let error = tls(&format!("postgres://u:secret@db?{parameters}")).unwrap_err().to_string();
             assert!(error.contains(message) && !error.contains("secret"), "{parameters}: {error}");

@@ -28,7 +28,7 @@ enum PassfileError {
     Unreadable(#[from] io::Error),
     #[error("it is not a regular file")]
     NotRegular,
-    #[error("group or others have rights to it: chmod it to 0600")]
+    #[error("group or others have access to it: run chmod 0600")]
     Shared,
 }
 

@@ -35,7 +35,7 @@ impl clap::Args for SettingsArguments {
             .long("config")
             .env("FENCEGATE_CONFIG")
             .value_name("FILE")
-            .help("A YAML file of settings, with the names of the flags below as keys, `-` written as `_`");
+            .help("YAML file of settings; keys are the flags below with `_` instead of `-`");
         command.arg(file).args(SETTINGS.iter().map(argument))
     }
 
@@ -70,7 +70,7 @@ impl clap::FromArgMatches for SettingsArguments {
                 && matches.get_many::<String>(setting.key).is_some_and(|mut texts| texts.any(String::is_empty))
         };
         if let Some(setting) = SETTINGS.iter().find(is_empty) {
-            let message = format!("--{} is empty: give it a value, or leave it out\n", setting.flag());
+            let message = format!("--{} is empty: set a value or omit it\n", setting.flag());
             return Err(clap::Error::raw(ErrorKind::InvalidValue, message));
         }
         Ok(Self {

@@ -65,7 +65,9 @@ fn mistakes_in_the_file_have_a_place() {
     assert!(error("http: /run\n").starts_with("f.yaml:1:7: `http` `/run` has no port"));
     assert!(error("max_connections: 0\n").starts_with("f.yaml:1:18: `max_connections` `0` is not a number from 1"));
     assert!(error("idle_timeout: 1.5\n").starts_with("f.yaml:1:15: `idle_timeout` must be text"));
-    assert!(error("log_sessions: off\ntls: on\n").starts_with("f.yaml:2:6: `tls` `on` is none of off, allow, require"));
+    assert!(
+        error("log_sessions: off\ntls: on\n").starts_with("f.yaml:2:6: `tls` `on` is not one of off, allow, require")
+    );
     assert!(error("listen: [\n").starts_with("f.yaml:1:"));
 }
 
@@ -79,7 +81,7 @@ fn mistakes_in_arguments_name_the_flag_and_keep_the_password() {
     }
     let error = load(&read(""), "").unwrap_err().to_string();
     for (line, name) in error.lines().zip(["upstream", "control", "policies"]) {
-        assert!(line.contains(&format!("`{name}` is not set: give --{name}, FENCEGATE_")), "{error}");
+        assert!(line.contains(&format!("`{name}` is not set: set --{name}, FENCEGATE_")), "{error}");
     }
     assert_eq!(error.lines().count(), 3, "{error}");
     let error = load(&read("--control postgres://u@db --policies p"), "").unwrap_err().to_string();
@@ -102,10 +104,10 @@ fn etcd_is_told_apart_by_key() {
     assert!(filed.credentials == Some(("gate".into(), EtcdPassword::File("f".into()))));
 
     let error = |file: &str| error("", file);
-    assert!(error("etcd: a:1\n").starts_with("f.yaml:1:7: `etcd` `a:1` is no member"));
-    assert!(error("etcd_user: gate\n").starts_with("--etcd-password or FENCEGATE_ETCD_PASSWORD: is missing"));
+    assert!(error("etcd: a:1\n").starts_with("f.yaml:1:7: `etcd` `a:1` is not an etcd member"));
+    assert!(error("etcd_user: gate\n").starts_with("--etcd-password or FENCEGATE_ETCD_PASSWORD: is required"));
     assert!(error("etcd_ca: [x]\n").starts_with("f.yaml:1:10: `etcd_ca` must be text"));
-    assert!(error("etcd_ca: ca.pem\n").starts_with("--etcd or FENCEGATE_ETCD: is missing"));
+    assert!(error("etcd_ca: ca.pem\n").starts_with("--etcd or FENCEGATE_ETCD: is required"));
 }
 
 #[test]
@@ -186,12 +188,12 @@ fn settings_of_tls_have_to_go_together() {
         ("--tls-client-certificates required --tls-client-ca a", "--tls-client-certificates or "),
         (
             "--tls-cert c --tls-key k --tls-client-ca a",
-            "--tls-client-ca or FENCEGATE_TLS_CLIENT_CA: checks nobody: set tls_client_certificates",
+            "--tls-client-ca or FENCEGATE_TLS_CLIENT_CA: has no effect: set tls_client_certificates",
         ),
-        ("--tls-min-version 1.1", "--tls-min-version or FENCEGATE_TLS_MIN_VERSION: `1.1` is none of"),
+        ("--tls-min-version 1.1", "--tls-min-version or FENCEGATE_TLS_MIN_VERSION: `1.1` is not one of"),
         (
             "--upstream-sslmode verify-full",
-            "--upstream-sslmode or FENCEGATE_UPSTREAM_SSLMODE: needs upstream_sslrootcert, which is missing",
+            "--upstream-sslmode or FENCEGATE_UPSTREAM_SSLMODE: needs upstream_sslrootcert, which is required",
         ),
         ("--upstream-sslcert c", "--upstream-sslcert or FENCEGATE_UPSTREAM_SSLCERT: needs upstream_sslkey"),
     ] {

@@ -82,10 +82,10 @@ pub enum SslMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RootCertificateError {
     /// The mode verifies the server's certificate.
-    #[error("is missing: the server's certificate is to be verified; `system` takes the system's authorities")]
+    #[error("is required to verify the server's certificate; `system` selects the system's authorities")]
     Missing,
     /// The mode does not verify the server's name.
-    #[error("`system` goes with verify-full only: those authorities sign certificates for anybody")]
+    #[error("`system` requires verify-full: the system's authorities issue certificates to anyone")]
     SystemWithoutVerifyFull,
 }
 
@@ -93,7 +93,7 @@ const NO_CERTIFICATE: SettingError =
     SettingError::Needs { settings: "tls_cert and tls_key", role: "the proxy's certificate and its key" };
 
 const NO_AUTHORITY: SettingError =
-    SettingError::Needs { settings: "tls_client_ca", role: "which the certificates are checked against" };
+    SettingError::Needs { settings: "tls_client_ca", role: "the authorities that verify the certificates" };
 
 /// TLS settings for clients.
 /// Errors: contradictory settings.
@@ -119,7 +119,7 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
         (Some(None), ..) => return Ok(None),
         (_, Some(certificate), Some(key)) => (mode.flatten().unwrap_or(Encryption::Allow), certificate, key),
         (_, Some(_), None) => return Err(needs("tls_cert", "tls_key", "the key of the certificate")),
-        (_, None, Some(_)) => return Err(needs("tls_key", "tls_cert", "the certificate that it is the key of")),
+        (_, None, Some(_)) => return Err(needs("tls_key", "tls_cert", "the certificate of the key")),
         (Some(_), None, None) => return Err(texts.fault("tls", NO_CERTIFICATE)),
         (None, None, None) if asks => return Err(texts.fault("tls_client_certificates", NO_CERTIFICATE)),
         (None, None, None) => return Ok(None),

@@ -40,7 +40,7 @@ pub enum EtcdError {
     #[error("{}: cannot read the file: {}", .0.display(), .1)]
     File(PathBuf, std::io::Error),
     /// The settings cannot be used.
-    #[error("the settings for etcd cannot be used: {0}")]
+    #[error("invalid etcd settings: {0}")]
     Settings(#[from] EtcdSettingsError),
     /// No member answered in time. Whether the request took effect is unknown.
     #[error("etcd did not answer within {limit:?}: {reason}")]

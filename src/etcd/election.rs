@@ -31,13 +31,13 @@ pub struct ElectionName(String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// It is empty or longer than 512 bytes.
-    #[error("the name of an election has 1 to {LONGEST_NAME} bytes")]
+    #[error("an election name must have 1 to {LONGEST_NAME} bytes")]
     Length,
     /// It has control characters or spaces.
-    #[error("the name of an election has no blanks or control characters")]
+    #[error("an election name must not contain spaces or control characters")]
     Character,
     /// It ends with a slash or has two in a row: `a/` and `a` would block each other.
-    #[error("the name of an election does not end with `/`, nor has it two in a row: elections must not be nested")]
+    #[error("an election name must not end with `/` or contain `//`: elections must not be nested")]
     Slash,
 }
 

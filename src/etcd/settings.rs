@@ -36,18 +36,18 @@ pub enum EtcdPassword {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum EtcdSettingsError {
-    #[error("names no member of etcd")]
+    #[error("has no etcd member")]
     NoMember,
     /// The message does not repeat the URL, which may contain a password.
-    #[error("names no member of etcd: give user and password apart from the URL")]
+    #[error("must not contain credentials: set the etcd user and password separately")]
     CredentialsInUrl,
-    #[error("`{0}` is no member of etcd: write http://host:2379 or https://host:2379")]
+    #[error("`{0}` is not an etcd member: write http://host:2379 or https://host:2379")]
     NotAMember(String),
-    #[error("names {0} twice")]
+    #[error("contains {0} twice")]
     Repeated(String),
-    #[error("mixes http and https: a password or token must not go out in the clear")]
+    #[error("mixes http and https: passwords and tokens must not be sent in clear text")]
     MixedSchemes,
-    #[error("has TLS files beside http:// members: write https://")]
+    #[error("has TLS files but http:// members: write https://")]
     TlsWithoutHttps,
 }
 
@@ -112,10 +112,10 @@ mod tests {
     #[test]
     fn what_cannot_work_is_told() {
         for (urls, message) in [
-            (&[][..], "no member"),
-            (&["a:2379"], "no member"),
-            (&["http://"], "no member"),
-            (&["http://user:secret@a:2379"], "no member"),
+            (&[][..], "no etcd member"),
+            (&["a:2379"], "not an etcd member"),
+            (&["http://"], "not an etcd member"),
+            (&["http://user:secret@a:2379"], "must not contain credentials"),
             (&["http://a:1", "http://a:1"], "twice"),
             (&["http://a:1", "https://b:1"], "mixes"),
         ] {

@@ -219,7 +219,7 @@ async fn proclaim<C: Coordinator>(
 async fn withdraw<C: Coordinator>(election: Election<C>, candidate: Candidate) -> Result<(), CoordinatorError> {
     let withdrawn = election.coordinator.withdraw(&candidate, election.timings.patience()).await;
     if let Err(error) = &withdrawn {
-        debug!(election = %election.name, token = candidate.token, %error, "the lease could not be given up");
+        debug!(election = %election.name, token = candidate.token, %error, "the lease could not be released");
     }
     withdrawn
 }

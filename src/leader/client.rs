@@ -18,10 +18,10 @@ pub struct FencedClient(Client);
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Leadership has been lost.
-    #[error("leadership is lost: {0}")]
+    #[error("leadership was lost: {0}")]
     Lost(Loss),
     /// The server cannot be reached or refuses the session.
-    #[error("no session under the token: {0}")]
+    #[error("cannot open a session under the token: {0}")]
     Database(#[from] tokio_postgres::Error),
 }
 

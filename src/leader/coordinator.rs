@@ -46,7 +46,7 @@ pub enum CoordinatorError {
     #[error("the coordinator refused: {reason}")]
     Refused { reason: String },
     /// One election's keys are among the keys of another: the outer election would wait for the inner one's leader.
-    #[error("the election {election} shares its keys with another: {key} is there; elections must not be nested")]
+    #[error("the election {election} shares keys with another one, which has {key}: elections must not be nested")]
     Nested { election: ElectionName, key: String },
     /// The candidate has lost its place: its lease ended, or another client removed it from the queue.
     #[error("the candidate has lost its lease or its place in the queue")]

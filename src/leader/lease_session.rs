@@ -218,7 +218,7 @@ impl<C: Share> Coordinator for LeaseSession<C> {
     ) -> Result<(Candidate, BootInstant), CoordinatorError> {
         let shared = &self.shared;
         if timeout(patience.limit, shared.reserve(election)).await.is_err() {
-            let reason = format!("the session has a candidate in the election {election} already");
+            let reason = format!("the session already has a candidate in the election {election}");
             return Err(CoordinatorError::Refused { reason });
         }
         let lease = match shared.lease(ttl, patience).await {
@@ -239,7 +239,7 @@ impl<C: Share> Coordinator for LeaseSession<C> {
                 if *error == CoordinatorError::Gone {
                     shared.state().forget(lease);
                 }
-                debug!(%election, %error, "what may be left of the candidate is removed");
+                debug!(%election, %error, "removing a place that the candidate may have taken");
                 let (election, holder, ttl) = (election.clone(), holder.to_owned(), lease.ttl);
                 let candidate = Candidate { election, holder, lease: lease.id, token: 0, ttl };
                 tokio::spawn(shared.clone().leave_for_certain(candidate, patience));

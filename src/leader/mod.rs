@@ -44,6 +44,6 @@ pub enum LeaderError {
     #[error(transparent)]
     Coordinator(#[from] CoordinatorError),
     /// Leadership has been lost.
-    #[error("leadership is lost: {0}")]
+    #[error("leadership was lost: {0}")]
     Lost(Loss),
 }

@@ -26,18 +26,18 @@ pub struct Timings {
 pub enum InvalidTimings {
     /// The TTL is too short, too long, or has fractions of a second.
     #[error(
-        "a TTL of {0:?} cannot be granted: it must be whole seconds, from {SHORTEST_TTL:?} (etcd's least) to {LONGEST_TTL:?}"
+        "a TTL of {0:?} is invalid: it must be whole seconds from {SHORTEST_TTL:?} (etcd's minimum) to {LONGEST_TTL:?}"
     )]
     Ttl(Duration),
     /// The attempt limit is too short.
-    #[error("{0:?} for one attempt is too short for an answer: give a member at least {SHORTEST_ATTEMPT:?}")]
+    #[error("{0:?} is too short for one attempt: the minimum is {SHORTEST_ATTEMPT:?}")]
     Attempt(Duration),
     /// Renewals would follow each other faster than they may take.
-    #[error("a renewal every {renewal:?} would overtake itself, as one attempt may take {attempt:?}: renew less often")]
+    #[error("a renewal every {renewal:?} is too frequent, because one attempt may take {attempt:?}")]
     Renewal { renewal: Duration, attempt: Duration },
     /// No time remains for a second attempt.
     #[error(
-        "a renewal every {renewal:?} with {attempt:?} for one attempt leaves no room for a second one before the last \
+        "a renewal every {renewal:?} with {attempt:?} per attempt leaves no time for a second attempt before the last \
          third of a TTL of {ttl:?}: one lost message would end leadership; renew more often, or give an attempt less time"
     )]
     NoRetry { ttl: Duration, renewal: Duration, attempt: Duration },

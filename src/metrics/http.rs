@@ -230,8 +230,9 @@ async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>, place: &Connectio
 
 async fn answer<P: Pages>(request: &Request<Incoming>, pages: &P) -> Response<Full<Bytes>> {
     let path = request.uri().path();
-    let not_found =
-        || page(StatusCode::NOT_FOUND, TEXT_TYPE, format!("no such page; there are {}\n", P::PATHS.join(", ")));
+    let not_found = || {
+        page(StatusCode::NOT_FOUND, TEXT_TYPE, format!("page not found; available pages: {}\n", P::PATHS.join(", ")))
+    };
     if !P::PATHS.contains(&path) {
         return not_found();
     }

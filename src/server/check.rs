@@ -126,7 +126,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
     if is_reached && concerned.is_empty() && !policies.resources.is_empty() {
         let command = settings.init_command(settings.control.get_dbname().unwrap_or("DATABASE"));
         let advice = format!(
-            "no database has the schema fencegate or a table of the policies: run, for each that will have one, {command}"
+            "no database has the schema fencegate or a table of the policies: for each database that will have one, run {command}"
         );
         findings.push(Finding::new("databases", Outcome::Failed(advice)));
     }
@@ -138,7 +138,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
     let fenced = with_tables(policies, &names);
     if fenced.len() > 1 {
         let text = format!(
-            "without `databases` the policies fence tables in {}: name those that are meant, databases: [{}]",
+            "without `databases`, the policies fence tables in {}: list the intended ones, databases: [{}]",
             fenced.join(", "),
             fenced.first().map(String::as_str).unwrap_or_default()
         );
@@ -164,12 +164,12 @@ async fn ask_database(shared: &Shared, policies: &PolicySet, database: &str, nam
     let settings = shared.settings();
     let control = match names {
         DatabaseNames::NoDatabase => {
-            Outcome::Failed(format!("there is no database {database}: correct `databases` in the policies"))
+            Outcome::Failed(format!("database {database} does not exist: correct `databases` in the policies"))
         }
         _ => match shared.can_control(database, Need::Schema).await {
-            Ok(()) => Outcome::Good("reached, with what the fences need".to_owned()),
+            Ok(()) => Outcome::Good("reached, ready for fences".to_owned()),
             Err(cause) => Outcome::Failed(match cause.remedy {
-                Remedy::Init | Remedy::Grant => format!("{cause}; the command is {}", settings.init_command(database)),
+                Remedy::Init | Remedy::Grant => format!("{cause}; run {}", settings.init_command(database)),
                 _ => cause.to_string(),
             }),
         },
@@ -221,11 +221,11 @@ async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Out
     };
     let is_there = |state: GuardState| !matches!(state, GuardState::Missing | GuardState::NotMade);
     if !lines.iter().any(|line| is_there(line.state)) {
-        let text = "not installed: functions, triggers and direct connections are not fenced, see `fencegate guard`";
+        let text = "not installed: functions, triggers and direct connections are not fenced; see `fencegate guard`";
         return Outcome::Good(text.to_owned());
     }
     match lines.iter().find(|line| !line.state.is_well()) {
-        None => Outcome::Good("installed, as the policies say".to_owned()),
+        None => Outcome::Good("installed, matches the policies".to_owned()),
         Some(line) => Outcome::Failed(format!(
             "{} is {}: run `fencegate guard install` with these policies",
             line.table,

@@ -83,7 +83,7 @@ impl ConsoleSession {
         server.writer.flush().await.ok();
         let role = startup.user().to_owned();
         if !shared.settings().admin_roles.contains(&role) {
-            let text = ErrorText::new("42501", format!("role \"{role}\" may not use the console of fencegate"))
+            let text = ErrorText::new("42501", format!("role \"{role}\" may not use fencegate's console"))
                 .hint("Connect as one of the roles in the proxy's setting admin_roles.");
             return refuse(&mut client, text).await;
         }
@@ -200,7 +200,7 @@ fn is_known(tag: u8) -> bool {
 }
 
 fn too_long(bytes: usize) -> ErrorText {
-    let message = format!("the command is {bytes} bytes long, and the console takes {LARGEST_MESSAGE} at most");
+    let message = format!("the command has {bytes} bytes; the console accepts at most {LARGEST_MESSAGE}");
     ErrorText::new("54000", message)
 }
 

@@ -14,12 +14,12 @@ pub fn provide(settings: &Settings) {
     let needed = 3 * connections + BESIDE_CLIENTS;
     let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok(limits) => limits,
-        Err(error) => return tracing::warn!(%error, "the limit of open files is not known"),
+        Err(error) => return tracing::warn!(%error, "cannot read the limit of open files"),
     };
     if soft < hard
         && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
     {
-        tracing::warn!(%error, soft, hard, "the limit of open files cannot be raised");
+        tracing::warn!(%error, soft, hard, "cannot raise the limit of open files");
     }
     if hard < needed {
         tracing::warn!(

@@ -53,7 +53,7 @@ pub enum ProxyError {
     #[error("cannot set up signal handling: {0}")]
     Signals(io::Error),
     /// The metrics cannot be made.
-    #[error("cannot make the metrics: {0}")]
+    #[error("cannot create the metrics: {0}")]
     Metrics(#[from] MetricsError),
 }
 
@@ -111,7 +111,7 @@ fn explained(error: io::Error, address: &Address, all: &[Address]) -> io::Error 
     if error.kind() != io::ErrorKind::AddrInUse || !all.contains(&every) || same_port.count() < 2 {
         return error;
     }
-    io::Error::other(format!("{error}; {every} is for the addresses of IPv4 too: leave the other one out"))
+    io::Error::other(format!("{error}; {every} includes the IPv4 addresses: remove the other one"))
 }
 
 /// Listens on the address for metrics and health, if set.

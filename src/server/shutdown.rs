@@ -47,7 +47,7 @@ pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mu
     listeners.shutdown().await;
     tokio::select! {
         () = shared.connections.none_left() => {}
-        () = tokio::time::sleep(limit) => say_who_is_left(shared, "shutdown_timeout is over"),
+        () = tokio::time::sleep(limit) => say_who_is_left(shared, "shutdown_timeout expired"),
         () = signals.recv() => say_who_is_left(shared, "another signal"),
     }
     shared.set_phase(Phase::Ending);

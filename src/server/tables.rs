@@ -62,7 +62,7 @@ pub(super) fn state_in<'a>(
                 missing.push((rank, missing_text(&table.name.to_string(), database, nearest)));
             }
             DatabaseNames::NoDatabase => {
-                missing.push((0, format!("{} does not exist: there is no database {database}", table.name)));
+                missing.push((0, format!("{} does not exist: database {database} does not exist", table.name)));
             }
             DatabaseNames::Unread(_) => is_unread = true,
         }
@@ -72,7 +72,7 @@ pub(super) fn state_in<'a>(
     match missing.into_iter().max_by_key(|(rank, _)| *rank) {
         None => TableState::Unknown,
         Some(_) if is_unread => TableState::Unknown,
-        Some((0, _)) if !is_one => TableState::Unresolved(format!("{} exists in no database", table.name)),
+        Some((0, _)) if !is_one => TableState::Unresolved(format!("{} does not exist in any database", table.name)),
         Some((_, text)) => TableState::Unresolved(text),
     }
 }
@@ -100,7 +100,7 @@ impl Shared {
         let databases = match self.read_names(&[&old, new]).await {
             Ok(databases) => databases,
             Err(reason) => {
-                let reason = format!("which tables exist is unknown: {reason}");
+                let reason = format!("cannot determine which tables exist: {reason}");
                 let lost = |(_, it): (_, Arc<Resource>)| LostFence {
                     resource: it.name.clone(),
                     table: None,

@@ -12,13 +12,13 @@ pub enum NoTls {
     #[error("the server does not support TLS, which sslmode requires")]
     NotOffered,
     /// It answered something else, or more.
-    #[error("the server answered a request for TLS by something that no server answers")]
+    #[error("the server sent an invalid response to the TLS request")]
     BadAnswer,
     /// It closed the connection.
     #[error("the server closed the connection during the TLS handshake")]
     BrokenOff,
     /// No certificate could have that name.
-    #[error("the host is neither a name nor an address that a certificate could be for")]
+    #[error("the host is neither a name nor an address that a certificate can contain")]
     BadName,
 }
 
@@ -98,7 +98,7 @@ fn of_tls(error: &Tls, told: Told) -> Diagnosis {
             },
         ),
         Tls::InvalidCertificate(why) => (
-            format!("the server's certificate cannot be accepted: {why}"),
+            format!("the server's certificate is not acceptable: {why}"),
             "It must be an X.509 version 3 certificate that is not an authority's own (basicConstraints CA:FALSE).",
         ),
         Tls::AlertReceived(alert) => (
@@ -115,7 +115,7 @@ fn of_tls(error: &Tls, told: Told) -> Diagnosis {
                 }
             },
         ),
-        other => (format!("TLS with the server failed: {other}"), "Does the server take a TLS version from 1.2 on?"),
+        other => (format!("TLS with the server failed: {other}"), "Check that the server supports TLS 1.2 or later."),
     };
     Diagnosis { message, hint }
 }

@@ -60,7 +60,7 @@ fn a_command_without_a_separator_is_told_about_it() {
     for command in [&["sleep", "5"][..], &["python3", "-m", "worker"], &[]] {
         let output = run(&[&lead[..], command].concat());
         assert_eq!(output.status.code(), Some(2), "{command:?}: {}", error(&output));
-        assert!(error(&output).contains("the command to run follows `--`"), "{command:?}: {}", error(&output));
+        assert!(error(&output).contains("put the command to run after `--`"), "{command:?}: {}", error(&output));
     }
     for arguments in [&["lead", "--", "true"][..], &["lead", "-x", "--", "true"], &["init", "x"]] {
         let output = run(arguments);
@@ -97,7 +97,7 @@ fn all_missing_settings_are_told_at_once() {
     let output = run(&["proxy"]);
     assert_eq!(output.status.code(), Some(2));
     for name in ["upstream", "control", "policies"] {
-        assert!(error(&output).contains(&format!("`{name}` is not set: give --{name},")), "{}", error(&output));
+        assert!(error(&output).contains(&format!("`{name}` is not set: set --{name},")), "{}", error(&output));
     }
 }
 

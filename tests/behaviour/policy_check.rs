@@ -70,7 +70,7 @@ fn what_passes_the_proxy_unseen_is_warned_of() {
         ("opaque: reject\n", ""),
         ("opaque: allow\n", "warning: `opaque: allow` lets DO"),
         ("opaque: require_token\n", "warning: `opaque: require_token` is the narrower way"),
-        ("opaque_roles: {legacy: allow}\n", "warning: DO, CALL and the like of legacy pass the proxy"),
+        ("opaque_roles: {legacy: allow}\n", "warning: DO, CALL and similar statements of legacy bypass the proxy"),
     ] {
         let files = [("a.yaml", one.to_owned() + setting)];
         let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
@@ -87,8 +87,8 @@ fn what_passes_the_proxy_unseen_is_warned_of() {
 fn policies_that_name_no_databases_are_warned_of() {
     let one = "version: 1\nresources:\n  - {name: r, tables: [public.t]}\n";
     for (setting, expected) in [
-        ("", "in every database that has them, and DO and CALL are LF004 there: name those that are meant"),
-        ("opaque: require_token\n", "in every database that has them: name those that are meant"),
+        ("", "in every database that has them, and reject DO and CALL there (LF004): list the intended ones"),
+        ("opaque: require_token\n", "in every database that has them: list the intended ones"),
         ("databases: [app]\n", ""),
     ] {
         let files = [("a.yaml", one.to_owned() + setting)];

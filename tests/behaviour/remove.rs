@@ -92,7 +92,7 @@ fn prepared() -> Postgres {
     postgres
 }
 
-const NOTHING: &str = "there was nothing to remove\n";
+const NOTHING: &str = "nothing to remove\n";
 
 #[test]
 fn it_leaves_what_was_there_before_init() {

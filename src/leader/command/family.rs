@@ -52,7 +52,7 @@ impl Family {
     /// guard is ended too.
     pub(super) fn start(mut guard: Guard, leadership: &Leadership, command: &[OsString]) -> Result<Self, CommandError> {
         // Otherwise process 1 adopts orphans, and in a container it may not reap them.
-        set_child_subreaper(true).map_err(|error| CommandError::System("take on orphans", error))?;
+        set_child_subreaper(true).map_err(|error| CommandError::System("adopt orphans", error))?;
         let mut strangers = processes::descendants(&processes::all()?, getpid());
         strangers.remove(&guard.pid);
         let command = this_program(START_COMMAND)

@@ -206,7 +206,7 @@ pub(super) fn this_program(subcommand: &str) -> Command {
 /// lease. Does not return if it kills the group, because it is a member.
 pub fn keep_guard(give_up: impl FnOnce()) -> ExitCode {
     if getpgrp() != getpid() {
-        eprintln!("fencegate: `{GUARD_COMMAND}` is started by `fencegate lead` only");
+        eprintln!("fencegate: `{GUARD_COMMAND}` is only for use by `fencegate lead`");
         return ExitCode::from(2);
     }
     if let Ok(End::Abandoned(command)) = guard_until_the_end()

@@ -59,7 +59,7 @@ pub enum CommandError {
     #[error("cannot start {0}: {1}")]
     Start(&'static str, io::Error),
     /// The process list cannot be read, so live processes cannot be identified.
-    #[error("cannot look at the processes in /proc: {0}")]
+    #[error("cannot read the processes in /proc: {0}")]
     Look(#[from] ProcError),
     /// A system call failed.
     #[error("cannot {0}: {1}")]

@@ -106,7 +106,7 @@ impl Supervisor<'_> {
         let gone = ended && self.family.living(recipients)?.is_empty();
         if !gone && self.ending.is_none() {
             if !ended {
-                tracing::error!("the guard of the command has been killed: the command is ended");
+                tracing::error!("the command's guard was killed: ending the command");
             }
             self.end(false, BootInstant::now() + self.terms.kill_after)?;
         }
@@ -121,7 +121,7 @@ impl Supervisor<'_> {
         let deadline = self.leadership.deadline();
         let kill_at = match self.leadership.why_lost() {
             None if self.family.is_killed_by_guard() => {
-                tracing::error!("this process stood still past the deadline: the guard has killed the command");
+                tracing::error!("this process was suspended past the deadline: the guard has killed the command");
                 deadline
             }
             None => {
@@ -180,7 +180,7 @@ impl Supervisor<'_> {
 
     fn pass_on(&self, signal: Signal) -> Result<(), CommandError> {
         if signal == Signal::SIGTSTP {
-            tracing::warn!("not suspended: a leader that stands still loses its lease");
+            tracing::warn!("not suspended: a suspended leader loses its lease");
             return Ok(());
         }
         tracing::info!(signal = signal.as_str(), "passed on to the command");
@@ -192,7 +192,7 @@ impl Supervisor<'_> {
     fn see_to_a_stop(&mut self) -> Result<(), CommandError> {
         let goes_on = match self.family.stopped() {
             Some(Signal::SIGTSTP) => {
-                tracing::warn!("the command is not suspended: a leader that stands still keeps others from leading");
+                tracing::warn!("the command is not suspended: a suspended leader would block the others");
                 true
             }
             Some(Signal::SIGTTIN | Signal::SIGTTOU) => {

@@ -74,7 +74,7 @@ fn reads(election: &ElectionName, outer: &[String]) -> Vec<TxnOp> {
 /// Permissions that the etcd user needs for this request.
 fn needed(election: &ElectionName, outer: &[String]) -> String {
     let outer = outer.iter().map(|prefix| format!(", and to read the keys from {prefix}0 to {prefix}g"));
-    let own = format!("its user has to be allowed to read and write the prefix {}", election.prefix());
+    let own = format!("its user needs permission to read and write the prefix {}", election.prefix());
     own + &outer.collect::<String>()
 }
 

@@ -48,7 +48,7 @@ pub(super) async fn read(
             return Ok((Place::Gone, revision));
         }
         let Some(TxnOpResponse::Get(ahead)) = response.op_responses().into_iter().next() else {
-            return Err(CoordinatorError::Refused { reason: "the answer to a range has none".into() });
+            return Err(CoordinatorError::Refused { reason: "etcd's response lacks the requested range".into() });
         };
         match ahead.kvs().iter().find(|pair| election.is_candidate(pair.key(), pair.lease())) {
             Some(pair) => return Ok((Place::Behind(pair.key().to_owned()), revision)),

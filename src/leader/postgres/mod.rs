@@ -175,7 +175,7 @@ impl<C: Connect> Coordinator for Leases<C> {
         patience: Patience,
     ) -> Result<(), CoordinatorError> {
         let shown = String::from_utf8(value)
-            .map_err(|_| CoordinatorError::Refused { reason: "what is proclaimed has to be UTF-8".into() })?;
+            .map_err(|_| CoordinatorError::Refused { reason: "the proclaimed value must be UTF-8".into() })?;
         let parameters = vec![name(&candidate.election), number(candidate.token), text(shown)];
         let (rows, _) = ask(&self.link, PROCLAIM, parameters, patience).await?;
         match rows.first().map(|row| column(row, 0)).transpose()? {

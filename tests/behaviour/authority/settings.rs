@@ -20,8 +20,8 @@ fn start(arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn without_one_the_proxy_does_not_start() {
     for (arguments, message) in [
-        (&[][..], "fencegate: resource `scheduler` names the election /cron/scheduler/leader: give --etcd"),
-        (&["--etcd", "h:1"], "fencegate: --etcd or FENCEGATE_ETCD: `h:1` is no member of etcd"),
+        (&[][..], "fencegate: resource `scheduler` names the election /cron/scheduler/leader: set --etcd"),
+        (&["--etcd", "h:1"], "fencegate: --etcd or FENCEGATE_ETCD: `h:1` is not an etcd member"),
         (&["--etcd", "https://h:1", "--etcd-ca", "/nowhere.pem"], "fencegate: /nowhere.pem: cannot read the file"),
         (&["--etcd", "http://h:1", "--etcd-user", "u"], "fencegate: --etcd-password or FENCEGATE_ETCD_PASSWORD: is"),
     ] {
@@ -38,7 +38,7 @@ fn a_reload_with_one_is_refused_whole() {
     ok(&mut session(&proxy.address(), 5), WRITE);
     proxy.write_policies(&POLICIES.replace("[public.ticks]", "[public.other]"));
     proxy.sighup();
-    proxy.wait_for_log("what is in force stays", DEADLINE);
+    proxy.wait_for_log("the previous configuration stays in force", DEADLINE);
     assert!(proxy.log().contains("names the election /cron/scheduler/leader"));
     refused(&mut session(&proxy.address(), 4), WRITE, "LF001");
     ok(&mut session(&proxy.address(), 6), WRITE);

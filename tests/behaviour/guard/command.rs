@@ -70,7 +70,7 @@ public.ticks      scheduler  ok
         world.postgres.value("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'fencegate%'"),
         "0"
     );
-    assert_eq!(stdout(&world.guard("remove")), "there was no guard\n");
+    assert_eq!(stdout(&world.guard("remove")), "no guard to remove\n");
     assert_eq!(complaints(&world), ["public.ticks missing", "(functions) missing"]);
     assert_eq!(stdout(&world.guard("install")), "guard: 4 triggers on 1 table, 10 changes\n");
 }

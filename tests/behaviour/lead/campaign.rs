@@ -14,7 +14,7 @@ fn wrong_usage_is_told_in_one_line() {
     for (arguments, text) in [
         (vec![election, etcd], "COMMAND"),
         (vec![etcd, command], "--election"),
-        (vec![election, command], "--etcd is missing"),
+        (vec![election, command], "--etcd or --coordinator is required"),
         (vec![&["--election", "/e/"][..], etcd, command], "nested"),
         (vec![election, &["--etcd", "127.0.0.1:1"], command], "--etcd"),
         (vec![election, etcd, &["--ttl", "1"], command], "--ttl"),
@@ -22,7 +22,7 @@ fn wrong_usage_is_told_in_one_line() {
         (vec![election, etcd, &["--kill-after=-1"], command], "--kill-after"),
         (vec![election, etcd, &["--kill-after", "soon"], command], "--kill-after"),
         (vec![election, etcd, &["--id", ""], command], "--id"),
-        (vec![election, &["--coordinator", "postgres://h"], command], "--coordinator names no user"),
+        (vec![election, &["--coordinator", "postgres://h"], command], "--coordinator has no user"),
         (vec![election, etcd, &["--coordinator", "postgres://u@h"], command], "cannot be used with"),
         (vec![election, etcd, &["--no-wait", "--wait", "1s"], command], "cannot be used with"),
         (vec![election, etcd, &["--conflict-exit-code", "256"], command], "--conflict-exit-code"),
@@ -74,7 +74,7 @@ fn a_user_of_etcd_needs_what_is_documented() {
     let output = lead();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");
-    let needed = "permission denied; its user has to be allowed to read and write the prefix /cron/scheduler/leader/, \
+    let needed = "permission denied; its user needs permission to read and write the prefix /cron/scheduler/leader/, \
         and to read the keys from /cron/0 to /cron/g, and to read the keys from /cron/scheduler/0 to /cron/scheduler/g";
     assert!(told.contains(needed), "{told}");
 }

@@ -134,6 +134,6 @@ fn it_is_not_suspended_but_may_be_stopped() {
     wait_until("it goes on", DEADLINE, || matches!(state(command), Some('R' | 'S')));
     crate::lead::stage::stop(command);
     lead.signal("TSTP");
-    wait_until("it is told so", DEADLINE, || stage.log().contains("not suspended: a leader"));
+    wait_until("it is told so", DEADLINE, || stage.log().contains("not suspended: a suspended leader"));
     assert_eq!(state(command), Some('T'), "SIGSTOP is obeyed");
 }

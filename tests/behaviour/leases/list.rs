@@ -90,9 +90,9 @@ fn leaders_in_etcd_are_listed() {
 fn what_cannot_be_listed_is_told() {
     for (arguments, code, text) in [
         (&[][..], 2, "URL"),
-        (&["postgres://h"], 2, "names no user"),
-        (&["http://"], 2, "is no member of etcd"),
-        (&["http://127.0.0.1:1", "--etcd-user", "u"], 2, "--etcd-password is missing"),
+        (&["postgres://h"], 2, "has no user"),
+        (&["http://"], 2, "is not an etcd member"),
+        (&["http://127.0.0.1:1", "--etcd-user", "u"], 2, "--etcd-password is required"),
         (&["postgres://u@127.0.0.1:1/d"], 1, "did not answer"),
     ] {
         let output = list(arguments);

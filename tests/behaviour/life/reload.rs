@@ -49,7 +49,8 @@ fn files_that_vanish_leave_what_was_in_force() {
     world.proxy.sighup();
     world.proxy.wait_for_log("cannot read the directory", DEADLINE);
     let log = world.proxy.log();
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("not reloaded: what is in force stays")).collect();
+    let lines: Vec<_> =
+        log.lines().filter(|line| line.contains("not reloaded: the previous configuration stays in force")).collect();
     assert!(lines.len() == 2 && lines[0].contains("fencegate.yaml: cannot read the file"), "{log}");
     assert_eq!(code(&mut login(&world.proxy), WRITE), "LF002");
     assert_eq!(postgres.value("SELECT count(*) FROM jobs"), "0");

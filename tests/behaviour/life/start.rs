@@ -91,7 +91,9 @@ fn an_address_that_has_another_one_in_it_is_told() {
         let (code, said) = fails(&folder, &["--listen", first, "--listen", second]);
         assert_eq!((code, said.lines().count()), (Some(1), 2), "{said}");
         assert!(
-            said.contains(&format!("cannot listen on {second}: Address already in use (os error 98); {v6} is for the")),
+            said.contains(&format!(
+                "cannot listen on {second}: Address already in use (os error 98); {v6} includes the"
+            )),
             "{said}"
         );
     }

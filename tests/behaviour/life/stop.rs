@@ -98,7 +98,7 @@ fn at_the_limit_the_rest_is_ended_and_nothing_goes_on_at_the_server() {
     assert_eq!(proxy.terminate(), 0, "{}", proxy.log());
     assert_ended_by(&open.read_to_end(), ENDED);
     assert_ended_by(&running.read_to_end(), ENDED);
-    assert!(proxy.log().contains("shutdown_timeout is over"), "{}", proxy.log());
+    assert!(proxy.log().contains("shutdown_timeout expired"), "{}", proxy.log());
     wait_until("nothing goes on", DEADLINE, || sessions(&postgres) == "0");
     assert_eq!(postgres.value("SELECT count(*) FROM t"), "0");
 }

@@ -42,7 +42,7 @@ fn each_page_answers_get_and_head_and_nothing_else() {
         let page = get(address, path);
         assert_eq!(
             (page.status, page.body.as_str()),
-            (404, "no such page; there are /, /metrics, /healthz, /readyz\n")
+            (404, "page not found; available pages: /, /metrics, /healthz, /readyz\n")
         );
     }
     assert_eq!(get(address, "/metrics?all=1").status, 200);

@@ -79,7 +79,10 @@ fn a_browser_may_only_show_it() {
     assert_eq!(ask(world.of_proxy(), "POST", "/").status, 405);
     // There is none of a leader.
     let page = get(world.of_lead(), "/");
-    assert_eq!((page.status, page.body.as_str()), (404, "no such page; there are /metrics, /healthz, /readyz\n"));
+    assert_eq!(
+        (page.status, page.body.as_str()),
+        (404, "page not found; available pages: /metrics, /healthz, /readyz\n")
+    );
 }
 
 /// Each look at the condition is a connection to the database that --control names.

@@ -224,8 +224,8 @@ fn answering(bytes: &'static [u8]) -> String {
 fn answers_that_no_server_gives() {
     let postgres = Postgres::start(Options::default());
     for (bytes, why) in [
-        (&b"SEnot encrypted"[..], "something that no server answers"),
-        (b"ESFATAL\0Mbelieve me\0\0", "something that no server answers"),
+        (&b"SEnot encrypted"[..], "an invalid response to the TLS request"),
+        (b"ESFATAL\0Mbelieve me\0\0", "an invalid response to the TLS request"),
         (b"S", "timed out"),
     ] {
         let options = ProxyOptions::default().upstream(&answering(bytes)).arguments(&["--upstream-sslmode", "require"]);
