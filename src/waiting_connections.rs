@@ -1,7 +1,7 @@
-//! Connections that have not got what they came for, by where they come from.
+//! Connections that are waiting to be served, by source address.
 //!
-//! Owns which connection is evicted when there are too many, and which is next. Must never let a source with many keep out
-//! one with few.
+//! Owns which connection is evicted when there are too many, and which is next. Must never let a source with many
+//! connections keep out one with few.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Where a connection comes from: an address of IPv4, a network of IPv6 (of which one host has all addresses), or this
-/// machine by a Unix socket.
+/// Source of a connection: an IPv4 address, an IPv6 network (one host owns all its addresses), or this machine over a
+/// Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceAddress(Option<IpAddr>);
 

@@ -14,8 +14,8 @@ pub(super) fn function(oid: Oid) -> Oid {
     oid | 1 << 32
 }
 
-/// What a statement can do to a relation by which a fenced table changes or is locked, or a function is called. What
-/// DROP … CASCADE takes is not in these edges.
+/// Operations on a relation that may change or lock a fenced table, or call a function. The edges do not include the
+/// dependents that DROP … CASCADE removes.
 pub(super) const OPERATIONS: [Operation; 8] = [Insert, Update, Delete, Truncate, TruncateCascade, Ddl, Lock, Read];
 const ROWS: &[Operation] = &[Insert, Update, Delete];
 /// Operations that a rule on some event may perform.
@@ -51,9 +51,9 @@ pub(super) enum Link {
 pub(super) enum Through {
     /// These writes, as they are; and locking.
     Writes { insert: bool, update: bool, delete: bool },
-    /// A trigger in place of writes does what it likes.
+    /// An INSTEAD OF trigger may do anything.
     Trigger,
-    /// It is a materialized view: refreshing it reads what it is made of.
+    /// A materialized view: REFRESH reads its source relations.
     Refresh,
 }
 
@@ -126,7 +126,7 @@ pub(super) struct Way {
     /// The first of its hops.
     pub(super) hop: usize,
     pub(super) same_columns: bool,
-    /// Each operation on `from`, with what it does to the table.
+    /// Each operation on `from`, with the resulting operation on the table.
     pub(super) effects: Vec<(Operation, Operation)>,
 }
 
@@ -149,11 +149,12 @@ pub(super) struct Paths {
 struct Vertex {
     relation: Oid,
     operation: Operation,
-    /// Not the relation as a whole is written, only rows of its children: that does not reach its other children, nor
-    /// what is rewritten where its name stands in a statement.
+    /// Only rows of its children are written, not the relation as a whole. Such a write reaches neither its other
+    /// children nor the rewritten statements that name the relation.
     by_part: bool,
     same_columns: bool,
-    /// The parent to which the next step leads. What reaches that one reaches this only on the way there: it is no news.
+    /// The parent that the next step leads to. Edges that reach that parent reach this relation only on the way, and
+    /// add nothing.
     toward: Option<Oid>,
 }
 

@@ -1,7 +1,7 @@
-//! The status page: fences and their leaders, sessions, and what has happened lately, as HTML for a browser.
+//! The status page: fences and their leaders, sessions, and recent events, as HTML for a browser.
 //!
-//! Owns its looks. It has no script, no form and no link. Must never write a text as it came, nor ask anybody: what it shows is
-//! given.
+//! Owns its appearance. It has no script, form or link. Must never write unescaped text or perform queries: callers
+//! provide all data.
 
 use super::console::{OpenSession, Rejected};
 use crate::escape::escaped;

@@ -14,7 +14,7 @@ fn set(text: &str) -> PolicySet {
     join(&[("a.yaml", text)]).unwrap()
 }
 
-/// A file with these resources, the first of which starts in line 3.
+/// A file with these resources, starting in line 3.
 fn resources(text: &str) -> String {
     format!("version: 1\nresources:\n{text}")
 }

@@ -84,7 +84,7 @@ impl Stage {
         &self.programs
     }
 
-    /// What the servers have logged; the proxy in JSON.
+    /// The servers' logs; the proxy's is in JSON.
     pub fn log(&self) -> String {
         let log = fs::read(self.folder.join("log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
@@ -131,7 +131,7 @@ fn guardian(folder: &Path, programs: &Path, fencegate: &Path, ports: [u16; 2]) -
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-/// What the user has set for other servers is not for these, nor for their clients.
+/// Removes the user's settings for other servers: they must not affect these servers or their clients.
 pub fn forget_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

@@ -23,7 +23,7 @@ pub struct Health {
 pub struct Found {
     /// When that was begun.
     pub asked: Option<Instant>,
-    /// None where it was broken off: who wanted to know has gone.
+    /// None if the check was canceled because its caller has gone.
     pub condition: Option<Condition>,
 }
 

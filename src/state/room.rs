@@ -1,7 +1,7 @@
-//! The memory budget for long messages, which all sessions share.
+//! The memory budget for long messages, shared by all sessions.
 //!
-//! Owns the reservations and the order of the waiting sessions. Must never reserve more than the budget, nor let a session
-//! that does not use its reservation block the others.
+//! Owns the reservations and the order of waiting sessions. Must never reserve more than the budget, or let a session
+//! with an unused reservation block the others.
 
 use crate::session::task::HeldRoom;
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ struct Waiting {
 pub struct Reservation {
     budget: Arc<MessageBudget>,
     bytes: usize,
-    /// The time of the last check, and the bytes of the message that had arrived by then.
+    /// Time of the last check, and the number of the message's bytes that had arrived then.
     looked: (Instant, usize),
 }
 
@@ -142,7 +142,7 @@ mod tests {
         MessageBudget::new(10)
     }
 
-    /// What has been given is there at once.
+    /// Expects a reservation that is granted immediately.
     async fn given(waiting: &mut (impl Future<Output = Option<Reservation>> + Unpin)) -> Option<Reservation> {
         waiting.now_or_never()?
     }

@@ -173,7 +173,7 @@ impl Shared {
         self.settings.read().clone()
     }
 
-    /// Puts settings in force, for what comes after.
+    /// Applies settings to later events.
     pub fn set_settings(&self, settings: Settings) {
         self.orders.send_modify(|orders| orders.idle_timeout = settings.limits.idle);
         *self.settings.write() = Arc::new(settings);
@@ -228,8 +228,9 @@ impl Shared {
         }
     }
 
-    /// The same, unless the server says that it has none of that name. One that was not known has the policies recorded in it.
-    /// Not cancel-safe: some resources may be recorded and others not, until its first session.
+    /// Like [`Self::shared_database`], or None if the server reports that there is no such database. Records the
+    /// policies in a database that was unknown. Not cancel-safe: some resources may be unrecorded until the database's
+    /// first session.
     pub async fn find_shared_database(&self, name: &str) -> Option<Arc<SharedDatabase>> {
         let is_known = self.databases.get(name).is_some();
         if !is_known && is_missing(&self.encryption.control_for(&self.settings(), name)).await {
@@ -275,7 +276,7 @@ impl Shared {
     pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
         let known = self.databases.get(&wanted.database).map(|known| known.fence.clone());
         let is_own = wanted.database == from;
-        // The server does not drop the session's own database, whoever asks.
+        // The server never drops the session's own database, so its connections may stay open.
         if let Some(database) = known.filter(|_| wanted.is_copied || !is_own) {
             database.close_for(role, wanted.by_force, is_own).await;
         }

@@ -17,8 +17,8 @@ pub(super) fn is_cheap(text: &[u8], lexing: Lexing) -> bool {
     text.len() <= LONGEST && relexed(text) <= LONGEST && tokens_in_tree(text, lexing) <= MOST_TOKENS
 }
 
-/// How many tokens the tree is made of. For `SET (a, b) = (SELECT …)` it repeats the right side once for every column, and
-/// what stands within that as often: so each such list of columns multiplies everything.
+/// Number of tokens in the tree. For `SET (a, b) = (SELECT …)`, the tree repeats the right side for every column,
+/// including nested ones: each such list of columns multiplies everything inside.
 fn tokens_in_tree(text: &[u8], lexing: Lexing) -> usize {
     let (mut count, mut factor) = (0_usize, 1_usize);
     let mut lists = Lists::default();
@@ -59,7 +59,7 @@ struct Lists {
 }
 
 impl Lists {
-    /// How often what follows the token stands in the tree.
+    /// How often the tree repeats the tokens that follow this one.
     fn repeated(&mut self, token: Lexeme) -> usize {
         let (may_begin, closed) = (std::mem::take(&mut self.may_begin), self.closed.take());
         match token {

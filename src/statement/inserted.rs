@@ -1,13 +1,13 @@
-//! The rows of a long INSERT, from its tokens: constants only, which is what bulk loads send.
+//! The rows of a long INSERT, from its tokens. Handles only constants, as bulk loads send them.
 //!
-//! Must never tell a value that the tree would not: what is not a bare number or string is left out, with its column.
+//! Must never report a value that the tree would not: if a value is not a bare number or string, omits its column.
 
 use super::Lexing;
 use super::rows::{Column, ColumnValue, LONGEST_KEY, MOST_VALUES, Rows, ValueType};
 use super::tokens::{Lexeme, Lexemes};
 
-/// Reads `INSERT INTO t [(columns)] VALUES (…), (…)`. None where the text is something else, or goes on after the rows
-/// with what may change them.
+/// Parses `INSERT INTO t [(columns)] VALUES (…), (…)`. None for any other text, or if clauses after the rows may change
+/// them.
 pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Rows> {
     let mut tokens = Lexemes::new(text, lexing.standard_conforming_strings);
     // INSERT INTO and the relation.

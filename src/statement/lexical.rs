@@ -1,9 +1,9 @@
-//! The reader of texts that are too long or too deep for the parsers: it sees tokens only, and proves from them what a
-//! single plain statement does.
+//! Reads texts that are too long or too deep for the parsers. It sees only tokens, and derives from them the effect of
+//! a single plain statement.
 //!
-//! Must never answer unless every text that Postgres' grammar takes, and that has these tokens, does just that. It
-//! answers None for whatever could hold more: a second statement, WITH, INTO, FOR, and calls of functions that it does
-//! not know to be harmless.
+//! Must never return a result unless it holds for every text with these tokens that PostgreSQL's grammar accepts.
+//! Returns None for anything that could hold more: a second statement, WITH, INTO, FOR, and calls of functions that are
+//! not known to be harmless.
 
 use super::functions::is_harmless;
 use super::rows::Rows;
@@ -38,7 +38,7 @@ const KEY_WORDS: [&str; 35] = [
     "version", "json_objectagg", "json_arrayagg",
 ];
 
-/// Reads the text if its tokens prove what it does; None says nothing about it.
+/// Analyzes the text if its tokens prove its effect; None proves nothing.
 pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
     let is_sure = match lexing.encoding {
         Encoding::Utf8 => std::str::from_utf8(text).is_ok(),

@@ -12,7 +12,7 @@ use pg_query::protobuf::summary_result::Context;
 /// operators of another schema, writes in WITH, and the arguments of `set_config`. Most often they do not, and the tree
 /// says so.
 const WORDS_FOR_THE_TREE: [&[u8]; 5] = [b"config", b"conflict", b"for", b"operator", b"with"];
-/// Nor does it show what RETURNING calls.
+/// The summary does not show the function calls of RETURNING.
 const RETURNING: &[u8] = b"returning";
 
 /// Reads the text if it is one plain statement; None says nothing about it.

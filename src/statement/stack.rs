@@ -12,7 +12,7 @@ const SHALLOW: usize = 60;
 /// keeps a stack of this size for another thread, so its memory is returned.
 pub(crate) const SIZE: usize = if cfg!(debug_assertions) { 256 << 20 } else { 64 << 20 };
 
-/// Does what goes as deep as the tree of the text. None where the system has no room for it.
+/// Runs a recursion as deep as the text's tree. None if the system cannot provide the stack.
 pub(super) fn with_room<R: Send>(
     text: &[u8],
     standard_conforming_strings: bool,

@@ -5,7 +5,7 @@ use rustls::Error as Tls;
 use std::error::Error;
 use std::io;
 
-/// Why there is no encrypted connection, apart from what TLS itself says.
+/// Why there is no encrypted connection, except for errors of TLS itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTls {
     /// The server answered N.
@@ -31,7 +31,7 @@ pub struct Diagnosis {
     pub hint: &'static str,
 }
 
-/// Where somebody has said how the connection is encrypted: what a hint names.
+/// Where the encryption is configured, for hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// In the proxy's settings for connections to the server.
@@ -40,7 +40,7 @@ pub enum Told {
     Url,
 }
 
-/// Explains an error of a connection to the server, if TLS is what it is about.
+/// Explains an error of a server connection if TLS caused it.
 pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Diagnosis> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -50,7 +50,7 @@ pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Diagnosis> {
         if let Some(why) = error.downcast_ref::<Tls>() {
             return Some(of_tls(why, told));
         }
-        // Its source() is that of what it holds.
+        // An io::Error's source() skips the contained error.
         next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             Some(held) => Some(held),
             None => error.source(),

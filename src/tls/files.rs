@@ -1,6 +1,6 @@
-//! Certificates and keys in PEM files, and which of them have other contents than before.
+//! Certificates and keys in PEM files, and changes of their contents.
 //!
-//! Must never print what is in a key.
+//! Must never print the content of a key.
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

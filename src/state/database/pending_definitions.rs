@@ -90,7 +90,7 @@ mod tests {
         all.publish(1, &PendingDefinitions::everything());
         assert_eq!((all.except(1).len(), all.except(2).len()), (0, 1));
         all.withdraw(1, 3);
-        // Also for itself: its next statement came later, and is judged by what was read later.
+        // Includes its own definitions: its next statement comes later and is judged by a later reading.
         assert_eq!((all.except(1).len(), all.except(2).len()), (1, 1));
         all.forget_read(2);
         assert!(!all.is_empty());

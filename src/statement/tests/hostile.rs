@@ -93,7 +93,7 @@ fn agrees_with_the_tree(text: &[u8], lexing: Lexing, script: Script) {
     let tree = read_tree(text, options(lexing)).unwrap();
     for (plain, full) in script.statements.into_iter().zip(tree.statements) {
         let (mut plain, mut full) = (Statement::clone(&plain), Statement::clone(&full));
-        // Only the tree tells rows, and by what.
+        // Only the tree shows rows and the types that identify them.
         for statement in [&mut plain, &mut full] {
             statement.writes.iter_mut().for_each(|write| write.rows = Rows::default());
             statement.keys_by_path = false;

@@ -216,7 +216,7 @@ fn the_cache_stays_within_its_bound() {
     assert!(before <= 32 << 20);
 }
 
-/// The cache counts what it holds by its length.
+/// The cache accounts for entries by their length.
 #[test]
 fn what_is_said_once_takes_the_room_of_once() {
     for text in [
