@@ -171,7 +171,7 @@ fn a_leader_that_cannot_renew_stops_and_a_follower_works_within_two_ttl() {
 }
 
 #[test]
-fn a_leader_that_does_not_await_the_loss_works_on() {
+fn a_leader_that_ignores_its_loss_keeps_working() {
     let mut cron = Cron::start(Nodes::Oblivious, Door::Proxy);
     let (old, _) = stall(&mut cron);
     // Its successor may have ended its session in the middle of a write.
@@ -207,7 +207,7 @@ fn in_a_split_brain_there_is_one_row_per_tick_and_late_writes_are_rejected() {
 }
 
 #[test]
-fn in_a_split_brain_without_the_fence_ticks_are_run_twice() {
+fn without_the_fence_a_split_brain_runs_ticks_twice() {
     let mut cron = Cron::start(Nodes::Oblivious, Door::Postgres);
     let old = split_brain(&mut cron);
     assert!(cron.session_is_open(old), "nothing but the fence ends it");

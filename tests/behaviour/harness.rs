@@ -32,7 +32,7 @@ fn commit_order_is_not_the_order_of_the_inserts() {
 
 /// On a machine that has a newer version installed than its mirror offers: one from the security suite, say.
 #[test]
-fn sources_are_taken_from_what_the_mirror_offers() {
+fn packages_come_from_the_mirror() {
     let folder = Folder::new("apt");
     for path in ["lists/partial", "cache/archives/partial", "mirror"] {
         fs::create_dir_all(folder.join(path)).unwrap();

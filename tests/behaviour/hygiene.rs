@@ -24,7 +24,7 @@ fn world_with_two_phase_commit() -> Fenced {
 }
 
 #[test]
-fn what_was_written_under_a_token_is_not_prepared() {
+fn writes_under_a_token_are_not_prepared() {
     let world = world_with_two_phase_commit();
     let mut wire = world.holder(47);
     ok(&mut wire, "BEGIN; INSERT INTO jobs VALUES (1)");
@@ -39,7 +39,7 @@ fn what_was_written_under_a_token_is_not_prepared() {
 }
 
 #[test]
-fn what_was_prepared_around_the_proxy_ends_before_a_newer_token_is_admitted() {
+fn a_transaction_prepared_around_the_proxy_ends_before_a_newer_token_is_admitted() {
     let world = world_with_two_phase_commit();
     ok(&mut world.holder(47), "INSERT INTO jobs VALUES (47)");
     world.postgres.sql("BEGIN; INSERT INTO jobs VALUES (46); PREPARE TRANSACTION 'hidden'");

@@ -183,7 +183,7 @@ fn is_sql(literal: &str) -> bool {
 }
 
 #[test]
-fn decisions_compare_no_texts() {
+fn decisions_do_not_compare_texts() {
     let mut found = Vec::new();
     let mut read = |name: &str, source: &str| {
         let texts = compared(source).into_iter().filter(|it| !is_sql(it));
@@ -194,7 +194,7 @@ fn decisions_compare_no_texts() {
 }
 
 #[test]
-fn errors_are_no_texts() {
+fn errors_are_not_strings() {
     let mut found = Vec::new();
     let mut read = |name: &str, source: &str| {
         found.extend((text_errors(source) > 0).then(|| name.to_owned()));
@@ -204,7 +204,7 @@ fn errors_are_no_texts() {
 }
 
 #[test]
-fn an_error_that_is_a_text_is_found() {
+fn a_string_error_is_found() {
     for (source, number) in [
         ("fn f() -> Result<(), String> { g() }", 1),
         ("struct S { read: Option<Result<Vec<String>, String>> }", 1),
@@ -216,7 +216,7 @@ fn an_error_that_is_a_text_is_found() {
 }
 
 #[test]
-fn a_decision_on_a_text_is_found() {
+fn a_decision_on_a_string_is_found() {
     for source in [
         r#"fn f(it: &Statement) -> bool { it.kind == "its kind" }"#,
         r#"fn f(it: &Statement) -> bool { Some("its kind") != it.opaque }"#,

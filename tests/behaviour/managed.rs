@@ -92,7 +92,7 @@ fn as_role(address: &Address, role: &str, password: &str, parameters: &[&str], s
 }
 
 #[test]
-fn from_the_first_look_to_a_fence_that_acts() {
+fn from_installation_to_enforcement() {
     let mut world = World::start();
     let binding = as_role(&world.proxy.address(), "app", "a", &["sslmode=require"], UPDATE).unwrap_err();
     assert!(binding.contains("channel_binding=disable"), "{binding}");

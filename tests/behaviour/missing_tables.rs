@@ -64,7 +64,7 @@ fn a_reload_with_a_wrong_letter_is_refused_and_the_fence_stays() {
 }
 
 #[test]
-fn what_else_would_leave_a_resource_without_a_table() {
+fn other_reloads_that_would_leave_a_resource_without_a_table() {
     let world = start(&TICKS.replace("public.ticks", "public.ticks, public.jobs, 'public.\"Odd Name\"'"));
     ok(&mut world.holder(7), "INSERT INTO ticks VALUES (1)");
     // Others exist.
@@ -102,7 +102,7 @@ fn while_a_database_cannot_be_read_no_table_is_taken_away() {
 
 /// The fence may be loaded before the table is made.
 #[test]
-fn a_table_that_never_existed_is_a_warning_that_shows() {
+fn a_table_that_never_existed_is_a_visible_warning() {
     let later = TICKS.replace("ticks", "latr");
     let world = start(&later);
     let page = |path: &str| get(address(&world), path);

@@ -7,7 +7,7 @@ use crate::support::{Etcd, Options, Postgres};
 use std::fs;
 
 #[test]
-fn every_command_runs_and_prints_what_is_shown() {
+fn every_command_runs_and_prints_the_documented_output() {
     let postgres = Postgres::start(Options::default());
     let etcd = Etcd::start();
     let reader = Reader::new(&postgres, Some(etcd.url()));

@@ -9,7 +9,7 @@ const OLD: &str = "version: 1\nresources:\n  - {name: jobs, tables: [public.jobs
 const NEW: &str = "version: 1\nresources:\n  - {name: jobs, tables: [public.jobs, public.more]}\n";
 
 #[test]
-fn who_has_older_policies_says_so_until_it_reloads() {
+fn a_proxy_with_older_policies_reports_it_until_its_reload() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE TABLE jobs (n int); CREATE TABLE more (n int)");
     init(&postgres, "postgres");

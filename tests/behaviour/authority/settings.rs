@@ -18,7 +18,7 @@ fn start(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn without_one_the_proxy_does_not_start() {
+fn without_etcd_the_proxy_does_not_start() {
     for (arguments, message) in [
         (&[][..], "fencegate: resource `scheduler` names the election /cron/scheduler/leader: set --etcd"),
         (&["--etcd", "h:1"], "fencegate: --etcd or FENCEGATE_ETCD: `h:1` is not an etcd member"),
@@ -32,7 +32,7 @@ fn without_one_the_proxy_does_not_start() {
 }
 
 #[test]
-fn a_reload_with_one_is_refused_whole() {
+fn a_reload_that_adds_an_election_without_etcd_is_refused() {
     let postgres = ticks::server();
     let mut proxy = Proxy::start(&postgres, ticks::POLICIES, &[]);
     ok(&mut session(&proxy.address(), 5), WRITE);

@@ -73,7 +73,7 @@ fn a_candidate_behind_others_keys_comes_before_a_later_key() {
 
 /// A user of etcd that may read the prefix alone sees the candidates alone; the watch is not broken by it.
 #[test]
-fn who_may_not_read_the_key_goes_by_the_candidates() {
+fn without_permission_to_read_the_key_the_candidates_decide() {
     let mut world = World { postgres: ticks::server(), etcd: Etcd::start() };
     world.etcd.enable_users(&format!("{ELECTION}/"));
     let start = || {

@@ -14,7 +14,7 @@ async fn lead(cluster: &EtcdCluster, ttl: u64) -> Leadership {
 
 /// One of the three is etcd's own leader, and one is the member that is asked first.
 #[tokio::test(flavor = "multi_thread")]
-async fn leadership_outlives_each_member_that_stands_still() {
+async fn leadership_survives_a_hanging_member() {
     let mut cluster = EtcdCluster::start();
     let leadership = lead(&cluster, 10).await;
     for index in 0..EtcdCluster::MEMBERS {

@@ -64,7 +64,7 @@ async fn a_deleted_key_ends_leadership_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_was_put_anew_is_not_ours() {
+async fn a_recreated_key_is_not_ours() {
     let server = Etcd::start();
     let leadership = win(&election(&server, "ours", LONG)).await;
     let key = keys(&server).remove(0);
@@ -75,7 +75,7 @@ async fn a_key_that_was_put_anew_is_not_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_past_has_another_leader() {
+async fn a_restored_etcd_has_another_leader() {
     let mut server = Etcd::start();
     let past = format!("{NAME}/1");
     server.put_new(&past);

@@ -36,7 +36,7 @@ async fn ours_leads_only_with_a_key() {
 
 /// One event for both keys: the candidate cannot see its own loss first.
 #[tokio::test(flavor = "multi_thread")]
-async fn ours_leads_only_with_a_key_where_both_go_at_once() {
+async fn ours_leads_only_with_a_key_if_both_keys_vanish_at_once() {
     let server = Etcd::start();
     let _holder = win(&election(&server, "holder", LONG)).await;
     let campaign = queue_up(&server, &election(&server, "candidate", LONG));

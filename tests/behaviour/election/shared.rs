@@ -63,7 +63,7 @@ async fn hundreds_of_elections_have_one_lease_and_one_keep_alive() {
 
 /// etcd ends a connection that is pinged too often, and with it the watches of all elections.
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_outlive_what_comes_between_renewals() {
+async fn watches_survive_between_renewals() {
     const WATCHES: &str =
         r#"grpc_server_started_total{grpc_method="Watch",grpc_service="etcdserverpb.Watch",grpc_type="bidi_stream"}"#;
     let server = Etcd::start();
@@ -76,7 +76,7 @@ async fn watches_outlive_what_comes_between_renewals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_loss_of_the_lease_is_that_of_all() {
+async fn losing_the_lease_ends_all_leaderships() {
     let server = Etcd::start();
     let session = session(&server, LONG);
     let won = win_shards(&session, 20).await;
@@ -91,7 +91,7 @@ async fn the_loss_of_the_lease_is_that_of_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_ends_all_and_says_why() {
+async fn silence_ends_all_leaderships_with_a_reason() {
     let mut server = Etcd::start();
     let won = win_shards(&session(&server, 9), 20).await;
     let stalls = Stalls::watch();
@@ -100,7 +100,7 @@ async fn silence_ends_all_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_resigns_from_one_leads_the_others() {
+async fn resigning_from_one_election_keeps_the_others() {
     let server = Etcd::start();
     let session = session(&server, LONG);
     let won = win_shards(&session, 3).await;
@@ -118,7 +118,7 @@ async fn who_resigns_from_one_leads_the_others() {
 
 /// Its key would be that of the first.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_campaign_waits_for_the_first_ones_end() {
+async fn a_second_campaign_waits_for_the_end_of_the_first() {
     let server = Etcd::start();
     let session = session(&server, LONG);
     let first = win(&shard(&session, 0)).await;
@@ -136,7 +136,7 @@ async fn a_second_campaign_waits_for_the_first_ones_end() {
 
 /// Its place in the session is free only then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_could_not_be_given_up_at_once_is_given_up_later() {
+async fn giving_up_a_place_is_retried() {
     let mut server = Etcd::start();
     let session = session(&server, 6);
     let won = win_shards(&session, 2).await;
@@ -150,7 +150,7 @@ async fn a_place_that_could_not_be_given_up_at_once_is_given_up_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn candidates_of_a_session_wait_and_lead_in_their_turn() {
+async fn candidates_of_a_shared_lease_lead_in_turn() {
     let server = Etcd::start();
     let holder = win(&shard(&session(&server, LONG), 0)).await;
     let waiting = session(&server, 6);

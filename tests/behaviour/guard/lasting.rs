@@ -138,12 +138,12 @@ fn volatile_functions(release: Release) {
 }
 
 #[test]
-fn all_other_volatile_functions_leave_nothing_behind_an_error() {
+fn an_error_rolls_back_all_other_volatile_functions() {
     volatile_functions(Release::Installed);
 }
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn all_other_volatile_functions_of_18_leave_nothing_behind_an_error() {
+fn an_error_rolls_back_all_other_volatile_functions_of_18() {
     volatile_functions(Release::Eighteen);
 }

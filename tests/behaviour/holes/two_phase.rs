@@ -8,7 +8,7 @@ use crate::support::wire::error_in;
 const PREPARE: &str = "PREPARE TRANSACTION 'hidden'";
 
 #[test]
-fn preparing_what_was_written_under_a_token() {
+fn preparing_writes_under_a_token() {
     let postgres = ticks::server();
     let proxy = ticks::proxy(&postgres);
     let mut session = ticks::session(&proxy.address(), 1);

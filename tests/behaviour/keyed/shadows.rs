@@ -143,7 +143,7 @@ fn a_temporary_type() {
 
 /// Its own transaction sees it before anybody else does.
 #[test]
-fn an_operator_that_is_being_made() {
+fn an_operator_that_is_being_created() {
     let world =
         world("CREATE SCHEMA evil; CREATE FUNCTION evil.always(int, int) RETURNS bool LANGUAGE sql AS 'SELECT true'");
     let create = "CREATE OPERATOR evil.= (LEFTARG = int, RIGHTARG = int, FUNCTION = evil.always)";

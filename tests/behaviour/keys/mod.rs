@@ -26,14 +26,14 @@ const LEXING: Lexing = Lexing {
 const PLACE: usize = 1;
 
 #[test]
-fn told_keys_are_those_that_postgres_touches() {
+fn reported_keys_are_those_that_postgres_writes() {
     check_release(Release::Installed);
 }
 
 /// It has `WHEN NOT MATCHED BY SOURCE`.
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn told_keys_are_those_that_postgres_18_touches() {
+fn reported_keys_are_those_that_postgres_18_writes() {
     check_release(Release::Eighteen);
 }
 

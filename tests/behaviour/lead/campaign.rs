@@ -7,7 +7,7 @@ use crate::support::proxy::fencegate;
 use crate::support::{DEADLINE, wait_until};
 
 #[test]
-fn wrong_usage_is_told_in_one_line() {
+fn wrong_usage_is_reported_in_one_line() {
     let election = &["--election", "/e"][..];
     let etcd = &["--etcd", "http://127.0.0.1:1"][..];
     let command = &["--", "true"][..];
@@ -52,7 +52,7 @@ fn settings_are_read_from_the_environment() {
 
 /// With the role that the documents give a leader, and with half of it.
 #[test]
-fn a_user_of_etcd_needs_what_is_documented() {
+fn an_etcd_user_needs_the_documented_permissions() {
     const PAGE: &str = include_str!("../../../docs/leading.md");
     const OUTER: [&str; 2] = ["/cron/0", "/cron/g"];
     let mut stage = Stage::new();

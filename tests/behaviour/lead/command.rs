@@ -48,7 +48,7 @@ fn its_exit_code_is_returned() {
 }
 
 #[test]
-fn what_cannot_be_run_is_told_as_shells_do() {
+fn a_command_that_cannot_run_is_reported_as_in_shells() {
     let stage = Stage::new();
     for (program, code) in [("no-such-program", 127), ("/no/such/program", 127), ("/etc/passwd", 126), ("/tmp", 126)] {
         let mut command = stage.command(ENDLESS, &[], "");

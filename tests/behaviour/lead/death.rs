@@ -87,7 +87,7 @@ fn a_killed_leader_whose_command_does_not_end_keeps_its_lease(stage: Stage) {
 
 /// The guard has them too, and nobody reads them in its command line.
 #[test]
-fn secrets_of_a_killed_leader_give_its_lease_up() {
+fn the_guard_of_a_killed_leader_releases_the_lease_with_its_credentials() {
     let mut stage = Stage::new();
     let role = ["role", "grant-permission", "leader", "readwrite", "--prefix=true", "/"];
     for arguments in [&["role", "add", "leader"][..], &role, &["user", "add", "node:change-me"]] {

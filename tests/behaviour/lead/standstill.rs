@@ -83,7 +83,7 @@ fn a_command_that_somebody_else_has_killed_meanwhile_keeps_its_code(stage: Stage
 
 /// As when the whole machine stands still, and the leader is the first to run again.
 #[test]
-fn a_command_that_ended_before_the_machine_stood_still_keeps_its_code() {
+fn a_command_that_ended_before_the_suspension_keeps_its_exit_code() {
     for (end, code) in [("exit", 3), ("KILL", 137)] {
         let stage = Stage::new();
         let mut lead = stage.lead(TTL, &[], ENDS_WITH_3);

@@ -34,7 +34,7 @@ impl fmt::Display for Screen<'_> {
 }
 
 #[test]
-fn a_command_reads_it_and_its_shell_has_it_back() {
+fn a_command_reads_the_terminal_and_returns_it_to_its_shell() {
     let stage = Stage::new();
     let ask = |number: u32| format!(r#">"$1/wanted-{number}"; read -r line; echo "$1: {number} got $line""#);
     let (first, second) = (ask(1).replace("$1:", "command:"), ask(2).replace("$1:", "shell:"));

@@ -41,7 +41,7 @@ fn forty_leaders_commit_in_the_order_of_their_tokens() {
 }
 
 #[test]
-fn a_gate_with_a_memory_and_no_drain_lets_them_commit_out_of_order() {
+fn a_gate_without_a_drain_allows_commits_out_of_order() {
     const ENOUGH: Duration = Duration::from_secs(5);
     let postgres = ticks::server();
     let mut order = CommitOrder::start(&postgres, "postgres");

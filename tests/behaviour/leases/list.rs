@@ -87,7 +87,7 @@ fn leaders_in_etcd_are_listed() {
 }
 
 #[test]
-fn what_cannot_be_listed_is_told() {
+fn a_failed_listing_is_reported() {
     for (arguments, code, text) in [
         (&[][..], 2, "URL"),
         (&["postgres://h"], 2, "has no user"),

@@ -158,7 +158,7 @@ fn draw(file: &Path) -> String {
 }
 
 #[test]
-fn the_picture_in_the_documents_is_that_of_its_events() {
+fn the_documented_picture_shows_its_events() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     assert_eq!(draw(&docs.join("timeline.jsonl")), fs::read_to_string(docs.join("timeline.svg")).unwrap());
 }

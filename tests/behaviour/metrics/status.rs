@@ -21,7 +21,7 @@ fn has(html: &str, cells: &[String]) -> bool {
 
 /// No client has come yet, and nothing has happened.
 #[test]
-fn a_proxy_that_has_just_started_shows_who_leads() {
+fn a_restarted_proxy_shows_the_leaders() {
     let world = World::start();
     let leader = format!("token {} (/metrics/policy)", world.elect());
     let expected = [row(&["", "jobs", "", "", "enforce"]), row(&["", "led", "", &leader, "enforce"])];
@@ -30,7 +30,7 @@ fn a_proxy_that_has_just_started_shows_who_leads() {
 }
 
 #[test]
-fn the_page_shows_what_happens_and_only_that() {
+fn the_page_shows_events_and_escapes_them() {
     let world = World::start();
     let address = world.of_proxy();
     let writer = |token: &str| {
@@ -64,7 +64,7 @@ fn the_page_shows_what_happens_and_only_that() {
 }
 
 #[test]
-fn a_browser_may_only_show_it() {
+fn a_browser_may_only_display_the_page() {
     let world = World::start();
     let page = get(world.of_proxy(), "/");
     let expected = [
@@ -87,7 +87,7 @@ fn a_browser_may_only_show_it() {
 
 /// Each look at the condition is a connection to the database that --control names.
 #[test]
-fn however_many_ask_the_server_is_asked_once_a_second() {
+fn the_server_is_queried_once_per_second_for_any_number_of_requests() {
     let world = World::start();
     let address = world.of_proxy();
     let looks = || -> u64 {

@@ -57,7 +57,7 @@ items | public.outbox | view | insert | rule pass on public.inbox, rule deliver 
 }
 
 #[test]
-fn what_does_not_exist_is_unresolved_and_an_error() {
+fn a_missing_relation_is_unresolved_and_an_error() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE TABLE \"Odd Name\" (id int); CREATE FUNCTION tick() RETURNS int LANGUAGE sql AS 'SELECT 1'");
     let policy = "version: 1\nresources:\n  - name: jobs\n    tables: ['public.\"Odd Name\"', {name: public.nothing, operations: [insert]}]\n    \
@@ -131,7 +131,7 @@ fn a_key_that_tells_no_rows_apart_is_unresolved_and_an_error() {
 }
 
 #[test]
-fn functions_that_write_by_their_source_are_told() {
+fn functions_whose_source_writes_are_reported() {
     let postgres = Postgres::start(Options::default());
     postgres.sql(
         "CREATE TABLE ticks (n int); CREATE TABLE ticks_2 (n int); CREATE ROLE reader LOGIN; \

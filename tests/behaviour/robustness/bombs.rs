@@ -58,7 +58,7 @@ fn each_has_a_bound(message: impl Fn(&str) -> Vec<u8>, is_answer: impl Fn(&[Stri
 
 /// While strangers send what takes longest, others are served.
 #[test]
-fn others_are_served_meanwhile() {
+fn other_sessions_are_served_meanwhile() {
     const STRANGERS: usize = 4;
     let world = World::new();
     let bombs = share(bombs(), 8);

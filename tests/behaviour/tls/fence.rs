@@ -53,7 +53,7 @@ fn fenced() -> (Fenced, Authority) {
 }
 
 #[test]
-fn stale_writers_are_told() {
+fn stale_writers_receive_the_error() {
     let (fenced, authority) = fenced();
     let [old, new] = [1, 2].map(|token| {
         let session = connect(&fenced.proxy.address(), &authority.pem());

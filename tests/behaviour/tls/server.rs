@@ -129,7 +129,7 @@ fn certificates_that_prove_nothing() {
 }
 
 #[test]
-fn what_pg_hba_conf_insists_on() {
+fn requirements_of_pg_hba_conf() {
     let certificate = Authority::new("authority").sign_local("server");
     let options = Options::default().tls(&certificate);
     let options = options.hba("hostnossl all secure 127.0.0.1/32 reject").hba("hostssl all open 127.0.0.1/32 reject");
@@ -221,7 +221,7 @@ fn answering(bytes: &'static [u8]) -> String {
 }
 
 #[test]
-fn answers_that_no_server_gives() {
+fn invalid_responses_to_a_tls_request() {
     let postgres = Postgres::start(Options::default());
     for (bytes, why) in [
         (&b"SEnot encrypted"[..], "an invalid response to the TLS request"),

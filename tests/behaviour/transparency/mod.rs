@@ -31,12 +31,12 @@ fn nothing_is_fenced() {
 }
 
 #[test]
-fn what_can_be_judged() {
+fn judged_statements() {
     differential(Release::Installed, FENCED, Scope::Judged, 2, sessions());
 }
 
 #[test]
-fn what_cannot_be_judged_and_is_allowed() {
+fn opaque_statements_that_are_allowed() {
     differential(Release::Installed, &format!("{FENCED}opaque: allow\n"), Scope::Everything, 3, sessions());
 }
 

@@ -52,7 +52,7 @@ impl Stopped {
 
 /// The watcher closes them as soon as no session is left.
 #[tokio::test]
-async fn connections_that_the_watcher_closes_meanwhile_leave_no_process() {
+async fn connections_that_the_watcher_is_closing_leave_no_process() {
     let stopped = Stopped::new().await;
     stopped.keep_closed();
     stopped.are_waited_for(false).await;

@@ -27,7 +27,7 @@ const SEEN: [(&str, Option<&str>, &str); 6] = [
 ];
 
 #[tokio::test]
-async fn an_operation_reads_what_it_is_about() {
+async fn an_operation_reads_only_its_own_rows() {
     for (what, rows, look) in SEEN {
         let world = World::new().await;
         if let Some(rows) = rows {
