@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_makes_room_and_who_has_fewest_is_next() {
+    fn the_source_with_most_is_evicted_and_the_one_with_fewest_is_next() {
         let (few, many) = (source("192.0.2.1"), source("192.0.2.2"));
         let (mut crowd, told) = crowd(&[(few, 0), (many, 1), (many, 2), (many, 3), (few, 4)]);
         let is = |popped: Option<Arc<Notify>>, index: usize| popped.is_some_and(|it| Arc::ptr_eq(&it, &told[index]));

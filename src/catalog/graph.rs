@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_through_a_view_is_done_by_its_own_means() {
+    fn writes_through_a_view_use_its_own_rules() {
         let view = |through| reach(&[(2, 1, Link::View(through))])[0].1.clone();
         assert_eq!(view(NOTHING), [(Lock, Lock)]);
         assert_eq!(view(ALL), same(&[Insert, Update, Delete, Lock]));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_called_by_whatever_reads_or_writes_what_calls_it() {
+    fn a_function_is_called_by_reads_and_writes_of_its_callers() {
         let called = function(9);
         let edges = [
             (1, called, Link::Call(vec![Insert, Update, Ddl])),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_keys_change_what_refers_to_a_row() {
+    fn foreign_keys_change_referencing_rows() {
         let nothing = reach(&[foreign_key(2, 1, Action::Refuse, Action::Refuse)]);
         assert_eq!(nothing, [(2, vec![(TruncateCascade, Truncate)], false)]);
         let found = reach(&[

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_letter_is_told_with_the_nearest_name() {
+    fn a_misspelled_name_is_reported_with_the_nearest_one() {
         let ticks = "resources: [{name: r, tables: [public.ticks]}]";
         let tikcs = "resources: [{name: r, tables: [public.tikcs]}]";
         let app: &[(&str, &[&str])] = &[("app", &["public.ticks"])];
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_where_it_matters() {
+    fn unreadable_text_is_refused_only_if_it_matters() {
         let of = |table: &str| format!("resources: [{{name: r, tables: [{table}]}}]\ndatabases: [app, shop]");
         let server: &[(&str, &[&str])] = &[("app", &["public.t"]), ("shop", &["?"]), ("other", &["?"])];
         let unknown = ["whether r keeps a table in shop is unknown: no answer"];

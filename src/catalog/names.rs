@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_name_is_told_with_its_database() {
+    fn a_missing_name_is_reported_with_its_database() {
         let nearest = name("public.ticks");
         let text = missing_text("public.tikcs", "app", Some(&nearest));
         assert_eq!(text, "public.tikcs does not exist in app; did you mean public.ticks?");

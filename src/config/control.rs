@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_by_default() {
+    fn omitted_settings_have_their_defaults() {
         let default = ServerTls {
             mode: SslMode::VerifyCa,
             root_certificate: Some("root".into()),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_told_without_the_password() {
+    fn invalid_settings_are_reported_without_the_password() {
         for (parameters, message) in [
             ("sslmode=maybe", "`maybe` is not one of disable"),
             ("sslmode=verify-ca", "sslrootcert is required"),

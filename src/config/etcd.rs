@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_told() {
+    fn invalid_settings_are_reported() {
         let fault = |flag, error| Err(EtcdFlagError { flag, error });
         let missing = |flag, other| fault(flag, SettingError::MissingBeside(other));
         let mixed = arguments(&["http://a:1", "https://b:1"]).settings();

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_cover_what_begins_alike() {
+    fn networks_cover_addresses_with_their_prefix() {
         for (setting, address) in [
             ("10.1.0.0/16", "10.1.255.1"),
             ("10.1.2.3/8", "10.9.9.9"),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_origin() {
+    fn invalid_origins() {
         for text in [
             "",
             "Unix",

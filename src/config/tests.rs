@@ -89,7 +89,7 @@ fn mistakes_in_arguments_name_the_flag_and_keep_the_password() {
 }
 
 #[test]
-fn etcd_is_told_apart_by_key() {
+fn etcd_settings_are_merged_by_key() {
     let file = "etcd: [https://a:1, https://b:2]\netcd_ca: ca.pem\netcd_user: gate\netcd_password: filed\n";
     let etcd = load(&arguments(""), file).unwrap().etcd.unwrap();
     assert_eq!((etcd.members.len(), etcd.ca.as_deref()), (2, Some(Path::new("ca.pem"))));
@@ -129,7 +129,7 @@ fn a_default_that_another_setting_says_is_shown() {
 }
 
 #[test]
-fn a_secret_that_has_changed_is_told_without_it() {
+fn a_changed_secret_is_reported_without_its_value() {
     let with = |password: &str, of_etcd: &str| {
         let file = format!("etcd: http://a:1\netcd_user: gate\netcd_password: {of_etcd}\n");
         let line = format!("--upstream postgres://db --policies p --control postgres://gate:{password}@db/");
@@ -239,7 +239,7 @@ fn settings_are_shown_without_secrets() {
 }
 
 #[test]
-fn a_reload_takes_over_what_it_may() {
+fn a_reload_applies_reloadable_settings() {
     let settings = load(&arguments(""), "max_connections: 10\nlisten: h:1\n").unwrap();
     let new = load(&arguments(""), "max_connections: 20\nlisten: h:2\nidle_timeout: 5min\n").unwrap();
     let (reloaded, changes) = settings.reloaded(new);

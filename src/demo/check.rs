@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_contradicts_nothing() {
+    fn expected_results_contradict_nothing() {
         let stale = refused("ERROR", "LF001", "highest=42");
         assert_eq!(found(Fate::Rejected, stale, Row::of("B", 42)), Vec::<String>::new());
         let cut_off = refused("FATAL", "LF001", "highest=42 outcome=rolled_back");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_that_does_not_hold_is_told() {
+    fn a_broken_fence_is_reported() {
         assert_eq!(found(Fate::Rejected, DemoReply::Done("UPDATE 1".into()), Row::of("A", 41)).len(), 2);
         // The reply says rejected, but the row has the zombie's value.
         let lied = found(Fate::Rejected, refused("ERROR", "LF001", ""), Row::of("A", 41));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_that_cannot_write_is_told() {
+    fn a_successor_that_cannot_write_is_reported() {
         let (expected, successor) = (Row::of("B", 42), refused("ERROR", "LF006", ""));
         let zombie = refused("ERROR", "LF001", "");
         let blocked = Scene { tick: "12:00", fate: Fate::Rejected, expected, successor, zombie };

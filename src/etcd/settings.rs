@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_told() {
+    fn invalid_settings_are_reported() {
         for (urls, message) in [
             (&[][..], "no etcd member"),
             (&["a:2379"], "not an etcd member"),

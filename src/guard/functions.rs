@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_says_what_to_do() {
+    fn every_error_has_advice() {
         for text in
             [FUNCTIONS, NOTICE, include_str!("../fence/store/schema.sql"), include_str!("../fence/store/leases.sql")]
         {

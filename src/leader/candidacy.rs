@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_that_are_taken_away_are_taken_anew_at_growing_intervals() {
+    async fn lost_places_are_retaken_at_growing_intervals() {
         for at_once in [false, true] {
             let coordinator = Arc::new(TakesAway { at_once, ..TakesAway::default() });
             let timings = Timings::new(Duration::from_secs(10)).unwrap();

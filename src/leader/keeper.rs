@@ -110,12 +110,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_stood_still_past_the_deadline_has_let_the_lease_expire() {
+    async fn a_suspension_past_the_deadline_expires_the_lease() {
         assert_eq!(keep_unanswered(Duration::from_millis(20)).await, Loss::Expired);
     }
 
     #[tokio::test]
-    async fn who_asked_in_vain_knows_why() {
+    async fn a_refused_waiter_receives_the_reason() {
         let loss = keep_unanswered(Duration::from_millis(500)).await;
         assert!(matches!(&loss, Loss::Unreachable { reason } if reason.contains("127.0.0.1:9")), "{loss}");
     }

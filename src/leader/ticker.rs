@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_tick_is_the_latest_and_tells_what_was_skipped() {
+    fn a_late_tick_is_the_latest_and_counts_skipped_ones() {
         let mut ticker = Ticker::after(SECOND * 10, at(1000));
         assert_eq!(due(&mut ticker, 1045.0), Ok(Tick { at: at(1040), skipped: 3 }));
         assert_eq!(due(&mut ticker, 1050.0), Ok(Tick { at: at(1050), skipped: 0 }));

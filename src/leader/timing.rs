@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lose_leadership_to_one_lost_message_is_refused() {
+    fn timings_that_one_lost_message_would_break_are_refused() {
         let (ttl, renewal) = (SECOND * 9, SECOND * 3);
         assert!(Timings::custom(ttl, renewal, SECOND * 3 / 2).is_ok());
         let attempt = SECOND * 8 / 5;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_flood_the_coordinator_is_refused() {
+    fn timings_that_would_flood_the_coordinator_are_refused() {
         let (ttl, attempt) = (SECOND * 9, Duration::from_millis(500));
         let renewal = attempt / 2;
         assert_eq!(Timings::custom(ttl, renewal, attempt), Err(InvalidTimings::Renewal { renewal, attempt }));

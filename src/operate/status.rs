@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_escaped_cut_and_counted() {
+    fn shown_text_is_escaped_truncated_and_counted() {
         let (now, evil) = (SystemTime::now(), "<script>alert('\"&')</script>\u{202e}\0".to_owned());
         let fence = |_| FenceStatus {
             database: evil.clone(),

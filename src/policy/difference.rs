@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_not_said() {
+    fn unchanged_attributes_are_not_reported() {
         let one = "resources: [{name: a, tables: [public.t, public.u]}, {name: b, tables: [public.v]}]";
         let other = "resources: [{name: b, tables: [public.v]}, {name: a, tables: [public.u, public.t]}]";
         assert_eq!(difference(one, other), [""; 0]);

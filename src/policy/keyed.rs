@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template() {
+    fn invalid_templates() {
         assert_eq!(Template::parse("scheduler"), Ok(None));
         for text in ["a{", "a}", "{a}{b}", "{{a}}", "}a{"] {
             assert_eq!(Template::parse(text), Err(InvalidTemplate::Braces), "{text}");

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_names_are_refused() {
         for (text, error) in [
             ("", NameError::Empty),
             ("public.", NameError::Empty),

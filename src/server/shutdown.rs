@@ -47,8 +47,8 @@ pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mu
     listeners.shutdown().await;
     tokio::select! {
         () = shared.connections.none_left() => {}
-        () = tokio::time::sleep(limit) => say_who_is_left(shared, "shutdown_timeout expired"),
-        () = signals.recv() => say_who_is_left(shared, "another signal"),
+        () = tokio::time::sleep(limit) => log_remaining_sessions(shared, "shutdown_timeout expired"),
+        () = signals.recv() => log_remaining_sessions(shared, "another signal"),
     }
     shared.set_phase(Phase::Ending);
     tokio::time::timeout(FAREWELL + GONE, shared.connections.none_left()).await.ok();
@@ -62,7 +62,7 @@ async fn sign_off(databases: &[Arc<SharedDatabase>]) {
     join_all(databases.iter().map(|database| database.sign_off())).await;
 }
 
-fn say_who_is_left(shared: &Shared, reason: &str) {
+fn log_remaining_sessions(shared: &Shared, reason: &str) {
     tracing::warn!(sessions = shared.connections.places(), reason, "ending_sessions");
 }
 

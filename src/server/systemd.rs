@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_without_a_file_is_told_and_one_that_nobody_reads_stops_nobody() {
+    fn an_abstract_socket_is_notified_and_an_unread_one_does_not_block() {
         let name = format!("fencegate-systemd-{}", std::process::id());
         let systemd = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         // Fills the manager's queue.

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn databases_that_nobody_uses_leave_nothing_behind() {
+    async fn unused_databases_leave_nothing_behind() {
         const MANY: usize = 10_000;
         let (shared, tasks) = (Shared::of_test(), || Handle::current().metrics().num_alive_tasks());
         let before = tasks();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_given_back_goes_to_the_last_who_fits() {
+    async fn released_room_goes_to_a_waiter_that_fits() {
         let budget = budget();
         let (all, ask) = (budget.try_take(10, 0).unwrap(), |bytes| Box::pin(budget.take(bytes, 0)));
         let (mut first, mut small, mut last) = (ask(6), ask(2), ask(5));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_wait_any_more_gets_nothing() {
+    async fn a_canceled_waiter_receives_nothing() {
         let budget = budget();
         let all = budget.try_take(10, 0).unwrap();
         drop(budget.take(5, 0));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_makes_no_headway_while_others_wait_is_overdue() {
+    async fn a_login_without_progress_is_overdue_while_others_wait() {
         let budget = MessageBudget::new(100);
         let mut room = budget.try_take(100, 45).unwrap();
         let mut look = |there| {

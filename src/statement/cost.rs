@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_cheap() {
+    fn typical_texts_are_cheap() {
         let row = "(1, 'x', now(), NULL, 3.5)";
         for text in [
             "UPDATE t SET (a, b, c) = (SELECT x, y, z FROM u WHERE u.id = t.id) WHERE n = 1".to_owned(),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tree_repeats_counts_as_often() {
+    fn repetitions_in_the_tree_are_counted() {
         let assign = |columns: &str| format!("UPDATE t SET {columns} = (SELECT 1)");
         let nested = (0..12).fold("SELECT 1, 2".to_owned(), |inner, level| {
             format!("WITH w{level} AS (UPDATE t SET x = 1, (a, b) = ({inner}) RETURNING *) SELECT 1, 2")

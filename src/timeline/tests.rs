@@ -61,7 +61,7 @@ fn a_takeover_is_shown() {
 }
 
 #[test]
-fn the_order_of_lines_and_what_is_between_them_do_not_matter() {
+fn line_order_and_other_lines_do_not_matter() {
     let log = takeover();
     let mut reversed: Vec<&str> = log.lines().rev().collect();
     let long = format!("{{\"a\":\"{}\"}}", "x".repeat(100_000));
@@ -84,7 +84,7 @@ fn the_order_of_lines_and_what_is_between_them_do_not_matter() {
 }
 
 #[test]
-fn clients_that_are_no_candidates_lead_as_long_as_their_token_is_the_highest() {
+fn clients_without_candidacy_lead_while_their_token_is_the_highest() {
     let write = |token: u8, name: &str, address: &str| {
         format!(
             r#""session":{token},"address":"{address}","application_name":"{name}","database":"app","resource":"r","token":{token}"#
@@ -119,7 +119,7 @@ fn nothing_is_drawn_of_nothing() {
 
 /// A tooltip has the times of its element.
 #[test]
-fn nobody_leads_longer_than_it_did() {
+fn terms_are_not_drawn_longer_than_they_lasted() {
     let acquired = line(0, "lease_acquired", r#""election":"/e","holder":"twice","token":1"#);
     let lost = line(1000, "lease_lost", r#""election":"/e","holder":"twice","token":1,"reason":"deadline""#);
     let of =
@@ -186,7 +186,7 @@ fn assert_well_formed(picture: &str) {
 
 proptest! {
     #[test]
-    fn what_is_read_becomes_no_markup(texts in prop::collection::vec("[<>&'\"\\]\\[ -~\u{0}-\u{1f}\u{202e}äß]{0,40}", 6)) {
+    fn input_is_escaped_in_the_picture(texts in prop::collection::vec("[<>&'\"\\]\\[ -~\u{0}-\u{1f}\u{202e}äß]{0,40}", 6)) {
         let [name, over, resource, code, database, at]: [String; 6] =
             texts.iter().map(|it| serde_json::to_string(it).unwrap()).collect::<Vec<_>>().try_into().unwrap();
         let mut log = String::new();

@@ -126,7 +126,7 @@ mod tests {
     use rustls::AlertDescription;
 
     #[test]
-    fn hints_name_what_is_taken_there() {
+    fn hints_name_the_place_of_the_settings() {
         let for_another = Bad::NotValidForName;
         let errors = [Bad::UnknownIssuer, for_another].map(Tls::InvalidCertificate);
         let refused = Tls::AlertReceived(AlertDescription::CertificateRequired);

@@ -78,7 +78,7 @@ fn packages_come_from_the_mirror() {
 }
 
 #[test]
-fn a_crash_keeps_what_was_committed() {
+fn a_crash_keeps_commits() {
     let mut postgres = Postgres::start(Options::default());
     postgres.sql("CREATE TABLE t (id int); INSERT INTO t VALUES (7)");
     postgres.crash_restart();

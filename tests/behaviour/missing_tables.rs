@@ -128,7 +128,7 @@ fn a_table_that_never_existed_is_a_visible_warning() {
 }
 
 #[test]
-fn tables_are_looked_for_in_every_database_of_the_policies() {
+fn missing_tables_are_searched_in_every_database_of_the_policies() {
     let world = start("version: 1\nresources: []\n");
     world.postgres.sql("CREATE DATABASE shop");
     world.postgres.sql_in("shop", "CREATE TABLE orders (n int)");

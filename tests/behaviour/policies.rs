@@ -280,7 +280,7 @@ fn named_databases() {
 
 /// It is not missed in other databases: not in the log, in the console, or by the guard. It is fenced wherever it is.
 #[test]
-fn a_table_says_its_database() {
+fn a_table_may_name_its_database() {
     let policies =
         "version: 1\nresources:\n  - {name: r, tables: [public.jobs, {name: public.orders, database: shop}]}\n";
     let world = Fenced::start("CREATE DATABASE shop", policies);

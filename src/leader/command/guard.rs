@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_clear_when_nobody_in_it_lives() {
+    fn a_group_is_clear_without_live_members() {
         let child = |group| Command::new("sleep").arg("1000").process_group(group).spawn().unwrap();
         let mut members = vec![child(0)];
         let group = Pid::from_raw(members[0].id().cast_signed());

@@ -62,7 +62,7 @@ impl Coordinator for Etcd {
             match place::read(self, candidate, patience).await {
                 Ok((Place::First, _)) => return Ok(turn(candidate)),
                 Ok((Place::Behind(ahead), revision)) => {
-                    self.tell_who_leads(candidate, &mut awaited, patience).await;
+                    self.log_new_leader(candidate, &mut awaited, patience).await;
                     place::change(self, vec![ahead, own_key(candidate).into()], revision, patience).await;
                 }
                 Ok((Place::Gone, _)) => return Err(CoordinatorError::Gone),
@@ -153,7 +153,7 @@ impl Share for Etcd {
 
 impl Etcd {
     /// Logs the leader that the candidate waits for if it has changed. Failures are ignored.
-    async fn tell_who_leads(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) {
+    async fn log_new_leader(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) {
         let Ok((Some(leader), _)) = leader(self, &candidate.election, patience).await else { return };
         if awaited.replace(leader.token) != Some(leader.token) && leader.token < candidate.token {
             let Candidate { election, holder, .. } = candidate;

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_refused_whole() {
+    fn an_invalid_command_is_refused_as_a_whole() {
         for text in [
             "SELECT 2",
             "SHOW",
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_meant_is_said() {
+    fn unknown_commands_get_suggestions() {
         let hint = |text| parse(text).unwrap_err().hint;
         for (said, meant) in [
             ("SHOW FENCE", "SHOW FENCES"),

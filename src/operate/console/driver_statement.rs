@@ -170,7 +170,7 @@ mod tests {
     use crate::operate::console::lexer::words;
 
     #[test]
-    fn only_what_does_nothing_is_a_courtesy() {
+    fn only_statements_without_effect_are_skipped() {
         let read = |text| DriverStatement::read(&words(text).unwrap()).map_err(|error| error.code);
         for (text, driver_statement) in [
             ("begin", DriverStatement::Begin("BEGIN")),

@@ -215,7 +215,7 @@ fn many_locking_clauses_do_not_multiply() {
 }
 
 #[test]
-fn what_is_too_deep_or_too_long_says_so() {
+fn too_deep_or_too_long_texts_are_reported() {
     let sum = vec!["a"; 20_000].join(" + ");
     assert_eq!(show_result(&analyze(format!("SELECT {sum} FOR UPDATE").as_bytes(), Lexing::USUAL)), "TooComplex");
     let long = format!("SHOW x -- {}", "x".repeat(2 << 20));

@@ -315,7 +315,7 @@ fn which_reader() {
 
 /// One condition for many relations, or many branches: the work and the stored result stay proportional to the text.
 #[test]
-fn what_costs_much_tells_nothing() {
+fn expensive_conditions_report_no_rows() {
     let conditions: Vec<String> = (0..3000).map(|n| format!("t.c{n} = {n}")).collect();
     let on = conditions.join(" AND ");
     let merge = format!("MERGE INTO t USING s ON {on}{}", " WHEN MATCHED THEN DELETE".repeat(3000));

@@ -31,7 +31,7 @@ fn texts_that_differ_in_literals_are_read_once() {
 
 /// Literals tell rows.
 #[test]
-fn where_rows_are_wanted_only_what_writes_nothing_is_read_once() {
+fn only_texts_without_writes_share_an_analysis_with_rows() {
     for (one, other, are_one) in [
         ("SELECT * FROM t WHERE a = 1", "SELECT * FROM t WHERE a = 7", true),
         ("SELECT * FROM t WHERE a = 1 FOR UPDATE", "SELECT * FROM t WHERE a = 7 FOR UPDATE", false),
@@ -83,7 +83,7 @@ fn texts_that_may_do_different_things_are_read_each() {
 }
 
 #[test]
-fn no_text_stands_for_a_shape() {
+fn no_text_equals_a_shape() {
     let cache = Cache::default();
     let text = b"SELECT * FROM t WHERE a = 1";
     cache.get(text, Lexing::USUAL, false).unwrap();

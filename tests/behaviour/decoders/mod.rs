@@ -51,7 +51,7 @@ fn messages_of_a_server() {
 }
 
 #[test]
-fn what_clients_bind() {
+fn parameters_bound_by_clients() {
     let corpus = corpus::binds();
     check("what is bound", 40_000, &corpus::borrow(&corpus), properties::bind::check);
 }

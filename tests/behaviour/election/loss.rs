@@ -87,7 +87,7 @@ async fn a_restored_etcd_has_another_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_resigns_is_succeeded_at_once() {
+async fn resigning_lets_the_next_candidate_lead_at_once() {
     let server = Etcd::start();
     let first = win(&election(&server, "first", LONG)).await;
     let campaign = queue_up(&server, &election(&server, "second", LONG));

@@ -144,7 +144,7 @@ async fn repeated_init_does_not_wait_for_users_of_the_tables() {
 
 /// The schema as version 2 had it, in which somebody is admitted.
 #[tokio::test]
-async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
+async fn the_schema_of_version_2_is_upgraded_and_keeps_its_content() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
     let as_it_was = "ALTER TABLE fencegate_state.epoch DROP COLUMN policy_loaded; ALTER TABLE fencegate_state.admission DROP COLUMN ending; \
@@ -310,7 +310,7 @@ fn a_proxy_is_not_taken_for_the_server() {
 }
 
 #[tokio::test]
-async fn a_schema_of_a_stranger_is_not_taken_over() {
+async fn a_strangers_schema_is_not_taken_over() {
     let world = World::bare().await;
     let (database, control) = (world.database.clone(), world.control());
     world
@@ -344,7 +344,7 @@ async fn a_schema_of_a_stranger_is_not_taken_over() {
 
 /// One that does not inherit keeps the membership that it had.
 #[tokio::test]
-async fn a_master_keeps_what_it_had() {
+async fn a_master_role_keeps_its_privileges() {
     let world = World::bare().await;
     let (database, control) = (world.database.clone(), world.control());
     let master = format!("{database}_master");

@@ -80,7 +80,7 @@ fn an_etcd_user_needs_the_documented_permissions() {
 }
 
 #[test]
-fn an_etcd_that_does_not_answer_is_given_up_after_a_ttl() {
+fn a_campaign_on_a_silent_etcd_fails_after_a_ttl() {
     let mut stage = Stage::new();
     stage.etcd().pause();
     assert_eq!(stage.lead(2, &[], "true").wait(), 69, "{}", stage.log());
@@ -95,7 +95,7 @@ fn an_etcd_that_does_not_answer_is_given_up_after_a_ttl() {
 }
 
 #[test]
-fn a_signal_ends_a_campaign_that_nobody_answers() {
+fn a_signal_ends_an_unanswered_campaign() {
     let mut stage = Stage::new();
     stage.etcd().pause();
     let mut candidate = stage.lead(ENDLESS, &[], "true");
@@ -105,7 +105,7 @@ fn a_signal_ends_a_campaign_that_nobody_answers() {
 }
 
 #[test]
-fn a_command_that_has_ended_is_reported_without_an_answer() {
+fn an_ended_command_is_reported_while_the_coordinator_is_silent() {
     let mut stage = Stage::new();
     let mut lead =
         stage.lead(ENDLESS, &[], r#"echo >"$1/leads"; while [ ! -e "$1/end" ]; do sleep 0.02; done; exit 7"#);
@@ -138,7 +138,7 @@ fn a_signal_ends_the_campaign_and_withdraws_the_candidate() {
 }
 
 #[test]
-fn the_next_leads_as_soon_as_the_command_has_ended() {
+fn the_next_candidate_leads_as_soon_as_the_command_has_ended() {
     let stage = Stage::new();
     let script = r#"echo >"$1/leads"; while [ ! -e "$1/end" ]; do sleep 0.02; done; exit 3"#;
     let mut first = stage.lead(ENDLESS, &[], script);

@@ -125,7 +125,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
 }
 
 #[test]
-fn it_is_not_suspended_but_may_be_stopped() {
+fn the_terminal_cannot_suspend_the_command_but_sigstop_can() {
     let stage = Stage::new();
     let mut lead = stage.lead(ENDLESS, &[], r#"echo $$ >"$1/command"; while :; do sleep 0.02; done"#);
     let command = stage.process("command");

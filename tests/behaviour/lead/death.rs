@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 crate::on_both!(
     a_killed_leader_takes_command_and_grandchildren_with_it,
-    a_killed_leader_is_followed_at_once,
+    a_killed_leader_is_succeeded_at_once,
     a_killed_leader_whose_command_does_not_end_keeps_its_lease,
     a_command_that_has_left_the_group_dies_with_its_leader,
     a_paused_leader_does_not_keep_the_command_alive_past_the_deadline,
@@ -53,7 +53,7 @@ impl Killed {
 }
 
 /// Not when its lease ends.
-fn a_killed_leader_is_followed_at_once(stage: Stage) {
+fn a_killed_leader_is_succeeded_at_once(stage: Stage) {
     let mut lead = stage.lead(LONG, &[], &format!("{STUBBORN_CHILD} while :; do sleep 0.02; done"));
     let child = stage.process("stubborn");
     // One that has ended, and is not reaped, is in state Z.

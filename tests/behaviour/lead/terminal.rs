@@ -88,7 +88,7 @@ fn control_z_between_fork_and_exec_does_not_suspend_it() {
 }
 
 #[test]
-fn a_pager_after_it_keeps_the_terminal() {
+fn a_pager_in_the_pipeline_keeps_the_terminal() {
     let stage = Stage::new();
     let script = r#"{lead} sh -c 'echo output; >"$1/wanted-1"' sh "$1" | (read -r line; read -r key </dev/tty; echo "$line, $key")"#;
     let mut session = stage.on_a_terminal(script, &["key\n"]);

@@ -85,7 +85,7 @@ async fn waits(server: &Server, holder: &str, ttl: u64) -> tokio::task::JoinHand
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_resigns_is_succeeded_at_once() {
+async fn resigning_lets_the_next_candidate_lead_at_once() {
     let server = Server::start();
     let first = win(&server.election("first", LONG)).await;
     let campaign = waits(&server, "second", LONG).await;

@@ -45,7 +45,7 @@ fn leases_of_a_database_are_listed() {
 }
 
 #[tokio::test]
-async fn a_role_sees_what_it_may_lead() {
+async fn a_role_sees_the_leases_that_it_may_lead() {
     let leases = Leases::new().await;
     let role = format!("{}_jobs", leases.database);
     leases.run(&format!("CREATE ROLE {role} LOGIN")).await;

@@ -51,7 +51,7 @@ fn clients_beyond_the_limit_are_refused_until_one_leaves() {
 }
 
 #[test]
-fn when_it_is_full_statements_can_be_cancelled_and_the_console_is_open_to_administrators() {
+fn a_full_proxy_accepts_cancel_requests_and_console_administrators() {
     let (proxy, postgres) = start(&["--max-connections", "1"]);
     let mut wire = Wire::connect(&proxy.address()).unwrap();
     let frames = wire.start(&[("user", "ada"), ("database", "postgres")], "");

@@ -164,7 +164,7 @@ fn the_documented_picture_shows_its_events() {
 }
 
 #[test]
-fn a_log_without_events_is_no_picture() {
+fn a_log_without_events_draws_no_picture() {
     let folder = Folder::new("drawn");
     let file = folder.join("log");
     for log in [&b"LOG:  ready\n"[..], b"", &[0xff; 100_000], b"{\"event\":\"lease_lost\"}"] {

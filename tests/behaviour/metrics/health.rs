@@ -49,7 +49,7 @@ fn each_page_answers_get_and_head_and_nothing_else() {
 }
 
 #[test]
-fn it_is_ready_while_the_control_connection_can_be_opened() {
+fn a_proxy_with_a_working_control_connection_is_ready() {
     let (mut postgres, _proxy, address) = start();
     wait_until_ready(address);
     postgres.stop();
@@ -64,7 +64,7 @@ fn it_is_ready_while_the_control_connection_can_be_opened() {
 }
 
 #[test]
-fn in_front_of_a_standby_it_is_not_ready() {
+fn a_proxy_of_a_standby_is_not_ready() {
     let (mut postgres, _proxy, address) = start();
     postgres.restart_as_standby();
     wait_until("it knows", DEADLINE, || get(address, "/readyz").body.contains("on a standby nothing fenced"));
@@ -74,7 +74,7 @@ fn in_front_of_a_standby_it_is_not_ready() {
 }
 
 #[test]
-fn while_it_stops_it_is_not_ready_and_can_be_scraped() {
+fn a_stopping_proxy_is_not_ready_and_can_be_scraped() {
     let (_postgres, mut proxy, address) = start();
     let mut open = Wire::login(&proxy.address(), "postgres", "postgres");
     ok(&mut open, "BEGIN");
@@ -88,7 +88,7 @@ fn while_it_stops_it_is_not_ready_and_can_be_scraped() {
 }
 
 #[test]
-fn it_is_not_ready_while_no_new_token_could_be_admitted() {
+fn a_proxy_that_cannot_admit_new_tokens_is_not_ready() {
     const GRANTS: &str = "GRANT pg_read_all_stats TO warden; GRANT pg_signal_backend TO warden";
     let postgres = Postgres::start(Options::default());
     postgres.sql(

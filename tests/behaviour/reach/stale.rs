@@ -258,7 +258,7 @@ fn a_database_without_the_schema_is_read() {
 
 /// What was read of the last one says nothing of the next, nor does it that there was none for a moment.
 #[test]
-fn a_database_of_the_same_name_is_another_one() {
+fn a_recreated_database_is_a_different_one() {
     let postgres = Postgres::start(Options::default());
     let proxy = Proxy::start(&postgres, POLICY, &[]);
     let login = |database: &str| Wire::login(&proxy.address(), "postgres", database);

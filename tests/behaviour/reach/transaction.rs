@@ -71,7 +71,7 @@ fn a_committed_path_is_known() {
 }
 
 #[test]
-fn a_pipeline_and_prepared_statements_are_no_way_around() {
+fn pipelines_and_prepared_statements_do_not_evade_the_fence() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut stranger = fenced.login();
     let run = |sql| [parse("", sql, &[]), bind_text("", "", &[]), execute("", 0)].concat();

@@ -250,7 +250,7 @@ fn a_lexing_change_by_a_bind() {
 
 /// What cannot be read in two ways waits for nothing.
 #[test]
-fn a_plain_text_goes_on_behind_what_runs() {
+fn a_plain_text_is_pipelined_behind_a_running_statement() {
     let world = unseen_world();
     let mut wire = world.hostile();
     let parse =
