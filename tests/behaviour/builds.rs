@@ -1,4 +1,4 @@
-//! What `make` does before it runs anything: packages that it installs, and what it builds.
+//! The setup of `make`: the packages that it installs, and the builds that it skips.
 
 use crate::support::guardian::{Folder, Program};
 use crate::support::programs::{self, forget_settings, run};

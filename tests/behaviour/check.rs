@@ -1,4 +1,4 @@
-//! What the table of the cron in `examples/distributed_cron` says, against what is claimed of it.
+//! The check of the cron table in `examples/distributed_cron` finds violations of each claim.
 
 use std::collections::BTreeMap;
 

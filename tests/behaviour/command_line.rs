@@ -1,4 +1,5 @@
-//! What `fencegate` says before anything runs: typos, missing settings, `proxy --check`, what packages install.
+//! The command line before anything runs: typos, missing settings, `proxy --check`, and the files that packages
+//! install.
 
 use crate::support::etcd::Etcd;
 use crate::support::fenced::init;

@@ -1,4 +1,4 @@
-//! The connection to etcd: silence and failure of a member do not keep the others from answering.
+//! The connection to etcd: a silent or failed member does not keep the others from answering.
 
 use crate::support::etcd::Etcd;
 use crate::support::guardian::Port;

@@ -1,7 +1,7 @@
-//! What happens to a cron of three nodes whose leader is cut off from etcd, with and without what protects it.
+//! A cron of three nodes whose leader is cut off from etcd, with and without protection.
 //!
-//! The nodes are those of `examples/distributed_cron`. Each reaches etcd through a byte relay of its own; a relay that is
-//! stopped is a network that delivers nothing, while everybody's session to the database stays open.
+//! The nodes are those of `examples/distributed_cron`. Each reaches etcd through its own byte relay. A stopped relay
+//! simulates a network that delivers nothing, while all database sessions stay open.
 
 use crate::check::{Observed, Row};
 use crate::support::etcd::Etcd;

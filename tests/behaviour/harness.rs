@@ -1,4 +1,4 @@
-//! The harness itself: what it starts it also ends, and what it reads it reads right.
+//! The harness itself: it ends every process that it starts, and parses correctly.
 
 use crate::support::commit_order::CommitOrder;
 use crate::support::guardian::{Folder, Program};

@@ -1,4 +1,4 @@
-//! Clients that send ahead, redefine names, vanish or overdo it get nothing past the fence, and hang nothing.
+//! Clients that pipeline, redefine names, vanish or send excessive input do not bypass the fence or block anything.
 
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
 use crate::support::message::{

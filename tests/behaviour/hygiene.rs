@@ -1,7 +1,5 @@
-//! What a session can do to itself around a fence: roles, two-phase commit, locks, large objects.
-//!
-//! The token within a transaction is in tests/behaviour/parameter, what EXECUTE and portals run in tests/behaviour/prepared, replication in
-//! tests/behaviour/opaque.
+//! Effects of a session's own commands on its fence: roles, two-phase commit, locks, large objects. See also
+//! `parameter` for the token within a transaction, `prepared` for EXECUTE and portals, and `opaque` for replication.
 
 use crate::support::Options;
 use crate::support::fenced::{Fenced, code, code_in, last_value, ok, value};

@@ -1,4 +1,4 @@
-//! Imports run one way, and what has to run without sockets, tasks and clocks knows none.
+//! Imports between layers run one way, and the deciding modules use no sockets, tasks or clocks.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
-//! No decision in the layers that judge and admit depends on a text for people: literals are compared only with SQL. No error
-//! is a text, so that no decision can depend on one.
-//!
-//! Protects decisions from a change of wording.
+//! No decision of the layers that judge and admit depends on human-readable text: literals are compared only with SQL,
+//! and no error is a string. Protects decisions from a change of wording.
 
 use sqlparser::keywords::ALL_KEYWORDS;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! A managed server, as docs/managed.md has it: from the first look to a fence that acts, with no superuser, TLS and SCRAM.
+//! A managed server, as in docs/managed.md: from installation to an enforced fence, without a superuser, with TLS and
+//! SCRAM.
 
 use crate::support::certificates::{Authority, text};
 use crate::support::guardian::Folder;

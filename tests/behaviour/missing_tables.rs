@@ -1,4 +1,4 @@
-//! Names in policies that no database has: mostly one wrong letter, which must not take a fence away.
+//! Names in policies that no database has, usually misspelled: they must not remove a fence.
 
 use crate::metrics::page::get;
 use crate::metrics::world::http_address;

@@ -1,4 +1,4 @@
-//! A fence that observes: what it says nothing about must pass when it acts.
+//! A fence in observe mode reports every statement that it would reject when enforced.
 
 use crate::logs::line::{assert_fields, event, events};
 use crate::metrics::page::{get, samples, sum};

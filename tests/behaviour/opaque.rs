@@ -1,4 +1,4 @@
-//! Statements whose text does not tell what they write: what each setting of `opaque` lets pass, and where.
+//! Statements whose text does not show what they write: the effect of each setting of `opaque`.
 
 mod strings;
 

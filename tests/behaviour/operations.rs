@@ -1,5 +1,5 @@
-//! docs/operations.md is true: its tables of settings and errors are those of the code, and its way to back up and
-//! restore fences works.
+//! docs/operations.md is correct: its tables of settings, errors and events are complete, and its backup and restore of
+//! fences works.
 
 use crate::support::fenced::{self, Fenced, code, code_in, ok};
 use crate::support::guardian::Folder;

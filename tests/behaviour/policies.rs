@@ -1,4 +1,4 @@
-//! What a policy makes of a session's statements: which are writes, of whom, and what they meet.
+//! How a policy classifies a session's statements, and its effect on them.
 
 use crate::support::fenced::{Fenced, code, code_in, init, ok};
 use crate::support::guardian::Folder;

@@ -1,4 +1,4 @@
-//! What `fencegate policy check` tells its user.
+//! The output of `fencegate policy check`.
 use std::{
     fs,
     path::{Path, PathBuf},

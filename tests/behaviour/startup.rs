@@ -1,5 +1,5 @@
-//! How a connection begins: authentication, startup parameters, refusals, cancel requests and malformed packets.
-//! Whatever the server says to a client, the proxy passes on byte for byte.
+//! The start of a connection: authentication, startup parameters, refusals, cancel requests and malformed packets. The
+//! proxy forwards the server's messages byte for byte.
 
 use crate::support::wire::{error_in, exact};
 use crate::support::{

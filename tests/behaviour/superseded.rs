@@ -1,4 +1,4 @@
-//! Policies that another proxy has replaced: whoever has them says so, and is not ready.
+//! A proxy whose policies another proxy has superseded reports it and is not ready.
 
 use crate::metrics::page::get;
 use crate::metrics::world::http_address;

@@ -1,4 +1,4 @@
-//! Words that the parser's grammar has reserved and the server's has not: there they are names, and the proxy reads them so.
+//! Words that are reserved in the parser's grammar but not in the server's: the proxy reads them as names.
 
 use crate::support::Wire;
 use crate::support::fenced::{Fenced, code};

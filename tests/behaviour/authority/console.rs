@@ -1,4 +1,4 @@
-//! Who gets into the console, and what it answers.
+//! Protects the console: only admin roles enter it, and it shows fences.
 
 use super::world::World;
 use crate::support::programs::{psql, run};

@@ -1,4 +1,4 @@
-//! etcd is silent: who was admitted goes on, nobody raises a fence, and it is over when etcd answers again.
+//! While etcd is silent, admitted sessions continue and no fence is raised. Service resumes when etcd answers again.
 
 use super::world::{POLICIES, WITHOUT_ELECTION, World};
 use crate::metrics::page::get;

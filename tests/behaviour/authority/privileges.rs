@@ -1,4 +1,4 @@
-//! Who may not do what a statement asks for raises no fence, and shuts nobody out.
+//! A role without the privilege for a statement raises no fence and shuts no session out.
 
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
 use crate::support::wire::error_in;

@@ -1,4 +1,4 @@
-//! FENCE RESET: the way back after a restore has set etcd's revisions back, and all that may be wrong with it.
+//! FENCE RESET restores service after a restore has decreased etcd's revisions; its failure cases.
 
 use super::world::{WITHOUT_ELECTION, World, detail_is};
 use crate::support::ticks::{WRITE, ok, refused, session, wait_for_process};

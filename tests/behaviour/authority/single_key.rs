@@ -1,4 +1,4 @@
-//! Elections that others hold by a single key, which each puts under a lease where it is absent: it has the election's
+//! Elections that use a single key, which each candidate puts under a lease if it is absent. The key has the election's
 //! own name, and its create_revision is the token.
 
 use super::world::{ELECTION, World, detail_is};

@@ -1,4 +1,4 @@
-//! A new leader appears, and writes nothing: the old one is shut out all the same.
+//! A new leader that writes nothing still shuts out the old one.
 
 use super::world::{POLICIES, WITHOUT_ELECTION, World, detail_is};
 use crate::support::link::Link;

@@ -1,5 +1,5 @@
-//! What `deploy/`, docker-compose.yml and the Dockerfile say, without containers: the same programs with the same commands
-//! and environment, read out of these files, as processes of this machine.
+//! The programs in `deploy/`, docker-compose.yml and the Dockerfile work as configured there. Tests read commands and
+//! environment from these files and run them as local processes, without containers.
 
 mod dockerfile;
 mod file;

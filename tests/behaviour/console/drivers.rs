@@ -1,4 +1,5 @@
-//! Drivers, with what they say by themselves: on connecting, around statements, and when a pool takes a connection back.
+//! The statements that drivers send by themselves: on connecting, around statements, and when a pool takes a connection
+//! back.
 
 use super::world::World;
 use crate::support::programs::{self, run};

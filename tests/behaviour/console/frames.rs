@@ -1,4 +1,4 @@
-//! Who breaks the protocol, by length, by layout or by order, gets an error and hurts nobody.
+//! A client that violates the protocol, by length, layout or order, gets an error and harms no other session.
 
 use super::world::World;
 use crate::support::message::{self, header, tagged};

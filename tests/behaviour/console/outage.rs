@@ -1,4 +1,5 @@
-//! The console while the server is away: it admits the system user that runs the proxy, and its commands answer.
+//! The console while the server is unavailable: it admits the system user that runs the proxy, and its commands
+//! respond.
 
 use crate::support::fenced::{code, init, ok};
 use crate::support::frozen::Frozen;

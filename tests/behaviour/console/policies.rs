@@ -1,4 +1,4 @@
-//! SHOW POLICIES: how far fences are enforced, which only all proxies together can tell.
+//! SHOW POLICIES: how far fences are enforced, which depends on all proxies together.
 
 use super::world::{World, console};
 use crate::support::ticks::{self, POLICIES, ok};

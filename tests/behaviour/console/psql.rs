@@ -1,4 +1,4 @@
-//! psql: commands, \c there and back, and the queries that it sends by itself.
+//! psql: commands, \c to the console and back, and psql's own queries.
 
 use super::world::World;
 use crate::support::programs::{psql, run};

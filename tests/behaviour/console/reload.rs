@@ -1,4 +1,4 @@
-//! RELOAD: what has changed, or what is wrong and where.
+//! RELOAD reports changes, or faults with their position.
 
 use super::world::World;
 use crate::support::fenced::code;

@@ -1,4 +1,4 @@
-//! FENCE RESET and the sessions with higher tokens: it does not cut them off unless it is told to.
+//! FENCE RESET does not terminate sessions with higher tokens unless it is forced.
 
 use super::world::{World, console};
 use crate::support::fenced::init;

@@ -1,8 +1,8 @@
-//! What becomes of a stale session when a newer leader writes: nothing of it is committed afterwards, in whatever
-//! state it is and wherever the new leader comes from; and what it is told is true.
+//! A stale session commits nothing after a newer leader's write, in any state and with any route of the new leader, and
+//! its error is correct.
 //!
-//! Each state of the stale session (`states.rs`) is tried by each route of the new leader. The server's own log of
-//! commits is the judge.
+//! Each state of the stale session (`states.rs`) is combined with each route of the new leader. The server's own log of
+//! commits is the reference.
 
 mod raising;
 mod server_timeouts;

@@ -1,5 +1,5 @@
-//! A write waits for an older holder that does not end, and a timeout of the server that runs meanwhile would end the session:
-//! the client is told LF006 before, and the session goes on.
+//! A write waits for an older holder that does not end, while a timeout of the server would end the writer's session.
+//! The proxy reports LF006 first, and the session continues.
 
 use crate::support::frozen::Frozen;
 use crate::support::ticks::{self, WRITE, ok};

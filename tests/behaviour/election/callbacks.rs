@@ -1,4 +1,4 @@
-//! Leading by callbacks.
+//! The callback API: work ends before a loss is reported.
 
 use super::{LONG, election, keys, lease, run, soon, wait_for_keys};
 use crate::support::etcd::Etcd;

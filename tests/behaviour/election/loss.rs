@@ -1,4 +1,4 @@
-//! How leadership ends, and that it ends in time.
+//! Leadership ends in time, for each reason.
 
 use super::{LONG, NAME, election, is_silence, keys, lease, queue_up, soon, wait_for_keys, win};
 use crate::support::Stalls;

@@ -1,4 +1,4 @@
-//! Elections whose keys lie among another's are refused.
+//! Elections whose keys are among another's are refused.
 
 use super::{LONG, client, soon, timings, win};
 use crate::support::etcd::Etcd;

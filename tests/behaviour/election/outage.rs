@@ -1,4 +1,4 @@
-//! etcd goes away and comes back.
+//! etcd fails and returns.
 
 use super::{LONG, NAME, client, election, keys, queue_up, soon, timings, win};
 use crate::support::etcd::Etcd;

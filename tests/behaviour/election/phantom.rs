@@ -1,4 +1,4 @@
-//! The phantom win: a candidate loses its key while it waits, and then the holder goes.
+//! The phantom win: a candidate loses its key while it waits, and then the leader leaves.
 
 use super::{LONG, NAME, current, election, keys, lease, queue_up, soon, wait_for_keys, win};
 use crate::support::etcd::Etcd;

@@ -1,4 +1,4 @@
-//! Waiting for one's turn.
+//! The queue of candidates keeps its order.
 
 use super::{LONG, NAME, client, election, keys, lease, queue_up, soon, wait_for_keys, win};
 use crate::support::etcd::Etcd;

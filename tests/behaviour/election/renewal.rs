@@ -1,4 +1,4 @@
-//! Until when a lease is believed in.
+//! The deadline of a lease never exceeds its life at the coordinator.
 
 use super::{NAME, client, keys, lease, soon};
 use crate::support::etcd::Etcd;

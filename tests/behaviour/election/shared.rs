@@ -1,4 +1,4 @@
-//! Many elections by one lease.
+//! Many elections that share one lease.
 
 use super::{Client, LONG, NAME, client, keys, lease, queue_up, renewed, silence_ends, soon, timings};
 use crate::metrics::page::get;

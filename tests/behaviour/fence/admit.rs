@@ -1,4 +1,4 @@
-//! Who is admitted and who is refused, and why.
+//! Admission: which sessions are admitted or refused, and why.
 
 use crate::fence::server::{Session, World, connect, metrics, resource};
 use crate::fence::{reason, stale_below};

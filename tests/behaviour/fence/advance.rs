@@ -1,4 +1,4 @@
-//! Publish, drain and mark: nobody is admitted before everybody below has ended.
+//! Publish, drain and mark: no session is admitted before all lower tokens are drained.
 
 use crate::fence::server::{Session, World, connect, metrics};
 use crate::fence::{reason, stale_below};

@@ -1,4 +1,4 @@
-//! An operator deletes an epoch row by hand while processes are admitted: the next leader is newer than they are.
+//! An operator deletes an epoch row while processes are admitted: the next leader still shuts them out.
 
 use crate::fence::server::{World, connect};
 use crate::support::{Release, until};

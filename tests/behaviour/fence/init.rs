@@ -1,4 +1,4 @@
-//! `init`, and what it creates.
+//! `init`, and the objects that it creates.
 
 use crate::fence::reason;
 use crate::fence::server::{VERSION_5, World, connect};

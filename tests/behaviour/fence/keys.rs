@@ -1,4 +1,4 @@
-//! Keyed resources: what is kept of each key has a bound, and giving it up loses nothing.
+//! Keyed resources: the state of keys is bounded, and releasing it loses no protection.
 
 use crate::fence::reason;
 use crate::fence::server::{Session, World, connect};

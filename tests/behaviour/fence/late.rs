@@ -1,4 +1,4 @@
-//! Queries that arrive when their control connections were given up long ago, and much has happened since.
+//! Queries that arrive long after their control connections were closed change nothing newer.
 
 use crate::fence::held::Held;
 use crate::fence::keys::{family, seed};

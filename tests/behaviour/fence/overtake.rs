@@ -1,4 +1,4 @@
-//! Raising a fence before anybody writes under the token.
+//! Raising a fence before the new leader writes.
 
 use crate::fence::reason;
 use crate::fence::server::{World, resource};

@@ -1,4 +1,4 @@
-//! Forgetting the epochs of keys that are not used any more, and what comes of it.
+//! Pruning the epochs of unused keys loses no protection.
 
 use crate::fence::keys::{family, seed};
 use crate::fence::server::{World, connect};

@@ -1,4 +1,5 @@
-//! Locks on fencegate's own tables, which a superuser or the owner can take: the holder is named, and ended unless it only reads.
+//! Locks on fencegate's own tables, which a superuser or the owner can take: the holder is named, and terminated unless
+//! it only reads.
 
 use crate::fence::reason;
 use crate::fence::server::{World, connect};

@@ -1,4 +1,4 @@
-//! Leaders that do not hear that they have lost.
+//! Leaders that do not notice their loss.
 
 use crate::lead::stage::{ELECTION, ENDLESS, Stage, state, wait_until_dead};
 use crate::support::etcd::Etcd;

@@ -1,4 +1,4 @@
-//! Tokens that promise less than it seems, and places that forget them.
+//! Tokens with weaker guarantees than expected, and stores that forget them.
 
 use super::{Field, NEW, OLD, commits};
 use crate::authority::world::World;

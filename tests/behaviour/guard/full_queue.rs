@@ -1,7 +1,6 @@
-//! The queue of notifications is full, as a role that may only connect can make it: takeovers, leases and definitions go on.
-//!
-//! On PostgreSQL 18 it is full. Older servers have room for 8 GB: there two functions of the server are replaced by such as
-//! behave like the full queue, in which NOTIFY fails at COMMIT.
+//! With a full notification queue, which any role that can connect may cause, takeovers, leases and definitions
+//! continue. On PostgreSQL 18 the queue is really full. Older servers have room for 8 GB: there the tests replace two
+//! functions of the server to simulate a full queue, in which NOTIFY fails at COMMIT.
 
 use super::world::{guard, policy_folder};
 use crate::metrics::page::{get, samples, sum};

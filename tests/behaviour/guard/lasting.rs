@@ -1,4 +1,4 @@
-//! A query that the proxy could send again is not sent again where its text calls a function whose effect survives the error.
+//! The proxy does not resend a query whose text calls a function with an effect that survives an error.
 
 use super::world::World;
 use crate::support::fenced::{code_in, ok, value};

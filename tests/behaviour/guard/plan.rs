@@ -1,4 +1,4 @@
-//! The plan of the guard's query is made at a session's first writes, and kept: it has to fit what comes later.
+//! The plan of the guard's query is cached at a session's first writes. It must also be efficient later.
 
 use super::world::World;
 use crate::support::fenced::ok;

@@ -1,4 +1,4 @@
-//! Who may install what of the guard, and what is printed for the others to run.
+//! Which role may install which part of the guard; the other steps are printed.
 
 use super::command::{stderr, stdout};
 use super::world::{guard, policy_folder};

@@ -1,4 +1,4 @@
-//! Transactions whose snapshot is older than what the guard has to know.
+//! Transactions whose snapshot is older than the rows that the guard needs.
 
 use super::world::{LEVELS, World, attempt};
 use crate::support::Wire;

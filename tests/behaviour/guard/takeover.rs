@@ -1,4 +1,4 @@
-//! A next leader, while a transaction is open that wrote where only the guard saw it.
+//! A takeover while a transaction is open whose write only the guard saw.
 
 use super::world::{LEVELS, POLICIES, World, attempt, without_token};
 use crate::support::commit_order::CommitOrder;

@@ -1,4 +1,4 @@
-//! Outages: what the proxy knew is gone or cannot be read, and still no lower token is admitted.
+//! After outages the proxy's state is lost or unreadable, and still no lower token is admitted.
 
 use super::{APPLICATION_ROLE, CONTROL_ROLE, with_ordinary_roles};
 use crate::support::ticks::{self, WRITE, ok, refused, session_of};

@@ -1,4 +1,4 @@
-//! A string of statements, one of which is rejected: those before it run, and may commit.
+//! A multi-statement string with a rejected statement: earlier statements run and may commit.
 
 use crate::support::fenced::{code, ok};
 use crate::support::ticks::{POLICIES, proxy, server, session};

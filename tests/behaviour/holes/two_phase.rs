@@ -1,4 +1,4 @@
-//! A prepared transaction belongs to no process: its writes outlive every drain.
+//! A prepared transaction belongs to no process: its writes survive every drain.
 
 use crate::support::commit_order::CommitOrder;
 use crate::support::message::{sync, unnamed};

@@ -1,4 +1,4 @@
-//! Each key with an election of its own, in a real etcd.
+//! Each key with its own election in a real etcd.
 
 use super::{SCHEMA, epochs, holder, refused};
 use crate::support::fenced::{Fenced, code, ok};

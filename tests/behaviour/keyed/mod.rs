@@ -1,6 +1,6 @@
 //! Keyed resources through the proxy: one token for every value of a column.
 //!
-//! That the reader of statements finds the keys that Postgres writes is in tests/behaviour/keys.
+//! tests/behaviour/keys checks that the keys read from statements are those that PostgreSQL writes.
 
 mod elections;
 mod paths;

@@ -1,4 +1,4 @@
-//! Settings of a policy at keyed resources.
+//! Policy settings of keyed resources.
 
 use super::{POLICIES, SCHEMA, holder, refused};
 use crate::support::fenced::{Fenced, code, code_in, ok};

@@ -1,4 +1,4 @@
-//! Operators and types that stand before the catalog's own: they make other rows of the same text.
+//! Operators and types that hide the catalog's own change the rows that a text affects.
 
 use super::{SCHEMA, holder, refused};
 use crate::support::fenced::{Fenced, code, code_in, ok};

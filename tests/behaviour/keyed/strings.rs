@@ -1,4 +1,4 @@
-//! Many keys in one string: what that costs grows with its length, not with the square of it.
+//! Many keys in one string: the cost is linear in its length.
 
 use super::{holder, ok, world};
 use crate::support::wire::{Wire, error_in};

@@ -1,4 +1,4 @@
-//! Before the command runs: wrong usage, an etcd that does not answer, and giving up.
+//! Before the command runs: wrong usage, a silent etcd, and canceling.
 
 use crate::lead::stage::{ENDLESS, Stage};
 use crate::support::guardian::Port;

@@ -1,4 +1,4 @@
-//! What the command sees, and what is passed through in both directions.
+//! The command's environment, input, output, signals and exit code.
 
 use crate::lead::stage::{ELECTION, ENDLESS, Stage, kill, state, wait_until_dead};
 use crate::support::{DEADLINE, wait_until};

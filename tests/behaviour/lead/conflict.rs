@@ -1,4 +1,4 @@
-//! Another leads, and it is not waited for, or not for ever.
+//! Another candidate leads: exits with --no-wait, or after --wait.
 
 use crate::lead::stage::{ENDLESS, Stage};
 

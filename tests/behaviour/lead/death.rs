@@ -1,4 +1,4 @@
-//! `fencegate lead` itself, or its guard, is killed or stands still: the command does not outlive the lease.
+//! `fencegate lead` or its guard is killed or suspended: the command does not outlive the lease.
 
 use crate::lead::stage::{
     ELECTION, ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, guard_of, kill, state, stop, wait_until_dead,

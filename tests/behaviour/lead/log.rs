@@ -1,4 +1,4 @@
-//! What becomes of a leader when nobody reads the standard error that it shares with its command.
+//! A leader whose standard error is not read, and which its command shares.
 
 use crate::lead::stage::{ENDLESS, Stage, wait_until_dead};
 use crate::support::full_pipe::FullPipe;

@@ -1,4 +1,4 @@
-//! Leadership is lost while the command runs: when it is told, when it is killed, and what is returned.
+//! Leadership is lost while the command runs: signals, their times, and the exit code.
 
 use crate::lead::stage::{ELECTION, ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, kill, state, stop, wait_until_dead};
 use crate::metrics::page::{get, samples, sum};

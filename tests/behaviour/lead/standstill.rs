@@ -1,5 +1,5 @@
-//! `fencegate lead` stands still while its lease runs out: whoever looks first, and whatever has happened meanwhile,
-//! the exit code says whether the command ended by itself or was ended with its leadership.
+//! `fencegate lead` is suspended while its lease runs out. The exit code tells whether the command ended by itself or
+//! with its leadership, whichever process notices first.
 
 use crate::lead::stage::{ENDLESS, STUBBORN, Stage, guard_of, kill, state, stop, wait_until_dead};
 use std::io::Write;

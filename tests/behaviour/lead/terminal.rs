@@ -1,4 +1,4 @@
-//! `fencegate lead` started from a terminal: the command can read it, and gives it back.
+//! `fencegate lead` on a terminal: the command can read it, and the shell gets it back.
 
 use crate::lead::stage::{ENDLESS, Stage};
 use crate::support::guardian::Program;

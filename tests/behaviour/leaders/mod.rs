@@ -1,8 +1,7 @@
-//! Forty leaders under load, over two proxies, while the token is raised five times a second: the
-//! server's own log of commits has the tokens in order, and every commit that was acknowledged.
-//!
-//! The same leaders behind a gate that knows the highest token, but does not drain, are out of order: so the load is
-//! such that the drain matters, and the judge sees it where it is missing.
+//! Forty leaders under load, over two proxies, while the token is raised five times per second: the server's own log of
+//! commits has the tokens in order and every acknowledged commit. With a gate that knows the highest token but does not
+//! drain, the commits are out of order. This shows that the load needs the drain, and that the check detects its
+//! absence.
 
 mod leader;
 

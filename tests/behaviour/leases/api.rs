@@ -1,4 +1,4 @@
-//! What each function returns, each call on a connection of its own.
+//! Results of each lease function, each call on a separate connection.
 
 use super::{Leases, call_in};
 use crate::support::{DEADLINE, until};

@@ -1,4 +1,4 @@
-//! A policy names a lease: only its token raises the fence, and who acquires it next shuts the old leader out at once.
+//! A policy names a lease: only its token raises the fence, and acquiring it shuts out the old leader immediately.
 
 use crate::metrics::page::get;
 use crate::metrics::world::http_address;

@@ -1,4 +1,4 @@
-//! Many sessions at once, at every isolation level: never two holders, never a token twice.
+//! Many concurrent sessions, at every isolation level: never two holders, and no token twice.
 
 use super::{Leases, call_in, token_in};
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Arguments and settings that were made to break something; and tokens that only grow.
+//! Malicious arguments and settings; tokens only increase.
 
 use super::{Leases, call_in};
 

@@ -1,4 +1,4 @@
-//! The library's elections on leases: who leads, who waits, and when leadership ends.
+//! The library's elections on leases: leading, waiting, and the end of leadership.
 
 use super::Leases;
 use crate::election::{is_silence, renewed, soon};

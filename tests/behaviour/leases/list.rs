@@ -1,4 +1,4 @@
-//! `fencegate leases`: who leads what.
+//! `fencegate leases` lists the leaders.
 
 use super::Leases;
 use crate::support::etcd::Etcd;

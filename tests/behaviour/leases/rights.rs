@@ -1,4 +1,4 @@
-//! Who may lead what, and that nobody else can touch it.
+//! Only permitted roles may lead or change a lease.
 
 use super::{Leases, call_in};
 use crate::fence::server::connect;

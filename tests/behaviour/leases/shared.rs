@@ -1,4 +1,4 @@
-//! Many elections of one process: one statement renews the leases of all.
+//! Many elections of one process: a single statement renews all leases.
 
 use super::leading::{Client, Server};
 use super::{Leases, call_in};

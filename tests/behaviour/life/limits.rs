@@ -1,4 +1,4 @@
-//! How many clients may come, and what the next one is told.
+//! Limits on the number of clients, and the errors beyond them.
 
 use super::WithFile;
 use crate::support::fenced::{ok, value};

@@ -1,4 +1,4 @@
-//! SIGHUP: whole or not at all, and what was in force stays where something is wrong.
+//! SIGHUP applies all or nothing; after a fault, the previous configuration stays in force.
 
 use super::WithFile;
 use crate::support::fenced::code;

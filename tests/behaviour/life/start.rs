@@ -1,4 +1,4 @@
-//! What keeps a proxy from starting is told in one line, and systemd is told what it does.
+//! A failed start is reported in one line, and systemd is notified of the proxy's state.
 
 use crate::support::guardian::{Folder, Port};
 use crate::support::proxy::{NO_POLICIES, fencegate};

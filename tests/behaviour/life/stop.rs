@@ -1,4 +1,4 @@
-//! SIGTERM: nobody new is let in, transactions may end, idle sessions are told; then the proxy is gone, with exit code 0.
+//! SIGTERM: no new clients, transactions may finish, idle sessions receive an error; then the proxy exits with code 0.
 
 use crate::support::fenced::{Fenced, code, ok, value};
 use crate::support::proxy::NO_POLICIES;

@@ -1,4 +1,4 @@
-//! Clients that say nothing, before they are let in and after.
+//! Silent clients, before and after authentication.
 
 use super::WithFile;
 use crate::support::fenced::{ok, value};

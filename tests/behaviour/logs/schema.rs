@@ -1,4 +1,4 @@
-//! The schema of events that docs/operations.md promises, against the events of real programs; and the picture of them.
+//! Events of real programs match the schema in docs/operations.md, and the timeline draws them.
 
 use crate::logs::line::{SCHEMA, start};
 use crate::support::fenced::{code, ok};

@@ -1,4 +1,4 @@
-//! What is in nobody's log: values in statements, parameters, and passwords.
+//! No log contains values in statements, parameters or passwords.
 
 use crate::logs::line::{POLICIES, SCHEMA};
 use crate::support::fenced::{code, code_in, init, ok};

@@ -1,4 +1,4 @@
-//! The lines at the start and the end of a session.
+//! The log lines for the start and end of a session.
 
 use crate::logs::line::{POLICIES, SCHEMA, assert_fields, event, events, lines, start};
 use crate::support::fenced::{Fenced, code, ok, value};

@@ -1,4 +1,4 @@
-//! Storms of lines that are alike.
+//! Many similar log lines are limited and counted.
 
 use crate::logs::line::{POLICIES, SCHEMA, assert_fields, events, start};
 use crate::support::fenced::{code, ok};

@@ -1,4 +1,4 @@
-//! Whoever reaches the address of the metrics cannot do more than read them.
+//! Clients of the metrics address can only read metrics.
 
 use crate::metrics::page::{get, send};
 use crate::metrics::world::http_address;

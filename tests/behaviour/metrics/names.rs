@@ -1,4 +1,4 @@
-//! The names and labels of all metrics, held against what users were promised.
+//! Names and labels of all metrics match the contract with users.
 
 use crate::metrics::page::{Sample, get, samples, sum};
 use crate::metrics::world::{ELECTION, World};

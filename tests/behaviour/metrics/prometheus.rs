@@ -1,4 +1,4 @@
-//! The alerts and the dashboard in `deploy/`, asked of a real Prometheus.
+//! The alerts and the dashboard in `deploy/`, evaluated by a real Prometheus.
 
 use crate::metrics::world::{POLICIES, Scraper, World};
 use crate::support::Wire;

@@ -1,4 +1,4 @@
-//! The status page: what it shows, to whom it is bound, and what it costs.
+//! The status page: its content, its restrictions in a browser, and its cost.
 
 use crate::metrics::page::{ask, get};
 use crate::metrics::world::World;

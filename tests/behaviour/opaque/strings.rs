@@ -1,4 +1,4 @@
-//! Strings of statements of which one may change the token unseen, and is allowed to.
+//! Multi-statement strings in which an allowed opaque statement may change the token.
 
 use super::{ONE, SCHEMA};
 use crate::support::fenced::{Fenced, code, ok, value};

@@ -1,4 +1,4 @@
-//! Whatever way `lease.fence` is set, what the proxy enforces is what the server says that it is.
+//! However `lease.fence` is set, the proxy enforces the value that the server reports.
 
 mod alone;
 mod prepared;

@@ -1,5 +1,5 @@
-//! What calls a function that a policy names, without naming it: each needs the resource's token, a stale one is refused,
-//! and the function is really called.
+//! Relations that call a function in a policy: each needs the resource's token, a stale one is refused, and the
+//! function is really called.
 
 use crate::support::Wire;
 use crate::support::fenced::{Fenced, code, ok, value};

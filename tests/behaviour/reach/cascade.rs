@@ -1,4 +1,4 @@
-//! CASCADE in DROP TABLE, ALTER TABLE and TRUNCATE: it counts as changing the fenced tables that depend on the relation.
+//! CASCADE in DROP TABLE, ALTER TABLE and TRUNCATE counts as changing the fenced tables that depend on the relation.
 
 use crate::support::Wire;
 use crate::support::fenced::{Fenced, code, ok};

@@ -1,5 +1,5 @@
-//! Ways that lead on from what a transaction defines, and definitions of other sessions: before their transactions end,
-//! and after that for as long as the proxy has not read them.
+//! Paths through a transaction's own definitions, and definitions of other sessions: during their transactions, and
+//! until the proxy has read them.
 
 use crate::support::fenced::{Fenced, code, code_in, ok};
 use crate::support::message::{bind_text, execute, flush, parse, query, sync};

@@ -1,5 +1,4 @@
-//! Which table a name stands for, when the search path, temporary tables and renames have a say: where it could be the fenced
-//! table, it is.
+//! Names that may mean the fenced table, given search path, temporary tables and renames, count as the fenced table.
 
 use crate::support::fenced::{Fenced, code, ok};
 

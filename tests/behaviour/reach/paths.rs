@@ -1,5 +1,5 @@
-//! Each kind of path and operation: it needs the resource's token, a stale one is refused, and the path is real, that is
-//! the fenced table does change.
+//! Each kind of path and operation: it needs the resource's token, a stale one is refused, and the fenced table really
+//! changes.
 
 use super::{POLICY, SCHEMA};
 use crate::support::Wire;

@@ -1,4 +1,4 @@
-//! What a reading of the catalog costs the server.
+//! The server's cost of a catalog reading.
 
 use crate::support::fenced::{Fenced, code, ok};
 use crate::support::{Options, ProxyOptions};

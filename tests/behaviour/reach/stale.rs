@@ -1,4 +1,4 @@
-//! When the catalog is read, and what the answer is while it cannot be.
+//! When the catalog is read, and verdicts while it cannot be read.
 
 use crate::support::fenced::{Fenced, code, init, ok};
 use crate::support::proxy::{Proxy, ProxyOptions};

@@ -1,4 +1,5 @@
-//! Temporary relations of a session are its own matter: they lead nobody else to a fenced table, and crowd nobody out.
+//! A session's temporary relations affect only that session: they lead no other session to a fenced table and do not
+//! exhaust shared limits.
 
 use crate::support::fenced::{Fenced, code, ok};
 use crate::support::{DEADLINE, Wire, wait_until};

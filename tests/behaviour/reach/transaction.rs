@@ -1,4 +1,4 @@
-//! Ways that the open transaction, or the same string, has made: no other session sees them, and a write to one is as
+//! Paths created by the open transaction or the same string: no other session sees them, and a write through one is as
 //! opaque as a DO.
 
 use crate::support::fenced::{Fenced, code, code_in, ok};

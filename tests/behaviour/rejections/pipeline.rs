@@ -1,4 +1,4 @@
-//! What follows a rejection in the same pipeline never runs: nobody is admitted for it, and no token rises.
+//! Messages after a rejection in the same pipeline never run: they cause no admission and raise no token.
 
 use crate::support::fenced::{Fenced, code_in, ok};
 use crate::support::message;

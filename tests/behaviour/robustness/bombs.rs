@@ -1,4 +1,4 @@
-//! Texts that cost far more than their length: they end nothing, keep nobody waiting, and leave nothing behind.
+//! Texts that cost far more than their length crash nothing, delay no other session, and leave nothing behind.
 
 use super::world::{WRITE, World, codes};
 use crate::support::bombs::bombs;

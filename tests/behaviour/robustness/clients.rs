@@ -1,4 +1,4 @@
-//! Clients that stop reading, send byte by byte, vanish, send what is huge, or say nothing at all.
+//! Clients that stop reading, send byte by byte, vanish, send huge messages, or send nothing.
 
 use super::world::{WRITE, World, codes};
 use crate::support::fenced::{ok, value};

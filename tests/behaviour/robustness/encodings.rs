@@ -1,4 +1,4 @@
-//! Bytes that mean something else to the server than to who reads them carelessly.
+//! Bytes that mean something else to the server than to a careless reader.
 
 use super::world::{WRITE, World, codes};
 use crate::support::fenced::{Fenced, init};

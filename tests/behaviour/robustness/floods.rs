@@ -1,4 +1,4 @@
-//! Clients that send and send, and never read an answer.
+//! Clients that send without end and never read a response.
 
 use super::world::{WRITE, World, codes};
 use crate::support::message::{

@@ -1,4 +1,5 @@
-//! Servers that close, lie about lengths, send garbage or never end: their client is told, and nobody else notices.
+//! Servers that close, send wrong lengths or garbage, or never stop: their client receives an error, and other sessions
+//! are unaffected.
 
 use crate::support::malicious::{Malicious, VICTIM, Victim, greeting, identity, ready};
 use crate::support::message::{self, header, query, tagged};

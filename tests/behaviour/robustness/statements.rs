@@ -1,4 +1,4 @@
-//! Statements too long or too deep for the parsers: they kill nobody, and hide no write.
+//! Statements too long or too deep for the parsers crash nothing and hide no write.
 
 use super::world::{WRITE, World, codes};
 use crate::support::fenced::ok;

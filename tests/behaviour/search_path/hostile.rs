@@ -1,5 +1,5 @@
-//! The path is changed behind the proxy's back: a stale leader that has just written the table of the name in another schema never
-//! writes the fenced one.
+//! The search path changes unseen by the proxy: a stale leader that has just written the table of the same name in
+//! another schema never writes the fenced one.
 
 use super::extended;
 use crate::support::fenced::{Fenced, code, code_in, ok};

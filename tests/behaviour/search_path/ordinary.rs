@@ -1,4 +1,4 @@
-//! What it costs: whose path does not matter is not asked for it, and whose path does is not asked before a statement.
+//! The cost: the proxy does not query the path of a session if it does not matter, nor before a statement.
 
 use crate::support::fenced::{Fenced, ok};
 use crate::support::message::{bind_text, execute, parse, sync};

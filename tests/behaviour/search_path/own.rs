@@ -1,5 +1,5 @@
-//! Names without a schema that the search path makes names of fencegate's own objects: refused as with their schema. Tables of the
-//! same names in other schemas are the application's.
+//! Names without a schema that the search path resolves to fencegate's own objects are refused, as with their schema.
+//! Tables of the same names in other schemas belong to the application.
 
 use super::extended;
 use crate::guard::world::{guard, policy_folder};

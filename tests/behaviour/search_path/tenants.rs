@@ -1,4 +1,4 @@
-//! An application with one schema for each tenant: every way to set the path, from the first look to a fence that acts.
+//! An application with one schema per tenant: every way to set the path, from installation to an enforced fence.
 
 use super::extended;
 use crate::logs::line::events;

@@ -1,4 +1,4 @@
-//! The lock that `init`, `remove` and the changes of the guard take one at a time, held by others.
+//! The lock that serializes `init`, `remove` and changes of the guard, while others hold it.
 
 use crate::guard::world::policy_folder;
 use crate::support::fenced::{init, ok};

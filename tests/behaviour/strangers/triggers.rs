@@ -1,4 +1,4 @@
-//! What strangers make that looks like fencegate's, or depends on it: the commands of the guard and `remove` go on.
+//! Objects of strangers that resemble fencegate's or depend on them do not block the guard's commands or `remove`.
 
 use crate::guard::world::policy_folder;
 use crate::support::fenced::{Fenced, init, ok};

@@ -1,4 +1,4 @@
-//! Clients and the proxy: off, allowed or required, and the version.
+//! TLS between clients and the proxy: off, allowed or required, and the version.
 
 use super::world::{World, leak, offering, psql, psycopg, refused, s_client};
 use crate::support::certificates::Validity;

@@ -1,4 +1,4 @@
-//! Control connections and the commands that open one: the same modes, also by the URL.
+//! Control connections and the commands that open one: the same TLS modes, also in the URL.
 
 use super::world::{leak, offering};
 use crate::support::certificates::{Authority, Validity, text};

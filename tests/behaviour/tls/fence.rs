@@ -1,4 +1,4 @@
-//! The fence with TLS on both sides: what it says reaches the client, and what is large passes.
+//! The fence with TLS on both sides: errors reach the client, and large messages pass.
 
 use super::world::{leak, offering, psql, psycopg};
 use crate::support::certificates::{Authority, text};

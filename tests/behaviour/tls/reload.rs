@@ -1,4 +1,4 @@
-//! Certificates are replaced while sessions go on.
+//! Certificates are replaced while sessions continue.
 
 use super::world::{World, leak, offering, psycopg, s_client};
 use crate::support::certificates::{Authority, Certificate, Validity, text};

@@ -1,4 +1,4 @@
-//! SCRAM and channel binding: the table in docs/operations.md, row by row and cell by cell.
+//! SCRAM and channel binding match the table in docs/operations.md, cell by cell.
 
 use super::world::{offering, psql, refused};
 use crate::support::certificates::{Authority, Certificate};

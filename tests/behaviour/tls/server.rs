@@ -1,4 +1,4 @@
-//! The proxy and the server: every sslmode, and what is checked of the certificate.
+//! TLS between the proxy and the server: every sslmode, and the verification of the certificate.
 
 use super::world::{IS_ENCRYPTED, leak, psql, refused};
 use crate::support::certificates::{Authority, Certificate, Validity, text};

@@ -1,4 +1,4 @@
-//! Settings that cannot be used: exit code 2 and one line that names the file.
+//! Invalid TLS settings: exit code 2 and one line that names the file.
 
 use super::world::leak;
 use crate::support::certificates::{Authority, text};

@@ -1,5 +1,5 @@
-//! No client can tell the proxy from the server: the same sessions, made by chance, go to two servers that started
-//! alike, to one of them through a proxy, and everything that comes back is compared byte for byte.
+//! No client can distinguish the proxy from the server: the same random sessions run on two identical servers, one of
+//! them behind a proxy, and all responses are compared byte for byte.
 
 mod copy;
 mod newer;

@@ -1,4 +1,4 @@
-//! The store in memory does what PostgreSQL does: the same random operations on both, which have to agree after each.
+//! The in-memory store behaves like PostgreSQL: the same random operations on both must agree after each step.
 
 /// Asks both, and returns both answers.
 macro_rules! ask {

@@ -1,5 +1,5 @@
-//! The plans of control connections: whatever ANALYZE and VACUUM last saw of the admissions, an operation reads about as many as it is
-//! about.
+//! Query plans of control connections: an operation reads only its own rows, whatever statistics ANALYZE and VACUUM
+//! collected.
 
 use super::Heard;
 use crate::fence::keys::family;

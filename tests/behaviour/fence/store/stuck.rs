@@ -1,4 +1,4 @@
-//! Keys whose locks a stranger holds, and an epoch row that another transaction is creating: other keys do not wait for them.
+//! Keys whose locks a stranger holds, and an epoch row that another transaction is creating, do not block other keys.
 
 use super::Heard;
 use crate::fence::keys::{family, seed};
