@@ -84,7 +84,7 @@ impl CatalogState {
         wanted.temporary.as_ref().filter(|schema| self.catalog.leaves_to_session(schema))
     }
 
-    /// That schema, if a reading for it is due.
+    /// The temporary schema, if a reading for it is due.
     fn lacking_session<'w>(&self, wanted: &'w CatalogRequest) -> Option<&'w Arc<str>> {
         self.left_to_session(wanted).filter(|schema| Apart::is_due(self.of_sessions.get(*schema), wanted.since))
     }
