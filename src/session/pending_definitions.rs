@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// More names than this are all names.
 const MOST: usize = 1024;
 
-/// What a write may be rewritten for; locking and changing a view does nothing to what is behind it, and what changes a
-/// parent or a child needed the token for that.
+/// Operations that a pending rule may rewrite. Locking or altering a view does not affect the relations behind it, and
+/// altering a parent or child already needed their token.
 const SUSPECT: [Operation; 4] = [Operation::Insert, Operation::Update, Operation::Delete, Operation::Truncate];
 
 /// The suspect names of one transaction.
@@ -81,8 +81,8 @@ impl PendingDefinitions {
         self.writes(statement).find(is_suspect).map(|write| &write.relation)
     }
 
-    /// The same within the transaction itself: whatever was a way to such a relation before leads on now, so that only
-    /// what the policies name is known.
+    /// Like [`Self::written_by`], within the defining transaction: every earlier path to such a relation now leads
+    /// further, so only names in the policies are known.
     pub fn written_within<'s>(
         &self,
         statement: &'s Statement,

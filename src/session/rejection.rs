@@ -273,7 +273,7 @@ mod tests {
         );
     }
 
-    /// What the log and the metrics say of each, beside its SQLSTATE.
+    /// Each rejection's text in the log and the metrics, in addition to its SQLSTATE.
     #[test]
     fn each_says_what_it_is_about() {
         let (resource, issuer) = (String::from("r"), Issuer::Election("/e".parse().unwrap()));
@@ -373,7 +373,7 @@ mod tests {
             let has_hint = !matches!(rejection, Rejection::NotOwner { .. });
             assert_eq!(!rejection.text().hint.is_empty(), has_hint, "{is}");
         }
-        // What became of a lease is said of the token that was its own, and of another one.
+        // The state of a lease is reported for its own token, and for other tokens.
         let why = |issued| unissued(issued).text().message;
         assert!(why(Issued::Released(46)).ends_with("is not in force any more: /e was released"));
         assert!(why(Issued::Released(47)).ends_with("was not issued: /e was released, and had token 47"));

@@ -306,7 +306,7 @@ fn a_question_that_ends_the_transaction_ends_the_session() {
     }
 }
 
-/// What the server says to a question ahead.
+/// The server's response to an early query.
 fn answer_of(path: &str) -> BytesMut {
     let mut answer = BytesMut::new();
     put_frame(&mut answer, backend::PARSE_COMPLETE, |_| {});

@@ -63,13 +63,13 @@ pub enum InvalidPacket {
     /// Parameters that are not UTF-8 could be read in two ways.
     #[error("startup parameters are not valid UTF-8")]
     Encoding,
-    /// What the server would take of a name ends within a character.
+    /// The name, as the server would truncate it, ends within a character.
     #[error("name of user or database is longer than 63 bytes")]
     Name,
     /// No user.
     #[error("no PostgreSQL user name specified in startup packet")]
     User,
-    /// What decides what kind of session it is stands there twice.
+    /// A parameter that determines the kind of session occurs twice.
     #[error("startup parameter \"{0}\" is given more than once")]
     Repeated(&'static str),
 }
@@ -200,7 +200,7 @@ impl Startup {
         [&length.to_be_bytes(), version, &body].concat().into()
     }
 
-    /// What kind of replication session this is. What is not surely harmless counts as logical.
+    /// Kind of replication session. Values that are not certainly harmless count as logical.
     pub fn replication(&self) -> Replication {
         match self.parameter("replication").map(boolean) {
             None | Some(Some(false)) => Replication::None,

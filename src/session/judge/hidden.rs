@@ -72,7 +72,7 @@ impl Judge<'_> {
         self.policies.resources.iter().filter(may_be_written)
     }
 
-    /// What is not said of one resource concerns all that have this mode; None: there are none.
+    /// Applies to all resources with this mode, if the reason concerns no single resource; None: there are none.
     fn reject_or_observe(&self, mode: Option<Mode>, rejection: Rejection, earlier: &mut Earlier) -> Result<(), Stop> {
         match mode {
             Some(Mode::Enforce) => return Err(rejection.into()),
@@ -89,7 +89,7 @@ impl Judge<'_> {
             Doubt::Text(OpaqueReason::NoRoom) => Rejection::NoRoom,
             doubt => {
                 let why = match statement.kind {
-                    // Of which no more is known.
+                    // A statement of unknown type.
                     StatementKind::Unspecified => doubt.why(),
                     kind => format!("{kind}: {}", doubt.why()),
                 };

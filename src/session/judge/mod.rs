@@ -163,9 +163,9 @@ impl Judge<'_> {
                 None => Decision::Forward(Vec::new(), self.exempt_writes(statements)),
             };
         }
-        // What may have changed the token could have written by itself, where the policies let it: so what follows passes
-        // under the token from before, which the server checks. What is rejected comes without checks, and is not rejected for
-        // a token that may be another.
+        // A statement that may have changed the token could also have written, if the policies allow it. Therefore
+        // later statements pass under the earlier token, and the server checks that token. A rejected string is sent
+        // without checks, so a token that may have changed must not cause the rejection.
         match self.judged(statements, self.opaque == Opaque::Allow) {
             Decision::Reject(..) => self.judged(statements, false),
             decision => decision,

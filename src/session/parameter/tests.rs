@@ -261,7 +261,7 @@ fn so_many_savepoints_are_remembered_and_no_more() {
     }
 }
 
-/// What SET has set is there twice: SET LOCAL may hide it.
+/// SET is remembered twice, because SET LOCAL may hide it.
 #[test]
 fn so_much_is_remembered_of_savepoints_and_no_more() {
     // 128 bytes for each resource: its name, and what is kept beside that.

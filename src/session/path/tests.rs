@@ -23,7 +23,7 @@ fn a_path_is_read_as_the_server_reads_it() {
     assert_eq!(schemas(&"A".repeat(70)), ["a".repeat(63)]);
 }
 
-/// What may be another schema than it looks like is every schema.
+/// An element that may mean another schema stands for every schema.
 #[test]
 fn what_is_not_plainly_a_list_is_every_schema() {
     let long = ["s"; MOST_SCHEMAS + 1].join(", ");
@@ -62,8 +62,8 @@ fn fencegates_own_schemas_in_a_path() {
     assert_eq!(SearchPath::Unasked.own_schemas(), None);
 }
 
-/// What is guessed of the path when these statements have succeeded, one after the other. `|`: ReadyForQuery, outside of a
-/// transaction; `!`: an error.
+/// The assumed path after these statements have succeeded in order. `|`: ReadyForQuery outside a transaction; `!`: an
+/// error.
 fn after(statements: &[&str]) -> SearchPath {
     let mut path = Path::new(Some("first"), false);
     for sql in statements {

@@ -196,7 +196,7 @@ fn what_has_run_more_than_once_leaves_as_much_in_doubt() {
     }
 }
 
-/// What it did before, it may have committed.
+/// The failed request may have committed earlier changes.
 #[test]
 fn an_error_leaves_in_doubt_how_text_is_read() {
     for done in 0..3 {

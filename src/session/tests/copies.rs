@@ -48,7 +48,7 @@ fn a_sync_with_data_behind_it_is_not_sent() {
     assert_eq!(session.server.output.split(), data.repeat(2));
     answers(&mut session, &cancelled());
     assert!(session.server.output.is_empty());
-    // What comes up to the next one is skipped.
+    // Messages up to the next Sync are skipped.
     says(&mut session, &[data, sync()].concat());
     assert_eq!(session.server.output, sync());
     answers(&mut session, &ready());

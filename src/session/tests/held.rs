@@ -87,7 +87,7 @@ fn without_a_timeout_nothing_is_given_up() {
     }
 }
 
-/// Of what is forwarded behind the question, it would be the answer.
+/// Otherwise the response to a later message would be mistaken for the query's.
 #[test]
 fn an_admitted_write_waits_for_the_answer_to_the_question() {
     let mut session = held(true);

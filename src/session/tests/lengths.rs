@@ -160,7 +160,7 @@ fn messages_without_what_they_need_are_the_servers_to_refuse() {
     }
 }
 
-/// What is full takes no more, on either side.
+/// A full buffer accepts no more input, on either side.
 #[test]
 fn a_side_that_does_not_read_holds_the_other_up() {
     let mut session = session("");

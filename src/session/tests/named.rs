@@ -98,7 +98,7 @@ fn what_an_error_skips_prepares_nothing() {
     assert!(text(&session.server.output).contains("fencegate_lf004") && !session.is_held_back());
 }
 
-/// What DECLARE has made may be any query, which may set the token as it runs.
+/// A declared cursor may be any query, and may set the token when it runs.
 #[test]
 fn behind_a_portal_that_is_not_known_the_token_is_not_either() {
     let mut session = session_with("47", Path::new(Some("public"), true));

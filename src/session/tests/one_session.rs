@@ -40,9 +40,9 @@ pub struct OneSession {
     pub wanted_cascades: AtomicBool,
     /// Reading the catalog may tell more.
     pub is_unread: bool,
-    /// So many changes of the catalog that may concern fenced tables were seen.
+    /// Number of observed catalog changes that may concern fenced tables.
     pub doubts: AtomicU64,
-    /// What it was told, in its order.
+    /// Notifications in order.
     pub told: Arc<Mutex<Vec<String>>>,
 }
 
@@ -68,7 +68,7 @@ impl OneSession {
         }
     }
 
-    /// What it was told since the last call.
+    /// Notifications since the last call.
     pub fn told(&self) -> String {
         std::mem::take(&mut *self.told.lock()).join(", ")
     }

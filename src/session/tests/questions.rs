@@ -1,4 +1,4 @@
-//! What the server is asked before a message can be judged.
+//! Queries to the server that a verdict needs.
 
 use super::*;
 
@@ -112,7 +112,7 @@ fn what_may_have_to_come_first_is_bound_behind_a_question_of_its_own() {
     assert_eq!(admissions(task), "scheduler=47");
 }
 
-/// What the client has sent up to its Sync is skipped, as it is behind any error.
+/// The client's messages up to its Sync are skipped, as after any error.
 #[test]
 fn a_question_of_its_own_that_is_cancelled_has_its_pipeline_skipped() {
     let mut session = session("47");

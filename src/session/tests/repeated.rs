@@ -1,4 +1,5 @@
-//! What may be sent again once the guard has refused it, what is told meanwhile, and what is kept of it.
+//! Resending after a refusal by the guard: which statements, which responses are sent meanwhile, and which data is
+//! kept.
 
 use super::*;
 
@@ -53,7 +54,7 @@ fn a_transaction_that_was_begun_twice_is_not_begun_anew() {
     assert!(told.contains("HThe token is now in force. Nothing was written"), "{told}");
 }
 
-/// That was done before the error, in the same pipeline.
+/// The earlier statement completed before the error, in the same pipeline.
 #[test]
 fn what_may_have_been_committed_before_is_said_to_stay() {
     for (first, stays) in [("COMMIT", true), ("SELECT 1", false)] {
@@ -108,7 +109,7 @@ fn the_description_of_rows_stands_before_them() {
     }
 }
 
-/// What is not sent again need not be kept back.
+/// A response need not be held back if its message is not resent.
 #[test]
 fn the_description_of_rows_is_told_at_once_where_nothing_is_sent_again() {
     let mut without = session("");

@@ -45,7 +45,7 @@ fn the_last_error_ends_the_session_once_all_of_it_or_much_is_there() {
             assert_eq!(matches!(step, Err(End::Server)), ends, "{at} of {}", error.len());
         }
     }
-    // What stands behind it changes nothing.
+    // Later messages have no effect.
     let mut session = session("");
     session.server.input.extend_from_slice(&[last, ready()].concat());
     assert!(matches!(session.step(now()), Err(End::Server)));

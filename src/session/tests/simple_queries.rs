@@ -1,4 +1,4 @@
-//! What a simple query is told at once, and what waits behind it.
+//! Responses to a simple query that are sent immediately, and messages that wait behind it.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a verdict depends on beside the text: the catalog, other sessions, what is owed, and what was done before.
+//! Inputs of a verdict beside the text: the catalog, other sessions, pending responses, and earlier statements.
 
 use super::one_session::WITHOUT_DELAYING_OTHERS;
 use super::outcomes::begun;
@@ -6,7 +6,7 @@ use super::*;
 
 const FUNCTIONS: &str =
     "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs], functions: [public.work]}\n";
-/// What leads to nothing else.
+/// A path that leads to no other schema.
 const PUBLIC: fn() -> Path = || Path::new(Some("public"), false);
 
 /// A string of more than two hundred statements, writes, calls and ways.
@@ -101,7 +101,7 @@ fn a_token_that_an_error_would_take_back_waits_for_what_is_owed() {
     }
 }
 
-/// What is owed may say that there is a mistake in it.
+/// A pending response may report an error.
 #[test]
 fn what_passes_unread_waits_for_what_is_owed() {
     let policies = POLICIES.to_owned() + "exempt_roles: [postgres]\n";

@@ -32,7 +32,7 @@ fn is_written(suspects: &PendingDefinitions, text: &str) -> bool {
     suspects.written_by(&statement(text), &Catalog::default()).is_some()
 }
 
-/// What each makes suspect, and whether there is more after it.
+/// The pending definitions of each text, and whether it contains more statements.
 fn noted(policies: &PolicySet, text: &str) -> (bool, PendingDefinitions) {
     let mut suspects = PendingDefinitions::default();
     let are_more = suspects.note(&statement(text), policies, &seen(policies), &[]);

@@ -1,4 +1,4 @@
-//! What a client is told of a rejection, word for word where it depends on a length.
+//! The client's messages for a rejection, word for word if they depend on a length.
 
 use crate::fence::value::InvalidValue;
 use crate::fence::{Cause, FenceError};
