@@ -65,7 +65,7 @@ impl CoordinatorError {
 
 /// A service that grants leases and decides which candidate leads.
 pub trait Coordinator: Send + Sync + 'static {
-    /// Follows who leads.
+    /// Follows the leaders of an election.
     type Observer: Observe;
 
     /// Takes a place that lives for `ttl` unless it is renewed. Returns the time until which it certainly lives.
