@@ -1,5 +1,5 @@
-//! Relations that an open transaction may have turned into ways to fenced tables. What it changes is not in the
-//! catalog that the proxy reads, as long as no other session can see it.
+//! Relations that an open transaction may have turned into paths to fenced tables. The proxy's catalog readings do not
+//! include its changes until it commits.
 //!
 //! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
 //! one too many.
@@ -29,8 +29,9 @@ pub struct PendingDefinitions {
 }
 
 impl PendingDefinitions {
-    /// A statement is about to run; true if there are more suspects now. What it redirects to a relation that has nothing
-    /// to do with fenced tables, as far as policies, catalog and the names known here and to others tell, is not suspect.
+    /// Records a statement that is about to run. Returns true if it adds pending definitions. A redirection to a
+    /// relation that cannot concern fenced tables, by policies, catalog and the names known here and to others, adds
+    /// none.
     pub fn note(
         &mut self,
         statement: &Statement,

@@ -20,7 +20,8 @@ pub enum Rejection {
     InvalidSetting { why: InvalidValue, value: String },
     /// LF003: a function or a default set it.
     InvalidValue { resource: String },
-    /// LF003: a string of statements would write under another token than it, or what is open, has before.
+    /// LF003: a string of statements would write under another token than its earlier statements or the open
+    /// transaction.
     TwoTokensAtOnce { resource: String, presented: Token, written: Token },
     /// LF004.
     Unverifiable { why: String, hint: &'static str },
@@ -32,14 +33,14 @@ pub enum Rejection {
     NotOwner { database: String },
     /// LF006: the statement was not held until it could be judged.
     NoRoom,
-    /// LF006: what the statement names may be a way to a fenced table. `why`: the last reading failed.
+    /// LF006: the statement names a relation that may lead to a fenced table. `why`: the last reading failed.
     UnreadCatalog { why: Option<Cause> },
 }
 
 /// How the transaction of a session ended that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutOffOutcome {
-    /// Nothing was in flight: what was open is rolled back.
+    /// Nothing was in flight: the open transaction is rolled back.
     RolledBack,
     /// A statement or a COMMIT was in flight.
     Unknown,

@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// again.
 const HEAVIEST: usize = 4 << 20;
 
-/// Looks up what EXECUTE runs, also for names that the same statements PREPARE first, and what FETCH runs.
+/// Resolves EXECUTE, including names that the same statements PREPARE first, and FETCH.
 ///
-/// None when that depends on replies that are still to come.
+/// None if the result depends on pending replies.
 pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Option<Vec<Arc<Statement>>> {
     let mut prepared: HashMap<&str, Arc<Statement>> = HashMap::new();
     let mut resolved = Vec::with_capacity(statements.len());
@@ -53,7 +53,7 @@ pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Opti
     Some(resolved)
 }
 
-/// A statement of which nothing is known but why.
+/// A statement about which only the reason for its opacity is known.
 pub fn opaque(kind: StatementKind, why: OpaqueReason) -> Arc<Statement> {
     Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
 }

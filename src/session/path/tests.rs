@@ -89,7 +89,7 @@ fn a_path_is_followed_as_far_as_statements_show_it() {
         (&["SET search_path = a", "|"], is("a")),
         (&["SET search_path = a", "|", "!"], is("a")),
         (&["SET LOCAL search_path = a"], is("a")),
-        // The end of the transaction brings back what was before: that is asked for.
+        // The end of the transaction restores the previous path, which must be queried.
         (&["SET LOCAL search_path = a", "|"], SearchPath::Unasked),
         (&["SET LOCAL search_path = a", "SET LOCAL search_path = b", "|"], SearchPath::Unasked),
         (&["SET search_path = a", "ROLLBACK"], SearchPath::Unasked),

@@ -5,7 +5,7 @@ use super::*;
 
 const MIB: usize = 1024 * 1024;
 
-/// The PREPARE may fail, and the name then means what it meant before.
+/// The PREPARE may fail, and the name then keeps its earlier definition.
 #[test]
 fn a_name_from_a_string_that_is_rejected_waits_for_its_answer() {
     let mut session = session("");

@@ -55,7 +55,7 @@ fn a_sync_with_data_behind_it_is_not_sent() {
     assert!(session.is_idle());
 }
 
-/// By the Sync behind its end alone: what was sent ahead the server has ignored by then.
+/// Only the Sync after its end is answered: the server has already ignored the earlier ones.
 #[test]
 fn a_copy_that_its_client_ends_at_once_is_answered_once() {
     for end in [frame(frontend::COPY_DONE, b""), frame(frontend::COPY_FAIL, b"no\0")] {

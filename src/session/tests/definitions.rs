@@ -37,7 +37,7 @@ fn what_has_nothing_to_do_with_fences_is_told_to_nobody() {
     let mut session = session("");
     let harmless = "CREATE TABLE other (id int)";
     assert_eq!(told(&mut session, harmless, Status::Idle), ["query", "harmless"]);
-    // Beside what others define it may be built on that.
+    // Concurrent with others' definitions, it may build on them.
     session.host.looks = AtomicUsize::new(usize::MAX);
     says(&mut session, &query(harmless));
     assert!(session.host.told().contains("publish") || session.server.output.is_empty());

@@ -6,7 +6,7 @@ use std::time::Duration;
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Has the session do what is due at its next moment; the task that it asks for.
+/// Lets the session handle its next deadline. Returns the requested task.
 fn wakes(session: &mut Session<OneSession>) -> Option<Task> {
     let at = session.wakes_at().expect("something will be due");
     step_at(session, at)

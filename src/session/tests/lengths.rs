@@ -1,4 +1,4 @@
-//! Messages that are long, or come in parts: what is waited for, and for how much of them.
+//! Messages that are long or arrive in parts: which parts the session waits for.
 
 use super::*;
 use crate::session::task::{HeldRoom, Room};
@@ -214,7 +214,7 @@ fn names_are_those_of_the_message_that_has_come() {
     assert!(sent.contains("fencegate_lf004"), "{sent}");
 }
 
-/// None of it is kept: what it is named is all that is known of it.
+/// The session keeps none of the text and knows only the name.
 #[test]
 fn a_statement_longer_than_16_mebibytes_passes_once_its_name_is_there() {
     let (mut session, mut message) = (session(""), BytesMut::from(&b"P"[..]));

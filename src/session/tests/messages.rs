@@ -1,4 +1,4 @@
-//! Messages of both sides, and what a test says in one go.
+//! Messages of both sides, and helpers that send several at once.
 
 use super::*;
 use crate::wire::message::{put_bind, put_execute, put_sync};
@@ -65,7 +65,7 @@ pub fn failed_call() -> BytesMut {
     BytesMut::from(&[cancelled(), ready()].concat()[..])
 }
 
-/// The server's answer to what stands in place of a fast-path call.
+/// The server's response to the statement that replaces a fast-path call.
 pub fn answer_to_rejected_call() -> BytesMut {
     BytesMut::from(&[closed(), parsed(), is_bound(), failed_call(), closed(), ready()].concat()[..])
 }

@@ -1,4 +1,4 @@
-//! Names of statements and portals: what they stand for, and from when on.
+//! Names of statements and portals: their meaning, and from when on.
 
 use super::outcomes::begun;
 use super::*;
@@ -38,7 +38,7 @@ fn what_is_bound_behind_a_sync_waits_for_its_statement() {
     assert!(!session.is_held_back());
 }
 
-/// A call ends the stretch in which an error skips what follows, as a query does.
+/// Like a query, a call ends the range of messages that an error skips.
 #[test]
 fn what_is_bound_behind_a_function_call_waits_for_its_statement() {
     let policies = POLICIES.to_owned() + "opaque: allow\n";

@@ -147,7 +147,7 @@ fn a_server_that_answers_what_nobody_asked_breaks_the_protocol() {
         session.server.input.extend_from_slice(&bytes);
         assert!(matches!(session.step(now()), Err(End::ServerFault(_))));
     }
-    // The end of a session is an error of another severity; its words stay for whoever ends it.
+    // A FATAL error ends the session; its wording is left to the cause.
     let mut session = session("");
     let mut fatal = BytesMut::new();
     ErrorText::new("57P01", "terminating").put(&mut fatal, Severity::Fatal);

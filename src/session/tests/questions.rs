@@ -63,7 +63,7 @@ fn a_text_waits_until_it_is_known_how_it_is_read() {
     assert_eq!(session.server.output, query(r"SELECT '\'"), "the server has reported what has changed");
 }
 
-/// It reports with ReadyForQuery what has changed: within a pipeline it is asked.
+/// The server reports changed settings only with ReadyForQuery, so within a pipeline it must be queried.
 #[test]
 fn in_a_pipeline_it_is_asked_how_a_text_is_read() {
     for (conforming, told) in [("on", "query"), ("off", "query, rejected unverifiable")] {

@@ -1,4 +1,4 @@
-//! Errors that the server raises in place of what is rejected, and texts that the proxy cannot read.
+//! Errors that the server raises in place of rejected statements, and texts that the proxy cannot read.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn in_a_string_the_error_stands_in_the_place_of_the_statement() {
     assert_eq!(session.server.output, query("EXECUTE p"), "what was prepared is known");
 }
 
-/// An error in a pipeline skips the rest up to its Sync, and what that would have defined means nothing.
+/// An error in a pipeline skips the rest up to its Sync, and skipped definitions have no meaning.
 #[test]
 fn what_an_error_skips_is_not_owed_and_defines_nothing() {
     let mut session = session("");

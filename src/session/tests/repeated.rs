@@ -18,7 +18,7 @@ fn admitted(session: &mut Session<OneSession>) {
     assert!(settle(session).is_none());
 }
 
-/// The fence is raised after this answer, and the statement is not sent again: what the client is told.
+/// The client's messages if the fence is raised after this response and the statement is not resent.
 fn told_after(session: &mut Session<OneSession>, answer: &[u8]) -> String {
     assert!(answers(session, answer).is_some(), "the fence is raised");
     session.server.output.clear();
@@ -126,7 +126,7 @@ fn the_description_of_rows_is_told_at_once_where_nothing_is_sent_again() {
     assert_eq!(session.client.output, description());
 }
 
-/// The admission is that of the next message: what the guard has refused before is told in its turn.
+/// The admission is the next message's. The guard's earlier refusal is reported in order.
 #[test]
 fn an_admission_meanwhile_is_that_of_the_message_that_waits_for_it() {
     let mut session = session("47");

@@ -1,4 +1,4 @@
-//! Names without a schema: when the search path decides what they mean, and when the server is asked for it.
+//! Names without a schema: when the search path determines their meaning, and when the server is queried for it.
 
 use super::*;
 

@@ -1,10 +1,10 @@
-//! Long messages of the server, what it reports, and what its answers leave behind.
+//! Long messages of the server, its reports, and the effects of its responses.
 
 use super::outcomes::begun;
 use super::*;
 use crate::session::rejection::CutOffOutcome;
 
-/// Longer than what is passed on whole.
+/// Longer than messages that are forwarded as a whole.
 const LONG: usize = 70_000;
 
 /// A long error of that severity.
@@ -100,7 +100,7 @@ fn all_definitions_of_a_transaction_count_until_its_end() {
     assert_eq!(session.host.told(), "query, changed, withdraw");
 }
 
-/// It is not waited for: what runs it is the server's to refuse.
+/// No message waits for it: the server refuses its execution.
 #[test]
 fn a_portal_whose_bind_was_skipped_is_not_waited_for() {
     let mut session = begun();

@@ -69,7 +69,7 @@ fn what_depends_on_a_catalog_that_is_not_read_waits_for_that() {
     assert!(matches!(says(&mut session, &query("INSERT INTO jobs VALUES (1)")), Some(Task::CatchUp(..))));
 }
 
-/// Where there is no fenced table, what nothing is known of can write none: harmless definitions make no difference.
+/// Without a fenced table, no statement can write one: harmless definitions make no difference.
 #[test]
 fn behind_harmless_definitions_an_opaque_statement_passes_where_nothing_is_fenced() {
     for (sql, passes) in [("CREATE TABLE other (id int)", true), ("CREATE VIEW v AS SELECT * FROM jobs", false)] {
@@ -84,7 +84,7 @@ fn behind_harmless_definitions_an_opaque_statement_passes_where_nothing_is_fence
     }
 }
 
-/// An error would take back what the transaction has set.
+/// An error would roll back the transaction's settings.
 #[test]
 fn a_token_that_an_error_would_take_back_waits_for_what_is_owed() {
     for (sets, waits) in [(true, true), (false, false)] {

@@ -50,7 +50,7 @@ fn a_query_is_sent_again_once_its_token_is_in_force() {
     let Some(Task::Admit(needs)) = answers(&mut session, &ready()) else { panic!("nothing is asked for") };
     let (need, claim) = &needs[0];
     assert_eq!((needs.len(), need.resource.name.as_str(), need.token, need.may_raise), (1, "scheduler", 47, true));
-    // Whoever could not lock the table may not raise its fence.
+    // A role that could not lock the table may not raise its fence.
     assert!(
         matches!(&claim.privileges[..], [RequiredPrivilege::Write(relation, crate::statement::Operation::Lock)] if relation.name == "jobs")
     );
@@ -250,7 +250,7 @@ fn a_session_that_ends_meanwhile_is_told_nothing_wrong() {
     assert!(session.server.output.is_empty());
 }
 
-/// However the server's bytes are cut, what comes out is the same.
+/// The output is independent of the fragmentation of the server's bytes.
 #[test]
 fn its_answers_are_cut_anywhere() {
     for (sent, first, second) in [
