@@ -1,7 +1,7 @@
-//! Listening on the addresses that a name stands for: on all of them.
+//! Listening on all addresses of a host name.
 //!
-//! Owns how the proxy listens on TCP, for clients and for metrics. Must never take over an address on which another process
-//! listens.
+//! Owns how the proxy listens on TCP, for clients and for metrics. Must never take over an address on which another
+//! process listens.
 
 use nix::errno::Errno;
 use std::io;

@@ -13,7 +13,7 @@ pub struct StatementResult {
     pub affected: u64,
 }
 
-/// Runs a simple Query, and returns the rows of all its statements. Not cancel-safe: a Query that was sent goes on.
+/// Runs a simple Query, and returns the rows of all its statements. Not cancel-safe: a Query that was sent continues.
 pub async fn query_rows(client: &Client, query: &str) -> Result<Vec<SimpleQueryRow>, tokio_postgres::Error> {
     let answers = answers(client.simple_query(query).await?);
     Ok(answers.into_iter().flat_map(|answer| answer.rows).collect())
@@ -93,7 +93,7 @@ fn element(name: &str) -> String {
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// In place of "password missing".
+/// Replaces the message "password missing".
 const NO_PASSWORD: &str = "the server asks for a password, and none is given: put it into the URL, \
      into PGPASSWORD, or into the file that PGPASSFILE names (default: ~/.pgpass)";
 

@@ -72,8 +72,8 @@ impl WaitingConnections {
         self.of.keys()
     }
 
-    /// Takes out the next connection: of the source with fewest that may, the one that came last. In a flood the clients of
-    /// earlier ones have given up, or will have before their turn.
+    /// Takes out the next connection: of the eligible source with the fewest, the latest one. In a flood, clients of
+    /// earlier ones have given up or will have before their turn.
     pub fn pop_next(&mut self, may: impl Fn(&SourceAddress) -> bool) -> Option<(SourceAddress, u64, Arc<Notify>)> {
         let (.., source) = *self.order.iter().find(|(.., source)| may(source))?;
         self.change(source, |of| of.pop_last()).map(|(number, told)| (source, number, told))

@@ -86,7 +86,7 @@ pub(super) fn rows(functions: Option<&Functions>) -> &'static str {
     if functions.is_none() { "" } else { ROWS }
 }
 
-/// The operations that the letters of a `call` stand for.
+/// Decodes the operations of a `call`, one letter each.
 pub(super) fn operations(letters: &str) -> Option<Vec<Operation>> {
     let operation = |letter| match letter {
         'r' => Some(Read),

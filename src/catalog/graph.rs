@@ -112,7 +112,7 @@ fn itself(operation: Operation) -> &'static [Operation] {
     }
 }
 
-/// A relation by which another is reached, and how it goes on from there.
+/// A relation through which another is reached, and the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Hop {
     pub(super) edge: usize,

@@ -25,7 +25,7 @@ const TIMEOUT_OF_SESSION: &str = "250ms";
 /// How the views are found that nothing can be written through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Views {
-    /// The server says which; it locks them for that, and the question fails where one is locked by somebody else.
+    /// The server reports them. It locks the views for that, so the query fails if another process has locked one.
     Asked,
     /// None is: all count as written through.
     AllWritable,

@@ -1,6 +1,6 @@
 //! The log: to standard error, for people or for machines.
 //!
-//! Must never fail the caller, nor block it: standard error may be closed, or a pipe that nobody reads.
+//! Must never fail or block its caller: standard error may be closed, or a pipe that is not read.
 
 use super::json_line::JsonLine;
 use super::text_line::TextFields;
@@ -27,7 +27,7 @@ pub(super) enum Format {
 
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
-/// Waits until all lines are written, or nobody reads them.
+/// Waits until all lines are written or can no longer be written.
 pub(super) fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.flush();

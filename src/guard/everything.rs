@@ -46,7 +46,8 @@ pub async fn remove_everything(config: &ControlConfig, keep_token: bool) -> Resu
 
 async fn remove(client: &Client, parts: &Parts) -> Result<Removed, GuardError> {
     let what = "read the catalog";
-    // Before the locks, so that a refused `remove` disturbs nobody, and again after them: nothing new can begin then.
+    // Checked before taking locks, so that a refused `remove` disturbs no session, and again afterwards, when nothing
+    // new can begin.
     check(client, parts).await?;
     let tables = rows(client, what, &parts.tables()).await?;
     lock_tables(client, tables.iter().filter_map(|row| text(row, "name")), true).await?;

@@ -75,7 +75,7 @@ pub enum GuardError {
     /// Others hold locks on the tables, which are a list of SQL literals.
     #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
     HeldUp { relations: String, by: String, source: tokio_postgres::Error },
-    /// Another command is running, or somebody else holds the lock.
+    /// Another command is running, or another process holds the lock.
     #[error(transparent)]
     Locked(#[from] InitLockError),
     /// The address does not lead to a PostgreSQL server.

@@ -314,7 +314,7 @@ fn superfluous(place: &TriggerName, found: &InstalledTrigger) -> Difference {
     }
 }
 
-/// Where two definitions differ, in whole words: `A in place of B`.
+/// The differing words of two definitions: `A in place of B`.
 fn in_place_of(found: &str, wanted: &str) -> String {
     let [mut found, mut wanted] = [found, wanted].map(|text| text.split(' ').collect::<VecDeque<&str>>());
     while found.len().min(wanted.len()) > 1 && found.front() == wanted.front() {

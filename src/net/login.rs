@@ -320,11 +320,11 @@ fn asks(kind: &[u8; 4]) -> bool {
     ![OK, SASL_FINAL].contains(&u32::from_be_bytes(*kind))
 }
 
-/// Asks in the session for the identity of its server process and for its token. Without an answer the session goes on, but
-/// is admitted to nothing. Not cancel-safe.
+/// Queries the identity of the session's server process and its token. Without a response the session continues, but is
+/// not admitted to any resource. Not cancel-safe.
 ///
 /// # Errors
-/// When the connection to the server breaks, or the client goes away.
+/// The connection to the server fails, or the client disconnects.
 pub async fn identify(client: &mut Peer, server: &mut Peer, process_id: Option<i32>) -> Result<Identified, Refused> {
     let mut answer = ask(client, server, &[IDENTITY_QUESTION.as_bytes()]).await?;
     if let Ok([Some(pid), None, ..]) = answer.as_deref()

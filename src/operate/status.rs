@@ -65,7 +65,7 @@ pub struct FenceStatus {
     pub is_keyed: bool,
     /// The highest token, as far as it is known.
     pub token: Option<Token>,
-    /// The leader's token, where the issuer is followed; None inside: nobody leads.
+    /// The leader's token, if the issuer is followed. The inner None means no leader.
     pub leader: Option<Option<Token>>,
 }
 

@@ -175,7 +175,7 @@ pub struct Resource {
     pub name: String,
     /// Only the token of its leader may raise the fence; None: any token may.
     pub issuer: Option<Issuer>,
-    /// It stands for the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
+    /// Set for a resource that represents the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
     pub keyed: Option<Keyed>,
     /// For the resource of one key: a name for all keys, `shard/{}`.
     pub family: Option<String>,
@@ -217,7 +217,8 @@ pub struct FencedTable {
     pub name: QualifiedName,
     /// Sorted; never contains [`Operation::Lock`], [`Operation::Cascade`] and [`Operation::TruncateCascade`], which follow the others.
     pub operations: Vec<Operation>,
-    /// The only database that has it, if the policy says so. It is fenced wherever it is; nobody is told where else it is not.
+    /// The table's only database, if the policy names it. The table is fenced wherever it exists; a missing table is
+    /// reported only for this database.
     pub database: Option<String>,
     /// The column whose value says which resource a row belongs to, if the resource is keyed.
     pub key: Option<String>,

@@ -26,7 +26,7 @@ const STACK: u64 = 8 << 20;
 /// For one text, on a processor.
 const PROCESSOR_TIME: Duration = Duration::from_secs(1);
 
-/// It ends when nobody has had a text for it for so long, in milliseconds.
+/// Idle time in milliseconds after which the process ends.
 const IDLE_MS: u16 = 10_000;
 
 /// It ends after a text for which it has grown by more than this, in KiB, so that the memory is given back.

@@ -53,7 +53,7 @@ impl Stage {
         let ports = free_ports()?;
         let folder = make_folder(policies)?;
         let guardian = guardian(&folder, &programs, fencegate, ports).inspect_err(|_| {
-            // Nobody else would.
+            // No other code removes it.
             fs::remove_dir_all(&folder).ok();
         })?;
         let mut stage = Stage { folder, programs, etcd: format!("http://127.0.0.1:{}", ports[0]), guardian };
@@ -100,12 +100,12 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         drop(self.guardian.stdin.take());
-        // It fails only where the guardian is gone, and there is nobody to tell.
+        // Fails only if the guardian has gone; there is no one to report to.
         self.guardian.wait().ok();
     }
 }
 
-/// For etcd's clients and its peers. Somebody else may take them before etcd does: it then does not start.
+/// For etcd's clients and peers. If another process takes a port before etcd does, etcd does not start.
 fn free_ports() -> std::io::Result<[u16; 2]> {
     let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
     Ok([listeners[0].local_addr()?.port(), listeners[1].local_addr()?.port()])

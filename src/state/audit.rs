@@ -249,7 +249,7 @@ pub fn table_name(relation: &RelationName) -> String {
     schema + &quoted(&relation.name)
 }
 
-/// The fenced table or function that a statement comes to, where it does not name the table.
+/// The fenced table or function that a statement reaches without naming it.
 fn reaches(statement: &Statement, policies: &PolicySet, seen: &CatalogView, resource: &str) -> Option<String> {
     Some(match indirect_target(statement, policies, seen, resource)? {
         IndirectTarget::Table(table) => table_name(&table),

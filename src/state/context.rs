@@ -88,8 +88,8 @@ impl Context {
         self.policies.resources.iter().filter(|_| is_rejected).filter(here).map(|resource| resource.mode).max()
     }
 
-    /// Makes sure, as far as a moment allows, that the policies are in force in the database and that
-    /// it is known whether a fenced table exists. Cancel-safe: it goes on by itself.
+    /// Ensures, within a short time limit, that the policies are in force in the database and that the proxy knows
+    /// whether a fenced table exists. Cancel-safe: it continues by itself.
     pub async fn prepare(&self) {
         if self.fenced {
             self.database().session_comes();

@@ -179,7 +179,7 @@ impl Shared {
         *self.settings.write() = Arc::new(settings);
     }
 
-    /// The proxy comes to its end.
+    /// Sets the phase of the proxy's life.
     pub fn set_phase(&self, phase: Phase) {
         self.orders.send_modify(|orders| orders.phase = phase);
     }
@@ -192,14 +192,14 @@ impl Shared {
         })
     }
 
-    /// Waits until the database is not paused, or the proxy comes to its end. Cancel-safe.
+    /// Waits until the database is not paused, or the proxy is stopping. Cancel-safe.
     pub async fn not_paused(&self, database: &str) {
         let goes_on = |orders: &Orders| !orders.paused.contains(database) || orders.phase != Phase::Running;
         // The sender is ours: it does not end.
         self.orders.subscribe().wait_for(goes_on).await.ok();
     }
 
-    /// Waits until the proxy comes to its end. Cancel-safe.
+    /// Waits until the proxy is stopping. Cancel-safe.
     pub async fn stopping(&self) {
         // The sender is ours: it does not end.
         self.orders.subscribe().wait_for(|orders| orders.phase != Phase::Running).await.ok();
@@ -220,7 +220,7 @@ impl Shared {
         })
     }
 
-    /// Forgets databases that nobody uses, for as long as the proxy runs. Cancel-safe.
+    /// Forgets unused databases, for as long as the proxy runs. Cancel-safe.
     pub async fn forget_unused_databases(self: Arc<Self>) {
         loop {
             sleep(LOOK).await;
@@ -262,7 +262,7 @@ impl Shared {
         let mut databases = self.shared_databases();
         databases.retain(|database| policies.applies_to(database.fence.name()));
         databases.iter().for_each(|database| database.forget_catalog());
-        // Goes on by itself where a server does not answer: nothing relies on its end.
+        // Continues by itself if a server does not answer: no code depends on its end.
         let preparing = tokio::spawn(async move {
             for database in databases {
                 database.prepare().await;

@@ -25,7 +25,7 @@ pub(super) struct Target<'n> {
     relation: &'n RangeVar,
     /// A column without a relation's name is this one's, or there is an error.
     unqualified: bool,
-    /// Its alias in conditions, in place of its own name.
+    /// Its alias in conditions, or its own name.
     name: &'n str,
 }
 
@@ -97,7 +97,7 @@ impl<'n> RowReader<'n> {
         lists: &[&'n [Node]],
     ) -> Vec<(Column, Vec<ColumnValue>)> {
         let width = lists.first().map_or(0, |list| list.len());
-        // `(row).*` stands for several values.
+        // `(row).*` represents several values.
         if lists.iter().any(|list| list.len() != width || list.iter().any(is_star)) {
             return Vec::new();
         }

@@ -82,7 +82,7 @@ impl Statement {
         self.writes.iter().any(|write| write.rows.use_parameter(number, &is_meant))
     }
 
-    /// As it is once its parameters are bound to these values; None stands for one that is not known, or NULL.
+    /// The statement with its parameters bound to these values; None is an unknown value or NULL.
     pub fn bound(&self, values: &[Option<ColumnValue>]) -> Statement {
         let mut bound = self.clone();
         for write in &mut bound.writes {
@@ -138,7 +138,8 @@ impl Statement {
         )
     }
 
-    /// Its text shows that it may set the search path, or the role that `"$user"` stands for. Code that it runs may do so as well.
+    /// True if its text shows that it may set the search path, or the role in `"$user"`. Code that it runs may do so as
+    /// well.
     pub fn shows_other_path(&self) -> bool {
         self.path != PathEffect::None || self.may_change_role()
     }

@@ -74,7 +74,7 @@ fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Vec<ColumnValue>
     loop {
         let token = tokens.next()?;
         match token {
-            // `(row).*` stands for several values.
+            // `(row).*` represents several values.
             Lexeme::Symbol(b'*') | Lexeme::Unsure => return None,
             Lexeme::Symbol(b'(' | b'[') => depth += 1,
             Lexeme::Symbol(b')' | b']') if depth > 0 => depth -= 1,
@@ -104,7 +104,7 @@ fn add(values: &mut Option<Vec<ColumnValue>>, value: Option<ColumnValue>) {
     }
 }
 
-/// A number or a string that stands there as it is meant.
+/// A plain number or string.
 fn value(item: &[u8]) -> Option<ColumnValue> {
     let item = std::str::from_utf8(item).ok().filter(|item| item.is_ascii())?;
     if let Some(text) = item.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {

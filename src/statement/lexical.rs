@@ -13,7 +13,7 @@ use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement, 
 /// Anything that might write, lock, alias or call. The distinction does not matter here.
 const NEVER: [&[u8]; 8] = [b"at", b"escape", b"for", b"into", b"normalized", b"overlaps", b"similar", b"with"];
 
-/// Key words that can stand before a parenthesis and never name a function.
+/// Key words that can precede a parenthesis and never name a function.
 #[rustfmt::skip]
 const NO_CALLS: [&[u8]; 34] = [
     b"all", b"and", b"any", b"array", b"between", b"case", b"cast", b"coalesce", b"distinct", b"else", b"except",
@@ -216,7 +216,7 @@ impl<'t> Rest<'_, 't> {
         match token {
             Lexeme::Unsure => return None,
             Lexeme::Word(_) if is_any(token, &NEVER) => return None,
-            // A string that goes on after a new line goes on by the rules of its first part.
+            // A string that continues after a line break follows the rules of its first part.
             Lexeme::Literal if self.last == Lexeme::Literal => return None,
             // The call turned out to be a type.
             Lexeme::Literal if self.last == Lexeme::Symbol(b')') => return None,

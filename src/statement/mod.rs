@@ -293,7 +293,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// With these rows in place of those that its statements write.
+    /// Replaces the rows that its statements write.
     fn with_all_rows(mut self, rows: &rows::Rows) -> Self {
         for statement in self.statements.iter_mut().filter_map(std::sync::Arc::get_mut) {
             statement.writes.iter_mut().for_each(|write| write.rows = rows.clone());

@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 /// Recurses to the depth of the tree; [`super::stack`] provides the stack.
 pub(super) struct Walk<'s, 'n> {
     pub(super) statement: &'s mut Statement,
-    /// The names that stand for a WITH query here, and how many such queries there are, one within the other.
+    /// Names of WITH queries in scope, and the number of nested ones.
     common_tables: HashMap<&'n str, usize>,
     /// Finds the rows that are written.
     pub(super) reader: RowReader<'n>,
@@ -206,7 +206,7 @@ impl<'s, 'n> Walk<'s, 'n> {
         }
     }
 
-    /// The name stands for a WITH query.
+    /// True if the name refers to a WITH query.
     fn is_common_table(&self, relation: &RangeVar) -> bool {
         relation.schemaname.is_empty()
             && self.common_tables.get(relation.relname.as_str()).is_some_and(|&count| count > 0)

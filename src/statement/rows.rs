@@ -28,7 +28,7 @@ enum Extent {
     Read,
     /// It is too long, or nested too deeply.
     TooComplex,
-    /// Nobody asked for them: the verdict may be that of many texts.
+    /// Not requested: the verdict may be shared by many texts.
     LeftOut,
 }
 

@@ -338,7 +338,7 @@ impl SharedDatabase {
 /// Takes up changes that others announce; any role can send an announcement. Supposes one now and then, in case an
 /// announcement was lost: writes need not wait for that reading. Never waits for anything else.
 async fn receive_changes(database: Weak<SharedDatabase>) {
-    // Where it is started again, an announcement may have come meanwhile.
+    // After a restart, an announcement may have been missed.
     if let Some(database) = database.upgrade() {
         database.forget_catalog();
         database.read_soon();
