@@ -96,6 +96,7 @@ lint:
 	cargo clippy --locked --features micro --lib --bench micro -- -D warnings
 	cargo clippy --locked --no-default-features --features leader --lib -- -D warnings
 	@scripts/leader_alone.sh
+	@scripts/english.sh
 
 # Licences, known holes and sources of all that is built in, by deny.toml. Needs cargo-deny; fetches the list of known holes.
 deny:

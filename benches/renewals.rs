@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use fencegate::etcd::{ElectionName, Etcd, EtcdSettings};
-use fencegate::leader::{Coordinator, Election, Leadership, Leases, Session, Share, Timings};
+use fencegate::leader::{Coordinator, Election, Leadership, LeaseSession, Leases, Share, Timings};
 use fencegate::stage::{Stage, program};
 use procfs::process::{Process, all_processes};
 use std::fmt::Write as _;
@@ -97,7 +97,7 @@ async fn measure(
 
 async fn win<C: Share>(coordinator: Arc<C>, lease: &str, count: usize) -> Option<Vec<Leadership>> {
     let timings = Timings::new(TTL).unwrap();
-    let session = Session::new(coordinator.clone(), "ours", timings);
+    let session = LeaseSession::new(coordinator.clone(), "ours", timings);
     let name = |number: usize| -> ElectionName { format!("e{number}").parse().unwrap() };
     if lease == "shared" {
         win_all((0..count).map(|number| session.election(name(number)))).await

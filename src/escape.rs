@@ -1,9 +1,9 @@
-//! Text between the elements of HTML and SVG, and in their attributes.
+//! Text in elements and attributes of HTML and SVG.
 //!
-//! Must never let a text through as it came: what is markup in it is escaped, what XML does not allow or what turns the
-//! direction of writing is replaced, and what is too long is cut.
+//! Must never pass a text through unchanged: it escapes markup, replaces characters that XML does not allow or that
+//! change the writing direction, and truncates long texts.
 
-/// At most so many characters, none of which is markup.
+/// Escapes at most this many characters.
 pub(crate) fn escaped(text: &str, most: usize) -> String {
     let is_cut = text.chars().nth(most).is_some();
     let shown = text.chars().take(if is_cut { most.saturating_sub(1) } else { most });

@@ -4,21 +4,21 @@
 //!
 //! # The map
 //!
-//! | layer | what it is |
+//! | layer | purpose |
 //! |---|---|
-//! | [`cli`], `demo`, `timeline`, `stage` | subcommands, the picture of what logs tell, and the throwaway servers of the demo |
+//! | [`cli`], `demo`, `timeline`, `stage` | subcommands, the picture of logged events, and the temporary servers of the demo |
 //! | [`leader`] | elections, leases and the commands that run under them |
-//! | `server` | what runs: start, reload, shutdown, the console's socket |
+//! | `server` | the running proxy: start, reload, shutdown, the console's socket |
 //! | `net` | sockets: listener, handshake, TLS, and the driver of a session |
-//! | `state` | what sessions share: settings in force, registries of databases and sessions, limits |
+//! | `state` | state shared by sessions: settings in force, registries of databases and sessions, limits |
 //! | `operate` | the console, and the status page |
 //! | `session` | one session as a state machine: no socket, no task, no clock |
 //! | [`guard`], [`fence`] | the triggers, and the protocol that keeps stale writes out |
-//! | [`catalog`] | what reaches a fenced table |
-//! | [`metrics`], `sql`, [`tls`], [`config`] | what several of these use |
-//! | [`policy`], [`etcd`], [`statement`], [`wire`] | policies, etcd, what SQL writes, messages of the protocol |
+//! | [`catalog`] | paths to fenced tables |
+//! | [`metrics`], `sql`, [`tls`], [`config`] | foundations of several layers |
+//! | [`policy`], [`etcd`], [`statement`], [`wire`] | policies, etcd, effects of SQL, messages of the protocol |
 //!
-//! Each imports only those below it. `tests/behaviour/layers.rs` keeps it so.
+//! Each imports only those below it. `tests/behaviour/layers.rs` enforces this.
 
 #[cfg(all(test, feature = "proxy"))]
 extern crate self as fencegate;

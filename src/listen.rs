@@ -1,7 +1,7 @@
-//! Listening on the addresses that a name stands for: on all of them.
+//! Listening on all addresses of a host name.
 //!
-//! Owns how the proxy listens on TCP, for clients and for metrics. Must never take over an address on which another process
-//! listens.
+//! Owns how the proxy listens on TCP, for clients and for metrics. Must never take over an address on which another
+//! process listens.
 
 use nix::errno::Errno;
 use std::io;
@@ -11,11 +11,11 @@ use tokio::net::{TcpListener, TcpSocket, lookup_host};
 /// The most clients that have connected and are not accepted yet; the kernel's limit is `net.core.somaxconn`.
 pub const BACKLOG: u32 = 4096;
 
-/// Listens on every address that the host has. Like the server, leaves out what this machine does not have, such as ::1
-/// without IPv6, where there is another. Cancel-safe.
+/// Listens on every address of the host. Like the server, skips addresses that this machine does not have, such as ::1
+/// without IPv6, if another one works. Cancel-safe.
 ///
 /// # Errors
-/// Those of the system: somebody listens there already, say.
+/// The system's error: for example, another process listens there.
 pub async fn listen(host: &str, port: u16) -> io::Result<Vec<TcpListener>> {
     on_each(lookup_host((host, port)).await?)
 }

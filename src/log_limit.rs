@@ -10,13 +10,14 @@ use tokio::time::{Instant, sleep_until};
 
 /// The most lines of a kind in one window.
 const MOST_LINES: u64 = 10;
-/// The same for lines that each session has once: operators want every one of them, save in a storm.
+/// Limit for lines that every session logs once. Operators want all of them, except when very many sessions start and
+/// end.
 const MOST_SESSIONS: u64 = 100;
 /// A window begins with its first line.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What lines have in common: the event, and the resource that it is about. There are as many as policies have resources,
-/// times a few.
+/// Lines share a limit if they have the same event and resource. The number of keys is a small multiple of the number
+/// of resources in the policies.
 type EventKind = (&'static str, String);
 
 /// The windows that are open.
@@ -36,7 +37,7 @@ impl LogLimit {
         self.allows_some(event, resource, MOST_LINES)
     }
 
-    /// The same for an event that each session has once.
+    /// Like [`Self::allows`], for an event that every session logs once.
     pub fn allows_sessions(self: &Arc<Self>, event: &'static str) -> bool {
         self.allows_some(event, "", MOST_SESSIONS)
     }
@@ -55,7 +56,7 @@ impl LogLimit {
         window.lines <= most
     }
 
-    /// Logs now what has been left out: the process ends.
+    /// Logs the number of suppressed lines immediately, because the process ends.
     pub fn finish(&self) {
         let windows = std::mem::take(&mut *self.0.lock());
         windows.iter().for_each(|(kind, window)| log_left_out(kind, window));

@@ -47,7 +47,7 @@ struct QueueState {
 #[derive(Default)]
 struct State {
     lines: VecDeque<Vec<u8>>,
-    /// Of these lines and the one that is being written.
+    /// Total size of these lines and the one being written.
     bytes: usize,
     /// The thread has taken a line, and not yet finished with it.
     is_writing: bool,

@@ -6,14 +6,14 @@ use crate::policy::QualifiedName;
 use crate::tls::{self, Diagnosis, Told};
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
-/// What one statement of a Query returned.
+/// Result of one statement of a Query.
 #[derive(Debug, Default)]
 pub struct StatementResult {
     pub rows: Vec<SimpleQueryRow>,
     pub affected: u64,
 }
 
-/// Runs a simple Query, and returns the rows of all its statements. Not cancel-safe: a Query that was sent goes on.
+/// Runs a simple Query, and returns the rows of all its statements. Not cancel-safe: a Query that was sent continues.
 pub async fn query_rows(client: &Client, query: &str) -> Result<Vec<SimpleQueryRow>, tokio_postgres::Error> {
     let answers = answers(client.simple_query(query).await?);
     Ok(answers.into_iter().flat_map(|answer| answer.rows).collect())
@@ -34,7 +34,7 @@ pub fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
     column(row, name) == Some("t")
 }
 
-/// What each statement of a Query returned.
+/// Groups the messages of a Query into one result per statement.
 pub fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<StatementResult> {
     let mut answers = Vec::new();
     let mut answer = StatementResult::default();
@@ -55,7 +55,7 @@ pub fn rows(answers: &[StatementResult]) -> impl Iterator<Item = &SimpleQueryRow
     answers.iter().flat_map(|answer| &answer.rows)
 }
 
-/// The same, owned.
+/// The column's text as an owned String.
 pub fn text(row: &SimpleQueryRow, name: &str) -> Option<String> {
     column(row, name).map(str::to_owned)
 }
@@ -70,7 +70,7 @@ pub fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
     named_as("named", &arrays(names))
 }
 
-/// The same of two arrays, under a name of its own.
+/// Like [`named`], with another table alias.
 pub fn named_as(table: &str, [schemas, names]: &[String; 2]) -> String {
     format!("{table}(schema, name) AS (SELECT * FROM unnest({schemas}, {names}))")
 }
@@ -93,11 +93,11 @@ fn element(name: &str) -> String {
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// In place of "password missing".
+/// Replaces the message "password missing".
 const NO_PASSWORD: &str = "the server asks for a password, and none is given: put it into the URL, \
      into PGPASSWORD, or into the file that PGPASSFILE names (default: ~/.pgpass)";
 
-/// What went wrong. tokio-postgres says only "db error"; the message is in the source.
+/// The server's message. tokio-postgres displays only "db error"; the message is in the source.
 pub fn message(error: &tokio_postgres::Error) -> String {
     if let Some(Diagnosis { message, hint }) = tls::trouble(error, Told::Url) {
         return format!("{message}. {hint}");

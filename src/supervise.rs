@@ -11,8 +11,8 @@ use tokio::time::sleep;
 /// The pause before a task that panicked is started again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs the task until it returns. If it panics, it is started again: what it has missed meanwhile, each start must suppose.
-/// Its unfinished state is dropped; what it shares must hold at each of its steps, as for a task that is aborted.
+/// Runs the task until it returns, and restarts it after a panic. Each start must assume that it has missed events. The
+/// unfinished state is dropped; shared state must be consistent at each await point, as for an aborted task.
 pub fn supervise<F>(task: &'static str, mut start: impl FnMut() -> F + Send + 'static) -> AbortHandle
 where
     F: Future<Output = ()> + Send + 'static,

@@ -1,7 +1,7 @@
-//! Connections that have not got what they came for, by where they come from.
+//! Connections that are waiting to be served, by source address.
 //!
-//! Owns which connection is evicted when there are too many, and which is next. Must never let a source with many keep out
-//! one with few.
+//! Owns which connection is evicted when there are too many, and which is next. Must never let a source with many
+//! connections keep out one with few.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Where a connection comes from: an address of IPv4, a network of IPv6 (of which one host has all addresses), or this
-/// machine by a Unix socket.
+/// Source of a connection: an IPv4 address, an IPv6 network (one host owns all its addresses), or this machine over a
+/// Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceAddress(Option<IpAddr>);
 
@@ -72,8 +72,8 @@ impl WaitingConnections {
         self.of.keys()
     }
 
-    /// Takes out the next connection: of the source with fewest that may, the one that came last. In a flood the clients of
-    /// earlier ones have given up, or will have before their turn.
+    /// Takes out the next connection: of the eligible source with the fewest, the latest one. In a flood, clients of
+    /// earlier ones have given up or will have before their turn.
     pub fn pop_next(&mut self, may: impl Fn(&SourceAddress) -> bool) -> Option<(SourceAddress, u64, Arc<Notify>)> {
         let (.., source) = *self.order.iter().find(|(.., source)| may(source))?;
         self.change(source, |of| of.pop_last()).map(|(number, told)| (source, number, told))
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_makes_room_and_who_has_fewest_is_next() {
+    fn the_source_with_most_is_evicted_and_the_one_with_fewest_is_next() {
         let (few, many) = (source("192.0.2.1"), source("192.0.2.2"));
         let (mut crowd, told) = crowd(&[(few, 0), (many, 1), (many, 2), (many, 3), (few, 4)]);
         let is = |popped: Option<Arc<Notify>>, index: usize| popped.is_some_and(|it| Arc::ptr_eq(&it, &told[index]));

@@ -23,7 +23,7 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// Where a file starts: for what concerns all of it.
+    /// Start of a file, for faults of the whole file.
     pub(crate) const START: Self = Self { line: 1, column: 1 };
 
     /// Where the byte at `offset` of `bytes` stands, as far as they can be read.
@@ -35,14 +35,14 @@ impl Position {
     }
 }
 
-/// What is wrong, and where.
+/// A fault and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) at: Position,
     pub(crate) message: String,
 }
 
-/// What is wrong with a file, and where.
+/// A fault in a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}:{line}:{column}: {message}", file.display())]
 pub struct FileError {
@@ -57,7 +57,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// What `message` shows of the file may have several lines; the error has one.
+    /// Escapes line breaks: `message` may quote several lines of the file, but an error has one line.
     pub(crate) fn new(file: &Path, at: Position, message: &str) -> Self {
         let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
         let message = message.chars().map(shown).collect();
@@ -72,7 +72,7 @@ pub(crate) struct Node {
     pub(crate) value: Value,
 }
 
-/// What a node holds.
+/// Content of a node.
 #[derive(Debug)]
 pub(crate) enum Value {
     Empty,
@@ -194,7 +194,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 }
 
-/// Takes values out of a tree and gathers what is wrong with them.
+/// Extracts values from a tree and collects faults.
 #[derive(Debug, Default)]
 pub(crate) struct NodeReader {
     pub(crate) faults: Vec<Fault>,

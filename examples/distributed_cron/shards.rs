@@ -2,7 +2,7 @@
 
 use crate::node::{Member, time_of_day};
 use fencegate::etcd::Etcd;
-use fencegate::leader::{Election, Leadership, Session};
+use fencegate::leader::{Election, Leadership, LeaseSession};
 use futures_util::future::try_join_all;
 use std::convert::Infallible;
 use std::error::Error;
@@ -32,7 +32,7 @@ pub struct Shards {
 impl Shards {
     /// Takes part in the elections of all shards until it is ended.
     pub async fn run(self) -> Result<Infallible, Box<dyn Error>> {
-        let session = Session::new(self.member.coordinator()?, &self.member.id, self.member.timings()?);
+        let session = LeaseSession::new(self.member.coordinator()?, &self.member.id, self.member.timings()?);
         let elections =
             (0..self.shards).map(|shard| Ok((shard, session.election(format!("/cron/shard/{shard}").parse()?))));
         let elections: Vec<_> = elections.collect::<Result<_, Box<dyn Error>>>()?;
@@ -40,7 +40,11 @@ impl Shards {
         Err("there are no shards".into())
     }
 
-    async fn campaign(&self, shard: i32, election: &Election<Session<Etcd>>) -> Result<Infallible, Box<dyn Error>> {
+    async fn campaign(
+        &self,
+        shard: i32,
+        election: &Election<LeaseSession<Etcd>>,
+    ) -> Result<Infallible, Box<dyn Error>> {
         if !self.home.contains(&shard) {
             sleep(Duration::from_secs(self.member.ttl)).await;
         }

@@ -22,11 +22,11 @@ pub(super) fn fenced_functions(functions: &Functions) -> String {
     )
 }
 
-/// The tables `calling`, all that depends on a function, with what is part of a relation left at that; and `calls`, the
-/// relations by which it is called, each with the operations that do, a letter each.
+/// The tables `calling`, all objects that depend on a function, with parts of a relation replaced by the relation; and
+/// `calls`, the relations that call it, each with the calling operations, one letter each.
 ///
-/// An operator class is what its members make it, a domain what its constraints do, and a composite type what its columns
-/// are. Of a view, what reads it calls.
+/// An operator class calls the functions of its members, a domain those of its constraints, and a composite type those
+/// of its columns. Reading a view calls the view's functions.
 pub(super) fn tables(functions: Option<&Functions>) -> String {
     let Some(functions) = functions else {
         // To plan the rest takes longer than to run it.
@@ -86,7 +86,7 @@ pub(super) fn rows(functions: Option<&Functions>) -> &'static str {
     if functions.is_none() { "" } else { ROWS }
 }
 
-/// The operations that the letters of a `call` stand for.
+/// Decodes the operations of a `call`, one letter each.
 pub(super) fn operations(letters: &str) -> Option<Vec<Operation>> {
     let operation = |letter| match letter {
         'r' => Some(Read),

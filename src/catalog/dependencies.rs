@@ -21,7 +21,7 @@ pub(super) struct DependedOn {
 }
 
 impl Dependencies {
-    /// The fenced tables that such a write to a relation changes as well, because it drops what depends on the relation.
+    /// The fenced tables that such a write to a relation also changes, because it drops the relation's dependents.
     pub fn cascades_to<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = &'a RelationName> {
         let relation = &write.relation;
         let found = self.0.get(&relation.name).filter(|_| write.operation == Operation::Cascade);

@@ -1,6 +1,6 @@
-//! The coverage of policies in a database, for people: every relation, by which operations, and why.
+//! Human-readable coverage of policies in a database: every relation, by which operations, and why.
 //!
-//! Owns the words. Must say what the proxy would do: it reads the same catalog in the same way.
+//! Owns the wording. Must report what the proxy would do: it reads the same catalog in the same way.
 
 use super::graph::{Action, Edge, Link, Oid, Way};
 use super::{Catalog, Dependencies, Relation, WayTo};
@@ -41,7 +41,7 @@ pub struct Covered {
     pub resource: String,
     /// As in SQL.
     pub relation: String,
-    /// `table`, `partition`, `view` and so on; None where the policy names what does not exist, or a key that is none.
+    /// `table`, `partition`, `view` and so on; None if the relation does not exist or the policy's key is invalid.
     pub kind: Option<String>,
     /// Those that count, as in a policy.
     pub operations: String,
@@ -105,7 +105,7 @@ impl Catalog {
         tables.chain(functions).map(row).collect()
     }
 
-    /// The functions of a policy that exist, each with what calls it; where none does, what the policy says.
+    /// The functions of a policy that exist, each with its callers; the policy's entry if none exists.
     fn covered_by(&self, fenced: &FencedFunction, functions: &[QualifiedName]) -> Vec<Row> {
         let is_meant = |it: &&QualifiedName| {
             fenced.is_meant_by(&FunctionName { schema: Some(it.schema.clone()), name: it.name.clone() })

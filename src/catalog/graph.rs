@@ -14,8 +14,8 @@ pub(super) fn function(oid: Oid) -> Oid {
     oid | 1 << 32
 }
 
-/// What a statement can do to a relation by which a fenced table changes or is locked, or a function is called. What
-/// DROP … CASCADE takes is not in these edges.
+/// Operations on a relation that may change or lock a fenced table, or call a function. The edges do not include the
+/// dependents that DROP … CASCADE removes.
 pub(super) const OPERATIONS: [Operation; 8] = [Insert, Update, Delete, Truncate, TruncateCascade, Ddl, Lock, Read];
 const ROWS: &[Operation] = &[Insert, Update, Delete];
 /// Operations that a rule on some event may perform.
@@ -51,9 +51,9 @@ pub(super) enum Link {
 pub(super) enum Through {
     /// These writes, as they are; and locking.
     Writes { insert: bool, update: bool, delete: bool },
-    /// A trigger in place of writes does what it likes.
+    /// An INSTEAD OF trigger may do anything.
     Trigger,
-    /// It is a materialized view: refreshing it reads what it is made of.
+    /// A materialized view: REFRESH reads its source relations.
     Refresh,
 }
 
@@ -112,7 +112,7 @@ fn itself(operation: Operation) -> &'static [Operation] {
     }
 }
 
-/// A relation by which another is reached, and how it goes on from there.
+/// A relation through which another is reached, and the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Hop {
     pub(super) edge: usize,
@@ -126,7 +126,7 @@ pub(super) struct Way {
     /// The first of its hops.
     pub(super) hop: usize,
     pub(super) same_columns: bool,
-    /// Each operation on `from`, with what it does to the table.
+    /// Each operation on `from`, with the resulting operation on the table.
     pub(super) effects: Vec<(Operation, Operation)>,
 }
 
@@ -149,11 +149,12 @@ pub(super) struct Paths {
 struct Vertex {
     relation: Oid,
     operation: Operation,
-    /// Not the relation as a whole is written, only rows of its children: that does not reach its other children, nor
-    /// what is rewritten where its name stands in a statement.
+    /// Only rows of its children are written, not the relation as a whole. Such a write reaches neither its other
+    /// children nor the rewritten statements that name the relation.
     by_part: bool,
     same_columns: bool,
-    /// The parent to which the next step leads. What reaches that one reaches this only on the way there: it is no news.
+    /// The parent that the next step leads to. Edges that reach that parent reach this relation only on the way, and
+    /// add nothing.
     toward: Option<Oid>,
 }
 
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_through_a_view_is_done_by_its_own_means() {
+    fn writes_through_a_view_use_its_own_rules() {
         let view = |through| reach(&[(2, 1, Link::View(through))])[0].1.clone();
         assert_eq!(view(NOTHING), [(Lock, Lock)]);
         assert_eq!(view(ALL), same(&[Insert, Update, Delete, Lock]));
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_called_by_whatever_reads_or_writes_what_calls_it() {
+    fn a_function_is_called_by_reads_and_writes_of_its_callers() {
         let called = function(9);
         let edges = [
             (1, called, Link::Call(vec![Insert, Update, Ddl])),
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_keys_change_what_refers_to_a_row() {
+    fn foreign_keys_change_referencing_rows() {
         let nothing = reach(&[foreign_key(2, 1, Action::Refuse, Action::Refuse)]);
         assert_eq!(nothing, [(2, vec![(TruncateCascade, Truncate)], false)]);
         let found = reach(&[

@@ -18,7 +18,8 @@ pub struct KeyColumn {
     pub kind: Result<ValueType, &'static str>,
     /// Its place among the columns, from 0.
     pub place: usize,
-    /// Longer texts, in bytes, may be cut when they are stored: what a character is depends on the server's encoding.
+    /// Maximum length in bytes of a text that is certainly stored whole. Longer ones may be truncated, because the
+    /// length of a character depends on the server's encoding.
     longest: Option<usize>,
     /// The guard looks at the key of every row that is written.
     pub is_guarded: bool,
@@ -40,8 +41,8 @@ impl KeyColumn {
     }
 }
 
-/// The key columns, as far as they exist. What a table's children and their unique indexes make of the column counts as
-/// well: a write to the table is one to them.
+/// The existing key columns. Includes the definition of the column in child tables and in their unique indexes, because
+/// a write to the table writes to its children.
 pub(super) fn query(Keys(keys): &Keys) -> String {
     format!(
         "WITH RECURSIVE named(schema, name, key, arguments) AS (SELECT * FROM unnest({})), \

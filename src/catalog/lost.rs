@@ -47,8 +47,8 @@ pub fn fences_at_risk(old: &PolicySet, new: &PolicySet) -> Vec<(Arc<Resource>, A
     pairs.collect()
 }
 
-/// The fences that `new` takes away from resources that it keeps, by what the databases have. `had_table`: resources, by
-/// [`Resource::family_name`], that are known to have had a table earlier.
+/// Fences that `new` removes from resources that it keeps, given the databases' tables. `had_table`: resources, by
+/// [`Resource::family_name`], that once had a table.
 pub fn lost_fences(
     old: &PolicySet,
     new: &PolicySet,
@@ -166,7 +166,7 @@ mod tests {
         join([("policies.yaml".into(), Ok(format!("version: 1\n{text}").into_bytes()))]).unwrap()
     }
 
-    /// What is said of the change, in a server with these databases and tables.
+    /// Describes the change for a server with these databases and tables.
     fn lost(old: &str, new: &str, server: &[(&str, &[&str])]) -> Vec<String> {
         lost_with(old, new, server, &[])
     }
@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_letter_is_told_with_the_nearest_name() {
+    fn a_misspelled_name_is_reported_with_the_nearest_one() {
         let ticks = "resources: [{name: r, tables: [public.ticks]}]";
         let tikcs = "resources: [{name: r, tables: [public.tikcs]}]";
         let app: &[(&str, &[&str])] = &[("app", &["public.ticks"])];
         assert_eq!(lost(ticks, tikcs, app), ["public.tikcs does not exist in app; did you mean public.ticks?"]);
         assert_eq!(lost(ticks, ticks, app), [""; 0]);
-        // Whether a table that is not there yet, or was never there, is what the change began with.
+        // The table did not exist before the change either.
         assert_eq!(lost(tikcs, tikcs, app), [""; 0]);
         assert_eq!(lost(tikcs, ticks, app), [""; 0]);
         assert_eq!(lost("resources: []", tikcs, app), [""; 0]);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_where_it_matters() {
+    fn unreadable_text_is_refused_only_if_it_matters() {
         let of = |table: &str| format!("resources: [{{name: r, tables: [{table}]}}]\ndatabases: [app, shop]");
         let server: &[(&str, &[&str])] = &[("app", &["public.t"]), ("shop", &["?"]), ("other", &["?"])];
         let unknown = ["whether r keeps a table in shop is unknown: no answer"];

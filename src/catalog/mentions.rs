@@ -1,7 +1,8 @@
-//! Queries of the catalog that only explain policies: the database's name, the functions that the policies name, and those
+//! Catalog queries that only explain policies: the database's name, the functions that the policies name, and those
 //! that they should name.
 //!
-//! Owns these questions. A function that is told without need costs a look; one that is not told writes unfenced.
+//! Owns these queries. A needlessly reported function costs the operator a look; a function that is not reported writes
+//! unfenced.
 
 use super::calls;
 use super::subject::Functions;

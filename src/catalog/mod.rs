@@ -34,7 +34,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio_postgres::SimpleQueryRow;
 
-/// Why what the server returned of its catalog cannot be used.
+/// Why the server's catalog rows cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogError {
     /// More rows than are read.
@@ -74,7 +74,7 @@ pub struct Catalog {
     /// The schemas of temporary relations that lead to fenced tables, but only in the session that made them.
     temporary: HashSet<String>,
     key_columns: HashMap<QualifiedName, KeyColumn>,
-    /// The schemas that have an operator `=`, or a type, which may stand before the catalog's own in what tells a key.
+    /// Schemas with an operator `=` or a type that may hide the catalog's own in key comparisons.
     shadowing: HashSet<String>,
     has_event_triggers: bool,
 }
@@ -118,8 +118,8 @@ impl Catalog {
         Catalog { fenced: tables.into_iter().collect(), ..Catalog::default() }
     }
 
-    /// The same; some of them are keyed, by an integer in their first column. And views that show one of them as it is, in the same
-    /// schema unless another one is named.
+    /// Like [`Self::of_tables`], with keyed tables (an integer key in the first column) and with views that show a
+    /// table unchanged, in the same schema unless another one is named.
     #[cfg(test)]
     pub(crate) fn with_views(
         tables: impl IntoIterator<Item = (QualifiedName, bool)>,
@@ -191,13 +191,13 @@ impl Catalog {
         self.key_columns.get(&table.name)
     }
 
-    /// Some schema has what may stand before the catalog's own operators and types in what tells a key.
+    /// True if any schema has operators or types that may hide the catalog's own in key comparisons.
     pub fn has_shadows(&self) -> bool {
         !self.shadowing.is_empty()
     }
 
-    /// With this search path, as `current_schemas(true)` shows it, operators and types without a schema are the
-    /// catalog's own wherever they tell a key. What is not plainly so is not.
+    /// True if key comparisons with this search path, as `current_schemas(true)` shows it, use the catalog's own
+    /// operators and types for names without a schema. False in doubt.
     pub fn path_leads_to_catalog(&self, path: &str) -> bool {
         let schemas = path.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
         let is_plain = |schemas: &&str| schemas.is_ascii() && !schemas.contains(['"', '\\']);
@@ -288,7 +288,7 @@ impl Catalog {
             }
         }
         catalog.key_columns = key_column::read(answers);
-        // Where a rule and a view lead to the same, the rule is what people are told of.
+        // If a rule and a view lead to the same relation, report the rule.
         edges.sort_by_key(|edge| (!matches!(edge.link, Link::Rule { .. }), edge.from, edge.to));
         catalog.find_ways(fenced, edges);
         Ok(catalog)
@@ -368,7 +368,7 @@ impl<'a> Fenced<'a> {
     }
 }
 
-/// The edges that a row stands for; None where it says what is not known.
+/// The edges of a row; None for an unknown value.
 fn read_edges(part: &str, row: &SimpleQueryRow) -> Option<Vec<Edge>> {
     let (from, to) = (oid(row, "from")?, oid(row, "to")?);
     let name = || column(row, "name").unwrap_or_default().to_owned();

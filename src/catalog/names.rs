@@ -1,7 +1,7 @@
-//! Which tables and functions of the policies a database has, and what a missing name was probably meant to be.
+//! Which tables and functions of the policies exist in a database, and the likely correction of a missing name.
 //!
-//! Owns that question and its answer. Must never count a relation as present that the proxy would not fence: the kinds of
-//! relations are those of [`super::question`].
+//! Owns this query and its result. Must never count a relation that the proxy would not fence: the relation kinds are
+//! those of [`super::question`].
 
 use super::calls;
 use super::sql::FENCED_KINDS;
@@ -88,7 +88,7 @@ impl NamesFound {
         found
     }
 
-    /// Reads what [`PolicyNames::question`] returned.
+    /// Reads the rows of [`PolicyNames::question`].
     pub fn read<'r>(rows: impl IntoIterator<Item = &'r SimpleQueryRow>) -> Self {
         let mut found = NamesFound::default();
         for row in rows {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_name_is_told_with_its_database() {
+    fn a_missing_name_is_reported_with_its_database() {
         let nearest = name("public.ticks");
         let text = missing_text("public.tikcs", "app", Some(&nearest));
         assert_eq!(text, "public.tikcs does not exist in app; did you mean public.ticks?");

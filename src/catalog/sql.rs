@@ -25,7 +25,7 @@ const TIMEOUT_OF_SESSION: &str = "250ms";
 /// How the views are found that nothing can be written through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Views {
-    /// The server says which; it locks them for that, and the question fails where one is locked by somebody else.
+    /// The server reports them. It locks the views for that, so the query fails if another process has locked one.
     Asked,
     /// None is: all count as written through.
     AllWritable,
@@ -36,7 +36,7 @@ pub fn most_rows(temporary: Option<&str>) -> usize {
     if temporary.is_some() { MOST_ROWS_OF_SESSION } else { MOST_ROWS }
 }
 
-/// Whether a relation of `pg_class` counts: it is no temporary one of another session than the one with this schema.
+/// SQL condition: the relation of `pg_class` counts. Temporary relations count only if they are in this schema.
 fn counts(class: &str, temporary: Option<&str>) -> String {
     match temporary {
         Some(schema) => {
@@ -46,7 +46,7 @@ fn counts(class: &str, temporary: Option<&str>) -> String {
     }
 }
 
-/// Sets what holds for the statements of a reading that stand behind it in the same Query.
+/// Settings for the later statements of the same Query.
 pub(crate) fn settings(temporary: Option<&str>) -> String {
     let timeout = match temporary {
         Some(_) => format!(", set_config('statement_timeout', '{TIMEOUT_OF_SESSION}', true)"),
@@ -58,25 +58,28 @@ pub(crate) fn settings(temporary: Option<&str>) -> String {
     )
 }
 
-/// Everything by which a write may reach one of these tables or call one of these functions, as rows of a `part` each:
-/// - `relation`: one that is fenced (`detail` is t) or that an edge begins at
-/// - `temporary`: the schema of temporary relations of a session, of which one hangs on these and does not count
-/// - `child`: writes to `from` are writes to its parent, and those to the parent (`detail` p: partitioned) to it
-/// - `reference`: a foreign key of `to` refers to `from`; `detail` is what happens on delete and on update
-/// - `rule`: a rule of `from`, on the event that `detail` is, names `to`
-/// - `view`: `from` is a view that names `to`; `detail` is `trigger` where it has one in place of writes, `stored` where it
-///   is a materialized one, else the set of events that the server lets through
-/// - `event trigger`: one is enabled whose function is not fencegate's own
-/// - those of [`calls`]
+/// Everything through which a write may reach one of these tables or call one of these functions. Each row has a
+/// `part`:
+/// - `relation`: a fenced relation (`detail` is t), or the start of an edge
+/// - `temporary`: the schema of a session's temporary relations, one of which depends on these relations and does not
+///   count
+/// - `child`: writes to `from` are writes to its parent; writes to the parent (`detail` p: partitioned) are writes to
+///   `from`
+/// - `reference`: a foreign key of `to` refers to `from`; `detail` has the actions on delete and on update
+/// - `rule`: a rule of `from`, for the event in `detail`, names `to`
+/// - `view`: `from` is a view that names `to`; `detail` is `trigger` for INSTEAD OF triggers, `stored` for a
+///   materialized view, otherwise the set of events that the server permits
+/// - `event trigger`: an event trigger is enabled whose function is not fencegate's own
+/// - the parts of [`calls`]
 ///
-/// An edge may begin at a relation that is not among these: it leads nowhere then. The planner, which cannot know how few
-/// relations are reached, is kept from reading catalogs whole.
+/// An edge may begin at a relation outside this set; it then leads nowhere. Hints keep the planner, which cannot know
+/// how few relations are reached, from reading whole catalogs.
 ///
-/// `reach` follows the edges backwards. A relation is in it as a whole, or by a part of its rows (`by_part`), which
-/// is all that a write to one of its children can do: that does not reach the other children. From a temporary relation
-/// that does not count it goes no further: so each of these adds no more than one step.
+/// `reach` follows the edges backwards. It contains a relation as a whole or by a part of its rows (`by_part`). A write
+/// to a child affects only a part, so it does not reach the other children. `reach` stops at a temporary relation that
+/// does not count, so each of these adds at most one step.
 ///
-/// `temporary` is the schema of the temporary relations that count; those of other sessions never do.
+/// `temporary` is the schema of the temporary relations that count. Those of other sessions never do.
 pub(super) fn ways(subject: &Subject, temporary: Option<&str>, views: Views) -> String {
     let events = match views {
         Views::Asked => "pg_relation_is_updatable(v.oid, true)",

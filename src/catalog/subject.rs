@@ -24,7 +24,7 @@ pub struct Subject {
 pub struct Functions {
     /// Schemas and names.
     pub exact: [String; 2],
-    /// Schemas, and what the names begin with.
+    /// Schemas, and prefixes of names.
     pub prefixes: [String; 2],
 }
 

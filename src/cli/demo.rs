@@ -1,4 +1,4 @@
-//! `fencegate demo`: shows the fence at work on throwaway servers.
+//! `fencegate demo`: demonstrates fencing on temporary servers.
 
 use super::output::complain;
 use super::{Ended, failed, runtime};
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Ended {
     let ended = runtime()?.block_on(until_interrupted());
     let result = ended.map_err(|error| failed(format!("cannot set up signal handling: {error}")))?;
-    let interrupted = || failed("interrupted; nothing is left behind");
+    let interrupted = || failed("interrupted; temporary servers and files are removed");
     let Played { failures, events } = result.ok_or_else(interrupted)?.map_err(failed)?;
     if let Some(file) = &arguments.events {
         fs::write(file, events).map_err(|error| failed(format!("{}: {error}", file.display())))?;
@@ -27,7 +27,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The demo's result; None when a signal came first.
+/// Returns None if a signal arrives first.
 async fn until_interrupted() -> io::Result<Option<Result<Played, demo::DemoError>>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

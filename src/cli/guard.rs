@@ -16,17 +16,17 @@ pub(super) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make the guard in a database what the policies say
+    /// Install the guard that the policies require in a database
     Install {
         #[command(flatten)]
         guarded: Guarded,
-        /// Also if the proxies have other policies in force, or a name is probably misspelled
+        /// Continue even if the proxies enforce other policies or a name is probably misspelled
         #[arg(long)]
         force: bool,
     },
-    /// Say what of the guard is missing, changed or disabled; exit code 1 if anything is
+    /// List the parts of the guard that are missing, changed or disabled; exit with code 1 if there are any
     Status(Guarded),
-    /// Take the guard away
+    /// Remove the guard
     Remove {
         #[command(flatten)]
         database: ControlDatabase,
@@ -35,7 +35,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct ControlDatabase {
-    /// The database, as a superuser or the owner of its fenced tables: postgres://user@host/database
+    /// Database URL, as a superuser or the owner of the fenced tables: postgres://user@host/database
     #[arg(long, visible_alias = "database", env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
     control: String,
 }
@@ -44,7 +44,7 @@ struct ControlDatabase {
 struct Guarded {
     #[command(flatten)]
     database: ControlDatabase,
-    /// The directory of policies that the proxies have
+    /// Directory of the proxies' policies
     #[arg(long, env = "FENCEGATE_POLICIES", value_name = "DIR")]
     policies: PathBuf,
 }
@@ -63,7 +63,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
         Command::Remove { database } => {
             let removed = runtime.block_on(guard::remove(&database.config()?)).map_err(failed)?;
             let lines = removed.iter().map(|what| format!("removed {what}\n"));
-            let text = if removed.is_empty() { "there was no guard\n".to_owned() } else { lines.collect() };
+            let text = if removed.is_empty() { "no guard to remove\n".to_owned() } else { lines.collect() };
             print(&text);
             Ok(ExitCode::SUCCESS)
         }
@@ -115,7 +115,9 @@ fn print_status(status: &GuardStatus) -> ExitCode {
         );
     }
     if status.lines.iter().any(|line| !line.state.is_well() && !is_rejected(line)) {
-        complain("fencegate: run `fencegate guard install` with these policies; what your role may not do, it prints");
+        complain(
+            "fencegate: run `fencegate guard install` with these policies; it prints the steps that your role may not run",
+        );
     }
     ExitCode::FAILURE
 }

@@ -1,4 +1,4 @@
-//! `fencegate init`: creates or upgrades the schema in a downstream database.
+//! `fencegate init`: creates or upgrades the schema in a protected database.
 
 use super::output::{print_done, script};
 use super::{Ended, database, failed, runtime};
@@ -8,17 +8,17 @@ use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// The database, as the role that may create the schema: postgres://user@host/database
+    /// Database URL, as a role that may create the schema: postgres://user@host/database
     #[arg(long, visible_alias = "database", env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
     control: String,
     /// Role that will own the schema (the proxy's control role). Default: keep the current owner; a new schema belongs to the
     /// connecting role
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
-    /// A role that may lead by the leases in that database; see also --elections
+    /// Role that may lead through leases in this database; see also --elections
     #[arg(long, value_name = "ROLE", value_parser = NonEmptyStringValueParser::new())]
     leases_for: Option<String>,
-    /// The elections that it may lead; `*` stands for any text
+    /// Elections that this role may lead; `*` matches any text
     #[arg(long, value_name = "PATTERN", default_value = "*", requires = "leases_for", value_parser = NonEmptyStringValueParser::new())]
     elections: String,
 }
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 
 fn print_report(report: &fence::InitReport, leases: &str) {
     let done = match report.versions {
-        Some((before, now)) if before > now => format!("changed back from version {before} to {now}"),
+        Some((before, now)) if before > now => format!("downgraded from version {before} to {now}"),
         Some((before, now)) => format!("upgraded from version {before} to {now}"),
         None if report.created => "created".to_owned(),
         None => "up to date".to_owned(),

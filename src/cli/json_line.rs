@@ -1,6 +1,6 @@
-//! A line of the log for machines: a JSON object with `timestamp`, `level`, `event`, `target`, then the fields of the event.
+//! JSON log lines: an object with `timestamp`, `level`, `event`, `target`, then the fields of the event.
 //!
-//! Owns the form of a line. Must never write one that is no JSON, nor break it in two.
+//! Owns the format of a line. Must never write invalid JSON or split a line.
 
 use serde::Serialize;
 use std::fmt::{self, Debug, Write};
@@ -11,10 +11,10 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Whose events have names.
+/// Only events of this crate have names.
 const OURS: &str = env!("CARGO_CRATE_NAME");
 
-/// The form. Spans are left out: this program has none.
+/// Omits spans: this program has none.
 pub(super) struct JsonLine;
 
 impl<S, N> FormatEvent<S, N> for JsonLine
@@ -37,23 +37,23 @@ where
     }
 }
 
-/// It names an event; a sentence is for people.
+/// Distinguishes event names from sentences.
 fn is_name(message: &str) -> bool {
     message.starts_with(|c: char| c.is_ascii_lowercase()) && message.chars().all(|c| c.is_ascii_lowercase() || c == '_')
 }
 
-/// What an event says.
+/// Fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,
-    /// The others: `,"name":value` of each.
+    /// The other fields, each as `,"name":value`.
     rest: String,
 }
 
 impl Fields {
     fn add(&mut self, field: &Field, value: impl Serialize) {
         let (name, value) = (json(field.name()), json(&value));
-        // A String takes everything.
+        // Writing to a String cannot fail.
         let _ = write!(self.rest, ",{name}:{value}");
     }
 }
@@ -87,7 +87,7 @@ impl Visit for Fields {
     }
 }
 
-/// A text or a number can always be written.
+/// Serializing a text or a number cannot fail.
 fn json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }

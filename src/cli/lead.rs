@@ -1,4 +1,4 @@
-//! `fencegate lead`: wins an election, runs a command while leadership lasts, and gives it up afterwards.
+//! `fencegate lead`: wins an election, runs a command while leadership lasts, then resigns.
 
 use super::{Ended, database, runtime, unusable};
 use crate::config::{Address, EtcdArguments, SettingError, duration, http_address};
@@ -15,21 +15,21 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-/// The coordinator could not be reached (EX_UNAVAILABLE of sysexits.h).
+/// The coordinator cannot be reached (EX_UNAVAILABLE of sysexits.h).
 const EXIT_UNREACHABLE: u8 = 69;
-/// Leadership was lost, and the command was ended: another try may win again (EX_TEMPFAIL).
+/// Leadership was lost and the command was ended. A retry may succeed (EX_TEMPFAIL).
 const EXIT_LOST: u8 = 75;
 
 const COORDINATOR: &str = "FENCEGATE_COORDINATOR";
-/// Another leads, and it was not to be waited for longer: the default.
+/// Default exit code when another candidate leads and the wait is over.
 const EXIT_CONFLICT: &str = "73";
 
-/// What decides who leads, and how it is reached.
+/// The coordinator, and how to reach it.
 #[derive(clap::Args)]
 struct CoordinatorArguments {
     #[command(flatten)]
     etcd: EtcdArguments,
-    /// In place of etcd: a database with leases, postgres://user@host/database
+    /// Use a database with leases instead of etcd: postgres://user@host/database
     #[arg(long, env = COORDINATOR, hide_env_values = true, value_name = "URL", conflicts_with = "etcd")]
     coordinator: Option<String>,
 }
@@ -38,36 +38,36 @@ struct CoordinatorArguments {
 pub(super) struct Arguments {
     #[command(flatten)]
     coordinator: CoordinatorArguments,
-    /// The election: all who name the same one are its candidates
+    /// Name of the election; candidates with the same name compete
     #[arg(long, env = "FENCEGATE_ELECTION", value_name = "NAME")]
     election: ElectionName,
-    /// The time after which another can lead when this machine or etcd falls silent: whole seconds
+    /// Lease TTL in whole seconds: another candidate can lead after this time if this machine fails
     #[arg(long, env = "FENCEGATE_TTL", value_name = "TIME", default_value = "10s", value_parser = duration)]
     ttl: Duration,
-    /// The name of this candidate [default: host name and process id]
+    /// Name of this candidate [default: host name and process ID]
     #[arg(long, env = "FENCEGATE_ID", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
-    /// The time from SIGTERM to SIGKILL, for a command that must end at once
+    /// Time between SIGTERM and SIGKILL for a command that must end immediately
     #[arg(long, env = "FENCEGATE_KILL_AFTER", value_name = "TIME", default_value = "1s", value_parser = seconds)]
     kill_after: Duration,
-    /// Ends at once when another leads
+    /// Exit immediately if another candidate leads
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
-    /// Ends when another leads, and still does after this time
+    /// Exit if another candidate still leads after this time
     #[arg(long, env = "FENCEGATE_WAIT", value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
-    /// The exit code for that
+    /// Exit code for --no-wait and --wait
     #[arg(long, env = "FENCEGATE_CONFLICT_EXIT_CODE", value_name = "N", default_value = EXIT_CONFLICT)]
     conflict_exit_code: u8,
-    /// Where metrics and health are served: /metrics, /healthz, /readyz
+    /// Address for metrics and health: /metrics, /healthz, /readyz
     #[arg(long, env = "FENCEGATE_HTTP", value_name = "HOST:PORT", value_parser = http_address)]
     http: Option<Address>,
-    /// What to run, with the token in FENCE_TOKEN and in PGOPTIONS
+    /// Command to run, with the token in FENCE_TOKEN and PGOPTIONS
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// For the process that ends the command, and gives the lease up, when `lead` has been killed.
+/// Arguments of the process that ends the command and releases the lease when `lead` has been killed.
 #[derive(clap::Args)]
 pub(super) struct GuardArguments {
     #[command(flatten)]
@@ -76,7 +76,7 @@ pub(super) struct GuardArguments {
     lease: command::LeaseArguments,
 }
 
-/// For the process that becomes the command.
+/// Arguments of the process that becomes the command.
 #[derive(clap::Args)]
 pub(super) struct StartArguments {
     parent: i32,
@@ -84,21 +84,21 @@ pub(super) struct StartArguments {
     command: Vec<OsString>,
 }
 
-/// A time, or seconds with a fraction.
+/// Parses a duration, or seconds with a fraction.
 fn seconds(text: &str) -> Result<Duration, SettingError> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.map_or_else(|| duration(text), Ok)
 }
 
-/// Becomes the command.
+/// Replaces this process with the command.
 pub(super) fn start(arguments: &StartArguments) -> ExitCode {
     command::replace_this_process(arguments.parent, &arguments.command)
 }
 
-/// Watches over the command.
+/// Runs the guard of the command.
 pub(super) fn guard(GuardArguments { coordinator, lease }: GuardArguments) -> ExitCode {
     command::keep_guard(|| {
-        // Where this fails, the lease ends by itself; there is nobody to tell.
+        // If this fails, the lease expires. No process remains to report the failure to.
         let _ = match &coordinator.coordinator {
             Some(url) => database("--coordinator", url).map(|database| withdraw(&*Leases::new(database), lease)),
             None => etcd(&coordinator.etcd).map(|etcd| withdraw(&*etcd, lease)),
@@ -109,7 +109,7 @@ pub(super) fn guard(GuardArguments { coordinator, lease }: GuardArguments) -> Ex
 fn withdraw(coordinator: &impl Coordinator, lease: command::LeaseArguments) {
     let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };
     let _ = runtime.block_on(coordinator.withdraw(&lease.candidate(), Patience::USUAL));
-    // Does not wait for a name that is still being looked up.
+    // Do not wait for a pending name resolution.
     runtime.shutdown_background();
 }
 
@@ -121,7 +121,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 }
 
 impl CoordinatorArguments {
-    /// For the guard.
+    /// Environment of the guard.
     fn access(&self) -> Access {
         let mut access = self.etcd.variables();
         access.push((COORDINATOR, self.coordinator.as_ref().map(Into::into)));
@@ -131,7 +131,7 @@ impl CoordinatorArguments {
 
 fn etcd(arguments: &EtcdArguments) -> Result<Arc<Etcd>, ExitCode> {
     let settings = arguments.clone().settings().map_err(unusable)?;
-    let settings = settings.ok_or_else(|| unusable("--etcd is missing, or --coordinator in place of it"))?;
+    let settings = settings.ok_or_else(|| unusable("--etcd or --coordinator is required"))?;
     Etcd::new(&settings).map_err(unusable)
 }
 
@@ -139,7 +139,7 @@ fn run_with<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Ended 
     let access = arguments.coordinator.access();
     let Setup { election, terms, waiting, http, metrics, command } = prepare(coordinator, arguments)?;
     command::check_program(&command[0])?;
-    // On the thread of `main`, which the command is tied to.
+    // Runs on the main thread, because the command dies with that thread.
     let led = async {
         let _served = serve(http, metrics).await?;
         lead(election, terms, waiting, &access, &command).await
@@ -150,14 +150,14 @@ fn run_with<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Ended 
     })
 }
 
-/// How long another leader is waited for, and the exit code after that.
+/// How long to wait while another candidate leads, and the exit code afterwards.
 struct Waiting {
-    /// None: for ever.
+    /// None: no limit.
     limit: Option<Duration>,
     conflict: u8,
 }
 
-/// What leading takes.
+/// Everything that a campaign needs.
 struct Setup<C> {
     election: Election<C>,
     terms: Terms,
@@ -178,13 +178,13 @@ fn prepare<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Result<
     Ok(Setup { election, terms: Terms { ttl, kill_after }, waiting, http, metrics, command })
 }
 
-/// Unique on the network, as far as host names are.
+/// Unique on the network if host names are unique.
 fn usual_id() -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     format!("{}-{}", host.display(), std::process::id())
 }
 
-/// Why no exit code of the command can be returned.
+/// Why `lead` ends without an exit code of the command.
 #[derive(Debug, thiserror::Error)]
 enum LeadError {
     #[error("cannot listen to signals: {0}")]
@@ -206,7 +206,7 @@ impl LeadError {
     }
 }
 
-/// Serves the metrics, if there is an address for them. Cancel-safe.
+/// Serves the metrics if an address is set. Cancel-safe.
 async fn serve(address: Option<Address>, metrics: Arc<LeaderMetrics>) -> Result<Option<http::Server>, LeadError> {
     let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
     match http::Endpoint::bind(&host, port).await {
@@ -215,7 +215,7 @@ async fn serve(address: Option<Address>, metrics: Arc<LeaderMetrics>) -> Result<
     }
 }
 
-/// The exit code. Not cancel-safe: the command is killed, but not awaited.
+/// Returns the exit code. Not cancel-safe: the command is killed, but not awaited.
 async fn lead<C: Coordinator>(
     election: Election<C>,
     terms: Terms,
@@ -228,7 +228,7 @@ async fn lead<C: Coordinator>(
         Ok(leadership) => leadership,
         Err(NotLed::Signal(signal)) => return Ok(command::exit_code_of_signal(signal)),
         Err(NotLed::Conflict) => {
-            tracing::info!(election = %election.name(), "another leads: the command is not run");
+            tracing::info!(election = %election.name(), "another candidate leads: the command is not run");
             return Ok(waiting.conflict);
         }
     };
@@ -241,20 +241,20 @@ async fn lead<C: Coordinator>(
             })
         }
         Err(error) => {
-            // Not given up: nobody has seen that the command is gone. The lease ends by itself.
+            // Do not resign: nobody has confirmed that the command has ended. The lease expires by itself.
             std::mem::forget(leadership);
             Err(LeadError::Command(error))
         }
     }
 }
 
-/// Why there is no leadership, and nothing has failed.
+/// Why the campaign ended without leadership and without an error.
 enum NotLed {
     Signal(Signal),
     Conflict,
 }
 
-/// Campaigns for as long as it may wait. Cancel-safe: the candidate withdraws.
+/// Campaigns until the wait limit. Cancel-safe: the candidate withdraws.
 async fn campaign<C: Coordinator>(
     election: &Election<C>,
     waiting: &Waiting,
@@ -285,21 +285,21 @@ async fn campaign<C: Coordinator>(
     }
 }
 
-/// The signal that ends it. One that would suspend it does not: a candidate that stands still loses its place.
+/// The signal that ends the campaign. SIGTSTP does not: a suspended candidate would lose its place.
 async fn end_of_campaign(signals: &mut Signals) -> Signal {
     loop {
         match signals.next().await {
-            Signal::SIGTSTP => tracing::warn!("not suspended: a candidate that stands still loses its place"),
+            Signal::SIGTSTP => tracing::warn!("not suspended: a suspended candidate loses its place"),
             signal => return signal,
         }
     }
 }
 
-/// For 5 s at most: the sender of a signal waits. Cancel-safe: it goes on.
+/// Resigns within 5 s, because the sender of a signal waits. Cancel-safe: resigning continues.
 async fn give_up(leadership: &Leadership) {
     match timeout(Patience::USUAL.limit, leadership.resign()).await {
         Ok(Ok(()) | Err(LeaderError::Lost(_))) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "the lease is not given up, but ends by itself"),
-        Err(late) => tracing::warn!(error = %late, "the lease is not given up, but ends by itself"),
+        Ok(Err(error)) => tracing::warn!(%error, "the lease could not be released; it ends by itself"),
+        Err(late) => tracing::warn!(error = %late, "the lease could not be released; it ends by itself"),
     }
 }

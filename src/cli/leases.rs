@@ -1,4 +1,4 @@
-//! `fencegate leases`: who leads what, as a database with leases or an etcd says.
+//! `fencegate leases`: lists the leaders, as a database with leases or etcd reports them.
 //!
 //! Must never change anything there.
 
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// A database with leases, postgres://user@host/database; or the members of etcd, http://host:2379 or
+    /// URL of a database with leases, postgres://user@host/database; or the etcd members, http://host:2379 or
     /// https://host:2379, separated by commas
     #[arg(value_name = "URL")]
     url: String,
@@ -36,7 +36,7 @@ fn in_database(url: &str) -> Result<Vec<[String; 4]>, ExitCode> {
     Ok(running.into_iter().map(line).collect())
 }
 
-/// When a lease ends, etcd says only of one at a time: it is left out.
+/// Omits expiry times: etcd reports them only for one lease at a time.
 fn in_etcd(url: String, access: EtcdAccess) -> Result<Vec<[String; 4]>, ExitCode> {
     let etcd = url.split(',').map(str::to_owned).collect();
     let settings = EtcdArguments { etcd, access }.settings();
@@ -49,7 +49,7 @@ fn in_etcd(url: String, access: EtcdAccess) -> Result<Vec<[String; 4]>, ExitCode
     Ok(leaders.into_iter().map(line).collect())
 }
 
-/// Without what would make it two lines.
+/// Escapes line breaks.
 fn shown(text: impl std::fmt::Display) -> String {
     text.to_string().replace(char::is_control, " ")
 }

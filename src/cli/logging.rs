@@ -1,6 +1,6 @@
 //! The log: to standard error, for people or for machines.
 //!
-//! Must never fail the caller, nor block it: standard error may be closed, or a pipe that nobody reads.
+//! Must never fail or block its caller: standard error may be closed, or a pipe that is not read.
 
 use super::json_line::JsonLine;
 use super::text_line::TextFields;
@@ -15,27 +15,27 @@ use std::{panic, thread};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-/// How the log is written.
+/// Log format.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(super) enum Format {
-    /// A line for people
+    /// Human-readable lines
     #[default]
     Text,
-    /// A JSON object in every line
+    /// One JSON object per line
     Json,
 }
 
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
-/// Waits until all lines have been written, unless nobody reads them.
+/// Waits until all lines are written or can no longer be written.
 pub(super) fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.flush();
     }
 }
 
-/// Starts the log of the process, of the level that RUST_LOG says, otherwise info. Later calls do nothing.
-/// What is returned writes the last lines. None where there is no queue: callers then write for themselves.
+/// Starts the process's log at the level in RUST_LOG, or `info`. Later calls do nothing. The returned guard writes the
+/// last lines when dropped; None if there is no queue, because callers then write directly.
 pub(super) fn start(format: Format) -> Option<FlushOnDrop> {
     let level = EnvFilter::builder().with_default_directive(tracing::Level::INFO.into()).from_env_lossy();
     let report = |dropped| tracing::warn!(dropped, "log_lines_dropped");
@@ -45,9 +45,9 @@ pub(super) fn start(format: Format) -> Option<FlushOnDrop> {
         Some(queue) => BoxMakeWriter::new(move || queue.clone()),
         None => BoxMakeWriter::new(io::stderr),
     };
-    // An error of standard error would be reported there, with a panic where that fails too.
+    // Reporting an error of standard error there would panic if that fails too.
     let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(writer).log_internal_errors(false);
-    // The only error is that a log has been started before.
+    // The only possible error is that a log has already been started.
     let _ = match format {
         Format::Text => log.with_ansi(io::stderr().is_terminal()).fmt_fields(TextFields).try_init(),
         Format::Json => log.event_format(JsonLine).try_init(),
@@ -56,15 +56,15 @@ pub(super) fn start(format: Format) -> Option<FlushOnDrop> {
     queue.map(FlushOnDrop)
 }
 
-/// The standard hook would write to standard error itself, and block the thread that panics.
+/// Replaces the standard hook, which writes to standard error directly and could block the panicking thread.
 fn log_panic(panic: &panic::PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
     tracing::error!(thread = thread::current().name(), error = %panic, backtrace, "panicked");
 }
 
-/// Standard error by a descriptor of its own: while it reads a text, the parser puts a pipe of its own in the usual place, and
-/// what is written there meanwhile is lost.
+/// Duplicates standard error. While the parser reads a text, it redirects the usual descriptor into a pipe of its own;
+/// lines written there would be lost.
 fn standard_error() -> io::Result<File> {
     io::stderr().as_fd().try_clone_to_owned().map(File::from)
 }

@@ -1,7 +1,7 @@
 //! The command line: one file per subcommand.
 //!
-//! Owns the exit codes: 0 done, 1 failed, 2 wrong usage or configuration; `lead` has more. Must never decide
-//! anything else: a subcommand reads its arguments and calls the module that does the work.
+//! Owns the exit codes: 0 success, 1 failure, 2 wrong usage or configuration; `lead` has more. Must never make other
+//! decisions: a subcommand parses its arguments and calls the module that does the work.
 
 mod demo;
 mod guard;
@@ -50,58 +50,58 @@ enum Command {
     Proxy(Box<proxy::Arguments>),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(init::Arguments),
-    /// Remove everything that fencegate created in a database
+    /// Remove all fencegate objects from a database
     Remove(remove::Arguments),
-    /// Guard the fenced tables inside their database as well: a second layer of triggers
+    /// Manage the guard: triggers that enforce fences inside the database
     Guard(guard::Arguments),
-    /// Campaign in an election, and run a command while leadership lasts
+    /// Campaign in an election and run a command while leadership lasts
     Lead(Box<lead::Arguments>),
-    /// List who leads what
+    /// List the current leaders
     Leases(leases::Arguments),
-    /// The process that kills the command when `lead` cannot
+    /// Process that kills the command when `lead` cannot
     #[command(name = GUARD_COMMAND, hide = true)]
     LeadGuard(Box<lead::GuardArguments>),
-    /// The process that becomes the command
+    /// Process that becomes the command
     #[command(name = START_COMMAND, hide = true)]
     LeadStart(lead::StartArguments),
-    /// The process that reads texts for `proxy` that may be too much for the parsers
+    /// Process that parses expensive texts for `proxy`
     #[command(name = READER_COMMAND, hide = true)]
     ReadTexts,
-    /// Show a deposed leader's write land without the proxy, and be rejected with it, on throwaway servers
+    /// Show a deposed leader's write succeed without the proxy and fail with it, on temporary servers
     Demo(demo::Arguments),
-    /// Draw who led under which token, what was written and what was rejected, as SVG
+    /// Draw leaders, tokens, writes and rejections as SVG
     Timeline(timeline::Arguments),
-    /// Work with the policies that say what is fenced
+    /// Check and explain policies
     Policy(policy::Arguments),
-    /// Print the completions of a shell
+    /// Print shell completions
     Completions {
-        /// The shell
+        /// Shell
         shell: Shell,
     },
-    /// Write the man pages, one for each command
+    /// Write one man page per command
     Man {
-        /// The directory
+        /// Output directory
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
 }
 
-/// How a subcommand ends: with an exit code, also where it cannot go on.
+/// Result of a subcommand. Err is the exit code of a subcommand that cannot continue.
 type Ended = Result<ExitCode, ExitCode>;
 
-/// Says what went wrong.
+/// Prints a failure and returns its exit code.
 fn failed(error: impl Display) -> ExitCode {
     output::complain(&format!("fencegate: {error}"));
     ExitCode::FAILURE
 }
 
-/// Says what is wrong with the usage or the configuration.
+/// Prints a usage or configuration error and returns its exit code.
 fn unusable(error: impl Display) -> ExitCode {
     output::complain(&format!("fencegate: {error}"));
     ExitCode::from(EXIT_USAGE)
 }
 
-/// A runtime for what is asynchronous; where there cannot be one, the exit code.
+/// The asynchronous runtime, or the exit code if it cannot be created.
 fn runtime() -> Result<Runtime, ExitCode> {
     workers::runtime(None).map_err(no_runtime)
 }
@@ -111,14 +111,14 @@ fn no_runtime(error: io::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// How to connect to the database that a flag names; where that cannot be, the exit code.
+/// Connection settings of the database that a flag names, or the exit code if they are invalid.
 fn database(flag: &str, url: &str) -> Result<ControlConfig, ExitCode> {
     let (config, tls) = config::connection(url).map_err(|why| unusable(format!("{flag} {why}")))?;
     let connector = Connector::new(tls).map_err(|why| unusable(format!("{flag} {why}")))?;
     Ok(ControlConfig::new(config, Arc::new(connector)))
 }
 
-/// What is wrong, without the usage that follows it.
+/// The error in one line, without clap's usage text.
 fn in_one_line(error: &clap::Error, arguments: &[OsString]) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing; see --help".to_owned();
@@ -134,19 +134,19 @@ fn in_one_line(error: &clap::Error, arguments: &[OsString]) -> String {
     match meant(error, command) {
         Some(meant) => format!("{what}: did you mean `{meant}`? See --help"),
         None if lacks_separator(error, command, arguments) => {
-            format!("{what}: the command to run follows `--`; see --help")
+            format!("{what}: put the command to run after `--`; see --help")
         }
         None => format!("{what}; see --help"),
     }
 }
 
-/// The subcommand that the arguments name, as far as they name one.
+/// The most specific subcommand that the arguments name.
 fn subcommand<'a>(program: &'a clap::Command, arguments: &[OsString]) -> &'a clap::Command {
     let names = arguments.iter().take_while(|argument| *argument != "--");
     names.fold(program, |command, name| command.find_subcommand(name).unwrap_or(command))
 }
 
-/// The subcommand, flag or value that is nearest to the unknown one.
+/// The subcommand, flag or value that is closest to the unknown one.
 fn meant(error: &clap::Error, command: &clap::Command) -> Option<String> {
     let given = |kind| match error.get(kind)? {
         ContextValue::String(given) => Some(given.as_str()),
@@ -170,7 +170,7 @@ fn meant(error: &clap::Error, command: &clap::Command) -> Option<String> {
     nearest(given, known.iter().map(String::as_str)).map(str::to_owned)
 }
 
-/// The command line of a program has to follow `--`, and there is none.
+/// True if a program's command line must follow `--` and `--` is missing.
 fn lacks_separator(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> bool {
     let is_about_program = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(given))) => !given.starts_with('-'),
@@ -181,7 +181,7 @@ fn lacks_separator(error: &clap::Error, command: &clap::Command, arguments: &[Os
     is_about_program && takes_program && !arguments.iter().any(|argument| argument == "--")
 }
 
-/// Runs the program with its arguments, the first of which is its own name.
+/// Runs the program. The first argument is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let given: Vec<OsString> = arguments.into_iter().collect();
     let arguments = match Arguments::try_parse_from(&given) {
@@ -190,12 +190,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             if error.use_stderr() {
                 return unusable(in_one_line(&error, &given));
             }
-            // Help and version. The reader may not read to the end.
+            // Help or version. Ignore errors: the reader may have closed the pipe.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
     };
-    // Processes that the program starts for itself: they have its environment, and log nothing.
+    // The program starts these processes for itself. They inherit its environment and log nothing.
     let is_internal = matches!(arguments.command, Command::LeadGuard(_) | Command::LeadStart(_) | Command::ReadTexts);
     let _log = (!is_internal).then(|| logging::start(arguments.log_format));
     if !is_internal {

@@ -1,6 +1,6 @@
-//! What subcommands print.
+//! Output of subcommands.
 //!
-//! Must never fail because the reader of the output has gone: the exit code tells the result all the same.
+//! Must never fail because the reader has gone: the exit code still reports the result.
 
 use super::{EXIT_USAGE, logging};
 use crate::policy::{self, PolicySet};
@@ -8,18 +8,18 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// To standard output.
+/// Prints to standard output.
 pub(super) fn print(text: &str) {
     let _ = io::stdout().write_all(text.as_bytes());
 }
 
-/// A line to standard error, after those of the log.
+/// Prints a line to standard error, after pending log lines.
 pub(super) fn complain(line: &str) {
     logging::flush();
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Reads a directory of policies; what is wrong with it is printed.
+/// Loads a directory of policies and prints any errors.
 pub(super) fn load_policies(directory: &Path) -> Result<PolicySet, ExitCode> {
     policy::load(directory).map_err(|errors| {
         errors.iter().for_each(|error| complain(&error.to_string()));
@@ -27,25 +27,25 @@ pub(super) fn load_policies(directory: &Path) -> Result<PolicySet, ExitCode> {
     })
 }
 
-/// What was done, and what somebody else has still to run. If there is any of that, all of it is a script for psql.
+/// Prints completed and remaining steps. If steps remain, the whole output is a psql script.
 pub(super) fn print_done(done: &str, rest: &[String]) {
     let comment = if rest.is_empty() { "" } else { "-- " };
     let lines = done.lines().map(|line| format!("{comment}{}\n", one_line(line)));
     print(&lines.chain(rest.iter().cloned()).collect::<String>());
 }
 
-/// A transaction in a script, and the role that has to run it.
+/// A transaction of a script, with the role that must run it.
 pub(super) fn script(by: &str, statements: &[String]) -> String {
     let statements: String = statements.iter().map(|statement| format!("{statement};\n")).collect();
-    format!("-- still to be run by {}:\nBEGIN;\n{statements}COMMIT;\n", one_line(by))
+    format!("-- remaining steps, to be run by {}:\nBEGIN;\n{statements}COMMIT;\n", one_line(by))
 }
 
-/// A name in it may hold what ends a line, and with it a comment.
+/// Names may contain line breaks, which would end an SQL comment.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Lines in columns.
+/// Aligns the lines in columns.
 pub(super) fn table<const N: usize>(lines: &[[&str; N]]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
@@ -58,7 +58,7 @@ pub(super) fn table<const N: usize>(lines: &[[&str; N]]) -> String {
     text
 }
 
-/// `1 table`, `2 tables`.
+/// Formats a count: `1 table`, `2 tables`.
 pub(super) fn counted(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn no_name_ends_a_comment() {
         let printed = script("the owner of public.\"a\r\nDROP TABLE b\"", &["SELECT 1".to_owned()]);
-        let expected = "-- still to be run by the owner of public.\"a  DROP TABLE b\":\nBEGIN;\nSELECT 1;\nCOMMIT;\n";
+        let expected =
+            "-- remaining steps, to be run by the owner of public.\"a  DROP TABLE b\":\nBEGIN;\nSELECT 1;\nCOMMIT;\n";
         assert_eq!(printed, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! `fencegate policy`: checks policies before a proxy reads them, and explains what they cover.
+//! `fencegate policy`: checks policies before a proxy loads them, and explains their coverage.
 
 use super::output::{complain, counted, load_policies, print, table};
 use super::{Ended, database, failed, runtime};
@@ -16,22 +16,22 @@ pub(super) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Read a directory of policies and say what is wrong with it
+    /// Validate a directory of policies
     Check {
-        /// The directory
+        /// Directory of policies
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// Also look for the tables in this database: exit code 1 if a resource has none; and warn of functions that may write a
-        /// fenced table and that the policies do not name
+        /// Also look for the tables in this database: exit with code 1 if a resource has none, and warn of unlisted
+        /// functions that may write a fenced table
         #[arg(long, visible_alias = "control", value_name = "URL")]
         database: Option<String>,
     },
-    /// Show which relations of a database the policies cover, and by which path
+    /// Show the relations that the policies cover, and why
     Explain {
-        /// The directory
+        /// Directory of policies
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// The database, as any role that can connect: postgres://user@host/database
+        /// Database URL, as any role that can connect: postgres://user@host/database
         #[arg(long, visible_alias = "control", value_name = "URL")]
         database: String,
     },
@@ -54,7 +54,7 @@ fn check(set: &PolicySet, url: Option<&str>) -> Ended {
     Ok(if resolved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Warns of what the policies name and the database does not have. False: a resource that should has no table there.
+/// Warns of missing tables and functions. Returns false if a resource that needs a table has none.
 fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
     let Explanation { database, covered, unnamed } = explained(set, url)?;
     let config = super::database("--database", url)?;
@@ -69,7 +69,7 @@ fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
     let found = match names.get(&database) {
         Some(DatabaseNames::Found(found)) => found,
         Some(DatabaseNames::Unread(reason)) => return Err(failed(reason)),
-        Some(DatabaseNames::NoDatabase) | None => return Err(failed(format!("there is no database {database}"))),
+        Some(DatabaseNames::NoDatabase) | None => return Err(failed(format!("database {database} does not exist"))),
     };
     let mut missing = BTreeSet::new();
     let mut is_resolved = true;
@@ -87,31 +87,31 @@ fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
             missing.insert(function.to_string());
         }
     }
-    // Keys that tell no rows apart.
+    // Keys that distinguish no rows.
     let unresolved = covered.iter().filter(|it| it.kind.is_none() && !missing.contains(&it.relation));
     unresolved.for_each(|it| complain(&format!("warning: {} is unresolved: {}", it.relation, it.path)));
     let fenced = with_tables(set, &names);
     if fenced.len() > 1 {
-        let text = "without `databases` the policies fence tables in";
-        complain(&format!("warning: {text} {}: name those that are meant", fenced.join(", ")));
+        let text = "without `databases`, the policies fence tables in";
+        complain(&format!("warning: {text} {}: list the intended ones", fenced.join(", ")));
     }
     warn_of_functions(set, &unnamed);
     Ok(is_resolved)
 }
 
-/// Policies without `databases` fence tables of their names wherever they are.
+/// Policies without `databases` fence tables of these names in every database.
 fn databases_warning(set: &PolicySet) -> Option<String> {
     let has_tables = set.resources.iter().any(|resource| !resource.tables.is_empty());
-    let opaque = if set.opaque == Opaque::Reject { ", and DO and CALL are LF004 there" } else { "" };
+    let opaque = if set.opaque == Opaque::Reject { ", and reject DO and CALL there (LF004)" } else { "" };
     (set.databases.is_none() && has_tables).then(|| {
         format!(
-            "without `databases` the tables are fenced in every database that has them{opaque}: name those that are meant, \
+            "without `databases` the tables are fenced in every database that has them{opaque}: list the intended ones, \
              as databases: [app]; --database URL lists them"
         )
     })
 }
 
-/// Exit code 1 also where something that the policies name does not exist, or they are not for that database.
+/// Also exits with code 1 if a table or function is missing, or the policies exclude that database.
 fn explain(set: &PolicySet, url: &str) -> Ended {
     let Explanation { covered, unnamed, .. } = &explained(set, url)?;
     let header = ["RESOURCE", "RELATION", "KIND", "OPERATIONS", "PATH"];
@@ -121,22 +121,22 @@ fn explain(set: &PolicySet, url: &str) -> Ended {
     Ok(if covered.iter().any(|it| it.kind.is_none()) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Only of a database that the policies are for.
+/// Fails for a database that the policies exclude.
 fn explained(set: &PolicySet, url: &str) -> Result<Explanation, ExitCode> {
     let config = database("--database", url)?;
     let explanation = runtime()?.block_on(fence::explain(&config, set)).map_err(failed)?;
     if !set.applies_to(&explanation.database) {
-        return Err(failed(format!("the policies fence nothing in database {}", explanation.database)));
+        return Err(failed(format!("the policies do not fence anything in database {}", explanation.database)));
     }
     Ok(explanation)
 }
 
-/// A line for each function, then for each resource what to write in its policy.
+/// Prints a line per function, then the suggested policy entry per resource.
 fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
     for Unnamed { function, table, is_direct, .. } in unnamed {
-        let mentions = if *is_direct { "mentions" } else { "calls what mentions" };
+        let mentions = if *is_direct { "mentions" } else { "calls a function that mentions" };
         complain(&format!(
-            "warning: function {function} {mentions} {table}, and a call of it is no write to the proxy"
+            "warning: function {function} {mentions} {table}, but the proxy does not treat a call of it as a write"
         ));
     }
     for resource in &set.resources {
@@ -150,14 +150,14 @@ fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
             None => {
                 let all = resource.functions.iter().map(ToString::to_string).chain(more);
                 let all: Vec<String> = all.map(|name| in_yaml(&name)).collect();
-                format!("write those that write into its policy, functions: [{}]", all.join(", "))
+                format!("list those that write in its policy: functions: [{}]", all.join(", "))
             }
         };
         complain(&format!("resource {}: {advice}; or install the guard", resource.name));
     }
 }
 
-/// An SQL name as an element of a list.
+/// Quotes an SQL name as a YAML list element.
 fn in_yaml(name: &str) -> String {
     let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.*".contains(c));
     if is_plain { name.to_owned() } else { format!("'{}'", name.replace('\'', "''")) }
@@ -168,11 +168,10 @@ fn line(covered: &Covered) -> [&str; 5] {
     [&covered.resource, &covered.relation, kind, &covered.operations, &covered.path]
 }
 
-/// Nothing is fenced; or a plain token raises every resource that its session writes: with several resources, or keys, that
-/// is rarely meant.
+/// Warns if nothing is fenced, or if a plain token raises several resources or keys. The latter is rarely intended.
 fn warning(set: &PolicySet) -> Option<String> {
     if set.resources.is_empty() {
-        return Some("the policies name no resource: nothing is fenced".to_owned());
+        return Some("the policies have no resource: nothing is fenced".to_owned());
     }
     let without: Vec<_> = set.resources.iter().filter(|it| it.issuer_shown().is_none()).collect();
     let names = |resource: &Resource| match &resource.keyed {
@@ -191,18 +190,19 @@ fn warning(set: &PolicySet) -> Option<String> {
     ))
 }
 
-/// What passes the proxy unseen, the guard sees.
+/// Warns of writes that the proxy cannot see but the guard can.
 fn opaque_warning(set: &PolicySet) -> Option<String> {
     const GUARD: &str = "install the guard (fencegate guard install)";
     let allowed = set.opaque_roles.iter().filter(|(_, opaque)| **opaque == Opaque::Allow);
     let roles: Vec<&str> = allowed.map(|(role, _)| role.as_str()).collect();
     match set.opaque {
         Opaque::Allow => {
-            Some(format!("`opaque: allow` lets DO, CALL and the like past the proxy: {GUARD}, which stops them"))
+            Some(format!("`opaque: allow` lets DO, CALL and similar statements bypass the proxy: {GUARD} to stop them"))
         }
-        _ if !roles.is_empty() => {
-            Some(format!("DO, CALL and the like of {} pass the proxy: {GUARD}, which stops them", roles.join(", ")))
-        }
+        _ if !roles.is_empty() => Some(format!(
+            "DO, CALL and similar statements of {} bypass the proxy: {GUARD} to stop them",
+            roles.join(", ")
+        )),
         Opaque::RequireToken => {
             Some(format!("`opaque: require_token` is the narrower way: {GUARD}, and `opaque: allow` is complete"))
         }
@@ -210,7 +210,7 @@ fn opaque_warning(set: &PolicySet) -> Option<String> {
     }
 }
 
-/// How many resources and tables, in a line.
+/// Number of resources and tables, in one line.
 pub(super) fn summary(set: &PolicySet) -> String {
     let tables = set.resources.iter().map(|resource| resource.tables.len()).sum();
     format!(

@@ -22,10 +22,11 @@ use tokio::runtime::Runtime;
 pub(super) struct Arguments {
     #[command(flatten)]
     settings: SettingsArguments,
-    /// Only check the settings, policies and certificates, and ask the server, the control connections and etcd
+    /// Only check the settings, policies and certificates, and test the connections to the server, control role and
+    /// etcd
     #[arg(long)]
     check: bool,
-    /// With --check: a table or function of the policies that does not exist is only a warning
+    /// With --check, only warn of tables and functions in the policies that do not exist
     #[arg(long, requires = "check")]
     allow_unresolved: bool,
 }
@@ -44,12 +45,12 @@ pub(super) fn run(arguments: Arguments) -> Ended {
         let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
         return Ok(print_findings(&summary, &runtime.block_on(check(start, arguments.allow_unresolved))));
     }
-    // This binary again, also where its file has been replaced since it was started.
+    // Starts this binary even if its file has been replaced.
     reader_process::set_program("/proc/self/exe".into());
     let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
     let (workers, runtimes) = Workers::start(workers).map_err(no_runtime)?;
     let result = runtime.block_on(server::run(start, workers));
-    // What still reads a file, or waits for a name, must not keep the process.
+    // Do not wait for pending file reads and name resolutions.
     runtimes.into_iter().chain([runtime]).for_each(Runtime::shutdown_background);
     result.map(|()| ExitCode::SUCCESS).map_err(|error| {
         tracing::error!("{error}");
@@ -57,7 +58,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     })
 }
 
-/// A line for each; what follows the name says what to do.
+/// Prints a line per finding; its text says what to do.
 fn print_findings(policies: &str, findings: &[Finding]) -> ExitCode {
     let line = |finding: &Finding| match &finding.outcome {
         Outcome::Good(said) => format!("ok      {}: {said}\n", finding.what),
@@ -70,10 +71,11 @@ fn print_findings(policies: &str, findings: &[Finding]) -> ExitCode {
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// No core file, which would hold the passwords of control connections. The limit alone does not stop a program that the
-/// kernel hands the core to; and other processes of the same user cannot read the memory of one that is not dumpable.
+/// Prevents core files and access to this process's memory, which holds the passwords of control connections. The limit
+/// alone does not stop the kernel from piping a core to a program. Other processes of the same user cannot read the
+/// memory of a process that is not dumpable.
 fn keep_memory_private() {
-    // It fails only where the system forbids it, and then nothing is lost but this.
+    // Fails only if the system forbids it. Only this protection is lost then.
     setrlimit(Resource::RLIMIT_CORE, 0, 0).ok();
     set_dumpable(false).ok();
 }

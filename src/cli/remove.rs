@@ -1,4 +1,4 @@
-//! `fencegate remove`: takes everything that fencegate created out of a database.
+//! `fencegate remove`: removes all fencegate objects from a database.
 
 use super::output::print;
 use super::{Ended, database, failed, runtime};
@@ -7,10 +7,11 @@ use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// The database, as a superuser or a member of the roles that own the schema and the guarded tables: postgres://user@host/database
+    /// Database URL, as a superuser or a member of the roles that own the schema and the guarded tables:
+    /// postgres://user@host/database
     #[arg(long, visible_alias = "database", env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
     control: String,
-    /// Keep the function fencegate.token, for column defaults that call it
+    /// Keep the function fencegate.token for column defaults that call it
     #[arg(long)]
     keep_token: bool,
 }
@@ -20,7 +21,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let removed = runtime()?.block_on(guard::remove_everything(&config, arguments.keep_token)).map_err(failed)?;
     let mut text: String = removed.objects.iter().map(|object| format!("removed {object}\n")).collect();
     if removed.objects.is_empty() {
-        text.push_str("there was nothing to remove\n");
+        text.push_str("nothing to remove\n");
     }
     if let Some((role, groups)) = &removed.memberships {
         text.push_str(&format!(

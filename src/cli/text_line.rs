@@ -1,6 +1,6 @@
-//! The fields of a line of the log for people: `name=value`, text in double quotes.
+//! The fields of a human-readable log line: `name=value`, with text in double quotes.
 //!
-//! Owns how values are quoted. Must never let a value look like another field, or break the line.
+//! Owns quoting. Must never let a value look like another field or split the line.
 
 use std::fmt::{self, Debug, Display};
 use tracing::field::{Field, Visit};

@@ -1,4 +1,4 @@
-//! `fencegate timeline`: draws what the logs of proxies and leaders tell.
+//! `fencegate timeline`: draws the history in the logs of proxies and leaders.
 
 use super::output::print;
 use super::{Ended, failed};
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// Logs of proxies and of `fencegate lead`, written with --log-format json; `-` for standard input
+    /// Logs of proxies and `fencegate lead`, written with --log-format json; `-` for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
         read.map_err(|error| failed(format!("{}: {error}", file.display())))?;
     }
     let picture = draw(events).ok_or_else(|| {
-        failed("no events to draw: the logs have to be written with --log-format json, and have lease_acquired, session_admitted or the like")
+        failed("no events to draw: write the logs with --log-format json; they must have events such as lease_acquired or session_admitted")
     })?;
     print(&picture);
     Ok(ExitCode::SUCCESS)

@@ -1,14 +1,14 @@
-//! Variables of the environment that are called like the program's and set nothing.
+//! Environment variables that look like the program's own but set nothing.
 //!
-//! Must never print a value: there may be a password in it.
+//! Must never print a value: it may contain a password.
 
 use crate::nearest::nearest;
 use std::collections::BTreeSet;
 
 const PREFIX: &str = "FENCEGATE_";
 
-/// Warns of each variable that nothing reads, with the nearest one that is read: a slip in the name of a setting would
-/// otherwise leave it at its default without a word.
+/// Warns of each unknown variable and names the closest known one. A misspelled setting would otherwise silently keep
+/// its default.
 pub(super) fn warn_of_ignored(program: &clap::Command) {
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     let given: BTreeSet<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
@@ -19,14 +19,14 @@ pub(super) fn warn_of_ignored(program: &clap::Command) {
     }
 }
 
-/// All that some command reads.
+/// Variables that any command reads.
 fn known(program: &clap::Command) -> BTreeSet<String> {
     let own = program.get_arguments().filter_map(|argument| Some(argument.get_env()?.to_string_lossy().into_owned()));
     own.chain(program.get_subcommands().flat_map(known)).collect()
 }
 
-/// Kubernetes tells every container of the services in its namespace: of `fencegate`, in `FENCEGATE_SERVICE_HOST`,
-/// `FENCEGATE_PORT` and others that begin so.
+/// Kubernetes sets variables for each service in the namespace: for `fencegate`, `FENCEGATE_SERVICE_HOST`,
+/// `FENCEGATE_PORT` and others that begin with them.
 fn is_of_kubernetes(name: &str, given: &BTreeSet<String>) -> bool {
     let mut services = given.iter().filter_map(|name| name.strip_suffix("_SERVICE_HOST"));
     services.any(|service| {
@@ -35,7 +35,7 @@ fn is_of_kubernetes(name: &str, given: &BTreeSet<String>) -> bool {
     })
 }
 
-/// What all of them begin with makes none of them nearer.
+/// Compares names without their common prefix, which would make all of them look similar.
 fn nearest_variable(name: &str, known: &BTreeSet<String>) -> Option<String> {
     let names = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
     nearest(name.strip_prefix(PREFIX)?, names).map(|nearest| format!("{PREFIX}{nearest}"))

@@ -1,4 +1,4 @@
-//! Addresses to listen on and to connect to.
+//! Addresses to listen on and connect to.
 
 use super::Origin;
 use crate::policy::percent_decoded;
@@ -7,13 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The port in the name of a socket to listen on.
+/// Default port of a socket to listen on.
 const LISTEN_PORT: u16 = 6432;
 
-/// The port of a server that names none.
+/// Default port of a server.
 const UPSTREAM_PORT: u16 = 5432;
 
-/// The longest path that the kernel takes for a Unix socket, in bytes.
+/// Longest path that the kernel accepts for a Unix socket, in bytes.
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// Why a text is not an address.
@@ -22,20 +22,20 @@ const LONGEST_SOCKET_PATH: usize = 107;
 pub enum AddressError {
     #[error("`{text}` has no port: write {usage}")]
     NoPort { text: String, usage: &'static str },
-    #[error("`{text}` names no host: write [::]:{port} for all addresses, or 0.0.0.0:{port} for those of IPv4 only")]
+    #[error("`{text}` has no host: write [::]:{port} for all addresses, or 0.0.0.0:{port} for IPv4 only")]
     AllHosts { text: String, port: u16 },
     #[error("is not an address: write postgres://host:port, or the absolute path of a directory")]
     NotAServer,
     /// The message does not repeat the text, which may contain a password.
-    #[error("is an address only: remove user, password, database and options, they are the clients'")]
+    #[error("must be only an address: remove user, password, database and options, which come from the clients")]
     NotOnlyAnAddress,
-    #[error("`{0}` names several servers: give one, each proxy has one server behind it")]
+    #[error("`{0}` names several servers: give only one")]
     SeveralServers(String),
-    #[error("`{0}` has no port that could be connected to")]
+    #[error("`{0}` has no valid port to connect to")]
     PortZero(String),
     #[error("`{0}` is ambiguous: write an IPv6 address in brackets, [::1]:6432")]
     Ambiguous(String),
-    #[error("`{0}` names no host: write host:port")]
+    #[error("`{0}` has no host: write host:port")]
     NoHost(String),
     #[error("`{port}` is not a port from {lowest} to 65535")]
     NotAPort { port: String, lowest: u16 },
@@ -46,7 +46,7 @@ pub enum AddressError {
 /// A TCP port or a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A host, by name or address (IPv6 without its brackets), and a port; 0 lets the kernel choose one to listen on.
+    /// A host (name or address, IPv6 without brackets) and a port; port 0 lets the kernel choose one to listen on.
     Tcp {
         /// The name or address.
         host: String,
@@ -71,7 +71,7 @@ impl Address {
         }
     }
 
-    /// Other machines may reach it: neither a Unix socket nor loopback.
+    /// True if other machines may reach the address: neither a Unix socket nor loopback.
     pub fn is_on_network(&self) -> bool {
         match self {
             Address::Tcp { host, .. } => match host.parse() {
@@ -112,7 +112,7 @@ pub fn http(text: &str) -> Result<Address, AddressError> {
     tcp(text, "host:port")
 }
 
-/// Reads `host:port`. `usage` lists the accepted forms.
+/// Parses `host:port`. `usage` lists the accepted formats.
 fn tcp(text: &str, usage: &'static str) -> Result<Address, AddressError> {
     match host_and_port(text)? {
         (host, Some(port)) if host == "*" => Err(AddressError::AllHosts { text: text.to_owned(), port }),
@@ -121,8 +121,8 @@ fn tcp(text: &str, usage: &'static str) -> Result<Address, AddressError> {
     }
 }
 
-/// Reads `postgres://host`, `postgres://host:port`, `/directory` or `/directory:port`; a directory may be the host of the
-/// URL too, with its slashes as `%2F`.
+/// Reads `postgres://host`, `postgres://host:port`, `/directory` or `/directory:port`. A directory may also be the
+/// URL's host, with its slashes as `%2F`.
 pub(super) fn upstream(text: &str) -> Result<Address, AddressError> {
     if text.starts_with('/') {
         return unix(text, UPSTREAM_PORT);
@@ -234,7 +234,7 @@ mod tests {
         }
         for more in ["postgres://u:secret@db", "postgres://db/app", "postgres://db?sslmode=require"] {
             let message = upstream(more).unwrap_err().to_string();
-            assert!(message.contains("address only") && !message.contains("secret"), "{message}");
+            assert!(message.contains("only an address") && !message.contains("secret"), "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Connection strings: address, role, and libpq's parameters of TLS, which tokio-postgres does not know.
+//! Connection strings: address, role, and libpq's TLS parameters, which tokio-postgres does not support.
 //!
 //! Must never print a password.
 
@@ -8,26 +8,26 @@ use crate::policy::percent_decoded;
 use std::path::PathBuf;
 use tokio_postgres::Config;
 
-/// Why a connection string cannot be used. A message must not repeat what may be a part of a password: neither a value, except
-/// a bad sslmode, nor the parser's message.
+/// Why a connection string cannot be used. Messages must not repeat text that may belong to a password: no value except
+/// an invalid sslmode, and not the parser's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum ConnectionStringError {
     #[error("is not a connection string: write postgres://user:password@host/ or key=value pairs")]
     Unreadable,
-    #[error("names no user: write postgres://user:password@host/")]
+    #[error("has no user: write postgres://user:password@host/")]
     NoUser,
-    #[error("names no host: write postgres://user:password@host/")]
+    #[error("has no host: write postgres://user:password@host/")]
     NoHost,
-    #[error("has the parameter `{0}`, which is not known here: remove it")]
+    #[error("has the unknown parameter `{0}`: remove it")]
     UnknownParameter(String),
-    #[error("has a bad sslmode: {0}")]
+    #[error("has an invalid sslmode: {0}")]
     SslMode(#[source] ChoiceError),
     #[error("has sslcert without sslkey")]
     NoKey,
     #[error("has sslkey without sslcert")]
     NoCertificate,
-    #[error("is not complete: sslrootcert {0}")]
+    #[error("is incomplete: sslrootcert {0}")]
     RootCertificate(#[source] RootCertificateError),
 }
 
@@ -40,15 +40,15 @@ struct TlsParameters {
     key: Option<PathBuf>,
 }
 
-/// Reads a connection string.
+/// Parses a connection string.
 ///
 /// # Errors
-/// It cannot be used.
+/// The connection string cannot be used.
 pub fn connection(text: &str) -> Result<(Config, ServerTls), ConnectionStringError> {
     read(text, &ServerTls::default())
 }
 
-/// Reads a connection string. `default` has the TLS parameters that the string omits.
+/// Parses a connection string. `default` supplies the TLS parameters that the string omits.
 pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls), ConnectionStringError> {
     let mut tls = TlsParameters::default();
     let rest = without(text, &mut |key, value| tls.take(key, value))?;
@@ -60,7 +60,7 @@ pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls
         return Err(ConnectionStringError::NoHost);
     }
     if config.get_hosts().is_empty() {
-        // It is the name in the certificate, too.
+        // The address also replaces the host name in the certificate check.
         for address in config.get_hostaddrs().to_vec() {
             config.host(address.to_string());
         }
@@ -69,7 +69,7 @@ pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls
 }
 
 impl TlsParameters {
-    /// Takes a parameter if it concerns TLS.
+    /// Consumes a parameter if it concerns TLS.
     fn take(&mut self, key: &str, value: &str) -> Result<bool, ConnectionStringError> {
         match key {
             "sslmode" => self.mode = Some(tls::ssl_mode(value).map_err(ConnectionStringError::SslMode)?),
@@ -97,7 +97,7 @@ impl TlsParameters {
     }
 }
 
-/// The other parameters: those of tokio-postgres.
+/// The parameters of tokio-postgres.
 const PARAMETERS: [&str; 18] = [
     "user",
     "password",
@@ -121,7 +121,7 @@ const PARAMETERS: [&str; 18] = [
 
 type TakeParameter<'a> = &'a mut dyn FnMut(&str, &str) -> Result<bool, ConnectionStringError>;
 
-/// The text without the parameters that `take` takes.
+/// Removes the parameters that `take` accepts.
 fn without(text: &str, take: TakeParameter<'_>) -> Result<String, ConnectionStringError> {
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
         url_without(text, take)
@@ -144,7 +144,7 @@ fn url_without(text: &str, take: TakeParameter<'_>) -> Result<String, Connection
         if take(&key, &decoded(value)?)? {
             continue;
         }
-        // Only for URLs: what looks like the key of a pair may be a part of the password.
+        // Check keys only in URLs: in pairs, a text that looks like a key may belong to the password.
         if !PARAMETERS.contains(&key.as_str()) {
             return Err(ConnectionStringError::UnknownParameter(key));
         }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_by_default() {
+    fn omitted_settings_have_their_defaults() {
         let default = ServerTls {
             mode: SslMode::VerifyCa,
             root_certificate: Some("root".into()),
@@ -226,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_told_without_the_password() {
+    fn invalid_settings_are_reported_without_the_password() {
         for (parameters, message) in [
-            ("sslmode=maybe", "`maybe` is none of disable"),
-            ("sslmode=verify-ca", "sslrootcert is missing"),
-            ("sslmode=require&sslrootcert=system", "verify-full only"),
+            ("sslmode=maybe", "`maybe` is not one of disable"),
+            ("sslmode=verify-ca", "sslrootcert is required"),
+            ("sslmode=require&sslrootcert=system", "requires verify-full"),
             ("sslcert=a", "sslcert without sslkey"),
             ("sslmode=%zz", "is not a connection string"),
-            ("gssencmode=disable", "has the parameter `gssencmode`, which is not known here"),
+            ("gssencmode=disable", "has the unknown parameter `gssencmode`"),
         ] {
             let error = tls(&format!("postgres://u:secret@db?{parameters}")).unwrap_err().to_string();
             assert!(error.contains(message) && !error.contains("secret"), "{parameters}: {error}");

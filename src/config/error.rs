@@ -1,4 +1,4 @@
-//! The errors of settings.
+//! Errors of settings.
 //!
 //! Owns their messages. Must never print a password.
 
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why the settings cannot be used, in one line that says what to change.
+/// Why the settings cannot be used. The message is one line that says what to change.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -40,14 +40,14 @@ pub enum ConfigError {
     /// At least one setting without a default is not set.
     #[error("{}", missing(.0))]
     Missing(Vec<&'static str>),
-    /// A policy names an election, and no etcd is set.
+    /// A policy names an election, but etcd is not set.
     #[error(
-        "resource `{resource}` names the election {election}: give --etcd, FENCEGATE_ETCD or `etcd:` in the file of --config"
+        "resource `{resource}` names the election {election}: set --etcd, FENCEGATE_ETCD or `etcd:` in the --config file"
     )]
     ElectionWithoutEtcd {
         /// The resource.
         resource: String,
-        /// Its election.
+        /// The election of the resource.
         election: String,
     },
 }
@@ -55,7 +55,7 @@ pub enum ConfigError {
 fn missing(keys: &[&'static str]) -> String {
     let line = |key: &&'static str| {
         format!(
-            "`{key}` is not set: give --{}, {} or `{key}:` in the file of --config",
+            "`{key}` is not set: set --{}, {} or `{key}:` in the --config file",
             key.replace('_', "-"),
             variable(key)
         )
@@ -77,7 +77,7 @@ pub enum SettingError {
     TooLong { text: String, longest: Duration },
     #[error("`{0}` is less than a second")]
     UnderASecond(String),
-    #[error("must be longer than 0")]
+    #[error("must be greater than 0")]
     Zero,
     #[error("`{0}` is neither `unix` nor an address or network, such as 127.0.0.1, 10.0.0.0/8 or ::1")]
     NotAnOrigin(String),
@@ -92,11 +92,11 @@ pub enum SettingError {
     Needs { settings: &'static str, role: &'static str },
     #[error("needs upstream_sslrootcert, which {0}")]
     NeedsRootCertificate(#[source] RootCertificateError),
-    #[error("checks nobody: set tls_client_certificates to optional or required")]
+    #[error("has no effect: set tls_client_certificates to optional or required")]
     UnusedAuthority,
-    #[error("is missing beside {0}")]
+    #[error("is required with {0}")]
     MissingBeside(&'static str),
-    #[error("is given beside the password")]
+    #[error("cannot be combined with the password")]
     GivenBesidePassword,
     #[error(transparent)]
     Etcd(#[from] EtcdSettingsError),
@@ -104,7 +104,7 @@ pub enum SettingError {
 
 /// The text is not one of the words that a setting accepts.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is none of {}", words.join(", "))]
+#[error("`{text}` is not one of {}", words.join(", "))]
 pub struct ChoiceError {
     pub(super) text: String,
     pub(super) words: Vec<&'static str>,

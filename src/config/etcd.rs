@@ -1,4 +1,4 @@
-//! The settings of etcd, as flags and environment variables. Errors name the one that was given.
+//! The etcd settings, as flags and environment variables. Errors name the one that was used.
 //!
 //! Must never print a password.
 
@@ -8,41 +8,41 @@ use crate::etcd::{EtcdPassword, EtcdSettings};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The flags with which every command that talks to etcd is told how.
+/// The etcd flags of every command that uses etcd.
 #[derive(clap::Args, Clone, Default)]
 pub struct EtcdArguments {
-    /// The members of etcd: http://host:2379 or https://host:2379, separated by commas
+    /// etcd members: http://host:2379 or https://host:2379, separated by commas
     #[arg(long, env = "FENCEGATE_ETCD", value_name = "URL,…", value_delimiter = ',')]
     pub etcd: Vec<String>,
-    /// How they are spoken to
+    /// How to connect to the members
     #[command(flatten)]
     pub access: EtcdAccess,
 }
 
-/// Those of them that say how a member is spoken to.
+/// How to connect to a member.
 #[derive(clap::Args, Clone, Default)]
 pub struct EtcdAccess {
-    /// The certificate authority that etcd's certificates are checked against, PEM [default: the system's]
+    /// Certificate authority of etcd's certificates, PEM [default: the system's]
     #[arg(long, env = "FENCEGATE_ETCD_CA", value_name = "FILE")]
     pub etcd_ca: Option<PathBuf>,
-    /// Our certificate, PEM, where etcd asks for one
+    /// Client certificate, PEM, if etcd requires one
     #[arg(long, env = "FENCEGATE_ETCD_CERT", value_name = "FILE")]
     pub etcd_cert: Option<PathBuf>,
-    /// The key of that certificate, PEM
+    /// Key of the client certificate, PEM
     #[arg(long, env = "FENCEGATE_ETCD_KEY", value_name = "FILE")]
     pub etcd_key: Option<PathBuf>,
-    /// The user of etcd, where it asks for one
+    /// etcd user, if etcd requires authentication
     #[arg(long, env = "FENCEGATE_ETCD_USER", value_name = "NAME")]
     pub etcd_user: Option<String>,
-    /// Its password; better in the environment, where other users do not see it
+    /// Password of the etcd user; prefer the environment variable, which other users cannot see
     #[arg(long, env = "FENCEGATE_ETCD_PASSWORD", value_name = "PASSWORD", hide_env_values = true)]
     pub etcd_password: Option<String>,
-    /// In place of the password: a file that has it, which is read for each login
+    /// File with the password, instead of --etcd-password; read at each login
     #[arg(long, env = "FENCEGATE_ETCD_PASSWORD_FILE", value_name = "FILE")]
     pub etcd_password_file: Option<PathBuf>,
 }
 
-/// A flag of etcd that cannot be used.
+/// An invalid etcd flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--{flag} {error}")]
 pub struct EtcdFlagError {
@@ -52,7 +52,7 @@ pub struct EtcdFlagError {
 }
 
 impl EtcdArguments {
-    /// The variables that say the same to another process of this program; without a value: it must not be there.
+    /// Environment that passes these settings to a child process. None: the variable must not be set.
     pub fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
         let EtcdArguments { etcd, access } = self;
         let members = (!etcd.is_empty()).then(|| etcd.join(","));
@@ -68,10 +68,10 @@ impl EtcdArguments {
         ]
     }
 
-    /// The settings; None if no flag is given.
+    /// The settings; None if no flag is set.
     ///
     /// # Errors
-    /// The first flag that cannot be used.
+    /// The first invalid flag.
     pub fn settings(self) -> Result<Option<EtcdSettings>, EtcdFlagError> {
         let fault = |flag, error| Err(EtcdFlagError { flag, error });
         let missing = |flag, other| fault(flag, SettingError::MissingBeside(other));
@@ -109,8 +109,8 @@ impl EtcdArguments {
     }
 }
 
-/// The settings; None if there are none.
-/// Errors: the first setting that cannot be used.
+/// The settings; None if no etcd setting is set.
+/// Errors: the first invalid setting.
 pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
     let text = |key| texts.one(key).map(|given| given.text.clone());
     let access = EtcdAccess {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_told() {
+    fn invalid_settings_are_reported() {
         let fault = |flag, error| Err(EtcdFlagError { flag, error });
         let missing = |flag, other| fault(flag, SettingError::MissingBeside(other));
         let mixed = arguments(&["http://a:1", "https://b:1"]).settings();

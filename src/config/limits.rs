@@ -1,4 +1,4 @@
-//! Limits: of the number of clients, and of times.
+//! Limits on clients and times.
 //!
 //! Owns the format of numbers and times.
 
@@ -7,34 +7,34 @@ use super::{ConfigError, SettingError};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// The most connections that can be asked for.
+/// Maximum of the connection limits.
 const MOST_CONNECTIONS: usize = 1_000_000;
-/// The most threads for sessions that can be asked for.
+/// Maximum number of session threads.
 const MOST_WORKERS: usize = 1024;
-/// The longest time of most settings.
+/// Maximum of most time settings.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest that the kernel waits before it probes, in seconds (`MAX_TCP_KEEPIDLE`).
+/// Maximum idle time before the kernel probes, in seconds (`MAX_TCP_KEEPIDLE`).
 const LONGEST_SILENCE: Duration = Duration::from_secs(32_400);
 
-/// The limits on clients. A reload applies them to what comes after it.
+/// Limits on clients. A reload applies only to later events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Clients at the same time, in all.
+    /// Maximum number of concurrent clients.
     pub connections: NonZeroUsize,
-    /// Sessions of one user at the same time.
+    /// Maximum number of concurrent sessions per user.
     pub connections_per_user: Option<NonZeroUsize>,
-    /// For TLS, the startup packet and authentication.
+    /// Limit on TLS, the startup packet and authentication.
     pub startup: Duration,
-    /// Of a session that is idle outside of a transaction; None: for ever.
+    /// Limit on idle time outside a transaction; None: no limit.
     pub idle: Option<Duration>,
-    /// For open transactions, after SIGTERM.
+    /// Limit on open transactions after SIGTERM.
     pub shutdown: Duration,
-    /// Before TCP probes a silent peer, in whole seconds; None: as the system has it.
+    /// Idle time before TCP probes a peer, in whole seconds; None: the system's setting.
     pub keepalive: Option<Duration>,
 }
 
-/// The limits.
-/// Errors: the first one that cannot be used.
+/// Reads the limits.
+/// Errors: the first invalid limit.
 pub(super) fn read(texts: &Texts) -> Result<Limits, ConfigError> {
     let off_at_zero = |time: Duration| (!time.is_zero()).then_some(time);
     let keepalive = |text: &str| match time(text, LONGEST_SILENCE)? {
@@ -59,12 +59,12 @@ fn connections(text: &str) -> Result<NonZeroUsize, SettingError> {
     number(text, MOST_CONNECTIONS)
 }
 
-/// The number of threads for sessions.
+/// Number of session threads.
 pub(super) fn workers(text: &str) -> Result<NonZeroUsize, SettingError> {
     number(text, MOST_WORKERS)
 }
 
-/// That number where nothing is said: one for each core.
+/// Default number of session threads: one per core.
 pub(super) fn usual_workers() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST_WORKERS)
 }
@@ -74,8 +74,8 @@ fn number(text: &str, most: usize) -> Result<NonZeroUsize, SettingError> {
     number.ok_or_else(|| SettingError::NotANumber { text: text.to_owned(), most })
 }
 
-/// Reads a time of at most a day: a whole number and its unit, as in postgresql.conf, `500ms`, `60s`, `5min`, `1h`; without
-/// a unit, seconds.
+/// Parses a time of at most one day: a whole number and its unit, as in postgresql.conf (`500ms`, `60s`, `5min`, `1h`).
+/// The default unit is seconds.
 ///
 /// # Errors
 /// The text is not a time, or the time is longer than a day.
@@ -83,7 +83,7 @@ pub fn duration(text: &str) -> Result<Duration, SettingError> {
     time(text, LONGEST)
 }
 
-/// Like [`duration`], with another limit.
+/// Like [`duration`], with another maximum.
 fn time(text: &str, longest: Duration) -> Result<Duration, SettingError> {
     let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let milliseconds = match unit {

@@ -1,4 +1,4 @@
-//! The settings of `fencegate proxy`: a flag beats its environment variable, that beats the file, that beats the default.
+//! Settings of `fencegate proxy`. Precedence: flag, environment variable, file, default.
 //!
 //! Owns the meaning of the settings. Must never print a password.
 
@@ -32,62 +32,63 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use tokio_postgres::config::Host;
 
-/// The name of a database that the proxy keeps for its console.
+/// Reserved database name of the console.
 pub const CONSOLE: &str = "fencegate";
 
-/// The settings, checked.
+/// Validated settings.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where clients connect; at least one.
+    /// Listen addresses; at least one.
     pub listen: Vec<Address>,
     /// The server behind the proxy.
     pub upstream: Address,
-    /// How sessions' connections to it are encrypted.
+    /// Encryption of sessions' server connections.
     pub upstream_tls: ServerTls,
-    /// The proxy's own connection, with a user; its database is only the default. Use [`Settings::control_for`] to connect.
+    /// Settings of the control connection, with its user. The database is only a default: use [`Settings::control_for`]
+    /// to connect.
     pub control: tokio_postgres::Config,
-    /// How that is encrypted: as its URL says, and for the rest as `upstream_tls`.
+    /// Encryption of the control connection. `upstream_tls` supplies what the URL omits.
     pub control_tls: ServerTls,
-    /// The directory of policies; a relative path starts at the working directory.
+    /// Directory of policies, relative to the working directory.
     pub policies: PathBuf,
-    /// How to reach etcd; None: no policy may name an election.
+    /// etcd settings; None: no policy may name an election.
     pub etcd: Option<EtcdSettings>,
-    /// The roles that may use the console.
+    /// Roles that may use the console.
     pub admin_roles: Vec<String>,
-    /// Whom the server may let in without asking for anything, beside the clients of the proxy's own machine.
+    /// Origins of clients that the server may accept without authentication, in addition to the proxy's own machine.
     pub allow_unauthenticated: Vec<AllowedOrigin>,
-    /// How clients' connections are encrypted; None: not at all.
+    /// TLS settings for clients; None: no TLS.
     pub tls: Option<ClientTls>,
-    /// Where metrics and health are served; always TCP.
+    /// Address for metrics and health; always TCP.
     pub http: Option<Address>,
-    /// How many clients, and for how long.
+    /// Limits on clients and times.
     pub limits: Limits,
-    /// How many threads run sessions.
+    /// Number of session threads.
     pub workers: NonZeroUsize,
-    /// The level of the lines about each session's start and end; None: there are none.
+    /// Log level for the start and end of sessions; None: not logged.
     pub log_sessions: Option<tracing::Level>,
-    /// All of them as they may be shown, in the order of [`SETTINGS`].
+    /// All settings without secrets, in the order of [`SETTINGS`].
     pub shown: Vec<Shown>,
 }
 
-/// A setting that is another one in the file than when the proxy started or was reloaded last.
+/// A setting whose value in the file differs from the one at startup or the last reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingChange {
-    /// Its key.
+    /// Key of the setting.
     pub key: &'static str,
-    /// As it was shown; empty where it was not set. A secret looks as it does afterwards.
+    /// Previous value; empty if it was not set. Both values of a changed secret look alike.
     pub before: String,
-    /// As it is shown now.
+    /// New value.
     pub after: String,
-    /// The new value is in force; otherwise it will be after a restart.
+    /// True if the new value is in force. Otherwise it needs a restart.
     pub applied: bool,
 }
 
 impl Settings {
-    /// Joins the arguments with the file that they name and the defaults.
+    /// Combines the arguments, the file that they name, and the defaults.
     ///
     /// # Errors
-    /// The first setting that is missing or cannot be used.
+    /// The first setting that is missing or invalid.
     pub fn load(arguments: &SettingsArguments) -> Result<Self, ConfigError> {
         let file = match &arguments.file {
             Some(path) => Texts::read(path)?,
@@ -96,7 +97,7 @@ impl Settings {
         Self::read(Texts::join(arguments, file))
     }
 
-    /// These settings with what a reload may take over from others, and in what those differ.
+    /// Applies the reloadable settings of `new`. Returns all differences.
     pub fn reloaded(&self, new: Self) -> (Self, Vec<SettingChange>) {
         let mut changes = Vec::new();
         let mut shown = self.shown.clone();
@@ -112,19 +113,19 @@ impl Settings {
         (Self { admin_roles, limits, log_sessions, allow_unauthenticated, shown, ..self.clone() }, changes)
     }
 
-    /// The database that the control connection names, or that every server has.
+    /// Database in the control URL, or one that every server has.
     pub fn control_database(&self) -> &str {
         self.control.get_dbname().unwrap_or("postgres")
     }
 
-    /// How to open the control connection of one database.
+    /// Connection settings for a control connection to one database.
     pub fn control_for(&self, database: &str) -> tokio_postgres::Config {
         let mut config = self.control.clone();
         config.dbname(database);
         config
     }
 
-    /// The command that prepares a database for the control role, ready for a shell.
+    /// Shell command that prepares a database for the control role.
     pub fn init_command(&self, database: &str) -> String {
         let encoded = |text: &str| {
             let byte = |byte: u8| match byte {
@@ -154,10 +155,10 @@ impl Settings {
         )
     }
 
-    /// The policies can be kept with these settings.
+    /// Checks that these settings support the policies.
     ///
     /// # Errors
-    /// A policy names an election, and there is no etcd to ask.
+    /// A policy names an election, but etcd is not set.
     pub fn check(&self, policies: &PolicySet) -> Result<(), ConfigError> {
         let mut led = policies.resources.iter().filter(|it| it.election().is_some() || it.has_elections_of_keys());
         match led.next() {
@@ -206,7 +207,7 @@ fn level(text: &str) -> Result<Option<tracing::Level>, ChoiceError> {
     choice(text, &choices)
 }
 
-/// The value of one of these words.
+/// The value that belongs to the text.
 fn choice<T: Copy>(text: &str, choices: &[(&'static str, T)]) -> Result<T, ChoiceError> {
     let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
     let words = || choices.iter().map(|(word, _)| *word).collect();

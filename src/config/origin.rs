@@ -1,43 +1,43 @@
-//! The addresses of clients that the server may let in without authentication.
+//! Client addresses that the server may accept without authentication.
 //!
-//! Owns their format, and what they cover. Must never take an address for one that it only resembles: an address of IPv4
-//! within IPv6 is that of IPv4.
+//! Owns their format and coverage. Must never treat similar addresses as equal, except that an IPv4-mapped IPv6 address
+//! counts as the IPv4 address.
 
 use super::SettingError;
 use std::net::IpAddr;
 
-/// The bits in front that make an address of IPv4 one of IPv6.
+/// Length of the prefix of IPv4-mapped IPv6 addresses.
 const MAPPED: u8 = 96;
 
-/// Where a client comes from.
+/// Origin of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A Unix socket of the proxy's.
+    /// One of the proxy's Unix sockets.
     Unix,
-    /// This address.
+    /// An IP address.
     Address(IpAddr),
-    /// It has gone before it could be asked.
+    /// The client disconnected before its address was read.
     Unknown,
 }
 
-/// A setting's word for where clients come from.
+/// An allowed origin of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedOrigin {
-    /// A Unix socket of the proxy's.
+    /// The proxy's Unix sockets.
     Unix,
-    /// The addresses that begin with these bits.
+    /// An address and the length of its prefix.
     Network(IpAddr, u8),
 }
 
 impl Origin {
-    /// It is the proxy's own machine, by TCP.
+    /// True for loopback addresses.
     pub fn is_loopback(self) -> bool {
         matches!(self, Origin::Address(address) if address.to_canonical().is_loopback())
     }
 }
 
 impl AllowedOrigin {
-    /// A client that comes from there is meant.
+    /// True if the client's origin is included.
     pub fn covers(self, origin: Origin) -> bool {
         match (self, origin) {
             (AllowedOrigin::Unix, Origin::Unix) => true,
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_cover_what_begins_alike() {
+    fn networks_cover_addresses_with_their_prefix() {
         for (setting, address) in [
             ("10.1.0.0/16", "10.1.255.1"),
             ("10.1.2.3/8", "10.9.9.9"),
@@ -114,7 +114,7 @@ mod tests {
             ("192.0.2.1/32", "192.0.2.2"),
             ("192.0.2.1", "192.0.2.2"),
             ("2001:db8::1", "2001:db8::2"),
-            // Not those of the other family.
+            // Another address family does not match.
             ("::/0", "10.0.0.1"),
             ("0.0.0.0/0", "::1"),
             ("unix", "127.0.0.1"),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_origin() {
+    fn invalid_origins() {
         for text in [
             "",
             "Unix",

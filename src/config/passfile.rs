@@ -1,6 +1,6 @@
 //! Passwords from PGPASSWORD and the password file, by libpq's rules.
 //!
-//! Must never print a password, nor take one from a file that others can read.
+//! Must never print a password or use a password file that others can read.
 
 use parking_lot::Mutex;
 use std::{
@@ -12,13 +12,13 @@ use std::{
 use tokio_postgres::{Config, config::Host};
 use tracing::warn;
 
-/// The port that libpq asks the file for when a connection names none.
+/// The port that libpq looks up for a connection without one.
 const DEFAULT_PORT: u16 = 5432;
 
-/// The most bytes that are read of the file.
+/// Maximum number of bytes read from the file.
 const LARGEST_FILE: u64 = 1024 * 1024;
 
-/// The last error that was logged. The file is read often, and the same error is logged once.
+/// The last logged error. The file is read often; each error is logged once.
 static LOGGED: Mutex<Option<String>> = Mutex::new(None);
 
 /// Why the file is not used.
@@ -28,7 +28,7 @@ enum PassfileError {
     Unreadable(#[from] io::Error),
     #[error("it is not a regular file")]
     NotRegular,
-    #[error("group or others have rights to it: chmod it to 0600")]
+    #[error("group or others have access to it: run chmod 0600")]
     Shared,
 }
 
@@ -62,7 +62,7 @@ pub fn password(config: &Config) -> Option<String> {
     find(&entries.unwrap_or_default(), config).map(str::to_owned)
 }
 
-/// The password for a connection. Without a database it is to that of the user's name, as with libpq.
+/// Finds the password of a connection. The default database is the user's name, as in libpq.
 fn find<'a>(entries: &'a [PassfileEntry], config: &Config) -> Option<&'a str> {
     let user = config.get_user()?;
     let database = config.get_dbname().unwrap_or(user);
@@ -74,7 +74,7 @@ fn find<'a>(entries: &'a [PassfileEntry], config: &Config) -> Option<&'a str> {
     hosts.iter().enumerate().find_map(|(position, host)| {
         let ports = config.get_ports();
         let port = ports.get(position).or(ports.first()).copied().unwrap_or(DEFAULT_PORT).to_string();
-        // As the file may name it.
+        // Names by which the file may refer to the host.
         let names = match host {
             Host::Tcp(name) => vec![name.clone()],
             Host::Unix(directory) => vec!["localhost".to_owned(), directory.to_string_lossy().into_owned()],
@@ -116,7 +116,7 @@ fn entry(line: &str) -> Option<PassfileEntry> {
     Some(PassfileEntry { fields, password: unescaped(split_field(rest).map_or(rest, |(raw, _)| raw)) })
 }
 
-/// Cuts at the first colon that no backslash stands before.
+/// Splits at the first colon that is not escaped by a backslash.
 fn split_field(text: &str) -> Option<(&str, &str)> {
     let mut is_escaped = false;
     for (position, c) in text.char_indices() {
@@ -151,7 +151,7 @@ mod tests {
     fn the_first_line_that_matches_wins() {
         let file = "# db:5432:app:gate:no\ndb:5432:app:gate:one\ndb:*:*:gate:two\n*:*:*:*:three\n";
         let escaped = "short:line\n\nh:5432:a\\:b:u\\\\v:p\\:w\\\\d:more\n";
-        // A socket is localhost or its directory.
+        // The file names a socket by `localhost` or by its directory.
         let socket = "host=/run/pg user=u";
         for (file, connection, database, password) in [
             (file, "postgres://gate@db", "app", Some("one")),

@@ -1,7 +1,6 @@
-//! The texts of settings and their origins: a flag beats its environment variable, that beats the file, that beats the
-//! default.
+//! Texts of settings and their sources. Precedence: flag, environment variable, file, default.
 //!
-//! Owns the place that an error names. Must never print a secret.
+//! Owns the source that an error names. Must never print a secret.
 
 use super::table::{Fallback, Form, SETTINGS, Setting};
 use super::{ConfigError, SettingError};
@@ -14,17 +13,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
-/// The settings as they come from the command line and the environment. Not for `Debug`: there are passwords in it.
+/// Settings from the command line and the environment. Not `Debug`: they contain passwords.
 #[derive(Clone, Default)]
 pub struct SettingsArguments {
-    /// The file of settings.
+    /// Settings file.
     pub(super) file: Option<PathBuf>,
     texts: HashMap<&'static str, Vec<String>>,
 }
 
 #[cfg(test)]
 impl SettingsArguments {
-    /// A flag that cannot stand in a line of words.
+    /// Sets a flag that cannot be part of a shell-like line of words.
     pub(super) fn set(&mut self, key: &'static str, text: &str) {
         self.texts.insert(key, vec![text.to_owned()]);
     }
@@ -36,7 +35,7 @@ impl clap::Args for SettingsArguments {
             .long("config")
             .env("FENCEGATE_CONFIG")
             .value_name("FILE")
-            .help("A YAML file of settings, with the names of the flags below as keys, `-` written as `_`");
+            .help("YAML file of settings; keys are the flags below with `_` instead of `-`");
         command.arg(file).args(SETTINGS.iter().map(argument))
     }
 
@@ -71,7 +70,7 @@ impl clap::FromArgMatches for SettingsArguments {
                 && matches.get_many::<String>(setting.key).is_some_and(|mut texts| texts.any(String::is_empty))
         };
         if let Some(setting) = SETTINGS.iter().find(is_empty) {
-            let message = format!("--{} is empty: give it a value, or leave it out\n", setting.flag());
+            let message = format!("--{} is empty: set a value or omit it\n", setting.flag());
             return Err(clap::Error::raw(ErrorKind::InvalidValue, message));
         }
         Ok(Self {
@@ -86,7 +85,7 @@ impl clap::FromArgMatches for SettingsArguments {
     }
 }
 
-/// A setting's text and its origin.
+/// A setting's text and its source.
 #[derive(Clone)]
 pub(super) struct Given {
     pub(super) text: String,
@@ -118,12 +117,12 @@ impl GivenBy {
         }
     }
 
-    /// It is not given.
+    /// True if the setting is not set.
     pub(super) fn is_default(&self) -> bool {
         matches!(self, GivenBy::Default(_))
     }
 
-    /// As `SHOW CONFIG` says it.
+    /// The source as `SHOW CONFIG` shows it.
     fn name(&self) -> String {
         match self {
             GivenBy::Argument(_) => "flag or environment".to_owned(),
@@ -133,18 +132,18 @@ impl GivenBy {
     }
 }
 
-/// All texts that were given, by key.
+/// All texts, by key.
 #[derive(Default)]
 pub(super) struct Texts(HashMap<&'static str, Vec<Given>>);
 
 impl Texts {
-    /// Joins the arguments, the file and the defaults.
+    /// Combines the arguments, the file and the defaults.
     pub(super) fn join(arguments: &SettingsArguments, mut file: Texts) -> Self {
         let mut joined = HashMap::new();
         for setting in &SETTINGS {
             let key = setting.key;
             let of = |text: &str, source: GivenBy| Given { text: text.to_owned(), source };
-            // An empty variable is as good as none.
+            // An empty variable counts as not set.
             let of_arguments = arguments.texts.get(key).filter(|texts| texts.iter().any(|text| !text.is_empty()));
             let of_file = file.0.remove(key).filter(|given| !given.is_empty());
             let given = match (of_arguments, of_file, setting.default) {
@@ -158,7 +157,7 @@ impl Texts {
         Self(joined)
     }
 
-    /// Gives a setting that is not given its default, where another setting is that default.
+    /// Sets the default of a setting whose default is the value of another setting.
     pub(super) fn fall_back(&mut self, key: &'static str, text: Option<&str>) {
         if self.several(key).is_empty() {
             let default = text.map(|text| Given { text: text.to_owned(), source: GivenBy::Default(key) });
@@ -166,8 +165,8 @@ impl Texts {
         }
     }
 
-    /// What a file sets.
-    /// Errors: what is wrong with it.
+    /// Reads a settings file.
+    /// Errors: the first problem in the file.
     pub(super) fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut bytes = Vec::new();
         fs::File::open(path)
@@ -199,17 +198,17 @@ impl Texts {
         }
     }
 
-    /// The texts of a list.
+    /// All texts of a list.
     pub(super) fn several(&self, key: &'static str) -> &[Given] {
         self.0.get(key).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The text of a setting that has one.
+    /// The text of a setting with a single value.
     pub(super) fn one(&self, key: &'static str) -> Option<&Given> {
         self.several(key).last().filter(|given| !given.text.is_empty())
     }
 
-    /// The error, with the place where the setting was given.
+    /// The error, with the source of the setting.
     pub(super) fn fault(&self, key: &'static str, error: impl Into<SettingError>) -> ConfigError {
         self.one(key).map_or(&GivenBy::Argument(key), |given| &given.source).fault(error)
     }
@@ -239,7 +238,7 @@ impl Texts {
         self.read_one(key, read)?.ok_or_else(|| ConfigError::Missing(vec![key]))
     }
 
-    /// Each setting, as it may be shown.
+    /// All settings without secrets.
     pub(super) fn shown(&self) -> Vec<Shown> {
         let shown = |setting: &'static Setting| {
             let given = self.several(setting.key);
@@ -255,23 +254,23 @@ impl Texts {
 /// A setting as `SHOW CONFIG` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Which it is.
+    /// The setting.
     pub setting: &'static Setting,
-    /// Its text, without secrets; None where it is not given and there is no default.
+    /// Its text without secrets; None if it is not set and has no default.
     pub value: Option<String>,
-    /// Its origin.
+    /// Source of the text.
     pub source: String,
     given: Unmasked,
 }
 
 impl Shown {
-    /// The texts are the same, secrets included. Their origins do not matter.
+    /// Compares the texts, secrets included. Sources do not matter.
     pub(super) fn is_as(&self, other: &Shown) -> bool {
         self.given == other.given
     }
 }
 
-/// Texts as they were given, only to be compared: there may be passwords in them.
+/// Original texts, for comparison only: they may contain passwords.
 #[derive(Clone, PartialEq, Eq)]
 struct Unmasked(Vec<String>);
 
@@ -289,7 +288,7 @@ fn of_node(reader: &mut NodeReader, path: &Path, setting: &'static Setting, node
     Some(Given { text, source: GivenBy::File { file: path.to_owned(), at: node.at, key: setting.key } })
 }
 
-/// A URL is shown without its password, another secret not at all.
+/// Removes the password from a URL, and hides other secrets.
 fn without_secret(setting: &Setting, text: &str) -> String {
     const HIDDEN: &str = "***";
     if setting.form != Form::Secret {

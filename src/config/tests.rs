@@ -1,10 +1,10 @@
-//! Where each setting comes from, and what a mistake in one is told.
+//! Sources of settings, and the errors of invalid ones.
 
 use super::*;
 use crate::etcd::EtcdPassword;
 use std::path::Path;
 
-/// The arguments of a command line, beside those that are required.
+/// The required arguments, and those of `line`.
 fn arguments(line: &str) -> SettingsArguments {
     read(&format!("--upstream postgres://db --control postgres://gate:secret@db/ --policies policies {line}"))
 }
@@ -65,7 +65,9 @@ fn mistakes_in_the_file_have_a_place() {
     assert!(error("http: /run\n").starts_with("f.yaml:1:7: `http` `/run` has no port"));
     assert!(error("max_connections: 0\n").starts_with("f.yaml:1:18: `max_connections` `0` is not a number from 1"));
     assert!(error("idle_timeout: 1.5\n").starts_with("f.yaml:1:15: `idle_timeout` must be text"));
-    assert!(error("log_sessions: off\ntls: on\n").starts_with("f.yaml:2:6: `tls` `on` is none of off, allow, require"));
+    assert!(
+        error("log_sessions: off\ntls: on\n").starts_with("f.yaml:2:6: `tls` `on` is not one of off, allow, require")
+    );
     assert!(error("listen: [\n").starts_with("f.yaml:1:"));
 }
 
@@ -79,7 +81,7 @@ fn mistakes_in_arguments_name_the_flag_and_keep_the_password() {
     }
     let error = load(&read(""), "").unwrap_err().to_string();
     for (line, name) in error.lines().zip(["upstream", "control", "policies"]) {
-        assert!(line.contains(&format!("`{name}` is not set: give --{name}, FENCEGATE_")), "{error}");
+        assert!(line.contains(&format!("`{name}` is not set: set --{name}, FENCEGATE_")), "{error}");
     }
     assert_eq!(error.lines().count(), 3, "{error}");
     let error = load(&read("--control postgres://u@db --policies p"), "").unwrap_err().to_string();
@@ -87,7 +89,7 @@ fn mistakes_in_arguments_name_the_flag_and_keep_the_password() {
 }
 
 #[test]
-fn etcd_is_told_apart_by_key() {
+fn etcd_settings_are_merged_by_key() {
     let file = "etcd: [https://a:1, https://b:2]\netcd_ca: ca.pem\netcd_user: gate\netcd_password: filed\n";
     let etcd = load(&arguments(""), file).unwrap().etcd.unwrap();
     assert_eq!((etcd.members.len(), etcd.ca.as_deref()), (2, Some(Path::new("ca.pem"))));
@@ -102,10 +104,10 @@ fn etcd_is_told_apart_by_key() {
     assert!(filed.credentials == Some(("gate".into(), EtcdPassword::File("f".into()))));
 
     let error = |file: &str| error("", file);
-    assert!(error("etcd: a:1\n").starts_with("f.yaml:1:7: `etcd` `a:1` is no member"));
-    assert!(error("etcd_user: gate\n").starts_with("--etcd-password or FENCEGATE_ETCD_PASSWORD: is missing"));
+    assert!(error("etcd: a:1\n").starts_with("f.yaml:1:7: `etcd` `a:1` is not an etcd member"));
+    assert!(error("etcd_user: gate\n").starts_with("--etcd-password or FENCEGATE_ETCD_PASSWORD: is required"));
     assert!(error("etcd_ca: [x]\n").starts_with("f.yaml:1:10: `etcd_ca` must be text"));
-    assert!(error("etcd_ca: ca.pem\n").starts_with("--etcd or FENCEGATE_ETCD: is missing"));
+    assert!(error("etcd_ca: ca.pem\n").starts_with("--etcd or FENCEGATE_ETCD: is required"));
 }
 
 #[test]
@@ -127,7 +129,7 @@ fn a_default_that_another_setting_says_is_shown() {
 }
 
 #[test]
-fn a_secret_that_has_changed_is_told_without_it() {
+fn a_changed_secret_is_reported_without_its_value() {
     let with = |password: &str, of_etcd: &str| {
         let file = format!("etcd: http://a:1\netcd_user: gate\netcd_password: {of_etcd}\n");
         let line = format!("--upstream postgres://db --policies p --control postgres://gate:{password}@db/");
@@ -137,7 +139,7 @@ fn a_secret_that_has_changed_is_told_without_it() {
     let said: Vec<_> = changes.iter().map(|it| (it.key, &*it.before, &*it.after, it.applied)).collect();
     let url = "postgres://gate:***@db/";
     assert_eq!(said, [("control", url, url, false), ("etcd_password", "***", "***", false)]);
-    // Until a restart it is told again; and nobody prints it.
+    // Until a restart, each reload reports the change again. Secrets are never printed.
     assert_eq!(settings.reloaded(with("s3cret3", "s3cret4")).1, changes);
     assert!(!format!("{settings:?} {changes:?}").contains("s3cret"));
     assert_eq!(settings.reloaded(with("s3cret1", "s3cret2")).1, []);
@@ -186,12 +188,12 @@ fn settings_of_tls_have_to_go_together() {
         ("--tls-client-certificates required --tls-client-ca a", "--tls-client-certificates or "),
         (
             "--tls-cert c --tls-key k --tls-client-ca a",
-            "--tls-client-ca or FENCEGATE_TLS_CLIENT_CA: checks nobody: set tls_client_certificates",
+            "--tls-client-ca or FENCEGATE_TLS_CLIENT_CA: has no effect: set tls_client_certificates",
         ),
-        ("--tls-min-version 1.1", "--tls-min-version or FENCEGATE_TLS_MIN_VERSION: `1.1` is none of"),
+        ("--tls-min-version 1.1", "--tls-min-version or FENCEGATE_TLS_MIN_VERSION: `1.1` is not one of"),
         (
             "--upstream-sslmode verify-full",
-            "--upstream-sslmode or FENCEGATE_UPSTREAM_SSLMODE: needs upstream_sslrootcert, which is missing",
+            "--upstream-sslmode or FENCEGATE_UPSTREAM_SSLMODE: needs upstream_sslrootcert, which is required",
         ),
         ("--upstream-sslcert c", "--upstream-sslcert or FENCEGATE_UPSTREAM_SSLCERT: needs upstream_sslkey"),
     ] {
@@ -200,7 +202,7 @@ fn settings_of_tls_have_to_go_together() {
     assert!(error("", "keepalive: 1\ntls: require\n").starts_with("f.yaml:2:6: `tls` needs tls_cert and tls_key"));
     let file = "upstream_sslmode: verify-full\n";
     assert!(error("", file).starts_with("f.yaml:1:19: `upstream_sslmode` needs upstream_sslrootcert"));
-    // Who says that clients are not asked may leave the file in its place.
+    // With client certificates off, the setting of the authorities may stay.
     tls("--tls-cert c --tls-key k --tls-client-ca a --tls-client-certificates off").unwrap();
 }
 
@@ -237,7 +239,7 @@ fn settings_are_shown_without_secrets() {
 }
 
 #[test]
-fn a_reload_takes_over_what_it_may() {
+fn a_reload_applies_reloadable_settings() {
     let settings = load(&arguments(""), "max_connections: 10\nlisten: h:1\n").unwrap();
     let new = load(&arguments(""), "max_connections: 20\nlisten: h:2\nidle_timeout: 5min\n").unwrap();
     let (reloaded, changes) = settings.reloaded(new);

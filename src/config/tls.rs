@@ -7,35 +7,35 @@ use std::path::{Path, PathBuf};
 /// Encryption of clients' connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTls {
-    /// Whether they may or have to.
+    /// Whether encryption is optional or required.
     pub encryption: Encryption,
-    /// The proxy's certificate with those above it, PEM.
+    /// The proxy's certificate and its chain, PEM.
     pub certificate: PathBuf,
-    /// Its key, PEM.
+    /// Key of the certificate, PEM.
     pub key: PathBuf,
-    /// Whether clients show certificates.
+    /// Whether clients present certificates.
     pub client_certificates: ClientCertificates,
-    /// The oldest version.
+    /// Minimum TLS version.
     pub min_version: TlsVersion,
 }
 
-/// Whether clients may encrypt or have to.
+/// Whether clients' encryption is optional or required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
-    /// They may.
+    /// Optional.
     Allow,
-    /// They have to, except over Unix sockets.
+    /// Required, except over Unix sockets.
     Require,
 }
 
-/// Whether clients show certificates, checked against the authorities in a PEM file.
+/// Whether clients present certificates. The PEM file has the authorities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// They are not asked.
+    /// The proxy does not request certificates.
     Off,
-    /// One that is shown must be good.
+    /// Optional, but a presented certificate must be valid.
     Optional(PathBuf),
-    /// A good one must be shown.
+    /// A valid certificate is required.
     Required(PathBuf),
 }
 
@@ -51,10 +51,10 @@ pub enum TlsVersion {
 /// Encryption of connections to the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerTls {
-    /// As in libpq.
+    /// Mode, as in libpq.
     pub mode: SslMode,
-    /// The authorities, PEM; `system` for those that the system trusts. Where given, the certificate is checked against
-    /// them in every mode, as in libpq.
+    /// Authorities, PEM; `system` for those that the system trusts. If set, every mode verifies the certificate, as in
+    /// libpq.
     pub root_certificate: Option<PathBuf>,
     /// The proxy's certificate and its key, PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -65,16 +65,16 @@ pub struct ServerTls {
 pub enum SslMode {
     /// Never.
     Disable,
-    /// If the server refuses a connection without.
+    /// Only if the server refuses unencrypted connections.
     Allow,
-    /// If the server can.
+    /// If the server supports it.
     #[default]
     Prefer,
     /// Always.
     Require,
-    /// Always, with a certificate of a known authority.
+    /// Always, with a certificate of a trusted authority.
     VerifyCa,
-    /// Always, with a certificate of a known authority for the server's name.
+    /// Always, with a certificate of a trusted authority for the server's name.
     VerifyFull,
 }
 
@@ -82,10 +82,10 @@ pub enum SslMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RootCertificateError {
     /// The mode verifies the server's certificate.
-    #[error("is missing: the server's certificate is to be verified; `system` takes the system's authorities")]
+    #[error("is required to verify the server's certificate; `system` selects the system's authorities")]
     Missing,
     /// The mode does not verify the server's name.
-    #[error("`system` goes with verify-full only: those authorities sign certificates for anybody")]
+    #[error("`system` requires verify-full: the system's authorities issue certificates to anyone")]
     SystemWithoutVerifyFull,
 }
 
@@ -93,10 +93,10 @@ const NO_CERTIFICATE: SettingError =
     SettingError::Needs { settings: "tls_cert and tls_key", role: "the proxy's certificate and its key" };
 
 const NO_AUTHORITY: SettingError =
-    SettingError::Needs { settings: "tls_client_ca", role: "which the certificates are checked against" };
+    SettingError::Needs { settings: "tls_client_ca", role: "the authorities that verify the certificates" };
 
-/// The settings for connections of clients.
-/// Errors: settings that contradict each other.
+/// TLS settings for clients.
+/// Errors: contradictory settings.
 pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
     let modes = [("off", None), ("allow", Some(Encryption::Allow)), ("require", Some(Encryption::Require))];
@@ -119,7 +119,7 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
         (Some(None), ..) => return Ok(None),
         (_, Some(certificate), Some(key)) => (mode.flatten().unwrap_or(Encryption::Allow), certificate, key),
         (_, Some(_), None) => return Err(needs("tls_cert", "tls_key", "the key of the certificate")),
-        (_, None, Some(_)) => return Err(needs("tls_key", "tls_cert", "the certificate that it is the key of")),
+        (_, None, Some(_)) => return Err(needs("tls_key", "tls_cert", "the certificate of the key")),
         (Some(_), None, None) => return Err(texts.fault("tls", NO_CERTIFICATE)),
         (None, None, None) if asks => return Err(texts.fault("tls_client_certificates", NO_CERTIFICATE)),
         (None, None, None) => return Ok(None),
@@ -132,8 +132,8 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
     Ok(Some(ClientTls { encryption, certificate, key, client_certificates, min_version }))
 }
 
-/// The settings for connections to the server.
-/// Errors: settings that contradict each other.
+/// TLS settings for the server.
+/// Errors: contradictory settings.
 pub(super) fn server(texts: &Texts) -> Result<ServerTls, ConfigError> {
     let path = |key| texts.one(key).map(|given| PathBuf::from(&given.text));
     let mode = texts.require("upstream_sslmode", ssl_mode)?;
@@ -168,7 +168,7 @@ impl ServerTls {
     }
 }
 
-/// The authorities are those that the system trusts.
+/// True if the authorities are those that the system trusts.
 pub(crate) fn is_system(root_certificate: &Path) -> bool {
     root_certificate.as_os_str() == "system"
 }

@@ -1,11 +1,11 @@
-//! What a scene has to show, and whether it did.
+//! Expected and actual results of the scenes.
 //!
-//! Owns the verdict on the demo. Must never take the story's word for anything: it sees only what
-//! the table and the servers said.
+//! Owns the verdict on the demo. Must never rely on the story itself: it uses only the table's content and the servers'
+//! responses.
 
 use std::fmt;
 
-/// A tick as the table has it, read on a connection of its own straight to PostgreSQL.
+/// A tick in the table, read through a separate direct connection to PostgreSQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) run_by: Option<String>,
@@ -28,7 +28,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// What a server, or the proxy, answered to a statement.
+/// Response of a server or the proxy to a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DemoReply {
     Done(String),
@@ -39,7 +39,7 @@ pub(super) enum DemoReply {
         message: String,
         detail: String,
     },
-    /// The connection failed without one.
+    /// The connection failed without an SQLSTATE.
     Lost(String),
 }
 
@@ -53,31 +53,31 @@ impl fmt::Display for DemoReply {
     }
 }
 
-/// What has to come of the old leader's write.
+/// Expected fate of the old leader's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It lands, though it should not.
+    /// It succeeds, although it should not.
     Lands,
-    /// ERROR LF001; the session goes on.
+    /// ERROR LF001; the session continues.
     Rejected,
     /// FATAL LF001, with this outcome in its DETAIL.
     CutOff(&'static str),
 }
 
-/// A scene that has been played, to be compared with the tick in the table.
+/// A finished scene, to be compared with the tick in the table.
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) tick: &'static str,
-    /// What is claimed of the old leader's write, and of the tick in the table.
+    /// Expected fate of the old leader's write.
     pub(super) fate: Fate,
     pub(super) expected: Row,
-    /// The answer to the new leader's first write.
+    /// Response to the new leader's first write.
     pub(super) successor: DemoReply,
-    /// The answer to the old leader's last statement.
+    /// Response to the old leader's last statement.
     pub(super) zombie: DemoReply,
 }
 
-/// What contradicts the claims. Empty when they hold.
+/// Differences between the expectation and the evidence. Empty if the scene succeeded.
 pub(super) fn contradictions(scene: &Scene, row: &Row) -> Vec<String> {
     let Scene { fate, expected, successor, zombie, .. } = scene;
     let mut found = Vec::new();
@@ -117,14 +117,14 @@ mod tests {
         }
     }
 
-    /// The contradictions in a scene of which B's row is expected.
+    /// Contradictions in a scene that expects B's row.
     fn found(fate: Fate, zombie: DemoReply, row: Row) -> Vec<String> {
         let (expected, successor) = (Row::of("B", 42), DemoReply::Done("UPDATE 1".into()));
         contradictions(&Scene { tick: "12:00", fate, expected, successor, zombie }, &row)
     }
 
     #[test]
-    fn what_was_promised_contradicts_nothing() {
+    fn expected_results_contradict_nothing() {
         let stale = refused("ERROR", "LF001", "highest=42");
         assert_eq!(found(Fate::Rejected, stale, Row::of("B", 42)), Vec::<String>::new());
         let cut_off = refused("FATAL", "LF001", "highest=42 outcome=rolled_back");
@@ -132,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_that_does_not_hold_is_told() {
+    fn a_broken_fence_is_reported() {
         assert_eq!(found(Fate::Rejected, DemoReply::Done("UPDATE 1".into()), Row::of("A", 41)).len(), 2);
-        // Rejected in words, but the row is the zombie's all the same.
+        // The reply says rejected, but the row has the zombie's value.
         let lied = found(Fate::Rejected, refused("ERROR", "LF001", ""), Row::of("A", 41));
         assert_eq!(lied, ["the table has \"run_by = A, token = 41\", not \"run_by = B, token = 42\""]);
     }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_that_cannot_write_is_told() {
+    fn a_successor_that_cannot_write_is_reported() {
         let (expected, successor) = (Row::of("B", 42), refused("ERROR", "LF006", ""));
         let zombie = refused("ERROR", "LF001", "");
         let blocked = Scene { tick: "12:00", fate: Fate::Rejected, expected, successor, zombie };

@@ -1,6 +1,6 @@
-//! A session of the demo, and what it is answered.
+//! A session of the demo.
 //!
-//! Must never retry or interpret: the story is told with the answers as they come.
+//! Must never retry or interpret a response: the story shows responses unchanged.
 
 use super::DemoError;
 use super::check::{DemoReply, Row};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow};
 
-/// Which of the stage's sockets: the number in its name.
+/// A socket of the stage: the number in its name.
 #[derive(Clone, Copy)]
 pub(super) enum Route {
     Direct = 5432,
@@ -19,7 +19,7 @@ pub(super) enum Route {
 
 pub(super) struct Participant {
     client: Client,
-    /// For the transcript.
+    /// Name in the transcript.
     pub(super) who: String,
 }
 
@@ -31,18 +31,18 @@ impl Participant {
         Ok(Participant { client, who: format!("{name} (token {token})") })
     }
 
-    /// Somebody without a token, straight at PostgreSQL.
+    /// A participant without a token, connected directly to PostgreSQL.
     pub(super) async fn direct(who: &str, folder: &Path) -> Result<Self, DemoError> {
         let client = connect(folder, Route::Direct, "postgres", None).await?;
         Ok(Participant { client, who: who.to_owned() })
     }
 
-    /// Runs one statement and prints it with its answer.
+    /// Runs one statement and prints it with its response.
     pub(super) async fn say(&self, transcript: &Transcript, sql: &str) -> DemoReply {
         self.timed(transcript, sql).await.0
     }
 
-    /// The same, and how long it took.
+    /// Like [`Self::say`], and measures the duration.
     pub(super) async fn timed(&self, transcript: &Transcript, sql: &str) -> (DemoReply, Duration) {
         let start = Instant::now();
         let answer = self.run(sql).await;
@@ -66,12 +66,12 @@ impl Participant {
         }
     }
 
-    /// Runs what has to work for the demo to mean anything.
+    /// Runs a statement that must succeed for the demo to be meaningful.
     pub(super) async fn must(&self, sql: &str) -> Result<Vec<SimpleQueryRow>, DemoError> {
         query_rows(&self.client, sql).await.map_err(DemoError::Database)
     }
 
-    /// A tick as the table has it.
+    /// Reads a tick from the table.
     pub(super) async fn row(&self, tick: &str) -> Result<Row, DemoError> {
         let rows = self.must(&format!("SELECT run_by, token FROM public.ticks WHERE tick = '{tick}'")).await?;
         let row = rows.first().ok_or_else(|| DemoError::Story(format!("the tick {tick} is not in the table")))?;
@@ -86,12 +86,12 @@ async fn connect(folder: &Path, route: Route, user: &str, options: Option<&str>)
         config.options(options);
     }
     let (client, connection) = config.connect(NoTls).await.map_err(DemoError::Database)?;
-    // Its error, if any, is what the session's next statement reports.
+    // The session's next statement reports an error of the connection.
     tokio::spawn(connection);
     Ok(client)
 }
 
-/// The command tag as psql shows it; for a query its first value.
+/// The command tag as psql shows it; for a query, its first value.
 fn summary(sql: &str, messages: &[SimpleQueryMessage]) -> String {
     let mut command = sql.split_whitespace().next().unwrap_or_default().to_owned();
     for message in messages {

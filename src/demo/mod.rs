@@ -1,9 +1,9 @@
-//! `fencegate demo`: what a deposed leader's late write does to a table, without and with the proxy.
+//! `fencegate demo`: the effect of a deposed leader's late write, without and with the proxy.
 //!
-//! Owns the course of the demo; the proxy in it is the program itself, run as a user would run it.
-//! Must never claim what was not read back from the table, and must never leave anything behind.
+//! Owns the sequence of the demo. Its proxy is this program, started as a user would start it.
+//! Must never claim a result that was not read from the table, or leave anything behind.
 //!
-//! Not cancel-safe where nothing else is said: a scene that is dropped stays half played.
+//! Unless documented otherwise, functions are not cancel-safe: dropping a scene leaves it unfinished.
 
 mod check;
 mod leader;
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use transcript::Transcript;
 
-/// The longest that the story waits for something that has to happen.
+/// Time limit for an event that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks whether it has.
+/// Interval between checks for the event.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What the demo's proxy enforces.
+/// Policies of the demo's proxy.
 const POLICIES: &str = "version: 1
 resources:
   - name: scheduler
@@ -34,37 +34,37 @@ resources:
       - public.beats
 ";
 
-/// Why the demo could not be shown.
+/// Why the demo could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// There are no servers.
+    /// The servers could not be started.
     #[error(transparent)]
     Stage(#[from] StageError),
     /// A process could not be started.
     #[error("cannot set the demo up: {0}")]
     Start(#[from] std::io::Error),
-    /// etcd cannot be asked.
+    /// etcd did not answer.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
     /// A statement that only prepares the story failed.
     #[error("the demo's database: {}", crate::sql::message(.0))]
     Database(#[source] tokio_postgres::Error),
-    /// The story did not go on as it has to.
+    /// The story took an unexpected course.
     #[error("the demo is stuck: {0}")]
     Story(String),
 }
 
-/// The demo when it is over.
+/// Result of the demo.
 #[derive(Debug)]
 pub struct Played {
-    /// What did not hold; empty when everything did.
+    /// Failed expectations; empty on success.
     pub failures: Vec<String>,
     /// The events of the last scene, for `fencegate timeline`.
     pub events: String,
 }
 
-/// Plays the demo.
-/// Cancel-safe: dropped, it stops its servers and removes its folder.
+/// Runs the demo.
+/// Cancel-safe: when dropped, it stops its servers and removes its folder.
 pub async fn run() -> Result<Played, DemoError> {
     let mut transcript = Transcript::new();
     transcript.line("fencegate demo: a cron scheduler on two nodes, A and B. Only the leader may run a tick.");
@@ -74,7 +74,7 @@ pub async fn run() -> Result<Played, DemoError> {
     story::play(&stage, &mut transcript).await
 }
 
-/// Looks every few milliseconds until something that has to happen is there.
+/// Polls until an event that must happen has happened.
 async fn until<T>(what: &str, look: impl AsyncFn() -> Result<Option<T>, DemoError>) -> Result<T, DemoError> {
     let start = Instant::now();
     loop {

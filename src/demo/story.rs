@@ -1,6 +1,6 @@
-//! The scenes: the zombie lands without the proxy, and in four ways it does not with it.
+//! The scenes: the zombie's write succeeds without the proxy, and fails with it in four variants.
 //!
-//! Owns who does what when. Must never print a result before `check` has seen the evidence.
+//! Owns the order of events. Must never print a result before `check` has examined the evidence.
 
 use super::check::{DemoReply, Fate, Row, Scene, contradictions};
 use super::leader::{Participant, Route};
@@ -11,7 +11,7 @@ use crate::stage::Stage;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long a leader hangs: a collection of garbage, a paused machine, a full disk.
+/// Duration of a leader's pause, as in a garbage collection, a paused machine or a full disk.
 const PAUSE: Duration = Duration::from_millis(300);
 
 const SETUP: &str = "CREATE ROLE scheduler LOGIN; \
@@ -19,7 +19,7 @@ const SETUP: &str = "CREATE ROLE scheduler LOGIN; \
     GRANT SELECT, UPDATE ON public.ticks TO scheduler; \
     INSERT INTO public.ticks VALUES ('11:59'), ('12:00'), ('12:01'), ('12:02'), ('12:03')";
 
-/// Plays all scenes.
+/// Runs all scenes.
 pub(super) async fn play(stage: &Stage, transcript: &mut Transcript) -> Result<Played, DemoError> {
     let witness = Participant::direct("witness", stage.folder()).await?;
     witness.must(SETUP).await?;
@@ -66,12 +66,12 @@ pub(super) async fn play(stage: &Stage, transcript: &mut Transcript) -> Result<P
     Ok(Played { failures, events })
 }
 
-/// The lines of a log that are events, without what other programs say.
+/// The events in a log, without lines of other programs.
 fn events(log: &str) -> String {
     log.lines().filter(|line| line.starts_with("{\"timestamp\"")).map(|line| format!("{line}\n")).collect()
 }
 
-/// A hangs between deciding to write and writing; B takes over and writes; A wakes up.
+/// A pauses between the decision to write and the write; B takes over and writes; A resumes.
 async fn late_write(
     tick: &'static str,
     route: Route,
@@ -97,7 +97,7 @@ async fn late_write(
     Ok((Scene { tick, fate, expected: row_for(fate, (41, 42)), successor, zombie }, took))
 }
 
-/// A's UPDATE waits for a row lock when B takes over.
+/// A's UPDATE is waiting for a row lock when B takes over.
 async fn waiting_write(
     tick: &'static str,
     witness: &Participant,
@@ -114,7 +114,7 @@ async fn waiting_write(
         let sql = run_tick(tick, "A", 43);
         let answer = a.run(&sql).await;
         transcript.statement(&a.who, "the UPDATE that waited", &answer);
-        // Its lock is gone with it: whoever comes next may go on.
+        // A's lock is gone with its session, so another session can continue.
         report.say(transcript, "COMMIT").await;
         answer
     };
@@ -132,7 +132,7 @@ async fn waiting_write(
     Ok(Scene { tick, fate, expected: row_for(fate, (43, 44)), successor: successor?, zombie })
 }
 
-/// A hangs with a write that is not committed; B takes over, and writes the same row.
+/// A pauses with an uncommitted write; B takes over and writes the same row.
 async fn open_transaction(
     tick: &'static str,
     stage: &Stage,
@@ -151,7 +151,7 @@ async fn open_transaction(
     Ok((Scene { tick, fate, expected: row_for(fate, (45, 46)), successor, zombie }, took))
 }
 
-/// Reads the row on a connection of its own, compares, and prints the result.
+/// Reads the row through a separate connection, compares it, and prints the result.
 async fn verify(
     number: usize,
     scene: Scene,
@@ -172,14 +172,14 @@ async fn verify(
     Ok(found.into_iter().map(|what| format!("scene {number}: {what}")).collect())
 }
 
-/// Waits until a leader's UPDATE waits for a lock, as the server sees it.
+/// Waits until the server shows that a leader's UPDATE is waiting for a lock.
 async fn until_waiting(witness: &Participant) -> Result<(), DemoError> {
     let look = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'scheduler' AND wait_event_type = 'Lock'";
     let waits = async || Ok((witness.run(look).await == DemoReply::Done("1".to_owned())).then_some(()));
     until("the old leader's UPDATE does not wait for a lock", waits).await
 }
 
-/// What a leader does: it notes that it ran the tick, and under which token.
+/// A leader's work: it records that it ran the tick, and its token.
 fn run_tick(tick: &str, leader: &str, token: i64) -> String {
     format!("UPDATE ticks SET run_by='{leader}', token={token} WHERE tick='{tick}'")
 }
@@ -191,7 +191,7 @@ fn row_for(fate: Fate, (old, new): (i64, i64)) -> Row {
     }
 }
 
-/// What the story needs before it can show anything.
+/// Checks a statement that must succeed before the story can continue.
 fn done(answer: DemoReply) -> Result<(), DemoError> {
     match answer {
         DemoReply::Done(_) => Ok(()),

@@ -1,6 +1,6 @@
-//! The last scene: two `fencegate lead` programs in an election on etcd, and the leader's machine stands still.
+//! The last scene: two `fencegate lead` programs compete in an etcd election, and the leader's machine pauses.
 //!
-//! Owns the two programs and their processes. Must never stop or continue a process that is not theirs.
+//! Owns both programs and their processes. Must never stop or continue any other process.
 
 use super::check::DemoReply;
 use super::leader::Participant;
@@ -20,31 +20,31 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::timeout;
 use tokio_postgres::SimpleQueryRow;
 
-/// The election in the policies of the demo.
+/// Election in the demo's policies.
 const ELECTION: &str = "/demo/leader";
-/// Of the leases, in seconds: the shortest that etcd grants.
+/// Lease TTL in seconds: the shortest that etcd grants.
 const TTL: &str = "2";
 const SETUP: &str = "CREATE TABLE public.beats (id bigint GENERATED ALWAYS AS IDENTITY, run_by text, \
     token bigint DEFAULT fencegate.token('beats')); GRANT SELECT, INSERT ON public.beats TO scheduler";
-/// The rows that show a leader at work.
+/// Number of rows that show a working leader.
 const SOME: usize = 5;
-/// What leads: it knows nothing of elections but the token in PGOPTIONS.
+/// The worker. It knows nothing of elections except the token in PGOPTIONS.
 const WORKER: &str = r#"while :; do
     psql -Xq -v VERBOSITY=verbose -c "INSERT INTO beats (run_by) VALUES ('$FENCE_HOLDER')"
     sleep 0.1
 done"#;
 
-/// A scene that has been played.
+/// A finished scene.
 pub(super) struct Takeover {
-    /// What did not hold.
+    /// Failed expectations.
     pub(super) contradictions: Vec<String>,
-    /// From the leader's standstill to its successor's first write.
+    /// Time from the leader's pause to its successor's first write.
     pub(super) took: Duration,
     /// The log of both nodes.
     pub(super) log: String,
 }
 
-/// Plays the scene.
+/// Runs the scene.
 pub(super) async fn play(stage: &Stage, witness: &Participant, transcript: &Transcript) -> Result<Takeover, DemoError> {
     witness.must(SETUP).await?;
     let etcd = connect(stage)?;
@@ -65,7 +65,8 @@ pub(super) async fn play(stage: &Stage, witness: &Participant, transcript: &Tran
     let took = start.elapsed();
     transcript
         .event("B", &format!("leads under token {new}: its first write was admitted after {}", milliseconds(took)));
-    // Its leader client would kill the command at once; nobody promises that it is the first to run again.
+    // Continue the command before its leader client, which would kill it immediately. The kernel does not guarantee
+    // which one runs first.
     signal(&stopped.command, Signal::SIGCONT);
     transcript.event("A", "SIGCONT: its command runs again before its leader client does");
     let late = a.late_write().await?;
@@ -81,7 +82,7 @@ pub(super) async fn play(stage: &Stage, witness: &Participant, transcript: &Tran
     Ok(Takeover { contradictions: contradictions(&late, code, &tokens(&rows), (old, new)), took, log })
 }
 
-/// What contradicts the claim. Empty when it holds.
+/// Differences between the expectation and the evidence. Empty if the scene succeeded.
 fn contradictions(late: &DemoReply, code: Option<i32>, tokens: &[i64], (old, new): (i64, i64)) -> Vec<String> {
     let mut found = Vec::new();
     if !matches!(late, DemoReply::Refused { severity, code, .. } if severity == "ERROR" && code == "LF001") {
@@ -96,18 +97,18 @@ fn contradictions(late: &DemoReply, code: Option<i32>, tokens: &[i64], (old, new
     found
 }
 
-/// A `fencegate lead` with its command; killed when dropped.
+/// A `fencegate lead` with its command. Dropping it kills both.
 struct DemoNode {
     child: Child,
     errors: Lines<BufReader<ChildStderr>>,
-    /// The lines that have been read.
+    /// Log lines read so far.
     log: String,
 }
 
-/// Those of a node, by process id.
+/// Processes of a node.
 struct Processes {
     all: Vec<Pid>,
-    /// Without the leader client's own.
+    /// Without the leader client itself.
     command: Vec<Pid>,
 }
 
@@ -131,7 +132,7 @@ impl DemoNode {
         command.args(["--", "sh", "-c", WORKER]);
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", stage.programs().display()));
-        // What psql says is read, so it says it in English.
+        // The demo parses psql's messages, so they must be in English.
         command.env("PGHOST", stage.folder()).env("LC_ALL", "C");
         command.envs([("PGPORT", "6432"), ("PGUSER", "scheduler"), ("PGDATABASE", "app")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -158,7 +159,8 @@ impl DemoNode {
         Ok(Processes { all, command })
     }
 
-    /// Waits for the first refusal that leaves a session alive: one that was just at work may have been cut off.
+    /// Waits for the first refusal that keeps the session alive. The proxy may have terminated a session that was
+    /// writing.
     async fn late_write(&mut self) -> Result<DemoReply, DemoError> {
         let refusal = timeout(PATIENCE, async {
             loop {
@@ -181,7 +183,7 @@ impl DemoNode {
         Some(line)
     }
 
-    /// Everything that was logged, once all of its processes have ended.
+    /// The complete log, once all processes of the node have ended.
     async fn rest_of_log(mut self) -> Result<String, DemoError> {
         let rest = timeout(PATIENCE, async { while self.line().await.is_some() {} });
         rest.await.map_err(|_| DemoError::Story("a process of a node does not end".into()))?;
@@ -200,7 +202,7 @@ impl DemoNode {
 }
 
 fn signal(pids: &[Pid], signal: Signal) {
-    // One that has ended meanwhile needs no signal.
+    // A process that has just ended needs no signal.
     pids.iter().for_each(|pid| _ = kill(*pid, signal));
 }
 
@@ -214,7 +216,7 @@ async fn until_candidates(etcd: &Etcd, count: usize) -> Result<(), DemoError> {
     until("a node does not campaign", campaign).await
 }
 
-/// Waits until a leader has written so many rows; its token.
+/// Waits until a leader has written this many rows. Returns its token.
 async fn beats_of(leader: &str, rows: usize, witness: &Participant) -> Result<i64, DemoError> {
     let look = format!("SELECT token FROM beats WHERE run_by = '{leader}'");
     let written = async || {

@@ -1,41 +1,41 @@
-//! What the demo prints: one line for each thing that happens, with the time since its scene began.
+//! Output of the demo: one line per event, with the time since the start of its scene.
 //!
-//! Owns the looks. Must never use colours where they would be seen as bytes.
+//! Owns the formatting. Must never print colors to an output that is not a terminal.
 
 use super::check::DemoReply;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Columns of a statement, before its answer.
+/// Columns of a statement, before its response.
 const STATEMENT: usize = 56;
-/// Under what who did.
+/// Indentation of further lines.
 const MARGIN: &str = "";
 
-/// The printer of the story.
+/// Prints the story.
 pub(super) struct Transcript {
-    coloured: bool,
+    colored: bool,
     start: Instant,
 }
 
 impl Transcript {
     pub(super) fn new() -> Self {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Transcript { coloured: io::stdout().is_terminal() && !plain, start: Instant::now() }
+        Transcript { colored: io::stdout().is_terminal() && !plain, start: Instant::now() }
     }
 
-    /// Begins a scene: its clock starts at 0.
+    /// Starts a scene and its clock.
     pub(super) fn scene(&mut self, title: &str) {
         self.line(&format!("\n{}", self.painted("1", title)));
         self.start = Instant::now();
     }
 
-    /// Somebody's statement, and what came back.
+    /// Prints a statement and its response.
     pub(super) fn statement(&self, who: &str, sql: &str, answer: &DemoReply) {
-        let colour = match answer {
+        let color = match answer {
             DemoReply::Done(_) => "32",
             DemoReply::Refused { .. } | DemoReply::Lost(_) => "31",
         };
-        let shown = self.painted(colour, &format!("-> {answer}"));
+        let shown = self.painted(color, &format!("-> {answer}"));
         if let DemoReply::Refused { detail, .. } = answer {
             self.event(who, sql);
             self.line(&format!("{MARGIN:24} {shown}"));
@@ -45,25 +45,25 @@ impl Transcript {
         }
     }
 
-    /// Anything else that happens.
+    /// Prints another event.
     pub(super) fn event(&self, who: &str, what: &str) {
         let offset = self.start.elapsed().as_millis();
         self.line(&format!("  {} {who:12} {what}", self.painted("2", &format!("{offset:>6} ms"))));
     }
 
     pub(super) fn result(&self, is_good: bool, what: &str) {
-        let colour = if is_good { "1;32" } else { "1;31" };
-        self.line(&format!("{MARGIN:11} {}", self.painted(colour, what)));
+        let color = if is_good { "1;32" } else { "1;31" };
+        self.line(&format!("{MARGIN:11} {}", self.painted(color, what)));
     }
 
     pub(super) fn line(&self, text: &str) {
-        // Whoever reads may have gone; the exit code tells the result all the same.
+        // The reader may have gone; the exit code still reports the result.
         let mut output = io::stdout().lock();
         writeln!(output, "{text}").and_then(|()| output.flush()).ok();
     }
 
-    fn painted(&self, colour: &str, text: &str) -> String {
-        if self.coloured { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
+    fn painted(&self, color: &str, text: &str) -> String {
+        if self.colored { format!("\x1b[{color}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 

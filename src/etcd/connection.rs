@@ -1,7 +1,7 @@
-//! A connection to each member of etcd, and asking them in turn.
+//! Connections to the members of etcd, and requests to them in turn.
 //!
-//! Owns every limit on waiting. Must never wait for one member while another could answer: the
-//! client's own balancing goes on sending to a member that has fallen silent.
+//! Owns all time limits. Must never wait for one member while another could answer: the client's own balancing keeps
+//! sending to a silent member.
 
 use super::settings::{EtcdPassword, EtcdSettings, EtcdSettingsError};
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
@@ -16,47 +16,47 @@ use tokio::sync::{Mutex, OnceCell};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// HTTP/2 pings: a member that has been silent for this long, and then does not answer one in time, is given up. Without
-/// them a watch of a paused member never ends. Not more often than etcd's --grpc-keepalive-min-time (5 s) allows: at the
-/// third ping that comes too soon it ends the connection, and all watches with it.
+/// HTTP/2 keepalive: the client pings a member that has been silent for this long, and closes the connection if the
+/// member does not answer in time. Otherwise a watch on a paused member would never end. The interval must not be below
+/// etcd's --grpc-keepalive-min-time (5 s): at the third early ping, etcd closes the connection and all its watches.
 const PING: Duration = Duration::from_secs(6);
 const PONG: Duration = Duration::from_secs(1);
-/// Connecting to one member takes at most this long.
+/// Time limit for connecting to one member.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Before a member that has just failed is asked again.
+/// Pause before retrying a failed member.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// etcd's errors that have no code of their own, or not in all versions (3.4 has code 2, unknown, for the first).
+/// Message of an etcd error without its own code in some versions (3.4 returns code 2, unknown).
 const OLD_REVISION: &str = "etcdserver: revision of auth store is old";
 const INVALID_TOKEN: &str = "etcdserver: invalid auth token";
-/// The request had no token: users were enabled after the login.
+/// Message for a request without a token: authentication was enabled after the login.
 const NO_USER: &str = "etcdserver: user name is empty";
 const NO_USERS_ENABLED: &str = "etcdserver: authentication is not enabled";
 
-/// Why etcd did not do what it was asked.
+/// Why an etcd request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
     /// A TLS file cannot be read.
     #[error("{}: cannot read the file: {}", .0.display(), .1)]
     File(PathBuf, std::io::Error),
     /// The settings cannot be used.
-    #[error("the settings for etcd cannot be used: {0}")]
+    #[error("invalid etcd settings: {0}")]
     Settings(#[from] EtcdSettingsError),
     /// No member answered in time. Whether the request took effect is unknown.
     #[error("etcd did not answer within {limit:?}: {reason}")]
     Unreachable {
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
-        /// The last failure, if any member has failed rather than been silent.
+        /// The last failure, if any member failed instead of staying silent.
         reason: String,
     },
-    /// etcd answered, and refused.
+    /// etcd refused the request.
     #[error("etcd refused: {}", text(.0))]
     Refused(Error),
 }
 
 impl EtcdError {
-    /// What etcd says where the user may not do what was asked. (gRPC status code 7: permission denied.)
+    /// etcd's message if the user lacks a permission. (gRPC status code 7: permission denied.)
     pub fn denial(&self) -> Option<&str> {
         match self {
             EtcdError::Refused(Error::GRpcStatus(status)) if status.code() as i32 == 7 => Some(status.message()),
@@ -65,25 +65,25 @@ impl EtcdError {
     }
 }
 
-/// How long to wait for an answer.
+/// Time limits for a response.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// In all.
+    /// Total limit.
     pub limit: Duration,
-    /// For one member, before another is asked as well. The first one's answer still counts.
+    /// Limit for one member, before the next one is queried too. A late response still counts.
     pub member: Duration,
 }
 
 impl Patience {
-    /// For what nothing but a person or a session waits for: 5 s in all.
+    /// For requests that do not depend on a lease: 5 s in total.
     pub const USUAL: Patience = Patience { limit: Duration::from_secs(5), member: Duration::from_secs(1) };
 }
 
-/// A cluster of etcd.
+/// An etcd cluster.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Arc<Member>>,
-    /// The member that answered last is asked first.
+    /// The member that answered last is queried first.
     preferred: AtomicUsize,
 }
 
@@ -92,7 +92,7 @@ struct Member {
     options: ConnectOptions,
     credentials: Option<(String, EtcdPassword)>,
     client: OnceCell<Client>,
-    /// How often we have logged in. Held meanwhile, so that all requests whose token is refused log in once.
+    /// Number of logins. Locked during a login, so that requests with the same expired token log in only once.
     logins: Mutex<u64>,
 }
 
@@ -103,7 +103,7 @@ impl Debug for Member {
 }
 
 impl Member {
-    /// Sends the request. Logs in anew, and sends it once more, where etcd takes our login for outdated.
+    /// Sends the request. If etcd reports that the login is outdated, logs in and sends the request once more.
     async fn ask<T, F>(&self, request: impl Fn(Client) -> F) -> Result<T, EtcdError>
     where
         F: Future<Output = Result<T, Error>>,
@@ -124,13 +124,13 @@ impl Member {
         .map_err(EtcdError::Refused)
     }
 
-    /// Logs in, unless that was done after the login `outdated`. Returns the number of the login.
+    /// Logs in unless another request has done so since the login `outdated`. Returns the number of the login.
     async fn log_in(&self, client: &Client, outdated: u64) -> Result<u64, EtcdError> {
         let mut logins = self.logins.lock().await;
         if *logins == outdated {
             if let Some((user, password)) = &self.credentials {
                 let password = password.read().map_err(|(path, error)| EtcdError::File(path, error))?;
-                // The token is that of all clones.
+                // All clones share the token.
                 match client.clone().update_user(Some((user.clone(), password))).await {
                     Err(error) if !has_message(&error, NO_USERS_ENABLED) => return Err(EtcdError::Refused(error)),
                     _ => {}
@@ -143,7 +143,7 @@ impl Member {
 }
 
 impl Etcd {
-    /// Reads the TLS files; connects to nothing yet.
+    /// Reads the TLS files. Does not connect yet.
     pub fn new(settings: &EtcdSettings) -> Result<Arc<Self>, EtcdError> {
         settings.check()?;
         let options = options(settings)?;
@@ -159,10 +159,10 @@ impl Etcd {
         Ok(Arc::new(Etcd { members: settings.members.iter().map(member).collect(), preferred: AtomicUsize::new(0) }))
     }
 
-    /// Asks the members in turn until one answers: one that fails or keeps silent does not keep the others from
-    /// being asked. The request may reach several members, and must be one that can be repeated.
+    /// Queries the members in turn until one answers. If a member fails or stays silent, the next one is queried.
+    /// Several members may receive the request, so it must be repeatable.
     ///
-    /// Cancel-safe in that nothing of ours is lost; the request may take effect.
+    /// Cancel-safe for this process; the request may take effect.
     pub async fn ask<T, C, F>(&self, patience: Patience, request: C) -> Result<T, EtcdError>
     where
         T: Send + 'static,
@@ -236,9 +236,9 @@ fn read(file: &Path) -> Result<Vec<u8>, EtcdError> {
     fs::read(file).map_err(|error| EtcdError::File(file.to_owned(), error))
 }
 
-/// Another member would say the same, and this one if it were asked again. (gRPC status codes: 1 cancelled, 2 unknown,
-/// 4 deadline exceeded, 8 resource exhausted, 10 aborted, 13 internal, 14 unavailable say nothing about the request;
-/// 12 unimplemented says that there is no etcd.)
+/// True if no member, including this one, would answer a retry differently. (gRPC status codes 1 canceled, 2 unknown, 4
+/// deadline exceeded, 8 resource exhausted, 10 aborted, 13 internal and 14 unavailable say nothing about the request.
+/// 12 unimplemented means that the server is not etcd.)
 fn is_final(error: &EtcdError) -> bool {
     match error {
         // Users or roles have changed again since the login.
@@ -252,8 +252,8 @@ fn is_final(error: &EtcdError) -> bool {
     }
 }
 
-/// Our login is of before a change of users or roles, or has expired. (Status code 16: unauthenticated.) With a certificate
-/// in place of a password, the request itself may have come before the change.
+/// True if users or roles have changed since the login, or the login has expired. (Status code 16: unauthenticated.)
+/// With a client certificate instead of a password, the request itself may predate the change.
 fn is_outdated(error: &Error) -> bool {
     let is_unauthenticated = matches!(error, Error::GRpcStatus(status) if status.code() as i32 == 16);
     is_unauthenticated || [OLD_REVISION, INVALID_TOKEN, NO_USER].iter().any(|message| has_message(error, message))
@@ -263,7 +263,7 @@ fn has_message(error: &Error, message: &str) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message() == message)
 }
 
-/// The message of a status and its cause, without the code and the metadata that `Display` adds.
+/// Message of a status and its cause, without the code and the metadata that `Display` adds.
 fn text(error: &Error) -> String {
     let Error::GRpcStatus(status) = error else { return error.to_string() };
     let source = std::error::Error::source(status).map(|source| format!(": {source}")).unwrap_or_default();

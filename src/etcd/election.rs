@@ -1,10 +1,11 @@
-//! The keys of an election, in the layout of Go's concurrency package, so that `etcdctl elect` and
-//! programs in Go take part: each candidate puts `<election>/<its lease in hex>`, and the key with the
-//! lowest create_revision is the leader's. That revision is the fencing token.
+//! Keys of an election, in the layout of Go's concurrency package, so that `etcdctl elect` and Go programs can take
+//! part. Each candidate puts `<election>/<its lease in hex>`. The key with the lowest create_revision belongs to the
+//! leader, and that revision is the fencing token.
 //!
-//! Others elect by one key, `<election>` itself, which each puts under a lease where it is absent. It counts as one more.
+//! Other clients use a single key, `<election>` itself, which a candidate puts under a lease if it is absent. That key
+//! counts as a candidate too.
 //!
-//! Owns what counts as a candidate. Must never take another key for one, whatever lies below the election.
+//! Owns the definition of a candidate. Must never count another key below the election as one.
 
 use super::connection::{Etcd, EtcdError, Patience};
 use etcd_client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse};
@@ -13,30 +14,30 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// The longest name of an election, in bytes.
+/// Maximum length of an election's name, in bytes.
 const LONGEST_NAME: usize = 512;
 
-/// As etcd's RangeRequest has it.
+/// Value of etcd's RangeRequest.
 const NO_LIMIT: i64 = 0;
 
-/// The keys per request in the search for a candidate among others: more than one transaction can create.
+/// Keys per request when searching for a candidate among other keys. One transaction cannot create more keys.
 const PAGE: i64 = 10_000;
 
-/// The name of an election: the prefix of its keys, without the slash that ends it.
+/// Name of an election: the prefix of its keys, without the final slash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ElectionName(String);
 
-/// Why a text names no election.
+/// Why a text is not an election name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// Nothing, or more than 512 bytes.
-    #[error("the name of an election has 1 to {LONGEST_NAME} bytes")]
+    /// It is empty or longer than 512 bytes.
+    #[error("an election name must have 1 to {LONGEST_NAME} bytes")]
     Length,
-    /// Control characters or blanks.
-    #[error("the name of an election has no blanks or control characters")]
+    /// It has control characters or spaces.
+    #[error("an election name must not contain spaces or control characters")]
     Character,
-    /// It ends with a slash, or has two in a row: `a/` and `a` would block each other.
-    #[error("the name of an election does not end with `/`, nor has it two in a row: elections must not be nested")]
+    /// It ends with a slash or has two in a row: `a/` and `a` would block each other.
+    #[error("an election name must not end with `/` or contain `//`: elections must not be nested")]
     Slash,
 }
 
@@ -63,27 +64,27 @@ impl fmt::Display for ElectionName {
 }
 
 impl ElectionName {
-    /// The name as it was given.
+    /// The name as given.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What the keys of all candidates start with.
+    /// Prefix of all candidates' keys.
     pub fn prefix(&self) -> String {
         format!("{}/", self.0)
     }
 
-    /// The key of the candidate with this lease.
+    /// Key of the candidate with this lease.
     pub fn key(&self, lease: i64) -> String {
         format!("{}/{lease:x}", self.0)
     }
 
-    /// The key is that of a candidate: named after the lease that it lives by.
+    /// True for a candidate's key: its name is the ID of its own lease.
     pub fn is_candidate(&self, key: &[u8], lease: i64) -> bool {
         lease != 0 && key == self.key(lease).as_bytes()
     }
 
-    /// True when each one's keys lie among the other's: an election `p` waits for the leader of `p/q`.
+    /// True if one election's keys are among the other's. An election `p` would wait for the leader of `p/q`.
     pub fn is_nested_with(&self, other: &ElectionName) -> bool {
         self != other && (self.0.starts_with(&other.prefix()) || other.0.starts_with(&self.prefix()))
     }
@@ -92,13 +93,13 @@ impl ElectionName {
 /// The leader of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// The create_revision of its key: the fencing token.
+    /// The create_revision of the leader's key: the fencing token.
     pub token: i64,
-    /// Its key.
+    /// Key of the leader.
     pub key: Vec<u8>,
-    /// What it proclaims: its name, usually.
+    /// Value of the key: usually the leader's name.
     pub value: Vec<u8>,
-    /// Its lease.
+    /// Lease of the key.
     pub lease: i64,
 }
 
@@ -109,16 +110,16 @@ impl From<&KeyValue> for Leader {
     }
 }
 
-/// What was read of an election (linearizable).
+/// State of an election (linearizable).
 pub(super) struct Reading {
     pub(super) leader: Option<Leader>,
-    /// As of which this is true.
+    /// Revision of this state.
     pub(super) revision: i64,
-    /// Whether etcd lets the user read the key with the election's own name.
+    /// True if the user may read the key with the election's own name.
     pub(super) with_own_key: bool,
 }
 
-/// The current leader of the election (linearizable), and the revision at which it was read. Cancel-safe.
+/// The current leader of the election (linearizable), and the revision of that state. Cancel-safe.
 pub async fn leader(
     etcd: &Etcd,
     election: &ElectionName,
@@ -128,8 +129,8 @@ pub async fn leader(
     Ok((leader, revision))
 }
 
-/// Both kinds of keys at one moment; of these, too, the lowest create_revision leads: so tokens never go back, even where
-/// both are in use. Cancel-safe.
+/// Reads both kinds of keys at the same revision. The lowest create_revision of all leads, so tokens never decrease
+/// even if both kinds are in use. Cancel-safe.
 pub(super) async fn reading(etcd: &Etcd, election: &ElectionName, patience: Patience) -> Result<Reading, EtcdError> {
     let queue = TxnOp::get(election.prefix(), Some(in_order(1)));
     let own_key = TxnOp::get(election.as_str(), None);
@@ -153,8 +154,8 @@ pub(super) async fn reading(etcd: &Etcd, election: &ElectionName, patience: Pati
     Ok(Reading { leader, revision, with_own_key })
 }
 
-/// Who leads, where keys that are no candidate's stand before it, the first of that revision. No key comes before another
-/// later than that: what was read stays true while more is read.
+/// Finds the leader behind keys that are not candidates'. New keys only follow existing ones, so the pages read remain
+/// valid.
 async fn leader_behind(
     etcd: &Etcd,
     election: &ElectionName,
@@ -183,11 +184,11 @@ async fn leader_behind(
     }
 }
 
-/// Who leads in each election that has a candidate, by its name: each leader is read (linearizable) after the names were.
+/// The leaders of all elections with candidates, by election name. Reads each leader (linearizable) after the names.
 /// Cancel-safe.
 ///
 /// # Errors
-/// When etcd does not answer, or does not let us read all keys.
+/// etcd does not answer, or the user may not read all keys.
 pub async fn leaders(etcd: &Etcd, patience: Patience) -> Result<Vec<(ElectionName, Leader)>, EtcdError> {
     let mut elections = BTreeSet::new();
     let mut from = vec![0];
@@ -209,21 +210,21 @@ pub async fn leaders(etcd: &Etcd, patience: Patience) -> Result<Vec<(ElectionNam
     Ok(leaders)
 }
 
-/// The election whose candidate has this key, if any has.
+/// The election that the candidate's key belongs to, if any.
 fn election_of(pair: &KeyValue) -> Option<ElectionName> {
     let (name, _) = std::str::from_utf8(pair.key()).ok()?.rsplit_once('/')?;
     let election: ElectionName = name.parse().ok()?;
     election.is_candidate(pair.key(), pair.lease()).then_some(election)
 }
 
-/// All candidates of the election (linearizable), the leader first. Cancel-safe.
+/// All candidates of the election (linearizable), leader first. Cancel-safe.
 pub async fn candidates(etcd: &Etcd, election: &ElectionName, patience: Patience) -> Result<Vec<Leader>, EtcdError> {
     let response = read(etcd, election.prefix(), in_order(NO_LIMIT), patience).await?;
     let is_candidate = |pair: &&KeyValue| election.is_candidate(pair.key(), pair.lease());
     Ok(response.kvs().iter().filter(is_candidate).map(Leader::from).collect())
 }
 
-/// The first keys below a prefix, as they were created.
+/// Options for the first keys below a prefix, by create_revision.
 fn in_order(limit: i64) -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit)
 }

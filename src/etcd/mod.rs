@@ -1,8 +1,8 @@
-//! etcd, as leaders and the authority over their tokens need it.
+//! The etcd client for leaders and for the authority over their tokens.
 //!
-//! Owns the connections (members, TLS, credentials, limits on silence) and the layout of an
-//! election's keys. Must never wait for a member that says nothing, nor believe what a member
-//! says without its cluster: every read is linearizable, every watch needs a quorum.
+//! Owns the connections (members, TLS, credentials, time limits) and the layout of an election's keys. Must never wait
+//! for a silent member, or trust a member without its cluster: every read is linearizable, and every watch needs a
+//! quorum.
 
 mod connection;
 mod election;

@@ -1,6 +1,6 @@
-//! Watching the leader of an election.
+//! Watches the leader of an election.
 //!
-//! Must never trust its memory after a gap: whenever the watch breaks, the whole election is read again.
+//! Must never trust its cache after a gap: when the watch breaks, it reads the whole election again.
 
 use super::connection::{Etcd, EtcdError, Patience};
 use super::election::{ElectionName, Leader, reading};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// After a watch has broken: one that breaks as soon as it begins must not make this spin.
+/// Pause after a broken watch, so that a watch that always breaks immediately does not cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Follows the leader of one election.
@@ -18,21 +18,21 @@ pub struct Observer {
     etcd: Arc<Etcd>,
     election: ElectionName,
     watch: Option<Watch>,
-    /// Something has changed since the leader was last read.
+    /// True if the election has changed since the leader was last read.
     stale: bool,
-    /// What was last returned.
+    /// The last returned leader.
     known: Option<Option<Leader>>,
 }
 
 impl Observer {
-    /// An observer that has seen nothing yet.
+    /// An observer without a cached leader.
     pub fn new(etcd: Arc<Etcd>, election: ElectionName) -> Self {
         Observer { etcd, election, watch: None, stale: false, known: None }
     }
 
-    /// The leader as it is now, at first, and then each time that another leads, that nobody does any more, or that
-    /// it proclaims another value. Changes that follow each other fast may be seen as one. Cancel-safe.
-    /// After an error call again, which reads everything anew.
+    /// Returns the current leader, then each change: another leader, no leader, or another value of the leader. Changes
+    /// in quick succession may be reported as one. Cancel-safe.
+    /// After an error, call it again: it then reads everything again.
     pub async fn next(&mut self) -> Result<Option<Leader>, EtcdError> {
         loop {
             let leader = if let Some(watch) = &mut self.watch {
@@ -45,7 +45,7 @@ impl Observer {
                 reading(&self.etcd, &self.election, Patience::USUAL).await?.leader
             } else {
                 let reading = reading(&self.etcd, &self.election, Patience::USUAL).await?;
-                // Sees whatever has changed since it was read.
+                // The watch starts at the revision of the read, so it sees every later change.
                 self.watch = Some(self.watch_after(reading.revision, reading.with_own_key).await?);
                 reading.leader
             };
@@ -74,7 +74,7 @@ impl Observer {
     }
 }
 
-/// A watch of keys after a revision at which they were read.
+/// A watch of keys, starting after the revision at which they were read.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) stream: WatchStream,
@@ -82,8 +82,9 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Waits for a change of the keys. False when the watch has broken, or sees nothing: a member that has not reached the
-    /// revision says nothing before it has, and one whose data were restored from before it may never. Cancel-safe.
+    /// Waits for a change of the keys. Returns false if the watch has broken or cannot see changes: a member that has
+    /// not reached the revision stays silent until then, and a member restored from an older backup may never reach it.
+    /// Cancel-safe.
     pub(crate) async fn sees_change(&mut self) -> bool {
         while let Ok(Some(response)) = self.stream.message().await {
             let reached = response.header().map_or(0, ResponseHeader::revision);

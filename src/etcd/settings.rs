@@ -7,28 +7,28 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-/// The most bytes that are read of a password file.
+/// Maximum number of bytes read from a password file.
 const LONGEST_PASSWORD: u64 = 64 * 1024;
 
-/// How to reach etcd.
+/// Connection settings of etcd.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EtcdSettings {
-    /// At least one, as http://host:2379 or https://host:2379; all http or all https.
+    /// Members, as http://host:2379 or https://host:2379; at least one, and all with the same scheme.
     pub members: Vec<String>,
-    /// PEM; None: the system's authorities.
+    /// Certificate authorities, PEM; None: the system's.
     pub ca: Option<PathBuf>,
-    /// Certificate and key, PEM.
+    /// Client certificate and key, PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Name and password.
     pub credentials: Option<(String, EtcdPassword)>,
 }
 
-/// The password of a user of etcd.
+/// Password of an etcd user.
 #[derive(Clone, PartialEq, Eq)]
 pub enum EtcdPassword {
-    /// Itself.
+    /// The password.
     Given(String),
-    /// The file that has it. It is read for each login, so that the password can be changed.
+    /// A file with the password. It is read at each login, so that the password can change.
     File(PathBuf),
 }
 
@@ -36,23 +36,23 @@ pub enum EtcdPassword {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum EtcdSettingsError {
-    #[error("names no member of etcd")]
+    #[error("has no etcd member")]
     NoMember,
     /// The message does not repeat the URL, which may contain a password.
-    #[error("names no member of etcd: give user and password apart from the URL")]
+    #[error("must not contain credentials: set the etcd user and password separately")]
     CredentialsInUrl,
-    #[error("`{0}` is no member of etcd: write http://host:2379 or https://host:2379")]
+    #[error("`{0}` is not an etcd member: write http://host:2379 or https://host:2379")]
     NotAMember(String),
-    #[error("names {0} twice")]
+    #[error("contains {0} twice")]
     Repeated(String),
-    #[error("mixes http and https: a password or token must not go out in the clear")]
+    #[error("mixes http and https: passwords and tokens must not be sent in clear text")]
     MixedSchemes,
-    #[error("has TLS files beside http:// members: write https://")]
+    #[error("has TLS files but http:// members: write https://")]
     TlsWithoutHttps,
 }
 
 impl EtcdPassword {
-    /// The password as it is now, without the line break that ends a file.
+    /// Reads the current password, without the final line break of a file.
     ///
     /// # Errors
     /// The file, and why it cannot be read.
@@ -76,7 +76,7 @@ impl fmt::Debug for EtcdSettings {
 }
 
 impl EtcdSettings {
-    /// Checks what can be checked without files or network.
+    /// Checks the settings without reading files or using the network.
     pub fn check(&self) -> Result<(), EtcdSettingsError> {
         let members = &self.members;
         if members.is_empty() {
@@ -110,12 +110,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_told() {
+    fn invalid_settings_are_reported() {
         for (urls, message) in [
-            (&[][..], "no member"),
-            (&["a:2379"], "no member"),
-            (&["http://"], "no member"),
-            (&["http://user:secret@a:2379"], "no member"),
+            (&[][..], "no etcd member"),
+            (&["a:2379"], "not an etcd member"),
+            (&["http://"], "not an etcd member"),
+            (&["http://user:secret@a:2379"], "must not contain credentials"),
             (&["http://a:1", "http://a:1"], "twice"),
             (&["http://a:1", "https://b:1"], "mixes"),
         ] {

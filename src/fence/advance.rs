@@ -200,8 +200,9 @@ impl<'a> Advance<'a> {
         Ok(spared)
     }
 
-    /// The same for the own sessions among the holders; ends the others of these at once, as the drain would after its grace. Not
-    /// those that ask for the token or a higher one: they keep their process, or are refused. A fence that observes ends nobody.
+    /// Spares this proxy's own sessions among the holders, as [`Self::spare`], and immediately terminates the others of
+    /// them, as the drain would after its grace. Spares sessions that request the token or a higher one: they keep
+    /// their process or are refused. An observing fence terminates none.
     pub(super) async fn spare_or_end_own(&self) -> Result<(), FenceError> {
         let rows = rows_of(self.holders().await?);
         let spared = self.spare(&rows).await?;

@@ -81,7 +81,7 @@ impl Issued {
     }
 }
 
-/// What helps against LF006: who has to act, and whether retrying is enough.
+/// The remedy for LF006: who has to act, and whether retrying is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// It may pass by itself.

@@ -84,8 +84,8 @@ impl LeaseState {
 /// The most leases of a database that are shown.
 const MOST_SHOWN: usize = 1000;
 
-/// Of resources by name: the token whose lease was in force when it was last read; None: none was. What is not known is not in
-/// it.
+/// By resource name: the token whose lease was in force at the last reading; None: no lease was. Resources with an
+/// unknown state are missing.
 pub type Leased = HashMap<String, Option<Token>>;
 
 /// The token of the resource's leader, as it is followed; None inside: nobody leads. None: not known, or no policy names an

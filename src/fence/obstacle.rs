@@ -38,10 +38,10 @@ pub enum Obstacle {
     /// The statement names nothing of the resource any more.
     #[error("the catalog has changed meanwhile")]
     CatalogChanged,
-    /// The policies were loaded anew meanwhile.
+    /// The policies were reloaded meanwhile.
     #[error("the policies name no issuer of its tokens any more")]
     NoIssuer,
-    /// The reason is what the client of etcd reports.
+    /// The reason is the report of etcd's client.
     #[error("etcd cannot be asked who leads {election}: {reason}")]
     Etcd { election: ElectionName, reason: String },
     /// The proxy's settings name no etcd.
@@ -65,7 +65,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// What helps.
+    /// The remedy.
     pub fn remedy(&self) -> Remedy {
         match self {
             Obstacle::Process { fault, .. } => fault.remedy(),

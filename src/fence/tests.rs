@@ -55,7 +55,7 @@ fn server() -> Arc<Server> {
     Server::new(1_700_000_000_000_000, &process(0), tables)
 }
 
-/// What this thread logs. Must not become longer than a pipe holds.
+/// Log lines of this thread. Must not exceed the buffer of a pipe.
 struct Log {
     lines: PipeReader,
     logs: tracing::subscriber::DefaultGuard,
@@ -184,7 +184,7 @@ impl Proxy {
         told(self.fence.admit_if(&client.session, &resource, token, raise).await, "admitted")
     }
 
-    /// What is known of it, as the database has it.
+    /// The epoch as stored in the database.
     fn epoch(&self, resource: &str) -> Option<Epoch> {
         self.server.epochs().into_iter().find(|(name, _)| name == resource).map(|(_, epoch)| epoch)
     }

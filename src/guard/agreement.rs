@@ -11,8 +11,8 @@ use crate::fence::other_policies;
 use crate::policy::{PolicySet, QualifiedName};
 use tokio_postgres::Client;
 
-/// The policies may be installed. What the role must not read is not checked: the tables' owners run `install` after the
-/// control role.
+/// Checks that the policies may be installed. Skips records that the role may not read: the tables' owners run
+/// `install` after the control role.
 pub(super) async fn check(client: &Client, policies: &PolicySet, survey: &Survey) -> Result<(), GuardError> {
     let released = survey.released();
     if !policies.applies_to(&survey.database) {

@@ -40,7 +40,7 @@ pub(super) fn is_guards() -> String {
     )
 }
 
-/// The triggers there are, each with its relation: not the copies, which go with what they are copied from.
+/// The existing triggers, each with its relation. Omits copies, which are dropped with their original.
 pub(super) async fn drops(client: &Client) -> Result<Vec<(String, Removal)>, GuardError> {
     let query = format!(
         "SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name \
@@ -126,7 +126,7 @@ pub(super) async fn subscriptions(client: &Client) -> Result<Vec<Subscription>, 
     Ok(rows.iter().filter_map(subscription).collect())
 }
 
-/// One row: who asks, and what there is beside triggers.
+/// One row about the current role and the objects other than triggers.
 pub(super) fn facts() -> String {
     let names = EVENT_TRIGGERS.map(quote).join(", ");
     format!(
@@ -229,8 +229,8 @@ pub(super) async fn found(
     Ok((found.collect(), others))
 }
 
-/// Of the event triggers and their function. They are required from the day on which a superuser has made them, which the
-/// function tells.
+/// State of the event triggers and their function. They are required once a superuser has created them, which the
+/// function shows.
 pub(super) fn event_triggers_state(there: &str, enabled: &str, function: GuardState) -> GuardState {
     let all = EVENT_TRIGGERS.len().to_string();
     match (there, enabled) {

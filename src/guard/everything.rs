@@ -1,7 +1,7 @@
-//! `fencegate remove`: takes everything that fencegate created out of a database.
+//! `fencegate remove`: removes all fencegate objects from a database.
 //!
-//! Owns the list of these objects, and what must not go on needing them. Must never drop what others made, except temporary
-//! objects: each object is dropped by itself, and with CASCADE only where these depend on it.
+//! Owns the list of these objects and of the dependents that prevent removal. Must never drop other users' objects,
+//! except temporary ones: each object is dropped separately, and with CASCADE only if temporary objects depend on it.
 
 use super::catalog::{EVENT_TRIGGERS, is_guards, rows};
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
@@ -29,13 +29,13 @@ pub struct Removed {
     pub memberships: Option<(String, String)>,
 }
 
-/// Removes the schemas, the guard and everything else that fencegate created in the database of `config`, or with `keep_token`
-/// all but the function `fencegate.token`. May be repeated.
+/// Removes the schemas, the guard and all other fencegate objects from the database of `config`. `keep_token` keeps the
+/// function `fencegate.token`. Repeatable.
 ///
-/// Cancel safe: all of it is one transaction.
+/// Cancel-safe: all changes are one transaction.
 ///
 /// # Errors
-/// A proxy uses the database, or an object of others needs what would be removed. Nothing was removed.
+/// A proxy uses the database, or another user's object depends on a removed one. Nothing was removed.
 pub async fn remove_everything(config: &ControlConfig, keep_token: bool) -> Result<Removed, GuardError> {
     if is_proxy(config).await {
         return Err(GuardError::Proxy);
@@ -46,7 +46,8 @@ pub async fn remove_everything(config: &ControlConfig, keep_token: bool) -> Resu
 
 async fn remove(client: &Client, parts: &Parts) -> Result<Removed, GuardError> {
     let what = "read the catalog";
-    // Before the locks, so that a refused `remove` disturbs nobody, and again after them: nothing new can begin then.
+    // Checked before taking locks, so that a refused `remove` disturbs no session, and again afterwards, when nothing
+    // new can begin.
     check(client, parts).await?;
     let tables = rows(client, what, &parts.tables()).await?;
     lock_tables(client, tables.iter().filter_map(|row| text(row, "name")), true).await?;
@@ -106,9 +107,9 @@ struct Parts {
 }
 
 impl Parts {
-    /// Common table expressions: `kept`, the function that stays, with its schema; `part`, a row for each object. `object` is
-    /// null of what goes with another one. The order: functions may have the type of a table as an argument, so they go before
-    /// the tables; but those of defaults and triggers go after the tables.
+    /// Common table expressions: `kept`, the function that stays, with its schema; `part`, a row per object. `object`
+    /// is null for an object that is dropped with another one. Order: functions precede tables, because an argument may
+    /// have a table's type; functions of defaults and triggers follow the tables.
     fn named(&self) -> String {
         let names = |names: &[&str]| names.iter().map(|it| quote(it)).collect::<Vec<_>>().join(", ");
         format!(
@@ -144,7 +145,7 @@ impl Parts {
         )
     }
 
-    /// The row: who asks, and whether that role sees and may do all that is needed.
+    /// One row: the current role, and whether it has all required privileges.
     fn facts(&self) -> String {
         format!(
             "WITH {named} SELECT current_database() AS database, current_user AS role, \
@@ -174,8 +175,8 @@ impl Parts {
         )
     }
 
-    /// A row for each object of others that needs one of these, as far as dependencies are recorded. What belongs to a table goes
-    /// with it, as an index does; nothing belongs to a function.
+    /// A row per other object that depends on one of these, as far as PostgreSQL records dependencies. Objects that
+    /// belong to a table, such as indexes, are dropped with it; nothing belongs to a function.
     fn dependents(&self) -> String {
         format!(
             "WITH RECURSIVE {}, ours(classid, objid) AS (SELECT classid::oid, objid FROM part UNION SELECT d.classid, d.objid \

@@ -25,7 +25,7 @@ pub(super) const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
 /// The function among them that only their owner calls: it ends processes.
 pub(super) const OWNERS_FUNCTION: &str = "await_lock";
 
-/// Functions that are created together. What they are then is left, as one number, in the comment on one of them.
+/// Functions that are created together. A hash of their definitions is stored in the comment on one of them.
 pub(super) struct Functions {
     text: &'static str,
     /// A list of literals.
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_says_what_to_do() {
+    fn every_error_has_advice() {
         for text in
             [FUNCTIONS, NOTICE, include_str!("../fence/store/schema.sql"), include_str!("../fence/store/leases.sql")]
         {

@@ -39,7 +39,7 @@ pub(super) async fn transaction<T>(
     }
 }
 
-/// The error with those who hold the locks, if it is about locks. Outside of transactions.
+/// Adds the lock holders to an error about locks. Call it outside transactions.
 pub(super) async fn explain(client: &Client, error: GuardError) -> Result<GuardError, GuardError> {
     if !is_about_locks(&error) {
         return Ok(error);

@@ -1,8 +1,8 @@
-//! The guard: the second layer, inside the database. Triggers on the fenced tables that stop what the proxy cannot see:
-//! writes by functions, cascades and logical replication, and clients that connect around it.
+//! The guard: the second layer, inside the database. Its triggers on the fenced tables stop writes that the proxy
+//! cannot see: by functions, cascades and logical replication, and from clients that bypass the proxy.
 //!
-//! Owns the triggers and functions of the guard (`guard.sql` has the decision), and comparing them with the policies. Must
-//! never weaken what it finds on a table that is still fenced: all changes are one transaction.
+//! Owns the guard's triggers and functions (`guard.sql` has the decision), and their comparison with the policies. Must
+//! never weaken an existing guard on a table that is still fenced: all changes are one transaction.
 
 mod agreement;
 mod catalog;
@@ -43,10 +43,10 @@ pub enum GuardError {
     /// No connection.
     #[error("cannot connect: {}", sql::message(.0))]
     Connect(#[source] tokio_postgres::Error),
-    /// There is no schema for its functions.
+    /// The schema of its functions does not exist.
     #[error("database {0} has no fencegate schema: run `fencegate init` first")]
     Uninitialised(String),
-    /// The schema lacks what the guard of this version needs.
+    /// The schema lacks objects that this version of the guard needs.
     #[error("database {0} has the fencegate schema of an earlier version: run `fencegate init` first")]
     Outdated(String),
     /// The triggers need functions that the connecting role may not create.
@@ -69,13 +69,13 @@ pub enum GuardError {
     /// A name in the policies is probably misspelled: the guard of the table that was meant would be removed.
     #[error("{missing} The guard of {meant} would be removed: correct the policies, or use --force")]
     Misspelled { missing: String, meant: String },
-    /// The server refused what was being done.
+    /// The server refused a statement.
     #[error("cannot {}: {}", .0, sql::message(.1))]
     Refused(String, #[source] tokio_postgres::Error),
     /// Others hold locks on the tables, which are a list of SQL literals.
     #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
     HeldUp { relations: String, by: String, source: tokio_postgres::Error },
-    /// Another command is running, or somebody else holds the lock.
+    /// Another command is running, or another process holds the lock.
     #[error(transparent)]
     Locked(#[from] InitLockError),
     /// The address does not lead to a PostgreSQL server.
@@ -181,7 +181,7 @@ pub struct StatusLine {
     pub difference: String,
 }
 
-/// How the guard is, against what the policies say.
+/// Differences between the guard and the policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuardStatus {
     /// A line for each relation and resource, then those of functions, event triggers and subscriptions.
@@ -190,11 +190,11 @@ pub struct GuardStatus {
     pub warnings: Vec<String>,
 }
 
-/// Makes the guard in the database of `config` exactly what the policies say. May be repeated. Without `force` it refuses where
-/// [`agreement`] says so.
+/// Makes the guard in the database of `config` match the policies exactly. Repeatable. Without `force`, it refuses if
+/// [`agreement`] objects.
 ///
-/// Cancel safe: all of it is one transaction.
-/// After an error nothing was changed.
+/// Cancel-safe: all changes are one transaction.
+/// After an error, nothing was changed.
 pub async fn install(config: &ControlConfig, policies: &PolicySet, force: bool) -> Result<Installed, GuardError> {
     let client = &open(config).await?;
     transaction(client, async || change(client, policies, force).await).await
@@ -259,7 +259,7 @@ fn event_triggers() -> String {
     format!("{NOTICE}\n{}", NOTICE_FUNCTION.seal())
 }
 
-/// Compares the guard in the database of `config` with what the policies say. Cancel safe.
+/// Compares the guard in the database of `config` with the policies. Cancel-safe.
 pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<GuardStatus, GuardError> {
     let client = &open(config).await?;
     // The server locks a table to show a condition of its triggers.
@@ -271,8 +271,8 @@ pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Guar
     Ok(GuardStatus { lines: survey.lines(), warnings: survey.unguarded })
 }
 
-/// Takes the guard away from the database of `config`, and returns what was removed. Cancel safe: one transaction.
-/// After an error nothing was removed.
+/// Removes the guard from the database of `config`, and returns the removed objects. Cancel-safe: one transaction.
+/// After an error, nothing was removed.
 pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
     let client = &open(config).await?;
     transaction(client, async || {

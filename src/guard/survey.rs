@@ -27,7 +27,7 @@ pub(super) struct Difference {
     pub(super) statements: Vec<String>,
 }
 
-/// One look at the catalog, with what the policies want of it.
+/// A snapshot of the catalog, with the guard that the policies require.
 pub(super) struct Survey {
     pub(super) is_superuser: bool,
     /// The connecting role has the rights of the schema's owner.
@@ -122,7 +122,7 @@ impl Survey {
         Ok(())
     }
 
-    /// The fenced table, and all that inherits from it. Notes what cannot be guarded.
+    /// The fenced table and all tables that inherit from it. Records those that cannot be guarded.
     async fn relations(
         &mut self,
         client: &Client,
@@ -267,7 +267,7 @@ impl Survey {
         relations.filter(|relation| !wanted.contains(relation.as_str())).cloned().collect()
     }
 
-    /// Copies go with what they are copied from.
+    /// Omits copies, which are dropped with their original.
     fn unwanted(&self) -> impl Iterator<Item = (&TriggerName, &InstalledTrigger)> {
         let wanted: BTreeSet<(&str, &str)> =
             self.wanted.iter().map(|wanted| (wanted.relation.as_str(), wanted.name.as_str())).collect();
@@ -314,7 +314,7 @@ fn superfluous(place: &TriggerName, found: &InstalledTrigger) -> Difference {
     }
 }
 
-/// Where two definitions differ, in whole words: `A in place of B`.
+/// The differing words of two definitions: `A in place of B`.
 fn in_place_of(found: &str, wanted: &str) -> String {
     let [mut found, mut wanted] = [found, wanted].map(|text| text.split(' ').collect::<VecDeque<&str>>());
     while found.len().min(wanted.len()) > 1 && found.front() == wanted.front() {

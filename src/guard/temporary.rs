@@ -9,7 +9,8 @@ use crate::fence::may_terminate;
 use crate::sql::{column, is_true};
 use tokio_postgres::Client;
 
-/// The schema of the dependent object of row `d` of `pg_depend`. What belongs to a relation or a domain is in the schema of that.
+/// Schema of the dependent object of row `d` of `pg_depend`. An object that belongs to a relation or a domain has the
+/// schema of that.
 const SCHEMA: &str = "coalesce( \
     (SELECT to_regnamespace(i.schema)::oid FROM pg_identify_object(d.classid, d.objid, d.objsubid) i), \
     (SELECT y.relnamespace FROM pg_class y WHERE y.oid = CASE d.classid \

@@ -1,6 +1,6 @@
-//! The triggers that the policies want.
+//! The triggers that the policies require.
 //!
-//! Owns their names and definitions, in the form of `pg_get_triggerdef`: `status` compares what was created.
+//! Owns their names and definitions, in the format of `pg_get_triggerdef`: `status` compares the created ones.
 
 use crate::policy::guard_arguments;
 use crate::policy::{FencedTable, Mode, Resource};
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 /// All triggers of the guard begin so, and no others should.
 pub(super) const PREFIX: &str = "fencegate_guard_";
 
-/// A relation on which a policy has a say: a fenced table, or what is written to by way of it.
+/// A relation that a policy covers: a fenced table, or one through which it is written.
 #[derive(Clone, Debug)]
 pub(super) struct GuardedRelation {
     pub(super) oid: String,
@@ -20,7 +20,7 @@ pub(super) struct GuardedRelation {
     pub(super) kind: char,
     /// A partition: the server copies its parent's row triggers to it.
     pub(super) is_partition: bool,
-    /// The topmost table of which it is a partition.
+    /// The topmost partitioned table, if the relation is a partition.
     pub(super) root: Option<String>,
     pub(super) may_alter: bool,
     /// Something that is not guarded with it is its parent.
@@ -32,12 +32,12 @@ pub(super) struct GuardedRelation {
 pub(super) enum Fires {
     /// In all.
     Always,
-    /// Where `session_replication_role` is `replica`: what applies a subscription.
+    /// Fires if `session_replication_role` is `replica`, as in a subscription's apply worker.
     InReplicas,
 }
 
 impl Fires {
-    /// As in `pg_trigger.tgenabled`, where O is what a new trigger has, and D is disabled.
+    /// Value of `pg_trigger.tgenabled`: O for a new trigger, D for a disabled one.
     pub(super) fn letter(self) -> char {
         match self {
             Fires::Always => 'A',
@@ -67,10 +67,10 @@ pub(super) struct WantedTrigger {
 
 /// The triggers for an entry of a policy, on its relations.
 ///
-/// A row trigger tests only what no statement trigger has: rows of relations that came later, those of a relation that became a
-/// partition of something else, and what logical replication applies. The last has a trigger of its own, without a condition: the
-/// server reads a condition anew for each statement. Where a parent is not guarded, or the resource is keyed, row triggers test
-/// all.
+/// A row trigger tests only rows that no statement trigger covers: those of relations that were added later, of
+/// relations that became a partition of another table, and those applied by logical replication. The last case has its
+/// own trigger without a condition, because the server re-parses a condition for each statement. If a parent is not
+/// guarded or the resource is keyed, row triggers test all rows.
 pub(super) fn wanted(
     resource: &Resource,
     table: &FencedTable,
@@ -123,9 +123,9 @@ pub(super) fn wanted(
             let rows = events(table, |it| it != Operation::Truncate);
             want("replica", is_copy, Fires::InReplicas, "AFTER", rows, "ROW".into());
         }
-        // An UPDATE that moves a row to another partition fires no AFTER UPDATE trigger, but those of a DELETE and an
-        // INSERT. Where these are not both fenced, what tells is the UPDATE before it. What a subscription moves is to the
-        // server a DELETE and an INSERT from the start.
+        // An UPDATE that moves a row to another partition fires the AFTER triggers of a DELETE and an INSERT, not those
+        // of an UPDATE. If these are not both fenced, the BEFORE UPDATE trigger detects the move. The apply worker of a
+        // subscription executes moves as a DELETE and an INSERT from the start.
         let fences = |it| table.operations.contains(&it);
         if fences(Operation::Update) && !(fences(Operation::Insert) && fences(Operation::Delete)) {
             let level = match statements_cover_rows {

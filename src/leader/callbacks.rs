@@ -1,4 +1,4 @@
-//! Leading by callbacks: a thin layer over campaigning.
+//! Callback API: a thin layer over campaigning.
 //!
 //! Must never report a loss before the work under the token has been dropped.
 
@@ -14,25 +14,25 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::debug;
 
-/// Before an election that could not be observed is looked at again.
+/// Pause before retrying a failed observation.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Reactions to the start and the end of leadership.
+/// Callbacks for the start and end of leadership.
 pub trait Callbacks: Sync {
-    /// We lead: the work. It is dropped at its next await point when leadership is lost; when it ends by itself,
-    /// leadership is given up.
+    /// The work of a leader. When leadership is lost, the work is dropped at its next await point. When the work ends
+    /// by itself, the candidate resigns.
     fn started_leading(&self, leadership: Leadership) -> impl Future<Output = ()> + Send;
 
-    /// We lead no longer, and the work has ended.
+    /// Called when leadership and the work have ended.
     fn stopped_leading(&self, _loss: Loss) {}
 
-    /// Another candidate leads, this one does, or none does.
+    /// Called when the leader changes. The new leader may be this candidate. None: no leader.
     fn new_leader(&self, _leader: Option<Leader>) {}
 }
 
 impl<C: Coordinator> Election<C> {
-    /// Campaigns once, leads once, and says how that ended. Call it again to campaign again. Cancel-safe: work that
-    /// has begun is dropped, and leadership or candidacy is given up.
+    /// Campaigns once, leads once, and returns why leadership ended. Call it again to campaign again. Cancel-safe: it
+    /// drops the work and gives up leadership or candidacy.
     ///
     /// # Errors
     /// As [`Election::campaign`].

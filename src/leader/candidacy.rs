@@ -1,13 +1,13 @@
 //! One candidate, from its place in the queue to the end of its leadership: the task behind a campaign.
 //!
-//! Owns the order of things at the end: first the loss is published, then the lease is given up. Must
-//! never hand out a leadership whose deadline has passed, nor keep a place after its caller is gone.
+//! Owns the order of events at the end: first it publishes the loss, then it releases the lease. Must never return a
+//! leadership whose deadline has passed, nor keep a place after its caller has gone.
 
 use super::LeaderError;
 use super::coordinator::{Candidate, Coordinator, CoordinatorError, Turn};
 use super::election::Election;
 use super::keeper::keep;
-use super::leadership::{KeeperRequest, Leadership, LeaseState};
+use super::leadership::{KeeperRequest, KeeperState, Leadership};
 use super::loss::Loss;
 use std::pin::pin;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
-/// Pause before a candidate that has lost its place takes a new one: the first, and the longest. Someone may take away every
-/// place at once.
+/// Pause before a candidate that has lost its place takes a new one: the first pause, and the maximum. Another client
+/// may delete every place immediately.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Sends the result of the campaign to its caller: none where another leads and the candidate does not wait.
+/// Sends the result of the campaign to its caller. None: another candidate leads, and this one does not wait.
 type Won = oneshot::Sender<Result<Option<Leadership>, LeaderError>>;
 
 /// Whether a candidate waits for its turn.
@@ -31,19 +31,19 @@ pub(super) enum Waiting {
 
 /// How waiting ended.
 enum Waited {
-    /// It leads, under this token.
+    /// This candidate leads, under this token.
     Ours(i64),
-    /// Another leads, and the candidate does not wait.
+    /// Another candidate leads, and this one does not wait.
     Taken,
-    /// The candidate has lost its place: another may take a new one.
+    /// The candidate has lost its place, and may take a new one.
     Lost,
-    /// The campaign's caller is gone.
+    /// The caller of the campaign has gone.
     Abandoned,
     Failed(CoordinatorError),
 }
 
-/// Campaigns, answers `won`, and keeps the lease until leadership ends. Not to be cancelled: it ends by itself soon
-/// after `won`, or the leadership, is dropped.
+/// Campaigns, sends the result to `won`, and keeps the lease until leadership ends. Must not be canceled: it ends
+/// shortly after `won` or the leadership is dropped.
 pub(super) async fn run<C: Coordinator>(election: Election<C>, waiting: Waiting, mut won: Won) {
     let mut pause = PAUSE.0;
     loop {
@@ -61,10 +61,10 @@ pub(super) async fn run<C: Coordinator>(election: Election<C>, waiting: Waiting,
     }
 }
 
-/// Runs one candidate. Returns `won` if it lost its place before its turn: another may follow.
+/// Runs one candidate. Returns `won` if the candidate lost its place before its turn, so that another can follow.
 async fn stand<C: Coordinator>(election: &Election<C>, waiting: Waiting, mut won: Won) -> Option<Won> {
     let Election { coordinator, name, holder, timings, .. } = election;
-    // Not given up half-way: the key may be put already.
+    // Do not cancel this step half-way: the key may already exist.
     let (candidate, deadline) = match coordinator.enrol(name, holder, timings.ttl(), timings.patience()).await {
         Ok(enrolled) => enrolled,
         Err(CoordinatorError::Gone) => return Some(won),
@@ -73,16 +73,16 @@ async fn stand<C: Coordinator>(election: &Election<C>, waiting: Waiting, mut won
             return None;
         }
     };
-    let (lease_state, _) = watch::channel(LeaseState::new(deadline));
-    match wait(election, waiting, &candidate, &lease_state, &mut won).await {
-        Waited::Ours(token) => lead(election, &Candidate { token, ..candidate }, &lease_state, won).await,
+    let (keeper_state, _) = watch::channel(KeeperState::new(deadline));
+    match wait(election, waiting, &candidate, &keeper_state, &mut won).await {
+        Waited::Ours(token) => lead(election, &Candidate { token, ..candidate }, &keeper_state, won).await,
         Waited::Lost => {
             drop(tokio::spawn(withdraw(election.clone(), candidate)));
             return Some(won);
         }
         Waited::Abandoned => drop(withdraw(election.clone(), candidate).await),
         Waited::Taken => {
-            // First: the caller may end its process.
+            // Withdraw before answering, because the caller may end its process.
             drop(withdraw(election.clone(), candidate).await);
             drop(won.send(Ok(None)));
         }
@@ -98,7 +98,7 @@ async fn wait<C: Coordinator>(
     election: &Election<C>,
     waiting: Waiting,
     candidate: &Candidate,
-    lease_state: &watch::Sender<LeaseState>,
+    keeper_state: &watch::Sender<KeeperState>,
     won: &mut Won,
 ) -> Waited {
     let Election { coordinator, timings, meter, .. } = election;
@@ -111,7 +111,7 @@ async fn wait<C: Coordinator>(
     let waited = tokio::select! {
         biased;
         () = won.closed() => return Waited::Abandoned,
-        loss = keep(&**coordinator, candidate, timings, lease_state, meter.as_deref()) => match loss {
+        loss = keep(&**coordinator, candidate, timings, keeper_state, meter.as_deref()) => match loss {
             Loss::Unreachable { reason } => {
                 return Waited::Failed(CoordinatorError::Unreachable { limit: timings.ttl(), reason });
             }
@@ -123,9 +123,9 @@ async fn wait<C: Coordinator>(
     match waited {
         Ok(Some(Turn { token, deadline })) => {
             if let Some(deadline) = deadline {
-                lease_state.send_modify(|lease_state| lease_state.deadline = deadline);
+                keeper_state.send_modify(|keeper_state| keeper_state.deadline = deadline);
             }
-            if is_over(lease_state) { Waited::Lost } else { Waited::Ours(token) }
+            if is_over(keeper_state) { Waited::Lost } else { Waited::Ours(token) }
         }
         Ok(None) => Waited::Taken,
         Err(CoordinatorError::Gone) => Waited::Lost,
@@ -136,7 +136,7 @@ async fn wait<C: Coordinator>(
 async fn lead<C: Coordinator>(
     election: &Election<C>,
     candidate: &Candidate,
-    lease_state: &watch::Sender<LeaseState>,
+    keeper_state: &watch::Sender<KeeperState>,
     won: Won,
 ) {
     let Candidate { token, lease, .. } = *candidate;
@@ -146,20 +146,20 @@ async fn lead<C: Coordinator>(
     if let Some(meter) = &election.meter {
         meter.leads(&election.name);
     }
-    // Without a caller it is dropped, which ends it.
-    let lease_states = lease_state.subscribe();
+    // Without a caller it is dropped, which ends the leadership.
+    let keeper_states = keeper_state.subscribe();
     drop(won.send(Ok(Some(Leadership {
         token,
         election: name,
         holder: holder.clone(),
         lease,
-        lease_state: lease_states,
+        keeper_state: keeper_states,
         requests,
     }))));
 
-    let (loss, resigned) = until_lost(election, candidate, lease_state, inbox).await;
-    // First: writing the log may take any time.
-    lease_state.send_modify(|lease_state| lease_state.lost = Some(loss.clone()));
+    let (loss, resigned) = until_lost(election, candidate, keeper_state, inbox).await;
+    // Publish the loss first: writing the log may take long.
+    keeper_state.send_modify(|keeper_state| keeper_state.lost = Some(loss.clone()));
     if let Some(meter) = &election.meter {
         meter.lost(&election.name, &loss);
     }
@@ -173,31 +173,31 @@ async fn lead<C: Coordinator>(
     }
 }
 
-/// Why leadership ended, and whom to tell that it was given up.
+/// Returns why leadership ended, and where to report that it was released.
 async fn until_lost<C: Coordinator>(
     election: &Election<C>,
     candidate: &Candidate,
-    lease_state: &watch::Sender<LeaseState>,
+    keeper_state: &watch::Sender<KeeperState>,
     mut inbox: mpsc::Receiver<KeeperRequest>,
 ) -> (Loss, Option<oneshot::Sender<Result<(), LeaderError>>>) {
     let Election { coordinator, timings, meter, .. } = election;
-    let mut kept = pin!(keep(&**coordinator, candidate, timings, lease_state, meter.as_deref()));
+    let mut kept = pin!(keep(&**coordinator, candidate, timings, keeper_state, meter.as_deref()));
     let mut end = pin!(coordinator.await_end(candidate, timings.patience()));
     loop {
         tokio::select! {
             biased;
             loss = &mut kept => return (loss, None),
-            // After a pause the coordinator says what we should have known.
-            loss = &mut end => return (if is_over(lease_state) { Loss::Expired } else { loss }, None),
+            // After a suspension the coordinator reports what the deadline should have shown.
+            loss = &mut end => return (if is_over(keeper_state) { Loss::Expired } else { loss }, None),
             request = inbox.recv() => match request {
                 Some(KeeperRequest::Proclaim(value, answer)) => {
                     drop(tokio::spawn(proclaim(election.clone(), candidate.clone(), value, answer)));
                 }
                 Some(KeeperRequest::Resign(answer)) => {
-                    return (lease_state.borrow().loss_by_resigning(candidate.ttl), Some(answer));
+                    return (keeper_state.borrow().loss_by_resigning(candidate.ttl), Some(answer));
                 }
-                // The last handle of the leadership is gone.
-                None => return (lease_state.borrow().loss_by_resigning(candidate.ttl), None),
+                // The last handle of the leadership was dropped.
+                None => return (keeper_state.borrow().loss_by_resigning(candidate.ttl), None),
             },
         }
     }
@@ -210,7 +210,7 @@ async fn proclaim<C: Coordinator>(
     answer: oneshot::Sender<Result<(), LeaderError>>,
 ) {
     match coordinator.proclaim(&candidate, value, timings.patience()).await {
-        // Without an answer the caller awaits the reason of the loss.
+        // Without a response the caller waits for the reason of the loss.
         Err(CoordinatorError::Gone) => {}
         proclaimed => drop(answer.send(proclaimed.map_err(LeaderError::from))),
     }
@@ -219,13 +219,13 @@ async fn proclaim<C: Coordinator>(
 async fn withdraw<C: Coordinator>(election: Election<C>, candidate: Candidate) -> Result<(), CoordinatorError> {
     let withdrawn = election.coordinator.withdraw(&candidate, election.timings.patience()).await;
     if let Err(error) = &withdrawn {
-        debug!(election = %election.name, token = candidate.token, %error, "the lease could not be given up");
+        debug!(election = %election.name, token = candidate.token, %error, "the lease could not be released");
     }
     withdrawn
 }
 
-fn is_over(lease_state: &watch::Sender<LeaseState>) -> bool {
-    lease_state.borrow().deadline.remaining().is_zero()
+fn is_over(keeper_state: &watch::Sender<KeeperState>) -> bool {
+    keeper_state.borrow().deadline.remaining().is_zero()
 }
 
 #[cfg(test)]
@@ -239,11 +239,11 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// Takes each place away as soon as it is given.
+    /// A coordinator that deletes each place as soon as it is taken.
     #[derive(Default)]
     struct TakesAway {
         given: AtomicUsize,
-        /// Already when it is asked for.
+        /// Delete the place even before it is returned.
         at_once: bool,
     }
 
@@ -266,7 +266,7 @@ mod tests {
             _: Patience,
         ) -> Result<(Candidate, BootInstant), CoordinatorError> {
             self.given.fetch_add(1, Relaxed);
-            // An answer takes some time.
+            // Simulates the time of a response.
             sleep(Duration::from_millis(1)).await;
             if self.at_once {
                 return Err(CoordinatorError::Gone);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_that_are_taken_away_are_taken_anew_at_growing_intervals() {
+    async fn lost_places_are_retaken_at_growing_intervals() {
         for at_once in [false, true] {
             let coordinator = Arc::new(TakesAway { at_once, ..TakesAway::default() });
             let timings = Timings::new(Duration::from_secs(10)).unwrap();

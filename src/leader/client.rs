@@ -1,7 +1,7 @@
-//! A session of PostgreSQL that works under a leader's token.
+//! A PostgreSQL session under a leader's token.
 //!
-//! Must never outlive the leadership: but closing it does not stop a statement that the server runs
-//! already. What such a statement writes is the storage's to reject.
+//! Must never outlive the leadership. Closing the session does not stop a statement that the server is already running;
+//! the storage must reject its writes.
 
 use super::leadership::Leadership;
 use super::loss::Loss;
@@ -10,28 +10,28 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Socket};
 use tracing::debug;
 
-/// A client whose session carries the token, and ends with the leadership; then it answers that it is closed.
+/// A client whose session carries the token and ends with the leadership. It then reports that it is closed.
 #[derive(Debug)]
 pub struct FencedClient(Client);
 
-/// Why there is no session.
+/// Why no session could be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// There is no leadership to work under.
-    #[error("leadership is lost: {0}")]
+    /// Leadership has been lost.
+    #[error("leadership was lost: {0}")]
     Lost(Loss),
-    /// The server cannot be reached, or refuses.
-    #[error("no session under the token: {0}")]
+    /// The server cannot be reached or refuses the session.
+    #[error("cannot open a session under the token: {0}")]
     Database(#[from] tokio_postgres::Error),
 }
 
 impl Leadership {
-    /// Connects with `lease.fence` set to the token from the start, beside the options that `config` has; use
-    /// `tokio_postgres::NoTls` where the connection needs no TLS. The session ends when leadership is lost, or the
-    /// client is dropped. It does not keep leadership: hold on to the [`Leadership`]. Cancel-safe.
+    /// Connects with `lease.fence` set to the token from the start, in addition to the options in `config`. For a
+    /// connection without TLS, pass `tokio_postgres::NoTls`. The session ends when leadership is lost or the client is
+    /// dropped. The client does not keep leadership alive: hold on to the [`Leadership`]. Cancel-safe.
     ///
     /// # Errors
-    /// When leadership is lost, or the server cannot be reached or refuses.
+    /// Leadership is lost, or the server cannot be reached or refuses the session.
     pub async fn connect<T>(&self, config: &Config, tls: T) -> Result<FencedClient, ConnectError>
     where
         T: MakeTlsConnect<Socket>,

@@ -1,7 +1,7 @@
-//! The clock by which a lease is believed in: it goes on while the machine is suspended.
+//! The clock for lease deadlines: it continues while the machine is suspended.
 //!
-//! tokio's and std's clocks (CLOCK_MONOTONIC) stand still then: a leader on a laptop that was
-//! closed for an hour would wake up with its lease as fresh as before.
+//! The clocks of tokio and std (CLOCK_MONOTONIC) stop then: a leader on a laptop that was closed for an hour would
+//! resume and consider its lease valid.
 
 use nix::time::{ClockId, clock_gettime};
 use std::ops::{Add, Sub};
@@ -10,13 +10,13 @@ use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// tokio's timers do not see a suspension: this is how late a point that passed in one is noticed, at most.
+/// tokio's timers ignore suspensions. This is the maximum delay in noticing a deadline that passed in one.
 const SLICE: Duration = Duration::from_millis(100);
-/// Shorter suspensions are ignored: they delay timers by no more than their length.
+/// Shorter suspensions are ignored: they delay timers by no more than their own length.
 const NOTICED: Duration = Duration::from_millis(1);
 
-/// Wakes all sleepers after a suspension. One thread checks for all of them: a process may have 10,000 leases. None if the
-/// system refused to start the thread.
+/// Wakes all sleepers after a suspension. One thread checks for all of them, because a process may have 10,000 leases.
+/// None if the system refused to start the thread.
 static RESUMED: LazyLock<Option<Notify>> = LazyLock::new(|| {
     let started = std::thread::Builder::new().name("suspension".to_owned()).spawn(watch_suspension);
     started.is_ok().then(Notify::new)
@@ -34,39 +34,39 @@ fn watch_suspension() {
     }
 }
 
-/// How long the machine has been suspended since its start. Too low if the thread is interrupted between the two readings.
+/// Total suspension since boot. Too low if the thread is interrupted between the two clock readings.
 fn suspended() -> Duration {
     let with_suspension = BootInstant::now().since_boot();
     let without = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or(with_suspension);
     with_suspension.saturating_sub(without)
 }
 
-/// A point in time by CLOCK_BOOTTIME (clock_gettime(2)), to the ns. Means nothing on another machine.
+/// An instant of CLOCK_BOOTTIME (clock_gettime(2)), in nanoseconds. Meaningless on another machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootInstant(Duration);
 
 impl BootInstant {
-    /// Now.
+    /// The current instant.
     ///
     /// # Panics
-    /// Where the system has no such clock: Linux before 2.6.39.
+    /// If the system lacks this clock: Linux before 2.6.39.
     #[allow(clippy::expect_used)]
     pub fn now() -> Self {
         let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has CLOCK_BOOTTIME");
         BootInstant(Duration::from(now))
     }
 
-    /// How long until this point; zero when it has passed.
+    /// Time until this instant; zero if it has passed.
     pub fn remaining(self) -> Duration {
         self.0.saturating_sub(Self::now().0)
     }
 
-    /// Since the machine was started.
+    /// Time since boot.
     pub fn since_boot(self) -> Duration {
         self.0
     }
 
-    /// The point this long after the machine was started.
+    /// The instant this long after boot.
     pub fn at(since_boot: Duration) -> Self {
         BootInstant(since_boot)
     }
@@ -88,12 +88,12 @@ impl Sub<Duration> for BootInstant {
     }
 }
 
-/// Returns at that point; where it passed while the machine was suspended, some 100 ms after that. Cancel-safe.
+/// Returns at that instant, or about 100 ms after the end of a suspension in which it passed. Cancel-safe.
 pub async fn sleep_until(instant: BootInstant) {
     loop {
         let Some(resumed) = &*RESUMED else { return sleep_in_slices(instant).await };
         let mut resumed = pin!(resumed.notified());
-        // Before the clock is read, so that no later suspension is missed.
+        // Register before reading the clock, so that no later suspension is missed.
         resumed.as_mut().enable();
         let remaining = instant.remaining();
         if remaining.is_zero() {
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(instant.remaining(), Duration::ZERO);
     }
 
-    /// Polls until it is ready, and counts that.
+    /// Polls a future to completion and counts the polls.
     async fn polls(sleep: impl Future<Output = ()>) -> usize {
         let (mut polls, mut sleep) = (0, pin!(sleep));
         poll_fn(|context| {
@@ -146,7 +146,7 @@ mod tests {
     #[tokio::test]
     async fn a_sleeper_is_woken_at_its_deadline_and_after_a_suspension_only() {
         let instant = BootInstant::now() + Duration::from_secs(1);
-        // At first and at the deadline; once more where the timer is early.
+        // The first poll, the deadline, and once more if the timer is early.
         assert!(polls(sleep_until(instant)).await <= 3);
         let instant = BootInstant::now() + Duration::from_secs(1);
         let woken = polls(async {

@@ -1,7 +1,7 @@
-//! The operations that an election needs of the service that decides it.
+//! The operations that an election needs from the service that decides it.
 //!
-//! Owns the terms between candidates and coordinators. Must never let one coordinator's own terms through: the candidates'
-//! side is the same for all of them.
+//! Owns the interface between candidates and coordinators. Must never expose details of one coordinator: the
+//! candidates' side is the same for all of them.
 
 use super::clock::BootInstant;
 use super::loss::Loss;
@@ -10,43 +10,43 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A place in the queue of an election, or among those who wait for its lease.
+/// A place in the queue of an election, or among the candidates that wait for its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The election.
     pub election: ElectionName,
-    /// Its name.
+    /// Name of the candidate.
     pub holder: String,
-    /// Names the lease on which the place depends.
+    /// ID of the lease that keeps the place.
     pub lease: i64,
-    /// The fencing token once the candidate leads, and with a queue its place there: later candidates' are higher. 0 where
-    /// only who leads has one.
+    /// Fencing token of the candidate once it leads. With a queue, it is also the place there: later candidates have
+    /// higher ones. Without a queue it is 0 until the candidate leads.
     pub token: i64,
-    /// The time that the lease lives after a renewal was sent: at most the requested one.
+    /// Lifetime of the lease after a renewal was sent: at most the requested TTL.
     pub ttl: Duration,
 }
 
-/// The proof of a candidate's leadership.
+/// Proof of a candidate's leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// The fencing token.
     pub token: i64,
-    /// Until when the lease certainly lives, where it began with the win.
+    /// Time until which the lease certainly lives, if it began with the win.
     pub deadline: Option<BootInstant>,
 }
 
-/// Why a coordinator did not do what it was asked.
+/// Why a coordinator's request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CoordinatorError {
-    /// No answer in time. Whether the request took effect is unknown.
+    /// No response in time. Whether the request took effect is unknown.
     #[error("the coordinator did not answer within {limit:?}: {reason}")]
     Unreachable { limit: Duration, reason: String },
-    /// It answered, and refused.
+    /// The coordinator refused the request.
     #[error("the coordinator refused: {reason}")]
     Refused { reason: String },
-    /// One election among the keys of another: the outer one would wait for the inner one's leader.
-    #[error("the election {election} shares its keys with another: {key} is there; elections must not be nested")]
+    /// One election's keys are among the keys of another: the outer election would wait for the inner one's leader.
+    #[error("the election {election} shares keys with another one, which has {key}: elections must not be nested")]
     Nested { election: ElectionName, key: String },
     /// The candidate has lost its place: its lease ended, or another client removed it from the queue.
     #[error("the candidate has lost its lease or its place in the queue")]
@@ -63,18 +63,18 @@ impl CoordinatorError {
     }
 }
 
-/// A service that grants leases, and decides which candidate leads.
+/// A service that grants leases and decides which candidate leads.
 pub trait Coordinator: Send + Sync + 'static {
-    /// Follows who leads.
+    /// Follows the leaders of an election.
     type Observer: Observe;
 
-    /// Takes a place, which lives for `ttl` unless it is renewed. Also says until when it certainly lives.
+    /// Takes a place that lives for `ttl` unless it is renewed. Returns the time until which it certainly lives.
     ///
-    /// Not cancel-safe: the place may be taken, and blocks the queue for a TTL.
+    /// Not cancel-safe: the place may be taken, and then blocks the queue for a TTL.
     ///
     /// # Errors
-    /// When the coordinator does not answer or refuses, or the election is nested with another. No place is left
-    /// behind for longer than the TTL.
+    /// The coordinator does not answer or refuses, or the election is nested with another. No place remains for longer
+    /// than the TTL.
     fn enrol(
         &self,
         election: &ElectionName,
@@ -83,48 +83,49 @@ pub trait Coordinator: Send + Sync + 'static {
         patience: Patience,
     ) -> impl Future<Output = Result<(Candidate, BootInstant), CoordinatorError>> + Send;
 
-    /// Renews the lease, and says until when it certainly lives: a TTL after the answered request was *sent*, so that
-    /// an answer that was held up does not extend the belief. Cancel-safe: it may take effect.
+    /// Renews the lease, and returns the time until which it certainly lives: a TTL after the answered request was
+    /// *sent*, so that a delayed response does not extend it. Cancel-safe: the renewal may take effect.
     ///
     /// # Errors
-    /// [`CoordinatorError::Gone`] when the coordinator says that the lease has ended.
+    /// [`CoordinatorError::Gone`] if the coordinator reports that the lease has ended.
     fn renew(
         &self,
         candidate: &Candidate,
         patience: Patience,
     ) -> impl Future<Output = Result<BootInstant, CoordinatorError>> + Send;
 
-    /// None once the coordinator has shown that another leads. Otherwise as [`Self::await_turn`], without waiting.
-    /// Cancel-safe: the candidate may lead.
+    /// Like [`Self::await_turn`], but returns None instead of waiting if the coordinator has shown that another
+    /// candidate leads. Cancel-safe: the candidate may lead.
     ///
     /// # Errors
-    /// [`CoordinatorError::Gone`] when the place is lost; when the coordinator does not answer or refuses.
+    /// [`CoordinatorError::Gone`] if the place is lost; also if the coordinator does not answer or refuses.
     fn try_turn(
         &self,
         candidate: &Candidate,
         patience: Patience,
     ) -> impl Future<Output = Result<Option<Turn>, CoordinatorError>> + Send;
 
-    /// Returns once the coordinator has shown, in one consistent reading, that the candidate leads. That someone ahead has
-    /// gone is no proof: the candidate may have gone before. Goes on through outages, with `patience` for each question.
-    /// Cancel-safe: the candidate may lead.
+    /// Returns once a single consistent read of the coordinator shows that the candidate leads. The end of a candidate
+    /// ahead is not a proof: this candidate may have lost its place earlier. Retries during outages, with `patience`
+    /// for each request. Cancel-safe: the candidate may lead.
     ///
     /// # Errors
-    /// [`CoordinatorError::Gone`] when the place is lost; when the coordinator refuses.
+    /// [`CoordinatorError::Gone`] if the place is lost; also if the coordinator refuses.
     fn await_turn(
         &self,
         candidate: &Candidate,
         patience: Patience,
     ) -> impl Future<Output = Result<Turn, CoordinatorError>> + Send;
 
-    /// Returns when the coordinator says that a candidate that led does no longer, and why. Goes on through outages,
-    /// with `patience` for each question: the lease's deadline is the caller's to watch. Cancel-safe.
+    /// Returns when the coordinator reports that a leading candidate no longer leads, and why. Retries during outages,
+    /// with `patience` for each request: the caller must watch the lease's deadline. Cancel-safe.
     fn await_end(&self, candidate: &Candidate, patience: Patience) -> impl Future<Output = Loss> + Send;
 
-    /// Shows another value to observers, if the candidate still has its place. Cancel-safe: it may take effect.
+    /// Changes the value that observers see, if the candidate still has its place. Cancel-safe: the change may take
+    /// effect.
     ///
     /// # Errors
-    /// When the place is lost, or the coordinator does not answer or refuses.
+    /// The place is lost, or the coordinator does not answer or refuses.
     fn proclaim(
         &self,
         candidate: &Candidate,
@@ -132,44 +133,45 @@ pub trait Coordinator: Send + Sync + 'static {
         patience: Patience,
     ) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
 
-    /// Gives up place and lease; no error when they have gone already. Cancel-safe: it may take effect.
+    /// Gives up the place and the lease. Succeeds if they no longer exist. Cancel-safe: it may take effect.
     ///
     /// # Errors
-    /// When the coordinator does not answer or refuses: the lease then ends by itself.
+    /// The coordinator does not answer or refuses. The lease then ends by itself.
     fn withdraw(
         &self,
         candidate: &Candidate,
         patience: Patience,
     ) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
 
-    /// Observes the leaders of an election, also without taking part.
+    /// Observes the leaders of an election. The caller need not be a candidate.
     fn observe(self: &Arc<Self>, election: &ElectionName) -> Self::Observer;
 }
 
-/// A lease by which several places may live.
+/// A lease that can keep several places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Names it, where the coordinator knows such leases.
+    /// ID of the lease, if the coordinator has such leases.
     pub id: i64,
-    /// The time that it lives after a renewal was sent: at most the requested one.
+    /// Lifetime after a renewal was sent: at most the requested TTL.
     pub ttl: Duration,
-    /// Until when it certainly lives unless it is renewed.
+    /// Time until which the lease certainly lives unless it is renewed.
     pub deadline: BootInstant,
 }
 
-/// A coordinator that keeps many places alive at once, for a [`Session`](super::Session).
+/// A coordinator that keeps many places alive together, for a [`LeaseSession`](super::LeaseSession).
 pub trait Share: Coordinator {
-    /// A lease without a place. Not cancel-safe: it may be granted, and ends by itself.
+    /// Grants a lease without a place. Not cancel-safe: the lease may be granted, and ends by itself.
     ///
     /// # Errors
-    /// When the coordinator does not answer or refuses.
+    /// The coordinator does not answer or refuses.
     fn grant(&self, ttl: Duration, patience: Patience) -> impl Future<Output = Result<Lease, CoordinatorError>> + Send;
 
-    /// Takes a place by the lease. Also says until when it certainly lives. Not cancel-safe: the place may be taken.
+    /// Takes a place under the lease. Returns the time until which it certainly lives. Not cancel-safe: the place may
+    /// be taken.
     ///
     /// # Errors
-    /// As [`Coordinator::enrol`]; [`CoordinatorError::Gone`] when the lease has ended. The place may be taken: [`Self::leave`]
-    /// it, without a token.
+    /// As [`Coordinator::enrol`]; [`CoordinatorError::Gone`] if the lease has ended. The place may be taken:
+    /// [`Self::leave`] it, without a token.
     fn enter(
         &self,
         election: &ElectionName,
@@ -178,10 +180,11 @@ pub trait Share: Coordinator {
         patience: Patience,
     ) -> impl Future<Output = Result<(Candidate, BootInstant), CoordinatorError>> + Send;
 
-    /// As [`Coordinator::renew`], of all these in one request, with an answer for each. Cancel-safe: it may take effect.
+    /// Renews all of them in one request, as [`Coordinator::renew`], with a result for each. Cancel-safe: it may take
+    /// effect.
     ///
     /// # Errors
-    /// When there is no answer at all; [`CoordinatorError::Gone`] when the lease has ended.
+    /// The coordinator does not answer; [`CoordinatorError::Gone`] if the lease has ended.
     fn renew_all(
         &self,
         lease: &Lease,
@@ -189,29 +192,29 @@ pub trait Share: Coordinator {
         patience: Patience,
     ) -> impl Future<Output = Result<Vec<Result<BootInstant, CoordinatorError>>, CoordinatorError>> + Send;
 
-    /// Gives up the place, but not the lease; no error when it has gone already. Cancel-safe: it may take effect.
+    /// Gives up the place, but not the lease. Succeeds if the place no longer exists. Cancel-safe: it may take effect.
     ///
     /// # Errors
-    /// When the coordinator does not answer or refuses.
+    /// The coordinator does not answer or refuses.
     fn leave(
         &self,
         candidate: &Candidate,
         patience: Patience,
     ) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
 
-    /// Gives up the lease; no error when it has gone already. Cancel-safe: it may take effect.
+    /// Gives up the lease. Succeeds if it no longer exists. Cancel-safe: it may take effect.
     ///
     /// # Errors
-    /// When the coordinator does not answer or refuses: the lease then ends by itself.
+    /// The coordinator does not answer or refuses. The lease then ends by itself.
     fn revoke(&self, lease: &Lease, patience: Patience) -> impl Future<Output = Result<(), CoordinatorError>> + Send;
 }
 
 /// Follows the leader of one election.
 pub trait Observe: Send {
-    /// The leader as it is now, at first, and then each time that another leads, that nobody does any more, or that it
-    /// shows another value. Cancel-safe.
+    /// Returns the current leader, then each change: another leader, no leader, or another value of the leader.
+    /// Cancel-safe.
     ///
     /// # Errors
-    /// When the coordinator cannot be read; call again, which reads everything anew.
+    /// The coordinator cannot be read. Call it again: it then reads everything again.
     fn next(&mut self) -> impl Future<Output = Result<Option<Leader>, CoordinatorError>> + Send;
 }

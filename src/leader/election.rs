@@ -1,6 +1,6 @@
 //! Taking part in an election.
 //!
-//! Must never leave a candidate behind without a caller: it would block those after it.
+//! Must never leave a candidate without a caller: it would block those behind it.
 
 use super::LeaderError;
 use super::candidacy::{self, Waiting};
@@ -17,13 +17,13 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// An election, and under which name and with what lease to take part in it.
+/// An election, with the name and the lease timings of a candidate.
 pub struct Election<C> {
     pub(super) coordinator: Arc<C>,
     pub(super) name: ElectionName,
     pub(super) holder: String,
     pub(super) timings: Timings,
-    /// Where it is counted, if anywhere.
+    /// Receives metrics, if set.
     pub(super) meter: Option<Arc<dyn Meter>>,
 }
 
@@ -54,37 +54,38 @@ impl<C> fmt::Debug for Election<C> {
 }
 
 impl<C: Coordinator> Election<C> {
-    /// Counts its events with this meter.
+    /// Reports events to this meter.
     pub fn counted(self, meter: Arc<dyn Meter>) -> Self {
         meter.campaigns(&self.name);
         Election { meter: Some(meter), ..self }
     }
 
-    /// Sends no request yet. `holder` is what observers see while we lead.
+    /// Sends no request yet. Observers see `holder` while this candidate leads.
     pub fn new(coordinator: Arc<C>, name: ElectionName, holder: impl Into<String>, timings: Timings) -> Self {
         Election { coordinator, name, holder: holder.into(), timings, meter: None }
     }
 
-    /// Its name.
+    /// Name of the election.
     pub fn name(&self) -> &ElectionName {
         &self.name
     }
 
-    /// How its lease is kept.
+    /// Timings of the lease.
     pub fn timings(&self) -> &Timings {
         &self.timings
     }
 
-    /// Follows who leads.
+    /// Follows the leaders of the election.
     pub fn observe(&self) -> C::Observer {
         self.coordinator.observe(&self.name)
     }
 
-    /// Queues up and returns when we lead. The lease is kept alive meanwhile; when it is lost while waiting (revoked,
-    /// or this machine was paused), a new candidate takes the last place. Cancel-safe: the candidate withdraws.
+    /// Enters the queue and returns when this candidate leads. Keeps the lease alive while waiting. If the lease is
+    /// lost while waiting (revoked, or this machine was suspended), a new candidate takes the last place. Cancel-safe:
+    /// the candidate withdraws.
     ///
     /// # Errors
-    /// When the coordinator has not answered for a whole TTL, or refuses; when the election is nested with another.
+    /// The coordinator has not answered for a whole TTL or refuses, or the election is nested with another.
     pub async fn campaign(&self) -> Result<Leadership, LeaderError> {
         match self.campaign_until(std::future::pending::<Infallible>()).await {
             Ok(leadership) => leadership,
@@ -92,22 +93,22 @@ impl<C: Coordinator> Election<C> {
         }
     }
 
-    /// The same, until `abandoned` returns; then returns what that did, once the candidate has withdrawn (or has not
-    /// been able to for 5 s, and goes on trying). For a process that is about to end. Cancel-safe as the other.
+    /// Like [`Self::campaign`], until `abandoned` returns. Then returns its value, once the candidate has withdrawn or
+    /// 5 s have passed; withdrawing continues in the background. For a process that is about to end. Cancel-safe: the
+    /// candidate withdraws.
     ///
     /// # Errors
-    /// The outer: abandoned. The inner: as the other.
+    /// The outer: abandoned. The inner: as [`Self::campaign`].
     pub async fn campaign_until<T>(
         &self,
         abandoned: impl Future<Output = T>,
     ) -> Result<Result<Leadership, LeaderError>, T> {
         let outcome = self.run_candidacy(Waiting::ForTurn, abandoned).await?;
-        // None only for one that does not wait.
+        // None only for a candidate that does not wait.
         Ok(outcome.and_then(|leadership| leadership.ok_or(LeaderError::Lost(Loss::Expired))))
     }
 
-    /// Leads if nobody else does; none otherwise, and then the candidate has withdrawn. Cancel-safe: the candidate
-    /// withdraws.
+    /// Leads if no other candidate does. Otherwise withdraws and returns None. Cancel-safe: the candidate withdraws.
     ///
     /// # Errors
     /// As [`Self::campaign`].
@@ -118,10 +119,11 @@ impl<C: Coordinator> Election<C> {
         }
     }
 
-    /// The same, until `abandoned` returns, as [`Self::campaign_until`]. Cancel-safe as the other.
+    /// Like [`Self::try_campaign`], until `abandoned` returns, as [`Self::campaign_until`]. Cancel-safe: the candidate
+    /// withdraws.
     ///
     /// # Errors
-    /// The outer: abandoned. The inner: as the other.
+    /// The outer: abandoned. The inner: as [`Self::campaign`].
     pub async fn try_campaign_until<T>(
         &self,
         abandoned: impl Future<Output = T>,
@@ -137,11 +139,11 @@ impl<C: Coordinator> Election<C> {
         let (won, mut outcome) = oneshot::channel();
         let candidacy = tokio::spawn(candidacy::run(self.clone(), waiting, won));
         tokio::select! {
-            // The task answers, unless its runtime is shut down.
+            // The task sends a result unless its runtime shuts down.
             leadership = &mut outcome => Ok(leadership.unwrap_or(Err(LeaderError::Lost(Loss::Expired)))),
             why = abandoned => {
                 drop(outcome);
-                // Nothing to say: it has withdrawn, or its lease ends by itself.
+                // Ignore the result: the candidate has withdrawn, or its lease ends by itself.
                 let _ = timeout(Patience::USUAL.limit, candidacy).await;
                 Err(why)
             }

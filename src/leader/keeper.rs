@@ -1,10 +1,10 @@
 //! Keeping a lease alive.
 //!
-//! Owns the deadline of the lease. Must never extend it by a renewal that was answered after the deadline of the one before.
+//! Owns the deadline of the lease. Must never extend it by a renewal that was answered after the previous deadline.
 
 use super::clock::{BootInstant, sleep_until};
 use super::coordinator::{Candidate, Coordinator, CoordinatorError};
-use super::leadership::LeaseState;
+use super::leadership::KeeperState;
 use super::loss::Loss;
 use super::meter::Meter;
 use super::timing::Timings;
@@ -13,80 +13,81 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::debug;
 
-/// Renewals end this long before the deadline, so that the reason of their failure is known by then. A keeper without a reason
-/// at the deadline has been suspended itself.
+/// Renewals end this long before the deadline, so that the reason of their failure is known in time. A keeper without a
+/// reason at the deadline has been suspended itself.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
-/// Renews the lease and publishes its deadline. Returns when the lease is over, at the deadline at the latest, and why.
+/// Renews the lease and publishes its deadline. Returns when the lease is over, at the deadline at the latest, with the
+/// reason.
 ///
-/// Not cancel-safe: the lease is renewed no longer.
+/// Not cancel-safe: renewals stop.
 pub(super) async fn keep<C: Coordinator>(
     coordinator: &C,
     candidate: &Candidate,
     timings: &Timings,
-    lease_state: &watch::Sender<LeaseState>,
+    keeper_state: &watch::Sender<KeeperState>,
     meter: Option<&dyn Meter>,
 ) -> Loss {
-    let mut next = next_renewal(deadline(lease_state), candidate, timings);
+    let mut next = next_renewal(deadline(keeper_state), candidate, timings);
     loop {
-        let deadline = deadline(lease_state);
+        let deadline = deadline(keeper_state);
         sleep_until(next.min(deadline)).await;
         let left = deadline.remaining();
         if left <= LAST_WORD {
             sleep_until(deadline).await;
-            return over(lease_state);
+            return over(keeper_state);
         }
         let patience = Patience { limit: left - LAST_WORD, member: timings.attempt() };
         let asked = Instant::now();
-        note(lease_state, |state| state.is_renewing = true);
+        note(keeper_state, |state| state.is_renewing = true);
         let answer = tokio::select! {
             biased;
-            () = sleep_until(deadline) => return over(lease_state),
+            () = sleep_until(deadline) => return over(keeper_state),
             answer = coordinator.renew(candidate, patience) => answer,
         };
         if let Some(meter) = meter {
             meter.renewed(asked.elapsed());
         }
         if deadline.remaining().is_zero() {
-            return over(lease_state);
+            return over(keeper_state);
         }
-        note(lease_state, |state| state.is_renewing = false);
+        note(keeper_state, |state| state.is_renewing = false);
         match answer {
             Ok(renewed) => {
-                note(lease_state, |state| state.failure = None);
+                note(keeper_state, |state| state.failure = None);
                 next = next_renewal(renewed, candidate, timings);
-                lease_state.send_modify(|lease_state| lease_state.deadline = deadline.max(renewed));
+                keeper_state.send_modify(|keeper_state| keeper_state.deadline = deadline.max(renewed));
                 let Candidate { election, holder, token, .. } = candidate;
                 debug!(%election, holder, token, "lease_renewed");
             }
             Err(CoordinatorError::Gone) => return Loss::Revoked,
             Err(error) => {
-                note(lease_state, |state| state.failure = Some(error));
+                note(keeper_state, |state| state.failure = Some(error));
                 next = BootInstant::now() + timings.attempt();
             }
         }
     }
 }
 
-fn deadline(lease_state: &watch::Sender<LeaseState>) -> BootInstant {
-    lease_state.borrow().deadline
+fn deadline(keeper_state: &watch::Sender<KeeperState>) -> BootInstant {
+    keeper_state.borrow().deadline
 }
 
-/// Counted from when the last one was sent.
+/// Counted from the time at which the last renewal was sent.
 fn next_renewal(deadline: BootInstant, candidate: &Candidate, timings: &Timings) -> BootInstant {
     deadline - candidate.ttl + timings.renewal()
 }
 
-/// Nobody waits for such a change.
-fn note(lease_state: &watch::Sender<LeaseState>, change: impl FnOnce(&mut LeaseState)) {
-    lease_state.send_if_modified(|lease_state| {
-        change(lease_state);
+/// Changes the state without waking its watchers.
+fn note(keeper_state: &watch::Sender<KeeperState>, change: impl FnOnce(&mut KeeperState)) {
+    keeper_state.send_if_modified(|keeper_state| {
+        change(keeper_state);
         false
     });
 }
 
-fn over(lease_state: &watch::Sender<LeaseState>) -> Loss {
-    lease_state.borrow().failure.clone().map_or(Loss::Expired, Loss::from)
+fn over(keeper_state: &watch::Sender<KeeperState>) -> Loss {
+    keeper_state.borrow().failure.clone().map_or(Loss::Expired, Loss::from)
 }
 
 #[cfg(test)]
@@ -94,27 +95,27 @@ mod tests {
     use super::*;
     use crate::etcd::{Etcd, EtcdSettings};
 
-    /// Keeps a lease that has this long to live, where nobody answers.
+    /// Keeps a lease with this remaining time, with an unreachable coordinator.
     async fn keep_unanswered(left: Duration) -> Loss {
-        // The discard service: nothing listens there.
+        // The port of the discard service: nothing listens there.
         let members = vec!["http://127.0.0.1:9".into()];
         let etcd = Etcd::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap();
         let timings = Timings::new(Duration::from_secs(2)).unwrap();
         let candidate =
             Candidate { election: "e".parse().unwrap(), holder: "h".into(), lease: 1, token: 1, ttl: timings.ttl() };
-        let (lease_state, _) = watch::channel(LeaseState::new(BootInstant::now() + left));
-        // As if the process were stopped: nothing runs meanwhile.
+        let (keeper_state, _) = watch::channel(KeeperState::new(BootInstant::now() + left));
+        // Blocks the thread, as if the process were stopped.
         std::thread::sleep(Duration::from_millis(50));
-        keep(&*etcd, &candidate, &timings, &lease_state, None).await
+        keep(&*etcd, &candidate, &timings, &keeper_state, None).await
     }
 
     #[tokio::test]
-    async fn who_stood_still_past_the_deadline_has_let_the_lease_expire() {
+    async fn a_suspension_past_the_deadline_expires_the_lease() {
         assert_eq!(keep_unanswered(Duration::from_millis(20)).await, Loss::Expired);
     }
 
     #[tokio::test]
-    async fn who_asked_in_vain_knows_why() {
+    async fn a_refused_waiter_receives_the_reason() {
         let loss = keep_unanswered(Duration::from_millis(500)).await;
         assert!(matches!(&loss, Loss::Unreachable { reason } if reason.contains("127.0.0.1:9")), "{loss}");
     }

@@ -1,7 +1,7 @@
-//! The handle of a leader while it leads.
+//! Handle of a current leader.
 //!
-//! Must never say that it leads: between the answer and its use the lease may end. It has a token,
-//! which the storage compares, and events, which the work under it awaits.
+//! Must never claim that the candidate leads: the lease may end between the response and its use. It provides the
+//! token, which the storage compares, and events, which the work under the token awaits.
 
 use super::LeaderError;
 use super::clock::{BootInstant, sleep_until};
@@ -12,25 +12,25 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// State that the task that keeps the lease publishes.
+/// State of a leadership's lease, published by the task that keeps it.
 #[derive(Clone, Debug)]
-pub(super) struct LeaseState {
-    /// Until when the lease certainly lives: the last answered renewal was *sent* a TTL before.
+pub(super) struct KeeperState {
+    /// Time until which the lease certainly lives: a TTL after the last answered renewal was *sent*.
     pub(super) deadline: BootInstant,
     pub(super) lost: Option<Loss>,
-    /// Why the last renewal that was answered, or given up, has failed; None: it has not.
+    /// Why the last completed renewal failed; None if it succeeded.
     pub(super) failure: Option<CoordinatorError>,
-    /// A renewal has been sent, and not yet been answered.
+    /// True while a renewal has been sent and is not yet answered.
     pub(super) is_renewing: bool,
 }
 
-impl LeaseState {
+impl KeeperState {
     pub(super) fn new(deadline: BootInstant) -> Self {
-        LeaseState { deadline, lost: None, failure: None, is_renewing: false }
+        KeeperState { deadline, lost: None, failure: None, is_renewing: false }
     }
 
-    /// Why leadership ends when it is given up now. A leader whose lease is running out, so that it has to stop, does not give
-    /// it up of its own accord.
+    /// Why leadership ends if it is given up now. A leader that must stop because its lease is running out does not
+    /// resign voluntarily.
     pub(super) fn loss_by_resigning(&self, ttl: Duration) -> Loss {
         let is_running_out = self.deadline.remaining() <= ttl / 3;
         match &self.failure {
@@ -48,19 +48,19 @@ pub(super) enum KeeperRequest {
     Resign(oneshot::Sender<Result<(), LeaderError>>),
 }
 
-/// A won election. Clones are the same leadership; when the last is dropped the lease is given up.
+/// A won election. Clones share the same leadership; dropping the last one releases the lease.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     pub(super) token: i64,
     pub(super) election: ElectionName,
     pub(super) holder: String,
     pub(super) lease: i64,
-    pub(super) lease_state: watch::Receiver<LeaseState>,
+    pub(super) keeper_state: watch::Receiver<KeeperState>,
     pub(super) requests: mpsc::Sender<KeeperRequest>,
 }
 
 impl Leadership {
-    /// The fencing token: every later leader's is higher.
+    /// The fencing token. Every later leader has a higher one.
     pub fn token(&self) -> i64 {
         self.token
     }
@@ -70,86 +70,86 @@ impl Leadership {
         &self.election
     }
 
-    /// Names the lease that it depends on: in etcd its id.
+    /// ID of the lease that keeps the leadership.
     pub fn lease(&self) -> i64 {
         self.lease
     }
 
-    /// The name under which it was won.
+    /// Name of the candidate that won.
     pub fn holder(&self) -> &str {
         &self.holder
     }
 
-    /// Until when the lease certainly lives, unless it is revoked. Moves on with each renewal.
+    /// Time until which the lease certainly lives, unless it is revoked. Each renewal moves it.
     pub fn deadline(&self) -> BootInstant {
-        self.lease_state.borrow().deadline
+        self.keeper_state.borrow().deadline
     }
 
-    /// Returns the deadline when it is another than `known`; at once, if it is. Never, once leadership is lost and no
-    /// renewal can come. Cancel-safe.
+    /// Returns the deadline as soon as it differs from `known`. Never returns once leadership is lost and no renewal
+    /// can follow. Cancel-safe.
     pub async fn renewed(&self, known: BootInstant) -> BootInstant {
-        let mut lease_state = self.lease_state.clone();
-        let renewed = lease_state
-            .wait_for(|lease_state| lease_state.deadline != known)
+        let mut keeper_state = self.keeper_state.clone();
+        let renewed = keeper_state
+            .wait_for(|keeper_state| keeper_state.deadline != known)
             .await
-            .map(|lease_state| lease_state.deadline);
+            .map(|keeper_state| keeper_state.deadline);
         match renewed {
             Ok(deadline) => deadline,
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Why leadership is lost, once it is. None proves nothing: it may have been lost since.
+    /// Why leadership was lost. None proves nothing: leadership may have been lost since.
     pub fn why_lost(&self) -> Option<Loss> {
-        self.lease_state.borrow().lost.clone()
+        self.keeper_state.borrow().lost.clone()
     }
 
-    /// Returns when leadership is lost, with the reason; at once, if it has been. Cancel-safe.
+    /// Returns the reason as soon as leadership is lost. Cancel-safe.
     pub async fn lost(&self) -> Loss {
         self.loss().await
     }
 
-    /// As [`Self::lost`], for a task of its own: it does not keep leadership.
+    /// Like [`Self::lost`], for a separate task: the future does not keep leadership alive.
     pub(super) fn loss(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let mut lease_state = self.lease_state.clone();
+        let mut keeper_state = self.keeper_state.clone();
         async move {
-            let lost = lease_state.wait_for(|lease_state| lease_state.lost.is_some()).await;
-            let lost = lost.ok().and_then(|lease_state| lease_state.lost.clone());
-            // The task that keeps the lease says why before it ends, unless its runtime ends first.
+            let lost = keeper_state.wait_for(|keeper_state| keeper_state.lost.is_some()).await;
+            let lost = lost.ok().and_then(|keeper_state| keeper_state.lost.clone());
+            // The task that keeps the lease sends the reason before it ends, unless its runtime ends first.
             lost.unwrap_or(Loss::Expired)
         }
     }
 
-    /// Returns when less than `rest` of the lease is left, because no renewal has been answered, or when leadership is
-    /// lost: the moment to stop working in good order. Cancel-safe.
+    /// Returns when less than `rest` of the lease remains because renewals are not answered, or when leadership is
+    /// lost. The work should then stop in an orderly way. Cancel-safe.
     pub async fn running_out(&self, rest: Duration) {
-        let mut lease_state = self.lease_state.clone();
+        let mut keeper_state = self.keeper_state.clone();
         loop {
-            let LeaseState { deadline, lost, .. } = lease_state.borrow_and_update().clone();
+            let KeeperState { deadline, lost, .. } = keeper_state.borrow_and_update().clone();
             if lost.is_some() || deadline.remaining() <= rest {
                 return;
             }
             tokio::select! {
                 () = sleep_until(deadline - rest) => {}
-                changed = lease_state.changed() => if changed.is_err() { return },
+                changed = keeper_state.changed() => if changed.is_err() { return },
             }
         }
     }
 
-    /// Shows another value to those who observe the election. Cancel-safe: it may take effect.
+    /// Changes the value that observers of the election see. Cancel-safe: it may take effect.
     ///
     /// # Errors
-    /// When leadership is lost, or the coordinator cannot be reached.
+    /// Leadership is lost, or the coordinator cannot be reached.
     pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<(), LeaderError> {
         let value = value.into();
         self.request(|answer| KeeperRequest::Proclaim(value, answer)).await
     }
 
-    /// Gives leadership up, so that the next candidate leads at once. To be called when all work under the token has
-    /// ended. Cancel-safe: it goes on.
+    /// Gives up leadership so that the next candidate leads immediately. Call it when all work under the token has
+    /// ended. Cancel-safe: it continues.
     ///
     /// # Errors
-    /// When the coordinator cannot be reached: the lease then ends by itself. Leadership is lost all the same.
+    /// The coordinator cannot be reached. Leadership is lost nevertheless, and the lease ends by itself.
     pub async fn resign(&self) -> Result<(), LeaderError> {
         self.request(KeeperRequest::Resign).await
     }

@@ -1,4 +1,4 @@
-//! The events of an election for metrics.
+//! Events of an election, for metrics.
 
 use super::loss::Loss;
 use crate::etcd::ElectionName;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 /// Receives the events of candidates. Must not block: the task that keeps the lease calls it.
 pub trait Meter: Send + Sync {
-    /// There is a candidate: it does not lead yet.
+    /// A candidate has entered the election. It does not lead yet.
     fn campaigns(&self, election: &ElectionName);
 
-    /// The candidate begins to lead.
+    /// The candidate has become the leader.
     fn leads(&self, election: &ElectionName);
 
-    /// It has ceased to lead.
+    /// The candidate no longer leads.
     fn lost(&self, election: &ElectionName, loss: &Loss);
 
-    /// A renewal of the lease took that long, answered or not.
+    /// A renewal of the lease, answered or not, took this long.
     fn renewed(&self, took: Duration);
 }

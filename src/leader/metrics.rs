@@ -9,7 +9,7 @@ use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// The counters of one process that campaigns, in one election or several.
+/// Counters of a process that campaigns in one or more elections.
 #[derive(Debug)]
 pub struct LeaderMetrics {
     registered: Registered,
@@ -20,7 +20,7 @@ pub struct LeaderMetrics {
 }
 
 impl LeaderMetrics {
-    /// Nothing is counted yet.
+    /// Creates the counters.
     pub fn new() -> Result<Self, MetricsError> {
         let registered = Registered::new()?;
         Ok(LeaderMetrics {
@@ -32,7 +32,7 @@ impl LeaderMetrics {
         })
     }
 
-    /// All metrics, as Prometheus reads them.
+    /// All metrics in Prometheus's text format.
     pub fn text(&self) -> String {
         self.registered.text()
     }
@@ -66,7 +66,7 @@ impl Meter for LeaderMetrics {
 impl Pages for LeaderMetrics {
     const PATHS: &'static [&'static str] = &["/metrics", "/healthz", "/readyz"];
 
-    /// A candidate is ready for as long as its process runs.
+    /// A candidate is ready while its process runs.
     type NotReady = Infallible;
 
     async fn metrics(&self) -> String {

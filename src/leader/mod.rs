@@ -1,7 +1,7 @@
-//! Leaders: winning an election, knowing when it is lost, and sending the token.
+//! Leaders: winning an election, noticing its loss, and sending the token.
 //!
-//! Owns campaigning, the lease and the events around it. Must never decide which leader may write:
-//! the storage stops a leader that does not know that it has lost, not this module.
+//! Owns campaigning, the lease and its events. Must never decide which leader may write: the storage, not this module,
+//! stops a leader that does not know of its loss.
 
 mod callbacks;
 mod candidacy;
@@ -14,12 +14,12 @@ mod election;
 mod etcd;
 mod keeper;
 mod leadership;
+mod lease_session;
 mod loss;
 mod meter;
 #[cfg(feature = "proxy")]
 mod metrics;
 mod postgres;
-mod session;
 mod ticker;
 mod timing;
 
@@ -28,22 +28,22 @@ pub use client::{ConnectError, FencedClient};
 pub use coordinator::{Candidate, Coordinator, CoordinatorError, Lease, Observe, Share, Turn};
 pub use election::Election;
 pub use leadership::Leadership;
+pub use lease_session::LeaseSession;
 pub use loss::Loss;
 pub use meter::Meter;
 #[cfg(feature = "proxy")]
 pub use metrics::LeaderMetrics;
 pub use postgres::{Connect, LeaseObserver, Leases, RunningLease};
-pub use session::Session;
 pub use ticker::{Tick, Ticker};
 pub use timing::{InvalidTimings, Timings};
 
-/// Why a leader could not do something.
+/// Why a leader's request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaderError {
-    /// The coordinator did not answer, or refused.
+    /// The coordinator did not answer or refused.
     #[error(transparent)]
     Coordinator(#[from] CoordinatorError),
     /// Leadership has been lost.
-    #[error("leadership is lost: {0}")]
+    #[error("leadership was lost: {0}")]
     Lost(Loss),
 }

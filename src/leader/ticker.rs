@@ -1,47 +1,47 @@
 //! Ticks at round times of the wall clock.
 //!
-//! Owns which tick is due. Must never give the same tick twice, whatever happens to the clock.
+//! Owns which tick is due. Must never return the same tick twice, even if the clock changes.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::sleep;
 
-/// The clock is looked at this often, as it may be set.
+/// Interval between checks of the clock, which may be set.
 const SLICE: Duration = Duration::from_millis(500);
 
 /// One tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
-    /// When it was due: a multiple of the period since the Unix epoch.
+    /// Due time: a multiple of the period since the Unix epoch.
     pub at: SystemTime,
-    /// The number of ticks that passed untaken between the last one and this one.
+    /// Number of ticks that were missed between the last one and this one.
     pub skipped: u64,
 }
 
-/// Ticks at multiples of a period since the Unix epoch, so that all machines, and one leader after the other, have the
-/// same ticks.
+/// Ticks at multiples of a period since the Unix epoch, so that all machines and successive leaders have the same
+/// ticks.
 #[derive(Clone, Debug)]
 pub struct Ticker {
-    /// In ns.
+    /// Period in nanoseconds.
     period: u128,
-    /// The number, since the epoch, of the last tick that was taken.
+    /// Number of the last returned tick, since the epoch.
     last: u128,
 }
 
 impl Ticker {
-    /// The first tick is the next round time. A period is at least 1 ms: a shorter one is taken as that.
+    /// Starts with the next round time. Periods below 1 ms count as 1 ms.
     pub fn new(period: Duration) -> Self {
         Self::after(period, SystemTime::now())
     }
 
-    /// Goes on after the tick that was taken last, by a predecessor for example. Those that have passed since are
-    /// reported with the first tick, which comes at once if one has.
+    /// Continues after a tick that was already taken, for example by a predecessor. The first tick reports those missed
+    /// since; it returns immediately if any was.
     pub fn after(period: Duration, last: SystemTime) -> Self {
         let period = period.max(Duration::from_millis(1)).as_nanos();
         Ticker { period, last: since_epoch(last) / period }
     }
 
-    /// The next tick: of several that are due the latest. A clock that is set back is waited for; one that is set
-    /// forward is noticed within a second. Cancel-safe.
+    /// Returns the next tick; if several are due, the latest. Waits for a clock that was set back; notices one that was
+    /// set forward within a second. Cancel-safe.
     pub async fn tick(&mut self) -> Tick {
         loop {
             match self.due(since_epoch(SystemTime::now())) {
@@ -51,7 +51,7 @@ impl Ticker {
         }
     }
 
-    /// The tick that is due at this time, or how long to wait for one.
+    /// The tick that is due at this time, or the time to wait for one.
     fn due(&mut self, now: u128) -> Result<Tick, Duration> {
         let number = now / self.period;
         if number <= self.last {
@@ -63,7 +63,7 @@ impl Ticker {
     }
 }
 
-/// In ns; a time before the epoch is taken as the epoch.
+/// Nanoseconds since the epoch; 0 for earlier times.
 fn since_epoch(time: SystemTime) -> u128 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
 }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_tick_is_the_latest_and_tells_what_was_skipped() {
+    fn a_late_tick_is_the_latest_and_counts_skipped_ones() {
         let mut ticker = Ticker::after(SECOND * 10, at(1000));
         assert_eq!(due(&mut ticker, 1045.0), Ok(Tick { at: at(1040), skipped: 3 }));
         assert_eq!(due(&mut ticker, 1050.0), Ok(Tick { at: at(1050), skipped: 0 }));

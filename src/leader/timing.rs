@@ -1,18 +1,18 @@
-//! How long a lease lives, and how often it is renewed.
+//! TTL and renewal interval of a lease.
 //!
-//! Must never let a combination through that loses leadership to a single lost message.
+//! Must never accept a combination that loses leadership to a single lost message.
 
 use crate::etcd::Patience;
 use std::time::Duration;
 
-/// The shortest TTL that etcd grants, with its default election timeout.
+/// The shortest TTL that etcd grants with its default election timeout.
 const SHORTEST_TTL: Duration = Duration::from_secs(2);
-/// Longer, and a crashed leader would block its successors for too long.
+/// With a longer TTL, a crashed leader would block its successors for too long.
 const LONGEST_TTL: Duration = Duration::from_secs(3600);
-/// Less than what a member needs for an answer, and every request would go to all of them.
+/// Below the response time of a member, every request would go to all members.
 const SHORTEST_ATTEMPT: Duration = Duration::from_millis(10);
 
-/// Checked settings of a lease.
+/// Validated timings of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timings {
     ttl: Duration,
@@ -20,43 +20,43 @@ pub struct Timings {
     attempt: Duration,
 }
 
-/// Why a combination is refused.
+/// Why a combination is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum InvalidTimings {
     /// The TTL is too short, too long, or has fractions of a second.
     #[error(
-        "a TTL of {0:?} cannot be granted: it must be whole seconds, from {SHORTEST_TTL:?} (etcd's least) to {LONGEST_TTL:?}"
+        "a TTL of {0:?} is invalid: it must be whole seconds from {SHORTEST_TTL:?} (etcd's minimum) to {LONGEST_TTL:?}"
     )]
     Ttl(Duration),
-    /// An attempt is too short.
-    #[error("{0:?} for one attempt is too short for an answer: give a member at least {SHORTEST_ATTEMPT:?}")]
+    /// The attempt limit is too short.
+    #[error("{0:?} is too short for one attempt: the minimum is {SHORTEST_ATTEMPT:?}")]
     Attempt(Duration),
-    /// Renewals that follow each other faster than they may take.
-    #[error("a renewal every {renewal:?} would overtake itself, as one attempt may take {attempt:?}: renew less often")]
+    /// Renewals would follow each other faster than they may take.
+    #[error("a renewal every {renewal:?} is too frequent, because one attempt may take {attempt:?}")]
     Renewal { renewal: Duration, attempt: Duration },
-    /// No time for a second attempt.
+    /// No time remains for a second attempt.
     #[error(
-        "a renewal every {renewal:?} with {attempt:?} for one attempt leaves no room for a second one before the last \
+        "a renewal every {renewal:?} with {attempt:?} per attempt leaves no time for a second attempt before the last \
          third of a TTL of {ttl:?}: one lost message would end leadership; renew more often, or give an attempt less time"
     )]
     NoRetry { ttl: Duration, renewal: Duration, attempt: Duration },
 }
 
 impl Timings {
-    /// A lease of this TTL, renewed every third of it, with a ninth for each member's answer.
+    /// A lease with this TTL, renewed every third of it, with a ninth of it as the limit for each member.
     ///
     /// # Errors
-    /// When the TTL is not whole seconds from 2 s to 1 h.
+    /// The TTL is not whole seconds from 2 s to 1 h.
     pub fn new(ttl: Duration) -> Result<Self, InvalidTimings> {
         Self::custom(ttl, ttl / 3, ttl / 9)
     }
 
-    /// A lease of this TTL, renewed at this interval, with this much time for one member before the next is asked too.
+    /// A lease with this TTL and renewal interval. `attempt` is the time for one member before the next is queried too.
     ///
     /// # Errors
-    /// When the TTL is not whole seconds from 2 s to 1 h, or when a renewal and a second attempt do not fit into the
-    /// first two thirds of it.
+    /// The TTL is not whole seconds from 2 s to 1 h, or a renewal and a second attempt do not fit into its first two
+    /// thirds.
     pub fn custom(ttl: Duration, renewal: Duration, attempt: Duration) -> Result<Self, InvalidTimings> {
         if ttl.subsec_nanos() != 0 || !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
             Err(InvalidTimings::Ttl(ttl))
@@ -71,22 +71,22 @@ impl Timings {
         }
     }
 
-    /// How long the lease lives after a renewal.
+    /// Lifetime of the lease after a renewal.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// From one renewal to the next.
+    /// Interval between renewals.
     pub fn renewal(&self) -> Duration {
         self.renewal
     }
 
-    /// For one member, before another is asked as well.
+    /// Time for one member before another is queried too.
     pub fn attempt(&self) -> Duration {
         self.attempt
     }
 
-    /// For a question on which the lease does not depend: a TTL in all.
+    /// Limits for a request that the lease does not depend on: a TTL in total.
     pub(super) fn patience(&self) -> Patience {
         Patience { limit: self.ttl, member: self.attempt }
     }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lose_leadership_to_one_lost_message_is_refused() {
+    fn timings_that_one_lost_message_would_break_are_refused() {
         let (ttl, renewal) = (SECOND * 9, SECOND * 3);
         assert!(Timings::custom(ttl, renewal, SECOND * 3 / 2).is_ok());
         let attempt = SECOND * 8 / 5;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_flood_the_coordinator_is_refused() {
+    fn timings_that_would_flood_the_coordinator_are_refused() {
         let (ttl, attempt) = (SECOND * 9, Duration::from_millis(500));
         let renewal = attempt / 2;
         assert_eq!(Timings::custom(ttl, renewal, attempt), Err(InvalidTimings::Renewal { renewal, attempt }));

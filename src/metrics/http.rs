@@ -1,7 +1,7 @@
-//! The server for `/metrics`, `/healthz`, `/readyz` and the status page, on an address of its own.
+//! The HTTP server for `/metrics`, `/healthz`, `/readyz` and the status page, on its own address.
 //!
-//! Owns all limits on clients: their number, the time and the size of a request. Must never wait for a client without a
-//! limit, nor let connections without a request keep out others.
+//! Owns all limits on clients: their number, and the time and size of a request. Must never wait for a client without a
+//! limit, or let connections without a request keep out others.
 
 use crate::listen::listen;
 use crate::waiting_connections::{SourceAddress, WaitingConnections};
@@ -25,19 +25,19 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// The most connections at the same time, on all addresses. A further one evicts one that has not sent its request; where
-/// there is none, one that does not take its answer.
+/// Maximum number of concurrent connections on all addresses. A new connection evicts one that has not sent its
+/// request; if there is none, one that does not read its response.
 const MOST_CONNECTIONS: usize = 64;
-/// Bytes of a request's head, and lines in it.
+/// Maximum size of a request's head, in bytes and in lines.
 const LARGEST_HEAD: usize = 16 * 1024;
 const MOST_HEADERS: usize = 64;
-/// A request's head comes within this time.
+/// Time limit for receiving a request's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
-/// A connection is closed after this time, whatever it does. Each carries one request.
+/// Time limit of a connection. Each carries one request.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(15);
-/// The time for answers that are under way when the server stops.
+/// Time limit for pending responses when the server stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// Before the next connection is accepted after one could not be: out of file descriptors, usually.
+/// Pause after a failed accept, which usually means that no file descriptors are left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The version of the text format.
@@ -45,21 +45,21 @@ const METRICS_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=
 const HTML_TYPE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// The content of the pages. Cancel-safe: the client may have gone.
+/// Content of the pages. Cancel-safe, because the client may disconnect.
 pub trait Pages: Send + Sync + 'static {
-    /// The paths of all pages.
+    /// Paths of all pages.
     const PATHS: &'static [&'static str];
 
-    /// Why the answer of `/readyz` is no, in one line.
+    /// Why `/readyz` fails, in one line.
     type NotReady: Display + Send;
 
     /// The text of `/metrics`.
     fn metrics(&self) -> impl Future<Output = String> + Send;
 
-    /// `/readyz`: warnings for the operator, one line each; or why the answer is no.
+    /// Response of `/readyz`: warnings for the operator, one line each; or why it fails.
     fn ready(&self) -> impl Future<Output = Result<Vec<String>, Self::NotReady>> + Send;
 
-    /// `/`, where it is one of [`Self::PATHS`].
+    /// Response of `/`, if it is in [`Self::PATHS`].
     fn status(&self) -> impl Future<Output = Option<StatusPage>> + Send;
 }
 
@@ -67,17 +67,17 @@ pub trait Pages: Send + Sync + 'static {
 pub struct StatusPage {
     /// HTML.
     pub html: String,
-    /// What the browser may do with it.
+    /// The page's Content-Security-Policy.
     pub policy: &'static str,
 }
 
-/// Addresses that are listened on, and not yet served.
+/// Listening sockets that are not yet served.
 #[derive(Debug)]
 pub struct Endpoint {
     sockets: Vec<(TcpListener, SocketAddr)>,
 }
 
-/// A server that answers until it is dropped; [`Server::stop`] waits for its last answers.
+/// A server that runs until it is dropped. [`Server::stop`] waits for pending responses.
 #[derive(Debug)]
 #[must_use = "it ends when this is dropped"]
 pub struct Server {
@@ -86,7 +86,7 @@ pub struct Server {
 }
 
 impl Endpoint {
-    /// Listens; on all addresses that a name has. Cancel-safe.
+    /// Listens on all addresses of the host. Cancel-safe.
     pub async fn bind(host: &str, port: u16) -> io::Result<Self> {
         Self::on(listen(host, port).await?)
     }
@@ -96,7 +96,7 @@ impl Endpoint {
         Ok(Endpoint { sockets: sockets.into_iter().map(with_address).collect::<io::Result<_>>()? })
     }
 
-    /// Answers from now on.
+    /// Starts serving the pages.
     pub fn serve(self, pages: Arc<impl Pages>) -> Server {
         let (stop, stopped) = watch::channel(());
         let free = Arc::new(Semaphore::new(MOST_CONNECTIONS));
@@ -111,18 +111,18 @@ impl Endpoint {
 }
 
 impl Server {
-    /// Takes no more connections, and answers those that it has. Takes a second at most. Cancel-safe: it goes on.
+    /// Stops accepting connections and completes pending responses, for at most one second. Cancel-safe: it continues.
     pub async fn stop(self) {
         drop(self.stop);
-        // An error says that it has ended already.
+        // An error means that the server has already ended.
         let _ = timeout(LAST_ANSWERS, self.task).await;
     }
 }
 
-/// The connections that are open.
+/// Open connections.
 struct Places {
     taken: Mutex<OpenConnections>,
-    /// A permit for each, until it is closed: somewhat longer than it has its place.
+    /// One permit per connection until it is closed, which is slightly longer than it has its place.
     free: Arc<Semaphore>,
 }
 
@@ -142,7 +142,7 @@ struct ConnectionSlot {
 }
 
 impl Places {
-    /// Always finds one.
+    /// Always succeeds.
     fn enter(self: &Arc<Self>, source: SourceAddress) -> ConnectionSlot {
         let given_up = Arc::new(Notify::new());
         let mut taken = self.taken.lock();
@@ -159,7 +159,7 @@ impl Places {
 }
 
 impl ConnectionSlot {
-    /// Its request is there.
+    /// Records that the request has arrived.
     fn has_asked(&self) {
         let mut taken = self.places.taken.lock();
         if let Some(given_up) = taken.asking.remove(self.source, self.number) {
@@ -186,14 +186,14 @@ async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Places>,
             accepted = socket.accept() => match accepted {
                 Ok((stream, address)) => {
                     let (pages, place) = (pages.clone(), places.enter(SourceAddress::new(Some(address.ip()))));
-                    // The connection that it has evicted is closed first.
+                    // Waits until the evicted connection is closed.
                     let open = places.free.clone().acquire_owned().await;
                     connections.spawn(async move {
                         let _open = open;
                         tokio::select! {
-                            // First: a request that has come by now is answered.
+                            // Checked first, so that a request that has already arrived is answered.
                             biased;
-                            // A client that takes longer is cut off.
+                            // Closes connections that exceed the limit.
                             _ = timeout(CONNECTION_LIMIT, answer_one(stream, pages, &place)) => {}
                             () = place.given_up.notified() => {}
                         }
@@ -230,8 +230,9 @@ async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>, place: &Connectio
 
 async fn answer<P: Pages>(request: &Request<Incoming>, pages: &P) -> Response<Full<Bytes>> {
     let path = request.uri().path();
-    let not_found =
-        || page(StatusCode::NOT_FOUND, TEXT_TYPE, format!("no such page; there are {}\n", P::PATHS.join(", ")));
+    let not_found = || {
+        page(StatusCode::NOT_FOUND, TEXT_TYPE, format!("page not found; available pages: {}\n", P::PATHS.join(", ")))
+    };
     if !P::PATHS.contains(&path) {
         return not_found();
     }
@@ -254,7 +255,7 @@ async fn answer<P: Pages>(request: &Request<Incoming>, pages: &P) -> Response<Fu
     }
 }
 
-/// For this browser now, and for no page of others.
+/// Forbids caching and access by other sites' pages.
 fn html(StatusPage { html, policy }: StatusPage) -> Response<Full<Bytes>> {
     let mut response = page(StatusCode::OK, HTML_TYPE, html);
     let headers: [(HeaderName, &'static str); 4] = [
@@ -320,7 +321,7 @@ mod tests {
         }
         server.stop().await;
         for address in addresses {
-            // Either way, nobody answers there.
+            // In both cases, the server no longer answers.
             let error = answer(address).await.unwrap_err().kind();
             assert!(matches!(error, io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset), "{error}");
         }

@@ -1,8 +1,8 @@
-//! What is counted and measured, for Prometheus, and the server that shows it.
+//! Metrics for Prometheus, and the HTTP server that serves them.
 //!
-//! Owns the names of the metrics and the bounds on their labels. Imports only `crowd`, `listen` and `log_queue` of this crate,
-//! so that all layers above may count.
-//! Must never take a label from a client that no server has let in, nor one for each key of a keyed resource.
+//! Owns the names of the metrics and the bounds on their labels. Imports only `waiting_connections`, `listen` and `log_queue` of this
+//! crate, so that all layers above can count.
+//! Must never use a label that an unauthenticated client supplied, nor a label per key of a keyed resource.
 
 pub mod http;
 mod proxy;
@@ -13,8 +13,8 @@ pub use proxy::{Metrics, Now, VERDICTS, WriteCount};
 pub(crate) use registered::Registered;
 pub use table::{Described, METRICS, MetricKind};
 
-/// A count of one series.
+/// Counter of one series.
 pub type Counter = prometheus::IntCounter;
 
-/// A metric could not be made: two have the same name, or its name is none.
+/// Why a metric cannot be created: its name is invalid or already in use.
 pub type MetricsError = prometheus::Error;

@@ -1,4 +1,4 @@
-//! What `fencegate proxy` counts.
+//! Metrics of `fencegate proxy`.
 
 use super::registered::Registered;
 use super::{MetricsError, table};
@@ -7,16 +7,16 @@ use prometheus::core::Collector;
 use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use std::collections::HashSet;
 
-/// What can become of a write, as in the label `verdict`.
+/// Values of the label `verdict`.
 pub const VERDICTS: [&str; 8] =
     ["admitted", "stale", "missing", "invalid", "unverifiable", "unissued", "unavailable", "exempt"];
 
-/// The most databases that have a label of their own; all others share one.
+/// Maximum number of databases with their own label; the others share one.
 const MOST_DATABASES: usize = 64;
-/// That label: no ordinary name of a database.
+/// Label shared by the remaining databases. The parentheses make a clash with a real name unlikely.
 const OTHER_DATABASES: &str = "(other)";
 
-/// The counters of one proxy process. Counting takes no lock but where a series is looked up by its labels.
+/// Counters of one proxy process. Counting takes a lock only to look up a series by its labels.
 #[derive(Debug)]
 pub struct Metrics {
     registered: Registered,
@@ -24,9 +24,9 @@ pub struct Metrics {
     fence_token: IntGaugeVec,
     /// Fences that this proxy has raised and drained.
     pub advances: IntCounter,
-    /// How long drains took, in seconds.
+    /// Duration of drains, in seconds.
     pub drain_seconds: Histogram,
-    /// Admissions that a newer token ended; by how.
+    /// Admissions that a newer token ended, by method.
     pub drained_sessions: IntCounterVec,
     /// Sessions that were admitted to a resource.
     pub admissions: IntCounter,
@@ -35,13 +35,13 @@ pub struct Metrics {
     pub bytes_from_clients: IntCounter,
     /// Bytes to clients.
     pub bytes_to_clients: IntCounter,
-    /// Queries: simple ones, and executions of prepared ones.
+    /// Simple queries, and executions of prepared statements.
     pub queries: IntCounter,
-    /// Clients that got no session; by reason.
+    /// Refused clients, by reason.
     pub connections_refused: IntCounterVec,
-    /// Reloads of the policies; by result.
+    /// Policy reloads, by result.
     pub policy_reloads: IntCounterVec,
-    /// 1 unless the last reload has failed.
+    /// 0 if the last reload failed, otherwise 1.
     pub reload_successful: IntGauge,
     ready: IntGauge,
     upstream_up: IntGauge,
@@ -53,54 +53,54 @@ pub struct Metrics {
     policy_tables: IntGaugeVec,
     queue_usage: GaugeVec,
     databases: RwLock<HashSet<String>>,
-    /// Held while what is true now is written down, so that no other scrape changes it meanwhile.
+    /// Held while the gauges are set and written, so that a concurrent scrape does not mix with this one.
     scrape: Mutex<()>,
 }
 
-/// What is true at the moment of a scrape, and counted nowhere.
+/// Values that are read at each scrape.
 #[derive(Debug, Default)]
 pub struct Now {
-    /// Sessions that are open.
+    /// Open sessions.
     pub sessions: usize,
-    /// The proxy is ready.
+    /// True if the proxy is ready.
     pub ready: bool,
-    /// The fences that are known: database, resource, token.
+    /// Known fences: database, resource, token.
     pub tokens: Vec<(String, String, i64)>,
-    /// The server behind it accepts connections.
+    /// True if the server accepts connections.
     pub upstream: bool,
-    /// etcd answers; None where there is none.
+    /// True if etcd answers; None without etcd.
     pub etcd: Option<bool>,
-    /// The leaders' tokens that are known; 0: nobody leads.
+    /// Known tokens of elections; 0: no leader.
     pub elections: Vec<(String, i64)>,
-    /// The same of leases: database, lease, token.
+    /// Known tokens of leases: database, lease, token; 0: no leader.
     pub leases: Vec<(String, String, i64)>,
-    /// Whether the leader's token is below the fence's: database, resource.
+    /// True if the leader's token is below the fence's: database, resource.
     pub gone_back: Vec<(String, String, bool)>,
-    /// Whether others' policies count: database.
+    /// True if other policies are in force: database.
     pub superseded: Vec<(String, bool)>,
-    /// The tables that the policies name: state, how many.
+    /// Number of tables in the policies, by state.
     pub policy_tables: Vec<(&'static str, usize)>,
-    /// How full the server's queue of notifications is, from 0 to 1, if that is known.
+    /// Usage of the server's notification queue, from 0 to 1, if known.
     pub queue_usage: Option<f64>,
 }
 
-/// How often something has become of writes to a resource of a database.
+/// Number of writes to a resource of a database, by verdict.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WriteCount {
-    /// The database; `(other)` stands for all beyond the first 64.
+    /// Database; `(other)` stands for all beyond the first 64.
     pub database: String,
-    /// The resource as its policy names it; empty where the statement does not tell.
+    /// Resource, as named in its policy; empty if the statement does not reveal it.
     pub resource: String,
     /// `enforce` or `observe`.
     pub mode: String,
     /// One of [`VERDICTS`].
     pub verdict: String,
-    /// How often.
+    /// Number of writes.
     pub count: u64,
 }
 
 impl Metrics {
-    /// Nothing is counted yet.
+    /// Creates the counters.
     pub fn new() -> Result<Self, MetricsError> {
         let registered = Registered::new()?;
         let relayed_bytes = registered.counters(&table::RELAYED_BYTES)?;
@@ -134,7 +134,7 @@ impl Metrics {
             registered,
         };
         metrics.reload_successful.set(1);
-        // There from the start, so that a rate is seen from the first one on.
+        // Created at startup, so that the first event already shows as a rate.
         for how in ["idle", "released", "terminated", "dead"] {
             metrics.drained_sessions.with_label_values(&[how]);
         }
@@ -147,12 +147,12 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// The counter of writes with these labels. Frequent callers keep it: looking it up takes a lock.
+    /// Counter of the writes with these labels. Keep it for frequent use: the lookup takes a lock.
     pub fn write(&self, database: &str, resource: &str, mode: &str, verdict: &str) -> IntCounter {
         self.writes.with_label_values(&[self.label(database), resource, verdict, mode])
     }
 
-    /// Writes to that resource may come: they are counted from 0.
+    /// Creates the counters of a resource, so that they start at 0.
     pub fn expect_writes(&self, database: &str, resource: &str, mode: &str) {
         for verdict in VERDICTS {
             self.write(database, resource, mode, verdict);
@@ -174,7 +174,7 @@ impl Metrics {
                     resource: label("resource"),
                     mode: label("mode"),
                     verdict: label("verdict"),
-                    // Counted in whole numbers, so none is lost.
+                    // The counter is always a whole number, so the conversion is exact.
                     count: series.get_counter().get_value() as u64,
                 }
             })
@@ -183,7 +183,7 @@ impl Metrics {
         counts
     }
 
-    /// All metrics, as Prometheus reads them.
+    /// All metrics in Prometheus's text format.
     pub fn text(&self, now: Now) -> String {
         let _alone = self.scrape.lock();
         self.sessions.set(i64::try_from(now.sessions).unwrap_or(i64::MAX));
@@ -217,7 +217,7 @@ impl Metrics {
             }
         }
         for (database, is_so) in &now.superseded {
-            // One of the others is enough.
+            // One of the databases that share the label is enough.
             let gauge = self.superseded.with_label_values(&[self.label(database)]);
             gauge.set(gauge.get().max((*is_so).into()));
         }
@@ -226,7 +226,7 @@ impl Metrics {
         }
         for (database, resource, token) in &now.tokens {
             let database = self.label(database);
-            // Several databases have no token in common.
+            // Databases that share a label have no common token.
             if database != OTHER_DATABASES {
                 self.fence_token.with_label_values(&[database, resource]).set(*token);
             }
@@ -234,7 +234,7 @@ impl Metrics {
         self.registered.text()
     }
 
-    /// The database's name in labels.
+    /// Label of the database.
     fn label<'a>(&self, database: &'a str) -> &'a str {
         let known = |databases: &HashSet<String>| databases.contains(database);
         if known(&self.databases.read()) {

@@ -1,4 +1,4 @@
-//! Making metrics from the table, and writing them down.
+//! Creating metrics from the table, and formatting them.
 
 use super::table::LOG_LINES_DROPPED;
 use super::{Described, MetricsError};
@@ -9,19 +9,19 @@ use prometheus::{
     GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-/// Upper bounds, in seconds: from what a good drain takes to what a lease lives.
+/// Upper bounds in seconds, from a fast drain to the TTL of a lease.
 const SECONDS: [f64; 13] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// The metrics of one process.
 #[derive(Debug)]
 pub(crate) struct Registered {
     registry: Registry,
-    /// Held while it is brought up to date.
+    /// Locked while the counter is updated.
     log_lines_dropped: Mutex<IntCounter>,
 }
 
 impl Registered {
-    /// Those that every process has.
+    /// Creates the metrics that every process has.
     pub(crate) fn new() -> Result<Self, MetricsError> {
         let log_lines_dropped = IntCounter::with_opts(options(&LOG_LINES_DROPPED))?;
         let registry = Registry::new();
@@ -45,7 +45,7 @@ impl Registered {
         self.register(IntGaugeVec::new(options(described), described.labels)?)
     }
 
-    /// Gauges of parts of a whole, from 0 to 1.
+    /// Gauges from 0 to 1.
     pub(crate) fn ratios(&self, described: &Described) -> Result<GaugeVec, MetricsError> {
         self.register(GaugeVec::new(options(described), described.labels)?)
     }
@@ -55,13 +55,13 @@ impl Registered {
         self.register(Histogram::with_opts(options)?)
     }
 
-    /// All of them, as Prometheus reads them.
+    /// All metrics in Prometheus's text format.
     pub(crate) fn text(&self) -> String {
         let dropped = self.log_lines_dropped.lock();
         dropped.inc_by(dropped_lines().saturating_sub(dropped.get()));
         drop(dropped);
         let mut text = String::new();
-        // It fails for a metric without series, which a registry leaves out.
+        // Fails only for a metric without series, which the registry omits.
         let _ = TextEncoder::new().encode_utf8(&self.registry.gather(), &mut text);
         text
     }

@@ -1,35 +1,35 @@
-//! The table of metrics: what each is called, how it is labelled, and what it says.
+//! The table of metrics: names, labels and help texts.
 //!
-//! The metrics themselves and the table in docs/operations.md are made from it or held against it.
+//! The metrics are created from it. A test compares it with the table in docs/operations.md.
 
 /// A metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Described {
-    /// Its name, with the unit.
+    /// Name, including the unit.
     pub name: &'static str,
-    /// How it moves.
+    /// Type of the metric.
     pub kind: MetricKind,
-    /// What tells its series apart.
+    /// Names of the labels.
     pub labels: &'static [&'static str],
-    /// What it says, in words.
+    /// Help text.
     pub help: &'static str,
-    /// The subcommands that serve it.
+    /// Subcommands that serve the metric.
     pub served_by: &'static [&'static str],
 }
 
-/// How a metric moves.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Up only, from 0 at the start of the process.
+    /// Only increases, from 0 at process start.
     Counter,
-    /// Up and down.
+    /// Increases and decreases.
     Gauge,
-    /// It counts how long things took, in seconds.
+    /// Distribution of durations, in seconds.
     Histogram,
 }
 
 impl MetricKind {
-    /// As Prometheus calls it.
+    /// Name of the type in Prometheus.
     pub fn name(self) -> &'static str {
         match self {
             MetricKind::Counter => "counter",
@@ -39,7 +39,7 @@ impl MetricKind {
     }
 }
 
-/// A constant for each metric, and [`METRICS`].
+/// Defines a constant per metric, and [`METRICS`].
 macro_rules! metrics {
     ($($served_by:ident $metric:ident: $kind:ident $name:literal $labels:tt $help:literal;)*) => {
         $(pub(crate) const $metric: Described =
@@ -50,64 +50,64 @@ macro_rules! metrics {
     };
 }
 
-/// Of [`Described::served_by`].
+/// Values of [`Described::served_by`].
 const OF_PROXY: &[&str] = &["proxy"];
 const OF_LEADER: &[&str] = &["lead"];
 const OF_BOTH: &[&str] = &["proxy", "lead"];
 
 metrics! {
     OF_PROXY WRITES: Counter "fencegate_writes_total" ["database", "resource", "verdict", "mode"]
-        "Statements that met a fence, one for each resource they write or lock, by what became of them; a portal once, in however many parts its rows are fetched";
+        "Writes to fences, one for each resource that a statement writes or locks, by verdict. A portal counts once, however many fetches it needs";
     OF_PROXY FENCE_TOKEN: Gauge "fencegate_fence_token" ["database", "resource"]
-        "The highest fencing token of a resource that is not keyed, as this proxy last read it";
+        "Highest fencing token of a resource without keys, as this proxy last read it";
     OF_PROXY ADVANCES: Counter "fencegate_advances_total" []
         "Fences that this proxy has raised and drained";
     OF_PROXY DRAIN_SECONDS: Histogram "fencegate_drain_seconds" []
-        "How long it took until nobody admitted under a lower token was left, or until that was given up";
+        "Duration of drains: the time until no session with a lower token remained, or until the proxy gave up";
     OF_PROXY DRAINED_SESSIONS: Counter "fencegate_drained_sessions_total" ["how"]
-        "Admissions that a newer token ended: of an idle session, of one that had not written (released), of a process that was terminated, or that had died";
+        "Admissions that a newer token ended: the session was idle (idle) or had not written (released), or the server process was terminated (terminated) or had died (dead)";
     OF_PROXY ADMISSIONS: Counter "fencegate_admissions_total" []
         "Sessions that were admitted to a resource under a token";
     OF_PROXY SESSIONS: Gauge "fencegate_sessions" []
-        "Sessions that are open, those of the console left out";
+        "Open sessions, without those of the console";
     OF_PROXY RELAYED_BYTES: Counter "fencegate_relayed_bytes_total" ["direction"]
-        "Bytes of sessions, from clients and to clients";
+        "Bytes relayed for sessions, from clients and to clients";
     OF_PROXY QUERIES: Counter "fencegate_queries_total" []
-        "Simple queries, executions of prepared statements and function calls, also those that were rejected";
+        "Simple queries, executions of prepared statements and function calls, including rejected ones";
     OF_PROXY REFUSED: Counter "fencegate_connections_refused_total" ["reason"]
-        "Clients that got no session: because of themselves or of a limit (client), because the server refused them (server), or could not be reached (upstream)";
+        "Clients without a session, by reason: the client itself or a limit (client), a refusal by the server (server), or an unreachable server (upstream)";
     OF_PROXY RELOADS: Counter "fencegate_policy_reloads_total" ["result"]
-        "Reloads of settings, certificates and policies, applied or failed; after a failed one those before stay in force";
+        "Reloads of settings, certificates and policies, by result. After a failed reload the previous configuration stays in force";
     OF_PROXY RELOAD_SUCCESSFUL: Gauge "fencegate_reload_successful" []
-        "0 from a reload that failed until one that is applied, otherwise 1";
+        "1 if the last reload was applied or there was none, 0 if it failed";
     OF_PROXY READY: Gauge "fencegate_ready" []
-        "1 while /readyz says yes, otherwise 0";
+        "1 while /readyz reports ready, otherwise 0";
     OF_PROXY UPSTREAM_UP: Gauge "fencegate_upstream_up" []
-        "1 while the server that --upstream names accepts connections, otherwise 0";
+        "1 while the server of --upstream accepts connections, otherwise 0";
     OF_PROXY ETCD_UP: Gauge "fencegate_etcd_up" []
-        "1 while etcd says who leads the elections of the policies, otherwise 0; without etcd there is none";
+        "1 while etcd reports the leaders of the policies' elections, otherwise 0; absent without etcd";
     OF_PROXY ELECTION_TOKEN: Gauge "fencegate_election_token" ["election"]
-        "The token of the election's leader, 0 while nobody leads; none while that is not known. Not of the elections of keys";
+        "Token of the election's leader, 0 without a leader; absent while unknown. Elections with keys are not included";
     OF_PROXY LEASE_TOKEN: Gauge "fencegate_lease_token" ["database", "lease"]
-        "The token of the lease while it is in force, 0 while nobody leads; none while that is not known. Not of the leases of keys";
+        "Token of the lease while it is in force, 0 without a leader; absent while unknown. Leases with keys are not included";
     OF_PROXY TOKENS_GONE_BACK: Gauge "fencegate_tokens_gone_back" ["database", "resource"]
-        "1 while the token of the leader of the election or lease is below that of the fence, otherwise 0; none while nobody leads";
+        "1 while the token of the election's or lease's leader is below the fence's, otherwise 0; absent without a leader";
     OF_PROXY SUPERSEDED: Gauge "fencegate_policies_superseded" ["database"]
-        "1 while another proxy's policies count in the database, which were loaded later than those of this proxy, otherwise 0";
+        "1 while newer policies of another proxy are in force in the database, otherwise 0";
     OF_PROXY POLICY_TABLES: Gauge "fencegate_policy_tables" ["state"]
-        "Tables that the policies name: those that exist in a database (resolved), those that exist in none (unresolved), and those whose state is unknown (unknown)";
+        "Tables in the policies: those that exist in a database (resolved), those that exist in none (unresolved), and those whose state is unknown (unknown)";
     OF_PROXY QUEUE_USAGE: Gauge "fencegate_notification_queue_usage" []
-        "How full the server's queue of notifications (NOTIFY) is, from 0 to 1; from 0.5 on fencegate sends none. None while no control connection listens";
+        "Usage of the server's notification queue (NOTIFY), from 0 to 1. From 0.5 on, fencegate sends no notifications. Absent while no control connection listens";
     OF_PROXY BUILD_INFO: Gauge "fencegate_build_info" ["version"]
-        "1, with the version of the program";
+        "Always 1; the label has the program's version";
     OF_LEADER LEADER: Gauge "fencegate_leader" ["election"]
         "1 while this candidate leads the election, otherwise 0";
     OF_LEADER LEADER_TRANSITIONS: Counter "fencegate_leader_transitions_total" ["election"]
-        "How often this candidate has begun to lead, or has ceased to";
+        "Number of times that this candidate became the leader or stopped leading";
     OF_LEADER LEASE_LOSSES: Counter "fencegate_lease_losses_total" ["election", "reason"]
-        "How often this candidate has ceased to lead: of its own accord (resigned), because nobody answered (unreachable), the coordinator refused to renew the lease (refused), it stood still (expired), the lease was ended (revoked), its key deleted (key_gone), or another leads (superseded)";
+        "Number of times that this candidate stopped leading, by reason: it resigned (resigned), no renewal was answered (unreachable), the coordinator refused to renew the lease (refused), the process was suspended (expired), the lease was revoked (revoked), its key was deleted (key_gone), or another candidate leads (superseded)";
     OF_LEADER RENEW_SECONDS: Histogram "fencegate_lease_renew_seconds" []
-        "How long renewals of the lease took, those that nobody answered in time too";
+        "Duration of lease renewals, including unanswered ones";
     OF_BOTH LOG_LINES_DROPPED: Counter "fencegate_log_lines_dropped_total" []
-        "Lines of the log that were dropped because standard error was not read fast enough, or could not be written";
+        "Log lines dropped because standard error was not read fast enough or could not be written";
 }

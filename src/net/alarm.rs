@@ -1,6 +1,6 @@
-//! One timer of a session, for whichever of its moments comes first.
+//! A single timer for all deadlines of a session.
 //!
-//! Must never ring too late; it may ring too early, where a moment was put off.
+//! Must never fire too late. May fire too early if a deadline was postponed.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

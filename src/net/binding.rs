@@ -1,9 +1,10 @@
-//! Channel binding: whether SCRAM-SHA-256-PLUS can pass the proxy, and the error for clients where it cannot.
+//! Channel binding: whether SCRAM-SHA-256-PLUS can pass the proxy, and the error for clients if it cannot.
 //!
-//! It binds what a client proves to the certificate that the client sees. The server compares that with its own: so it
-//! passes where the two are the same, and nowhere else. RFC 5802, section 6; RFC 5929, section 4.
+//! Channel binding ties a client's proof to the certificate that the client sees, and the server compares it with its
+//! own certificate. Authentication therefore succeeds only if both certificates are the same. RFC 5802, section 6; RFC
+//! 5929, section 4.
 //!
-//! Must never look at more of a client's answer than the mechanism and the flag before its name.
+//! Must never read more of a client's response than the mechanism and the flag before the name.
 
 use super::peer::Peer;
 use crate::wire::error::ErrorText;
@@ -56,10 +57,10 @@ impl Binding {
         request.freeze()
     }
 
-    /// Looks at the answer to it.
+    /// Checks the client's response to it.
     ///
     /// # Errors
-    /// The server would refuse it: what it was not meant to know of is missing in it, or in it all the same.
+    /// The server would refuse the response: it lacks an expected channel binding or has an unexpected one.
     pub fn answer(&mut self, frame: &[u8]) -> Result<(), ErrorText> {
         if !std::mem::take(&mut self.withheld) {
             return Ok(());

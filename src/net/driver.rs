@@ -1,9 +1,9 @@
-//! The driver of a session: it owns the two sockets, fills and drains the session's buffers, does what the session asks
-//! for, and wakes it.
+//! The driver of a session: it owns both sockets, fills and drains the session's buffers, performs the session's tasks,
+//! and wakes it.
 //!
-//! Must never read more of one side than there is room for on the other.
+//! Must never read more from one side than the other side's buffer can hold.
 //!
-//! Not cancel-safe where nothing else is said: a driver that is dropped closes both sockets.
+//! Unless documented otherwise, functions are not cancel-safe: dropping a driver closes both sockets.
 
 use super::alarm::Alarm;
 use super::peer::{Peer, Sink, Source};
@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time limit for statements of a client that has hung up: there is no sign when they are done.
+/// Time limit for the statements of a client that has disconnected: nothing signals their completion.
 const AFTER_HANG_UP: Duration = Duration::from_secs(10);
 
 /// A session that has much to handle lets others of its thread have their turn after this time.
@@ -86,7 +86,7 @@ impl Driver {
         &self.session.host
     }
 
-    /// Runs the session to its end. It stays in its box, and what its end needs has room only then.
+    /// Runs the session to its end. The future stays boxed, and reserves memory for the shutdown steps only then.
     pub async fn run(mut self: Box<Self>) -> End {
         let end = loop {
             if let Err(end) = self.turn().await {
@@ -101,7 +101,7 @@ impl Driver {
         Box::pin(self.last_words(end)).await
     }
 
-    /// Has the session handle what has been read, then waits for something to happen. Cancel-safe.
+    /// Lets the session handle its input, then waits for an event. Cancel-safe.
     async fn turn(&mut self) -> Result<(), End> {
         let goes_on = self.handle()?;
         self.count_bytes();
@@ -154,7 +154,7 @@ impl Driver {
         record.passed.bytes(self.client.source.bytes, self.client.sink.bytes, &context.shared().metrics);
     }
 
-    /// Writes what there is to write, and notes what has happened; ready when the session has something to handle.
+    /// Writes pending output and records events. Ready when the session has input to handle.
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         let has_room = self.poll_writes(context);
         let has_read = self.poll_reads(context);
@@ -165,18 +165,18 @@ impl Driver {
         }
     }
 
-    /// Writes to both sides. True when the session was held up by what there was to write, and some of it is gone.
+    /// Writes to both sides. Returns true if a full buffer blocked the session and has been partly drained.
     fn poll_writes(&mut self, context: &mut Context<'_>) -> bool {
         let Driver { session, client, server, client_lost, hang_up, closed, term, .. } = self;
         let was_held_up = session.is_held_up();
-        // Some of what the client has sent waits for this, and is handled in the next step.
+        // Pending client input waits for room in this buffer; the next step handles it.
         let has_more = session.server.output.len() >= HIGH_WATER;
         let before = client.sink.bytes + server.sink.bytes;
         let mut is_lost = false;
         if client.sink.is_pending(&session.client.output) {
             let sent = client.sink.bytes;
             if let Poll::Ready(Err(error)) = client.sink.poll_flush(context, &mut session.client.output) {
-                // The client does not read any more; what it has sent before is still read and done.
+                // The client no longer reads. Its earlier input is still read and executed.
                 client.sink.give_up(&mut session.client.output);
                 client_lost.get_or_insert(error);
                 hang_up.get_or_insert_with(|| Instant::now() + AFTER_HANG_UP);
@@ -195,7 +195,7 @@ impl Driver {
         if server.sink.is_pending(&session.server.output)
             && let Poll::Ready(Err(_)) = server.sink.poll_flush(context, &mut session.server.output)
         {
-            // The server is gone; what it said before may still be there to be read.
+            // The server is gone. Its earlier responses may still be readable.
             server.sink.give_up(&mut session.server.output);
             is_lost = true;
         }
@@ -226,7 +226,7 @@ impl Driver {
         {
             term.heard();
             let read = read.unwrap_or_else(|error| {
-                // A reset, as of a client that hangs up without reading: what it sent before is done all the same.
+                // A reset, as from a client that disconnects without reading. Its earlier input is still executed.
                 client_lost.get_or_insert(error);
                 hang_up.get_or_insert_with(|| Instant::now() + AFTER_HANG_UP);
                 0
@@ -237,8 +237,8 @@ impl Driver {
         has_read
     }
 
-    /// Tells the session what others have said: that its task is done, or that a newer token has taken an admission away.
-    /// True when somebody has said something.
+    /// Signals the session that its task is done, or that a newer token has revoked an admission. Returns true if there
+    /// was a signal.
     fn poll_signals(&mut self, context: &mut Context<'_>) -> bool {
         let Driver { session, performing, term, .. } = self;
         let signal = term.poll_signal(context);

@@ -15,7 +15,7 @@ use crate::wire::tag::frontend;
 use std::io;
 use std::time::Duration;
 
-/// A client that does not take the rest of what it was sent within this time does not get it.
+/// Time limit for a client to read its remaining output, after which the rest is discarded.
 const LAST_WORDS: Duration = Duration::from_secs(300);
 
 /// A server that does not take the goodbye within this time is left without one.
@@ -32,7 +32,7 @@ impl Driver {
             None => end,
         };
         let (end, text) = match end {
-            // The server ends what the client has said goodbye to.
+            // The server closes the connection after the client's Terminate.
             End::Server if self.session.is_terminating() && !self.session.is_in_flight() => (End::Client, None),
             End::Server => self.lost_server().await,
             End::ClientFault(why) => {
@@ -67,7 +67,7 @@ impl Driver {
         }
         self.count_bytes();
         let end = match (end, self.client_lost.take()) {
-            // Without the goodbye of TLS it has closed it all the same.
+            // The client closed the connection without TLS's close_notify.
             (End::Client, Some(error))
                 if !self.session.is_terminating() && error.kind() != io::ErrorKind::UnexpectedEof =>
             {
@@ -82,7 +82,7 @@ impl Driver {
         end
     }
 
-    /// Lets nothing go on at the server: what it runs for the session is cancelled, and the session says goodbye there.
+    /// Stops the session's work at the server: cancels its current statement and sends Terminate.
     async fn leave_server(&mut self) {
         let session = &mut self.session;
         let SessionHost { context, record } = &session.host;
@@ -165,13 +165,13 @@ fn log_cut_off(record: &SessionRecord, by: &CutOff, outcome: CutOffOutcome) {
     );
 }
 
-/// The server may go on with what it was sent, and commit definitions: they count until it ends, however long that takes.
-/// Only the end of the proxy does not wait for it.
+/// The server may still execute earlier messages and commit definitions. They count until its process ends, however
+/// long that takes. Only the shutdown of the proxy does not wait for it.
 async fn until_the_server_ends(mut socket: Socket, mut session: Session<SessionHost>) {
     let Socket { source, sink } = &mut socket;
     let side = &mut session.server;
     let mut is_closed = false;
-    // It may read no more until somebody reads what it answers.
+    // The server may stop reading until its responses are read.
     loop {
         tokio::select! {
             // Where this fails the server is gone, which its reading half tells.

@@ -1,6 +1,6 @@
-//! From an accepted socket to a session that can be relayed: what `opening` reads, `upstream` connects to and `login` does.
+//! From an accepted socket to an established session: calls `opening`, `upstream` and `login`.
 //!
-//! Not cancel-safe where nothing else is said: a handshake that is dropped ends its session, and no other.
+//! Unless documented otherwise, functions are not cancel-safe: dropping a handshake ends only its own session.
 
 use super::driver::Driver;
 use super::login::{Identified, identify, tell_of_upstream};
@@ -36,7 +36,7 @@ use tokio::time::{Instant, timeout_at};
 /// Time limit of a query to the server apart from sessions, including the wait for one of the few connections for it.
 pub const SERVER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why there is no session.
+/// Why no session was established.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// The client closed the connection before it sent a packet.
@@ -90,7 +90,7 @@ impl From<io::Error> for Refused {
 pub enum Heard {
     /// A session.
     Client(Box<IncomingClient>),
-    /// It was a request to cancel; what has become of it.
+    /// A cancel request, with its result.
     Cancel(&'static str),
 }
 
@@ -102,7 +102,7 @@ pub enum Opened {
     Console(Box<IncomingClient>),
 }
 
-/// A client that has said what it wants.
+/// A client that has sent its startup packet.
 pub struct IncomingClient {
     pub client: Peer,
     pub startup: Startup,
@@ -117,10 +117,10 @@ impl IncomingClient {
     }
 }
 
-/// Hears what a client wants. Not cancel-safe: the socket is closed when it is dropped.
+/// Reads a client's first packet. Not cancel-safe: dropping it closes the socket.
 ///
 /// # Errors
-/// When it does not say it as it should; the client has been told why, where it can be told.
+/// The packet is invalid. The client has been told the reason if possible.
 pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
     let opening = tokio::select! {
@@ -133,7 +133,8 @@ pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard,
         Err(_) => return Err(Refused::silently("no startup packet in time")),
         Ok(Err(OpeningError::Left)) => return Err(Refused::Left),
         Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
-        // The server says nothing to what it cannot read as a packet, as when a client begins with TLS at once.
+        // The server does not answer input that it cannot read as a packet, for example a TLS ClientHello without an
+        // SSLRequest.
         Ok(Err(OpeningError::Invalid(why @ InvalidPacket::Length, ..))) => {
             return Err(Refused::silently(why.to_string()));
         }
@@ -152,10 +153,10 @@ pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard,
     }
 }
 
-/// Brings a session up. Not cancel-safe: the sockets are closed when it is dropped.
+/// Establishes a session. Not cancel-safe: dropping it closes the sockets.
 ///
 /// # Errors
-/// When there is no session; the client has been told why, where it can be told.
+/// No session was established. The client has been told the reason if possible.
 pub async fn shake_hands(
     shared: Arc<Shared>,
     caller: IncomingClient,
@@ -286,9 +287,9 @@ pub async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused>
     Err(Refused::Client(text.message, Some(text.code)))
 }
 
-/// Passes a cancel request on, in its turn, if its key is that of a session of this proxy: with others, any client could keep
-/// the server busy. Like the server, answers nothing and requires no encryption. A client that has closed its side is served
-/// all the same: many do not wait.
+/// Forwards a cancel request, in turn, if its key belongs to a session of this proxy. Otherwise any client could keep
+/// the server busy with other keys. Like the server, sends no response and does not require encryption. Serves a client
+/// that has already closed its side, because many clients do not wait.
 async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Result<&'static str, Refused> {
     let Some(session) = shared.sessions.with_key(startup::cancel_key(&packet)) else {
         return Ok("unknown key");

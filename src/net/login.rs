@@ -1,9 +1,9 @@
-//! Between the startup packet and the first ReadyForQuery: authentication passed through, and the question for the identity
-//! of the session's server process.
+//! From the startup packet to the first ReadyForQuery: relays authentication, then queries the identity of the
+//! session's server process.
 //!
-//! Must never read a secret, nor let a message through that has to be judged: what a client sends ahead waits.
+//! Must never read a secret, nor forward a message that needs a verdict: early client messages wait.
 //!
-//! Not cancel-safe where nothing else is said: a login that is dropped ends its session, and no other.
+//! Unless documented otherwise, functions are not cancel-safe: dropping a login ends only its own session.
 
 use super::binding::Binding;
 use super::handshake::{Refused, refuse};
@@ -79,7 +79,7 @@ pub struct Authenticated {
     pub ready: Bytes,
     /// As in BackendKeyData.
     pub process_id: Option<i32>,
-    /// The whole content of that message, with which what the session runs can be cancelled.
+    /// Complete content of the BackendKeyData message, which can cancel the session's statements.
     pub cancel_key: Bytes,
     pub lexing: Lexing,
     /// It reports its search path whenever that changes.
@@ -152,8 +152,9 @@ pub async fn authenticate(
     tell_of_upstream(client, authenticated).await
 }
 
-/// A server that lets a client in without a question trusts the proxy's address, system user or certificate, none of which
-/// is the client's. It could have got in by itself where both are on the proxy's machine, by TCP.
+/// A server that accepts a client without authentication trusts the address, system user or certificate of the proxy,
+/// not of the client. Acceptable only if the client could have connected directly: both connections are TCP on the
+/// proxy's machine.
 fn may_be_unasked(client: &Peer, server: &Peer, allowed: &[AllowedOrigin]) -> bool {
     client.origin.is_loopback()
         && server.origin.is_loopback()
@@ -261,7 +262,7 @@ async fn relay_authentication(
 enum AuthenticationResponse {
     Awaited,
     Passed,
-    /// It is no answer: the server will not accept it.
+    /// Not a valid response: the server will refuse it.
     Other,
 }
 
@@ -281,7 +282,7 @@ async fn pass_answer(
             Ok(AuthenticationResponse::Passed)
         }
         Some(Ok(None)) => Ok(AuthenticationResponse::Awaited),
-        // No answer to what the server asked: it refuses it once it has seen how it begins.
+        // Not a valid response to the server's request. The server refuses it after its first bytes.
         None | Some(Err(_)) => {
             let start = client.reader.input.split_to(HEADER.min(client.reader.input.len()));
             server.writer.output.extend_from_slice(&start);
@@ -292,7 +293,8 @@ async fn pass_answer(
     }
 }
 
-/// Reads what comes first. The deadline is set when the client will send no more: it may still wait for the rest.
+/// Reads the first input of either side. Sets the deadline when the client has sent everything: it may still wait for
+/// the rest.
 async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instant>) -> Result<(), Refused> {
     if client.reader.ended {
         deadline.get_or_insert(Instant::now() + PATIENCE);
@@ -318,11 +320,11 @@ fn asks(kind: &[u8; 4]) -> bool {
     ![OK, SASL_FINAL].contains(&u32::from_be_bytes(*kind))
 }
 
-/// Asks in the session for the identity of its server process and for its token. Without an answer the session goes on, but
-/// is admitted to nothing. Not cancel-safe.
+/// Queries the identity of the session's server process and its token. Without a response the session continues, but is
+/// not admitted to any resource. Not cancel-safe.
 ///
 /// # Errors
-/// When the connection to the server breaks, or the client goes away.
+/// The connection to the server fails, or the client disconnects.
 pub async fn identify(client: &mut Peer, server: &mut Peer, process_id: Option<i32>) -> Result<Identified, Refused> {
     let mut answer = ask(client, server, &[IDENTITY_QUESTION.as_bytes()]).await?;
     if let Ok([Some(pid), None, ..]) = answer.as_deref()

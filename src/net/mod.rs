@@ -1,6 +1,6 @@
 //! Sockets: listening, logging in, and the driver of a session.
 //!
-//! Owns every socket of a client and of the server behind it. Must never decide what passes: `session` does.
+//! Owns every client and server socket. Must never decide which messages may pass: `session` does.
 
 mod alarm;
 mod binding;

@@ -23,10 +23,10 @@ use tokio::net::TcpStream;
 /// The first byte of a client that begins with TLS at once: a record of a handshake. No packet is that long.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Why there is no packet that could be acted upon.
+/// Why no valid startup packet was received.
 pub enum OpeningError {
-    /// With what the server has to be sent to say so, each but the last answered by a refusal; nothing where the proxy says
-    /// it by itself.
+    /// Holds the packets that make the server report the fault; the server refuses each except the last. Empty if the
+    /// proxy itself reports it.
     Invalid(InvalidPacket, Vec<Bytes>, Box<Peer>),
     /// The client has left without a packet, as monitors do that only look whether the port is open.
     Left,
@@ -69,8 +69,8 @@ pub async fn read_opening(shared: &Shared, stream: Stream, seat: &Seat) -> Resul
             return Err(OpeningError::Invalid(why, refused, Box::new(client)));
         }
         if !client.reader.input.is_empty() {
-            // Nothing of what the client has sent behind it: a server that missed the fault would run that. Where the
-            // proxy has TLS and the server has not, it could not say it either.
+            // Do not forward the client's later input: a server that misses the fault would execute it. If the proxy
+            // has TLS and the server does not, the server could not report the fault either.
             let sent = if acceptor.is_some() { Vec::new() } else { vec![[&packet[..], b"\0"].concat().into()] };
             return Err(OpeningError::Invalid(InvalidPacket::Unencrypted, sent, Box::new(client)));
         }

@@ -31,7 +31,7 @@ pub struct Peer {
     pub system_user: Option<u32>,
 }
 
-/// The half that reads, with what it has read.
+/// The reading half, with its buffered input.
 pub struct Reader {
     source: Source,
     /// Read and not yet handled.
@@ -59,7 +59,7 @@ pub struct Source {
 /// The half of a connection that is written to.
 pub struct Sink {
     half: WriteHalf,
-    /// TLS may hold some of what was written.
+    /// TLS may still buffer written data.
     unflushed: bool,
     /// Nothing more will come: the shutdown of this direction is still to be sent.
     ending: bool,
@@ -97,17 +97,17 @@ impl Peer {
         self.origin != Origin::Unix
     }
 
-    /// The socket alone, where it is TCP without TLS. What was read from it and is to be written to it is lost.
+    /// The bare socket, if it is TCP without TLS. Discards buffered input and output.
     pub fn into_tcp(self) -> Option<TcpStream> {
         self.reader.source.half.unsplit(self.writer.sink.half)
     }
 }
 
 impl Source {
-    /// Reads what has arrived, at least a byte; 0 bytes are the end. While nothing does, an empty input takes no memory.
+    /// Reads available input, at least one byte; 0 bytes mean the end. An empty buffer uses no memory while waiting.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's errors.
     pub fn poll_fill(&mut self, context: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         if self.half.poll_readable(context)?.is_pending() {
             give_back(input);
@@ -140,10 +140,10 @@ impl Source {
 }
 
 impl Reader {
-    /// Reads what has arrived, at least a byte or the end. Cancel-safe.
+    /// Reads available input, at least one byte or the end. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's errors.
     pub async fn fill(&mut self) -> io::Result<()> {
         self.ended |= self.source.fill(&mut self.input).await? == 0;
         Ok(())
@@ -154,10 +154,10 @@ impl Reader {
         (self.source, self.input, self.ended)
     }
 
-    /// Takes a whole frame from what a server sent, if it is there.
+    /// Takes a complete frame from the server's input, if one has arrived.
     ///
     /// # Errors
-    /// An impossible length, or one above `limit` bytes.
+    /// An invalid length, or one above `limit` bytes.
     pub fn server_frame(&mut self, limit: usize) -> Result<Option<(u8, Bytes)>, InvalidLength> {
         let Some(header) = Header::from_server(&self.input)? else { return Ok(None) };
         self.take_frame(header, limit)
@@ -196,11 +196,11 @@ impl Sink {
         !output.is_empty() || self.unflushed || self.ending
     }
 
-    /// Writes the output as far as the socket takes it; behind all of it what TLS holds of it, and the end. Ready when nothing
-    /// is left.
+    /// Writes as much output as the socket accepts, then the output buffered by TLS, then the end of the stream. Ready
+    /// when everything is written.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's errors.
     pub fn poll_flush(&mut self, context: &mut Context<'_>, output: &mut BytesMut) -> Poll<io::Result<()>> {
         while !output.is_empty() {
             self.unflushed = true;
@@ -234,10 +234,10 @@ impl Sink {
         (self.unflushed, self.ending) = (false, false);
     }
 
-    /// Writes all of the output. Cancel-safe: what is left stays in the output.
+    /// Writes all output. Cancel-safe: unwritten data stays in the output.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's errors.
     pub async fn flush(&mut self, output: &mut BytesMut) -> io::Result<()> {
         poll_fn(|context| self.poll_flush(context, output)).await
     }

@@ -22,7 +22,7 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
-    /// TLS over TCP, and what it has made known.
+    /// TLS over TCP, with the results of the handshake.
     Tls(Box<TlsStream<TcpStream>>, Secured),
 }
 

@@ -84,7 +84,7 @@ impl Term {
         self.idle_since = self.idle_since.map(|_| Instant::now());
     }
 
-    /// There is no more time.
+    /// True if the time is up.
     pub fn is_over(&self) -> bool {
         self.now.phase == Phase::Ending || self.kill.is_cancelled()
     }

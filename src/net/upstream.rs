@@ -25,9 +25,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// The server's error where pg_hba.conf has no entry for the encryption of the connection.
 const NOT_LET_IN: &[u8] = b"28000";
 
-/// Connects to the server, sends it the packet that starts a session, and relays authentication. Tells the client where
-/// that fails.
-/// Gives up at the deadline, when the proxy stops, and when the client answers too slowly while others wait to log in.
+/// Connects to the server, sends the startup packet and relays authentication. Reports failures to the client. Gives up
+/// at the deadline, when the proxy stops, or when the client responds too slowly while others wait to log in.
 pub async fn log_in(
     shared: &Shared,
     client: &mut Peer,
@@ -52,7 +51,7 @@ async fn time_is_up(shared: &Shared, seat: &Seat, deadline: Instant) -> ErrorTex
     }
 }
 
-/// Whoever has to answer is late.
+/// The error for a client or server that did not respond in time.
 fn timed_out(seat: &Seat) -> ErrorText {
     let text = match seat.owes_answer() {
         // As the server says it.
@@ -130,7 +129,7 @@ struct Attempts {
 
 /// Why one way to connect failed, where another one may work.
 enum Failure {
-    /// There is no connection.
+    /// The connection failed.
     Connect(io::Error),
     /// The server refused the session by this error.
     Refused(Bytes),
@@ -141,7 +140,7 @@ impl Attempts {
         Attempts { left: ways.iter(), failure: None }
     }
 
-    /// Of two failures, the one of the encrypted attempt is kept: the other only says that the connection is not encrypted.
+    /// Keeps the failure of the encrypted attempt: the other one only reports that the connection is not encrypted.
     fn fails(&mut self, failure: Failure, is_encrypted: bool) {
         if is_encrypted || self.failure.is_none() {
             self.failure = Some(failure);
@@ -152,7 +151,7 @@ impl Attempts {
 fn attempts(shared: &Shared) -> Attempts {
     Attempts::new(match shared.settings().upstream {
         Address::Tcp { .. } => shared.encryption.server.attempts(),
-        // As in libpq, there is no TLS over a Unix socket.
+        // libpq does not use TLS over Unix sockets either.
         Address::Unix { .. } => &[Attempt::Plain],
     })
 }
@@ -223,7 +222,7 @@ async fn attempt_to_connect(settings: &Settings, tls: &Connector, attempt: Attem
     }
 }
 
-/// The handshake failed. A server without TLS is no failure of it.
+/// True if the TLS handshake failed. A server without TLS does not count as a failure.
 fn is_tls_failure(error: &io::Error) -> bool {
     let is_offered = error.get_ref().and_then(|why| why.downcast_ref::<NoTls>()) != Some(&NoTls::NotOffered);
     is_offered && trouble(error, Told::Settings).is_some()

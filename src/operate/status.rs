@@ -1,7 +1,7 @@
-//! The status page: fences and their leaders, sessions, and what has happened lately, as HTML for a browser.
+//! The status page: fences and their leaders, sessions, and recent events, as HTML for a browser.
 //!
-//! Owns its looks. It has no script, no form and no link. Must never write a text as it came, nor ask anybody: what it shows is
-//! given.
+//! Owns its appearance. It has no script, form or link. Must never write unescaped text or perform queries: callers
+//! provide all data.
 
 use super::console::{OpenSession, Rejected};
 use crate::escape::escaped;
@@ -65,7 +65,7 @@ pub struct FenceStatus {
     pub is_keyed: bool,
     /// The highest token, as far as it is known.
     pub token: Option<Token>,
-    /// The leader's token, where the issuer is followed; None inside: nobody leads.
+    /// The leader's token, if the issuer is followed. The inner None means no leader.
     pub leader: Option<Option<Token>>,
 }
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_escaped_cut_and_counted() {
+    fn shown_text_is_escaped_truncated_and_counted() {
         let (now, evil) = (SystemTime::now(), "<script>alert('\"&')</script>\u{202e}\0".to_owned());
         let fence = |_| FenceStatus {
             database: evil.clone(),

@@ -1,6 +1,6 @@
-//! In what two sets of policies differ, for people.
+//! Human-readable differences between two sets of policies.
 //!
-//! Must say nothing of what is the same, and of everything that the fingerprints are made of.
+//! Must omit unchanged attributes, and include every attribute that affects the fingerprints.
 
 use super::{FencedTable, OnMissing, PolicySet, Resource};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Something that one set says otherwise than another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyChange {
-    /// The resource; None for what is said of the whole set.
+    /// The resource; None for an attribute of the whole set.
     pub resource: Option<String>,
     /// The change: `added`, `removed`, or the key in the policy.
     pub what: String,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_not_said() {
+    fn unchanged_attributes_are_not_reported() {
         let one = "resources: [{name: a, tables: [public.t, public.u]}, {name: b, tables: [public.v]}]";
         let other = "resources: [{name: b, tables: [public.v]}, {name: a, tables: [public.u, public.t]}]";
         assert_eq!(difference(one, other), [""; 0]);

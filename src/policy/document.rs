@@ -1,6 +1,6 @@
-//! One file of policies: YAML → what it declares, with the place of each declaration.
+//! One policy file: parses YAML into declarations with their positions.
 //!
-//! Owns the format. Must never look at other files: what they may not share is checked by `load`.
+//! Owns the format. Must never use other files: `load` checks for conflicts between files.
 
 use super::{FencedFunction, FencedTable, Issuer, Issuers, Mode, OnMissing, Opaque, Template, name};
 use crate::etcd::ElectionName;
@@ -9,7 +9,7 @@ use crate::yaml::{self, Fault, Node, NodeReader, Position, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The words for what can be fenced.
+/// Names of the operations.
 pub(super) const OPERATIONS: [(&str, Operation); 5] = [
     ("insert", Operation::Insert),
     ("update", Operation::Update),
@@ -18,7 +18,7 @@ pub(super) const OPERATIONS: [(&str, Operation); 5] = [
     ("ddl", Operation::Ddl),
 ];
 
-/// The words for what opaque statements meet.
+/// Names of the rules for opaque statements.
 const OPAQUE: [(&str, Opaque); 3] =
     [("reject", Opaque::Reject), ("require_token", Opaque::RequireToken), ("allow", Opaque::Allow)];
 
@@ -98,7 +98,7 @@ impl fmt::Display for DeclaredIssuer {
     }
 }
 
-/// Reads one file. What could be read is returned beside the faults, so that other checks can go on.
+/// Parses one file. Returns the valid parts beside the faults, so that other checks can continue.
 pub(super) fn read(bytes: &[u8]) -> (Document, Vec<Fault>) {
     match yaml::parse(bytes) {
         Ok(root) => {
@@ -239,7 +239,7 @@ fn resource_name(reader: &mut NodeReader, node: &Node) -> Option<(Placed<String>
     if name.is_empty() || !outside.all(is_allowed) {
         reader.fault(node.at, format!("`{name}` is no name for a resource: it takes letters, digits and _ . / : -"));
     }
-    // Kept all the same, so that what it fences is checked against the other resources.
+    // Keep the resource, so that its tables are still checked against the other resources.
     Some((Placed { at: node.at, value: name.to_owned() }, names))
 }
 
@@ -267,7 +267,7 @@ fn issuer(
     Some(Placed { at: node.at, value })
 }
 
-/// All tables of a keyed resource have a key, and those of others have none; so has what issues the tokens.
+/// In a keyed resource, all tables and the token issuer have a key; in other resources, none has.
 fn agree_on_keys(
     reader: &mut NodeReader,
     names: Option<&Template>,

@@ -12,8 +12,8 @@ pub(crate) fn guard_arguments<'a>(resource: &'a Resource, table: &'a FencedTable
     [resource.mode.name(), on_missing, before, table.key.as_deref().unwrap_or_default(), after]
 }
 
-/// The lease whose tokens raise the resource's fence as soon as they are issued, and the resource: `{}` stands for the key. None
-/// where there is no lease, or nobody is kept out.
+/// The lease whose tokens raise the resource's fence as soon as they are issued, and the resource; `{}` stands for the
+/// key. None without a lease or without enforcement.
 pub(crate) fn guarded_lease(resource: &Resource) -> Option<(String, String)> {
     let issuers = resource.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref());
     let lease = match (&resource.issuer, issuers) {

@@ -13,7 +13,7 @@ pub(super) struct Index {
     /// Each with its place in the list of its resource's tables.
     tables: HashMap<String, Vec<(Arc<Resource>, usize)>>,
     functions: HashMap<String, Vec<(Arc<Resource>, FencedFunction)>>,
-    /// Those of which only the beginning of the name is known.
+    /// Functions given by a prefix of their name.
     prefixes: Vec<(Arc<Resource>, FencedFunction)>,
     has_keys: bool,
 }

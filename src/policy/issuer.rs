@@ -1,6 +1,6 @@
 //! The issuer of a resource's tokens: an election in etcd, or a lease in the fenced database.
 //!
-//! Owns the two kinds and their names. Must never ask who leads: that is `fence`'s.
+//! Owns the two kinds and their names. Must never look up the leader: `fence` does.
 
 use super::Template;
 use crate::etcd::ElectionName;

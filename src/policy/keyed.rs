@@ -25,7 +25,7 @@ pub struct Template {
     after: String,
 }
 
-/// Why a text with a brace in it is no template.
+/// Why a text with a brace is not a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTemplate {
     /// One brace, two placeholders, or one within the other.
@@ -55,7 +55,7 @@ impl Template {
         Ok(Some(Self { before, placeholder, after }))
     }
 
-    /// The name for a key. What has no place in a name is percent-encoded, a percent sign too.
+    /// The name for a key. Percent-encodes characters that names cannot contain, and percent signs.
     pub fn fill(&self, key: &str) -> String {
         let mut name = self.before.clone();
         for byte in key.bytes() {
@@ -69,7 +69,7 @@ impl Template {
         name + &self.after
     }
 
-    /// The key of which this is the name.
+    /// The key that this name belongs to.
     fn key_of(&self, name: &str) -> Option<String> {
         let encoded = name.strip_prefix(&self.before)?.strip_suffix(&self.after)?;
         // A key has one name only, though percent-encoding could spell others.
@@ -169,7 +169,7 @@ impl Resource {
         self.keyed.as_ref().map_or_else(|| self.lock_name().to_owned(), |keyed| keyed.names.family())
     }
 
-    /// It is the resource of that name, or has one for a key of which that is the name.
+    /// True if this is the resource's name, or the name for one of its keys.
     pub fn is_called(&self, name: &str) -> bool {
         self.keyed.as_ref().map_or(self.name == name, |keyed| keyed.names.matches(name))
     }
@@ -180,12 +180,12 @@ impl Resource {
         self.issuer.as_ref().map(Issuer::to_string).or_else(|| issuers.map(Issuers::to_string))
     }
 
-    /// It stands for keys each of which has an election in etcd.
+    /// True if each key has an election in etcd.
     pub fn has_elections_of_keys(&self) -> bool {
         matches!(self.keyed, Some(Keyed { issuers: Some(Issuers::Elections(_)), .. }))
     }
 
-    /// It stands for keys each of which has a lease.
+    /// True if each key has a lease.
     pub fn has_leases_of_keys(&self) -> bool {
         matches!(self.keyed, Some(Keyed { issuers: Some(Issuers::Leases(_)), .. }))
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template() {
+    fn invalid_templates() {
         assert_eq!(Template::parse("scheduler"), Ok(None));
         for text in ["a{", "a}", "{a}{b}", "{{a}}", "}a{"] {
             assert_eq!(Template::parse(text), Err(InvalidTemplate::Braces), "{text}");

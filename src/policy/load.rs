@@ -1,6 +1,6 @@
-//! A directory of files → one set.
+//! Loads a directory of files into one set.
 //!
-//! Owns which files count and what they may not share. Must never return part of a set.
+//! Owns which files count, and the conflicts between them. Must never return part of a set.
 
 use super::document::{self, DeclaredIssuer, DeclaredResource, Document, Placed};
 use super::{Keyed, PolicySet, Resource, Template};

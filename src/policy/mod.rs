@@ -1,7 +1,7 @@
-//! Policies: which tables are fenced, how, and for whom.
+//! Policies: which tables are fenced, how, and for which roles.
 //!
-//! Owns the YAML model and the loading of a directory of it, with positions for every error.
-//! Must never apply half a directory: a set is valid whole, or it is refused whole.
+//! Owns the YAML model and the loading of a directory, with positions for every error. Must never apply a part of a
+//! directory: a set is valid as a whole or refused as a whole.
 
 mod difference;
 mod document;
@@ -36,7 +36,7 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Instant};
 pub struct PolicySet {
     /// In the order of the files' names and of the lists in them.
     pub resources: Vec<Arc<Resource>>,
-    /// The rule for statements whose text does not show what they write.
+    /// Rule for statements whose text does not show what they write.
     pub opaque: Opaque,
     /// Another rule for sessions of these login roles.
     pub opaque_roles: BTreeMap<String, Opaque>,
@@ -132,7 +132,7 @@ impl PolicySet {
         self.index.has_keys()
     }
 
-    /// The resource as its policy has it, of which this is the name, or that of one of its keys.
+    /// The resource, as in its policy, that has this name or whose key has it.
     pub fn resource_called(&self, name: &str) -> Option<&Arc<Resource>> {
         self.resources.iter().find(|resource| resource.is_called(name))
     }
@@ -142,9 +142,9 @@ impl PolicySet {
         self.resources.iter().filter_map(|resource| resource.election().cloned()).collect()
     }
 
-    /// The tables whose fences an operation on a relation may meet, each with its resource. A relation without a schema
-    /// may be the table of that name in any schema. [`Operation::Lock`] meets the fence of every table of which
-    /// inserting, updating or deleting is fenced.
+    /// The tables whose fences an operation on a relation may affect, each with its resource. A relation without a
+    /// schema may be the table of that name in any schema. [`Operation::Lock`] affects every table with fenced inserts,
+    /// updates or deletes.
     pub fn fenced<'a>(
         &'a self,
         relation: &'a RelationName,
@@ -175,7 +175,7 @@ pub struct Resource {
     pub name: String,
     /// Only the token of its leader may raise the fence; None: any token may.
     pub issuer: Option<Issuer>,
-    /// It stands for the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
+    /// Set for a resource that represents the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
     pub keyed: Option<Keyed>,
     /// For the resource of one key: a name for all keys, `shard/{}`.
     pub family: Option<String>,
@@ -187,8 +187,8 @@ pub struct Resource {
     pub on_missing: OnMissing,
     /// Whether the fence acts or only counts and logs.
     pub mode: Mode,
-    /// A stable hash (32 hex digits) of all that decides what this resource's fence lets through,
-    /// with the set's `opaque`, `databases` and `exempt_roles`: two proxies with the same one agree.
+    /// A stable hash (32 hex digits) of everything that affects this resource's enforcement, including the set's
+    /// `opaque`, `databases` and `exempt_roles`. Proxies with equal fingerprints agree.
     pub fingerprint: String,
 }
 
@@ -217,7 +217,8 @@ pub struct FencedTable {
     pub name: QualifiedName,
     /// Sorted; never contains [`Operation::Lock`], [`Operation::Cascade`] and [`Operation::TruncateCascade`], which follow the others.
     pub operations: Vec<Operation>,
-    /// The only database that has it, if the policy says so. It is fenced wherever it is; nobody is told where else it is not.
+    /// The table's only database, if the policy names it. The table is fenced wherever it exists; a missing table is
+    /// reported only for this database.
     pub database: Option<String>,
     /// The column whose value says which resource a row belongs to, if the resource is keyed.
     pub key: Option<String>,
@@ -269,7 +270,7 @@ impl OnMissing {
 /// Whether a fence acts. Where several fences concern a statement, the greatest decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Mode {
-    /// It forwards, and counts and logs what it would have rejected; it drains no process.
+    /// Forwards writes, and counts and logs those that it would have rejected. Does not drain processes.
     Observe,
     /// It rejects.
     #[default]

@@ -1,7 +1,7 @@
-//! SQL names in the text of a policy.
+//! SQL names in policies.
 //!
-//! Owns Postgres' rules for folding, quoting and truncating a name. Must never complete a name
-//! that is not qualified: its schema depends on the session.
+//! Owns PostgreSQL's rules for folding, quoting and truncating names. Must never complete an unqualified name: its
+//! schema depends on the session.
 
 use super::{FencedFunction, QualifiedName};
 use thiserror::Error;
@@ -44,7 +44,7 @@ pub(super) fn qualified(text: &str) -> Result<QualifiedName, NameError> {
         (_, None, _) => return Err(NameError::NoSchema(text.trim().to_owned())),
         _ => return Err(NameError::TooManyParts(text.trim().to_owned())),
     };
-    // pg_temp_3 is what Postgres calls the temporary schema of one of its processes.
+    // PostgreSQL calls the temporary schema of a process pg_temp_3, for example.
     if name.schema == "pg_temp" || name.schema.starts_with("pg_temp_") {
         return Err(NameError::Temporary);
     }
@@ -92,7 +92,7 @@ fn parts(text: &str) -> Result<Vec<String>, NameError> {
     }
 }
 
-/// A name up to its closing quote, and what follows that.
+/// A name up to its closing quote, and the rest.
 fn quoted_part(text: &str) -> Result<(String, &str), NameError> {
     let mut name = String::new();
     let mut rest = text;
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_names_are_refused() {
         for (text, error) in [
             ("", NameError::Empty),
             ("public.", NameError::Empty),

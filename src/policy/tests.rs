@@ -14,7 +14,7 @@ fn set(text: &str) -> PolicySet {
     join(&[("a.yaml", text)]).unwrap()
 }
 
-/// A file with these resources, the first of which starts in line 3.
+/// A file with these resources, starting in line 3.
 fn resources(text: &str) -> String {
     format!("version: 1\nresources:\n{text}")
 }
@@ -77,14 +77,14 @@ fn everything_that_can_be_declared_is_read() {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn omitted_columns_have_their_defaults() {
     let set = set(&resources("  - {name: r, tables: [s.t]}\n"));
     assert_eq!((set.resources[0].on_missing, set.resources[0].mode), (OnMissing::Reject, Mode::Enforce));
     assert_eq!((set.opaque, set.databases, set.exempt_roles.len()), (Opaque::Reject, None, 0));
 }
 
 #[test]
-fn a_table_without_a_schema_is_told_what_to_write() {
+fn a_table_without_a_schema_gets_a_suggestion() {
     let errors = join(&[("a.yaml", &resources("  - name: r\n    tables: [ticks]\n"))]).unwrap_err();
     assert_eq!(errors, ["a.yaml:4:14: `ticks` names no schema: write `schema.ticks`"]);
 }
@@ -300,7 +300,7 @@ fn files_form_one_set() {
 }
 
 #[test]
-fn errors_of_all_files_are_told() {
+fn errors_of_all_files_are_reported() {
     let errors = join(&[("1.yaml", "version: 1\nx: 1\n"), ("2.yaml", "a: [\n"), ("3.yaml", "{}")]).unwrap_err();
     let starts: Vec<_> = errors.iter().map(|error| &error[..8]).collect();
     assert_eq!(starts, ["1.yaml:2", "2.yaml:1", "3.yaml:1"]);
@@ -334,7 +334,7 @@ fn relations_are_found_by_their_names() {
 }
 
 #[test]
-fn a_fingerprint_depends_on_what_is_meant_only() {
+fn a_fingerprint_depends_only_on_the_meaning() {
     let first = resources("  - {name: r, tables: [s.t, s.u], functions: [s.f, s.g]}\nexempt_roles: [x, y]\n");
     let same = "# note\nexempt_roles: [Y, x]\nresources:\n  - {name: q, tables: [s.q]}\n  - functions: [s.g, s.f]\n    name: r\n    tables: [s.U, {name: s.t, operations: [ddl, truncate, delete, update, insert]}]\nversion: 1\n";
     let of = |text: &str| {

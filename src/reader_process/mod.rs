@@ -1,7 +1,8 @@
-//! Reading a text in a process apart: what the parsers make of any text, in time, memory and stack, ends at most that one.
+//! Parses a text in a separate process. If the parser exceeds its limits on time, memory or stack, only that process
+//! ends.
 //!
-//! Owns the processes: they are started when they are needed, and end by themselves when nobody needs them. Must never
-//! guess where one did not answer: the text is too complex then.
+//! Owns the processes: they start on demand and end when they are idle. Must never guess without a response: the text
+//! then counts as too complex.
 
 mod reader;
 
@@ -24,7 +25,7 @@ pub const READERS: usize = 3;
 /// Its processor time is limited; so long it may take on a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An answer is shorter: [`crate::statement::analyze`] bounds what a script holds.
+/// Maximum length of a response. [`crate::statement::analyze`] bounds the content of a script below it.
 const LONGEST_ANSWER: usize = 64 << 20;
 
 /// The program that knows the subcommand [`READER_COMMAND`].
@@ -33,8 +34,8 @@ static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 /// Readers that wait for a text.
 static IDLE: Mutex<Vec<ReaderProcess>> = Mutex::new(Vec::new());
 
-/// Names the `fencegate` binary that reads what is too dear to be read in this process. Until it is named, such texts are
-/// too complex. Of several calls the first one counts.
+/// Sets the `fencegate` binary that parses expensive texts. Until it is set, such texts count as too complex. Only the
+/// first call has an effect.
 pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
@@ -96,7 +97,7 @@ impl ReaderProcess {
         Ok(ReaderProcess { child, stream })
     }
 
-    /// What it says, and itself if it is good for another text.
+    /// Sends a text and returns the response, and the process itself if it can be reused.
     fn ask(mut self, request: &[u8]) -> io::Result<(Option<Self>, Result<Script, Unreadable>)> {
         let deadline = Instant::now() + PATIENCE;
         self.stream.set_write_timeout(Some(PATIENCE))?;

@@ -1,6 +1,6 @@
-//! The process apart, from within: it reads texts from its standard input, and says on its standard output what they do.
+//! The process itself: reads texts from standard input, and writes their analyses to standard output.
 //!
-//! Must never take more than its share: beyond it, the kernel ends it.
+//! Must never exceed its limits: the kernel ends it then.
 
 use crate::statement::{Encoding, LONGEST_TREE, Lexing, ServerEncoding, encoded, read_text, stack};
 use nix::poll::{PollFd, PollFlags, poll};
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// The subcommand, not for people, as which this binary reads texts for another process.
 pub const READER_COMMAND: &str = "read-texts";
 
-/// What it may hold, in bytes, besides the stack on which it reads deep trees.
+/// Memory limit in bytes, without the stack for deep trees.
 const MEMORY: u64 = 64 << 20;
 
 /// The stack of the main thread is not counted there.
@@ -26,13 +26,13 @@ const STACK: u64 = 8 << 20;
 /// For one text, on a processor.
 const PROCESSOR_TIME: Duration = Duration::from_secs(1);
 
-/// It ends when nobody has had a text for it for so long, in milliseconds.
+/// Idle time in milliseconds after which the process ends.
 const IDLE_MS: u16 = 10_000;
 
 /// It ends after a text for which it has grown by more than this, in KiB, so that the memory is given back.
 const MOST_KEPT: i64 = 16 << 10;
 
-/// What the process does.
+/// Main function of the process.
 pub fn read_for_another() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,

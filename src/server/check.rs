@@ -1,6 +1,6 @@
-//! `fencegate proxy --check`: what a proxy with these settings would meet, without running one.
+//! `fencegate proxy --check`: finds the problems that a proxy with these settings would have, without running one.
 //!
-//! Must change nothing, and leave no connection behind.
+//! Must change nothing, and leave no connection open.
 
 use super::tables::{TableState, state_in};
 use crate::catalog::{DatabaseNames, missing_text, with_tables};
@@ -21,26 +21,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What is asked about the guard of a database may take longer than a question to a healthy server.
+/// Time limit for checking a database's guard, which may take longer than a query to a healthy server.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
 
-/// What was found.
+/// A result of the check.
 #[derive(Debug)]
 pub struct Finding {
-    /// What was asked: `upstream`, `control app`, …
+    /// The object of the check: `upstream`, `control app`, …
     pub what: String,
-    /// How it is.
+    /// Outcome of the check.
     pub outcome: Outcome,
 }
 
-/// How something was found.
+/// Outcome of a check.
 #[derive(Debug)]
 pub enum Outcome {
-    /// As it should be.
+    /// No problem.
     Good(String),
-    /// Worth a look; what to do.
+    /// A possible problem, and what to do.
     Warning(String),
-    /// Not as the proxy needs it; what to do.
+    /// A problem, and what to do.
     Failed(String),
 }
 
@@ -56,11 +56,11 @@ impl Finding {
     }
 }
 
-/// Asks the server, the control connections with guards and leases, and etcd, in this order. With `allow_unresolved` a name in the
-/// policies that no database has is only a warning. Cancel-safe.
+/// Checks the server, the control connections with guards and leases, and etcd, in this order. With `allow_unresolved`,
+/// a name in the policies that no database has is only a warning. Cancel-safe.
 pub async fn check(start: StartOptions, allow_unresolved: bool) -> Vec<Finding> {
     let etcd = start.etcd.clone();
-    // Without an authority: it would follow the elections.
+    // Omit etcd here: the authority would start to follow the elections.
     let start = StartOptions { etcd: None, ..start };
     let Ok(metrics) = Metrics::new() else { return Vec::new() };
     let shared = Shared::new(start, "check".to_owned(), Arc::new(metrics));
@@ -87,7 +87,8 @@ fn upstream_outcome(shared: &Shared, reached: io::Result<bool>) -> Outcome {
     }
 }
 
-/// A warning if clients may send clear text over a network. With TLS between proxy and server, pg_hba.conf does not stop them.
+/// Warns if clients may send clear text over a network. If the connection between proxy and server uses TLS,
+/// pg_hba.conf does not stop them.
 fn clear_text(settings: &Settings) -> Option<Finding> {
     let is_required = settings.tls.as_ref().is_some_and(|tls| tls.encryption == Encryption::Require);
     let exposed = settings.listen.iter().find(|address| address.is_on_network()).filter(|_| !is_required)?;
@@ -98,7 +99,7 @@ fn clear_text(settings: &Settings) -> Option<Finding> {
     Some(Finding::new("clients", Outcome::Warning(text)))
 }
 
-/// The databases that the policies name; without that, those with the schema or a table of the policies.
+/// Checks the databases that the policies name; by default, those with the schema or a table of the policies.
 async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: bool) -> Vec<Finding> {
     let settings = shared.settings();
     let usual = settings.control_database();
@@ -110,7 +111,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
         DatabaseNames::Found(found) => found.is_prepared || found.has_tables(),
         DatabaseNames::NoDatabase | DatabaseNames::Unread(_) => false,
     };
-    // Where they cannot be listed, the control connection fails as well, and says why.
+    // If the databases cannot be listed, the control connection fails too and reports the reason.
     let names = match policies.resources.is_empty() {
         true => BTreeMap::new(),
         false => shared.read_names(&[policies]).await.unwrap_or_default(),
@@ -125,7 +126,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
     if is_reached && concerned.is_empty() && !policies.resources.is_empty() {
         let command = settings.init_command(settings.control.get_dbname().unwrap_or("DATABASE"));
         let advice = format!(
-            "no database has the schema fencegate or a table of the policies: run, for each that will have one, {command}"
+            "no database has the schema fencegate or a table of the policies: for each database that will have one, run {command}"
         );
         findings.push(Finding::new("databases", Outcome::Failed(advice)));
     }
@@ -137,7 +138,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
     let fenced = with_tables(policies, &names);
     if fenced.len() > 1 {
         let text = format!(
-            "without `databases` the policies fence tables in {}: name those that are meant, databases: [{}]",
+            "without `databases`, the policies fence tables in {}: list the intended ones, databases: [{}]",
             fenced.join(", "),
             fenced.first().map(String::as_str).unwrap_or_default()
         );
@@ -146,7 +147,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
     findings
 }
 
-/// A warning that names the databases that the control role may not connect to. A missing table may exist in one of them.
+/// Warns of databases that the control role may not connect to. A missing table may be in one of them.
 async fn closed_databases(shared: &Shared) -> Option<Finding> {
     let settings = shared.settings();
     let control = shared.encryption.control_for(&settings, settings.control_database());
@@ -163,12 +164,12 @@ async fn ask_database(shared: &Shared, policies: &PolicySet, database: &str, nam
     let settings = shared.settings();
     let control = match names {
         DatabaseNames::NoDatabase => {
-            Outcome::Failed(format!("there is no database {database}: correct `databases` in the policies"))
+            Outcome::Failed(format!("database {database} does not exist: correct `databases` in the policies"))
         }
         _ => match shared.can_control(database, Need::Schema).await {
-            Ok(()) => Outcome::Good("reached, with what the fences need".to_owned()),
+            Ok(()) => Outcome::Good("reached, ready for fences".to_owned()),
             Err(error) => Outcome::Failed(match error.remedy() {
-                Remedy::Init | Remedy::Grant => format!("{error}; the command is {}", settings.init_command(database)),
+                Remedy::Init | Remedy::Grant => format!("{error}; run {}", settings.init_command(database)),
                 _ => error.to_string(),
             }),
         },
@@ -220,11 +221,11 @@ async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Out
     };
     let is_there = |state: GuardState| !matches!(state, GuardState::Missing | GuardState::NotMade);
     if !lines.iter().any(|line| is_there(line.state)) {
-        let text = "not installed: functions, triggers and direct connections are not fenced, see `fencegate guard`";
+        let text = "not installed: functions, triggers and direct connections are not fenced; see `fencegate guard`";
         return Outcome::Good(text.to_owned());
     }
     match lines.iter().find(|line| !line.state.is_well()) {
-        None => Outcome::Good("installed, as the policies say".to_owned()),
+        None => Outcome::Good("installed, matches the policies".to_owned()),
         Some(line) => Outcome::Failed(format!(
             "{} is {}: run `fencegate guard install` with these policies",
             line.table,
@@ -233,7 +234,7 @@ async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Out
     }
 }
 
-/// Each lease that a policy names in full.
+/// Checks each lease that a policy names in full.
 async fn ask_leases(shared: &Shared, database: &str, policies: &PolicySet) -> Vec<Finding> {
     let leases = shared.shared_database(database).fence.read_leases(&policies.resources).await;
     let of = |resource: &Arc<Resource>| {
@@ -248,13 +249,13 @@ fn led_by(leader: Option<Token>) -> String {
     leader.map_or_else(|| "nobody leads".to_owned(), |token| format!("its leader has token {token}"))
 }
 
-/// Each election that a policy names in full; of those with a key only that etcd answers.
+/// Checks each election that a policy names in full. For elections with a key, checks only that etcd answers.
 async fn ask_etcd(etcd: &Etcd, policies: &PolicySet) -> Vec<Finding> {
     let elections = policies.elections();
     let asked = elections
         .iter()
         .map(async |election| Finding::new(format!("etcd {election}"), ask_election(etcd, election).await));
-    // Where etcd is away, each waits for its limit.
+    // Without etcd, each request waits for its time limit.
     let mut findings = join_all(asked).await;
     if findings.is_empty()
         && let Ok(any) = "/fencegate".parse()

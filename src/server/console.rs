@@ -1,7 +1,8 @@
-//! A client of the console: let in by the server, as the role that it is there, then answered by us. While the server is
-//! away, `outage` lets clients in.
+//! A client of the console: the server authenticates it under its role, then the proxy answers its commands. While the
+//! server is unavailable, `outage` admits clients.
 //!
-//! Owns the client's socket, and the length of its messages. Must never answer anybody who is not named in `admin_roles`.
+//! Owns the client's socket and the length of its messages. Must never answer a client whose role is not in
+//! `admin_roles`.
 
 use super::{outage, reload};
 use crate::config::{self, Settings};
@@ -47,9 +48,9 @@ use tokio::io::{Empty, Join};
 use tokio::time::timeout;
 use tokio_util::codec::Framed;
 
-/// For the list of the server's databases.
+/// Time limit for listing the server's databases.
 const LISTING_LIMIT: Duration = Duration::from_secs(5);
-/// Messages are at most this long, in bytes.
+/// Maximum length of a message, in bytes.
 const LARGEST_MESSAGE: usize = 64 * 1024;
 
 /// A client that may use the console.
@@ -60,11 +61,11 @@ pub struct ConsoleSession {
 }
 
 impl ConsoleSession {
-    /// Has the server authenticate the client, in a session that is closed at once.
-    /// Not cancel-safe: the sockets are closed when it is dropped.
+    /// Lets the server authenticate the client, in a session that is closed at once.
+    /// Not cancel-safe: dropping it closes the sockets.
     ///
     /// # Errors
-    /// When there is no session; the client has been told why, where it can be told.
+    /// There is no session. The client has been told the reason if possible.
     pub async fn open(shared: Arc<Shared>, caller: IncomingClient, seat: &mut Seat) -> Result<Self, Refused> {
         let IncomingClient { mut client, startup, deadline } = caller;
         let packet = startup.for_database(shared.settings().control_database());
@@ -79,11 +80,11 @@ impl ConsoleSession {
         let (mut server, authenticated) = log_in(&shared, &mut client, seat, &packet, deadline).await?;
         seat.keep_place();
         message::put_terminate(&mut server.writer.output);
-        // It may have gone already: nothing more is wanted of it.
+        // Ignore errors: the session is no longer needed.
         server.writer.flush().await.ok();
         let role = startup.user().to_owned();
         if !shared.settings().admin_roles.contains(&role) {
-            let text = ErrorText::new("42501", format!("role \"{role}\" may not use the console of fencegate"))
+            let text = ErrorText::new("42501", format!("role \"{role}\" may not use fencegate's console"))
                 .hint("Connect as one of the roles in the proxy's setting admin_roles.");
             return refuse(&mut client, text).await;
         }
@@ -97,7 +98,7 @@ impl ConsoleSession {
         &self.role
     }
 
-    /// Answers until it ends, and says why it did. Not cancel-safe: a command may be half done.
+    /// Answers commands until the session ends, and returns why it ended. Not cancel-safe: a command may be half done.
     pub async fn run(self, shared: Arc<Shared>) -> End {
         self.answer(shared).await.unwrap_or_else(End::ClientLost)
     }
@@ -119,7 +120,7 @@ impl ConsoleSession {
                         biased;
                         answered = &mut answer => answered?,
                         () = left(&mut reader) => {
-                            // Commands that only wait end. The others run to their end.
+                            // Ends commands that only wait. The others complete.
                             console.client_left();
                             answer.await?;
                         }
@@ -134,19 +135,19 @@ impl ConsoleSession {
     }
 }
 
-/// What comes from a client.
+/// The client's next message.
 enum Next {
     /// A tag and a frame.
     Message(u8, Bytes),
-    /// A tag and the length; the message has been passed over.
+    /// A tag and the length. The message was skipped.
     TooLong(u8, usize),
-    /// Where the next message begins cannot be told.
+    /// The start of the next message cannot be determined.
     Broken(ClientFault),
-    /// It has left.
+    /// The client has disconnected.
     End,
 }
 
-/// Not cancel-safe: the rest of a long message would pass for another one.
+/// Not cancel-safe: the rest of a long message would be read as another message.
 async fn next_message(reader: &mut Reader) -> io::Result<Next> {
     loop {
         match Header::from_client(&reader.input) {
@@ -167,7 +168,8 @@ async fn next_message(reader: &mut Reader) -> io::Result<Next> {
     }
 }
 
-/// Returns when the client has left. Never returns if the client has sent more than a message may hold. Cancel-safe.
+/// Returns when the client has disconnected. Never returns if the client has sent more than the buffer holds.
+/// Cancel-safe.
 async fn left(reader: &mut Reader) {
     while !reader.ended && reader.input.len() < LARGEST_MESSAGE {
         if reader.fill().await.is_err() {
@@ -179,7 +181,7 @@ async fn left(reader: &mut Reader) {
     }
 }
 
-/// Discards that many bytes as they arrive. False: the client has left before.
+/// Discards this many bytes as they arrive. False: the client disconnected before.
 async fn pass_over(reader: &mut Reader, bytes: usize) -> io::Result<bool> {
     let mut left = bytes;
     loop {
@@ -193,36 +195,36 @@ async fn pass_over(reader: &mut Reader, bytes: usize) -> io::Result<bool> {
     }
 }
 
-/// A client may send it once it has been let in.
+/// True for messages that a client may send after authentication.
 fn is_known(tag: u8) -> bool {
     b"QPBDECHSFXdcf".contains(&tag)
 }
 
 fn too_long(bytes: usize) -> ErrorText {
-    let message = format!("the command is {bytes} bytes long, and the console takes {LARGEST_MESSAGE} at most");
+    let message = format!("the command has {bytes} bytes; the console accepts at most {LARGEST_MESSAGE}");
     ErrorText::new("54000", message)
 }
 
-/// The client's socket as pgwire has it: nothing is read from it there, so that what a message claims about itself is
-/// checked, and its length, before pgwire sees it.
+/// pgwire's view of the client's socket. pgwire does not read from it, so the proxy can check the length and framing of
+/// each message first.
 struct Answers {
     socket: Framed<Join<Empty, WriteHalf>, PgWireMessageServerCodec<PreparedCommand>>,
 }
 
 impl Answers {
     fn new(output: WriteHalf) -> Self {
-        // Nobody asks for the address.
+        // The address is not used.
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let codec = PgWireMessageServerCodec::new(DefaultClient::new(nowhere, false));
         let mut socket = Framed::new(tokio::io::join(tokio::io::empty(), output), codec);
-        // The server has done the rest.
+        // The server has completed the previous states.
         socket.set_state(PgWireConnectionState::ReadyForQuery);
         Answers { socket }
     }
 
     /// Not cancel-safe: a command may be half done.
     async fn answer(&mut self, console: &Arc<Console>, tag: u8, body: &[u8]) -> io::Result<()> {
-        // The rest of a COPY that there never was: the server says nothing to it either.
+        // Ignores the rest of a COPY that was never started, as the server does.
         if self.skips(tag) || b"dcf".contains(&tag) {
             return Ok(());
         }
@@ -240,7 +242,7 @@ impl Answers {
         }
     }
 
-    /// Not cancel-safe: the client may have got half of it.
+    /// Not cancel-safe: the client may have received a part of it.
     async fn refuse(&mut self, tag: u8, text: ErrorText) -> io::Result<()> {
         if self.skips(tag) {
             return Ok(());
@@ -248,8 +250,8 @@ impl Answers {
         self.fail(tag, refusal(text, Severity::Error)).await
     }
 
-    /// Tells an error. A transaction goes on as it is: there is nothing to roll back, and psql's own queries for completion
-    /// are errors here. Not cancel-safe: the client may have got half of it.
+    /// Sends an error. The transaction continues: there is nothing to roll back, and psql's own completion queries are
+    /// errors here. Not cancel-safe: the client may have received a part of it.
     async fn fail(&mut self, tag: u8, error: PgWireError) -> io::Result<()> {
         self.socket.feed(PgWireBackendMessage::ErrorResponse(told(error).into())).await?;
         if frontend::is_extended(tag) {
@@ -262,7 +264,7 @@ impl Answers {
         self.socket.flush().await
     }
 
-    /// Says why the session ends. Not cancel-safe: the client may have got half of it.
+    /// Sends the reason for the session's end. Not cancel-safe: the client may have received a part of it.
     async fn end(&mut self, text: ErrorText, end: End) -> io::Result<End> {
         let told = told(refusal(text, Severity::Fatal));
         self.socket.send(PgWireBackendMessage::ErrorResponse(told.into())).await?;
@@ -270,7 +272,7 @@ impl Answers {
         Ok(end)
     }
 
-    /// After an error in the extended protocol everything up to the Sync is skipped.
+    /// After an error in the extended protocol, everything up to Sync is skipped.
     fn skips(&self, tag: u8) -> bool {
         tag != tag::frontend::SYNC && matches!(self.socket.state(), PgWireConnectionState::AwaitingSync)
     }
@@ -334,7 +336,7 @@ impl console::Proxy for Shared {
         let mut orders = self.orders.subscribe();
         tokio::select! {
             biased;
-            // The sender is ours: it does not end.
+            // This process owns the sender, so the channel stays open.
             _ = orders.wait_for(|orders| !orders.paused.contains(database)) => false,
             () = self.sessions.all_held(database) => true,
         }

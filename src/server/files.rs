@@ -1,25 +1,25 @@
-//! How many files and sockets the process may have open.
+//! The limit of open files and sockets.
 
 use crate::config::Settings;
 use crate::state::shared::BESIDE_SESSIONS;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Policies, listeners, etcd, up to four control connections for each of some databases, and what requests to cancel take.
+/// Descriptors for policies, listeners, etcd, up to four control connections per database, and cancel requests.
 const BESIDE_CLIENTS: u64 = 128 + BESIDE_SESSIONS as u64;
 
-/// Raises the limit as far as the process may, and says so where that is not enough for the connections in the settings.
+/// Raises the limit as far as permitted. Warns if it is insufficient for the connections in the settings.
 pub fn provide(settings: &Settings) {
-    // A session has two; as many clients again may wait to be let in.
+    // Two per session, and as many clients again may be waiting for one.
     let connections = settings.limits.connections.get() as u64;
     let needed = 3 * connections + BESIDE_CLIENTS;
     let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok(limits) => limits,
-        Err(error) => return tracing::warn!(%error, "the limit of open files is not known"),
+        Err(error) => return tracing::warn!(%error, "cannot read the limit of open files"),
     };
     if soft < hard
         && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
     {
-        tracing::warn!(%error, soft, hard, "the limit of open files cannot be raised");
+        tracing::warn!(%error, soft, hard, "cannot raise the limit of open files");
     }
     if hard < needed {
         tracing::warn!(

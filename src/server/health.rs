@@ -1,6 +1,6 @@
-//! Whether the proxy is ready for clients, and what a scrape of its metrics finds.
+//! Readiness of the proxy, and the state that a scrape of its metrics reads.
 //!
-//! Must never keep a connection to the server, nor ask it more than once a second, however often clients ask.
+//! Must never keep a connection to the server, or query it more than once per second, however often clients ask.
 
 use crate::fence::session::Token;
 use crate::fence::store::StoreError;
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// A server that does not answer within this time is not there for clients either.
+/// A server that does not answer within this time counts as unavailable.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
-/// What was found counts for this long.
+/// A result is reused for this long.
 const FRESH: Duration = Duration::from_secs(1);
 
 impl Pages for Shared {
@@ -36,7 +36,7 @@ impl Pages for Shared {
         for database in self.shared_databases() {
             let name = database.fence.name().to_owned();
             let tokens = database.fence.known_tokens();
-            // It is the server's, whichever database it was read in.
+            // The queue is the server's, so any database's reading counts.
             now.queue_usage = now.queue_usage.into_iter().chain(database.fence.queue_usage()).reduce(f64::max);
             let leased = database.fence.leased().borrow().clone();
             let policies = self.policies.borrow().clone();
@@ -58,7 +58,7 @@ impl Pages for Shared {
         self.metrics.text(now)
     }
 
-    /// Policies are loaded before the first request. A missing table is no reason against: it may not exist yet.
+    /// Policies are loaded before the first request. A missing table does not prevent readiness: it may not exist yet.
     async fn ready(&self) -> Result<Vec<String>, NotReady> {
         self.condition().await.ready.map(|()| self.unresolved_tables())
     }
@@ -77,8 +77,8 @@ impl Pages for Shared {
 }
 
 impl Shared {
-    /// Logs if the server or the control connection cannot be used: they may not be needed before the first client comes.
-    /// Cancel-safe.
+    /// Logs if the server or the control connection cannot be used. Otherwise the first client would be the first to
+    /// notice. Cancel-safe.
     pub(super) async fn check_servers(self: Arc<Self>) {
         if let Err(error) = self.can_relay().await {
             tracing::error!(upstream = %self.settings().upstream, error = upstream::message(&error), "upstream_unreachable");
@@ -98,7 +98,7 @@ impl Shared {
             Some(condition) => condition,
             None => {
                 if let Some(asked) = found.asked {
-                    // It may have been asked, and broken off, less than a second ago.
+                    // A previous check may have been canceled less than a second ago.
                     sleep_until(asked + FRESH).await;
                 }
                 found.asked = Some(Instant::now());
@@ -125,15 +125,15 @@ impl Shared {
         Condition { upstream: relays.is_ok(), ready: fences.and(relays), etcd }
     }
 
-    /// Sessions can be connected to the server.
+    /// Checks that the server accepts session connections.
     async fn can_relay(&self) -> io::Result<()> {
         let no_answer = |_| Err(io::ErrorKind::TimedOut.into());
         timeout(PROBE_LIMIT, upstream::reach(self)).await.unwrap_or_else(no_answer).map(drop)
     }
 
-    /// New tokens can be admitted, as far as the control connections go: in any database, and in those that are in use. Any
-    /// role that may create databases makes one with a table of a fenced name: what counts is named by the policies, or has had
-    /// the schema. Another one is told by `policies_not_recorded`.
+    /// Checks that new tokens can be admitted, as far as the control connections go: in any database, and in those that
+    /// are in use. A database counts if the policies name it or it has had the schema, because any role that may create
+    /// databases can create one with a table of a fenced name. Other databases are reported by `policies_not_recorded`.
     async fn can_fence(&self) -> Result<(), NotReady> {
         self.can_control(self.settings().control_database(), Need::Server).await.map_err(NotReady::Control)?;
         let are_named = self.policies.borrow().databases.is_some();
@@ -147,7 +147,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A control connection to the database can be opened, and has what is needed. Cancel-safe.
+    /// Checks that a control connection to the database can be opened and provides `need`. Cancel-safe.
     ///
     /// # Errors
     /// The connection cannot be used.
@@ -157,7 +157,7 @@ impl Shared {
     }
 }
 
-/// The resources whose election or lease has a leader, and whether its token is below that of their fence.
+/// The resources whose election or lease has a leader, and whether the leader's token is below the fence's.
 fn gone_back(
     policies: &PolicySet,
     leaders: &Leaders,
@@ -172,7 +172,7 @@ fn gone_back(
     policies.resources.iter().filter_map(of_leader).collect()
 }
 
-/// Checks that no other proxy has recorded newer policies. While there are no sessions, nothing else checks it. Cancel-safe.
+/// Checks that no other proxy has recorded newer policies. Without sessions, no other code checks this. Cancel-safe.
 async fn in_force(database: &SharedDatabase) -> Result<(), NotReady> {
     let fence = &database.fence;
     if !fence.superseded().is_empty() && !fence.has_sessions() {

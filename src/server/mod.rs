@@ -1,6 +1,6 @@
 //! The proxy: listens, and relays each session between a client and the server.
 //!
-//! Owns sockets and sessions. Must never decide by itself that a write may pass: `fence` does.
+//! Owns sockets and sessions. Must never decide whether a write may pass: `fence` does.
 
 pub mod check;
 mod console;
@@ -41,27 +41,27 @@ use workers::Workers;
 /// Why the proxy could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
-    /// An address cannot be listened on.
+    /// Listening on an address failed.
     #[error("cannot listen on {address}: {error}")]
     Listen {
         /// As configured.
         address: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// The process cannot receive signals.
     #[error("cannot set up signal handling: {0}")]
     Signals(io::Error),
     /// The metrics cannot be made.
-    #[error("cannot make the metrics: {0}")]
+    #[error("cannot create the metrics: {0}")]
     Metrics(#[from] MetricsError),
 }
 
-/// Runs the proxy until SIGTERM or SIGINT, and then until open transactions have ended. SIGHUP reloads.
+/// Runs the proxy until SIGTERM or SIGINT, then until open transactions have ended. SIGHUP reloads.
 /// Not cancel-safe: dropping it drops every session.
 ///
 /// # Errors
-/// When it cannot start.
+/// The proxy cannot start.
 pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError> {
     let hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
     let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
@@ -103,7 +103,7 @@ pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError
     Ok(())
 }
 
-/// Why an address cannot be listened on, where it may be for another one of `all`.
+/// Adds the other addresses to the error, because the conflict may be with one of `all`.
 fn explained(error: io::Error, address: &Address, all: &[Address]) -> io::Error {
     let Address::Tcp { port, .. } = address else { return error };
     let every = Address::Tcp { host: "::".to_owned(), port: *port };
@@ -111,17 +111,17 @@ fn explained(error: io::Error, address: &Address, all: &[Address]) -> io::Error 
     if error.kind() != io::ErrorKind::AddrInUse || !all.contains(&every) || same_port.count() < 2 {
         return error;
     }
-    io::Error::other(format!("{error}; {every} is for the addresses of IPv4 too: leave the other one out"))
+    io::Error::other(format!("{error}; {every} includes the IPv4 addresses: remove the other one"))
 }
 
-/// The address of metrics and health, if there is one.
+/// Listens on the address for metrics and health, if set.
 async fn bind_http(address: Option<&Address>) -> Result<Option<http::Endpoint>, ProxyError> {
     let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
     let bound = http::Endpoint::bind(host, *port).await;
     bound.map(Some).map_err(|error| ProxyError::Listen { address: format!("{host}:{port}"), error })
 }
 
-/// Different for every process that ever runs against the same database, also on other machines.
+/// Unique among all processes that ever use the same database, on any machine.
 fn process_id() -> String {
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), started);
@@ -130,7 +130,7 @@ fn process_id() -> String {
 
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Takes a seat for a client, in the order in which they come: tasks start in any.
+/// Reserves the client's seat before its task starts, because tasks start in any order.
 fn begin_session(workers: &Workers, shared: Arc<Shared>, stream: AcceptedStream, peer: String) {
     let number = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
     let source = SourceAddress::new(peer.parse().ok().map(|address: SocketAddr| address.ip()));
@@ -143,7 +143,8 @@ fn begin_session(workers: &Workers, shared: Arc<Shared>, stream: AcceptedStream,
     });
 }
 
-/// The steps before the session are boxed: the task would keep the room of the largest for as long as the session lasts.
+/// Boxes the steps before the session. Otherwise the task would keep the memory of the largest step for the whole
+/// session.
 async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut seat: Seat) {
     let session = seat.number();
     let caller = match Box::pin(handshake::hear(&shared, stream, &seat)).await {
@@ -178,7 +179,7 @@ async fn serve_console(shared: Arc<Shared>, console: ConsoleSession, session: u6
     tracing::info!(session, address, role, reason = %end, "console_ended");
 }
 
-/// A storm of sessions that come and go is kept out of the log.
+/// Rate-limited, so that many short sessions do not flood the log.
 fn log_start(shared: &Shared, session: &SessionRecord) {
     let level = shared.settings().log_sessions;
     if level != Some(Level::INFO) || shared.log_limit.allows_sessions("session_started") {
@@ -193,7 +194,8 @@ fn log_end(shared: &Shared, session: &SessionRecord, end: &End) {
     }
 }
 
-/// There is no session, of the user and database that the client has named. A storm of these is kept out of the log.
+/// Logs a client without a session, with the user and database that it named. Rate-limited, so that many of them do not
+/// flood the log.
 fn log_refusal(shared: &Shared, session: u64, address: &str, claims: Option<(String, String)>, refused: &Refused) {
     if let Refused::Left = refused {
         return tracing::debug!(session, address, reason = %refused, "connection_without_packet");

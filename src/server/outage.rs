@@ -1,8 +1,8 @@
-//! The console while the server is away.
+//! The console while the server is unavailable.
 //!
-//! Owns who is admitted then: over a Unix socket the system user that runs the proxy, and root. Both can read the proxy's memory
-//! and settings and replace the program, so the console gives them nothing new. Must never admit anybody while the server
-//! answers.
+//! Owns admission during that time: over a Unix socket, root and the system user that runs the proxy. Both can read the
+//! proxy's memory and settings and replace the program, so the console gives them nothing new. Must never admit a
+//! client while the server answers.
 
 use crate::net::peer::Peer;
 use crate::net::upstream;
@@ -13,24 +13,25 @@ use crate::wire::tag::backend;
 use bytes::{BufMut, BytesMut};
 use nix::unistd::geteuid;
 
-/// The kernel reports users of other user namespaces as this one (`/proc/sys/kernel/overflowuid`).
+/// User ID that the kernel reports for users of other user namespaces (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_USER: u32 = 65534;
 
 /// AuthenticationOk.
 const OK: u32 = 0;
 
-/// The client may use the console without the server. `packet` is the startup packet that the server would get. Cancel-safe.
+/// True if the client may use the console without the server. `packet` is the startup packet for the server.
+/// Cancel-safe.
 pub(super) async fn admits(shared: &Shared, client: &Peer, role: &str, packet: &[u8]) -> bool {
     let is_admin = shared.settings().admin_roles.iter().any(|admin| admin == role);
     is_admin && runs_the_proxy(client) && upstream::is_away(shared, packet).await
 }
 
-/// The client's process belongs to the system user that runs the proxy, or to root.
+/// True if the client's process belongs to root or to the system user that runs the proxy.
 fn runs_the_proxy(client: &Peer) -> bool {
     client.system_user.is_some_and(|user| user == 0 || user == geteuid().as_raw() && user != OVERFLOW_USER)
 }
 
-/// Appends the start of a session, with the parameters that drivers expect.
+/// Appends the messages that start a session, with the parameters that drivers expect.
 pub(super) fn put_greeting(output: &mut BytesMut) {
     put_frame(output, backend::AUTHENTICATION, |body| body.put_u32(OK));
     let parameters = [

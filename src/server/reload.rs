@@ -1,6 +1,6 @@
-//! A reload, by SIGHUP or from the console: settings and policies are read again, and put in force whole or not at all.
+//! Reloads by SIGHUP or from the console: reads settings and policies again, and applies all or nothing.
 //!
-//! Must never put a part of what was read in force, nor run twice at a time.
+//! Must never apply a part, or run twice concurrently.
 
 use super::{files, systemd};
 use crate::catalog::LostFence;
@@ -11,14 +11,14 @@ use crate::state::shared::Shared;
 use crate::tls::TlsFileError;
 use tokio::signal::unix::Signal;
 
-/// What a reload has changed.
+/// Changes made by a reload.
 #[derive(Debug)]
 pub struct Reloaded {
-    /// The settings, in the order of the table.
+    /// Changed settings, in the order of the table.
     pub settings: Vec<SettingChange>,
-    /// The settings that name a file of certificates or a key with another content than before.
+    /// Settings whose certificate or key file has changed.
     pub certificates: Vec<String>,
-    /// The policies.
+    /// Changed policies.
     pub policies: Vec<policy::PolicyChange>,
 }
 
@@ -26,43 +26,43 @@ pub struct Reloaded {
 #[derive(Debug, thiserror::Error)]
 #[error("{}", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct ReloadError {
-    /// Everything that is wrong; at least one.
+    /// All faults; at least one.
     pub faults: Vec<ReloadFault>,
 }
 
-/// Something that is wrong with what was read, in one line: what is in a file with its file, line and column.
+/// A fault in one line, with file, line and column if it is in a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadFault {
-    /// With the settings.
+    /// In the settings.
     #[error(transparent)]
     Settings(#[from] ConfigError),
-    /// With the certificates.
+    /// In the certificates.
     #[error(transparent)]
     Certificates(#[from] TlsFileError),
-    /// With the policies.
+    /// In the policies.
     #[error(transparent)]
     Policies(#[from] FileError),
-    /// They would leave a resource in force without any existing table.
+    /// An enforced resource would be left without any existing table.
     #[error("{0}")]
     Fence(String),
-    /// Reading them failed, which is our doing.
+    /// Reading failed because of a bug in this program.
     #[error("reading the settings and policies failed: {0}")]
     Reading(#[from] tokio::task::JoinError),
 }
 
-/// Reloads at every signal, for ever. Not cancel-safe, as [`reload`].
+/// Reloads at each signal, forever. Not cancel-safe, like [`reload`].
 pub async fn at_signal(shared: &Shared, mut signal: Signal) {
     while signal.recv().await.is_some() {
-        // It says itself what came of it.
+        // `reload` logs its result.
         reload(shared).await.ok();
     }
 }
 
-/// Reads settings and policies again, puts them in force, and logs what is another one now. Those that come meanwhile wait.
-/// Not cancel-safe: some databases may have the new policies and others not.
+/// Reads settings and policies again, applies them, and logs the changes. Concurrent reloads wait. Not cancel-safe:
+/// some databases may have the new policies and others not.
 ///
 /// # Errors
-/// Everything that is wrong with what was read, logged as well; what was in force stays.
+/// All faults, which are also logged. The previous configuration stays in force.
 pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let _turn = shared.reloading.lock().await;
     systemd::reloading();
@@ -81,7 +81,9 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
         Err(faults) => {
             shared.metrics.policy_reloads.with_label_values(&["failed"]).inc();
             shared.metrics.reload_successful.set(0);
-            faults.iter().for_each(|error| tracing::error!(%error, "not reloaded: what is in force stays"));
+            faults
+                .iter()
+                .for_each(|error| tracing::error!(%error, "not reloaded: the previous configuration stays in force"));
             return Err(ReloadError { faults });
         }
     };
@@ -109,7 +111,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     Ok(Reloaded { settings: changes, certificates, policies: difference })
 }
 
-/// What was read, and is not in force yet.
+/// A configuration that was read but is not yet in force.
 struct Read {
     settings: Settings,
     policies: PolicySet,
@@ -120,7 +122,7 @@ async fn read(shared: &Shared) -> Result<Read, Vec<ReloadFault>> {
     let (in_force, arguments, encryption) = (shared.settings(), shared.arguments.clone(), shared.encryption.clone());
     let reading = tokio::task::spawn_blocking(move || {
         let settings = Settings::load(&arguments).map_err(|error| vec![error.into()]);
-        // What a reload does not apply, like the place of the policies and of the certificates, stays.
+        // A reload does not change settings such as the directory of policies and the paths of certificates.
         let policies = policy::load(&in_force.policies).map_err(faults);
         let policies = policies.and_then(|policies| match in_force.check(&policies) {
             Ok(()) => Ok(policies),
@@ -137,7 +139,7 @@ async fn read(shared: &Shared) -> Result<Read, Vec<ReloadFault>> {
     reading.await.unwrap_or_else(|error| Err(vec![error.into()]))
 }
 
-/// Refuses policies that would take away the fence of a resource that they name: mostly a name is misspelled.
+/// Refuses policies that would remove the fence of a resource that they still name. Usually a name is misspelled.
 async fn keep_fences(shared: &Shared, read: Read) -> Result<Read, Vec<ReloadFault>> {
     let lost = shared.lost_fences(&read.policies).await;
     let fault = |LostFence { resource, table, reason }| {

@@ -1,6 +1,6 @@
-//! The end of the proxy: no new client is let in, open transactions go on for a while, then all sessions end.
+//! Shutdown: no new clients, open transactions may finish within a limit, then all sessions end.
 //!
-//! Must never end a session in the middle of a message, nor before its transaction unless time is up.
+//! Must never end a session in the middle of a message, nor before its transaction has ended unless time is up.
 
 use crate::state::database::SharedDatabase;
 use crate::state::lifecycle::{FAREWELL, Phase};
@@ -12,22 +12,22 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
-/// Then they are gone within this time, and the log says so of each.
+/// Time limit for the remaining sessions to end and to log their end.
 const GONE: Duration = Duration::from_secs(1);
 
-/// The signals that ask the proxy to stop.
+/// Signals that stop the proxy.
 pub struct StopSignals(Signal, Signal);
 
 impl StopSignals {
-    /// From now on they are heard, and do not kill.
+    /// Starts to listen. From then on the signals no longer kill the process.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's error.
     pub fn new() -> io::Result<Self> {
         Ok(Self(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
     }
 
-    /// The next one. Cancel-safe.
+    /// Waits for the next signal. Cancel-safe.
     pub async fn recv(&mut self) {
         tokio::select! {
             _ = self.0.recv() => {}
@@ -36,19 +36,19 @@ impl StopSignals {
     }
 }
 
-/// Stops listening, and returns when no session is left, or `shutdown_timeout` is over, or at another signal.
-/// Not cancel-safe: sessions may go on.
+/// Stops listening, and returns when no session remains, `shutdown_timeout` has passed, or another signal arrives. Not
+/// cancel-safe: sessions may continue.
 pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mut StopSignals) {
     let limit = shared.settings().limits.shutdown;
     tracing::info!(sessions = shared.connections.places(), limit_seconds = limit.as_secs_f64(), "stopping");
     shared.health.stop();
-    // First: once one client has been refused, no later one is let in.
+    // Set the phase first: once one client has been refused, no later client may be admitted.
     shared.set_phase(Phase::Draining);
     listeners.shutdown().await;
     tokio::select! {
         () = shared.connections.none_left() => {}
-        () = tokio::time::sleep(limit) => say_who_is_left(shared, "shutdown_timeout is over"),
-        () = signals.recv() => say_who_is_left(shared, "another signal"),
+        () = tokio::time::sleep(limit) => log_remaining_sessions(shared, "shutdown_timeout expired"),
+        () = signals.recv() => log_remaining_sessions(shared, "another signal"),
     }
     shared.set_phase(Phase::Ending);
     tokio::time::timeout(FAREWELL + GONE, shared.connections.none_left()).await.ok();
@@ -56,13 +56,13 @@ pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mu
     tracing::info!("stopped");
 }
 
-/// Tells the other proxies what they have to know, and that this one is gone: in all databases at the same time, so that none
-/// waits for another. Cancel-safe: they may not be told.
+/// Sends pending announcements to the other proxies and signs off, in all databases concurrently, so that none waits
+/// for another. Cancel-safe: the other proxies may not be informed.
 async fn sign_off(databases: &[Arc<SharedDatabase>]) {
     join_all(databases.iter().map(|database| database.sign_off())).await;
 }
 
-fn say_who_is_left(shared: &Shared, reason: &str) {
+fn log_remaining_sessions(shared: &Shared, reason: &str) {
     tracing::warn!(sessions = shared.connections.places(), reason, "ending_sessions");
 }
 
@@ -99,7 +99,7 @@ mod tests {
         let began = Instant::now();
         let all = [unfinished.clone(), unannounced, other.clone()];
         let signing_off = tokio::spawn(async move { sign_off(&all).await });
-        // Long before its watcher would close it.
+        // Much shorter than the interval at which its watcher would close it.
         sleep(Duration::from_millis(1)).await;
         assert!(!other.fence.is_open() && unfinished.fence.is_open());
         signing_off.await.unwrap();

@@ -1,6 +1,7 @@
-//! What the status page shows.
+//! Data of the status page.
 //!
-//! Must never ask the server for it, save by the condition that `/readyz` has: it is what this process knows.
+//! Must never query the server, except through the cached condition of `/readyz`: the page shows this process's
+//! knowledge.
 
 use crate::fence::session::Token;
 use crate::fence::{Leaders, Leased, Rise, followed_leader};
@@ -37,8 +38,8 @@ impl Shared {
         }
     }
 
-    /// Elections are followed from the start. So a resource that no known database has, as after a restart, is shown without a
-    /// database, with its leader.
+    /// Elections are followed from startup. Therefore a resource that no known database has, for example after a
+    /// restart, is shown with its leader but without a database.
     fn all_fences(&self, databases: &[Arc<SharedDatabase>]) -> Vec<FenceStatus> {
         let mut fences: Vec<FenceStatus> = databases.iter().flat_map(|it| self.fences_of(it)).collect();
         if fences.is_empty() {
@@ -49,7 +50,7 @@ impl Shared {
         fences
     }
 
-    /// As `SHOW FENCES`, but from memory, and without keys.
+    /// Like `SHOW FENCES`, but from memory and without keys.
     fn fences_of(&self, database: &SharedDatabase) -> Vec<FenceStatus> {
         let policies = self.policies.borrow().clone();
         if !policies.applies_to(database.fence.name()) || !database.has_fences() {

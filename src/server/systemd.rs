@@ -1,4 +1,4 @@
-//! What systemd is told of the proxy's state, where it asked to be told (`sd_notify(3)`).
+//! Notifies systemd of the proxy's state if systemd requests it (`sd_notify(3)`).
 
 use nix::time::{ClockId, clock_gettime};
 use std::io;
@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The proxy listens, and has reloaded if it was doing so.
+/// Listening; also the end of a reload.
 pub fn ready() {
     tell("READY=1\nSTATUS=Listening");
 }
@@ -17,7 +17,7 @@ pub fn reloading() {
     tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}\nSTATUS=Reloading"));
 }
 
-/// The proxy stops.
+/// The proxy is stopping.
 pub fn stopping() {
     tell("STOPPING=1\nSTATUS=Waiting for open transactions");
 }
@@ -45,10 +45,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_without_a_file_is_told_and_one_that_nobody_reads_stops_nobody() {
+    fn an_abstract_socket_is_notified_and_an_unread_one_does_not_block() {
         let name = format!("fencegate-systemd-{}", std::process::id());
         let systemd = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        // Until its queue is full.
+        // Fills the manager's queue.
         while send(format!("@{name}").as_bytes(), "READY=1").is_ok() {}
         let mut message = [0; 16];
         let length = systemd.recv(&mut message).unwrap();

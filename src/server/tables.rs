@@ -1,6 +1,6 @@
-//! Whether the tables that the policies name exist: read at the start, at a reload, and again while one is missing.
+//! Checks that the policies' tables exist: at startup, at a reload, and repeatedly while one is missing.
 //!
-//! Owns what operators are told of missing tables. Must never decide on a write, nor keep a connection open.
+//! Owns the reports of missing tables. Must never decide on a write, nor keep a connection open.
 
 use crate::catalog::{DatabaseNames, LostFence, NamesFound, fences_at_risk, lost_fences, missing_text, with_tables};
 use crate::fence::store::StoreError;
@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Missing tables are looked for again after this time, when somebody asks for metrics or health.
+/// Minimum interval between searches for missing tables. Requests for metrics or health trigger them.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Missing tables that `/readyz` names.
+/// Maximum number of missing tables that `/readyz` names.
 const MOST_SHOWN: usize = 20;
 
 /// Whether a table of the policies exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TableState {
-    /// In some database that the policies are for.
+    /// It exists in a database that the policies cover.
     Resolved,
-    /// In none; why, in words.
+    /// It exists in none. Holds the reason.
     Unresolved(String),
     /// No database that may have it could be read yet.
     Unknown,
@@ -38,7 +38,7 @@ pub(super) struct TableReport {
 }
 
 impl TableReport {
-    /// With the reason, if the table exists nowhere.
+    /// The table and the reason, if it does not exist.
     fn missing(self) -> Option<(Self, String)> {
         match self.state.clone() {
             TableState::Unresolved(reason) => Some((self, reason)),
@@ -47,7 +47,7 @@ impl TableReport {
     }
 }
 
-/// What became of a table in the databases that were read. `has`: a database has it.
+/// State of a table, derived from the databases that were read. `has` returns whether a database has it.
 pub(super) fn state_in<'a>(
     table: &FencedTable,
     databases: impl IntoIterator<Item = (&'a String, &'a DatabaseNames)>,
@@ -63,23 +63,23 @@ pub(super) fn state_in<'a>(
                 missing.push((rank, missing_text(&table.name.to_string(), database, nearest)));
             }
             DatabaseNames::NoDatabase => {
-                missing.push((0, format!("{} does not exist: there is no database {database}", table.name)));
+                missing.push((0, format!("{} does not exist: database {database} does not exist", table.name)));
             }
             DatabaseNames::Unread(_) => is_unread = true,
         }
     }
     let is_one = missing.len() == 1;
-    // The database that was meant has a similar name, or at least something to do with the policies.
+    // Report the most likely database: one with a similar name, or else one that matches the policies in some way.
     match missing.into_iter().max_by_key(|(rank, _)| *rank) {
         None => TableState::Unknown,
         Some(_) if is_unread => TableState::Unknown,
-        Some((0, _)) if !is_one => TableState::Unresolved(format!("{} exists in no database", table.name)),
+        Some((0, _)) if !is_one => TableState::Unresolved(format!("{} does not exist in any database", table.name)),
         Some((_, text)) => TableState::Unresolved(text),
     }
 }
 
 impl Shared {
-    /// Reads the names of these policies in the databases that they are for. Cancel-safe.
+    /// Looks up these policies' names in the databases that they cover. Cancel-safe.
     ///
     /// # Errors
     /// The databases cannot be listed.
@@ -90,8 +90,8 @@ impl Shared {
         read_names(control, sets, settings.control_database(), &known).await
     }
 
-    /// The fences that new policies would take away from resources that they keep, each as an error. No database is read where
-    /// none can be lost. Cancel-safe.
+    /// Fences that new policies would remove from resources that they keep. Reads no database if none can be lost.
+    /// Cancel-safe.
     pub(super) async fn lost_fences(&self, new: &PolicySet) -> Vec<LostFence> {
         let old = self.policies.borrow().clone();
         let at_risk = fences_at_risk(&old, new);
@@ -101,7 +101,7 @@ impl Shared {
         let databases = match self.read_names(&[&old, new]).await {
             Ok(databases) => databases,
             Err(reason) => {
-                let reason = format!("which tables exist is unknown: {reason}");
+                let reason = format!("cannot determine which tables exist: {reason}");
                 let lost = |(_, it): (_, Arc<Resource>)| LostFence {
                     resource: it.name.clone(),
                     table: None,
@@ -110,7 +110,7 @@ impl Shared {
                 return at_risk.into_iter().map(lost).collect();
             }
         };
-        // Where the policies name no databases, one that no session uses and that cannot be read is nobody's business.
+        // If the policies name no databases, an unreadable database without sessions does not matter.
         let matters = |database: &String| {
             let is_named = |set: &PolicySet| set.databases.as_ref().is_some_and(|all| all.contains(database));
             is_named(&old) || is_named(new) || self.shared_databases().iter().any(|it| it.fence.name() == database)
@@ -122,7 +122,7 @@ impl Shared {
         lost_fences(&old, new, &databases, &self.policy_tables.read.lock().had_table)
     }
 
-    /// Reads the tables of the policies in force, whenever these change or it is due. Cancel-safe.
+    /// Reads the tables of the policies in force when the policies change or a search is due. Cancel-safe.
     pub(super) async fn follow_tables(self: Arc<Self>) {
         let mut policies = self.policies.subscribe();
         loop {
@@ -163,7 +163,7 @@ impl Shared {
         self.log_tables(policies);
     }
 
-    /// The databases that have something to do with the policies: it is there that a missing table is expected.
+    /// Databases that match the policies in some way. A missing table is expected in one of them.
     fn worth_reading_again(&self, databases: &BTreeMap<String, DatabaseNames>) -> BTreeSet<String> {
         let known: BTreeSet<String> = self.shared_databases().iter().map(|it| it.fence.name().to_owned()).collect();
         let named = self.policies.borrow().databases.clone().unwrap_or_default();
@@ -191,8 +191,8 @@ impl Shared {
         read.logged_databases = databases;
     }
 
-    /// Each table of the policies in force. A database with sessions has its catalog read as it changes; of the others, what was
-    /// read last counts.
+    /// State of each table of the policies in force. For databases with sessions it uses the current catalog, for the
+    /// others the last reading.
     pub(super) fn table_states(&self) -> Vec<TableReport> {
         let policies = self.policies.borrow().clone();
         let in_use = self.shared_databases();
@@ -217,7 +217,7 @@ impl Shared {
         tables.map(report).collect()
     }
 
-    /// While a table is missing, they are read again after a while.
+    /// Requests another reading after a while if a table is missing.
     fn read_again_if_due(&self, reports: &[TableReport]) {
         let is_old = self.policy_tables.read.lock().at.is_some_and(|at| at.elapsed() > AGAIN);
         if is_old && reports.iter().any(|it| it.state != TableState::Resolved) {
@@ -225,7 +225,7 @@ impl Shared {
         }
     }
 
-    /// The tables of the policies, counted by their states.
+    /// Number of tables by state.
     pub(super) fn counted_tables(&self) -> Vec<(&'static str, usize)> {
         let reports = self.table_states();
         self.read_again_if_due(&reports);
@@ -237,7 +237,7 @@ impl Shared {
         ]
     }
 
-    /// What `/readyz` says of missing tables.
+    /// Warnings about missing tables for `/readyz`.
     pub(super) fn unresolved_tables(&self) -> Vec<String> {
         let reports = self.table_states();
         self.read_again_if_due(&reports);

@@ -54,7 +54,7 @@ pub fn affected_resources(statement: &Statement, policies: &PolicySet, seen: &Ca
     affected.0
 }
 
-/// By what the statement touches the resource, which may be that of a key.
+/// The privileges by which the statement affects the resource, which may be a key's.
 pub fn privileges(
     statement: &Statement,
     policies: &PolicySet,
@@ -85,7 +85,7 @@ pub fn privileges(
 /// A fenced object that a statement reaches without naming it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndirectTarget {
-    /// A fenced table, by what leads to it.
+    /// A fenced table, with the relation that leads to it.
     Table(RelationName),
     /// A function of the policies; it may name it.
     Function(FunctionName),
@@ -114,7 +114,7 @@ pub fn indirect_target(
     table.cloned().map(IndirectTarget::Table).or_else(function)
 }
 
-/// The functions that it calls: by name, and by what the catalog has between the text and them.
+/// The functions that the statement calls: by name, or through catalog objects.
 fn called<'a>(statement: &'a Statement, catalog: &'a Catalog) -> impl Iterator<Item = &'a FunctionName> {
     let named = &statement.functions;
     let by_others = named.iter().flat_map(|function| catalog.called_by_function(function));

@@ -15,11 +15,11 @@ pub struct Definitions {
     extent: Extent,
     /// The doubts that there were when the first of them was forwarded.
     since: u64,
-    /// One of them may stand before the catalog's own operators or types in what tells a key.
+    /// A definition may hide the catalog's own operators or types in key comparisons.
     shadow_keys: bool,
 }
 
-/// How far what a session is defining may go. What is said of one holds for those above it too.
+/// How far a session's definitions may reach. Each level includes the ones below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Extent {
     #[default]
@@ -29,10 +29,11 @@ enum Extent {
     /// It may change relations that it does not name. That does not count before it is done: a role that may run it could as
     /// well do the next step there.
     Unnamed,
-    /// Others were defining what may have to do with fenced tables: it may build on that, and counts for others.
+    /// Others were defining objects that may concern fenced tables. This definition may build on theirs, and counts for
+    /// other sessions.
     BesideOthers,
-    /// It names a fenced table or what leads to one, or it was not known what does: until the transaction ends, the
-    /// catalog says less about fenced tables than there is.
+    /// A definition names a fenced table or a path to one, or the paths were unknown: until the transaction ends, the
+    /// catalog may lack paths to fenced tables.
     Fences,
 }
 
@@ -42,12 +43,13 @@ impl Definitions {
         &self.own
     }
 
-    /// Some were forwarded, and it is not known yet what became of them.
+    /// True if definitions were forwarded and their result is unknown.
     pub fn are_under_way(&self) -> bool {
         self.extent > Extent::Nothing
     }
 
-    /// A statement is about to be forwarded that was judged by what was seen: see [`PendingDefinitions::note`].
+    /// Records a statement that is about to be forwarded, after its verdict on `seen`: see
+    /// [`PendingDefinitions::note`].
     pub fn note(&mut self, statement: &Statement, seen: &CatalogView, host: &impl Host) {
         if !statement.changes_catalog {
             return;
@@ -60,7 +62,7 @@ impl Definitions {
         } else if !others.is_empty() {
             Extent::BesideOthers
         } else if statement.changes_unnamed || seen.catalog.has_event_triggers() || policies.has_functions() {
-            // Nor does it name what it calls.
+            // Nor does it name the functions that it calls.
             Extent::Unnamed
         } else {
             Extent::Harmless
@@ -91,10 +93,10 @@ impl Definitions {
         self.extent >= Extent::BesideOthers
     }
 
-    /// The transaction has changed the catalog, and is about to be withdrawn. True if that has nothing to do with fenced
-    /// tables: neither by itself, nor together with what others have defined since or are defining.
+    /// Called before a transaction with definitions is withdrawn. Returns true if they cannot concern fenced tables,
+    /// neither alone nor with definitions that others have made since or are making.
     pub fn pass_as_harmless(&self, host: &impl Host) -> bool {
-        // In this order: a session that is no longer among the others has left a doubt.
+        // This order matters: a session that has left the others has first left a doubt.
         self.extent == Extent::Harmless
             && host.definitions_of_others().is_empty()
             && host.note_harmless_change(self.since)
@@ -109,7 +111,7 @@ impl Definitions {
     }
 }
 
-/// It names a fenced table, or what leads to one. Whether what it redirects is suspect is told apart.
+/// True if the statement names a fenced table or a path to one. Redirections are checked separately.
 fn names_fences(statement: &Statement, policies: &PolicySet, seen: &CatalogView) -> bool {
     let written = statement.writes.iter().map(|write| &write.relation);
     let redirected = statement.redirects.iter().map(|redirect| &redirect.relation);

@@ -107,7 +107,7 @@ impl<H: Host> Session<H> {
         self.process.is_busy()
     }
 
-    /// Drops the client's input, of which nothing more is handled, and releases the room and the permit that it has.
+    /// Drops unhandled client input, and releases its room and permit.
     pub fn release_room(&mut self) {
         self.client.input = BytesMut::new();
         (self.message.room, self.message.text.permit) = (MessageRoom::Unasked, None);

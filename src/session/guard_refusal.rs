@@ -187,7 +187,7 @@ impl<H: Host> Session<H> {
                 let hint = now_in_force(refusal.may_have_committed);
                 self.answer_refused(&refusal, &ready, |output, error| put_with_hint(output, body(error), hint));
             }
-            // The guard's hint says what to do.
+            // The guard's hint already has the advice.
             (Err(FenceError::Denied { .. }), _) => {
                 self.answer_refused(&refusal, &ready, |output, error| output.extend_from_slice(error));
             }

@@ -38,13 +38,13 @@ pub trait Host: Send {
     /// Has the revoked admissions deleted, so that the server process may live.
     fn release(&self);
 
-    /// The catalog as last read: current if it has what is wanted, or else all changes seen until now.
+    /// The last reading. It is current if it covers `wanted`, or for None if it covers all changes seen so far.
     fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView;
 
     /// The changes of the catalog seen until now.
     fn changes(&self) -> Changes;
 
-    /// Reading the catalog may give what is wanted: [`Task::CatchUp`].
+    /// True if reading the catalog may provide `wanted`: [`Task::CatchUp`].
     fn is_unread(&self, wanted: &CatalogRequest) -> bool;
 
     /// Until the catalog is read, any relation may be fenced.
@@ -76,7 +76,7 @@ pub trait Host: Send {
     fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, permit: Option<ParsePermit>)
     -> Result<Analysis, Task>;
 
-    /// Room for a message of `bytes`, of which `there` have arrived, if it is free at once; otherwise [`Task::Room`].
+    /// Room for a message of `bytes`, with `there` of them received, if free immediately; otherwise [`Task::Room`].
     fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room>;
 
     /// Does work that takes long enough for other sessions on the thread to notice.
@@ -121,9 +121,9 @@ pub struct CatalogRequest {
     pub since: Changes,
     /// The schema of its session's temporary relations.
     pub temporary: Option<Arc<str>>,
-    /// Also what CASCADE takes.
+    /// Include the dependents that CASCADE removes.
     pub cascades: bool,
-    /// Nothing that others may have changed meanwhile: it writes what the policies name.
+    /// The statement writes only relations that the policies name, so concurrent changes cannot matter.
     pub is_plain: bool,
 }
 
@@ -134,7 +134,7 @@ pub struct CatalogView {
     pub catalog: Arc<Catalog>,
     /// Objects that CASCADE drops, if they were requested and are known.
     pub dependencies: Option<Arc<Dependencies>>,
-    /// Nothing had changed by then that may have to do with fenced tables.
+    /// No change that may concern fenced tables had happened at the time of the reading.
     pub is_current: bool,
     /// Where it is not current: only because no control connection listens to announcements of changes.
     pub is_unheard: bool,

@@ -22,7 +22,7 @@ pub enum Columns {
     Others,
 }
 
-/// The resources of the keys of all rows that the write touches; `column` is what the catalog says of the table's key.
+/// The resources of the keys of all written rows. `column` describes the table's key in the catalog.
 pub fn resources(
     keyed: &Arc<Resource>,
     table: &FencedTable,

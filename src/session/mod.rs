@@ -263,7 +263,7 @@ impl<H: Host> Session<H> {
         self.message.set_stage(Stage::Requesting(Box::new(task)));
     }
 
-    /// Reports to the fence what the server process does, when that changes.
+    /// Reports the server process's activity to the fence when it changes.
     fn report_activity(&mut self) {
         let activity = if !self.pipeline.is_empty() || self.client.rest > 0 {
             Activity::Busy
@@ -288,7 +288,7 @@ impl<H: Host> Session<H> {
         self.process.begin_forwarding();
     }
 
-    /// The message at hand has been dealt with: what was found out for it does not apply to the next one.
+    /// Discards facts about the finished message, which do not apply to the next one.
     fn finish_message(&mut self) {
         let room = self.message.finish();
         self.pipeline.keep_room(room);

@@ -8,8 +8,8 @@ use crate::statement::{PreparedEffect, Statement};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of all names of one kind in one session that are remembered, with what they stand for. A name beyond is
-/// unknown, hence opaque.
+/// Maximum size of all names of one kind in a session, including their definitions. Further names are unknown, hence
+/// opaque.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Memory of an entry besides its name, in bytes, roughly.
 const ENTRY: usize = 128;
@@ -55,7 +55,7 @@ impl Names {
         }
     }
 
-    /// The server will not do what this message requests.
+    /// Removes the effects of a message that the server will not execute.
     pub fn cancel(&mut self, request: Request) {
         match request {
             Request::Parse { defines: Some(it) } => self.statements.cancel(&it.name, it.sequence),
@@ -109,7 +109,8 @@ pub enum Meaning {
 }
 
 impl NameTable {
-    /// A message that defines the name is forwarded in this batch. Returns what to confirm or cancel.
+    /// Records that a message which defines the name is forwarded in this batch. Returns the number to confirm or
+    /// cancel.
     pub fn define(&mut self, name: &[u8], statement: Arc<Statement>, batch: u64) -> u64 {
         let name = known_by(name);
         self.last += 1;
@@ -154,7 +155,7 @@ impl NameTable {
         self.forget_if_empty(name);
     }
 
-    /// The server closed the name: what it meant so far is gone.
+    /// The server closed the name: its definitions so far are gone.
     pub fn close(&mut self, name: &[u8]) {
         self.drop_first(name, |candidate| candidate.confirmed);
     }
@@ -179,7 +180,7 @@ impl NameTable {
         self.forgot = true;
     }
 
-    /// There is no room for more, unless replies settle what names stand for.
+    /// True if no room is left until replies settle the definitions of names.
     pub fn is_full(&self) -> bool {
         self.bytes >= MAX_BYTES
     }
@@ -213,7 +214,7 @@ impl NameTable {
         }
     }
 
-    /// Pipelines give one name thousands of meanings: what is gone stands first, and is not looked for.
+    /// Pipelines give one name thousands of definitions. Removed ones come first, so no search is needed.
     fn drop_first(&mut self, name: &[u8], is_gone: impl Fn(&Definition) -> bool) {
         let name = known_by(name);
         let Some(list) = self.of_mut(name) else { return };

@@ -19,7 +19,7 @@ const HEAVIEST: usize = 4 << 20;
 pub enum ParameterValue {
     /// As the server has it.
     Known(FenceValue),
-    /// The server has a value that is no token. Only functions and ALTER ROLE can bring it about.
+    /// The server has a value that is not a token. Only functions and ALTER ROLE can cause this.
     Invalid,
     /// The server has to be asked.
     Unknown,
@@ -40,9 +40,10 @@ pub struct Parameter {
     now: Levels,
     /// Values that a rollback restores: first for the transaction, then for each savepoint.
     snapshots: Vec<Snapshot>,
-    /// This transaction may have set it, so that what is there now is not what was there before.
+    /// This transaction may have set the parameter, so the current value may differ from the one before.
     touched: bool,
-    /// This transaction did what cannot be followed. Its COMMIT may do so again: it runs cursors WITH HOLD to their end.
+    /// This transaction made changes that the proxy cannot track. Its COMMIT may make more, because it runs cursors
+    /// WITH HOLD to their end.
     unfollowed: bool,
     failed: bool,
     errored: bool,
@@ -115,7 +116,7 @@ impl Parameter {
         self.now = Levels { current: ParameterValue::Unknown, session: ParameterValue::Unknown };
     }
 
-    /// It may be anything now, and so may be what a rollback returns to.
+    /// Marks the value and the values restored by a rollback as unknown.
     pub fn forget_all(&mut self) {
         self.forget();
         self.forget_snapshots();
@@ -138,7 +139,7 @@ impl Parameter {
             ParameterEffect::ResetAll => {
                 self.set(self.startup.clone(), false);
                 if touched {
-                    // It passes over what SET LOCAL TO DEFAULT has reset, though only until the transaction ends.
+                    // SET ignores a value that SET LOCAL TO DEFAULT has reset, but only until the transaction ends.
                     self.now.session = ParameterValue::Unknown;
                 }
                 if statement.kind == StatementKind::DiscardAll {
@@ -146,7 +147,7 @@ impl Parameter {
                     self.forget_snapshots();
                 }
             }
-            // Code may commit while it runs: what a rollback returns to is not known either.
+            // Code may commit while it runs, so the value that a rollback restores is unknown as well.
             ParameterEffect::Unknown if statement.opaque.is_some() => self.forget_all(),
             ParameterEffect::Unknown => self.forget(),
         }

@@ -1,8 +1,8 @@
-//! The session's search path: the schemas that a name without a schema may be looked up in.
+//! The session's search path: the schemas in which an unqualified name may be looked up.
 //!
-//! Owns the path that the server reported last, and what the statements since show. That is a guess, which only decides whether
-//! asking the server is worth it: any code may have set the path (`Pipeline::path_in_doubt`). Must never leave out a schema of the
-//! setting: a value that is not a plain list of schemas stands for every schema.
+//! Owns the path that the server reported last, updated by later statements. It is a guess, used only to decide whether
+//! querying the server is worthwhile: any code may have set the path (`Pipeline::path_in_doubt`). Must never omit a
+//! schema of the setting: a value that is not a plain list of schemas stands for every schema.
 
 use crate::statement::{OWN_SCHEMAS, ParameterEffect, PathEffect, Statement, TransactionEffect};
 use crate::wire::message::Status;
@@ -80,7 +80,8 @@ impl SearchPath {
     }
 }
 
-/// The names in a list, as the server reads it; None for what it would refuse, or what depends on an encoding.
+/// The names in a list, as the server parses it; None if the server would refuse it, or the names depend on an
+/// encoding.
 fn names(text: &str) -> Option<Vec<String>> {
     const SPACE: [char; 6] = [' ', '\t', '\n', '\r', '\u{b}', '\u{c}'];
     let (mut names, mut rest) = (Vec::new(), text.trim_start_matches(SPACE));
@@ -104,7 +105,7 @@ fn names(text: &str) -> Option<Vec<String>> {
     }
 }
 
-/// A name up to its closing quote, and what follows that.
+/// A name up to its closing quote, and the rest.
 fn quoted_name(mut rest: &str) -> Option<(String, &str)> {
     let mut name = String::new();
     loop {
@@ -138,7 +139,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// At the start of a session, where the server says this; it may report what becomes of it.
+    /// The path at the start of a session, if the server reports it. `is_reported`: the server also reports changes.
     pub fn new(text: Option<&str>, is_reported: bool) -> Self {
         let startup = text.map_or(SearchPath::Unasked, |text| SearchPath::read(Some(text)));
         Path { now: startup.clone(), reported: is_reported.then(|| startup.clone()), startup, ..Path::default() }
@@ -220,7 +221,7 @@ impl Path {
         }
     }
 
-    /// The server reported an error, which takes back what the transaction has set.
+    /// After the server's error, which rolls back the transaction's settings.
     pub fn error(&mut self) {
         if self.is_set {
             self.forget();

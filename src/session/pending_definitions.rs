@@ -1,5 +1,5 @@
-//! Relations that an open transaction may have turned into ways to fenced tables. What it changes is not in the
-//! catalog that the proxy reads, as long as no other session can see it.
+//! Relations that an open transaction may have turned into paths to fenced tables. The proxy's catalog readings do not
+//! include its changes until it commits.
 //!
 //! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
 //! one too many.
@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// More names than this are all names.
 const MOST: usize = 1024;
 
-/// What a write may be rewritten for; locking and changing a view does nothing to what is behind it, and what changes a
-/// parent or a child needed the token for that.
+/// Operations that a pending rule may rewrite. Locking or altering a view does not affect the relations behind it, and
+/// altering a parent or child already needed their token.
 const SUSPECT: [Operation; 4] = [Operation::Insert, Operation::Update, Operation::Delete, Operation::Truncate];
 
 /// The suspect names of one transaction.
@@ -29,8 +29,9 @@ pub struct PendingDefinitions {
 }
 
 impl PendingDefinitions {
-    /// A statement is about to run; true if there are more suspects now. What it redirects to a relation that has nothing
-    /// to do with fenced tables, as far as policies, catalog and the names known here and to others tell, is not suspect.
+    /// Records a statement that is about to run. Returns true if it adds pending definitions. A redirection to a
+    /// relation that cannot concern fenced tables, by policies, catalog and the names known here and to others, adds
+    /// none.
     pub fn note(
         &mut self,
         statement: &Statement,
@@ -81,8 +82,8 @@ impl PendingDefinitions {
         self.writes(statement).find(is_suspect).map(|write| &write.relation)
     }
 
-    /// The same within the transaction itself: whatever was a way to such a relation before leads on now, so that only
-    /// what the policies name is known.
+    /// Like [`Self::written_by`], within the defining transaction: every earlier path to such a relation now leads
+    /// further, so only names in the policies are known.
     pub fn written_within<'s>(
         &self,
         statement: &'s Statement,

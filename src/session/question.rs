@@ -19,8 +19,8 @@ const SETTINGS: &str = "SELECT pg_catalog.current_setting('lease.fence', true), 
     pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding'), \
     pg_catalog.current_schemas(true), pg_catalog.current_setting('search_path')";
 
-/// SHOW takes no snapshot. A transaction that has none yet must not get one before the fence is raised, which would hide from
-/// it what is committed until then.
+/// SHOW takes no snapshot. A transaction without a snapshot must not get one before the fence is raised: it would not
+/// see changes that are committed until then.
 const PATH: &str = "SHOW search_path";
 /// The role that the session acts as.
 const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
@@ -92,7 +92,7 @@ impl<H: Host> Session<H> {
         self.pipeline.put_sync(&mut self.server.output, Audience::ProxyAhead);
     }
 
-    /// Returns true if the message at hand is no simple query.
+    /// True if the message at hand is not a simple query.
     pub(super) fn is_extended(&self) -> bool {
         self.client.input.first() != Some(&frontend::QUERY)
     }
@@ -153,7 +153,7 @@ impl<H: Host> Session<H> {
         Verdict::Hold
     }
 
-    /// Has the server answer what it owes.
+    /// Makes the server send pending responses.
     pub(super) fn flush(&mut self) {
         self.begin_forwarding();
         message::put_flush(&mut self.server.output);

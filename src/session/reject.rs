@@ -14,7 +14,7 @@ use crate::wire::message;
 use crate::wire::tag::frontend;
 use std::sync::Arc;
 
-/// A statement that makes the server raise an error, and what the client receives in its place.
+/// A statement that makes the server raise an error, and the client's replacement for that error.
 fn in_place(rejection: &Rejection, shift: usize) -> (String, Audience) {
     let text = rejection.text();
     (raising_statement(&text), Audience::Rejection { shift, text: Arc::new(text) })

@@ -21,7 +21,8 @@ pub enum Rejection {
     InvalidSetting { why: InvalidValue, value: String },
     /// LF003: a function or a default set it.
     InvalidValue { resource: String },
-    /// LF003: a string of statements would write under another token than it, or what is open, has before.
+    /// LF003: a string of statements would write under another token than its earlier statements or the open
+    /// transaction.
     TwoTokensAtOnce { resource: String, presented: Token, written: Token },
     /// LF004.
     Unverifiable { why: String, hint: &'static str },
@@ -33,14 +34,14 @@ pub enum Rejection {
     NotOwner { database: String },
     /// LF006: the statement was not held until it could be judged.
     NoRoom,
-    /// LF006: what the statement names may be a way to a fenced table. `why`: the last reading failed.
+    /// LF006: the statement names a relation that may lead to a fenced table. `why`: the last reading failed.
     UnreadCatalog { why: Option<StoreError> },
 }
 
 /// How the transaction of a session ended that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutOffOutcome {
-    /// Nothing was in flight: what was open is rolled back.
+    /// Nothing was in flight: the open transaction is rolled back.
     RolledBack,
     /// A statement or a COMMIT was in flight.
     Unknown,
@@ -275,7 +276,7 @@ mod tests {
         );
     }
 
-    /// What the log and the metrics say of each, beside its SQLSTATE.
+    /// Each rejection's text in the log and the metrics, in addition to its SQLSTATE.
     #[test]
     fn each_says_what_it_is_about() {
         let (resource, issuer) = (String::from("r"), Issuer::Election("/e".parse().unwrap()));
@@ -380,7 +381,7 @@ mod tests {
             let has_hint = !matches!(rejection, Rejection::NotOwner { .. });
             assert_eq!(!rejection.text().hint.is_empty(), has_hint, "{is}");
         }
-        // What became of a lease is said of the token that was its own, and of another one.
+        // The state of a lease is reported for its own token, and for other tokens.
         let why = |issued| unissued(issued).text().message;
         assert!(why(Issued::Released(46)).ends_with("is not in force any more: /e was released"));
         assert!(why(Issued::Released(47)).ends_with("was not issued: /e was released, and had token 47"));

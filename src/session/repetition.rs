@@ -111,8 +111,8 @@ impl Repetition {
         std::mem::take(&mut self.is_bound)
     }
 
-    /// The server sends the client a message with this tag that is no error. What it sends before the statement runs stays
-    /// true when the statement is sent again.
+    /// Records a message with this tag, other than an error, to the client. Responses before the statement's execution
+    /// stay valid when the statement is resent.
     pub(super) fn note_answer(&mut self, tag: u8) {
         const BEFORE_RUN: [u8; 5] = [
             backend::PARSE_COMPLETE,

@@ -1,6 +1,6 @@
-//! The settings of the session that decide how its statements are read and judged.
+//! The settings of the session that affect the reading and judging of its statements.
 //!
-//! Owns what is known of them. They follow the server's replies, never the client's requests.
+//! Owns their known values, which follow the server's replies, never the client's requests.
 
 use super::parameter::Parameter;
 use super::path::Path;

@@ -41,7 +41,7 @@ impl Side {
         &self.input[HEADER..self.input.len().min(header.frame())]
     }
 
-    /// Forwards or discards what has arrived of the current message. Returns true when that was all of it.
+    /// Forwards or discards the received part of the current message. Returns true if the message is complete.
     pub(super) fn pass_on(&mut self, output: &mut BytesMut) -> bool {
         let bytes = self.rest.min(self.input.len());
         if !self.discard {

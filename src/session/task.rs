@@ -20,8 +20,8 @@ pub enum Task {
     LeaveAlone(Alone, Role),
     /// Wait for a permit to parse a text that may take long; `apart`: in another process.
     ParsePermit { apart: bool },
-    /// Wait for room for a message of `bytes`, of which `there` have arrived; `behind`: it follows messages that the server
-    /// may not answer for long.
+    /// Wait for room for a message of `bytes`, with `there` of them received. `behind`: it follows messages that the
+    /// server may not answer for long.
     Room { bytes: usize, there: usize, behind: bool },
 }
 
@@ -40,7 +40,7 @@ pub enum Done {
 
 /// A permit to parse a text that may take long, until it is dropped.
 pub struct ParsePermit {
-    /// In another process: the tokens of the text alone do not prove what it does.
+    /// In another process: the text's tokens alone do not prove its effects.
     pub apart: bool,
     _held: Box<dyn Any + Send + Sync>,
 }

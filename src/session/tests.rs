@@ -1,4 +1,4 @@
-//! The machine by itself: bytes in, bytes and requests out, with a host that knows what the test says.
+//! The state machine by itself: bytes in, bytes and requests out, with a scripted host.
 
 use super::parameter::{Parameter, ParameterValue};
 use super::path::Path;
@@ -230,7 +230,7 @@ fn in_a_transaction_the_server_raises_the_error() {
     }
 }
 
-/// Where the path leads elsewhere, the server is asked behind what has run, and no statement waits for that.
+/// If the path leads elsewhere, the server is queried after the statement, and no statement waits for the response.
 #[test]
 fn no_statement_waits_for_a_path_that_was_asked_ahead() {
     let write = query("INSERT INTO jobs VALUES (1)");
@@ -274,7 +274,7 @@ fn a_path_that_is_reported_is_not_asked_for() {
         answers(&mut session, &ready());
         assert!(session.server.output.is_empty());
     }
-    // Also in the client's encoding, and however long it is: what cannot be read may be any.
+    // Also in the client's encoding and with any length: an unreadable value may be any.
     let long = [b"other".as_slice(), &[b' '; 70_000]].concat();
     for path in [b"public".as_slice(), b"other, \xe9", &long] {
         let mut session = session_with("", Path::new(Some("other"), true));
@@ -306,7 +306,7 @@ fn a_question_that_ends_the_transaction_ends_the_session() {
     }
 }
 
-/// What the server says to a question ahead.
+/// The server's response to an early query.
 fn answer_of(path: &str) -> BytesMut {
     let mut answer = BytesMut::new();
     put_frame(&mut answer, backend::PARSE_COMPLETE, |_| {});
@@ -323,7 +323,7 @@ fn answer_of(path: &str) -> BytesMut {
     answer
 }
 
-/// However the bytes of both sides are cut, what comes out is the same.
+/// The output is independent of the fragmentation of either side's bytes.
 #[test]
 fn messages_are_cut_anywhere() {
     let sent = [query("SELECT 1"), query("INSERT INTO free VALUES (1)"), query("DELETE FROM jobs")].concat();
@@ -345,7 +345,7 @@ fn messages_are_cut_anywhere() {
     }
 }
 
-/// Its definitions are in the catalog by then: a write is judged by that.
+/// The catalog already contains its definitions, and decides the write.
 #[test]
 fn a_definition_that_has_just_ended_rejects_nothing() {
     for looks in 1..3 {

@@ -1,7 +1,7 @@
-//! The transaction that is open at the server, or the session outside of one.
+//! The transaction that is open at the server, or the session outside a transaction.
 //!
-//! Owns its status, its start, what it has written under which token, and its definitions. Must never forget a write while the
-//! server may still commit it.
+//! Owns its status, start, writes with their tokens, and definitions. Must never forget a write while the server may
+//! still commit it.
 
 use super::definitions::Definitions;
 use super::host::Host;

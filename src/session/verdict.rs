@@ -52,7 +52,7 @@ pub(super) enum Run {
 }
 
 impl<H: Host> Session<H> {
-    /// Judges statements. Requests what has to be found out first.
+    /// Judges statements. Requests missing facts first.
     pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
         let size = |it: &Arc<Statement>| 1 + it.writes.len() + it.functions.len() + it.redirects.len();
         match statements.iter().map(size).sum::<usize>() > MANY {
@@ -166,8 +166,8 @@ impl<H: Host> Session<H> {
         (verdict, resolved)
     }
 
-    /// The suspects of other sessions, and then what is known of the catalog: in this order each definition is in one of the two.
-    /// Returns `None` if the catalog has to be read first.
+    /// Reads the pending definitions of other sessions, then the catalog: in this order, each definition is in at least
+    /// one of the two. Returns `None` if the catalog must be read first.
     fn survey(&mut self, statements: &[Arc<Statement>]) -> Option<(Vec<Arc<PendingDefinitions>>, CatalogView)> {
         let mut surveys = 0;
         loop {
@@ -184,7 +184,7 @@ impl<H: Host> Session<H> {
                 // Another session may have read it meanwhile.
                 seen = self.host.catalog(Some(&wanted));
             }
-            // A definition that was read meanwhile would count twice: as a suspect, and as what it has become.
+            // A definition that was read meanwhile would count twice: as pending, and as part of the catalog.
             let is_same = |now: Vec<Arc<PendingDefinitions>>| {
                 now.len() == others.len() && now.iter().zip(&others).all(|(one, other)| Arc::ptr_eq(one, other))
             };
@@ -322,7 +322,7 @@ impl<H: Host> Session<H> {
     }
 }
 
-/// The session's admissions, and what the proxy knows of the fences.
+/// The session's admissions, and the proxy's knowledge of the fences.
 struct StandingOf<'a, H> {
     fence: &'a SessionFence,
     host: &'a H,

@@ -33,7 +33,7 @@ const WHOLE: &str = "transaction_timeout";
 pub(super) struct Hold {
     /// Since when the message has waited.
     since: Option<Instant>,
-    /// A Flush was sent so that the server answers what came before.
+    /// A Flush was sent so that the server answers the earlier messages.
     flushed: bool,
     /// The first timeout of the server that would end the session meanwhile.
     limit: Asked<Option<Limit>>,
@@ -98,7 +98,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// Does what is due by now: the message at hand has waited for long, or must not wait longer.
+    /// Handles expired deadlines: the message at hand has waited for long, or must not wait longer.
     pub(super) fn handle_timeouts(&mut self) {
         if self.wakes_at().is_none_or(|at| self.pipeline.now() < at) {
             return;

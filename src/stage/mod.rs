@@ -53,7 +53,7 @@ impl Stage {
         let ports = free_ports()?;
         let folder = make_folder(policies)?;
         let guardian = guardian(&folder, &programs, fencegate, ports).inspect_err(|_| {
-            // Nobody else would.
+            // No other code removes it.
             fs::remove_dir_all(&folder).ok();
         })?;
         let mut stage = Stage { folder, programs, etcd: format!("http://127.0.0.1:{}", ports[0]), guardian };
@@ -84,7 +84,7 @@ impl Stage {
         &self.programs
     }
 
-    /// What the servers have logged; the proxy in JSON.
+    /// The servers' logs; the proxy's is in JSON.
     pub fn log(&self) -> String {
         let log = fs::read(self.folder.join("log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
@@ -100,12 +100,12 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         drop(self.guardian.stdin.take());
-        // It fails only where the guardian is gone, and there is nobody to tell.
+        // Fails only if the guardian has gone; there is no one to report to.
         self.guardian.wait().ok();
     }
 }
 
-/// For etcd's clients and its peers. Somebody else may take them before etcd does: it then does not start.
+/// For etcd's clients and peers. If another process takes a port before etcd does, etcd does not start.
 fn free_ports() -> std::io::Result<[u16; 2]> {
     let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
     Ok([listeners[0].local_addr()?.port(), listeners[1].local_addr()?.port()])
@@ -131,7 +131,7 @@ fn guardian(folder: &Path, programs: &Path, fencegate: &Path, ports: [u16; 2]) -
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-/// What the user has set for other servers is not for these, nor for their clients.
+/// Removes the user's settings for other servers: they must not affect these servers or their clients.
 pub fn forget_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

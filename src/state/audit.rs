@@ -40,7 +40,7 @@ impl Admitted {
         self.0.entry(resource.to_owned()).or_insert_with(find).inc();
     }
 
-    /// Policies have changed: what was found may be counted otherwise.
+    /// Forgets the findings, because the policies have changed.
     pub fn forget(&mut self) {
         self.0.clear();
     }
@@ -76,7 +76,7 @@ impl Rejected<'_> {
     fn record(&self, shared: &Shared, policies: &PolicySet, seen: &CatalogView) {
         let (label, _) = labels(policies, self.resource);
         let verdict = self.rejection.kind().label();
-        // A statement that the server would refuse itself is no verdict of a fence.
+        // A statement that the server would refuse itself is not a verdict of a fence.
         if self.rejection.kind() != ErrorKind::Denied {
             shared.metrics.write(&self.session.database, label, self.mode.name(), verdict).inc();
         }
@@ -131,7 +131,7 @@ impl Rejected<'_> {
 }
 
 impl SessionRecord {
-    /// Logs that the session may write to the resource from now on. What it writes later under the same token is in no line.
+    /// Logs that the session may now write to the resource. Later writes under the same token are not logged.
     pub fn log_admission(&self, shared: &Shared, need: &Need) {
         let Need { resource, token, statement, .. } = need;
         // However many keys there are, those of a resource are one kind.
@@ -249,7 +249,7 @@ pub fn table_name(relation: &RelationName) -> String {
     schema + &quoted(&relation.name)
 }
 
-/// The fenced table or function that a statement comes to, where it does not name the table.
+/// The fenced table or function that a statement reaches without naming it.
 fn reaches(statement: &Statement, policies: &PolicySet, seen: &CatalogView, resource: &str) -> Option<String> {
     Some(match indirect_target(statement, policies, seen, resource)? {
         IndirectTarget::Table(table) => table_name(&table),

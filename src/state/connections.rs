@@ -178,7 +178,7 @@ impl Taken {
         }
     }
 
-    /// Another address waits for what this login has, and its client has not answered the server for too long.
+    /// True if another address waits for this login's place and the client has not answered the server for too long.
     fn is_overdue(&self, number: u64) -> bool {
         let Some(Login { kind, source, asked: Some(asked) }) = self.logins.get(&number) else { return false };
         if asked.elapsed() < ANSWER_LIMIT {
@@ -257,11 +257,11 @@ impl Seat {
         self.change(|taken| taken.leave(self.source, self.number));
     }
 
-    /// The client wants to log in: returns when it may, and has a place; or when there are too many others. Cancel-safe:
-    /// what it got is given back when the seat is dropped.
+    /// Waits for permission to log in and for a place, or fails if there are too many clients. Cancel-safe: dropping
+    /// the seat releases the place.
     ///
     /// # Errors
-    /// Who has the places.
+    /// The group that holds the places.
     pub async fn take_place(&self, kind: LoginKind, most: usize) -> Result<(), NoPlace> {
         self.change(|taken| {
             taken.most = most;
@@ -311,7 +311,8 @@ impl Seat {
         self.change(|taken| taken.begin_session(self.number));
     }
 
-    /// The same for a session of a user. False when `most` of that user are there: then the place is not the user's.
+    /// Like [`Self::keep_place`], for a session of a user. Returns false if the user already has `most` sessions; the
+    /// place then does not count as the user's.
     #[must_use]
     pub fn belongs_to(&mut self, user: &str, most: Option<usize>) -> bool {
         let is_free = self.connections.taken.send_if_modified(|taken| {

@@ -1,4 +1,4 @@
-//! A session's view of what is shared: the policies and the database that apply to it.
+//! A session's view of the shared state: its policies and its database.
 
 use super::audit::Admitted;
 use super::database::{PREPARE_LIMIT, SharedDatabase};
@@ -77,8 +77,7 @@ impl Context {
         &self.shared
     }
 
-    /// Whatever does not show what it writes meets this: it is rejected, or would be by fences that only observe. None: it
-    /// passes.
+    /// Mode in which opaque statements are rejected; `Observe` only reports them. None: they pass.
     pub fn rejects_opaque(&self) -> Option<Mode> {
         let seen = self.shared_database.catalog(None);
         let is_rejected = self.fenced
@@ -89,8 +88,8 @@ impl Context {
         self.policies.resources.iter().filter(|_| is_rejected).filter(here).map(|resource| resource.mode).max()
     }
 
-    /// Makes sure, as far as a moment allows, that the policies are in force in the database and that
-    /// it is known whether a fenced table exists. Cancel-safe: it goes on by itself.
+    /// Ensures, within a short time limit, that the policies are in force in the database and that the proxy knows
+    /// whether a fenced table exists. Cancel-safe: it continues by itself.
     pub async fn prepare(&self) {
         if self.fenced {
             self.database().session_comes();
@@ -134,7 +133,7 @@ impl Context {
         if apart { &self.shared.parse_permits_apart } else { &self.shared.parse_permits }
     }
 
-    /// Room for a message of `bytes`, of which `there` have arrived; None after a while. Cancel-safe.
+    /// Waits for room for a message of `bytes`, of which `there` have arrived; None on timeout. Cancel-safe.
     pub fn wait_for_room(
         &self,
         bytes: usize,

@@ -1,8 +1,8 @@
-//! Registry of the databases that the proxy uses. A database enters with its first session or command, and leaves after it
-//! has been unused for a while.
+//! Registry of the databases that the proxy uses. A database enters with its first session or command, and leaves when
+//! it has been unused for a while.
 //!
-//! Must never have two entries of one name: their sessions would not know each other. An entry leaves only while nobody else
-//! holds it. The registry's lock keeps sessions from taking it meanwhile.
+//! Must never have two entries of one name: their sessions would not know of each other. An entry leaves only if
+//! nothing else refers to it; the registry's lock keeps sessions from taking it meanwhile.
 
 use super::database::SharedDatabase;
 use parking_lot::Mutex;
@@ -50,7 +50,7 @@ impl Databases {
         self.0.lock().values().map(|known| known.database.clone()).collect()
     }
 
-    /// Forgets the databases that nobody has used for a while. Their tasks end.
+    /// Forgets the databases that have been unused for a while, and ends their tasks.
     pub fn forget_unused(&self) {
         let mut forgotten = Vec::new();
         self.0.lock().retain(|_, KnownDatabase { database, used }| {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn databases_that_nobody_uses_leave_nothing_behind() {
+    async fn unused_databases_leave_nothing_behind() {
         const MANY: usize = 10_000;
         let (shared, tasks) = (Shared::of_test(), || Handle::current().metrics().num_alive_tasks());
         let before = tasks();

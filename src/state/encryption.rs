@@ -15,7 +15,7 @@ pub struct TlsMaterial {
     control: Arc<Connector>,
 }
 
-/// Certificates and keys, read anew and not in force yet.
+/// Certificates and keys that were read but are not in force yet.
 #[derive(Debug)]
 pub struct NewCertificates {
     clients: Option<ClientSide>,
@@ -38,10 +38,10 @@ impl TlsMaterial {
         Ok(TlsMaterial { clients: settings.tls.clone().map(Acceptor::new).transpose()?, server, control })
     }
 
-    /// Reads the files anew; what was read before stays in force. Blocks on the file system.
+    /// Reads the files again; the previous contents stay in force. Blocks on the file system.
     ///
     /// # Errors
-    /// Everything that cannot be used.
+    /// All invalid files.
     pub fn read_anew(&self) -> Result<NewCertificates, Vec<TlsFileError>> {
         let clients = self.clients.as_ref().map(Acceptor::read_anew).transpose();
         let own_control = Some(&self.control).filter(|control| !Arc::ptr_eq(control, &self.server));
@@ -54,8 +54,8 @@ impl TlsMaterial {
         }
     }
 
-    /// For connections that begin from now on: sessions go on as they are. Returns the settings of which a file is another
-    /// one than before.
+    /// Applies the certificates to new connections; existing sessions keep theirs. Returns the settings whose files
+    /// have changed.
     pub fn put_in_force(&self, new: NewCertificates) -> Vec<String> {
         let clients = self.clients.as_ref().zip(new.clients).map(|(clients, new)| clients.put_in_force(new));
         let server = self.server.put_in_force(new.server);

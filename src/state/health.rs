@@ -1,6 +1,6 @@
-//! The proxy's own state: whether it stops, and the result of the last check.
+//! The proxy's own state: whether it is stopping, and the result of the last check.
 //!
-//! Must never ask anybody: the server does.
+//! Must never perform a check: `server` does.
 
 use crate::config::Address;
 use crate::fence::store::StoreError;
@@ -23,7 +23,7 @@ pub struct Health {
 pub struct Found {
     /// When that was begun.
     pub asked: Option<Instant>,
-    /// None where it was broken off: who wanted to know has gone.
+    /// None if the check was canceled because its caller has gone.
     pub condition: Option<Condition>,
 }
 
@@ -39,7 +39,7 @@ pub enum NotReady {
     /// The reason is the system's or the TLS library's.
     #[error("the server at {address} cannot be reached: {reason}")]
     Upstream { address: Address, reason: String },
-    /// Nobody is admitted where the policies of another proxy count.
+    /// While another proxy's policies are in force, no session is admitted.
     #[error(
         "database {database}: another proxy has loaded other policies of {resource} since: reload this proxy (SIGHUP, or RELOAD in its console)"
     )]

@@ -18,7 +18,7 @@ use crate::session::task::{ParsePermit, Room};
 use crate::statement::{Analysis, Lexing, Statement};
 use std::sync::Arc;
 
-/// A session's view of what is shared, and its record.
+/// A session's view of the shared state, and its record.
 pub struct SessionHost {
     pub context: Context,
     pub record: Arc<SessionRecord>,

@@ -1,4 +1,4 @@
-//! The phases of the proxy's life, and what sessions are told of them.
+//! Phases of the proxy's life, and their signals to sessions.
 
 use crate::wire::error::ErrorText;
 use std::collections::BTreeSet;

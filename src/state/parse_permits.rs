@@ -21,7 +21,7 @@ pub struct ParsePermits {
 }
 
 impl ParsePermits {
-    /// That many permits. The share of a role is all but one of them, and one at least.
+    /// Creates `all` permits. One role may use all but one of them, and at least one.
     pub fn new(all: usize, apart: bool) -> Self {
         let of_each = all.saturating_sub(1).max(1);
         ParsePermits { all: Arc::new(Semaphore::new(all)), of_each, roles: Mutex::default(), apart }

@@ -1,7 +1,7 @@
-//! The memory budget for long messages, which all sessions share.
+//! The memory budget for long messages, shared by all sessions.
 //!
-//! Owns the reservations and the order of the waiting sessions. Must never reserve more than the budget, nor let a session
-//! that does not use its reservation block the others.
+//! Owns the reservations and the order of waiting sessions. Must never reserve more than the budget, or let a session
+//! with an unused reservation block the others.
 
 use crate::session::task::HeldRoom;
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ struct Waiting {
 pub struct Reservation {
     budget: Arc<MessageBudget>,
     bytes: usize,
-    /// The time of the last check, and the bytes of the message that had arrived by then.
+    /// Time of the last check, and the number of the message's bytes that had arrived then.
     looked: (Instant, usize),
 }
 
@@ -142,13 +142,13 @@ mod tests {
         MessageBudget::new(10)
     }
 
-    /// What has been given is there at once.
+    /// Expects a reservation that is granted immediately.
     async fn given(waiting: &mut (impl Future<Output = Option<Reservation>> + Unpin)) -> Option<Reservation> {
         waiting.now_or_never()?
     }
 
     #[tokio::test]
-    async fn what_is_given_back_goes_to_the_last_who_fits() {
+    async fn released_room_goes_to_a_waiter_that_fits() {
         let budget = budget();
         let (all, ask) = (budget.try_take(10, 0).unwrap(), |bytes| Box::pin(budget.take(bytes, 0)));
         let (mut first, mut small, mut last) = (ask(6), ask(2), ask(5));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_wait_any_more_gets_nothing() {
+    async fn a_canceled_waiter_receives_nothing() {
         let budget = budget();
         let all = budget.try_take(10, 0).unwrap();
         drop(budget.take(5, 0));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_makes_no_headway_while_others_wait_is_overdue() {
+    async fn a_login_without_progress_is_overdue_while_others_wait() {
         let budget = MessageBudget::new(100);
         let mut room = budget.try_take(100, 45).unwrap();
         let mut look = |there| {

@@ -1,8 +1,8 @@
 //! The open sessions: user, address, counters.
 //!
-//! Owns the registry of all open sessions, for the console, cancel requests and shutdown. What a session is admitted to is
-//! its fence's, which `fence::Database` also finds by the server process. Must never keep a session that has ended, nor say
-//! anything of the values in its statements.
+//! Owns the registry of all open sessions, for the console, cancel requests and shutdown. The fence owns a session's
+//! admissions, which `fence::Database` also finds by the server process. Must never keep a session that has ended, nor
+//! reveal values in its statements.
 
 use crate::fence::session::SessionFence;
 use crate::metrics::Metrics;
@@ -177,7 +177,7 @@ impl SessionRecord {
         log_at!(level, session, user, database, address, application_name, "session_started");
     }
 
-    /// Says that it has ended, why, and what has passed.
+    /// Logs the session's end: its cause and the traffic counters.
     pub fn log_end(&self, level: Option<Level>, end: &End) {
         let SessionRecord { number: session, user, database, address, .. } = self;
         let seconds = self.started.elapsed().unwrap_or_default().as_secs_f64();
@@ -282,7 +282,7 @@ mod tests {
     use futures_util::FutureExt;
     use tokio::runtime::Builder;
 
-    /// The runtime has no timers: who waits is woken.
+    /// The runtime has no timers, so waiters must be woken.
     #[test]
     fn a_wait_until_all_are_held_ends_with_the_last_one() {
         let (sessions, [one, other]) = (Arc::new(Sessions::default()), [1, 2].map(SessionRecord::of_test));

@@ -173,13 +173,13 @@ impl Shared {
         self.settings.read().clone()
     }
 
-    /// Puts settings in force, for what comes after.
+    /// Applies settings to later events.
     pub fn set_settings(&self, settings: Settings) {
         self.orders.send_modify(|orders| orders.idle_timeout = settings.limits.idle);
         *self.settings.write() = Arc::new(settings);
     }
 
-    /// The proxy comes to its end.
+    /// Sets the phase of the proxy's life.
     pub fn set_phase(&self, phase: Phase) {
         self.orders.send_modify(|orders| orders.phase = phase);
     }
@@ -192,14 +192,14 @@ impl Shared {
         })
     }
 
-    /// Waits until the database is not paused, or the proxy comes to its end. Cancel-safe.
+    /// Waits until the database is not paused, or the proxy is stopping. Cancel-safe.
     pub async fn not_paused(&self, database: &str) {
         let goes_on = |orders: &Orders| !orders.paused.contains(database) || orders.phase != Phase::Running;
         // The sender is ours: it does not end.
         self.orders.subscribe().wait_for(goes_on).await.ok();
     }
 
-    /// Waits until the proxy comes to its end. Cancel-safe.
+    /// Waits until the proxy is stopping. Cancel-safe.
     pub async fn stopping(&self) {
         // The sender is ours: it does not end.
         self.orders.subscribe().wait_for(|orders| orders.phase != Phase::Running).await.ok();
@@ -220,7 +220,7 @@ impl Shared {
         })
     }
 
-    /// Forgets databases that nobody uses, for as long as the proxy runs. Cancel-safe.
+    /// Forgets unused databases, for as long as the proxy runs. Cancel-safe.
     pub async fn forget_unused_databases(self: Arc<Self>) {
         loop {
             sleep(LOOK).await;
@@ -228,8 +228,9 @@ impl Shared {
         }
     }
 
-    /// The same, unless the server says that it has none of that name. One that was not known has the policies recorded in it.
-    /// Not cancel-safe: some resources may be recorded and others not, until its first session.
+    /// Like [`Self::shared_database`], or None if the server reports that there is no such database. Records the
+    /// policies in a database that was unknown. Not cancel-safe: some resources may be unrecorded until the database's
+    /// first session.
     pub async fn find_shared_database(&self, name: &str) -> Option<Arc<SharedDatabase>> {
         let is_known = self.databases.get(name).is_some();
         if !is_known && is_missing(&self.encryption.control_for(&self.settings(), name)).await {
@@ -261,7 +262,7 @@ impl Shared {
         let mut databases = self.shared_databases();
         databases.retain(|database| policies.applies_to(database.fence.name()));
         databases.iter().for_each(|database| database.forget_catalog());
-        // Goes on by itself where a server does not answer: nothing relies on its end.
+        // Continues by itself if a server does not answer: no code depends on its end.
         let preparing = tokio::spawn(async move {
             for database in databases {
                 database.prepare().await;
@@ -275,7 +276,7 @@ impl Shared {
     pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
         let known = self.databases.get(&wanted.database).map(|known| known.fence.clone());
         let is_own = wanted.database == from;
-        // The server does not drop the session's own database, whoever asks.
+        // The server never drops the session's own database, so its connections may stay open.
         if let Some(database) = known.filter(|_| wanted.is_copied || !is_own) {
             database.close_for(role, wanted.by_force, is_own).await;
         }

@@ -75,8 +75,8 @@ struct RaiseAttempt {
     raised: bool,
 }
 
-/// Raises one fence. What fails, or changes nothing, ends after the pause only, so that nothing spins.
-/// Not cancel-safe: the fence may be raised and not drained, which the next writer finishes.
+/// Raises one fence. A failure or a raise without effect ends only after a pause, to prevent a busy loop. Not
+/// cancel-safe: the fence may be raised and not drained; the next writer then drains it.
 async fn attempt(
     database: Arc<Database>,
     policies: Arc<PolicySet>,
@@ -116,7 +116,7 @@ impl Progress {
         }
     }
 
-    /// The fences that are to be raised, and to what.
+    /// The fences to raise, each with the new token.
     fn due(&mut self, database: &Database, leaders: &Leaders, leased: &Leased) -> Vec<(Arc<Resource>, Token)> {
         if !database.has_sessions() || !self.policies.applies_to(database.name()) {
             return Vec::new();
@@ -150,7 +150,7 @@ impl Progress {
         pause
     }
 
-    /// Takes note of how it ended; what belongs to other policies says nothing.
+    /// Records the result. Ignores results for earlier policies.
     fn end(&mut self, RaiseAttempt { policies, resource, token, raised }: RaiseAttempt) {
         if !Arc::ptr_eq(&self.policies, &policies) {
             return;

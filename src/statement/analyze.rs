@@ -29,9 +29,9 @@ const HEAVIEST: usize = 4 << 20;
 /// About a hundredth of a second.
 const DEAREST: usize = 16 << 20;
 
-/// Says what a text does, statement by statement. `text` is without the NUL that ends it in the protocol.
+/// Determines the effects of a text, statement by statement. `text` excludes the terminating NUL of the protocol.
 ///
-/// With a text from a stranger this may take any time and memory, and end the process: see [`super::Cache`].
+/// An untrusted text may take unlimited time and memory, and end the process: use [`super::Cache`] for those.
 pub fn analyze(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read_text(text, lexing, false)
 }

@@ -1,7 +1,7 @@
-//! Analyses of texts, made within bounds and remembered by text.
+//! Analyses of texts, computed within bounds and cached by text.
 //!
-//! Must never answer for a text that is read differently, and must never outgrow its bound, whatever clients send:
-//! neither with what it remembers, nor with what it takes to read a text.
+//! Must never return the analysis of a text that the server reads differently. Must never exceed its bounds for any
+//! client input, neither in stored entries nor in the cost of parsing.
 
 use super::analyze::{LONGEST_TREE, read_text, read_tokens};
 use super::rows::{ColumnValue, Declared};
@@ -28,10 +28,11 @@ const OVERHEAD: usize = 256;
 /// The analysis of a text.
 pub type Analysis = Arc<Result<Script, Unreadable>>;
 
-/// The scripts of texts, shared by all sessions and bounded in bytes.
+/// Analyses of texts, shared by all sessions and bounded in bytes.
 ///
-/// Each shard holds two generations. When the younger is full, the older is dropped and the younger takes its place;
-/// what is used again meanwhile moves to the younger. So a text in use stays, at the price of no bookkeeping per hit.
+/// Each shard holds two generations. When the younger is full, the older is dropped and the younger takes its place. An
+/// entry that is used meanwhile moves to the younger generation. Texts in use therefore stay, without bookkeeping per
+/// hit.
 #[derive(Debug, Default)]
 pub struct Cache {
     hasher: RandomState,
@@ -39,8 +40,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// What [`super::analyze`] or [`super::analyze_rows`] says, if it is remembered or can be read at little cost: in a few milliseconds and
-    /// a few MiB. Otherwise None: see [`Cache::prove`].
+    /// The result of [`super::analyze`] or [`super::analyze_rows`], if it is cached or cheap to compute: a few
+    /// milliseconds and a few MiB. Otherwise None: see [`Cache::prove`].
     pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         // Shapes begin with this byte.
         if text.first() == Some(&0) {
@@ -75,8 +76,8 @@ impl Cache {
         remembered.or_else(|| Some(self.keep(text, lexing, with_rows, proved(text, lexing, with_rows)?)))
     }
 
-    /// As [`Cache::get`], for what nothing else tells: `read` does it in another process, within limits, or finds that it has
-    /// come to no end.
+    /// Like [`Cache::get`], for texts that need full parsing: `read` parses in another process, within limits, or
+    /// reports that it did not finish.
     pub fn read_apart(
         &self,
         text: &[u8],

@@ -27,7 +27,7 @@ pub(super) fn classify(node: &N) -> Statement {
     statement
 }
 
-/// Adds what `node` does to the statement, and names its kind.
+/// Adds the effects of `node` to the statement, and returns its kind.
 pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
     match node {
         N::SelectStmt(select) => {
@@ -92,7 +92,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
         N::UnlistenStmt(_) => StatementKind::Unlisten,
         N::NotifyStmt(_) => StatementKind::Notify,
 
-        // Tables, and what hangs on them.
+        // Tables and dependent objects.
         N::CreateStmt(create) => {
             ddl::create_table(create, into);
             StatementKind::CreateTable
@@ -109,7 +109,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
         N::AlterOwnerStmt(alter) => ddl::on(&alter.relation, into, StatementKind::AlterOwner),
         N::AlterObjectDependsStmt(alter) => ddl::on(&alter.relation, into, StatementKind::AlterDependsOnExtension),
         N::CreateTrigStmt(create) => {
-            // The text does not show what a view's trigger writes in place of the view.
+            // The text does not show what a view's INSTEAD OF trigger writes.
             into.changes_unnamed = true;
             ddl::on(&create.relation, into, StatementKind::CreateTrigger)
         }

@@ -1,7 +1,7 @@
-//! The rows that a query touches: the values of columns, from VALUES, SET and conditions.
+//! The rows that a query affects: values of columns, from VALUES, SET and conditions.
 //!
-//! Must never report a column of which a touched row may have another value: a form that is not understood here reports
-//! nothing. The meaning of the forms is the server's; `tests/behaviour/keys` compares them with it.
+//! Must never report a column if an affected row may have another value: unknown forms of conditions report nothing.
+//! The server defines the meaning of the forms; `tests/behaviour/keys` compares them with it.
 
 use super::facts::parts;
 use super::rows::{Column, ColumnValue, MOST_VALUES, Rows, ValueType};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 /// can count for many relations.
 const MOST_STEPS: usize = 1 << 16;
 
-/// By column, values of which a row has one.
+/// For each column, the possible values of a row.
 type ValuesByColumn<'n> = BTreeMap<&'n str, Vec<ColumnValue>>;
 
 /// The relation whose rows are asked for, as conditions name its columns.
@@ -25,7 +25,7 @@ pub(super) struct Target<'n> {
     relation: &'n RangeVar,
     /// A column without a relation's name is this one's, or there is an error.
     unqualified: bool,
-    /// Its alias in conditions, in place of its own name.
+    /// Its alias in conditions, or its own name.
     name: &'n str,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct RowReader<'n> {
     steps: usize,
     /// Where a parameter gets its type from a column: by its position in the text.
     places: HashMap<i32, Use<'n>>,
-    /// Every parameter wherever it stands: number, position, what it is cast to.
+    /// Every use of a parameter: number, position, and cast.
     uses: Vec<(i32, i32, Option<ValueType>)>,
 }
 
@@ -73,7 +73,7 @@ impl<'n> Target<'n> {
 }
 
 impl<'n> RowReader<'n> {
-    /// The rows of which a condition holds.
+    /// The rows that match a condition.
     pub(super) fn rows_where(&mut self, condition: &'n Option<Box<Node>>, target: &Target<'n>) -> Rows {
         rows(self.maybe(condition, target))
     }
@@ -89,7 +89,7 @@ impl<'n> RowReader<'n> {
         rows(self.assigned(before, assignments, target, &ValuesByColumn::new()))
     }
 
-    /// The rows of an INSERT; `lists` is what stands behind VALUES.
+    /// The rows of an INSERT; `lists` follows VALUES.
     pub(super) fn inserted(
         &mut self,
         relation: &'n RangeVar,
@@ -97,7 +97,7 @@ impl<'n> RowReader<'n> {
         lists: &[&'n [Node]],
     ) -> Vec<(Column, Vec<ColumnValue>)> {
         let width = lists.first().map_or(0, |list| list.len());
-        // `(row).*` stands for several values.
+        // `(row).*` represents several values.
         if lists.iter().any(|list| list.len() != width || list.iter().any(is_star)) {
             return Vec::new();
         }
@@ -189,7 +189,7 @@ impl<'n> RowReader<'n> {
         Some((column, self.values(values, target.relation, &Column::Named(column.to_owned()))?))
     }
 
-    /// With the values that the columns get by SET. Those of which that is not known are left out.
+    /// Adds the values that SET assigns to the columns. Omits columns whose new value is unknown.
     fn assigned(
         &mut self,
         mut told: ValuesByColumn<'n>,
@@ -252,7 +252,7 @@ impl<'n> RowReader<'n> {
         self.uses.push((parameter.number, parameter.location, cast));
     }
 
-    /// Marks the parameters of which every use asks for the same type.
+    /// Marks the parameters that have the same type in every use.
     pub(super) fn settle<'r>(&self, rows: impl Iterator<Item = &'r mut Rows>) {
         let mut types: HashMap<usize, Option<Use>> = HashMap::new();
         for &(number, location, cast) in &self.uses {

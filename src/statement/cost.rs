@@ -17,8 +17,8 @@ pub(super) fn is_cheap(text: &[u8], lexing: Lexing) -> bool {
     text.len() <= LONGEST && relexed(text) <= LONGEST && tokens_in_tree(text, lexing) <= MOST_TOKENS
 }
 
-/// How many tokens the tree is made of. For `SET (a, b) = (SELECT …)` it repeats the right side once for every column, and
-/// what stands within that as often: so each such list of columns multiplies everything.
+/// Number of tokens in the tree. For `SET (a, b) = (SELECT …)`, the tree repeats the right side for every column,
+/// including nested ones: each such list of columns multiplies everything inside.
 fn tokens_in_tree(text: &[u8], lexing: Lexing) -> usize {
     let (mut count, mut factor) = (0_usize, 1_usize);
     let mut lists = Lists::default();
@@ -59,7 +59,7 @@ struct Lists {
 }
 
 impl Lists {
-    /// How often what follows the token stands in the tree.
+    /// How often the tree repeats the tokens that follow this one.
     fn repeated(&mut self, token: Lexeme) -> usize {
         let (may_begin, closed) = (std::mem::take(&mut self.may_begin), self.closed.take());
         match token {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_cheap() {
+    fn typical_texts_are_cheap() {
         let row = "(1, 'x', now(), NULL, 3.5)";
         for text in [
             "UPDATE t SET (a, b, c) = (SELECT x, y, z FROM u WHERE u.id = t.id) WHERE n = 1".to_owned(),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tree_repeats_counts_as_often() {
+    fn repetitions_in_the_tree_are_counted() {
         let assign = |columns: &str| format!("UPDATE t SET {columns} = (SELECT 1)");
         let nested = (0..12).fold("SELECT 1, 2".to_owned(), |inner, level| {
             format!("WITH w{level} AS (UPDATE t SET x = 1, (a, b) = ({inner}) RETURNING *) SELECT 1, 2")

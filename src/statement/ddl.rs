@@ -65,7 +65,8 @@ pub(super) fn on(relation: &Option<RangeVar>, into: &mut Statement, kind: Statem
     kind
 }
 
-/// A type has a name among those of relations. What else the server names itself begins with `_` or ends in `multirange`.
+/// A type shares the namespace of relations. Other names that the server generates begin with `_` or end in
+/// `multirange`.
 pub(super) fn create_type(name: &[Node], into: &mut Statement, kind: StatementKind) -> StatementKind {
     into.changes_catalog = true;
     into.defines.extend(RelationName::from_parts(&parts(name)));

@@ -1,6 +1,6 @@
-//! The encoding in bytes of what a reader process answers.
+//! Binary encoding of a reader process's response.
 //!
-//! Must never decode another answer than the one that was encoded: an unknown name makes it invalid.
+//! Must never decode a different response than the encoded one: an unknown name makes the response invalid.
 
 use crate::statement::{Script, Statement, Unreadable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

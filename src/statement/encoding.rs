@@ -93,7 +93,7 @@ impl<'t> Sql<'t> {
         let (mut text, widened) = match (std::str::from_utf8(bytes), lexing.encoding) {
             (Ok(text), Encoding::Utf8) => (Cow::Borrowed(text), false),
             (Ok(text), _) if text.is_ascii() => (Cow::Borrowed(text), false),
-            // One character for every byte, none of which means anything to the lexer: what remains is the structure.
+            // One character per byte, each without a meaning for the lexer: only the structure remains.
             (_, Encoding::AsciiSafe) => (Cow::Owned(bytes.iter().copied().map(char::from).collect()), true),
             _ => return Err(Unreadable::Encoding),
         };
@@ -108,12 +108,12 @@ impl<'t> Sql<'t> {
         &self.text
     }
 
-    /// Names with characters outside ASCII are not what the server will read.
+    /// True if the text has names with non-ASCII characters, which the server may read differently.
     pub(super) fn is_foreign(&self) -> bool {
         self.foreign
     }
 
-    /// It has names without quotes of which the server may make others, small letters of capital ones.
+    /// True if the text has unquoted names that the server may fold to lower case in more characters than the proxy.
     pub(super) fn folds_more(&self) -> bool {
         self.folds_more
     }

@@ -1,6 +1,6 @@
-//! Expressions: which functions they call, and the queries within them.
+//! Expressions: their function calls and subqueries.
 //!
-//! Must never pass over a part of the tree: what it does not know makes the statement opaque.
+//! Must never skip a part of the tree: an unknown node makes the statement opaque.
 
 use super::facts::parts;
 use super::query::Walk;

@@ -60,7 +60,7 @@ impl Statement {
         Statement { kind: self.kind, transaction: self.transaction.clone(), ..Statement::default() }
     }
 
-    /// As [`Statement::executing`], where what that does is too much to look at.
+    /// Like [`Statement::executing`], for an executed statement that is too complex to analyze.
     pub fn executing_too_much(&self) -> Statement {
         let mut whole = self.clone();
         whole.set_runs_code(OpaqueReason::PreparesTooMuch);
@@ -72,17 +72,17 @@ impl Statement {
         self.writes.iter().any(|write| write.rows.are_left_out())
     }
 
-    /// Which rows it writes depends on what its parameters are bound to.
+    /// True if the written rows depend on bound parameters.
     pub fn has_parameters(&self) -> bool {
         self.writes.iter().any(|write| write.rows.has_parameters())
     }
 
-    /// The parameter of that number, from 1, stands for the value of such a column in what it writes.
+    /// True if the parameter with that number, from 1, is the value of such a column in a write.
     pub fn uses_parameter(&self, number: usize, is_meant: impl Fn(&str) -> bool) -> bool {
         self.writes.iter().any(|write| write.rows.use_parameter(number, &is_meant))
     }
 
-    /// As it is once its parameters are bound to these values; None stands for one that is not known, or NULL.
+    /// The statement with its parameters bound to these values; None is an unknown value or NULL.
     pub fn bound(&self, values: &[Option<ColumnValue>]) -> Statement {
         let mut bound = self.clone();
         for write in &mut bound.writes {
@@ -125,8 +125,9 @@ impl Statement {
         known
     }
 
-    /// It runs no user's code, and changes no setting. Every other statement may do so, whatever its text shows: by a
-    /// view, an operator, a cast, the checks of a domain, a trigger, what a rollback restores.
+    /// True if the statement runs no user-defined code and changes no setting. Every other statement may do so,
+    /// whatever its text shows: through a view, an operator, a cast, a domain's checks, a trigger, or the settings that
+    /// a rollback restores.
     pub fn runs_nothing(&self) -> bool {
         use StatementKind::{
             Begin, Close, Deallocate, Listen, Notify, Release, Savepoint, Show, StartTransaction, Unlisten,
@@ -137,12 +138,14 @@ impl Statement {
         )
     }
 
-    /// Its text shows that it may set the search path, or the role that `"$user"` stands for. Code that it runs may do so as well.
+    /// True if its text shows that it may set the search path, or the role in `"$user"`. Code that it runs may do so as
+    /// well.
     pub fn shows_other_path(&self) -> bool {
         self.path != PathEffect::None || self.may_change_role()
     }
 
-    /// It only reads: it writes, locks, defines and sets nothing, nor calls what might ([`add_call`](Self::add_call)).
+    /// True if the statement only reads: it does not write, lock, define or set anything, and calls no function that
+    /// might ([`add_call`](Self::add_call)).
     pub fn only_reads(&self) -> bool {
         self.kind == StatementKind::Select
             && self.writes.is_empty()
@@ -162,8 +165,8 @@ impl Statement {
         matches!(self.opaque, Some(OpaqueReason::Syntax | OpaqueReason::Encoding))
     }
 
-    /// It may make an operator `=`, or a type or cast, that stands before the catalog's own in what tells a key. Types
-    /// and relations, each of which is a type too, do so by their names alone.
+    /// True if the statement may create an operator `=`, a type or a cast that hides the catalog's own in key
+    /// comparisons. Types, and relations (each is a type too), can do so by their names alone.
     pub fn may_shadow_key_types(&self) -> bool {
         use StatementKind::{Alter, AlterOperator, AlterType, Create, CreateCast, CreateExtension};
         let is_named_so =
@@ -174,7 +177,7 @@ impl Statement {
             && (is_named_so || self.opaque.is_some() || made.any(|made| KEY_TYPES.contains(&made.name.as_str())))
     }
 
-    /// Forgets which rows it writes where a name or a value in what tells it is one of which that holds.
+    /// Discards the known rows of writes that involve a name or value for which `is_unsure` returns true.
     pub(super) fn forget_rows(&mut self, is_unsure: &impl Fn(&str) -> bool) {
         self.writes.iter_mut().for_each(|write| write.rows.forget(is_unsure));
         match &mut self.prepared {
@@ -219,7 +222,7 @@ impl Statement {
         Arc::new(statement)
     }
 
-    /// Adds a write to rows of which nothing is known.
+    /// Adds a write to unknown rows.
     pub(super) fn add_write(&mut self, relation: RelationName, operation: Operation) {
         self.writes.push(Write { relation, operation, rows: Rows::default() });
     }
@@ -234,7 +237,7 @@ impl Statement {
         self.functions.push(function);
     }
 
-    /// Its text does not show what it may write or change.
+    /// Records that the text does not show what the statement may write or change.
     pub(super) fn set_opaque(&mut self, why: OpaqueReason) {
         self.opaque = Some(why);
         self.changes_catalog = true;

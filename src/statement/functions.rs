@@ -1,9 +1,9 @@
 //! Effects of PostgreSQL's own functions: changed settings, and effects that an error does not roll back.
 //!
-//! Owns two lists. [`HARMLESS`] must never hold a function that evaluates SQL text (`query_to_xml`, `ts_stat`), sets a parameter
-//! (`set_config`), loads or replays anything (`pg_reload_conf`), or that is not in `pg_catalog`: what is missing here
-//! costs one question to the server, what is here by mistake hides a change. [`LASTING`] must hold every function whose
-//! effect survives an error: a statement that calls one must not run twice.
+//! Owns two lists. [`HARMLESS`] must never contain a function that evaluates SQL text (`query_to_xml`, `ts_stat`), sets
+//! a parameter (`set_config`), loads or replays anything (`pg_reload_conf`), or is not in `pg_catalog`. A missing entry
+//! costs one query to the server; a wrong one hides a change. [`LASTING`] must contain every function whose effect
+//! survives an error: a statement that calls one must not run twice.
 
 use super::FunctionName;
 
@@ -15,8 +15,8 @@ pub(super) fn is_harmless(function: &FunctionName) -> bool {
 }
 
 impl FunctionName {
-    /// An error may not undo what a call does. Functions of PostgreSQL that the lists do not know, such as those of a newer
-    /// version, begin with `pg_` and count. What functions of users do is not known here.
+    /// True if an error may not undo the effect of a call. Unknown functions of PostgreSQL, such as those of a newer
+    /// version, begin with `pg_` and count. The effects of user-defined functions are not known here.
     pub fn survives_error(&self) -> bool {
         let name = self.name.as_str();
         LASTING.binary_search(&name).is_ok()
@@ -25,8 +25,8 @@ impl FunctionName {
     }
 }
 
-/// Volatile functions of `pg_proc` whose effect survives an error, or that run SQL which may have such an effect. Not those
-/// that begin with `pg_`, unless they are harmless otherwise.
+/// Volatile functions of `pg_proc` whose effect survives an error, or that run SQL with such an effect. Omits functions
+/// that begin with `pg_`, which count anyway, unless they are otherwise harmless.
 #[rustfmt::skip]
 static LASTING: &[&str] = &[
     "brin_desummarize_range", "brin_summarize_new_values", "brin_summarize_range", "cursor_to_xml",

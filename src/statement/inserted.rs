@@ -1,13 +1,13 @@
-//! The rows of a long INSERT, from its tokens: constants only, which is what bulk loads send.
+//! The rows of a long INSERT, from its tokens. Handles only constants, as bulk loads send them.
 //!
-//! Must never tell a value that the tree would not: what is not a bare number or string is left out, with its column.
+//! Must never report a value that the tree would not: if a value is not a bare number or string, omits its column.
 
 use super::Lexing;
 use super::rows::{Column, ColumnValue, LONGEST_KEY, MOST_VALUES, Rows, ValueType};
 use super::tokens::{Lexeme, Lexemes};
 
-/// Reads `INSERT INTO t [(columns)] VALUES (…), (…)`. None where the text is something else, or goes on after the rows
-/// with what may change them.
+/// Parses `INSERT INTO t [(columns)] VALUES (…), (…)`. None for any other text, or if clauses after the rows may change
+/// them.
 pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Rows> {
     let mut tokens = Lexemes::new(text, lexing.standard_conforming_strings);
     // INSERT INTO and the relation.
@@ -74,7 +74,7 @@ fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Vec<ColumnValue>
     loop {
         let token = tokens.next()?;
         match token {
-            // `(row).*` stands for several values.
+            // `(row).*` represents several values.
             Lexeme::Symbol(b'*') | Lexeme::Unsure => return None,
             Lexeme::Symbol(b'(' | b'[') => depth += 1,
             Lexeme::Symbol(b')' | b']') if depth > 0 => depth -= 1,
@@ -104,7 +104,7 @@ fn add(values: &mut Option<Vec<ColumnValue>>, value: Option<ColumnValue>) {
     }
 }
 
-/// A number or a string that stands there as it is meant.
+/// A plain number or string.
 fn value(item: &[u8]) -> Option<ColumnValue> {
     let item = std::str::from_utf8(item).ok().filter(|item| item.is_ascii())?;
     if let Some(text) = item.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {

@@ -1,6 +1,6 @@
-//! The types of statements, and the reasons why a text does not show what its statement writes.
+//! Types of statements, and the reasons why a statement's text does not show what it writes.
 //!
-//! Owns their names for people. Must never be compared by those: every decision compares the values.
+//! Owns their display names. Must never compare these: every decision compares the values.
 
 use super::Unreadable;
 use serde::{Deserialize, Serialize};
@@ -192,7 +192,7 @@ named! {
 }
 
 named! {
-    /// Why the text of a statement does not show what it may write or change.
+    /// Why a statement's text does not show what it may write or change.
     OpaqueReason {
         Syntax "it is not in the grammar that the proxy knows",
         TooComplex "it is too long or nested too deeply to be checked",

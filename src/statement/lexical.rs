@@ -1,9 +1,9 @@
-//! The reader of texts that are too long or too deep for the parsers: it sees tokens only, and proves from them what a
-//! single plain statement does.
+//! Reads texts that are too long or too deep for the parsers. It sees only tokens, and derives from them the effect of
+//! a single plain statement.
 //!
-//! Must never answer unless every text that Postgres' grammar takes, and that has these tokens, does just that. It
-//! answers None for whatever could hold more: a second statement, WITH, INTO, FOR, and calls of functions that it does
-//! not know to be harmless.
+//! Must never return a result unless it holds for every text with these tokens that PostgreSQL's grammar accepts.
+//! Returns None for anything that could hold more: a second statement, WITH, INTO, FOR, and calls of functions that are
+//! not known to be harmless.
 
 use super::functions::is_harmless;
 use super::rows::Rows;
@@ -13,7 +13,7 @@ use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement, 
 /// Anything that might write, lock, alias or call. The distinction does not matter here.
 const NEVER: [&[u8]; 8] = [b"at", b"escape", b"for", b"into", b"normalized", b"overlaps", b"similar", b"with"];
 
-/// Key words that can stand before a parenthesis and never name a function.
+/// Key words that can precede a parenthesis and never name a function.
 #[rustfmt::skip]
 const NO_CALLS: [&[u8]; 34] = [
     b"all", b"and", b"any", b"array", b"between", b"case", b"cast", b"coalesce", b"distinct", b"else", b"except",
@@ -38,7 +38,7 @@ const KEY_WORDS: [&str; 35] = [
     "version", "json_objectagg", "json_arrayagg",
 ];
 
-/// Reads the text if its tokens prove what it does; None says nothing about it.
+/// Analyzes the text if its tokens prove its effect; None proves nothing.
 pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
     let is_sure = match lexing.encoding {
         Encoding::Utf8 => std::str::from_utf8(text).is_ok(),
@@ -216,7 +216,7 @@ impl<'t> Rest<'_, 't> {
         match token {
             Lexeme::Unsure => return None,
             Lexeme::Word(_) if is_any(token, &NEVER) => return None,
-            // A string that goes on after a new line goes on by the rules of its first part.
+            // A string that continues after a line break follows the rules of its first part.
             Lexeme::Literal if self.last == Lexeme::Literal => return None,
             // The call turned out to be a type.
             Lexeme::Literal if self.last == Lexeme::Symbol(b')') => return None,

@@ -1,17 +1,17 @@
 //! The effects of a statement, as far as its text shows them: text → [`Script`].
 //!
-//! Owns the parser's answers and the cache of them. Must never guess: what the text does not
-//! show is said to be opaque or unknown, and the caller refuses it or asks the server.
-//! Nothing here depends on policies, sessions or tokens, so an answer can be cached by its text.
+//! Owns the parsers' results and their cache. Must never guess: anything that the text does not show is reported as
+//! opaque or unknown, and the caller refuses it or queries the server. Nothing here depends on policies, sessions or
+//! tokens, so results can be cached by text.
 //!
-//! From the top: [`analyze`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a
-//! row for every statement type; `nested`, `ddl`, `query` and `expression` know the details, `conditions` which rows are meant.
-//! `lexical` reads texts that are too large for the parsers, as far as their tokens prove something. Texts of strangers come
-//! through [`Cache`]: `cost` decides which texts the parsers may read at once, and a text that may be too much for them is read
-//! `apart`, in another process.
+//! Overview: [`analyze`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a row
+//! for every statement type. `nested`, `ddl`, `query` and `expression` handle the details, and `conditions` the
+//! affected rows. `lexical` reads texts that are too large for the parsers, as far as their tokens prove something.
+//! Untrusted texts pass through [`Cache`]: `cost` decides which ones the parsers may read immediately; a potentially
+//! expensive text is parsed in another process (`reader_process`).
 //!
-//! No text shows the code that triggers, rules, views, defaults, row security, casts, operators and functions of a harmless
-//! name in another schema run. The catalog and the guard cover these.
+//! No text shows the code that triggers, rules, views, defaults, row security, casts, operators, and functions in
+//! another schema with a harmless name run. The catalog and the guard cover these.
 
 mod analyze;
 mod cache;
@@ -65,7 +65,8 @@ pub enum Operation {
     TruncateCascade,
     /// Changes or drops the table, its triggers or its rules.
     Ddl,
-    /// `CASCADE` in `DROP TABLE` and `ALTER TABLE`, as well as [`Operation::Ddl`]: drops what depends on the relation too.
+    /// `CASCADE` in `DROP TABLE` and `ALTER TABLE`, in addition to [`Operation::Ddl`]: also drops the relation's
+    /// dependents.
     Cascade,
     /// `SELECT … FOR UPDATE/SHARE` and `LOCK TABLE`, other than in the mode of a plain SELECT: writes nothing, but can
     /// block writers.
@@ -126,12 +127,12 @@ pub enum PathEffect {
     None,
     /// `SET [SESSION | LOCAL] search_path = value`.
     Set {
-        /// The value as the server will show it, save for its quotes.
+        /// The value as the server will show it, except for its quotes.
         value: String,
         /// `SET LOCAL`: until the end of the transaction.
         local: bool,
     },
-    /// It sets it to what the text does not show.
+    /// Set to a value that the text does not show.
     Unknown,
 }
 
@@ -153,7 +154,7 @@ pub enum TransactionEffect {
     Release(String),
     /// `ROLLBACK TO SAVEPOINT name`.
     RollbackTo(String),
-    /// `PREPARE TRANSACTION`: carries what was written out of the server process.
+    /// `PREPARE TRANSACTION`: moves the transaction's writes out of the server process.
     PrepareTransaction,
 }
 
@@ -163,7 +164,7 @@ pub enum PreparedEffect {
     /// Nothing.
     #[default]
     None,
-    /// `PREPARE name AS statement`. What the statement writes is not written yet.
+    /// `PREPARE name AS statement`. The statement's writes have not happened yet.
     Prepare {
         /// The name, shared with the protocol's prepared statements.
         name: String,
@@ -206,7 +207,7 @@ pub struct FunctionName {
 pub struct Redirect {
     /// Its name afterwards.
     pub relation: RelationName,
-    /// To what it leads; None where the text does not show it.
+    /// Target; None if the text does not show it.
     pub to: Option<RelationName>,
 }
 
@@ -219,7 +220,7 @@ pub struct Statement {
     pub kind: StatementKind,
     /// The relations it writes or locks.
     pub writes: Vec<Write>,
-    /// Which rows it writes is told by operators or types of which it leaves to the search path which they are.
+    /// True if the search path determines the operators or types that identify the written rows.
     pub keys_by_path: bool,
     /// The types that were declared for its parameters, from `$1`.
     pub declared: Vec<rows::Declared>,
@@ -237,13 +238,14 @@ pub struct Statement {
     pub transaction: TransactionEffect,
     /// Its effect on prepared statements.
     pub prepared: PreparedEffect,
-    /// It names without a schema what may be one of fencegate's own objects. That depends on the search path.
+    /// True if the statement names, without a schema, an object that may be fencegate's own. That depends on the search
+    /// path.
     pub own_by_path: bool,
-    /// Why its text does not tell what it writes, if it does not.
+    /// Why the text does not show what the statement writes, if it does not.
     pub opaque: Option<OpaqueReason>,
     /// It may change which relations exist or how they depend on one another.
     pub changes_catalog: bool,
-    /// The relations and types that it makes, and the relations of which it drops all but the name.
+    /// The relations and types that the statement creates, and the relations that it redefines except for their name.
     pub defines: Vec<RelationName>,
     /// It changes more of the catalog than `writes`, `redirects` and `defines` name.
     pub changes_unnamed: bool,
@@ -291,7 +293,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// With these rows in place of those that its statements write.
+    /// Replaces the rows that its statements write.
     fn with_all_rows(mut self, rows: &rows::Rows) -> Self {
         for statement in self.statements.iter_mut().filter_map(std::sync::Arc::get_mut) {
             statement.writes.iter_mut().for_each(|write| write.rows = rows.clone());
@@ -311,7 +313,7 @@ pub enum Unreadable {
     Encoding,
 }
 
-/// How the session's server reads text: what changes the meaning of the same bytes.
+/// How the session's server lexes text: settings that change the meaning of the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lexing {
     /// The session parameter of that name, as reported by ParameterStatus.
@@ -324,19 +326,19 @@ pub struct Lexing {
     pub release: u8,
 }
 
-/// Classes of encodings of a database, by what becomes of a character that is not ASCII.
+/// Classes of database encodings, by their treatment of non-ASCII characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServerEncoding {
-    /// UTF8: it stays what it is, also in a name without quotes.
+    /// UTF8: characters stay unchanged, also in unquoted names.
     Utf8,
-    /// One byte is one character (or nobody knows, in SQL_ASCII): in a name without quotes, the server makes small letters
-    /// of capital ones by the locale of the database.
+    /// One byte is one character (or unknown, in SQL_ASCII). In unquoted names, the server folds capital letters by the
+    /// database's locale.
     SingleByte,
     /// Several characters of UTF-8 may become one; and every name that is not known.
     Other,
 }
 
-/// Classes of client encodings, by what bytes above 127 can do.
+/// Classes of client encodings, by the meaning of bytes above 127.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// UTF8.

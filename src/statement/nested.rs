@@ -84,13 +84,14 @@ pub(super) fn explain(explain: &ExplainStmt, into: &mut Statement) -> StatementK
     if explained.parameter != ParameterEffect::None {
         into.parameter = ParameterEffect::Unknown;
     }
-    // Planning computes the arguments of EXECUTE, and what is declared immutable or stable, whatever it does.
+    // Planning evaluates the arguments of EXECUTE and functions that are declared immutable or stable, whatever they
+    // do.
     into.functions = explained.functions;
     into.reads = explained.reads;
     StatementKind::Explain
 }
 
-/// The last of several options counts; what is not a Boolean is the server's to refuse.
+/// The last of several options counts. The server refuses values that are not Boolean.
 fn is_analyze(options: &[Node]) -> bool {
     let mut analyze = false;
     for option in options {

@@ -6,8 +6,8 @@
 use super::Lexing;
 use super::tokens::{Lexeme, Lexemes};
 
-/// Words that are more than unreserved in the parser's grammar, with the first release whose grammar has them; and FORMAT,
-/// which its lexer takes for something else before JSON. All other new words may stand for a name wherever a name may.
+/// Words that are more than unreserved in the parser's grammar, with the first release whose grammar has them; and
+/// FORMAT, which its lexer treats specially before JSON. All other new words can be names wherever a name is allowed.
 const WORDS: [(&str, u8); 14] = [
     ("format", 16),
     ("json", JSON_CALLED),
@@ -46,7 +46,7 @@ pub(super) fn quoted(text: &str, lexing: Lexing) -> Result<Option<(String, Vec<u
     let mut last = Lexeme::Symbol(b';');
     while let Some(token) = tokens.next() {
         let (start, end) = (tokens.start(), tokens.end());
-        // A string that goes on after a new line goes on by the rules of its first part.
+        // A string that continues after a line break follows the rules of its first part.
         let is_unsure = token == Lexeme::Unsure || token == Lexeme::Literal && last == Lexeme::Literal;
         if is_unsure && words(&text[start..]).any(|word| newer(word).is_some()) {
             return Err(HiddenWord);

@@ -1,7 +1,7 @@
-//! Statements on what fencegate itself has in a database, its schemas and the guard's triggers; and writes to the server's
-//! own catalog, by which a superuser could change these, or the names of tables and the ways to them.
+//! Statements on fencegate's own objects in a database (its schemas and the guard's triggers), and writes to the
+//! server's catalog, by which a superuser could change these objects, table names or dependencies.
 //!
-//! Must never let one pass as harmless: with parts of it missing the guard guards nothing, or blocks everything.
+//! Must never treat one as harmless: with parts missing, the guard protects nothing or blocks everything.
 
 use super::facts::parts;
 use super::{OpaqueReason, Operation, RelationName, Write};

@@ -8,11 +8,10 @@ use super::{FunctionName, Operation, RelationName, Statement, StatementKind};
 use pg_query::ParserOptions;
 use pg_query::protobuf::summary_result::Context;
 
-/// Words that may stand for something that the summary does not show: `ON CONFLICT DO UPDATE`, locking clauses,
-/// operators of another schema, writes in WITH, and the arguments of `set_config`. Most often they do not, and the tree
-/// says so.
+/// Words that may indicate clauses which the summary does not show: `ON CONFLICT DO UPDATE`, locking clauses, operators
+/// of another schema, writes in WITH, and the arguments of `set_config`. The tree usually shows that they do not.
 const WORDS_FOR_THE_TREE: [&[u8]; 5] = [b"config", b"conflict", b"for", b"operator", b"with"];
-/// Nor does it show what RETURNING calls.
+/// The summary does not show the function calls of RETURNING.
 const RETURNING: &[u8] = b"returning";
 
 /// Reads the text if it is one plain statement; None says nothing about it.

@@ -1,6 +1,7 @@
-//! Queries: SELECT, INSERT, UPDATE, DELETE and MERGE, wherever they stand in a statement.
+//! Queries: SELECT, INSERT, UPDATE, DELETE and MERGE, anywhere in a statement.
 //!
-//! Must never pass over a part of the tree: what neither this file nor `expression.rs` knows makes the statement opaque.
+//! Must never skip a part of the tree: a node that neither this file nor `expression.rs` knows makes the statement
+//! opaque.
 
 use super::conditions::{RowReader, Target};
 use super::rows::Rows;
@@ -12,12 +13,12 @@ use pg_query::protobuf::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// A walk over a query, which adds what the query does to a statement.
+/// Walks over a query and adds its effects to a statement.
 ///
-/// It goes as deep as the tree, for which [`super::stack`] has room.
+/// Recurses to the depth of the tree; [`super::stack`] provides the stack.
 pub(super) struct Walk<'s, 'n> {
     pub(super) statement: &'s mut Statement,
-    /// The names that stand for a WITH query here, and how many such queries there are, one within the other.
+    /// Names of WITH queries in scope, and the number of nested ones.
     common_tables: HashMap<&'n str, usize>,
     /// Finds the rows that are written.
     pub(super) reader: RowReader<'n>,
@@ -205,7 +206,7 @@ impl<'s, 'n> Walk<'s, 'n> {
         }
     }
 
-    /// The name stands for a WITH query.
+    /// True if the name refers to a WITH query.
     fn is_common_table(&self, relation: &RangeVar) -> bool {
         relation.schemaname.is_empty()
             && self.common_tables.get(relation.relname.as_str()).is_some_and(|&count| count > 0)
@@ -246,7 +247,8 @@ impl<'s, 'n> Walk<'s, 'n> {
         }
     }
 
-    /// `FOR UPDATE` locks every relation of its FROM, also those in its subqueries; `OF` leaves only what it names.
+    /// `FOR UPDATE` locks every relation of its FROM, including those in subqueries; `OF` restricts it to the named
+    /// ones.
     fn lock(&mut self, select: &'n SelectStmt) {
         if select.locking_clause.is_empty() {
             return;
@@ -278,7 +280,7 @@ impl<'s, 'n> Walk<'s, 'n> {
     }
 }
 
-/// By what OF can name a relation of FROM, or the subquery that it is in.
+/// The name by which OF refers to a relation of FROM, or to the subquery that contains it.
 fn name_in_from<'n>(within: Option<&'n str>, relation: &'n RangeVar) -> &'n str {
     within.unwrap_or(relation.alias.as_ref().map_or(&relation.relname, |alias| &alias.aliasname))
 }
@@ -334,7 +336,7 @@ fn values_lists(insert: &InsertStmt) -> Vec<&[Node]> {
     values.values_lists.iter().map(items).collect()
 }
 
-/// `OVERRIDING USER VALUE` takes a default in place of what is there for an identity column.
+/// `OVERRIDING USER VALUE` replaces the value of an identity column by its default.
 fn keeps_values(overriding: OverridingKind) -> bool {
     overriding != OverridingKind::OverridingUserValue
 }

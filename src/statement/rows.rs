@@ -1,7 +1,7 @@
-//! The rows that a write touches, as far as its text tells: by column, the values that all of them have there.
+//! The rows that a write affects, as far as its text shows: for each column, the values that all of them have.
 //!
-//! Owns the known values, and their meaning in a column. Must never leave out a value that a row has before or after the
-//! write: a column of which not everything is known is left out as a whole.
+//! Owns the known values, and their meaning in a column. Must never omit a value that a row has before or after the
+//! write: omits a column entirely unless all its values are known.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +14,7 @@ pub const MOST_VALUES: usize = 64;
 /// The types in which a value can be told, by their names in `pg_type`.
 pub const KEY_TYPES: [&str; 6] = ["int2", "int4", "int8", "text", "varchar", "uuid"];
 
-/// By column, values of which every row that the write touches has one, before it and after it. What is known of a
-/// column that is not there is nothing.
+/// For each column, the possible values of every affected row, before and after the write. A missing column is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rows {
     columns: Vec<(Column, Vec<ColumnValue>)>,
@@ -29,7 +28,7 @@ enum Extent {
     Read,
     /// It is too long, or nested too deeply.
     TooComplex,
-    /// Nobody asked for them: the verdict may be that of many texts.
+    /// Not requested: the verdict may be shared by many texts.
     LeftOut,
 }
 
@@ -54,7 +53,7 @@ pub enum ColumnValue {
     },
     /// It was bound in binary, to a parameter of the type that the column gives it.
     Binary(Vec<u8>),
-    /// `$number`, of what is bound later.
+    /// `$number`, whose value is bound later.
     Parameter {
         /// From 1.
         number: usize,
@@ -78,7 +77,7 @@ pub enum Declared {
     Otherwise,
 }
 
-/// The types in which a value can be told: those of which equal values have one text.
+/// Types whose values can be compared by text: equal values have a single text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ValueType {
     /// `smallint`, `integer`, `bigint`.
@@ -133,7 +132,7 @@ impl Rows {
         self.columns.iter().find(|(column, _)| is_wanted(column)).map(|(_, values)| values.as_slice())
     }
 
-    /// Returns true if it shows for every column what the other one shows, or nothing.
+    /// Returns true if `other` knows at least as much: for each column, this one has the same values or none.
     pub fn tells_no_more_than(&self, other: &Rows) -> bool {
         self.columns.iter().all(|told| other.columns.contains(told))
     }
@@ -160,7 +159,7 @@ impl Rows {
         self.columns.iter().any(|(_, values)| values.iter().any(is_parameter))
     }
 
-    /// With what is bound in place of the parameters. A column with one of which that is not known is left out.
+    /// Replaces the parameters by their bound values. Omits a column with an unknown one.
     pub(super) fn bound(&self, declared: &[Declared], given: &[Option<ColumnValue>]) -> Rows {
         let bound = |(column, values): &(Column, Vec<ColumnValue>)| {
             let values: Option<_> = values.iter().map(|value| value.bound(declared, given)).collect();
@@ -169,7 +168,7 @@ impl Rows {
         Rows { columns: self.columns.iter().filter_map(bound).collect(), extent: self.extent }
     }
 
-    /// Leaves out the columns with a name or a text of which that holds.
+    /// Omits the columns with a name or text for which `is_unsure` returns true.
     pub(super) fn forget(&mut self, is_unsure: impl Fn(&str) -> bool) {
         self.columns.retain(|(column, values)| {
             !column.name().into_iter().chain(values.iter().filter_map(ColumnValue::text)).any(&is_unsure)
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_text_in_a_column() {
+    fn values_without_a_text_in_a_column() {
         for (text, kind, column) in [
             ("7", Some(ValueType::Text), ValueType::Integer),
             ("7.0", None, ValueType::Integer),

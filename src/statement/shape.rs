@@ -1,7 +1,8 @@
-//! The shape of a text: the text without what its literals hold. Texts of one shape are read once.
+//! The shape of a text: the text without the content of its literals. Texts with the same shape are parsed once.
 //!
-//! Must never give one shape to two texts that the server's lexer cuts differently, and must never let a verdict that depends
-//! on a literal stand for a shape. docs/guarantees.md, "One verdict for many texts", says why neither happens.
+//! Must never assign one shape to two texts that the server's lexer splits differently, and must never let a shape
+//! stand for a verdict that depends on a literal. docs/guarantees.md, "One verdict for many texts", explains why
+//! neither happens.
 
 use super::functions::is_harmless;
 use super::rows::Rows;
@@ -15,8 +16,8 @@ const LONGEST: usize = 16 << 10;
 /// A number of so many digits is an integer of 32 bits, whichever digits they are.
 const MOST_DIGITS: usize = 9;
 
-/// The shape of a text, in which no text stands for itself: it begins with a NUL. None where the tokens leave a doubt, and
-/// where there is no literal. Texts of one shape have one length, so that what stands in them stands at the same places.
+/// The shape of a text. It begins with a NUL, so it never equals a text. None if the tokens are uncertain, or without
+/// literals. Texts with the same shape have the same length, so their parts have the same positions.
 pub(super) fn of(text: &[u8], lexing: Lexing) -> Option<Vec<u8>> {
     if !lexing.standard_conforming_strings || text.len() > LONGEST || !is_sure(text, lexing) {
         return None;

@@ -8,11 +8,11 @@ use std::thread;
 /// The tree of a text with at most this many tokens takes less than half a megabyte.
 const SHALLOW: usize = 60;
 
-/// Takes every tree that the parser makes: it gives up on one for which it needs more than 2 MiB, some 4,500 levels. Nobody
-/// keeps a stack of this size for another thread, so its memory is returned.
+/// Sufficient for every tree that the parser creates: it refuses trees that need more than 2 MiB of its stack, about
+/// 4,500 levels. Each stack is used once, so its memory is returned.
 pub(crate) const SIZE: usize = if cfg!(debug_assertions) { 256 << 20 } else { 64 << 20 };
 
-/// Does what goes as deep as the tree of the text. None where the system has no room for it.
+/// Runs a recursion as deep as the text's tree. None if the system cannot provide the stack.
 pub(super) fn with_room<R: Send>(
     text: &[u8],
     standard_conforming_strings: bool,

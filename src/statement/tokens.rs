@@ -1,7 +1,7 @@
-//! The tokens of a text, as Postgres' lexer cuts it: in linear time, without memory of its own.
+//! The tokens of a text, split as by PostgreSQL's lexer: in linear time, without allocating.
 //!
-//! Must never end a literal, name or comment elsewhere than the server does: what it is not sure of is
-//! [`Lexeme::Unsure`], after which nothing follows.
+//! Must never end a literal, name or comment elsewhere than the server does: [`Lexeme::Unsure`] marks uncertain input,
+//! and nothing follows it.
 
 use super::analyze::LONGEST_SURE_NAME;
 
@@ -124,7 +124,7 @@ impl<'t> Lexemes<'t> {
         let word = self.take(continues_word);
         match (word, self.at(0), self.at(1)) {
             (b"e" | b"E", Some(b'\''), _) => self.string(true),
-            // They know no escapes, and what directly follows them goes on by the rules of a plain string.
+            // These strings have no escapes. Directly following text continues by the rules of a plain string.
             (b"b" | b"B" | b"x" | b"X", Some(b'\''), _) => match self.standard_conforming_strings {
                 true => self.string(false),
                 false => Lexeme::Unsure,
@@ -212,7 +212,7 @@ impl<'t> Lexemes<'t> {
         self.literal_unless_word()
     }
 
-    /// Releases differ in what they make of letters that follow a number.
+    /// Server versions differ in their treatment of letters that follow a number.
     fn literal_unless_word(&self) -> Lexeme<'t> {
         if self.at(0).is_some_and(continues_word) { Lexeme::Unsure } else { Lexeme::Literal }
     }

@@ -54,7 +54,7 @@ fn plain_value(node: &Node) -> Option<ColumnValue> {
     (text.len() <= LONGEST_KEY).then_some(ColumnValue::Literal { text, kind })
 }
 
-/// A parameter that is cast, and to what.
+/// A cast parameter, and the type of the cast.
 pub(super) fn cast_parameter<'n>(
     argument: &'n Option<Box<Node>>,
     to: &Option<TypeName>,

@@ -1,6 +1,6 @@
-//! The picture: a lane for each node, below them one for each fence, and what the signs mean.
+//! The picture: a lane per node, below them a lane per fence, and the legend.
 //!
-//! Owns sizes, colours and places. Must never draw more elements than there are places for.
+//! Owns sizes, colors and positions. Must never draw more elements than there are positions.
 
 use super::event::Micros;
 use super::history::{Fence, History, Mark, MarkKind, Node, Term};
@@ -10,28 +10,28 @@ use crate::escape::escaped;
 use std::collections::BTreeMap;
 
 const WIDTH: f64 = 860.0;
-/// Where the lanes begin and end; left of them are their names.
+/// Horizontal range of the lanes. Their names are to the left.
 const LEFT: f64 = 130.0;
 const RIGHT: f64 = 840.0;
 const TOP: f64 = 52.0;
-/// A node's lane: a row of bars for each of its elections, and below them its writes.
+/// Heights in a node's lane: a row of bars per election, and below them a row of writes.
 const ROW: f64 = 22.0;
 const BAR: f64 = 18.0;
 const WRITES: f64 = 40.0;
-/// The most elections of a node that have a row.
+/// Maximum number of a node's elections with their own row.
 const MOST_ROWS: usize = 8;
-/// A fence's lane.
+/// Height of a fence's lane.
 const FENCE: f64 = 28.0;
-/// A character is about as wide as this.
+/// Approximate width of a character.
 const CHARACTER: f64 = 6.6;
-/// Signs that are nearer than this are drawn as one.
+/// Signs closer than this are merged.
 const NEAR: f64 = 4.0;
-/// The characters of a lane's name.
+/// Maximum length of a lane's name.
 const LONGEST_NAME: usize = 17;
-/// Those of a sign's label.
+/// Maximum length of a sign's label.
 const LONGEST_LABEL: usize = 40;
-/// Tokens have the colours in turn.
-const COLOURS: usize = 6;
+/// Number of colors, which tokens use in turn.
+const COLORS: usize = 6;
 
 const STYLE: &str = "\
 text { fill: #1f2328; font: 13px system-ui, sans-serif } .small { font-size: 11px; fill: #59636e } .on { font-size: 11px }
@@ -48,19 +48,19 @@ text { fill: #f0f6fc } .small { fill: #9198a1 } .rule { stroke: #3d444d } .sessi
 struct Chart<'a> {
     history: &'a History,
     scale: Scale,
-    /// The number of each token that occurs, in their order.
-    colours: BTreeMap<i64, usize>,
+    /// Index of each token, in order.
+    colors: BTreeMap<i64, usize>,
     svg: Svg,
 }
 
-/// The picture. `left_out` events came after as many as are shown.
+/// Draws the picture. `left_out` events exceed the limit.
 pub(super) fn chart(history: &History, left_out: usize) -> String {
     let terms = history.nodes.iter().flat_map(|it| &it.terms).map(|it| it.token);
     let highest = history.fences.iter().flat_map(|it| &it.tokens).map(|it| it.1);
-    let mut colours: BTreeMap<i64, usize> = terms.chain(highest).map(|token| (token, 0)).collect();
-    colours.values_mut().enumerate().for_each(|(number, colour)| *colour = number % COLOURS);
+    let mut colors: BTreeMap<i64, usize> = terms.chain(highest).map(|token| (token, 0)).collect();
+    colors.values_mut().enumerate().for_each(|(number, color)| *color = number % COLORS);
     let scale = Scale::new((history.from, history.to), LEFT, RIGHT - LEFT);
-    let mut chart = Chart { history, scale, colours, svg: Svg::default() };
+    let mut chart = Chart { history, scale, colors, svg: Svg::default() };
     let height = chart.draw(left_out + history.without_lane);
     let label = "Who led under which token, what was written and what was rejected";
     let (start, content) = (escaped(&history.started, 30), chart.svg.content());
@@ -71,7 +71,7 @@ pub(super) fn chart(history: &History, left_out: usize) -> String {
 }
 
 impl Chart<'_> {
-    /// Returns how high the picture is.
+    /// Draws the picture and returns its height.
     fn draw(&mut self, left_out: usize) -> f64 {
         let History { nodes, fences, .. } = self.history;
         let below_nodes = TOP + nodes.iter().map(height).sum::<f64>();
@@ -131,7 +131,7 @@ impl Chart<'_> {
         }
     }
 
-    /// One that ended before `until` is where others are drawn already. Returns where it ends.
+    /// Draws a term from `until` on, because others cover the space before. Returns its end.
     fn term(&mut self, term: &Term, y: f64, until: f64) -> f64 {
         let Term { over, token, from, overtaken, to, reason } = term;
         let end = self.scale.x(to.unwrap_or(self.history.to));
@@ -140,7 +140,7 @@ impl Chart<'_> {
         if end < until + 1.0 && until > LEFT {
             return until;
         }
-        let class = format!("c{}", self.colours.get(token).copied().unwrap_or_default());
+        let class = format!("c{}", self.colors.get(token).copied().unwrap_or_default());
         let how = reason.as_ref().map_or(String::new(), |reason| format!("; lost: {reason}"));
         self.svg.rect(&class, (start, y), ((lost - start).max(1.5), BAR), &format!("{over}: token {token}{how}"));
         if end > lost {
@@ -156,7 +156,7 @@ impl Chart<'_> {
         end
     }
 
-    /// The first of these texts for which there is room.
+    /// Draws the first of these texts that fits.
     fn inside(&mut self, x: f64, width: f64, y: f64, texts: &[String]) {
         #[expect(clippy::cast_precision_loss)]
         let fits = |text: &&String| text.chars().count() as f64 * CHARACTER < width - 6.0;
@@ -165,7 +165,7 @@ impl Chart<'_> {
         }
     }
 
-    /// A sign for events that are as one. Returns where its label ends.
+    /// Draws one sign for merged events. Returns the end of its label.
     fn cluster(&mut self, marks: &[&Mark], (x, y): (f64, f64), labelled: f64) -> f64 {
         let [first, others @ ..] = marks else { return labelled };
         let more = if others.is_empty() { String::new() } else { format!(" (and {} more)", others.len()) };
@@ -183,7 +183,7 @@ impl Chart<'_> {
         let label = format!("{}{times}", first.label);
         #[expect(clippy::cast_precision_loss)]
         let width = label.chars().count().min(LONGEST_LABEL) as f64 * CHARACTER;
-        // To the left where there is no room to the right.
+        // To the left if it does not fit on the right.
         let place = if x + 9.0 + width > WIDTH { x - 9.0 - width } else { x + 9.0 };
         if first.label.is_empty() || place < labelled {
             return labelled;
@@ -201,7 +201,7 @@ impl Chart<'_> {
             if end < until + 1.0 && place + 1 < fence.tokens.len() {
                 continue;
             }
-            let class = format!("c{}", self.colours.get(token).copied().unwrap_or_default());
+            let class = format!("c{}", self.colors.get(token).copied().unwrap_or_default());
             let title = format!("{}: the highest token is {token}", fence.name());
             self.svg.rect(&class, (start, y), ((end - start).max(1.5), BAR), &title);
             self.inside(start, end - start, y + 13.0, &[format!("highest token: {token}"), token.to_string()]);
@@ -225,7 +225,7 @@ impl Chart<'_> {
     }
 }
 
-/// Its terms by what it leads, in the order in which it first did.
+/// A node's terms by election or resource, in order of first occurrence.
 fn rows(node: &Node) -> Vec<(&str, Vec<&Term>)> {
     let mut rows: Vec<(&str, Vec<&Term>)> = Vec::new();
     for term in &node.terms {
@@ -238,14 +238,14 @@ fn rows(node: &Node) -> Vec<(&str, Vec<&Term>)> {
     rows
 }
 
-/// Of a node's lane.
+/// Height of a node's lane.
 fn height(node: &Node) -> f64 {
     #[expect(clippy::cast_precision_loss)]
     let rows = rows(node).len().max(1) as f64;
     rows * ROW + WRITES
 }
 
-/// Events of the kind, by their place; those that are near each other are together.
+/// Events of the kind, grouped by position.
 fn clusters<'a>(marks: &'a [Mark], kind: MarkKind, scale: &Scale) -> Vec<(f64, Vec<&'a Mark>)> {
     let mut clusters: Vec<(f64, Vec<&Mark>)> = Vec::new();
     for mark in marks.iter().filter(|it| it.kind == kind) {
@@ -258,7 +258,7 @@ fn clusters<'a>(marks: &'a [Mark], kind: MarkKind, scale: &Scale) -> Vec<(f64, V
     clusters
 }
 
-/// Times as places, those that overlap or touch as one.
+/// Positions of intervals. Overlapping or adjacent ones are merged.
 fn spread(times: &[(Micros, Micros)], scale: &Scale) -> Vec<(f64, f64)> {
     let mut times = times.to_vec();
     times.sort_unstable();

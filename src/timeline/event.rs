@@ -1,20 +1,20 @@
-//! Events, read from lines of logs.
+//! Parses events from log lines.
 //!
-//! Owns the bounds on what is read. Must never fail because of what a line says: it is skipped.
+//! Owns the bounds on its input. Must never fail because of a line's content: it skips the line.
 
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::io::{self, BufRead, Read};
 
-/// The most events that are kept; of the later ones only the number is.
+/// Maximum number of stored events. Later ones are only counted.
 pub const MOST_EVENTS: usize = 20_000;
-/// A line that is longer is none of ours, in bytes.
+/// Maximum length of an event's line, in bytes. Longer lines are from other programs.
 const LONGEST_LINE: u64 = 16 * 1024;
 
-/// When, in microseconds since 1970.
+/// Microseconds since 1970.
 pub(super) type Micros = i64;
 
-/// A line of a log, as far as a timeline is concerned: the fields are described in docs/operations.md.
+/// The fields of a log line that a timeline needs, as documented in docs/operations.md.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct Event {
     timestamp: String,
@@ -34,7 +34,7 @@ pub(super) struct Event {
     pub(super) statement: Option<String>,
     pub(super) code: Option<String>,
     pub(super) outcome: Option<String>,
-    /// When; not in the line.
+    /// Time of the event; not a field of the line.
     #[serde(skip)]
     pub(super) at: Micros,
 }
@@ -62,31 +62,31 @@ impl Event {
         Some(event)
     }
 
-    /// Numbers are those of one proxy; the address tells it from that of another one.
+    /// Session numbers are unique within a proxy; the address distinguishes proxies.
     pub(super) fn session(&self) -> (u64, String) {
         (self.session.unwrap_or_default(), self.address.clone().unwrap_or_default())
     }
 
-    /// `2026-01-31 12:00:00`.
+    /// Format: `2026-01-31 12:00:00`.
     pub(super) fn date_and_time(&self) -> String {
         self.timestamp.chars().take(19).map(|c| if c == 'T' { ' ' } else { c }).collect()
     }
 }
 
-/// The events that have been read.
+/// The events read so far.
 #[derive(Debug, Default)]
 pub struct Events {
     list: Vec<Event>,
-    /// The sessions that have written, and have not ended.
+    /// Open sessions that have written.
     writing: HashSet<(u64, String)>,
     left_out: usize,
 }
 
 impl Events {
-    /// Adds those of a log. What has been read before an error stays.
+    /// Adds the events of a log. Events read before an error are kept.
     ///
     /// # Errors
-    /// It cannot be read to its end.
+    /// The log cannot be read to its end.
     pub fn read(&mut self, mut log: impl BufRead) -> io::Result<()> {
         let mut line = Vec::new();
         loop {
@@ -104,7 +104,7 @@ impl Events {
 
     fn add(&mut self, line: &[u8]) {
         if let Some(event) = Event::parse(line) {
-            // Of sessions that have not written there may be any number, and nothing is shown.
+            // Ignore sessions that have not written: their number is unlimited, and they are not shown.
             let is_shown = match event.event {
                 Kind::SessionAdmitted if self.list.len() < MOST_EVENTS => {
                     self.writing.insert(event.session());
@@ -123,14 +123,14 @@ impl Events {
         }
     }
 
-    /// By time, and how many have been left out.
+    /// The events by time, and the number of omitted ones.
     pub(super) fn into_sorted(mut self) -> (Vec<Event>, usize) {
         self.list.sort_by_key(|event| event.at);
         (self.list, self.left_out)
     }
 }
 
-/// Of `2026-01-31T12:00:00.123456Z`, with any number of decimals.
+/// Parses `2026-01-31T12:00:00.123456Z`, with any number of decimals.
 fn micros(timestamp: &str) -> Option<Micros> {
     let (date, time) = timestamp.strip_suffix('Z')?.split_once('T')?;
     let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
@@ -145,7 +145,7 @@ fn micros(timestamp: &str) -> Option<Micros> {
     Some(seconds * 1_000_000 + decimals.parse::<Micros>().ok()?)
 }
 
-/// Three numbers of so many digits.
+/// Parses three numbers with these numbers of digits.
 fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[i64; 3]> {
     let mut parts = text.split(separator);
     let mut numbers = [0; 3];
@@ -156,7 +156,8 @@ fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[i64; 3]> 
     parts.next().is_none().then_some(numbers)
 }
 
-/// From 1970 to a day of the Gregorian calendar. The year is taken to begin in March, so that the leap day is its last.
+/// Days from 1970 to a day of the Gregorian calendar. The computation starts years in March, so that the leap day is
+/// the last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let since_march = (month + 9) % 12;

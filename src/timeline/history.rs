@@ -1,11 +1,11 @@
-//! What the events say: the lane of each node, and that of each fence.
+//! Converts events into lanes of nodes and fences.
 //!
-//! Owns which node an event is about. Must never guess where two would do: it is then the client that is named.
+//! Owns the assignment of events to nodes. Must never guess between two nodes: it then names the client.
 
 use super::event::{Event, Kind, Micros};
 use std::collections::{BTreeSet, HashMap};
 
-/// The most lanes of nodes, and of fences. The events of further ones are counted.
+/// Maximum number of lanes of nodes, and of fences. Events of further ones are counted.
 const MOST_LANES: usize = 24;
 
 #[derive(Debug, Default)]
@@ -16,42 +16,42 @@ pub(super) struct History {
     pub(super) started: String,
     pub(super) nodes: Vec<Node>,
     pub(super) fences: Vec<Fence>,
-    /// Events of nodes and fences that have no lane any more.
+    /// Number of events of nodes and fences without a lane.
     pub(super) without_lane: usize,
 }
 
-/// A node: a candidate, or a client of the proxy that is none.
+/// A node: a candidate, or another client of the proxy.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) terms: Vec<Term>,
-    /// From when to when it waited for its turn.
+    /// Intervals in which it waited for its turn.
     pub(super) waits: Vec<(Micros, Micros)>,
-    /// From the first write of a session to its end.
+    /// Intervals from a session's first write to its end.
     pub(super) sessions: Vec<(Micros, Micros)>,
     pub(super) marks: Vec<Mark>,
 }
 
-/// A time of leadership, as the leader itself sees it.
+/// A period of leadership, as the leader itself sees it.
 #[derive(Debug)]
 pub(super) struct Term {
-    /// The election; the resource, of a client that is no candidate.
+    /// The election; for a client that is not a candidate, the resource.
     pub(super) over: String,
     pub(super) token: i64,
     pub(super) from: Micros,
-    /// Another leads since.
+    /// Time at which another leader took over.
     pub(super) overtaken: Option<Micros>,
-    /// None: it has not ended.
+    /// End of the term; None: it has not ended.
     pub(super) to: Option<Micros>,
     pub(super) reason: Option<String>,
 }
 
-/// Something that happened to a write.
+/// An event of a write.
 #[derive(Debug)]
 pub(super) struct Mark {
     pub(super) at: Micros,
     pub(super) kind: MarkKind,
-    /// A few words, where there is room for them.
+    /// A short text, shown if it fits.
     pub(super) label: String,
     pub(super) text: String,
 }
@@ -67,7 +67,7 @@ pub(super) enum MarkKind {
 #[derive(Debug)]
 pub(super) struct Fence {
     key: (String, String),
-    /// From when on it was which.
+    /// Each token, with the time from which it was the highest.
     pub(super) tokens: Vec<(Micros, i64)>,
 }
 
@@ -77,26 +77,26 @@ impl Fence {
     }
 }
 
-/// Who has which token, and where sessions write.
+/// Token holders, and writers' lanes.
 #[derive(Default)]
 struct Known {
-    /// The holders of a token, each with its election.
+    /// Holders of a token, each with its election.
     holders: HashMap<i64, BTreeSet<(String, String)>>,
-    /// The election of a resource.
+    /// Election of a resource.
     elections: HashMap<String, String>,
-    /// The lane of a session's first write, and when that was.
+    /// Lane and time of a session's first write.
     writers: HashMap<(u64, String), (usize, Micros)>,
     waiting: HashMap<usize, Micros>,
 }
 
 impl History {
-    /// None where none of the events is shown.
+    /// None if there is no event to show.
     pub(super) fn new(events: Vec<Event>) -> Option<Self> {
         let (first, last) = (events.first()?, events.last()?);
         let mut history = History { from: first.at, to: last.at, started: first.date_and_time(), ..History::default() };
         let mut known = Known::default();
         for event in &events {
-            // The log of a leader may be later than what the proxy says of it.
+            // The leader's log may be later than the proxy's events about it.
             if let (Kind::LeaseAcquired, Some(token)) = (event.event, event.token) {
                 let holder = (text(&event.election), text(&event.holder));
                 known.holders.entry(token).or_default().insert(holder);
@@ -116,12 +116,12 @@ impl History {
         (!history.nodes.is_empty() || !history.fences.is_empty()).then_some(history)
     }
 
-    /// None where the event says too little, or there are too many lanes.
+    /// None if the event lacks a field, or there are too many lanes.
     fn add(&mut self, event: &Event, known: &mut Known) -> Option<()> {
         match event.event {
             Kind::LeaseAwaited | Kind::LeaseAcquired | Kind::LeaseLost => self.lease(event, known),
             Kind::FenceAdvanced => self.highest(event, event.token?),
-            // It may not have taken effect.
+            // The reset may not have taken effect.
             Kind::FenceReset if event.outcome.is_some() => Some(()),
             Kind::FenceReset => self.reset(event, event.token?),
             Kind::SessionAdmitted => {
@@ -135,7 +135,7 @@ impl History {
                 self.mark(node, event, MarkKind::Written)
             }
             Kind::SessionEnded => {
-                // Of one that has written nothing there is nothing to show.
+                // A session that has not written is not shown.
                 let written = known.writers.remove(&event.session());
                 written.into_iter().for_each(|(node, from)| self.nodes[node].sessions.push((from, event.at)));
                 Some(())
@@ -143,7 +143,7 @@ impl History {
             Kind::StaleWriteBlocked | Kind::WriteRejected | Kind::SessionCutOff => {
                 let node = event.presented.map_or_else(|| client(event), |token| writer(event, token, known));
                 let node = self.node(node)?;
-                // Where the guard has raised the fence, no proxy tells of that.
+                // If the guard raised the fence, no proxy reports it.
                 event.highest.filter(|_| event.event != Kind::WriteRejected).map(|token| self.highest(event, token));
                 let kind = if event.event == Kind::SessionCutOff { MarkKind::CutOff } else { MarkKind::Rejected };
                 self.mark(node, event, kind)
@@ -164,7 +164,7 @@ impl History {
             return Some(());
         }
         if self.nodes[node].terms.iter().any(|it| it.over == over && it.token == token) {
-            // The same line of another log.
+            // Another log has the same line.
             return Some(());
         }
         if let Some(from) = known.waiting.remove(&node) {
@@ -182,7 +182,7 @@ impl History {
         Some(())
     }
 
-    /// A client that is no candidate leads as long as its token is the highest.
+    /// A client that is not a candidate leads as long as its token is the highest.
     fn presented(&mut self, node: usize, event: &Event, token: i64) {
         let over = text(&event.resource);
         let terms = &mut self.nodes[node].terms;
@@ -191,7 +191,7 @@ impl History {
         }
     }
 
-    /// Whoever has a higher token leads no more.
+    /// Ends the terms with higher tokens.
     fn reset(&mut self, event: &Event, token: i64) -> Option<()> {
         for term in self.nodes.iter_mut().flat_map(|it| &mut it.terms) {
             if Some(&term.over) == event.resource.as_ref() && term.to.is_none() && term.token > token {
@@ -202,7 +202,7 @@ impl History {
         Some(())
     }
 
-    /// The highest token of a resource is at least this.
+    /// Records that the resource's highest token is at least this.
     fn highest(&mut self, event: &Event, token: i64) -> Option<()> {
         let fence = self.fence(event)?;
         if fence.tokens.last().is_none_or(|(_, before)| *before < token) {
@@ -217,7 +217,7 @@ impl History {
         Some(())
     }
 
-    /// The lane of the event's resource; None: there are too many.
+    /// Lane of the event's resource; None: there are too many.
     fn fence(&mut self, event: &Event) -> Option<&mut Fence> {
         let key = (text(&event.database), event.resource.clone()?);
         match self.fences.iter().position(|it| it.key == key) {
@@ -254,7 +254,7 @@ impl History {
         Some(())
     }
 
-    /// The lane of that name; None: there are too many.
+    /// Lane of that name; None: there are too many.
     fn node(&mut self, name: String) -> Option<usize> {
         if let Some(place) = self.nodes.iter().position(|it| it.name == name) {
             return Some(place);
@@ -268,7 +268,7 @@ impl History {
 }
 
 impl Known {
-    /// Who has acquired the token: in the resource's election where that is known, otherwise if there is only one.
+    /// Holder of the token: in the resource's election if that is known, otherwise only if the holder is unique.
     fn holder(&self, event: &Event, token: i64) -> Option<&str> {
         let election = event.resource.as_ref().and_then(|it| self.elections.get(it));
         let is_meant = |it: &&(String, String)| election.is_none_or(|election| it.0 == *election);
@@ -282,7 +282,7 @@ fn writer(event: &Event, token: i64, known: &Known) -> String {
     known.holder(event, token).map_or_else(|| client(event), str::to_owned)
 }
 
-/// What a client calls itself, and where it is, unless that is the proxy's machine.
+/// Name of a client, and its address unless it is on the proxy's machine.
 fn client(event: &Event) -> String {
     let address = text(&event.address);
     let host = address.rsplit_once(':').map_or("", |(host, _)| host);

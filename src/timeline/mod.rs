@@ -1,7 +1,7 @@
-//! `fencegate timeline`: who led under which token, what was written and what was rejected, as a picture.
+//! `fencegate timeline`: draws leaders, tokens, writes and rejections.
 //!
-//! Owns the way from lines of logs to SVG; the schema of the events is in docs/operations.md. Must never take a line for more
-//! than a claim: what it reads is bounded, what it shows is escaped, and what is no event of ours is skipped.
+//! Owns the conversion of log lines into SVG; docs/operations.md has the schema of the events. Must never trust a line:
+//! input is bounded, output is escaped, and lines of other programs are skipped.
 
 mod chart;
 mod event;
@@ -11,7 +11,7 @@ mod svg;
 
 pub use event::{Events, MOST_EVENTS};
 
-/// The picture; None where nothing of what it shows has happened.
+/// The picture; None if there is no event to show.
 pub fn draw(events: Events) -> Option<String> {
     let (list, left_out) = events.into_sorted();
     let history = history::History::new(list)?;

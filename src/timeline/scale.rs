@@ -1,4 +1,4 @@
-//! The axis of time: where a moment is, and which moments are named.
+//! The time axis: positions of moments, and its labels.
 
 use super::event::Micros;
 
@@ -6,9 +6,9 @@ const SECOND: Micros = 1_000_000;
 const MINUTE: Micros = 60 * SECOND;
 const HOUR: Micros = 60 * MINUTE;
 const DAY: Micros = 24 * HOUR;
-/// The most moments that are named.
+/// Maximum number of labels.
 const MOST_TICKS: Micros = 8;
-/// The steps that people count in, besides 1, 2 and 5 times a power of ten of microseconds and of days.
+/// Usual steps besides 1, 2 and 5 times a power of ten of microseconds and of days.
 const STEPS: [Micros; 15] = [
     10 * SECOND,
     15 * SECOND,
@@ -27,7 +27,7 @@ const STEPS: [Micros; 15] = [
     DAY,
 ];
 
-/// From a moment to a place, from left to right.
+/// Maps time to horizontal positions.
 pub(super) struct Scale {
     from: Micros,
     length: Micros,
@@ -36,19 +36,19 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// A moment has a length, too.
+    /// A single moment gets a nonzero length.
     pub(super) fn new((from, to): (Micros, Micros), left: f64, width: f64) -> Self {
         Scale { from, length: (to - from).max(1), left, width }
     }
 
     pub(super) fn x(&self, at: Micros) -> f64 {
-        // Exact enough for places.
+        // Exact enough for positions.
         #[expect(clippy::cast_precision_loss)]
         let share = (at - self.from) as f64 / self.length as f64;
         self.left + share.clamp(0.0, 1.0) * self.width
     }
 
-    /// The moments that are named, with their names.
+    /// The labeled moments, with their labels.
     pub(super) fn ticks(&self) -> Vec<(Micros, String)> {
         let step = step(self.length / MOST_TICKS);
         let ticks = (0..=MOST_TICKS).map(|number| number * step).filter(|offset| *offset <= self.length);
@@ -56,7 +56,7 @@ impl Scale {
     }
 }
 
-/// The smallest that is longer.
+/// The smallest step that is longer than `least`.
 fn step(least: Micros) -> Micros {
     let powers =
         |unit: Micros, most: u32| (0..most).flat_map(move |power| [1, 2, 5].map(|it| it * unit * 10_i64.pow(power)));
@@ -73,7 +73,7 @@ fn name(offset: Micros, step: Micros) -> String {
         _ if step >= 100 => (1000, "ms"),
         _ => (1, "µs"),
     };
-    // Of seconds a tenth may be named.
+    // Show tenths for seconds.
     match (offset % unit) * 10 / unit {
         0 => format!("{} {name}", offset / unit),
         tenths => format!("{}.{tenths} {name}", offset / unit),

@@ -1,19 +1,19 @@
 //! Elements of an SVG.
 //!
-//! Must never write a text as it came: `markup` escapes it.
+//! Must never write an unescaped text: `escape` provides the escaping.
 
 use crate::escape::escaped;
 use std::fmt::Write;
 
-/// The most characters of a text that is shown when asked for.
+/// Maximum length of a tooltip, in characters.
 const LONGEST_TITLE: usize = 200;
 
-/// An SVG that grows.
+/// An SVG under construction.
 #[derive(Default)]
 pub(super) struct Svg(String);
 
 impl Svg {
-    /// Without the outermost element.
+    /// The elements, without the outermost one.
     pub(super) fn content(&self) -> &str {
         &self.0
     }
@@ -35,14 +35,14 @@ impl Svg {
         self.line(&format!(r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#));
     }
 
-    /// Of at most so many characters.
+    /// Draws at most `most` characters of a text.
     pub(super) fn text(&mut self, class: &str, (x, y): (f64, f64), text: &str, most: usize) {
         let text = escaped(text, most);
         self.line(&format!(r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{text}</text>"#));
     }
 
     fn line(&mut self, line: &str) {
-        // A String takes everything.
+        // Writing to a String cannot fail.
         let _ = writeln!(self.0, "{line}");
     }
 }

@@ -3,7 +3,7 @@ use super::*;
 use proptest::prelude::*;
 use std::fmt::Write;
 
-/// A line of a log: these fields, so many milliseconds after the first.
+/// A log line with these fields, this many milliseconds after the first.
 fn line(milliseconds: u32, event: &str, fields: &str) -> String {
     let (seconds, milliseconds) = (milliseconds / 1000, milliseconds % 1000);
     let timestamp = format!("2026-01-31T12:00:{seconds:02}.{milliseconds:03}Z");
@@ -16,7 +16,7 @@ fn picture(log: &str) -> Option<String> {
     draw(events)
 }
 
-/// A leads, hangs, and writes after B has come.
+/// A leads and pauses; B takes over; A writes.
 fn takeover() -> String {
     let lease = |holder: &str, token: u8| format!(r#""election":"/e","holder":"{holder}","token":{token}"#);
     let write = |field: &str, token: u8| {
@@ -56,12 +56,12 @@ fn a_takeover_is_shown() {
     ];
     let missing: Vec<_> = expected.into_iter().filter(|it| !picture.contains(it)).collect();
     assert!(missing.is_empty(), "{missing:#?} in {picture}");
-    // B is the only other node: whoever has a token is known by its lease.
+    // B is the only other node: a token's holder is known from its lease.
     assert_eq!(picture.matches(r#"class="name""#).count(), 2, "{picture}");
 }
 
 #[test]
-fn the_order_of_lines_and_what_is_between_them_do_not_matter() {
+fn line_order_and_other_lines_do_not_matter() {
     let log = takeover();
     let mut reversed: Vec<&str> = log.lines().rev().collect();
     let long = format!("{{\"a\":\"{}\"}}", "x".repeat(100_000));
@@ -79,12 +79,12 @@ fn the_order_of_lines_and_what_is_between_them_do_not_matter() {
     {
         reversed.insert(place, noise);
     }
-    // Those of the same moment keep their order.
+    // Simultaneous events keep their order.
     assert_eq!(picture(&reversed.join("\n")).unwrap().len(), picture(&log).unwrap().len());
 }
 
 #[test]
-fn clients_that_are_no_candidates_lead_as_long_as_their_token_is_the_highest() {
+fn clients_without_candidacy_lead_while_their_token_is_the_highest() {
     let write = |token: u8, name: &str, address: &str| {
         format!(
             r#""session":{token},"address":"{address}","application_name":"{name}","database":"app","resource":"r","token":{token}"#
@@ -117,9 +117,9 @@ fn nothing_is_drawn_of_nothing() {
     assert_eq!(picture(&line(0, "session_ended", r#""session":1"#)), None);
 }
 
-/// A title has the times of what it is about.
+/// A tooltip has the times of its element.
 #[test]
-fn nobody_leads_longer_than_it_did() {
+fn terms_are_not_drawn_longer_than_they_lasted() {
     let acquired = line(0, "lease_acquired", r#""election":"/e","holder":"twice","token":1"#);
     let lost = line(1000, "lease_lost", r#""election":"/e","holder":"twice","token":1,"reason":"deadline""#);
     let of =
@@ -142,7 +142,7 @@ fn nobody_leads_longer_than_it_did() {
     assert_eq!(history.fences[0].tokens.iter().map(|it| it.1).collect::<Vec<_>>(), [100, 2]);
 }
 
-/// A proxy logs the end of each session, also of those that have not written.
+/// A proxy logs the end of each session, including those that have not written.
 #[test]
 fn sessions_that_have_not_written_crowd_nothing_out() {
     let ended = |session: usize| line(0, "session_ended", &format!(r#""session":{session}"#));
@@ -168,7 +168,7 @@ fn the_picture_is_small_however_much_there_is() {
     assert!(picture.contains("more events are not shown"));
 }
 
-/// What is in no text: `<` and `&` begin elements and references of ours only.
+/// Texts contain no raw `<` or `&`: these occur only in the SVG's own elements and references.
 fn assert_well_formed(picture: &str) {
     let is_ours = |rest: &&str| {
         let names = [
@@ -186,7 +186,7 @@ fn assert_well_formed(picture: &str) {
 
 proptest! {
     #[test]
-    fn what_is_read_becomes_no_markup(texts in prop::collection::vec("[<>&'\"\\]\\[ -~\u{0}-\u{1f}\u{202e}äß]{0,40}", 6)) {
+    fn input_is_escaped_in_the_picture(texts in prop::collection::vec("[<>&'\"\\]\\[ -~\u{0}-\u{1f}\u{202e}äß]{0,40}", 6)) {
         let [name, over, resource, code, database, at]: [String; 6] =
             texts.iter().map(|it| serde_json::to_string(it).unwrap()).collect::<Vec<_>>().try_into().unwrap();
         let mut log = String::new();

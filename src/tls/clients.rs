@@ -42,7 +42,7 @@ impl Acceptor {
         Ok(Acceptor { settings, current })
     }
 
-    /// Reads the files anew; what was read before stays in force. Blocks on the file system.
+    /// Reads the files again; the previous contents stay in force. Blocks on the file system.
     ///
     /// # Errors
     /// As [`Self::new`].

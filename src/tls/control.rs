@@ -13,7 +13,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// The encrypted stream of such a connection.
 pub type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
-/// Where to connect, as whom, and how it is encrypted.
+/// Address, user and encryption of a control connection.
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
     config: Config,
@@ -21,8 +21,7 @@ pub struct ControlConfig {
 }
 
 impl ControlConfig {
-    /// Where and how. What `config` says of TLS itself does not count. A password that it lacks is looked up for each new
-    /// connection.
+    /// Ignores the TLS settings in `config`. Looks up a missing password for each new connection.
     pub fn new(config: Config, tls: Arc<Connector>) -> Self {
         ControlConfig { config, tls }
     }
@@ -51,7 +50,7 @@ impl ControlConfig {
     /// says only that it is not encrypted.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
         let on_tcp = |host: &Host| matches!(host, Host::Tcp(_));
-        // As in libpq, there is no TLS over a Unix socket.
+        // libpq does not use TLS over Unix sockets either.
         let attempts = match self.config.get_hosts().iter().any(on_tcp) || !self.config.get_hostaddrs().is_empty() {
             true => self.tls.attempts(),
             false => &[Attempt::Plain],

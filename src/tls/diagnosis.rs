@@ -5,20 +5,20 @@ use rustls::Error as Tls;
 use std::error::Error;
 use std::io;
 
-/// Why there is no encrypted connection, apart from what TLS itself says.
+/// Why there is no encrypted connection, except for errors of TLS itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTls {
     /// The server answered N.
     #[error("the server does not support TLS, which sslmode requires")]
     NotOffered,
     /// It answered something else, or more.
-    #[error("the server answered a request for TLS by something that no server answers")]
+    #[error("the server sent an invalid response to the TLS request")]
     BadAnswer,
     /// It closed the connection.
     #[error("the server closed the connection during the TLS handshake")]
     BrokenOff,
     /// No certificate could have that name.
-    #[error("the host is neither a name nor an address that a certificate could be for")]
+    #[error("the host is neither a name nor an address that a certificate can contain")]
     BadName,
 }
 
@@ -31,7 +31,7 @@ pub struct Diagnosis {
     pub hint: &'static str,
 }
 
-/// Where somebody has said how the connection is encrypted: what a hint names.
+/// Where the encryption is configured, for hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// In the proxy's settings for connections to the server.
@@ -40,7 +40,7 @@ pub enum Told {
     Url,
 }
 
-/// Explains an error of a connection to the server, if TLS is what it is about.
+/// Explains an error of a server connection if TLS caused it.
 pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Diagnosis> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -50,7 +50,7 @@ pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Diagnosis> {
         if let Some(why) = error.downcast_ref::<Tls>() {
             return Some(of_tls(why, told));
         }
-        // Its source() is that of what it holds.
+        // An io::Error's source() skips the contained error.
         next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             Some(held) => Some(held),
             None => error.source(),
@@ -98,7 +98,7 @@ fn of_tls(error: &Tls, told: Told) -> Diagnosis {
             },
         ),
         Tls::InvalidCertificate(why) => (
-            format!("the server's certificate cannot be accepted: {why}"),
+            format!("the server's certificate is not acceptable: {why}"),
             "It must be an X.509 version 3 certificate that is not an authority's own (basicConstraints CA:FALSE).",
         ),
         Tls::AlertReceived(alert) => (
@@ -115,7 +115,7 @@ fn of_tls(error: &Tls, told: Told) -> Diagnosis {
                 }
             },
         ),
-        other => (format!("TLS with the server failed: {other}"), "Does the server take a TLS version from 1.2 on?"),
+        other => (format!("TLS with the server failed: {other}"), "Check that the server supports TLS 1.2 or later."),
     };
     Diagnosis { message, hint }
 }
@@ -126,7 +126,7 @@ mod tests {
     use rustls::AlertDescription;
 
     #[test]
-    fn hints_name_what_is_taken_there() {
+    fn hints_name_the_place_of_the_settings() {
         let for_another = Bad::NotValidForName;
         let errors = [Bad::UnknownIssuer, for_another].map(Tls::InvalidCertificate);
         let refused = Tls::AlertReceived(AlertDescription::CertificateRequired);

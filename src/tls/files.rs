@@ -1,6 +1,6 @@
-//! Certificates and keys in PEM files, and which of them have other contents than before.
+//! Certificates and keys in PEM files, and changes of their contents.
 //!
-//! Must never print what is in a key.
+//! Must never print the content of a key.
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -65,7 +65,7 @@ impl PemFile<'_> {
         match found {
             Ok(certificates) if certificates.is_empty() => Err(self.fault("has no certificate in it (PEM)")),
             Ok(certificates) => Ok(certificates),
-            Err(error) => Err(self.fault(format!("is no file of certificates (PEM): {error}"))),
+            Err(error) => Err(self.fault(format!("is not a PEM file of certificates: {error}"))),
         }
     }
 
@@ -90,7 +90,7 @@ impl PemFile<'_> {
     pub(super) fn key(self, contents: &mut Contents) -> Result<PrivateKeyDer<'static>, TlsFileError> {
         PrivateKeyDer::from_pem_slice(&self.read(contents)?).map_err(|error| match error {
             pem::Error::NoItemsFound => self.fault("has no private key in it that could be read (PEM, not encrypted)"),
-            error => self.fault(format!("is no file of a private key (PEM): {error}")),
+            error => self.fault(format!("is not a PEM file of a private key: {error}")),
         })
     }
 
@@ -100,7 +100,7 @@ impl PemFile<'_> {
         for certificate in self.certificates(contents)? {
             authorities
                 .add(certificate)
-                .map_err(|error| self.fault(format!("has a bad certificate in it: {error}")))?;
+                .map_err(|error| self.fault(format!("contains an invalid certificate: {error}")))?;
         }
         Ok(authorities)
     }

@@ -1,7 +1,7 @@
-//! TLS: with clients, as the server they see; with the server, as a client with libpq's `sslmode`; and for the control
+//! TLS: with clients, as their server; with the server, as a client with libpq's `sslmode`; and for control
 //! connections.
 //!
-//! Owns certificates, keys and what is checked of the other side's. Must never know sessions, nor print a key.
+//! Owns certificates, keys and the verification of peers. Must never use sessions or print a key.
 
 mod clients;
 mod control;

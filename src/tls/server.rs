@@ -1,4 +1,4 @@
-//! The side that the server sees: `sslmode` as libpq means it, and what is checked of the server's certificate.
+//! TLS to the server: `sslmode` as in libpq, and the verification of the server's certificate.
 
 use super::diagnosis::{NoTls, Told, trouble};
 use super::files::{Contents, PemFile, TlsFileError};
@@ -63,7 +63,7 @@ impl Connector {
         Ok(Connector { settings, current })
     }
 
-    /// Reads the files anew; what was read before stays in force. Blocks on the file system.
+    /// Reads the files again; the previous contents stay in force. Blocks on the file system.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -155,7 +155,7 @@ impl ServerSide {
             }
             _ => builder.with_no_client_auth(),
         };
-        // The server resumes nothing, and every connection is checked anew.
+        // Without resumption, every connection verifies the certificate again.
         config.resumption = Resumption::disabled();
         Ok(ServerSide { config: Arc::new(config), contents })
     }

@@ -4,7 +4,7 @@
 
 use super::error::ErrorText;
 
-/// An error that a client receives. What it contains stays private, except for the text.
+/// An error that a client receives. Only its text is public.
 pub trait ClientError {
     /// The message, DETAIL, HINT and SQLSTATE.
     fn text(&self) -> ErrorText;

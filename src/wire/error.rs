@@ -37,7 +37,7 @@ impl Severity {
     }
 }
 
-/// No part of an error is longer, in bytes: it may repeat what somebody else has written.
+/// Maximum length of each part of an error, in bytes: it may quote input of others.
 const LONGEST: usize = 2048;
 
 /// As much of a text as goes into that many bytes, up to the end of a character.
@@ -91,7 +91,7 @@ impl ErrorText {
         put_frame(output, severity.tag(), |body| {
             let mut field = |tag: u8, value: &str| {
                 body.put_u8(tag);
-                // A NUL within a field would end it, and what follows would pass for other fields.
+                // A NUL within a field would end it, and the rest would be read as other fields.
                 body.extend(value.bytes().filter(|&byte| byte != 0));
                 body.put_u8(0);
             };

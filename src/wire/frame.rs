@@ -52,7 +52,7 @@ impl Header {
         })
     }
 
-    /// The same for what a server sends: its lengths may be anything that an i32 holds.
+    /// Parses a server's header, whose length may be any i32.
     ///
     /// # Errors
     /// A length below 4.

@@ -10,8 +10,8 @@ pub const MAX_PACKET: usize = 10_004;
 /// Servers up to version 16 take this many bytes of a name and drop the rest (`NAMEDATALEN`); later ones know no longer name.
 const MAX_NAME: usize = 63;
 
-/// By these the proxy knows what kind of session it is, and whose. Of `replication` the server adds up what stands twice:
-/// `database`, then `true`, is a session with SQL. No honest client sends one twice.
+/// These parameters identify the kind and the owner of the session. The server combines repeated values of
+/// `replication`: `database`, then `true`, is a session with SQL. No honest client sends one twice.
 const SINGLE: [&str; 3] = ["user", "database", "replication"];
 
 /// How headers of the PROXY protocol begin, version 1 and 2. No packet has such a length.
@@ -28,7 +28,8 @@ pub enum Packet {
     SslRequest,
     /// Asks for GSSAPI encryption.
     GssEncryptionRequest,
-    /// Asks to cancel what another connection runs. The key is opaque: its length differs between protocol versions.
+    /// Requests the cancellation of another connection's statement. The key is opaque: its length differs between
+    /// protocol versions.
     CancelRequest(Bytes),
     /// Starts a session.
     Startup(Startup),
@@ -63,13 +64,13 @@ pub enum InvalidPacket {
     /// Parameters that are not UTF-8 could be read in two ways.
     #[error("startup parameters are not valid UTF-8")]
     Encoding,
-    /// What the server would take of a name ends within a character.
+    /// The name, as the server would truncate it, ends within a character.
     #[error("name of user or database is longer than 63 bytes")]
     Name,
     /// No user.
     #[error("no PostgreSQL user name specified in startup packet")]
     User,
-    /// What decides what kind of session it is stands there twice.
+    /// A parameter that determines the kind of session occurs twice.
     #[error("startup parameter \"{0}\" is given more than once")]
     Repeated(&'static str),
 }
@@ -89,7 +90,7 @@ pub fn packet_length(input: &[u8]) -> Result<Option<usize>, InvalidPacket> {
     }
 }
 
-/// The packet that asks to cancel what a session runs, of the content of that session's BackendKeyData.
+/// A cancel request with the content of the session's BackendKeyData.
 pub fn cancel_request(key: &[u8]) -> Bytes {
     let mut packet = BytesMut::new();
     packet.put_u32(8 + key.len() as u32);
@@ -103,7 +104,7 @@ pub fn cancel_key(packet: &[u8]) -> &[u8] {
     packet.get(8..).unwrap_or_default()
 }
 
-/// A packet that asks for encryption once more, after it has been refused, is what the server takes it for.
+/// A repeated request for encryption, after a refusal, as the server interprets it.
 pub fn repeated(packet: &[u8]) -> InvalidPacket {
     let half = |at: usize| packet.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
     InvalidPacket::Version(half(4), half(6))
@@ -200,12 +201,12 @@ impl Startup {
         [&length.to_be_bytes(), version, &body].concat().into()
     }
 
-    /// What kind of replication session this is. What is not surely harmless counts as logical.
+    /// Kind of replication session. Values that are not certainly harmless count as logical.
     pub fn replication(&self) -> Replication {
         match self.parameter("replication").map(boolean) {
             None | Some(Some(false)) => Replication::None,
             Some(Some(true)) => Replication::Physical,
-            // `database`, or what the server refuses.
+            // `database`, or a value that the server refuses.
             Some(None) => Replication::Logical,
         }
     }

@@ -1,4 +1,4 @@
-//! What `make` does before it runs anything: packages that it installs, and what it builds.
+//! The setup of `make`: the packages that it installs, and the builds that it skips.
 
 use crate::support::guardian::{Folder, Program};
 use crate::support::programs::{self, forget_settings, run};
@@ -66,7 +66,7 @@ fn programs_without_etcdctl(folder: &Path) {
 }
 
 #[test]
-fn setup_waits_for_the_locks_of_apt() {
+fn setup_waits_for_apt_locks() {
     if Command::new("apt-get").arg("--version").output().is_err() {
         return;
     }
@@ -123,7 +123,7 @@ fn units(command: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_make_build_has_built_is_not_built_again() {
+fn make_does_not_rebuild_an_up_to_date_build() {
     let of = |target: &str| {
         let builds = commands(target).into_iter();
         builds.filter(|line| line.starts_with("cargo b") && !line.contains("--profile")).collect::<Vec<_>>()

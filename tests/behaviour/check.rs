@@ -1,4 +1,4 @@
-//! What the table of the cron in `examples/distributed_cron` says, against what is claimed of it.
+//! The check of the cron table in `examples/distributed_cron` finds violations of each claim.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn one_row_per_tick_in_the_order_of_tokens_contradicts_nothing() {
+    fn one_row_per_tick_in_token_order_satisfies_all_claims() {
         let kept = observed(&[(10, 1), (12, 1), (18, 2)], &["12:00:00 b skipped 2"]);
         assert_eq!(kept.contradictions(2), Vec::<String>::new());
     }

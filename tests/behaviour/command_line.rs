@@ -1,4 +1,5 @@
-//! What `fencegate` says before anything runs: typos, missing settings, `proxy --check`, what packages install.
+//! The command line before anything runs: typos, missing settings, `proxy --check`, and the files that packages
+//! install.
 
 use crate::support::etcd::Etcd;
 use crate::support::fenced::init;
@@ -31,7 +32,7 @@ fn error(output: &Output) -> String {
 }
 
 #[test]
-fn a_typo_is_answered_with_what_was_meant() {
+fn a_typo_gets_a_suggestion() {
     for (arguments, meant) in [
         (&["prxy"][..], "did you mean `proxy`?"),
         (&["polcy"], "did you mean `policy`?"),
@@ -55,12 +56,12 @@ fn a_typo_is_answered_with_what_was_meant() {
 }
 
 #[test]
-fn a_command_without_a_separator_is_told_about_it() {
+fn a_missing_separator_before_the_command_is_reported() {
     let lead = ["lead", "--etcd", "http://127.0.0.1:1", "--election", "x"];
     for command in [&["sleep", "5"][..], &["python3", "-m", "worker"], &[]] {
         let output = run(&[&lead[..], command].concat());
         assert_eq!(output.status.code(), Some(2), "{command:?}: {}", error(&output));
-        assert!(error(&output).contains("the command to run follows `--`"), "{command:?}: {}", error(&output));
+        assert!(error(&output).contains("put the command to run after `--`"), "{command:?}: {}", error(&output));
     }
     for arguments in [&["lead", "--", "true"][..], &["lead", "-x", "--", "true"], &["init", "x"]] {
         let output = run(arguments);
@@ -93,11 +94,11 @@ fn a_database_has_the_same_name_in_all_commands() {
 }
 
 #[test]
-fn all_missing_settings_are_told_at_once() {
+fn all_missing_settings_are_reported_at_once() {
     let output = run(&["proxy"]);
     assert_eq!(output.status.code(), Some(2));
     for name in ["upstream", "control", "policies"] {
-        assert!(error(&output).contains(&format!("`{name}` is not set: give --{name},")), "{}", error(&output));
+        assert!(error(&output).contains(&format!("`{name}` is not set: set --{name},")), "{}", error(&output));
     }
 }
 
@@ -142,7 +143,7 @@ fn says(said: &str, begin: &str, part: &str) {
 }
 
 #[test]
-fn a_check_says_what_a_proxy_would_meet() {
+fn a_check_reports_the_problems_of_a_proxy() {
     let (etcd, postgres, folder) = (Etcd::start(), Postgres::start(Options::default()), Folder::new("check"));
     postgres.sql("CREATE TABLE jobs (n int); CREATE TABLE reports (n int)");
     let (host, port) = postgres.address().host_and_port();

@@ -1,4 +1,4 @@
-//! Copies of a database carry its fences, and rows about server processes of the original, which are none of the copy's.
+//! Copies of a database keep its fences, but ignore rows about server processes of the original.
 
 use crate::guard::world::{guard, policy_folder};
 use crate::support::fenced::{Fenced, code, init, ok, value};

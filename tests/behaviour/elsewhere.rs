@@ -1,4 +1,5 @@
-//! Whoever cannot be served here is told to try elsewhere, as pg_isready and libpq's list of hosts understand it.
+//! A client that cannot be served here is told to try another server, in a way that pg_isready and libpq's list of
+//! hosts understand.
 
 use crate::support::programs::postgres_program;
 use crate::support::proxy::NO_POLICIES;

@@ -1,4 +1,4 @@
-//! The connection to etcd: silence and failure of a member do not keep the others from answering.
+//! The connection to etcd: a silent or failed member does not keep the others from answering.
 
 use crate::support::etcd::Etcd;
 use crate::support::guardian::Port;
@@ -33,7 +33,7 @@ async fn the_lowest_create_revision_leads() {
 
 /// What stands before the candidates, however much it is, does not lead.
 #[tokio::test]
-async fn what_is_no_candidates_does_not_lead() {
+async fn keys_of_other_programs_do_not_lead() {
     let server = Etcd::start();
     let client = client(&[&server.url()]);
     for key in ["/test/leader/1", "/test/leader/config", "/test/leader/"] {
@@ -51,7 +51,7 @@ async fn what_is_no_candidates_does_not_lead() {
 }
 
 #[tokio::test]
-async fn a_silent_and_a_dead_member_do_not_keep_the_living_one_from_answering() {
+async fn silent_and_dead_members_do_not_block_a_working_one() {
     let mut silent = Etcd::start();
     let living = Etcd::start();
     let nobody = Port::claim();
@@ -62,7 +62,7 @@ async fn a_silent_and_a_dead_member_do_not_keep_the_living_one_from_answering() 
 }
 
 #[tokio::test]
-async fn silence_is_an_error_in_time() {
+async fn a_silent_etcd_causes_a_timely_error() {
     let mut server = Etcd::start();
     let client = client(&[&server.url()]);
     leader(&client, &election(), Patience::USUAL).await.unwrap();
@@ -73,7 +73,7 @@ async fn silence_is_an_error_in_time() {
 }
 
 #[tokio::test]
-async fn an_observer_sees_each_leader_also_across_an_outage() {
+async fn an_observer_sees_every_leader_across_an_outage() {
     let mut server = Etcd::start();
     let mut observer = Observer::new(client(&[&server.url()]), election());
     assert_eq!(observer.next().await.unwrap(), None);

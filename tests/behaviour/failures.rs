@@ -1,7 +1,7 @@
-//! What happens to a cron of three nodes whose leader is cut off from etcd, with and without what protects it.
+//! A cron of three nodes whose leader is cut off from etcd, with and without protection.
 //!
-//! The nodes are those of `examples/distributed_cron`. Each reaches etcd through a byte relay of its own; a relay that is
-//! stopped is a network that delivers nothing, while everybody's session to the database stays open.
+//! The nodes are those of `examples/distributed_cron`. Each reaches etcd through its own byte relay. A stopped relay
+//! simulates a network that delivers nothing, while all database sessions stay open.
 
 use crate::check::{Observed, Row};
 use crate::support::etcd::Etcd;
@@ -171,7 +171,7 @@ fn a_leader_that_cannot_renew_stops_and_a_follower_works_within_two_ttl() {
 }
 
 #[test]
-fn a_leader_that_does_not_await_the_loss_works_on() {
+fn a_leader_that_ignores_its_loss_keeps_working() {
     let mut cron = Cron::start(Nodes::Oblivious, Door::Proxy);
     let (old, _) = stall(&mut cron);
     // Its successor may have ended its session in the middle of a write.
@@ -207,7 +207,7 @@ fn in_a_split_brain_there_is_one_row_per_tick_and_late_writes_are_rejected() {
 }
 
 #[test]
-fn in_a_split_brain_without_the_fence_ticks_are_run_twice() {
+fn without_the_fence_a_split_brain_runs_ticks_twice() {
     let mut cron = Cron::start(Nodes::Oblivious, Door::Postgres);
     let old = split_brain(&mut cron);
     assert!(cron.session_is_open(old), "nothing but the fence ends it");

@@ -1,4 +1,4 @@
-//! The harness itself: what it starts it also ends, and what it reads it reads right.
+//! The harness itself: it ends every process that it starts, and parses correctly.
 
 use crate::support::commit_order::CommitOrder;
 use crate::support::guardian::{Folder, Program};
@@ -32,7 +32,7 @@ fn commit_order_is_not_the_order_of_the_inserts() {
 
 /// On a machine that has a newer version installed than its mirror offers: one from the security suite, say.
 #[test]
-fn sources_are_taken_from_what_the_mirror_offers() {
+fn packages_come_from_the_mirror() {
     let folder = Folder::new("apt");
     for path in ["lists/partial", "cache/archives/partial", "mirror"] {
         fs::create_dir_all(folder.join(path)).unwrap();
@@ -78,7 +78,7 @@ fn sources_are_taken_from_what_the_mirror_offers() {
 }
 
 #[test]
-fn a_crash_keeps_what_was_committed() {
+fn a_crash_keeps_commits() {
     let mut postgres = Postgres::start(Options::default());
     postgres.sql("CREATE TABLE t (id int); INSERT INTO t VALUES (7)");
     postgres.crash_restart();

@@ -1,4 +1,4 @@
-//! Clients that send ahead, redefine names, vanish or overdo it get nothing past the fence, and hang nothing.
+//! Clients that pipeline, redefine names, vanish or send excessive input do not bypass the fence or block anything.
 
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
 use crate::support::message::{
@@ -108,7 +108,7 @@ fn a_set_in_a_batch_that_fails() {
 
 /// What the same bytes mean depends on a setting, which a session learns only with ReadyForQuery.
 #[test]
-fn text_that_an_earlier_statement_makes_mean_something_else() {
+fn text_whose_meaning_an_earlier_statement_changes() {
     // With escapes in strings this calls the function; without them it is a concatenation.
     const TWOFOLD: &str = r"SELECT '\' || ' , run_tick() --'";
     let escapes = [
@@ -258,7 +258,7 @@ fn tens_of_thousands_of_binds_of_one_name() {
 
 /// A client that hangs up without reading its answers has sent what it has sent.
 #[test]
-fn what_was_sent_before_hanging_up() {
+fn messages_sent_before_disconnecting() {
     let outsider = Outsider::new();
     for number in 0..20 {
         let mut wire = outsider.world.holder(100);
@@ -282,7 +282,7 @@ fn thousands_of_ends_of_copies() {
 
 /// What is read in another way than it was when it was sent; a write may have changed how.
 #[test]
-fn text_that_a_write_makes_mean_something_else() {
+fn text_whose_meaning_a_write_changes() {
     let mut outsider = Outsider::new();
     let update = "UPDATE pg_settings SET setting = 'off' WHERE name = 'standard_conforming_strings'";
     let frames = outsider.pipeline(&[query(update), query(r"SELECT '\' || ' , run_tick() --'")], 2);
@@ -291,7 +291,7 @@ fn text_that_a_write_makes_mean_something_else() {
 }
 
 #[test]
-fn other_ways_to_run_what_is_fenced() {
+fn other_ways_to_run_fenced_statements() {
     let mut outsider = Outsider::new();
     let wire = &mut outsider.wire;
     ok(wire, "CREATE DOMAIN positive AS int; CREATE TABLE d (n positive); INSERT INTO d VALUES (1)");

@@ -1,7 +1,5 @@
-//! What a session can do to itself around a fence: roles, two-phase commit, locks, large objects.
-//!
-//! The token within a transaction is in tests/behaviour/parameter, what EXECUTE and portals run in tests/behaviour/prepared, replication in
-//! tests/behaviour/opaque.
+//! Effects of a session's own commands on its fence: roles, two-phase commit, locks, large objects. See also
+//! `parameter` for the token within a transaction, `prepared` for EXECUTE and portals, and `opaque` for replication.
 
 use crate::support::Options;
 use crate::support::fenced::{Fenced, code, code_in, last_value, ok, value};
@@ -24,7 +22,7 @@ fn world_with_two_phase_commit() -> Fenced {
 }
 
 #[test]
-fn what_was_written_under_a_token_is_not_prepared() {
+fn writes_under_a_token_are_not_prepared() {
     let world = world_with_two_phase_commit();
     let mut wire = world.holder(47);
     ok(&mut wire, "BEGIN; INSERT INTO jobs VALUES (1)");
@@ -39,7 +37,7 @@ fn what_was_written_under_a_token_is_not_prepared() {
 }
 
 #[test]
-fn what_was_prepared_around_the_proxy_ends_before_a_newer_token_is_admitted() {
+fn a_transaction_prepared_around_the_proxy_ends_before_a_newer_token_is_admitted() {
     let world = world_with_two_phase_commit();
     ok(&mut world.holder(47), "INSERT INTO jobs VALUES (47)");
     world.postgres.sql("BEGIN; INSERT INTO jobs VALUES (46); PREPARE TRANSACTION 'hidden'");

@@ -1,4 +1,4 @@
-//! Imports run one way, and what has to run without sockets, tasks and clocks knows none.
+//! Imports between layers run one way, and the deciding modules use no sockets, tasks or clocks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -101,7 +101,7 @@ fn imports_run_one_way() {
 }
 
 #[test]
-fn what_decides_knows_no_sockets_and_no_clock() {
+fn deciding_modules_use_no_sockets_and_no_clock() {
     let mut wrong = Vec::new();
     for (layer, allowed) in PURE {
         for file in files(&source().join(layer)) {

@@ -1,7 +1,5 @@
-//! No decision in the layers that judge and admit depends on a text for people: literals are compared only with SQL. No error
-//! is a text, so that no decision can depend on one.
-//!
-//! Protects decisions from a change of wording.
+//! No decision of the layers that judge and admit depends on human-readable text: literals are compared only with SQL,
+//! and no error is a string. Protects decisions from a change of wording.
 
 use sqlparser::keywords::ALL_KEYWORDS;
 use std::collections::BTreeMap;
@@ -215,7 +213,7 @@ fn is_sql(literal: &str) -> bool {
 }
 
 #[test]
-fn decisions_compare_no_texts() {
+fn decisions_do_not_compare_texts() {
     let in_layers = |read: &mut dyn FnMut(&str, &str)| {
         let folder = |layer| Path::new(env!("CARGO_MANIFEST_DIR")).join(layer);
         LAYERS.iter().for_each(|layer| sources(&folder(layer), &mut |name, source| read(name, source)));
@@ -230,7 +228,7 @@ fn decisions_compare_no_texts() {
 }
 
 #[test]
-fn errors_are_no_texts() {
+fn errors_are_not_strings() {
     let mut found = Vec::new();
     let mut read = |name: &str, source: &str| {
         found.extend((text_errors(source) > 0).then(|| name.to_owned()));
@@ -240,7 +238,7 @@ fn errors_are_no_texts() {
 }
 
 #[test]
-fn an_error_that_is_a_text_is_found() {
+fn a_string_error_is_found() {
     for (source, number) in [
         ("fn f() -> Result<(), String> { g() }", 1),
         ("struct S { read: Option<Result<Vec<String>, String>> }", 1),
@@ -252,7 +250,7 @@ fn an_error_that_is_a_text_is_found() {
 }
 
 #[test]
-fn a_decision_on_a_text_is_found() {
+fn a_decision_on_a_string_is_found() {
     let found_in = |source| {
         let mut constants = Constants::new();
         add_constants(&mut constants, source);

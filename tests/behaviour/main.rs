@@ -1,4 +1,4 @@
-//! What the programs do, against real servers: a module for each subject.
+//! Behavior of the programs with real servers: a module per subject.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,5 @@
-//! A managed server, as docs/managed.md has it: from the first look to a fence that acts, with no superuser, TLS and SCRAM.
+//! A managed server, as in docs/managed.md: from installation to an enforced fence, without a superuser, with TLS and
+//! SCRAM.
 
 use crate::support::certificates::{Authority, text};
 use crate::support::guardian::Folder;
@@ -92,7 +93,7 @@ fn as_role(address: &Address, role: &str, password: &str, parameters: &[&str], s
 }
 
 #[test]
-fn from_the_first_look_to_a_fence_that_acts() {
+fn from_installation_to_enforcement() {
     let mut world = World::start();
     let binding = as_role(&world.proxy.address(), "app", "a", &["sslmode=require"], UPDATE).unwrap_err();
     assert!(binding.contains("channel_binding=disable"), "{binding}");

@@ -1,4 +1,4 @@
-//! Names in policies that no database has: mostly one wrong letter, which must not take a fence away.
+//! Names in policies that no database has, usually misspelled: they must not remove a fence.
 
 use crate::metrics::page::get;
 use crate::metrics::world::http_address;
@@ -64,7 +64,7 @@ fn a_reload_with_a_wrong_letter_is_refused_and_the_fence_stays() {
 }
 
 #[test]
-fn what_else_would_leave_a_resource_without_a_table() {
+fn other_reloads_that_would_leave_a_resource_without_a_table() {
     let world = start(&TICKS.replace("public.ticks", "public.ticks, public.jobs, 'public.\"Odd Name\"'"));
     ok(&mut world.holder(7), "INSERT INTO ticks VALUES (1)");
     // Others exist.
@@ -92,7 +92,7 @@ fn while_a_database_cannot_be_read_no_table_is_taken_away() {
     world.postgres.stop();
     world.proxy.write_policies(TICKS);
     world.proxy.sighup();
-    world.proxy.wait_for_log("which tables exist is unknown", DEADLINE);
+    world.proxy.wait_for_log("cannot determine which tables exist", DEADLINE);
     // What takes none away needs no database.
     world.proxy.write_policies(&TICKS.replace("public.ticks", "public.ticks, public.jobs, public.more"));
     world.proxy.sighup();
@@ -102,7 +102,7 @@ fn while_a_database_cannot_be_read_no_table_is_taken_away() {
 
 /// The fence may be loaded before the table is made.
 #[test]
-fn a_table_that_never_existed_is_a_warning_that_shows() {
+fn a_table_that_never_existed_is_a_visible_warning() {
     let later = TICKS.replace("ticks", "latr");
     let world = start(&later);
     let page = |path: &str| get(address(&world), path);
@@ -128,7 +128,7 @@ fn a_table_that_never_existed_is_a_warning_that_shows() {
 }
 
 #[test]
-fn tables_are_looked_for_in_every_database_of_the_policies() {
+fn missing_tables_are_searched_in_every_database_of_the_policies() {
     let world = start("version: 1\nresources: []\n");
     world.postgres.sql("CREATE DATABASE shop");
     world.postgres.sql_in("shop", "CREATE TABLE orders (n int)");
@@ -203,11 +203,11 @@ fn a_check_looks_at_the_databases_with_the_schema_and_advises_a_command() {
     assert_eq!(run(&words).0, Some(0));
     let (code, said) = world.check(TICKS, &[]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("ok      control app: reached, with what the fences need"), "{said}");
+    assert!(said.contains("ok      control app: reached, ready for fences"), "{said}");
     assert!(said.contains("ok      control postgres: reached\n"), "{said}");
     assert_eq!(world.check(&format!("{TICKS}databases: [app]\n"), &[]).0, Some(0));
     let (code, said) = world.check(&format!("{TICKS}databases: [ap]\n"), &[]);
-    assert!(code == Some(1) && said.contains("failed  control ap: there is no database ap"), "{said}");
+    assert!(code == Some(1) && said.contains("failed  control ap: database ap does not exist"), "{said}");
 
     // The check cannot tell which tables exist in a database that the control role may not connect to.
     world.postgres.sql("REVOKE CONNECT ON DATABASE app FROM PUBLIC");
@@ -245,7 +245,7 @@ fn a_check_fails_for_a_table_that_no_database_has() {
     world.postgres.sql("CREATE TABLE ticks (n int)");
     let (_, said) = world.check(TICKS, &[]);
     assert!(
-        said.contains("warning databases: without `databases` the policies fence tables in app, postgres: "),
+        said.contains("warning databases: without `databases`, the policies fence tables in app, postgres: "),
         "{said}"
     );
 }
@@ -265,7 +265,7 @@ fn policy_check_looks_for_tables_in_a_database() {
     assert_eq!(world.policy_check(&elsewhere, "app").0, Some(0));
     world.postgres.sql("CREATE TABLE ticks (n int)");
     let (_, said) = world.policy_check(TICKS, "app");
-    assert!(said.contains("warning: without `databases` the policies fence tables in app, postgres"), "{said}");
+    assert!(said.contains("warning: without `databases`, the policies fence tables in app, postgres"), "{said}");
     let (_, said) = world.policy_check(&format!("{TICKS}databases: [app]\n"), "app");
     assert!(!said.contains("warning"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! A fence that observes: what it says nothing about must pass when it acts.
+//! A fence in observe mode reports every statement that it would reject when enforced.
 
 use crate::logs::line::{assert_fields, event, events};
 use crate::metrics::page::{get, samples, sum};
@@ -73,7 +73,7 @@ fn run(world: &Fenced, before: &str, statements: &str) -> String {
 }
 
 #[test]
-fn what_enforcing_rejects_was_counted_and_told_before() {
+fn observe_reports_everything_that_enforce_rejects() {
     let mut world = start(OBSERVED);
     ok(&mut world.holder(7), "INSERT INTO jobs VALUES (1)");
     wait_until("the token is recorded", DEADLINE, || {
@@ -171,7 +171,7 @@ fn sessions_that_could_not_be_admitted() {
 }
 
 #[test]
-fn who_it_was_is_told() {
+fn the_writer_is_reported() {
     let world = start(OBSERVED);
     let mut wire = Wire::connect(&world.proxy.address()).unwrap();
     let names = [("user", "postgres"), ("database", "postgres"), ("application_name", "billing run")];

@@ -1,4 +1,4 @@
-//! Statements whose text does not tell what they write: what each setting of `opaque` lets pass, and where.
+//! Statements whose text does not show what they write: the effect of each setting of `opaque`.
 
 mod strings;
 
@@ -44,7 +44,7 @@ const SESSIONS: [&str; 4] =
     ["RESET lease.fence", "SET lease.fence = 46", "SET lease.fence = 47", "SET lease.fence = 48"];
 
 #[test]
-fn what_each_setting_lets_pass() {
+fn statements_that_each_setting_allows() {
     // For each of the sessions; None: as the server answers.
     let settings = [
         ("", [Some("LF004"); 4]),
@@ -127,7 +127,7 @@ fn a_transaction_where_nothing_is_fenced() {
 }
 
 #[test]
-fn a_token_that_nothing_has_put_in_force_yet() {
+fn a_token_that_is_not_yet_in_force() {
     let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: require_token\n"));
     let mut wire = world.holder(47);
     let error = wire.rows(DO).unwrap_err();
@@ -178,7 +178,7 @@ fn fences_that_observe_or_allow_sessions_without_a_token() {
 
 /// Who ran one may have written, whatever the text says: the next token ends it.
 #[test]
-fn what_it_wrote_is_drained() {
+fn writes_of_opaque_statements_are_drained() {
     let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: require_token\n"));
     let mut wire = world.holder(47);
     ok(&mut wire, "DELETE FROM jobs");
@@ -250,7 +250,7 @@ fn stream_a_change(world: &Fenced, wire: &mut Wire, table: &str) {
 /// Of `replication` the server adds up what it finds: `database`, then `true`, is a session with SQL that a proxy which goes by
 /// the last takes for one without.
 #[test]
-fn what_kind_of_session_it_is_stands_there_once() {
+fn the_kind_of_session_is_stated_once() {
     let server = Options::default().hba("host replication all 127.0.0.1/32 trust");
     let world = Fenced::start_with(server, SCHEMA, &ProxyOptions::default().policies(ONE));
     let values = ["database", "true", "t", "ON", "1", "false", "off", "no", "0"];

@@ -1,5 +1,5 @@
-//! docs/operations.md is true: its tables of settings and errors are those of the code, and its way to back up and
-//! restore fences works.
+//! docs/operations.md is correct: its tables of settings, errors and events are complete, and its backup and restore of
+//! fences works.
 
 use crate::support::fenced::{self, Fenced, code, code_in, ok};
 use crate::support::guardian::Folder;
@@ -36,7 +36,7 @@ fn row(setting: &Setting) -> String {
 }
 
 #[test]
-fn the_table_of_errors_has_all_that_the_proxy_says() {
+fn the_table_of_errors_is_complete() {
     let (_, chapter) = PAGE.split_once("## Errors, and what to do about them\n").unwrap();
     let (chapter, _) = chapter.split_once("\n## ").unwrap();
     let rows = chapter.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
@@ -70,7 +70,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_table_of_events_has_all_that_the_log_says() {
+fn the_table_of_events_is_complete() {
     let (_, chapter) = PAGE.split_once("## The log\n").unwrap();
     let (chapter, _) = chapter.split_once("\n## ").unwrap();
     let mut missing = Vec::new();
@@ -169,7 +169,7 @@ fn dumped_and_restored_through_the_proxy() {
 
 /// A proxy passes on what is about its own sessions: a load balancer brings the request to the proxy of the session.
 #[test]
-fn a_cancel_request_comes_by_the_proxy_of_its_session() {
+fn a_cancel_request_uses_the_proxy_of_its_session() {
     let world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
     let other = Proxy::start(&world.postgres, POLICIES, &[]);
     let mut wire = Wire::connect(&world.proxy.address()).unwrap();

@@ -1,13 +1,12 @@
-//! README, guide and the page on leases are true: a new user can follow them one after the other.
-//!
-//! The commands run as they stand, with the ports of throwaway servers.
+//! README, guide and the page on leases are correct: a new user can follow them in order. Tests run the commands as
+//! written, with the ports of temporary servers.
 
 use crate::support::page::Reader;
 use crate::support::{Etcd, Options, Postgres};
 use std::fs;
 
 #[test]
-fn every_command_runs_and_prints_what_is_shown() {
+fn every_command_runs_and_prints_the_documented_output() {
     let postgres = Postgres::start(Options::default());
     let etcd = Etcd::start();
     let reader = Reader::new(&postgres, Some(etcd.url()));

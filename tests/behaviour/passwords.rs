@@ -1,4 +1,4 @@
-//! Passwords that are rotated while a program runs: the password file is read for each new connection.
+//! Passwords change while a program runs: each new connection reads the password file.
 
 use crate::support::fenced::init;
 use crate::support::guardian::{Folder, Program};

@@ -1,4 +1,4 @@
-//! What a policy makes of a session's statements: which are writes, of whom, and what they meet.
+//! How a policy classifies a session's statements, and its effect on them.
 
 use crate::support::fenced::{Fenced, code, code_in, init, ok};
 use crate::support::guardian::Folder;
@@ -54,7 +54,7 @@ fn meets(wire: &mut Wire, expected: &str, statements: &[&str]) {
 }
 
 #[test]
-fn what_is_a_write() {
+fn statements_that_count_as_writes() {
     let world = Fenced::start(SCHEMA, POLICIES);
     let mut wire = world.login();
     let writes = [
@@ -177,7 +177,7 @@ fn locks_of_a_stale_holder() {
 }
 
 #[test]
-fn the_operations_that_are_fenced() {
+fn fenced_operations() {
     let policies = "version: 1\nresources:\n  - name: scheduler\n    tables:\n      - {name: public.jobs, operations: [update, delete]}\n";
     let world = Fenced::start(SCHEMA, policies);
     world.postgres.sql("CREATE UNIQUE INDEX ON jobs (n)");
@@ -224,7 +224,7 @@ fn a_fence_that_observes() {
 }
 
 #[test]
-fn roles_that_are_exempt() {
+fn exempt_roles_pass_without_a_token() {
     let world = Fenced::start(SCHEMA, &(POLICIES.to_owned() + "exempt_roles: [migrator]\n"));
     let mut wire = world.login_as("migrator");
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");
@@ -266,7 +266,7 @@ fn opaque_statements_matter_where_something_is_fenced() {
 }
 
 #[test]
-fn databases_that_are_named() {
+fn named_databases() {
     let world = Fenced::start("CREATE DATABASE app", &(POLICIES.to_owned() + "databases: [app]\n"));
     init(&world.postgres, "app");
     for database in ["app", "postgres"] {
@@ -280,7 +280,7 @@ fn databases_that_are_named() {
 
 /// It is not missed in other databases: not in the log, in the console, or by the guard. It is fenced wherever it is.
 #[test]
-fn a_table_says_its_database() {
+fn a_table_may_name_its_database() {
     let policies =
         "version: 1\nresources:\n  - {name: r, tables: [public.jobs, {name: public.orders, database: shop}]}\n";
     let world = Fenced::start("CREATE DATABASE shop", policies);
@@ -351,7 +351,7 @@ fn a_reload_applies_whole() {
 }
 
 #[test]
-fn a_fence_for_sessions_that_nobody_watched() {
+fn a_fence_for_sessions_without_earlier_policies() {
     let mut world = Fenced::start(SCHEMA, "version: 1\nresources: []\n");
     let mut wire = world.login();
     ok(&mut wire, "SET lease.fence = 47; PREPARE q AS INSERT INTO jobs VALUES (1)");
@@ -379,7 +379,7 @@ fn a_copy_of_a_holder() {
 }
 
 #[test]
-fn what_is_prepared_late_serves_the_sessions_that_are_there() {
+fn a_control_connection_prepared_late_serves_existing_sessions() {
     let policies = |tables: &str| format!("version: 1\nresources:\n  - {{name: jobs, tables: [{tables}]}}\n");
     let mut fenced = Fenced::start("CREATE TABLE jobs (n int); CREATE TABLE more (n int)", &policies("public.jobs"));
     ok(&mut fenced.holder(7), "INSERT INTO jobs VALUES (1)");
@@ -398,7 +398,7 @@ fn what_is_prepared_late_serves_the_sessions_that_are_there() {
 }
 
 #[test]
-fn a_rejection_says_what_it_was_given_and_what_it_took_the_name_for() {
+fn a_rejection_reports_the_token_and_the_resolved_name() {
     let world = Fenced::start(SCHEMA, POLICIES);
     let mut wire = world.login();
     let mut error = |sql: &str| error_in(&wire.query(sql)).unwrap();

@@ -1,4 +1,4 @@
-//! What `fencegate policy check` tells its user.
+//! The output of `fencegate policy check`.
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -33,7 +33,7 @@ fn good_policies_are_counted() {
 }
 
 #[test]
-fn the_examples_are_good_and_several_resources_are_warned_of() {
+fn the_examples_are_valid_and_several_resources_cause_a_warning() {
     let output = fencegate(&["policy", "check", "policies"], Path::new(env!("CARGO_MANIFEST_DIR")));
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(text(&output.stdout), "policies: 5 resources, 7 tables, in 5 files\n");
@@ -41,7 +41,7 @@ fn the_examples_are_good_and_several_resources_are_warned_of() {
 }
 
 #[test]
-fn resources_with_elections_are_not_warned_of() {
+fn resources_with_elections_cause_no_warning() {
     let elected = "version: 1\ndatabases: [app]\nresources:\n  - {name: r, election: /e, tables: [public.t]}\n";
     let more =
         elected.to_owned() + "  - {name: s, election: /e, tables: [public.s]}\n  - {name: q, tables: [public.q]}\n";
@@ -55,7 +55,7 @@ fn resources_with_elections_are_not_warned_of() {
 }
 
 #[test]
-fn a_keyed_resource_without_an_election_is_warned_of() {
+fn a_keyed_resource_without_an_election_causes_a_warning() {
     let keyed = "version: 1\nresources:\n  - {name: 'shard/{s}', tables: [{name: public.t, key: s}]}\n";
     let output = fencegate(&["policy", "check", "policies"], &directory("keyed", &[("a.yaml", keyed)]));
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "policies: 1 resource, 1 table, in 1 file\n"));
@@ -64,13 +64,13 @@ fn a_keyed_resource_without_an_election_is_warned_of() {
 }
 
 #[test]
-fn what_passes_the_proxy_unseen_is_warned_of() {
+fn statements_that_bypass_the_proxy_are_warned_about() {
     let one = "version: 1\ndatabases: [app]\nresources:\n  - {name: r, tables: [public.t]}\n";
     for (setting, expected) in [
         ("opaque: reject\n", ""),
         ("opaque: allow\n", "warning: `opaque: allow` lets DO"),
         ("opaque: require_token\n", "warning: `opaque: require_token` is the narrower way"),
-        ("opaque_roles: {legacy: allow}\n", "warning: DO, CALL and the like of legacy pass the proxy"),
+        ("opaque_roles: {legacy: allow}\n", "warning: DO, CALL and similar statements of legacy bypass the proxy"),
     ] {
         let files = [("a.yaml", one.to_owned() + setting)];
         let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
@@ -84,11 +84,11 @@ fn what_passes_the_proxy_unseen_is_warned_of() {
 
 /// They fence each table of these names, in whatever database.
 #[test]
-fn policies_that_name_no_databases_are_warned_of() {
+fn policies_without_databases_are_warned_about() {
     let one = "version: 1\nresources:\n  - {name: r, tables: [public.t]}\n";
     for (setting, expected) in [
-        ("", "in every database that has them, and DO and CALL are LF004 there: name those that are meant"),
-        ("opaque: require_token\n", "in every database that has them: name those that are meant"),
+        ("", "in every database that has them, and reject DO and CALL there (LF004): list the intended ones"),
+        ("opaque: require_token\n", "in every database that has them: list the intended ones"),
         ("databases: [app]\n", ""),
     ] {
         let files = [("a.yaml", one.to_owned() + setting)];
@@ -120,7 +120,7 @@ fn every_error_is_a_line_with_its_place() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_an_error_in_the_configuration() {
+fn a_missing_directory_is_a_configuration_error() {
     let output = fencegate(&["policy", "check", "nowhere"], &directory("missing", &[]));
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).starts_with("nowhere:1:1: cannot read the directory"));

@@ -1,4 +1,4 @@
-//! Reads as object-relational mappers write them: long and deep, and answered as without a proxy.
+//! Reads by object-relational mappers, long and deep, work as without a proxy.
 
 use crate::support::Wire;
 use crate::support::fenced::Fenced;

@@ -1,4 +1,4 @@
-//! What `fencegate proxy` says where it cannot work: wrong usage, a port in use, a server that is down.
+//! `fencegate proxy` reports why it cannot start: wrong usage, a port in use, an unavailable server.
 
 use crate::support::guardian::{Folder, Port};
 use crate::support::programs::forget_settings;

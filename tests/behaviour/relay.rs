@@ -1,4 +1,4 @@
-//! A session after its start: whatever clients and server say to each other passes byte for byte and in order.
+//! An established session: all messages between client and server pass byte for byte and in order.
 
 use crate::support::message::{self, bind_binary, bind_text, execute, flush, parse, query, sync, unnamed};
 use crate::support::wire::{error_in, exact, rows_in};

@@ -92,7 +92,7 @@ fn prepared() -> Postgres {
     postgres
 }
 
-const NOTHING: &str = "there was nothing to remove\n";
+const NOTHING: &str = "nothing to remove\n";
 
 #[test]
 fn it_leaves_what_was_there_before_init() {
@@ -239,7 +239,7 @@ const DEPENDENTS: [(&str, &str, &str, bool); 13] = [
 ];
 
 #[test]
-fn what_depends_on_it_is_named() {
+fn dependents_are_named() {
     let postgres = prepared();
     for (create, undo, named, may_keep) in DEPENDENTS {
         postgres.sql(create);
@@ -296,7 +296,7 @@ fn a_column_default_can_keep_its_function() {
 }
 
 #[test]
-fn only_owners_may_and_it_says_who_they_are() {
+fn only_owners_may_remove_and_the_error_names_them() {
     let postgres = Postgres::start(Options::default());
     postgres.sql(SCHEMA);
     postgres.sql(
@@ -341,7 +341,7 @@ fn a_proxy_is_not_taken_for_the_server_to_remove_from() {
 }
 
 #[test]
-fn it_waits_for_locks_for_a_moment() {
+fn remove_waits_briefly_for_locks() {
     let postgres = prepared();
     let mut reader = Wire::login(&postgres.socket(), "postgres", "postgres");
     ok(&mut reader, "BEGIN; SELECT FROM ticks");

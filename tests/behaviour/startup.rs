@@ -1,5 +1,5 @@
-//! How a connection begins: authentication, startup parameters, refusals, cancel requests and malformed packets.
-//! Whatever the server says to a client, the proxy passes on byte for byte.
+//! The start of a connection: authentication, startup parameters, refusals, cancel requests and malformed packets. The
+//! proxy forwards the server's messages byte for byte.
 
 use crate::support::wire::{error_in, exact};
 use crate::support::{
@@ -23,7 +23,7 @@ crate::routes!(
     upstream_by_unix_socket,
 );
 
-crate::routes!(proxy only: the_console_has_its_name, nobody_is_let_in_by_who_the_proxy_is, who_is_asked_is_let_in_from_everywhere);
+crate::routes!(proxy only: the_console_has_its_name, the_proxys_identity_authenticates_no_client, authenticated_clients_are_accepted_from_everywhere);
 
 const METHODS: [&str; 4] = ["trust", "password", "md5", "scram-sha-256"];
 
@@ -270,7 +270,7 @@ fn the_console_has_its_name(via: Via) {
 const DATABASE: (&str, &str) = ("database", "postgres");
 
 /// The server trusts the proxy: everybody who reaches it would be whoever they say.
-fn nobody_is_let_in_by_who_the_proxy_is(_: Via) {
+fn the_proxys_identity_authenticates_no_client(_: Via) {
     let postgres = Postgres::start(Options::default().hba("host replication all 127.0.0.1/32 trust"));
     // By which way the server is reached, the setting, and who gets in: over TCP, over the Unix socket.
     let cases: [(bool, &[&str], [bool; 2]); 8] = [
@@ -311,7 +311,7 @@ fn nobody_is_let_in_by_who_the_proxy_is(_: Via) {
     }
 }
 
-fn who_is_asked_is_let_in_from_everywhere(_: Via) {
+fn authenticated_clients_are_accepted_from_everywhere(_: Via) {
     let mut options = Options::default();
     for method in &METHODS[1..] {
         options = options.hba(&format!("local all {} {method}", role(method)));

@@ -1,4 +1,4 @@
-//! A role that may log in and connect, and nothing else, takes no lock on fencegate's tables.
+//! A role that may only log in and connect cannot lock fencegate's tables.
 
 mod commands;
 mod triggers;

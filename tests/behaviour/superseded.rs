@@ -1,4 +1,4 @@
-//! Policies that another proxy has replaced: whoever has them says so, and is not ready.
+//! A proxy whose policies another proxy has superseded reports it and is not ready.
 
 use crate::metrics::page::get;
 use crate::metrics::world::http_address;
@@ -9,7 +9,7 @@ const OLD: &str = "version: 1\nresources:\n  - {name: jobs, tables: [public.jobs
 const NEW: &str = "version: 1\nresources:\n  - {name: jobs, tables: [public.jobs, public.more]}\n";
 
 #[test]
-fn who_has_older_policies_says_so_until_it_reloads() {
+fn a_proxy_with_older_policies_reports_it_until_its_reload() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE TABLE jobs (n int); CREATE TABLE more (n int)");
     init(&postgres, "postgres");

@@ -1,5 +1,5 @@
-//! docs/tokens.md is true, as far as it needs no servers but PostgreSQL and etcd: its code runs as it stands, save the ports
-//! and how long a lease lives. tests/soak/tokens has the rest.
+//! docs/tokens.md is correct as far as it needs only PostgreSQL and etcd: its code runs unchanged, except for ports and
+//! lease TTLs. tests/soak/tokens has the rest.
 
 use crate::authority::world::World;
 use crate::support::page::{blocks, shell};

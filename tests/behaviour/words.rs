@@ -1,4 +1,4 @@
-//! Words that the parser's grammar has reserved and the server's has not: there they are names, and the proxy reads them so.
+//! Words that are reserved in the parser's grammar but not in the server's: the proxy reads them as names.
 
 use crate::support::Wire;
 use crate::support::fenced::{Fenced, code};
@@ -68,7 +68,7 @@ fn words_that_are_newer_than_the_server_are_names() {
 
 /// In the parser's grammar it would be syntax that calls nothing.
 #[test]
-fn a_call_that_a_newer_grammar_has_as_syntax_counts_as_a_write() {
+fn a_call_that_is_syntax_in_a_newer_grammar_counts_as_a_write() {
     let world = Fenced::start(SCHEMA, POLICIES);
     if major(&world) >= 17 {
         return;
@@ -86,7 +86,7 @@ fn a_call_that_a_newer_grammar_has_as_syntax_counts_as_a_write() {
 
 /// What the proxy reads is longer than what it sends, and where the statements of a string stand matters for errors.
 #[test]
-fn statements_behind_newer_words_are_found_where_they_stand() {
+fn statements_after_newer_words_are_found_at_their_position() {
     let world = Fenced::start(SCHEMA, POLICIES);
     let mut session = world.login();
     let string = "SELECT \"system_user\", format FROM read; INSERT INTO ledger VALUES (1); SELECT 1 FROM read";

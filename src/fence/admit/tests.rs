@@ -7,7 +7,7 @@ fn epoch(generation: i64, token: Token) -> Epoch {
     Epoch { generation, token }
 }
 
-/// Of a database whose epoch has token 5.
+/// Decides with a database whose epoch has token 5.
 fn decided(admitted: Option<Epoch>) -> AdmitDecision {
     let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).unwrap();
     let resource = || "notes".to_owned();

@@ -13,7 +13,7 @@ fn sizes(session: &SessionFence) -> [usize; 4] {
     [state.admitted.len(), state.floors.len(), state.written.len(), state.fresh.len()]
 }
 
-/// What a session does with one write, and what Admit does before it.
+/// One write: the session's steps, after those of Admit.
 fn write(session: &SessionFence, resource: &str) {
     if session.is_full() {
         let _ = session.give_up();

@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// The server's limit on a Query's wait for a lock on the connection that it shares with those that need not wait.
 const AT_FIRST: Duration = Duration::from_millis(5);
-/// The same on the connection for waits, which it shares with those of other resources that wait. Whoever has to be ended has ended
-/// in that time.
+/// Time limit on the connection for waits, which waits for several resources share. A terminated process has ended by
+/// then.
 const IN_QUEUE: Duration = Duration::from_millis(100);
 /// The wait if the last look could end no blocker.
 const IN_VAIN: Duration = Duration::from_millis(20);

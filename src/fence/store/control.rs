@@ -23,7 +23,7 @@ use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 
 /// The longest that anything on a control connection may take: connecting, or one Query.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
-/// The longest that LISTEN may take: it skims what the server's queue of notifications holds, which may be gigabytes.
+/// The limit for LISTEN, which skims the server's queue of notifications. The queue may hold gigabytes.
 const LISTEN_LIMIT: Duration = Duration::from_secs(60);
 /// The part of [`LIMIT`] in which a new connection has prepared its statements: the rest is for the error to arrive.
 const PREPARE_LIMIT: Duration = Duration::from_secs(4);

@@ -127,7 +127,7 @@ impl StoreError {
         matches!(self, StoreError::Refused(_) | StoreError::Denied(_) | StoreError::LockNotAvailable)
     }
 
-    /// What helps.
+    /// The remedy.
     pub fn remedy(&self) -> Remedy {
         match self {
             StoreError::Unreachable(_) => Remedy::Connect,
@@ -151,7 +151,7 @@ impl StoreError {
         }
     }
 
-    /// The processes and prepared transactions that block it, if that is what failed.
+    /// The processes and prepared transactions that block the Query, for an error that names them.
     pub fn blockers(&self) -> &[Blocker] {
         match self {
             StoreError::Blocked(by) | StoreError::TablesLocked(by) => by,
@@ -159,7 +159,7 @@ impl StoreError {
         }
     }
 
-    /// The message, without what clients must not learn: the control role's name and the server's own words.
+    /// The message, without the control role's name and the server's own words: clients must not learn these.
     fn public_message(&self) -> String {
         match self {
             StoreError::Unreachable(error) => {

@@ -54,8 +54,9 @@ pub const FUNCTIONS: [&str; 31] = [
     "leases",
     "leased_resources",
 ];
-/// What a control role needs beyond its own schema: to see and to end other roles' processes. Each with a role that has it,
-/// which is what the master of a managed service may be able to grant.
+/// Predefined roles that a control role needs in addition to its schema: to see and to terminate other roles'
+/// processes. Each with an alternative that includes it and that the master role of a managed service may be able to
+/// grant.
 const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor")), ("pg_signal_backend", None)];
 
 /// In a query.
@@ -247,9 +248,9 @@ async fn look(client: &Client, role: Option<&str>) -> Result<Before, tokio_postg
     Ok(Before { owner, has_state, version, relations, functions, stranger })
 }
 
-/// What the connecting role and the control role are lent for as long as the schema is being made, and what takes that back.
-/// Only a superuser may give objects away without: others have to be able to act as the new owner, which has to be allowed to
-/// create in the database.
+/// Temporary grants to the connecting role and the control role while the schema is being created, and the statements
+/// that revoke them. Only a superuser may give objects away without them: other roles must be members of the new owner,
+/// which needs CREATE on the database.
 struct Lent {
     give: Vec<String>,
     take_back: Vec<String>,

@@ -8,11 +8,11 @@ use crate::sql::{column, is_true, query_rows};
 use std::sync::Arc;
 use tokio_postgres::Client;
 
-/// What these policies and those in force differ in, in words; empty if they agree, nothing is in force, or the role may not
-/// read what is. The database has the schema `fencegate`. Cancel-safe.
+/// The differences between these policies and those in force, in words. Empty if they agree, no policies are in force,
+/// or the role may not read them. The database has the schema `fencegate`. Cancel-safe.
 ///
 /// # Errors
-/// The server refused to tell.
+/// The server refused the query.
 pub async fn other_policies(
     client: &Client,
     resources: &[Arc<Resource>],

@@ -1,4 +1,4 @@
-//! What becomes of those who were admitted below: who keeps its process, who is ended, and how soon.
+//! Sessions that were admitted under lower tokens: which keep their process, which are terminated, and when.
 
 use super::*;
 use crate::fence::advance::GRACE;
@@ -151,7 +151,7 @@ async fn a_process_that_does_not_end_is_named() {
     assert!(since.elapsed() >= Duration::from_secs(10) && since.elapsed() < Duration::from_secs(11));
     proxy.server.end_process(1);
     assert_eq!(proxy.admit(&new, "notes", 6).await, "admitted");
-    // So is a transaction that was prepared.
+    // A prepared transaction blocks as well.
     proxy.server.write(2, &proxy.resource("notes").tables[0].name, false);
     proxy.server.prepare(2, "theirs");
     let blocked = "resource notes: prepared transactions hold writes on it: theirs";
@@ -221,11 +221,11 @@ async fn a_revoked_session_is_released_as_soon_as_nothing_runs() {
         proxy.fence.release(&old.session).await;
         assert_eq!(proxy.has_row(&old, "notes"), !is_released, "{activity:?} {writes}");
         assert!(proxy.has_row(&old, "trial"), "that is as it was");
-        // What ends its process after that, a newer token does not.
+        // Afterwards, no newer token ends its process.
         assert_eq!(old.session.presented().contains_key("notes"), !is_released);
         assert!(proxy.server.lives(1));
     }
-    // What it has been admitted to since stays.
+    // Later admissions stay.
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.writer(1, "notes", 5).await;
     let _ = client.session.revoke("notes", epoch(1, 5));
@@ -264,7 +264,7 @@ async fn a_proxy_cleans_up_behind_its_sessions() {
     sleep(Duration::from_secs(5)).await;
     assert!(proxy.fence.store.is_open() && proxy.fence.has_sessions());
     proxy.server.end_process(2);
-    // Of one that has ended in silence as well, some seconds later.
+    // The row of a process that ended silently is removed some seconds later.
     let swept = until(|| !proxy.has_row(&last, "trial")).await;
     assert!(swept > Duration::from_secs(3) && swept < Duration::from_secs(13), "{swept:?}");
     drop(last.registration.take());

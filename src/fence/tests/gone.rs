@@ -75,7 +75,7 @@ async fn a_reset_says_what_is_wrong_with_the_database() {
     drop(client);
     proxy.server.is_found(Found::Unprepared);
     assert_eq!(reset().await, ResetError::Unprepared);
-    // What else is in the way says nothing of the schema.
+    // Other failures say nothing about the schema.
     proxy.fence.store.keep_closed(Some(Instant::now() + Duration::from_secs(1)));
     assert_eq!(reset().await, ResetError::Store(StoreError::Vacated));
     proxy.fence.store.keep_closed(None);

@@ -4,7 +4,7 @@ use super::*;
 use crate::fence::UnknownLeader;
 use crate::fence::fence_error::Issued;
 
-/// What an Admit is refused for; in one word where it is.
+/// Why an Admit is refused, as a single word if possible.
 async fn refusal(proxy: &Proxy, client: &Client, resource: &str, token: Token) -> Option<FenceError> {
     proxy.fence.admit(&client.session, &proxy.resource(resource), token).await.err()
 }
@@ -33,7 +33,7 @@ async fn only_the_token_of_a_lease_that_is_in_force_raises_the_fence() {
         assert_eq!(proxy.epoch(plain), None);
         proxy.server.lease(name, 5, false, HOUR);
         assert_eq!(proxy.admit(&client, plain, 5).await, "admitted");
-        // What is in force needs no lease any more.
+        // A token in force no longer needs a lease.
         proxy.server.lease(name, 5, true, HOUR);
         assert_eq!(proxy.admit(&proxy.client(2), plain, 5).await, "admitted");
         assert_eq!(Issued::ToNobody.token(), None);
@@ -123,7 +123,7 @@ async fn a_leader_whose_tokens_have_gone_back_is_told_so() {
     assert_eq!(stale, "token 3 for resource bills is lower than 9, the highest seen");
 }
 
-/// What its token has released is learned by who follows it, and that it has run out as well.
+/// Followers learn that the token's lease was released, and that it has expired.
 #[tokio::test(start_paused = true)]
 async fn leases_are_followed_while_there_are_sessions() {
     let proxy = Proxy::start(&server(), "one").await;

@@ -1,4 +1,4 @@
-//! What a proxy remembers: how long it counts, and how it is found out to be wrong.
+//! The proxy's cached state: how long it counts, and how errors in it are detected.
 
 use super::*;
 
@@ -90,7 +90,8 @@ async fn a_token_that_another_proxy_has_raised_is_heard_of() {
     assert_eq!(one.fence.rises().last().map(|it| it.after), Some(epoch(1, 6)));
 }
 
-/// Who has heard nothing for a while reads what it has missed: of its own admissions, and of all that has a name of its own.
+/// After a gap in notifications, a proxy reads the changes that it missed: of its own admissions, and of all resources
+/// without keys.
 #[tokio::test(start_paused = true)]
 async fn what_was_missed_is_read_when_somebody_listens_again() {
     let server = server();

@@ -1,9 +1,9 @@
-//! What others do between two steps: nothing is done on what was known before.
+//! Changes by others between two steps: no step relies on outdated state.
 
 use super::*;
 use futures_util::FutureExt;
 
-/// That proxy raises the fence just before the next Publish or Reset.
+/// The other proxy raises the fence just before the next Publish or Reset.
 fn raises(proxy: &Proxy, before: Token, after: Token) {
     let (fence, notes) = (proxy.fence.clone(), proxy.resource("notes"));
     proxy.server.meanwhile(move || {
@@ -33,7 +33,7 @@ async fn a_reset_is_of_the_epoch_that_is_there() {
     }
 }
 
-/// What is below the epoch in force is its own drain's.
+/// Only the drain of the epoch in force ends lower admissions.
 #[tokio::test(start_paused = true)]
 async fn a_token_that_is_passed_over_meanwhile_drains_nobody() {
     let server = server();

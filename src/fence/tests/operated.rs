@@ -1,4 +1,4 @@
-//! What is done to fences beside writing: a leader that overtakes, a fence that observes, resets, a database that is dropped.
+//! Operations on fences other than writes: overtakes, observing fences, resets, and dropped databases.
 
 use super::*;
 
@@ -203,7 +203,7 @@ async fn a_fence_is_enforced_when_all_has_ended_that_came_before_it() {
     two.fence.stop_watching();
     server.lose_connection("two");
     assert_eq!(reach().await, (2, 1, 1));
-    // What is not in force is not enforced.
+    // Policies that are not yet in force are not enforced.
     first.session.set_activity(Activity::Idle);
     one.fence.put_in_force(&[]);
     assert_eq!(reach().await.2, 0);

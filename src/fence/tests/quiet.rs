@@ -1,4 +1,4 @@
-//! What is not done: no connection is opened, no task is left, nothing is asked or kept that need not be.
+//! Work that must not happen: needless connections, leftover tasks, needless queries, needless memory.
 
 use super::*;
 use crate::fence::store::StoreError;
@@ -163,7 +163,7 @@ async fn policies_that_are_not_recorded_yet_are_not_superseded() {
     assert!(one.fence.superseded().is_empty());
 }
 
-/// Of one login's claims as well as another's.
+/// Permissions of one login and of several.
 #[tokio::test(start_paused = true)]
 async fn a_permission_is_remembered_beside_others() {
     let proxy = Proxy::start(&server(), "one").await;

@@ -1,6 +1,7 @@
-//! The command's processes: reaching all of them, and knowing which still live.
+//! The command's processes: signaling them, and finding those that are alive.
 //!
-//! Must never signal a group that may have become another's: the guard leads it, and is not reaped before it is empty.
+//! Must never signal a group whose ID may have been reused: the guard leads the group, and is not reaped before the
+//! group is empty.
 
 use super::CommandError;
 use super::guard::{Guard, this_program};
@@ -20,15 +21,15 @@ use std::process::{Child, ExitStatus};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Between two looks at processes that have been killed.
+/// Interval between checks of killed processes.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The processes that get a signal, or are waited for.
+/// Processes to signal or to wait for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recipients {
     /// The command and its process group.
     Group,
-    /// All its descendants, also those that have left the group, as those of timeout(1) do.
+    /// All descendants, including those that have left the group, such as children of timeout(1).
     Everyone,
 }
 
@@ -38,20 +39,20 @@ pub(super) struct Family {
     command: Child,
     status: Option<ExitStatus>,
     guard_ended: bool,
-    /// The guard has found the command running at the deadline.
+    /// True if the guard found the command running at the deadline.
     overran: bool,
-    /// The guard has reported that the group got SIGTSTP, and the report was not taken yet.
+    /// True if the guard reported SIGTSTP to the group and the report has not been handled.
     suspended: bool,
-    /// Children that this process had before, from a shell that became it.
+    /// Children that this process already had, from a shell that called exec.
     strangers: HashSet<Pid>,
 }
 
 impl Family {
-    /// Starts the command in the guard's group, and takes on every orphan of it from now on.
-    /// When that fails, the guard ends with it.
+    /// Starts the command in the guard's group. From then on, this process adopts the command's orphans. On failure the
+    /// guard is ended too.
     pub(super) fn start(mut guard: Guard, leadership: &Leadership, command: &[OsString]) -> Result<Self, CommandError> {
-        // Without it orphans go to process 1, which in a container may not reap them.
-        set_child_subreaper(true).map_err(|error| CommandError::System("take on orphans", error))?;
+        // Otherwise process 1 adopts orphans, and in a container it may not reap them.
+        set_child_subreaper(true).map_err(|error| CommandError::System("adopt orphans", error))?;
         let mut strangers = processes::descendants(&processes::all()?, getpid());
         strangers.remove(&guard.pid);
         let command = this_program(START_COMMAND)
@@ -69,22 +70,24 @@ impl Family {
         Ok(Family { guard, command, status: None, guard_ended: false, overran: false, suspended: false, strangers })
     }
 
-    /// True when the group has no guard any more.
+    /// True if the group no longer has a guard.
     pub(super) fn is_unguarded(&self) -> bool {
         self.guard_ended
     }
 
-    /// How the command ended, once it has been reaped.
+    /// Exit status of the command, once it has been reaped.
     pub(super) fn status(&self) -> Option<ExitStatus> {
         self.status
     }
 
-    /// True when the guard has killed the command at the deadline, or is about to: the SIGKILL was no other's.
+    /// True if the guard has killed the command at the deadline or is about to, so the SIGKILL was not from a third
+    /// party.
     pub(super) fn is_killed_by_guard(&self) -> bool {
         self.overran && self.status.is_none_or(|status| status.signal() == Some(Signal::SIGKILL as i32))
     }
 
-    /// Sends a signal. That there is no process any more, or one that may not be signalled, is no error: `living` finds those.
+    /// Sends a signal. A process that has ended or may not be signaled is not an error: `living` finds those that
+    /// remain.
     pub(super) fn signal(&self, signal: Signal, recipients: Recipients) -> Result<(), CommandError> {
         if !self.guard_ended {
             let _ = killpg(self.guard.pid, signal);
@@ -96,7 +99,7 @@ impl Family {
         Ok(())
     }
 
-    /// Those that can still do something, without the guard.
+    /// Processes that are still alive, without the guard.
     pub(super) fn living(&self, recipients: Recipients) -> Result<Vec<Process>, CommandError> {
         let mut processes = processes::all()?;
         processes.retain(|process| !self.strangers.contains(&process.pid));
@@ -111,7 +114,7 @@ impl Family {
         Ok(processes)
     }
 
-    /// The signal that has stopped the command, or processes of its group, since this was last asked.
+    /// The signal that has stopped the command or processes of its group since the last call.
     pub(super) fn stopped(&mut self) -> Option<Signal> {
         let suspended = mem::take(&mut self.suspended).then_some(Signal::SIGTSTP);
         let stopped = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
@@ -121,7 +124,7 @@ impl Family {
         }
     }
 
-    /// Takes the status of every child that has ended, also of orphans, which are ours, and what the guard reports.
+    /// Reaps all children that have ended, including adopted orphans, and reads the guard's reports.
     pub(super) fn reap(&mut self) -> Result<(), CommandError> {
         let ran = self.status.is_none();
         while let Some(child) = next_ended()? {
@@ -133,22 +136,22 @@ impl Family {
                 let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
             }
         }
-        // After the command's status is known: by then the guard has written why.
+        // Read the reports after the command's status: the guard writes its report before it kills the command.
         let reports = self.guard.take_reports();
         self.overran |= ran && reports.overran;
         self.suspended |= reports.suspended;
         Ok(())
     }
 
-    /// Kills what is left of the group, with the guard, and returns when no process of it lives. Not cancel-safe: a
-    /// process may still live.
+    /// Kills the rest of the group, including the guard, and returns when none of its processes is alive. Not
+    /// cancel-safe: a process may still be alive.
     pub(super) async fn extinguish(mut self) -> Result<(), CommandError> {
-        // No process escapes it by a fork, as it may a look at one after the other.
+        // Signals the group as a whole, so that no process escapes by forking, as it could between single kills.
         self.signal(Signal::SIGKILL, Recipients::Group)?;
         while !self.living(Recipients::Group)?.is_empty() {
             sleep(LOOK).await;
         }
-        // Last, because until now it kept the group's id.
+        // Reap the guard last, because it reserves the group's ID.
         if !self.guard_ended {
             let _ = waitpid(self.guard.pid, None);
         }
@@ -160,13 +163,13 @@ impl Family {
     }
 }
 
-/// A child that has ended and is not reaped.
+/// A child that has ended and is not yet reaped.
 fn next_ended() -> Result<Option<Pid>, CommandError> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     match waitid(Id::All, look) {
         Ok(status) => Ok(status.pid()),
         Err(Errno::ECHILD) => Ok(None),
-        // A real-time signal ended it, for which nix has no name: /proc says whose process it was.
+        // nix has no name for a real-time signal that ended the process; /proc identifies the process.
         Err(Errno::EINVAL) => {
             let processes = processes::all()?;
             let ended = processes.iter().find(|process| process.parent == getpid() && process.ended);
@@ -176,7 +179,7 @@ fn next_ended() -> Result<Option<Pid>, CommandError> {
     }
 }
 
-/// Options for the session of a PostgreSQL client: the given ones, and the token.
+/// Options for the session of a PostgreSQL client: the existing ones, and the token.
 fn session_options(given: Option<OsString>, token: i64) -> OsString {
     let mut options = given.filter(|given| !given.is_empty()).map_or_else(OsString::new, |mut given| {
         given.push(" ");

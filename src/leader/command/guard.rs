@@ -1,12 +1,18 @@
-//! The guard: a process that kills the command's group when `fencegate lead` cannot, and gives the lease up for one that
-//! was killed.
+//! The guard: a process that kills the command's group if `fencegate lead` cannot, and then releases the lease.
 //!
-//! It is the first member and the leader of that group, so the group's id means no other group while it lives.
-//! It knows two things: the pipe on its standard input, which closes when `fencegate lead` ends, however it ends;
-//! and the lease's deadline, which `fencegate lead` writes there whenever it moves. It reports two: that the command
-//! still ran at the deadline, so that the SIGKILL which ended it is known for ours; and that the terminal asked the
-//! group to suspend. Must never write to anything that the command writes to, nor be ended by a signal that is meant
-//! for the command, nor give the lease up while another process of the group lives.
+//! It is the first member and the leader of the group, so the group's ID is not reused while the guard lives. Its input
+//! is
+//! - the pipe on standard input, which closes when `fencegate lead` ends for any reason;
+//! - the lease's deadline, which `fencegate lead` writes to that pipe at each change.
+//!
+//! It reports
+//! - that the command was running at the deadline, so that the SIGKILL is known to be the guard's;
+//! - that the terminal asked the group to suspend.
+//!
+//! Must never
+//! - write to the command's output;
+//! - be ended by a signal for the command;
+//! - release the lease while another process of the group lives.
 
 use super::{Access, CommandError, processes};
 use crate::etcd::ElectionName;
@@ -29,39 +35,39 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-/// The subcommand, not for people, as which this binary runs as the guard.
+/// Internal subcommand that runs this binary as the guard.
 pub const GUARD_COMMAND: &str = "lead-guard";
 
-/// Its time limit to be ready: no command runs yet, and a signal to end may wait meanwhile.
+/// Time limit for the guard's start. No command runs yet, and a termination signal may be pending.
 const START: Duration = Duration::from_secs(5);
-/// How long the processes of the group may take to end by SIGKILL, if the lease is to be given up then. Between two looks at
-/// them.
+/// Time limit for the group's processes to end after SIGKILL if the lease is to be released, and the interval between
+/// checks.
 const END: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(1);
-/// On the pipe to it: the deadline in ns since the machine was started, and the command's process id, 0 before there
-/// is one. Shorter than what a pipe takes at once or not at all.
+/// Length of a message to the guard: the deadline in nanoseconds since boot, and the command's process ID (0 before it
+/// starts). Short enough for an atomic write to a pipe.
 const MESSAGE: usize = 2 * size_of::<u64>();
 
-/// A byte that the guard writes: it is ready.
+/// Report: the guard is ready.
 const READY: u8 = b'.';
-/// The command ran at the deadline, and is killed.
+/// Report: the command was running at the deadline and is being killed.
 const OVERRAN: u8 = b'!';
-/// The group has got SIGTSTP.
+/// Report: the group received SIGTSTP.
 const SUSPENDED: u8 = b'z';
 
-/// The guard, as `fencegate lead` sees it. Dropping it kills the group.
+/// Handle of the guard in `fencegate lead`. Dropping it kills the group.
 pub(super) struct Guard {
-    /// The group's id, too.
+    /// Process ID of the guard, and ID of the group.
     pub(super) pid: Pid,
-    /// The command, once started: the guard reports its end.
+    /// The command, once started. The guard reports if it kills the command.
     pub(super) command: Option<Pid>,
     orders: pipe::Sender,
     reports: pipe::Receiver,
 }
 
 impl Guard {
-    /// Starts it, and returns when nothing but SIGKILL ends it any more. Not cancel-safe: the guard may be left as a
-    /// process that has ended and is not reaped.
+    /// Starts the guard and returns when only SIGKILL can end it. Not cancel-safe: the guard may remain as a zombie
+    /// process.
     pub(super) async fn start(leadership: &Leadership, access: &Access) -> Result<Self, CommandError> {
         let failed = |error| CommandError::Start("the guard", error);
         let mut program = this_program(GUARD_COMMAND);
@@ -91,11 +97,11 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Tells it when to kill the group, unless it is told again. Cancel-safe: told whole or not at all.
+    /// Sets the deadline of the group. Cancel-safe: it sends the whole message or nothing.
     pub(super) async fn tell(&self, deadline: BootInstant) {
         let order = Order { deadline: deadline.since_boot(), command: self.command }.to_bytes();
         loop {
-            // A guard that has ended reads nothing; SIGCHLD says so.
+            // A guard that has ended reads nothing; SIGCHLD reports its end.
             if self.orders.writable().await.is_err() {
                 return;
             }
@@ -106,18 +112,19 @@ impl Guard {
         }
     }
 
-    /// Returns when there is something to [take](Self::take_reports), or the guard has ended. Cancel-safe.
+    /// Returns when there are reports to [take](Self::take_reports), or the guard has ended. Cancel-safe.
     pub(super) async fn has_reported(&self) {
-        // An error would come again when it is taken.
+        // Reading the reports would return the same error.
         let _ = self.reports.readable().await;
     }
 
     /// The guard's reports since the last call.
     pub(super) fn take_reports(&self) -> Reports {
         let mut bytes = [0; 64];
-        // Not through tokio, which may not have noticed it yet: what is reported is there before a process is killed.
+        // Read directly: the guard writes a report before it kills a process, but tokio may not have noticed the report
+        // yet.
         let noticed = read(self.reports.as_fd(), &mut bytes).unwrap_or(0);
-        // Then through tokio, so that it notices that there is no more.
+        // Then read through tokio, which records that the pipe is empty.
         let length = noticed + self.reports.try_read(&mut bytes[noticed..]).unwrap_or(0);
         let has = |report| bytes[..length].contains(&report);
         Reports { overran: has(OVERRAN), suspended: has(SUSPENDED) }
@@ -125,14 +132,14 @@ impl Guard {
 }
 
 pub(super) struct Reports {
-    /// The command still ran at the deadline that the guard knew: the guard kills it then.
+    /// True if the command was running at the guard's deadline, so the guard kills it.
     pub(super) overran: bool,
-    /// The group has got SIGTSTP. That its processes have stopped shows in none of them for sure: a shell that starts a
-    /// program by vfork(2) waits, and is not stopped, while its child is.
+    /// True if the group has received SIGTSTP. The state of its processes does not show this reliably: a shell that
+    /// starts a program by vfork(2) waits, and is not stopped, while its child is.
     pub(super) suspended: bool,
 }
 
-/// The lease, as the guard receives it. Nothing in it is secret.
+/// The lease, as passed to the guard. It contains no secret.
 #[derive(clap::Args, Clone, Debug)]
 pub struct LeaseArguments {
     #[arg(long)]
@@ -154,7 +161,7 @@ impl LeaseArguments {
         [format!("--election={election}"), format!("--token={token}"), format!("--lease={lease}")]
     }
 
-    /// The candidate whose lease the guard gives up.
+    /// The candidate whose lease the guard releases.
     pub fn candidate(self) -> Candidate {
         let LeaseArguments { election, token, lease } = self;
         Candidate { election, holder: String::new(), lease, token, ttl: Duration::ZERO }
@@ -163,7 +170,7 @@ impl LeaseArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
-    /// Since the machine was started.
+    /// Time since boot.
     deadline: Duration,
     command: Option<Pid>,
 }
@@ -188,18 +195,18 @@ impl Order {
     }
 }
 
-/// This binary again, also where its file has been replaced since it was started.
+/// Starts this binary even if its file has been replaced.
 pub(super) fn this_program(subcommand: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("fencegate").arg(subcommand);
     command
 }
 
-/// The work of the guard's process. When `fencegate lead` has gone, and no other process of the group is left, it gives
-/// the lease up. Does not return when the group is to be killed: it is a member.
+/// Main function of the guard. If `fencegate lead` has gone and no other process of the group is alive, it releases the
+/// lease. Does not return if it kills the group, because it is a member.
 pub fn keep_guard(give_up: impl FnOnce()) -> ExitCode {
     if getpgrp() != getpid() {
-        eprintln!("fencegate: `{GUARD_COMMAND}` is started by `fencegate lead` only");
+        eprintln!("fencegate: `{GUARD_COMMAND}` is only for use by `fencegate lead`");
         return ExitCode::from(2);
     }
     if let Ok(End::Abandoned(command)) = guard_until_the_end()
@@ -207,27 +214,27 @@ pub fn keep_guard(give_up: impl FnOnce()) -> ExitCode {
     {
         give_up();
     }
-    // Whatever has happened: a group without a guard must not go on.
+    // On any error, kill the group: it must not run without a guard.
     let _ = killpg(getpgrp(), Signal::SIGKILL);
     ExitCode::FAILURE
 }
 
-/// Why the group must die.
+/// Why the group must be killed.
 enum End {
-    /// `fencegate lead` has gone; with its command, if it has started one.
+    /// `fencegate lead` has ended. Holds the command, if it was started.
     Abandoned(Option<Pid>),
     Deadline,
 }
 
-/// Returns when the group must die.
+/// Returns when the group must be killed.
 fn guard_until_the_end() -> nix::Result<End> {
-    // Signals to the group are not meant for the guard. Blocking them is enough: there is one thread.
+    // The guard ignores signals to the group. Blocking them is sufficient, because the guard has one thread.
     SigSet::all().thread_block()?;
     let suspends = SignalFd::with_flags(&SigSet::from(Signal::SIGTSTP), SfdFlags::SFD_CLOEXEC)?;
     // The reader of the reports may be suspended.
     fcntl(io::stdout(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     write(io::stdout(), &[READY])?;
-    // Counts while the machine is suspended, and rings when it wakes up.
+    // Continues while the machine is suspended, and fires when it resumes.
     let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
     let input = io::stdin();
     let mut command = None;
@@ -236,13 +243,13 @@ fn guard_until_the_end() -> nix::Result<End> {
             [input.as_fd(), timer.as_fd(), suspends.as_fd()].map(|source| PollFd::new(source, PollFlags::POLLIN));
         poll(&mut sources, PollTimeout::NONE)?;
         let [ordered, rang, suspended] = sources.map(|source| source.any() == Some(true));
-        // First: a newer deadline may be waiting beside the one that has passed.
+        // Read orders first: a newer deadline may be pending along with the expired one.
         if ordered {
             let Some(order) = read_order(input.as_fd())? else { return Ok(End::Abandoned(command)) };
             command = order.command;
             set(&timer, order.deadline)?;
         } else if rang {
-            // A command that has ended before was not killed by the guard.
+            // If the command has already ended, the guard did not kill it.
             if command.is_none_or(processes::lives) {
                 write(io::stdout(), &[OVERRAN])?;
             }
@@ -255,8 +262,8 @@ fn guard_until_the_end() -> nix::Result<End> {
     }
 }
 
-/// Kills the command and all others of the group, one after the other, because the guard has to live on. True once none of
-/// them lives; false where that takes too long.
+/// Kills the command and all other processes of the group one by one, because the guard must live on. Returns true once
+/// none is alive, false on timeout.
 fn clear(group: Pid, command: Option<Pid>) -> bool {
     let end = BootInstant::now() + END;
     let mut clear = false;
@@ -267,8 +274,8 @@ fn clear(group: Pid, command: Option<Pid>) -> bool {
         for process in &living {
             let _ = kill(process.pid, Signal::SIGKILL);
         }
-        // New processes have higher numbers, and come later in the look that finds who starts them; but numbers begin
-        // anew at some time. Not twice between two looks.
+        // A new process has a higher ID and appears in the same scan that finds its parent, unless process IDs wrap
+        // around. They cannot wrap twice between two scans, so require two.
         if std::mem::replace(&mut clear, living.is_empty()) && clear {
             return true;
         }
@@ -277,7 +284,7 @@ fn clear(group: Pid, command: Option<Pid>) -> bool {
     false
 }
 
-/// The last one written; None when the writer is gone.
+/// The last order in the pipe; None if the writer has gone.
 fn read_order(input: impl AsFd) -> nix::Result<Option<Order>> {
     let mut buffer = [0; 512 * MESSAGE];
     let length = read(input, &mut buffer)?;
@@ -285,7 +292,7 @@ fn read_order(input: impl AsFd) -> nix::Result<Option<Order>> {
 }
 
 fn set(timer: &TimerFd, deadline: Duration) -> nix::Result<()> {
-    // Zero would mean never.
+    // Zero would disarm the timer.
     let deadline = TimeSpec::from_duration(deadline.max(Duration::from_nanos(1)));
     timer.set(Expiration::OneShot(deadline), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
 }
@@ -295,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_clear_when_nobody_in_it_lives() {
+    fn a_group_is_clear_without_live_members() {
         let child = |group| Command::new("sleep").arg("1000").process_group(group).spawn().unwrap();
         let mut members = vec![child(0)];
         let group = Pid::from_raw(members[0].id().cast_signed());

@@ -1,14 +1,14 @@
-//! A command that runs while leadership lasts, and not longer.
+//! A command that runs only while leadership lasts.
 //!
-//! Owns the command's whole process group: starting it, passing signals on, ending it, and knowing
-//! when it is gone. Must never return while a process of the group lives: the caller gives the lease
-//! up next, and the successor's work begins.
+//! Owns the command's process group: starting it, forwarding signals, ending it, and confirming that it has ended. Must
+//! never return while a process of the group is alive, because the caller then releases the lease and the successor
+//! starts work.
 //!
-//! Four things see to that, and each covers what the others cannot:
-//! `supervise` ends the group while this process runs; `guard` when it is killed or stands still, and gives up the lease
-//! of one that was killed;
-//! the kernel ends the command itself with this process (`start`); and `processes` looks at what
-//! really lives before it is called gone.
+//! Four mechanisms ensure this; each covers cases that the others cannot:
+//! - `supervise` ends the group while this process runs;
+//! - `guard` ends it if this process is killed or suspended, and releases the lease of a killed process;
+//! - the kernel kills the command when this process ends (`start`);
+//! - `processes` checks for live processes before the group is considered gone.
 
 mod family;
 mod guard;
@@ -30,38 +30,38 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// How much time a command has to end.
+/// Time limits for ending a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// TTL of the lease. The command receives SIGTERM when a third of it is left.
+    /// TTL of the lease. The command receives SIGTERM when a third of it remains.
     pub ttl: Duration,
-    /// From SIGTERM to SIGKILL where the lease's end does not say when.
+    /// Time from SIGTERM to SIGKILL, unless the end of the lease determines it.
     pub kill_after: Duration,
 }
 
-/// How to reach the coordinator: variables of the environment, and those that must not be there. The guard gets them, to
-/// give the lease up; other users do not see them, as they see a command line.
+/// Environment variables with the coordinator's address and credentials; None: the variable must not be set. The guard
+/// needs them to release the lease. Other users cannot read the environment, unlike a command line.
 pub type Access = Vec<(&'static str, Option<OsString>)>;
 
-/// How it ended.
+/// How the command ended.
 #[derive(Debug)]
 pub enum CommandOutcome {
     /// The command ended by itself.
     Ended(ExitStatus),
-    /// Leadership ran out or was lost, and the command was ended.
+    /// Leadership expired or was lost, and the command was ended.
     Lost,
 }
 
-/// Why a command could not be run, or not be watched.
+/// Why a command could not be run or supervised.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// A process could not be started.
     #[error("cannot start {0}: {1}")]
     Start(&'static str, io::Error),
-    /// The processes cannot be seen: what lives cannot be told.
-    #[error("cannot look at the processes in /proc: {0}")]
+    /// The process list cannot be read, so live processes cannot be identified.
+    #[error("cannot read the processes in /proc: {0}")]
     Look(#[from] ProcError),
-    /// The system refused something that this needs.
+    /// A system call failed.
     #[error("cannot {0}: {1}")]
     System(&'static str, Errno),
 }

@@ -1,7 +1,7 @@
-//! The processes of the machine, as /proc shows them.
+//! The machine's processes, from /proc.
 //!
-//! Must never take a process for gone that can still act: neither one that waits in the kernel, nor one of which only the
-//! first thread has ended.
+//! Must never consider a process gone that can still act, such as one that waits in the kernel or has lost only its
+//! first thread.
 
 use nix::unistd::Pid;
 use procfs::process::{self, Stat};
@@ -13,18 +13,17 @@ pub(crate) struct Process {
     pub(crate) pid: Pid,
     pub(crate) parent: Pid,
     pub(crate) group: Pid,
-    /// It has ended, and only its status is left.
+    /// The process has ended and only its status remains.
     pub(crate) ended: bool,
 }
 
-/// Every process that is visible.
-/// A process that ends meanwhile, or is hidden from us, is no error.
+/// All visible processes. A process that has just ended or is hidden is not an error.
 pub(crate) fn all() -> ProcResult<Vec<Process>> {
     let mut processes = Vec::new();
     for process in process::all_processes()? {
         match process.and_then(|process| process.stat()) {
             Ok(stat) => processes.push(Process::from(&stat)),
-            // It has ended, or is hidden from us (hidepid of proc(5)): another user's.
+            // The process has ended, or is another user's and hidden (hidepid of proc(5)).
             Err(ProcError::NotFound(_) | ProcError::PermissionDenied(_)) => {}
             Err(error) => return Err(error),
         }
@@ -32,7 +31,7 @@ pub(crate) fn all() -> ProcResult<Vec<Process>> {
     Ok(processes)
 }
 
-/// True unless this process has ended, also where that cannot be told.
+/// True unless the process has certainly ended.
 pub(super) fn lives(pid: Pid) -> bool {
     match process::Process::new(pid.as_raw()).and_then(|process| process.stat()) {
         Ok(stat) => !Process::from(&stat).ended,
@@ -71,7 +70,7 @@ mod tests {
         Process { pid, parent, group, ended }
     }
 
-    /// What is read of a process of this name, in this state, with so many threads.
+    /// Parses /proc data of a process with this name, state and number of threads.
     fn read(name: &str, state: char, threads: u32) -> Process {
         let rest = format!("5 6 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 100{}", " 0".repeat(30));
         Process::from(&Stat::from_read(format!("9 ({name}) {state} {rest}").as_bytes()).unwrap())

@@ -1,7 +1,7 @@
-//! The signals that `fencegate lead` takes, for itself and for the command.
+//! Signals that `fencegate lead` handles for itself and for the command.
 //!
-//! Must never take one that it was started to ignore (nohup, a job in the background of a script): its owner said
-//! that it is not to end by it.
+//! Must never handle a signal that is ignored at start (nohup, a background job of a script): the caller wants the
+//! program to survive that signal.
 
 use nix::sys::signal::Signal;
 use procfs::ProcError;
@@ -11,14 +11,14 @@ use std::io;
 use std::task::Poll;
 use tokio::signal::unix::{self, SignalKind};
 
-/// Signals that ask a program to end, and the one that suspends it from its terminal.
+/// Termination signals, and the terminal's suspend signal.
 const TAKEN: [Signal; 5] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP];
 
-/// Listens to them from the moment it is made.
+/// Listens to the signals from its creation on.
 pub struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// Begins to listen.
+    /// Starts to listen.
     pub fn listen() -> Result<Self, ProcError> {
         let ignored = Process::myself()?.stat()?.sigignore;
         let taken = TAKEN.into_iter().filter(|signal| ignored & bit(*signal) == 0);
@@ -26,7 +26,7 @@ impl Signals {
         Ok(Signals(taken.map(listen).collect::<io::Result<_>>()?))
     }
 
-    /// The next one that has come. Cancel-safe.
+    /// Waits for the next signal. Cancel-safe.
     pub async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             let mut come = self.0.iter_mut().filter_map(|(signal, stream)| match stream.poll_recv(context) {
@@ -39,7 +39,7 @@ impl Signals {
     }
 }
 
-/// In the mask of signals that /proc/PID/stat has.
+/// Bit in the signal masks of /proc/PID/stat.
 fn bit(signal: Signal) -> u64 {
     1 << (signal as i32 - 1)
 }

@@ -1,7 +1,7 @@
-//! From this binary to the command: what must be done in the new process before the command is there.
+//! Turns this binary into the command: the steps in the new process before exec.
 //!
-//! Runs as a process of its own between fork and exec, where code of this language is safe. Must never
-//! outlive the process that started it, nor print to standard output.
+//! Runs as a separate process, because code between fork and exec must be async-signal-safe. Must never outlive the
+//! process that started it, nor print to standard output.
 
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -12,25 +12,25 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
-/// The subcommand, not for people, as which this binary becomes the command.
+/// Internal subcommand that turns this binary into the command.
 pub const START_COMMAND: &str = "lead-start";
 
-/// A command that exists and cannot be run: what shells return.
+/// Shells' exit code for a command that exists but cannot be run.
 const NOT_EXECUTABLE: u8 = 126;
-/// A command that does not exist: what shells return.
+/// Shells' exit code for a command that does not exist.
 const NOT_FOUND: u8 = 127;
-/// Where programs are looked for without a PATH.
+/// Search path if PATH is not set.
 const USUAL_PATH: &str = "/bin:/usr/bin";
 
-/// Makes this process die with `parent`, which has started it, and become the command. Returns only when it cannot,
-/// with the exit code that shells have for that.
+/// Ties this process to the life of `parent`, which has started it, and executes the command. Returns only on failure,
+/// with the exit code of shells.
 pub fn replace_this_process(parent: i32, command: &[OsString]) -> ExitCode {
-    // The kernel remembers it across the exec.
+    // The kernel keeps this setting across exec.
     if let Err(error) = set_pdeathsig(Signal::SIGKILL) {
         eprintln!("fencegate: cannot tie the command to its leader: {error}");
         return ExitCode::FAILURE;
     }
-    // It may have ended a moment before the line above.
+    // The parent may have ended just before the call above.
     if getppid() != Pid::from_raw(parent) {
         return ExitCode::FAILURE;
     }
@@ -38,8 +38,8 @@ pub fn replace_this_process(parent: i32, command: &[OsString]) -> ExitCode {
     ExitCode::from(report(program, &Command::new(program).args(arguments).exec()))
 }
 
-/// Looks for the program as its start will. A node that lacks it should not lead.
-/// The error is the exit code that shells have for that; it has been reported.
+/// Searches for the program in the same way as exec: a node without it should not lead.
+/// On failure it reports the error and returns the exit code of shells.
 pub fn check_program(program: &OsStr) -> Result<(), ExitCode> {
     let executable = |path: &Path| access(path, AccessFlags::X_OK).is_ok() && path.is_file();
     let is_path = program.as_encoded_bytes().contains(&b'/');
@@ -66,13 +66,13 @@ fn report(program: &OsStr, error: &io::Error) -> u8 {
     NOT_EXECUTABLE
 }
 
-/// A command's exit code, as shells show it: 128 and the number of the signal that ended it.
+/// Exit code of a command as in shells: 128 plus the number of the signal that ended it.
 pub fn exit_code_of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// The exit code of a program that was ended by a signal.
+/// Exit code of a program that a signal ended.
 pub fn exit_code_of_signal(signal: Signal) -> u8 {
     exit_code_of(ExitStatus::from_raw(signal as i32))
 }

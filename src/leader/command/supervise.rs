@@ -1,6 +1,6 @@
-//! The life of the command: one loop over everything that can happen.
+//! Supervises the command: one loop over all events.
 //!
-//! Must never wait outside that loop, so that the end of the lease is always among the awaited events.
+//! Must never wait outside that loop, so that the end of the lease always wakes it.
 
 use super::family::{Family, Recipients};
 use super::guard::Guard;
@@ -14,23 +14,25 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-/// Between two looks at what the kernel does not report: the end of a process that is not our child, and the terminal's owner.
+/// Polling interval for events that the kernel does not report: the end of a process that is not a child, and a change
+/// of the terminal's owner.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The command has been asked to end, or has ended and left others behind.
+/// The command was told to end, or has ended and left other processes.
 #[derive(Clone, Copy)]
 struct Ending {
-    /// Leadership is lost, or about to be.
+    /// Leadership is lost or about to be.
     lost: bool,
-    /// The command did not end by itself before that: it was killed, or still ran when that was noticed.
+    /// The command had not ended by itself at that time: it was killed, or was still running when the loss was noticed.
     deposed: bool,
-    /// When SIGKILL is sent next.
+    /// Time of the next SIGKILL.
     kill_at: BootInstant,
     killed: bool,
 }
 
 impl Ending {
-    /// A command that ended by itself may leave others behind on purpose, outside its group. A deposed leader may not.
+    /// After a command that ended by itself, ends only its group: it may leave other processes on purpose. After a
+    /// deposed leader, ends all.
     fn recipients(self) -> Recipients {
         if self.lost { Recipients::Everyone } else { Recipients::Group }
     }
@@ -41,16 +43,15 @@ struct Supervisor<'a> {
     terms: Terms,
     family: Family,
     ending: Option<Ending>,
-    /// It reads a terminal that is not ours to give.
+    /// A process reads a terminal that is not ours to hand over.
     awaits_terminal: bool,
 }
 
-/// Runs the command (program and arguments) with the token in its environment until it ends, or leadership does.
-/// Returns when no process of its group is left. To be called from the thread that `main` runs on, which lives as long
-/// as the process: the kernel takes its end for ours.
+/// Runs the command (program and arguments) with the token in its environment until the command or leadership ends.
+/// Returns when no process of its group is alive. Call it on the main thread, because the kernel kills the command when
+/// the calling thread ends.
 ///
-/// Not cancel-safe: when dropped, the whole group is killed at once, but not awaited.
-/// After an error the whole group is killed, but not awaited.
+/// Not cancel-safe: when dropped, and after an error, it kills the whole group but does not wait for its end.
 pub async fn run(
     leadership: &Leadership,
     command: &[OsString],
@@ -58,7 +59,7 @@ pub async fn run(
     access: &Access,
     signals: &mut Signals,
 ) -> Result<CommandOutcome, CommandError> {
-    // Before the first child: with SIGCHLD ignored there would be no status to wait for.
+    // Listen before starting a child: with SIGCHLD ignored, its status would be lost.
     let failed = |error| CommandError::Start("listening for the end of processes", error);
     let mut children = signal(SignalKind::child()).map_err(failed)?;
     let mut told = leadership.deadline();
@@ -73,7 +74,7 @@ pub async fn run(
         tokio::select! {
             biased;
             () = leadership.running_out(terms.ttl / 3), if !supervisor.is_lost() => {
-                // After a standstill the command may have ended long before, by itself.
+                // After a suspension, the command may have ended by itself long ago.
                 if !supervisor.is_gone()? {
                     supervisor.depose()?;
                 }
@@ -90,7 +91,7 @@ pub async fn run(
 }
 
 impl Supervisor<'_> {
-    /// True when the command has ended and no process is left. Handles changes among the processes.
+    /// Handles changes of processes. Returns true if the command has ended and no process is alive.
     fn is_gone(&mut self) -> Result<bool, CommandError> {
         self.family.reap()?;
         if self.family.is_killed_by_guard() {
@@ -105,14 +106,14 @@ impl Supervisor<'_> {
         let gone = ended && self.family.living(recipients)?.is_empty();
         if !gone && self.ending.is_none() {
             if !ended {
-                tracing::error!("the guard of the command has been killed: the command is ended");
+                tracing::error!("the command's guard was killed: ending the command");
             }
             self.end(false, BootInstant::now() + self.terms.kill_after)?;
         }
         Ok(gone)
     }
 
-    /// Leadership is lost, or about to be. To be called again without effect.
+    /// Ends the command because leadership is lost or about to be. Idempotent.
     fn depose(&mut self) -> Result<(), CommandError> {
         if self.is_lost() {
             return Ok(());
@@ -120,21 +121,21 @@ impl Supervisor<'_> {
         let deadline = self.leadership.deadline();
         let kill_at = match self.leadership.why_lost() {
             None if self.family.is_killed_by_guard() => {
-                tracing::error!("this process stood still past the deadline: the guard has killed the command");
+                tracing::error!("this process was suspended past the deadline: the guard has killed the command");
                 deadline
             }
             None => {
                 tracing::error!(left = ?deadline.remaining(), "the lease is running out: the command must end");
                 deadline
             }
-            // There is no more time to give.
+            // No time is left.
             Some(Loss::Expired | Loss::Unreachable { .. } | Loss::Refused { .. }) => deadline,
             Some(_) => BootInstant::now() + self.terms.kill_after,
         };
         self.end(true, kill_at)
     }
 
-    /// Asks the command to end. Where it has been asked before: by then it must have ended, if that is sooner.
+    /// Asks the command to end by `kill_at`. A repeated call can only make that time earlier.
     fn end(&mut self, lost: bool, kill_at: BootInstant) -> Result<(), CommandError> {
         let earlier = self.ending;
         let kill_at = earlier.map_or(kill_at, |earlier| earlier.kill_at.min(kill_at));
@@ -142,11 +143,11 @@ impl Supervisor<'_> {
         let ending = Ending { lost, deposed, kill_at, killed: false };
         self.ending = Some(ending);
         self.family.signal(Signal::SIGTERM, ending.recipients())?;
-        // One that is stopped would not see the other.
+        // A stopped process would not receive the signal.
         self.family.signal(Signal::SIGCONT, ending.recipients())
     }
 
-    /// Returns at each moment to kill: also what has been started since the last. Cancel-safe.
+    /// Returns at each time for SIGKILL. Repeated, because processes may start others. Cancel-safe.
     async fn time_to_kill(&self) {
         match self.ending {
             Some(ending) => sleep_until(ending.kill_at).await,
@@ -165,7 +166,8 @@ impl Supervisor<'_> {
         self.family.signal(Signal::SIGKILL, recipients)
     }
 
-    /// Returns when the guard knows another time to kill than `told`: the lease's deadline, or ours. Cancel-safe.
+    /// Sends the guard a deadline other than `told`: the lease's or the supervisor's. Returns the deadline.
+    /// Cancel-safe.
     async fn tell_guard(&self, told: BootInstant) -> BootInstant {
         let time = match self.ending {
             Some(ending) if ending.killed || ending.lost && ending.kill_at == told => pending().await,
@@ -178,18 +180,19 @@ impl Supervisor<'_> {
 
     fn pass_on(&self, signal: Signal) -> Result<(), CommandError> {
         if signal == Signal::SIGTSTP {
-            tracing::warn!("not suspended: a leader that stands still loses its lease");
+            tracing::warn!("not suspended: a suspended leader loses its lease");
             return Ok(());
         }
         tracing::info!(signal = signal.as_str(), "passed on to the command");
         self.family.signal(signal, Recipients::Group)
     }
 
-    /// A leader is not suspended from its terminal; one that reads the terminal gets it. Who sends SIGSTOP knows why.
+    /// Continues a leader that its terminal suspended, and hands the terminal to one that reads it. SIGSTOP is left
+    /// alone: it was sent on purpose.
     fn see_to_a_stop(&mut self) -> Result<(), CommandError> {
         let goes_on = match self.family.stopped() {
             Some(Signal::SIGTSTP) => {
-                tracing::warn!("the command is not suspended: a leader that stands still keeps others from leading");
+                tracing::warn!("the command is not suspended: a suspended leader would block the others");
                 true
             }
             Some(Signal::SIGTTIN | Signal::SIGTTOU) => {

@@ -1,19 +1,19 @@
-//! The terminal that `fencegate lead` was started from, for a command that wants to read it.
+//! The terminal of `fencegate lead`, for a command that reads it.
 //!
-//! The command's group gets it when it asks, that is when the kernel stops it for want of it: in a pipeline into a
-//! pager, the pager's group must keep it. Must never take it from another group.
+//! The command's group becomes the foreground group only when it tries to read, that is when the kernel stops it. In a
+//! pipeline into a pager, the pager's group must keep the terminal. Must never take the terminal from another group.
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 use std::fs::File;
 use std::thread;
 
-/// Gives the terminal to `group`, if it is ours to give; false if not.
+/// Makes `group` the foreground group if this process is in the foreground. Returns false otherwise.
 pub(super) fn hand_over(group: Pid) -> bool {
     pass(getpgrp(), group)
 }
 
-/// Takes it back at the end, if `group` has it.
+/// Takes the terminal back from `group` at the end.
 pub(super) fn take_back(group: Pid) {
     pass(group, getpgrp());
 }
@@ -24,8 +24,8 @@ fn pass(from: Pid, to: Pid) -> bool {
     if tcgetpgrp(&terminal) != Ok(from) {
         return false;
     }
-    // To one in the background the kernel answers with SIGTTOU, unless it is blocked: in a thread of its own, because
-    // what is started by this one would inherit that.
+    // The kernel sends SIGTTOU to a background process that does this, unless the signal is blocked. Block it in a
+    // separate thread, because children of this thread would inherit the mask.
     let passing = thread::Builder::new().spawn(move || {
         SigSet::from(Signal::SIGTTOU).thread_block()?;
         tcsetpgrp(&terminal, to)

@@ -1,7 +1,7 @@
-//! Entering an election: the lease, the key, and whether the election stands alone.
+//! Entering an election: the lease, the key, and the check for nested elections.
 //!
-//! Must never leave unseen that two elections are nested: the key is put and both sides are read in one
-//! transaction, so that of two that are entered at once the later one sees the other.
+//! Must never miss that two elections are nested: one transaction puts the key and reads both sides, so that of two
+//! concurrent entries the later one sees the other.
 
 use super::transact;
 use crate::etcd::{ElectionName, Etcd, Patience};
@@ -10,11 +10,10 @@ use crate::leader::coordinator::{CoordinatorError, Lease};
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
 use std::time::Duration;
 
-/// How many keys beside an election are looked at, in search of an outer one's candidates.
+/// Number of keys next to an election that are searched for candidates of an outer one.
 const NEIGHBOURS: i64 = 500;
 
-/// A new lease. Asked several times it grants several;
-/// those without a key block no candidate.
+/// Grants a new lease. Repeated requests may grant several; leases without a key block no candidate.
 pub(super) async fn grant(etcd: &Etcd, ttl: Duration, patience: Patience) -> Result<Lease, CoordinatorError> {
     let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
     let grant = etcd.ask(patience, move |mut client| async move {
@@ -26,7 +25,7 @@ pub(super) async fn grant(etcd: &Etcd, ttl: Duration, patience: Patience) -> Res
     Ok(Lease { id: granted.id(), ttl, deadline: sent + ttl })
 }
 
-/// Puts the candidate's key, unless an earlier attempt has; its create_revision is the place in the queue.
+/// Puts the candidate's key unless an earlier attempt has. Its create_revision is the place in the queue.
 pub(super) async fn enter(
     etcd: &Etcd,
     election: &ElectionName,
@@ -56,13 +55,13 @@ pub(super) async fn enter(
     own.map(KeyValue::create_revision).ok_or(CoordinatorError::Gone)
 }
 
-/// The prefixes of the elections that would wait for this one's leader: `/a/` and `/a/b/` for `/a/b/c`.
+/// Prefixes of the elections that would wait for this one's leader: `/a/` and `/a/b/` for `/a/b/c`.
 fn outer_prefixes(election: &ElectionName) -> Vec<String> {
     let name = election.as_str();
     name.match_indices('/').filter(|(index, _)| *index > 0).map(|(index, _)| name[..=index].to_owned()).collect()
 }
 
-/// All keys of the election; and below each outer prefix those that start like the hex of a lease.
+/// All keys of the election; and below each outer prefix, the keys that start like the hex of a lease.
 fn reads(election: &ElectionName, outer: &[String]) -> Vec<TxnOp> {
     let own = TxnOp::get(election.prefix(), Some(GetOptions::new().with_prefix().with_keys_only()));
     let outer = outer.iter().map(|prefix| {
@@ -72,10 +71,10 @@ fn reads(election: &ElectionName, outer: &[String]) -> Vec<TxnOp> {
     std::iter::once(own).chain(outer).collect()
 }
 
-/// Permissions that a user of etcd needs for this.
+/// Permissions that the etcd user needs for this request.
 fn needed(election: &ElectionName, outer: &[String]) -> String {
     let outer = outer.iter().map(|prefix| format!(", and to read the keys from {prefix}0 to {prefix}g"));
-    let own = format!("its user has to be allowed to read and write the prefix {}", election.prefix());
+    let own = format!("its user needs permission to read and write the prefix {}", election.prefix());
     own + &outer.collect::<String>()
 }
 
@@ -86,13 +85,13 @@ fn range(answer: TxnOpResponse) -> Option<GetResponse> {
     }
 }
 
-/// The key is that of a candidate of an election within this one: of `/a/b` or `/a/b/c` within `/a`.
+/// True for a candidate's key of an election inside this one: of `/a/b` or `/a/b/c` inside `/a`.
 fn is_inner_candidate(pair: &KeyValue, election: &ElectionName) -> bool {
     let below = pair.key().strip_prefix(election.prefix().as_bytes()).unwrap_or_default();
     pair.lease() != 0 && below.ends_with(format!("/{:x}", pair.lease()).as_bytes())
 }
 
-/// A key that is named after its own lease is a candidate's.
+/// A key named after its own lease belongs to a candidate.
 fn candidate_below(prefix: &str, neighbours: &GetResponse) -> Option<String> {
     let is_candidate =
         |pair: &&KeyValue| pair.lease() != 0 && pair.key() == format!("{prefix}{:x}", pair.lease()).as_bytes();

@@ -1,7 +1,7 @@
 //! Elections on etcd, in the key layout of Go's concurrency package.
 //!
-//! Owns the requests and what their answers prove. Must never conclude from an event that a candidate leads: every
-//! conclusion comes from a transaction that has found the candidate's own key.
+//! Owns the requests, and what their responses prove. Must never conclude from an event that a candidate leads: every
+//! conclusion needs a transaction that found the candidate's own key.
 
 mod enrol;
 mod place;
@@ -17,11 +17,11 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::info;
 
-/// Before etcd is asked again after a failure.
+/// Pause before etcd is queried again after a failure.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The most characters shown of a leader's value, which may be any text.
+/// Maximum number of characters shown of a leader's value, which may be any text.
 const LONGEST_HOLDER: usize = 200;
-/// gRPC's code for what does not exist: so etcd answers for a lease that has ended.
+/// gRPC code 5 (not found): etcd's response for a lease that has ended.
 const NOT_FOUND: i32 = 5;
 
 impl Coordinator for Etcd {
@@ -38,7 +38,7 @@ impl Coordinator for Etcd {
         let patience = Patience { limit: deadline.remaining(), ..patience };
         let entered = enrol::enter(self, election, holder, lease, patience).await;
         if let Err(CoordinatorError::Refused { .. } | CoordinatorError::Nested { .. }) = entered {
-            // Where this fails, the lease ends by itself.
+            // If this fails, the lease ends by itself.
             let _ = revoke(self, lease, patience).await;
         }
         Ok((Candidate { election: election.clone(), holder: holder.to_owned(), lease, token: entered?, ttl }, deadline))
@@ -62,7 +62,7 @@ impl Coordinator for Etcd {
             match place::read(self, candidate, patience).await {
                 Ok((Place::First, _)) => return Ok(turn(candidate)),
                 Ok((Place::Behind(ahead), revision)) => {
-                    self.tell_who_leads(candidate, &mut awaited, patience).await;
+                    self.log_new_leader(candidate, &mut awaited, patience).await;
                     place::change(self, vec![ahead, own_key(candidate).into()], revision, patience).await;
                 }
                 Ok((Place::Gone, _)) => return Err(CoordinatorError::Gone),
@@ -101,7 +101,8 @@ impl Coordinator for Etcd {
 
     async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
         revoke(self, candidate.lease, patience).await?;
-        // Another client may have put a value without a lease there: then the key would stay, and block the others for ever.
+        // Another client may have put a value without a lease there. The key would then stay and block the others
+        // forever.
         self.leave(candidate, patience).await
     }
 
@@ -151,8 +152,8 @@ impl Share for Etcd {
 }
 
 impl Etcd {
-    /// Says whom the candidate waits for, when another leads than before. Where that cannot be read, it waits all the same.
-    async fn tell_who_leads(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) {
+    /// Logs the leader that the candidate waits for if it has changed. Failures are ignored.
+    async fn log_new_leader(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) {
         let Ok((Some(leader), _)) = leader(self, &candidate.election, patience).await else { return };
         if awaited.replace(leader.token) != Some(leader.token) && leader.token < candidate.token {
             let Candidate { election, holder, .. } = candidate;
@@ -173,7 +174,7 @@ impl From<EtcdError> for CoordinatorError {
     fn from(error: EtcdError) -> Self {
         match error {
             EtcdError::Unreachable { limit, reason } => CoordinatorError::Unreachable { limit, reason },
-            // The client reports an answered TTL of 0 or less in this way.
+            // The client reports a returned TTL of 0 or less in this way.
             EtcdError::Refused(Error::LeaseKeepAliveError(_)) => CoordinatorError::Gone,
             EtcdError::Refused(Error::GRpcStatus(status)) if status.code() as i32 == NOT_FOUND => {
                 CoordinatorError::Gone
@@ -186,7 +187,7 @@ impl From<EtcdError> for CoordinatorError {
     }
 }
 
-/// It leads by the lease with which it has waited.
+/// The candidate leads through the lease with which it has waited.
 fn turn(candidate: &Candidate) -> Turn {
     Turn { token: candidate.token, deadline: None }
 }
@@ -195,7 +196,7 @@ fn own_key(candidate: &Candidate) -> String {
     candidate.election.key(candidate.lease)
 }
 
-/// The candidate's key is there, and has not been put anew since.
+/// Condition: the candidate's key exists and has not been recreated.
 fn in_place(candidate: &Candidate) -> Compare {
     Compare::create_revision(own_key(candidate), CompareOp::Equal, candidate.token)
 }
@@ -212,10 +213,10 @@ async fn transact(etcd: &Etcd, transaction: Txn, patience: Patience) -> Result<T
     etcd.ask(patience, request).await
 }
 
-/// When the keep-alive was sent that was answered.
+/// Returns when the answered keep-alive was sent.
 async fn keep_alive(etcd: &Etcd, lease: i64, patience: Patience) -> Result<BootInstant, CoordinatorError> {
     let renewal = etcd.ask(patience, move |mut client| async move {
-        // Each attempt has its own: only the one that was answered counts.
+        // Each attempt has its own send time: only that of the answered one counts.
         let sent = BootInstant::now();
         client.lease_keep_alive(lease).await.map(|_| sent)
     });

@@ -1,6 +1,6 @@
-//! Where a candidate stands in the queue, and waiting until that may have changed.
+//! A candidate's place in the queue, and waiting until it may have changed.
 //!
-//! Must never take an event for a proof: an event only says that it is time to read again.
+//! Must never treat an event as a proof: an event only says that it is time to read again.
 
 use super::{PAUSE, commit, in_place};
 use crate::etcd::{Etcd, EtcdError, Patience, Watch, leader};
@@ -11,27 +11,27 @@ use etcd_client::{
 };
 use tokio::time::sleep;
 
-/// As etcd's RangeRequest has it.
+/// Value of etcd's RangeRequest.
 const NO_LIMIT: i64 = 0;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It leads.
+    /// The candidate leads.
     First,
-    /// Behind this key: the last that stands before it.
+    /// The candidate is behind this key, the last one ahead of it.
     Behind(Vec<u8>),
-    /// It has none.
+    /// The candidate has no place.
     Gone,
 }
 
-/// The place, and the revision at which it was read: one transaction, so that both are true of the same moment.
+/// Reads the place and its revision in one transaction, so that both are consistent.
 pub(super) async fn read(
     etcd: &Etcd,
     candidate: &Candidate,
     patience: Patience,
 ) -> Result<(Place, i64), CoordinatorError> {
     let Candidate { election, lease, token, .. } = candidate;
-    // Nearly always the first of them is a candidate's.
+    // The first key is nearly always a candidate's.
     let mut limit = 1;
     loop {
         let ahead = GetOptions::new()
@@ -48,7 +48,7 @@ pub(super) async fn read(
             return Ok((Place::Gone, revision));
         }
         let Some(TxnOpResponse::Get(ahead)) = response.op_responses().into_iter().next() else {
-            return Err(CoordinatorError::Refused { reason: "the answer to a range has none".into() });
+            return Err(CoordinatorError::Refused { reason: "etcd's response lacks the requested range".into() });
         };
         match ahead.kvs().iter().find(|pair| election.is_candidate(pair.key(), pair.lease())) {
             Some(pair) => return Ok((Place::Behind(pair.key().to_owned()), revision)),
@@ -58,8 +58,8 @@ pub(super) async fn read(
     }
 }
 
-/// Returns when one of the keys has changed after the revision, or may have: the watch could not be set up, or has broken.
-/// A key that is put anew may have lost its lease, and is nobody's then.
+/// Returns when one of the keys has changed after the revision, or may have: the watch could not be created or has
+/// broken. A recreated key may have lost its lease and then belongs to no candidate.
 pub(super) async fn change(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patience) {
     let seen = match watch(etcd, keys, revision, patience).await {
         Ok(mut watch) => watch.sees_change().await,
@@ -86,7 +86,8 @@ async fn watch(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patienc
     Ok(Watch { stream: etcd.ask(patience, request).await?, revision })
 }
 
-/// Why a candidate that led is no longer first. That it is not has been seen: the reason is worth one attempt.
+/// Returns why a candidate that led is no longer first. The loss itself is certain, so the reason is worth only one
+/// attempt.
 pub(super) async fn why_not_first(etcd: &Etcd, candidate: &Candidate, patience: Patience) -> Loss {
     let patience = Patience { limit: patience.member, ..patience };
     if let Ok((Some(leader), _)) = leader(etcd, &candidate.election, patience).await

@@ -1,23 +1,23 @@
-//! How PostgreSQL is connected to.
+//! Connecting to PostgreSQL.
 
 use std::future::Future;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 
-/// Opens connections to the database that has the leases.
+/// Opens connections to the database with the leases.
 pub trait Connect: Send + Sync + 'static {
-    /// The stream, where it is encrypted.
+    /// The stream of an encrypted connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// A new connection. Cancel-safe: one that is half open is closed.
+    /// Opens a connection. Cancel-safe: a half-open connection is closed.
     ///
     /// # Errors
-    /// When the server cannot be reached, or refuses.
+    /// The server cannot be reached or refuses.
     fn connect(&self) -> impl Future<Output = Result<(Client, Connection<Socket, Self::Stream>), Error>> + Send;
 }
 
-/// Where, and how it is encrypted: `tokio_postgres::NoTls` where it is not.
+/// Address, and encryption; `NoTls` for none.
 impl<T> Connect for (Config, T)
 where
     T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,

@@ -1,7 +1,7 @@
-//! The connection by which all elections of a process ask PostgreSQL, and hear of changes.
+//! The connection that all elections of a process use to query PostgreSQL and to receive notifications.
 //!
-//! Owns opening it, replacing it, and every limit on waiting. Must never wait for a connection that says nothing while
-//! a new one could answer.
+//! Owns opening and replacing it, and all time limits. Must never wait for a silent connection while a new one could
+//! answer.
 
 use super::connect::Connect;
 use crate::etcd::Patience;
@@ -17,25 +17,25 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_postgres::error::DbError;
 use tokio_postgres::{AsyncMessage, Client, Connection, Error, Socket};
 
-/// Opening a connection takes at most this long.
+/// Time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Before a question that has failed is asked again.
+/// Pause before a failed query is retried.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// A receiver that has missed more changes than this looks again, whatever they were.
+/// A receiver that has missed more changes than this reads again unconditionally.
 const MOST_CHANGES: usize = 256;
-/// Whatever the role's defaults are. A standby refuses to listen, and with that to be asked.
+/// Overrides the role's defaults. A standby refuses LISTEN, and therefore the connection.
 const SETTINGS: &str = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
     LISTEN fencegate_lease";
 
-/// An election in which something has changed; None: it may be any.
+/// An election that has changed; None: it may be any.
 type Change = Option<Arc<str>>;
 
-/// The elections whose changes are received.
+/// Receiver of changes in elections.
 #[derive(Debug)]
 pub(super) struct Changes(broadcast::Receiver<Change>);
 
 impl Changes {
-    /// Returns when something has changed in the election, or may have. Cancel-safe.
+    /// Returns when the election has changed, or may have. Cancel-safe.
     pub(super) async fn of(&mut self, election: &str) {
         loop {
             match self.0.recv().await {
@@ -47,7 +47,7 @@ impl Changes {
     }
 }
 
-/// A connection that is open, with the task that drives it.
+/// An open connection, and the task that drives it.
 pub(super) struct Open {
     pub(super) client: Client,
     driver: AbortHandle,
@@ -77,7 +77,7 @@ pub(super) struct Link<C> {
     connect: C,
     open: Mutex<Option<Arc<Open>>>,
     changes: broadcast::Sender<Change>,
-    /// How many questions have been answered.
+    /// Number of answered queries.
     answers: AtomicU64,
 }
 
@@ -87,15 +87,15 @@ impl<C: Connect> Link<C> {
         Arc::new(Link { connect, open: Mutex::default(), changes, answers: AtomicU64::new(0) })
     }
 
-    /// Hears what changes from now on.
+    /// Subscribes to later changes.
     pub(super) fn changes(&self) -> Changes {
         Changes(self.changes.subscribe())
     }
 
-    /// Asks until there is an answer: on a new connection where the one that is open fails or says nothing. The question
-    /// may be asked several times, and must be one that can be repeated.
+    /// Sends a query until it is answered, on a new connection if the current one fails or stays silent. The query may
+    /// run several times, so it must be repeatable.
     ///
-    /// Cancel-safe in that nothing of ours is lost; the question may take effect.
+    /// Cancel-safe for this process; the query may take effect.
     pub(super) async fn ask<T, Q, F>(self: &Arc<Self>, patience: Patience, question: Q) -> Result<T, CoordinatorError>
     where
         T: Send + 'static,
@@ -133,7 +133,7 @@ impl<C: Connect> Link<C> {
                 },
                 () = sleep_until(deadline) => return Err(CoordinatorError::Unreachable { limit: patience.limit, reason }),
                 () = sleep(patience.member) => {
-                    // Where others are answered meanwhile, the question itself takes its time.
+                    // If other queries are answered meanwhile, the connection works and this query is slow.
                     let now = self.answers.load(Ordering::Relaxed);
                     if std::mem::replace(&mut answered, now) == now {
                         self.replace();
@@ -144,9 +144,9 @@ impl<C: Connect> Link<C> {
         }
     }
 
-    /// The next question opens a new connection. Who has asked on this one may still be answered.
+    /// The next query opens a new connection. Earlier queries on this one may still be answered.
     fn replace(&self) {
-        // Where it is locked a new one is being opened.
+        // If it is locked, a new connection is already being opened.
         if let Ok(mut open) = self.open.try_lock() {
             *open = None;
         }
@@ -166,13 +166,13 @@ impl<C: Connect> Link<C> {
         let driver = tokio::spawn(drive(connection, self.changes.clone())).abort_handle();
         let open = Open { client, driver };
         open.client.batch_execute(SETTINGS).await?;
-        // Nobody has heard what changed before.
+        // Earlier changes were missed.
         let _ = self.changes.send(None);
         Ok(open)
     }
 }
 
-/// Until the connection ends.
+/// Runs until the connection ends.
 async fn drive<S>(mut connection: Connection<Socket, S>, changes: broadcast::Sender<Change>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
@@ -186,8 +186,8 @@ where
     let _ = changes.send(None);
 }
 
-/// An error where asking again would be answered in the same way. (Classes of SQLSTATE: 08 connection, 25 and 40
-/// transaction, 53 resources, 55 what is locked, 57 the operator, 58 and XX the server itself.)
+/// Err if a retry would fail in the same way. (Classes of SQLSTATE that are worth a retry: 08 connection, 25 and 40
+/// transaction, 53 resources, 55 object state, 57 operator intervention, 58 and XX server.)
 fn refused(refusal: &DbError) -> Result<(), CoordinatorError> {
     let code = refusal.code().code();
     if code == "LF001" {
@@ -202,7 +202,7 @@ fn refused(refusal: &DbError) -> Result<(), CoordinatorError> {
     Err(CoordinatorError::Refused { reason: format!("{}{more}", refusal.message()) })
 }
 
-/// tokio-postgres says only that there was an error; its source says which.
+/// tokio-postgres reports only "db error"; the message is in the source.
 fn text(error: &Error) -> String {
     match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(refusal), _) => refusal.message().to_owned(),

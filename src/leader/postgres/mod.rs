@@ -1,7 +1,8 @@
-//! Elections on leases in PostgreSQL: the functions that `fencegate init` makes.
+//! Elections on leases in PostgreSQL, through the functions that `fencegate init` creates.
 //!
-//! Owns the questions and what their answers prove. Must never give one holder's name to two candidates: the database
-//! gives the same holder the same token. There is no queue: who asks first when a lease ends has the next.
+//! Owns the queries, and what their results prove. Must never give one holder's name to two candidates: the database
+//! gives the same holder the same token. There is no queue: the first candidate that asks after the end of a lease gets
+//! the next one.
 
 mod connect;
 mod link;
@@ -28,11 +29,11 @@ use tracing::info;
 
 const ACQUIRE: &str = "SELECT token FROM fencegate.acquire($1, $2, make_interval(secs => $3))";
 const RENEW: &str = "SELECT fencegate.renew($1, $2, make_interval(secs => $3))";
-/// Without a row for one that another transaction has locked.
+/// Returns no row for a lease that another transaction has locked.
 const RENEW_ALL: &str =
     "SELECT election, expires IS NOT NULL FROM fencegate.renew_all($1, $2, make_interval(secs => $3))";
 const RELEASE: &str = "SELECT fencegate.release($1, $2)";
-/// Where the token is not known: the answer to ACQUIRE may have been lost.
+/// For an unknown token: the response to ACQUIRE may have been lost.
 const RELEASE_OF_HOLDER: &str =
     "SELECT fencegate.release($1, leader.token) FROM fencegate.leader($1) WHERE leader.holder = $2";
 const PROCLAIM: &str = "SELECT fencegate.proclaim($1, $2, $3)";
@@ -41,23 +42,23 @@ const RUNNING: &str = r#"SELECT election, holder, token, to_char(expires AT TIME
 const LEADER: &str = "SELECT holder, token, extract(epoch FROM expires - clock_timestamp())::float8 \
     FROM fencegate.leader($1)";
 
-/// A parameter of a question.
+/// A query parameter.
 type Value = (Arc<dyn ToSql + Send + Sync>, Type);
 
-/// A lease that runs.
+/// A current lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningLease {
-    /// The election that it decides.
+    /// Election that the lease decides.
     pub election: String,
-    /// Name of its holder, or the name that it shows instead.
+    /// Name of the holder, or the value that it proclaims.
     pub holder: String,
     /// The fencing token.
     pub token: i64,
-    /// When it ends, unless it is renewed: UTC, as in RFC 3339, to the ms.
+    /// Expiry time unless the lease is renewed: UTC, in RFC 3339 format with milliseconds.
     pub expires: String,
 }
 
-/// A database whose leases decide elections. All elections of a process share its one connection.
+/// A database whose leases decide elections. All elections of a process share its single connection.
 pub struct Leases<C> {
     link: Arc<Link<C>>,
 }
@@ -69,15 +70,15 @@ impl<C> fmt::Debug for Leases<C> {
 }
 
 impl<C: Connect> Leases<C> {
-    /// Connects when it is first asked.
+    /// Connects at the first query.
     pub fn new(connect: C) -> Arc<Self> {
         Arc::new(Leases { link: Link::new(connect) })
     }
 
-    /// The leases that run in elections that our role may lead, by the names of these. Cancel-safe.
+    /// Current leases of the elections that this role may lead, ordered by election. Cancel-safe.
     ///
     /// # Errors
-    /// When the database does not answer or refuses.
+    /// The database does not answer or refuses.
     pub async fn running(&self, patience: Patience) -> Result<Vec<RunningLease>, CoordinatorError> {
         let (rows, _) = ask(&self.link, RUNNING, Vec::new(), patience).await?;
         let read = |row: &Row| {
@@ -87,7 +88,7 @@ impl<C: Connect> Leases<C> {
         rows.iter().map(read).collect()
     }
 
-    /// How long the running lease has still to run; not long, where none does. Says who leads, when it is another than before.
+    /// Time until the current lease ends, or a short time if there is none. Logs the leader if it has changed.
     async fn rest(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) -> Duration {
         let Ok(Some((leader, rest))) = leader(&self.link, &candidate.election, patience).await else { return PAUSE };
         if awaited.replace(leader.token) != Some(leader.token) {
@@ -95,7 +96,7 @@ impl<C: Connect> Leases<C> {
             let leads = String::from_utf8_lossy(&leader.value).into_owned();
             info!(%election, holder, leader = leads, leader_token = leader.token, "lease_awaited");
         }
-        // No look comes before its end, by however little.
+        // Add a margin, so that the next query does not come before the end.
         rest + Duration::from_millis(5)
     }
 }
@@ -103,8 +104,8 @@ impl<C: Connect> Leases<C> {
 impl<C: Connect> Coordinator for Leases<C> {
     type Observer = LeaseObserver<C>;
 
-    /// There is no queue, and no lease before the win: a candidate is known by a number of its own, and its place lives
-    /// as long as the database answers.
+    /// Assigns the candidate a number. There is no queue and no lease before the win, so the place lives as long as the
+    /// database answers.
     async fn enrol(
         &self,
         election: &ElectionName,
@@ -112,7 +113,7 @@ impl<C: Connect> Coordinator for Leases<C> {
         ttl: Duration,
         patience: Patience,
     ) -> Result<(Candidate, BootInstant), CoordinatorError> {
-        // The server reports if the role may not lead there.
+        // The server reports an error if the role may not lead there.
         let (_, sent) = ask(&self.link, LEADER, vec![name(election)], patience).await?;
         let lease = RandomState::new().build_hasher().finish().cast_signed();
         let (election, holder) = (election.clone(), holder.to_owned());
@@ -174,7 +175,7 @@ impl<C: Connect> Coordinator for Leases<C> {
         patience: Patience,
     ) -> Result<(), CoordinatorError> {
         let shown = String::from_utf8(value)
-            .map_err(|_| CoordinatorError::Refused { reason: "what is proclaimed has to be UTF-8".into() })?;
+            .map_err(|_| CoordinatorError::Refused { reason: "the proclaimed value must be UTF-8".into() })?;
         let parameters = vec![name(&candidate.election), number(candidate.token), text(shown)];
         let (rows, _) = ask(&self.link, PROCLAIM, parameters, patience).await?;
         match rows.first().map(|row| column(row, 0)).transpose()? {
@@ -197,7 +198,7 @@ impl<C: Connect> Coordinator for Leases<C> {
     }
 }
 
-/// There are no leases without a place: each has its own, and one statement renews all.
+/// Leases in PostgreSQL are never shared: each place has its own. One statement renews all of them.
 impl<C: Connect> Share for Leases<C> {
     async fn grant(&self, ttl: Duration, _: Patience) -> Result<Lease, CoordinatorError> {
         Ok(Lease { id: 0, ttl, deadline: BootInstant::now() + ttl })
@@ -248,19 +249,19 @@ impl<C: Connect> Share for Leases<C> {
     }
 }
 
-/// The holder in the database: no other candidate has it, whatever it is called.
+/// Holder name in the database, unique per candidate.
 fn identity(candidate: &Candidate) -> String {
     format!("{}#{:016x}", candidate.holder, candidate.lease)
 }
 
-/// The name and the number of a candidate; of another holder the whole name.
+/// Splits a holder into name and candidate number. Another program's holder is all name, with the number 0.
 fn name_in(holder: &str) -> (&str, i64) {
     let number = |digits: &str| u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 16);
     let parts = holder.rsplit_once('#').and_then(|(name, digits)| Some((name, number(digits)?.cast_signed())));
     parts.unwrap_or((holder, 0))
 }
 
-/// The leader, and the time that its lease still lasts. Cancel-safe.
+/// The leader, and the remaining time of its lease. Cancel-safe.
 async fn leader<C: Connect>(
     link: &Arc<Link<C>>,
     election: &ElectionName,
@@ -274,7 +275,7 @@ async fn leader<C: Connect>(
     Ok(Some((leader, Duration::try_from_secs_f64(rest).unwrap_or_default())))
 }
 
-/// The rows, and when the question was sent that was answered with them. Cancel-safe: it may take effect.
+/// The rows, and when the answered query was sent. Cancel-safe: the query may take effect.
 async fn ask<C: Connect>(
     link: &Arc<Link<C>>,
     question: &'static str,

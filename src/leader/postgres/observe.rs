@@ -1,6 +1,6 @@
-//! Watching the leader of an election.
+//! Watches the leader of an election.
 //!
-//! Must never take an announcement for the truth: it only says that it is time to look.
+//! Must never treat a notification as the truth: it only says that it is time to read.
 
 use super::connect::Connect;
 use super::leader;
@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// How long an announcement is waited for where nobody leads.
+/// How long to wait for a notification while there is no leader.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Follows the leader of one election. As its key it shows the election, as its lease the number of our candidate; 0 for
-/// holders that are none of ours.
+/// Follows the leader of one election. The reported key is the election, and the lease is the candidate's number; 0 for
+/// holders of other programs.
 pub struct LeaseObserver<C> {
     link: Arc<Link<C>>,
     election: ElectionName,
     changes: Changes,
-    /// The value that was returned last.
+    /// The last returned leader.
     known: Option<Option<Leader>>,
-    /// When to look again, at the latest; None: at once.
+    /// Time of the next read at the latest; None: immediately.
     look: Option<Instant>,
 }
 
@@ -41,7 +41,7 @@ impl<C: Connect> Observe for LeaseObserver<C> {
                     () = self.changes.of(self.election.as_str()) => {}
                     () = sleep_until(look) => {}
                 }
-                // First: what was heard must not be lost when the look is not finished.
+                // Reset before reading, so that a notification is not lost if the read is canceled.
                 self.look = None;
             }
             let found = leader(&self.link, &self.election, Patience::USUAL).await?;

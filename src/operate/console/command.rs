@@ -58,7 +58,7 @@ pub(super) struct FenceReset {
     pub(super) force: bool,
 }
 
-/// A command as `SHOW HELP` lists it: how it begins, what follows, and what it does.
+/// A command in `SHOW HELP`: its keywords, arguments and description.
 pub(super) struct CommandHelp {
     pub(super) command: &'static str,
     pub(super) arguments: &'static str,
@@ -105,7 +105,7 @@ const fn act(command: &'static str, arguments: &'static str, help: &'static str)
 /// The most commands in one query: the answers are all kept until the last one is ready.
 const MOST_COMMANDS: usize = 100;
 
-/// Reads commands that are separated by semicolons. 42601 for what is no command, 54000 for too many.
+/// Parses commands separated by semicolons. 42601 for an unknown command, 54000 for too many.
 pub(super) fn parse(text: &str) -> Result<Vec<Command>, ErrorText> {
     let words = words(text)?;
     let commands = words.split(|word| *word == CommandWord::Semicolon).filter(|words| !words.is_empty());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_refused_whole() {
+    fn an_invalid_command_is_refused_as_a_whole() {
         for text in [
             "SELECT 2",
             "SHOW",
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_meant_is_said() {
+    fn unknown_commands_get_suggestions() {
         let hint = |text| parse(text).unwrap_err().hint;
         for (said, meant) in [
             ("SHOW FENCE", "SHOW FENCES"),

@@ -1,4 +1,4 @@
-//! `KILL`, `PAUSE` and `RESUME`: what an operator does to sessions.
+//! `KILL`, `PAUSE` and `RESUME`: operators' commands on sessions.
 
 use super::Console;
 use super::command::Control;

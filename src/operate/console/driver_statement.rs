@@ -36,8 +36,8 @@ pub(super) enum Question {
 }
 
 impl DriverStatement {
-    /// None for anything else.
-    /// An error for what would seem to change something and does not.
+    /// Returns None for other commands.
+    /// Returns an error for a statement that appears to change a setting but cannot.
     pub(super) fn read(words: &[CommandWord]) -> Result<Option<Self>, ErrorText> {
         let keywords: Vec<String> = words.iter().map(|word| word.keyword().to_ascii_lowercase()).collect();
         let said: Vec<&str> = keywords.iter().map(String::as_str).collect();
@@ -152,7 +152,7 @@ impl Question {
             Question::ConformingStrings => {
                 TableColumn("standard_conforming_strings", ColumnType::Text, |_| "on".into())
             }
-            // The console has no schemas; drivers ask all the same.
+            // The console has no schemas, but drivers query them.
             Question::Schema => TableColumn("current_schema", ColumnType::Text, |_| "public".into()),
             Question::UnlockAll => TableColumn("pg_advisory_unlock_all", ColumnType::Text, |_| "".into()),
         }]
@@ -170,7 +170,7 @@ mod tests {
     use crate::operate::console::lexer::words;
 
     #[test]
-    fn only_what_does_nothing_is_a_courtesy() {
+    fn only_statements_without_effect_are_skipped() {
         let read = |text| DriverStatement::read(&words(text).unwrap()).map_err(|error| error.code);
         for (text, driver_statement) in [
             ("begin", DriverStatement::Begin("BEGIN")),

@@ -15,8 +15,8 @@ use pgwire::messages::simplequery::Query;
 /// The most rows that a client may fetch from a portal in one piece; otherwise it fetches all.
 const LARGEST_PIECE: i32 = 10_000;
 
-/// Reads a message.
-/// 08P01 for a malformed one, 22021 for what is not UTF-8, 0A000 for what the console does not have.
+/// Parses a message.
+/// 08P01 for a malformed one, 22021 for invalid UTF-8, 0A000 for an unsupported one.
 pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
     let malformed = || ErrorText::new("08P01", "invalid message format");
     let read = || {
@@ -73,7 +73,7 @@ pub fn is_extended(tag: u8) -> bool {
     )
 }
 
-/// And what follows them.
+/// Two strings and the remaining bytes.
 fn two_strings(body: &[u8]) -> Option<[&[u8]; 3]> {
     let (one, rest) = split_string(body)?;
     let (other, rest) = split_string(rest)?;

@@ -1,4 +1,4 @@
-//! `SHOW LEASES`: who leads what by a lease of a fenced database.
+//! `SHOW LEASES`: leases of the fenced databases and their holders.
 
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};

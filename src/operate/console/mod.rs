@@ -77,9 +77,9 @@ pub trait Proxy: Send + Sync {
     fn writes(&self) -> Vec<WriteCount>;
     /// When it started.
     fn started(&self) -> SystemTime;
-    /// Reads settings, policies and certificates again, and puts them in force: whole or not at all.
-    /// Not cancel-safe: some databases may have them and others not.
-    /// The errors are what is wrong with them, each with its position.
+    /// Reads settings, policies and certificates again, and applies all or nothing.
+    /// Not cancel-safe: some databases may have the new policies and others not.
+    /// The errors list all faults with their positions.
     async fn reload(&self) -> Result<Vec<ReloadedItem>, Vec<String>>;
 }
 
@@ -145,7 +145,7 @@ fn headings_of(command: &Command) -> Vec<Heading> {
     }
 }
 
-/// Not cancel-safe: a command may be half done. What has no rows is done elsewhere.
+/// Not cancel-safe: a command may be half done. Commands without rows are handled elsewhere.
 async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorText> {
     Ok(match command {
         Command::Show(Show::Fences) => fences::show(console).await,

@@ -1,4 +1,4 @@
-//! `SHOW POLICIES`: what is fenced in each database, and how far the fences are enforced.
+//! `SHOW POLICIES`: fenced tables in each database, and how far their fences are enforced.
 
 use super::result_set::ColumnType::{Integer, Text};
 use super::result_set::{ResultSet, Table, TableColumn};
@@ -18,8 +18,8 @@ pub(super) struct Row<'a> {
     is_superseded: bool,
 }
 
-/// A row per database, resource and table; one without a table where a resource has none. Without databases, what the
-/// policies say.
+/// A row per database, resource and table; a resource without tables has one row without a table. Without databases,
+/// shows the policies themselves.
 pub(super) fn table<'a>() -> Table<Row<'a>> {
     vec![
         TableColumn("database", Text, |it| it.database.clone().into()),

@@ -37,7 +37,7 @@ pub(super) fn table() -> Table<ReloadedItem> {
 /// Not so many errors that the message is longer than a client takes.
 const MOST_ERRORS: usize = 20;
 
-/// F0000 with what is wrong and where; then everything is as it was.
+/// F0000 with all faults and their positions; nothing has changed then.
 /// Not cancel-safe: some databases may have the new policies and others not.
 pub(super) async fn reload(console: &Console) -> Result<ResultSet, ErrorText> {
     tracing::info!(role = console.role, "reload_requested");

@@ -28,9 +28,8 @@ pub(super) fn table() -> Table<Row> {
 /// The most blocking sessions that are named.
 const MOST_NAMED: usize = 20;
 
-/// Resets the resource in the database, or wherever it has an epoch: a row for each.
-/// Not cancel-safe: some may be reset and others not.
-/// An error says what has been done and what is left to do.
+/// Resets the resource in the database, or in all databases with an epoch of it; a row for each. Not cancel-safe: some
+/// may be reset and others not. An error lists the completed and the remaining resets.
 pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<ResultSet, ErrorText> {
     let FenceReset { resource, database, token, force } = command;
     let policies = console.proxy.policies();
@@ -74,8 +73,8 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Res
     Ok(ResultSet::tagged("FENCE RESET", &table(), rows).with_notices(notices))
 }
 
-/// A fence above the token of the leader shuts it out: an error, or with force a warning. What is not known of the leader is
-/// said. Cancel-safe.
+/// Checks for a fence above the leader's token, which shuts out the leader: an error, or with `force` a warning.
+/// Reports an unknown leader. Cancel-safe.
 async fn above_leader(
     database: &Arc<Database>,
     resource: &Resource,
@@ -113,7 +112,7 @@ async fn named(console: &Console, policies: &PolicySet, name: &str) -> Result<Ar
     console.proxy.database(name).await.ok_or_else(missing)
 }
 
-/// The databases known in which the resource has an epoch, and what is to be said of those that cannot be asked.
+/// The known databases in which the resource has an epoch, and warnings about databases that cannot be queried.
 async fn with_epoch(
     console: &Console,
     policies: &PolicySet,
@@ -164,7 +163,7 @@ fn log(console: &Console, resource: &Resource, database: &Database, Reset { befo
     );
 }
 
-/// It may have taken effect: who wonders about the token finds out who it was.
+/// The reset may have taken effect. The log line lets operators attribute the new token.
 fn log_unknown(console: &Console, resource: &Resource, database: &Database, command: &FenceReset, reason: &str) {
     let (resource, database) = (&resource.name, database.name());
     let FenceReset { token, force: forced, .. } = command;

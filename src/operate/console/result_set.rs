@@ -169,7 +169,7 @@ pub(super) fn info(text: ErrorText, severity: Severity) -> ErrorInfo {
     info
 }
 
-/// Without a NUL, which would end it, and what follows would pass for other fields.
+/// Removes NUL bytes, which would end the field: the rest would be read as other fields.
 fn field(text: String) -> String {
     text.replace('\0', "")
 }

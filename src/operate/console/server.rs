@@ -171,7 +171,7 @@ impl ExtendedQueryHandler for Console {
 }
 
 impl Console {
-    /// Runs a command, and says what is to be said beside its answer. Not cancel-safe: it may be half done.
+    /// Runs a command and sends its notices. Not cancel-safe: the command may be half done.
     async fn respond<C>(&self, client: &mut C, command: &Command, format: &Format) -> PgWireResult<Response>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,

@@ -80,7 +80,7 @@ pub(super) fn table() -> Table<OpenSession> {
     ]
 }
 
-/// In the words of pg_stat_activity, save the last.
+/// The terms of pg_stat_activity, except the last.
 pub(super) fn doing(activity: Activity) -> &'static str {
     match activity {
         Activity::Idle => "idle",

@@ -56,7 +56,7 @@ pub(super) struct Earlier {
     pub(super) role_changes: bool,
     /// Code that they run may change the search path.
     pub(super) may_set_path: bool,
-    /// They may make what stands before the catalog's own operators and types.
+    /// They may create operators or types that hide the catalog's own.
     pub(super) shadow_keys: bool,
     /// Some may have changed the token unseen, and it is presumed that they have not.
     pub(super) presumes: bool,

@@ -11,13 +11,13 @@ use crate::session::rejection::Rejection;
 use crate::statement::{OpaqueReason, Operation, RelationName, Statement, StatementKind};
 use std::sync::Arc;
 
-/// Why a statement may write what it does not show.
+/// Why a statement may write relations that its text does not show.
 enum Doubt {
     /// Its text does not tell.
     Text(OpaqueReason),
-    /// It writes this relation, which may lead to what the same transaction has defined.
+    /// It writes this relation, which may lead to a definition of the same transaction.
     Own(String),
-    /// It writes this relation, which may lead to what another session is defining.
+    /// It writes this relation, which may lead to another session's definition.
     Others(String),
 }
 
@@ -64,7 +64,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The resources of which the database has something, as far as is known, if it has a fenced table.
+    /// The resources that may have an object in this database, if it has a fenced table.
     fn may_be_written(&self) -> impl Iterator<Item = &Arc<Resource>> {
         let in_doubt = !self.seen.is_current || self.changes_catalog;
         let catalog = &self.seen.catalog;
@@ -72,7 +72,7 @@ impl Judge<'_> {
         self.policies.resources.iter().filter(may_be_written)
     }
 
-    /// What is not said of one resource concerns all that have this mode; None: there are none.
+    /// Applies to all resources with this mode, if the reason concerns no single resource; None: there are none.
     fn reject_or_observe(&self, mode: Option<Mode>, rejection: Rejection, earlier: &mut Earlier) -> Result<(), Stop> {
         match mode {
             Some(Mode::Enforce) => return Err(rejection.into()),
@@ -84,12 +84,12 @@ impl Judge<'_> {
 
     fn unverifiable(&self, statement: &Statement, doubt: Doubt) -> Rejection {
         match doubt {
-            // They may have ended what they were defining.
+            // The others' transactions may have ended meanwhile.
             Doubt::Others(_) if !self.seen.is_current => Rejection::UnreadCatalog { why: self.seen.unread.clone() },
             Doubt::Text(OpaqueReason::NoRoom) => Rejection::NoRoom,
             doubt => {
                 let why = match statement.kind {
-                    // Of which no more is known.
+                    // A statement of unknown type.
                     StatementKind::Unspecified => doubt.why(),
                     kind => format!("{kind}: {}", doubt.why()),
                 };
@@ -98,7 +98,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a statement may write by way of what is being defined.
+    /// Whether a statement may write through a pending definition.
     fn suspect(&self, statement: &Statement, earlier: &Earlier) -> Option<Doubt> {
         let within =
             |suspects: &PendingDefinitions| suspects.written_within(statement, self.policies, &self.seen.catalog);
@@ -110,8 +110,8 @@ impl Judge<'_> {
         Some(Doubt::Others(relation.name.clone()))
     }
 
-    /// A prepared transaction leaves its session: with what it has written, and with what it defines for nobody, and for
-    /// everybody as soon as any session commits it.
+    /// A prepared transaction leaves its session, together with its writes and definitions. Other sessions do not see
+    /// the definitions until any session commits it.
     pub(super) fn refuse_to_prepare(&self, earlier: &mut Earlier) -> Result<(), Stop> {
         let writes = || Rejection::CarriedOut {
             what: "writes",
@@ -133,9 +133,10 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// While the catalog is not known, any relation may be a way to any fenced table; and where policies name functions,
-    /// reading it may call one. A write is harmless only if it needs the token of every fence anyway. Where the only doubt is
-    /// that nobody listens, so is what the policies name. Only the catalog tells what CASCADE takes.
+    /// While the catalog is unknown, any relation may lead to any fenced table, and with functions in the policies,
+    /// reading it may call one. A write is then harmless only if it needs the token of every fence anyway. If the only
+    /// doubt is a missing listener, writes to relations that the policies name are harmless too. Only the catalog shows
+    /// the dependents that CASCADE removes.
     pub(super) fn refuse_what_is_unread(
         &self,
         statement: &Statement,
@@ -162,7 +163,7 @@ impl Judge<'_> {
     }
 }
 
-/// It reads what may be a view that calls a function which the policies name.
+/// True if it reads a relation that may be a view that calls a function in the policies.
 fn may_call_by_reading(statement: &Statement, policies: &PolicySet) -> bool {
     let is_plain = |relation: &RelationName| {
         relation.schema.as_deref() == Some("pg_catalog") || policies.tables_called(relation).next().is_some()
@@ -170,8 +171,8 @@ fn may_call_by_reading(statement: &Statement, policies: &PolicySet) -> bool {
     policies.has_functions() && (statement.reads_more || !statement.reads.iter().all(is_plain))
 }
 
-/// Whatever the catalog has become, the statement may pass under the tokens that its text asks for: those of all fences,
-/// those that observe among them. So it need not wait for a reading, unless it writes what others are defining.
+/// True if the statement may pass with any catalog, under the tokens that its text requires: those of all fences,
+/// observing ones included. It need not wait for a reading, unless it writes relations that others are defining.
 pub fn needs_every_token(statement: &Statement, policies: &PolicySet) -> bool {
     let is_written = |resource: &Arc<Resource>| {
         let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);

@@ -1,6 +1,6 @@
 //! The verdict on statements before they are forwarded: a pure function of the known facts.
 //!
-//! Where a fact is missing it says which, and is asked again. Must never let pass what it cannot decide.
+//! If a fact is missing, reports it and is called again. Must never pass a statement that it cannot decide.
 
 mod earlier;
 mod hidden;
@@ -110,7 +110,7 @@ pub struct Judge<'a> {
     pub seen: &'a CatalogView,
     /// This transaction has changed it where fenced tables are concerned.
     pub changes_catalog: bool,
-    /// It may have made operators or types that stand before the catalog's own in what tells a key.
+    /// True if the transaction may have created operators or types that hide the catalog's own in key comparisons.
     pub shadows_keys: bool,
     /// The search path, where the server was asked for it.
     pub path: Option<&'a str>,
@@ -163,9 +163,9 @@ impl Judge<'_> {
                 None => Decision::Forward(Vec::new(), self.exempt_writes(statements)),
             };
         }
-        // What may have changed the token could have written by itself, where the policies let it: so what follows passes
-        // under the token from before, which the server checks. What is rejected comes without checks, and is not rejected for
-        // a token that may be another.
+        // A statement that may have changed the token could also have written, if the policies allow it. Therefore
+        // later statements pass under the earlier token, and the server checks that token. A rejected string is sent
+        // without checks, so a token that may have changed must not cause the rejection.
         match self.judged(statements, self.opaque == Opaque::Allow) {
             Decision::Reject(..) => self.judged(statements, false),
             decision => decision,
@@ -281,7 +281,7 @@ impl Judge<'_> {
         self.seen.catalog.has_shadows() || self.shadows_keys || earlier.shadow_keys
     }
 
-    /// It is, as the search path is now. What stands before the statement in its string may change that.
+    /// The answer for the current search path. Earlier statements of the same string may change the path.
     fn path_leads_to_catalog(&self, earlier: &Earlier) -> Result<bool, Stop> {
         if self.shadows_keys || earlier.shadow_keys || earlier.may_set_path {
             return Ok(false);

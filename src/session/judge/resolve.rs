@@ -7,13 +7,13 @@ use crate::statement::{OpaqueReason, ParameterEffect, PreparedEffect, Statement,
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What the statements of one message that EXECUTE or FETCH others may come to, in bytes: what each runs is in memory as
-/// often as it is run.
+/// Limit on the expansion of one message by EXECUTE and FETCH, in bytes: each execution holds its statement in memory
+/// again.
 const HEAVIEST: usize = 4 << 20;
 
-/// Looks up what EXECUTE runs, also for names that the same statements PREPARE first, and what FETCH runs.
+/// Resolves EXECUTE, including names that the same statements PREPARE first, and FETCH.
 ///
-/// None when that depends on replies that are still to come.
+/// None if the result depends on pending replies.
 pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Option<Vec<Arc<Statement>>> {
     let mut prepared: HashMap<&str, Arc<Statement>> = HashMap::new();
     let mut resolved = Vec::with_capacity(statements.len());
@@ -53,7 +53,7 @@ pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Opti
     Some(resolved)
 }
 
-/// A statement of which nothing is known but why.
+/// A statement about which only the reason for its opacity is known.
 pub fn opaque(kind: StatementKind, why: OpaqueReason) -> Arc<Statement> {
     Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
 }
@@ -83,7 +83,7 @@ mod tests {
         let resolved = resolved(&text);
         let weight: usize = resolved.iter().map(|statement| statement.weight()).sum();
         assert!(weight < 2 * HEAVIEST, "{weight}");
-        // What is not looked at may be anything.
+        // Statements beyond the limit may do anything.
         let (first, last) = (&resolved[1], &resolved[2_000]);
         assert!(first.functions.len() == 1_000 && first.opaque.is_none());
         assert!(last.functions.is_empty() && last.opaque.is_some());

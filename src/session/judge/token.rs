@@ -55,7 +55,7 @@ impl Judge<'_> {
         }
         let rejection = match parameter.current() {
             ParameterValue::Unknown if self.is_answered() => return Err(Stop::Read),
-            // A check of the token would reject what passes here.
+            // A check of the token would reject writes that pass here.
             ParameterValue::Known(_) if earlier.presumes && resource.mode == Mode::Observe => {
                 return self.in_doubt(resource, earlier);
             }
@@ -78,7 +78,7 @@ impl Judge<'_> {
         Ok(false)
     }
 
-    /// Rejects what may run under another token than before its string.
+    /// Rejects a write whose token may differ from the one before its string.
     fn in_doubt(&self, resource: &Arc<Resource>, earlier: &mut Earlier) -> Result<bool, Stop> {
         earlier.observed_or(resource, may_be_another(earlier.statement.kind)).map(|()| false)
     }
@@ -146,7 +146,7 @@ fn two_tokens(
     let written = before.filter(|written| *written != presented)?;
     let resource = resource.name.clone();
     Some(match earlier.ended_transaction {
-        // The token would have to be raised in the middle of what the server gets whole.
+        // The token would have to be raised in the middle of a string that the server receives as a whole.
         true => Rejection::TwoTokensAtOnce { resource, presented, written },
         false => Rejection::Fence(FenceError::WrittenUnderAnotherToken { resource, presented, current: written }),
     })

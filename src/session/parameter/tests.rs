@@ -232,7 +232,7 @@ fn what_a_prepared_transaction_has_set_stays_unless_it_was_rolled_back() {
     }
 }
 
-/// Planning computes what is said to be immutable.
+/// Planning evaluates immutable functions.
 #[test]
 fn what_is_planned_may_set_it_as_well() {
     let mut parameter = Parameter::new(token(1));
@@ -240,7 +240,7 @@ fn what_is_planned_may_set_it_as_well() {
     assert_eq!(parameter.current(), &ParameterValue::Unknown);
 }
 
-/// A transaction of so many savepoints, each with a value of its own; what the oldest one returns to.
+/// The value that the oldest savepoint restores, in a transaction with this many savepoints, each with its own value.
 fn oldest_of(savepoints: usize, value: impl Fn(usize) -> Statement) -> ParameterValue {
     let mut parameter = Parameter::new(token(1));
     for number in 0..savepoints {
@@ -261,10 +261,10 @@ fn so_many_savepoints_are_remembered_and_no_more() {
     }
 }
 
-/// What SET has set is there twice: SET LOCAL may hide it.
+/// SET is remembered twice, because SET LOCAL may hide it.
 #[test]
 fn so_much_is_remembered_of_savepoints_and_no_more() {
-    // 128 bytes for each resource: its name, and what is kept beside that.
+    // 128 bytes for each resource: its name and the bookkeeping.
     let list: Vec<String> = (0..512).map(|number| format!("{number:064}=1")).collect();
     let (text, weight) = (list.join(","), 512 * 128);
     for (local, fit) in [(true, HEAVIEST / weight), (false, HEAVIEST / weight / 2)] {

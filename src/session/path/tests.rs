@@ -23,7 +23,7 @@ fn a_path_is_read_as_the_server_reads_it() {
     assert_eq!(schemas(&"A".repeat(70)), ["a".repeat(63)]);
 }
 
-/// What may be another schema than it looks like is every schema.
+/// An element that may mean another schema stands for every schema.
 #[test]
 fn what_is_not_plainly_a_list_is_every_schema() {
     let long = ["s"; MOST_SCHEMAS + 1].join(", ");
@@ -62,8 +62,8 @@ fn fencegates_own_schemas_in_a_path() {
     assert_eq!(SearchPath::Unasked.own_schemas(), None);
 }
 
-/// What is guessed of the path when these statements have succeeded, one after the other. `|`: ReadyForQuery, outside of a
-/// transaction; `!`: an error.
+/// The assumed path after these statements have succeeded in order. `|`: ReadyForQuery outside a transaction; `!`: an
+/// error.
 fn after(statements: &[&str]) -> SearchPath {
     let mut path = Path::new(Some("first"), false);
     for sql in statements {
@@ -89,7 +89,7 @@ fn a_path_is_followed_as_far_as_statements_show_it() {
         (&["SET search_path = a", "|"], is("a")),
         (&["SET search_path = a", "|", "!"], is("a")),
         (&["SET LOCAL search_path = a"], is("a")),
-        // The end of the transaction brings back what was before: that is asked for.
+        // The end of the transaction restores the previous path, which must be queried.
         (&["SET LOCAL search_path = a", "|"], SearchPath::Unasked),
         (&["SET LOCAL search_path = a", "SET LOCAL search_path = b", "|"], SearchPath::Unasked),
         (&["SET search_path = a", "ROLLBACK"], SearchPath::Unasked),

@@ -126,7 +126,7 @@ pub enum Part {
     /// No portal. Prepared statements outlive the Sync.
     #[default]
     Empty,
-    /// Portals, none of which was executed.
+    /// Portals that were not executed.
     Bound,
     /// An Execute: the server runs no statement behind it that has to be alone in its transaction.
     Executed,

@@ -38,7 +38,7 @@ pub enum Request {
         statements: Vec<Arc<Statement>>,
         /// How many of them the server has completed.
         completed: usize,
-        /// Names that its PREPAREs define: statement's index, name, what to confirm.
+        /// Names that its PREPAREs define: index of the statement, name, number to confirm.
         defines: Vec<(usize, String, u64)>,
     },
     /// Parse: defines a statement, where statements are judged.
@@ -47,7 +47,7 @@ pub enum Request {
     Bind {
         /// The definition to confirm.
         defines: Option<Defined>,
-        /// Planning what it runs may call functions that are declared immutable or stable, whatever they do.
+        /// Planning the statement may call functions that are declared immutable or stable, whatever they do.
         plans: Arc<Statement>,
     },
     /// Describe.
@@ -56,7 +56,7 @@ pub enum Request {
     Execute {
         /// The statement that it runs.
         statement: Arc<Statement>,
-        /// The name that a PREPARE in it defines, and what to confirm.
+        /// The name that its PREPARE defines, and the number to confirm.
         defines: Option<(String, u64)>,
     },
     /// Close, where statements are not judged.
@@ -123,7 +123,8 @@ impl Request {
             Request::Query { statements, .. } => {
                 statements.is_empty() || statements.iter().any(|statement| may_set(statement))
             }
-            // Its values are read as their types say, domains too; and planning computes what is said to be immutable.
+            // Its values are parsed by their types' input functions, domains included, and planning evaluates immutable
+            // functions.
             Request::Bind { plans: statement, .. } => may_set(statement) || !statement.declared.is_empty(),
             Request::Execute { statement, .. } => may_set(statement),
             Request::FunctionCall => true,
@@ -143,18 +144,18 @@ impl Request {
         self.statements().iter().any(|statement| statement.changes_catalog)
     }
 
-    /// It may be a COPY from the client. What runs by a name may be one too.
+    /// True if the request may be a COPY from the client. A named statement may be one too.
     pub(in crate::session) fn may_copy_in(&self) -> bool {
         use StatementKind::{CopyFrom, Execute, Fetch, Portal};
         self.statements().iter().any(|it| it.opaque.is_some() || matches!(it.kind, CopyFrom | Execute | Fetch | Portal))
     }
 
-    /// It may commit while it runs, so that an error does not take back what it did before.
+    /// True if the request may commit while it runs, so that an error does not roll back everything before it.
     pub fn may_commit(&self) -> bool {
         self.statements().iter().any(|statement| statement.opaque.is_some())
     }
 
-    /// The bytes that its statements keep in memory, about. What an Execute runs is that of its portal, most often.
+    /// Approximate memory of its statements, in bytes. An Execute usually runs its portal's statement.
     pub(in crate::session) fn weight(&self) -> usize {
         match self {
             Request::Query { statements, .. } => statements.iter().map(|statement| statement.weight()).sum(),

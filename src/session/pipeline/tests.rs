@@ -149,7 +149,7 @@ fn what_is_owed_has_a_bound_in_bytes() {
     assert!(pipeline.is_empty() && pipeline.owed.weight == 0);
 }
 
-/// Whatever was said of the path in a pipeline: its end runs what was put off, and an error takes back what was set.
+/// Whatever was reported within a pipeline: its end runs deferred code, and an error rolls back settings.
 #[test]
 fn the_path_is_in_doubt_behind_what_ran() {
     let mut pipeline = queue([execute()]);
@@ -182,7 +182,7 @@ fn the_path_is_in_doubt_behind_what_ran() {
     }
 }
 
-/// However many there are: what two of them have done, the second does not undo.
+/// With any number of requests: the second does not undo the doubt that two of them caused.
 #[test]
 fn what_has_run_more_than_once_leaves_as_much_in_doubt() {
     for many in 1..4 {
@@ -196,7 +196,7 @@ fn what_has_run_more_than_once_leaves_as_much_in_doubt() {
     }
 }
 
-/// What it did before, it may have committed.
+/// The failed request may have committed earlier changes.
 #[test]
 fn an_error_leaves_in_doubt_how_text_is_read() {
     for done in 0..3 {

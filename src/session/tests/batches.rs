@@ -1,10 +1,11 @@
-//! What is sent on before the server has answered what it depends on, how much is wanted, and when it is noted.
+//! Messages forwarded before the server has answered the ones that they depend on: limits, and when their effects are
+//! recorded.
 
 use super::*;
 
 const MIB: usize = 1024 * 1024;
 
-/// The PREPARE may fail, and the name then means what it meant before.
+/// The PREPARE may fail, and the name then keeps its earlier definition.
 #[test]
 fn a_name_from_a_string_that_is_rejected_waits_for_its_answer() {
     let mut session = session("");
@@ -34,7 +35,7 @@ fn a_name_from_before_a_function_call_waits_for_its_answer() {
     }
 }
 
-/// What the proxy can read has no mistake that the server would have to find first.
+/// Text that the proxy can read has no error that the server must find first.
 #[test]
 fn what_passes_read_is_noted_at_once() {
     let policies = POLICIES.to_owned() + "exempt_roles: [postgres]\n";

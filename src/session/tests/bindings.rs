@@ -1,4 +1,4 @@
-//! What is prepared and bound: what of it has to be known first, and what is not waited for.
+//! Prepared and bound statements: the information that must be known first, and the messages that do not wait.
 
 use super::keyed::{UPDATE, bind_to, keyed, shadowed};
 use super::*;

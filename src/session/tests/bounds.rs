@@ -1,4 +1,4 @@
-//! How much is kept for the server, and when the fence hears of what is sent to it.
+//! Bounds on data kept for the server, and when the fence learns of forwarded messages.
 
 use super::*;
 use crate::session::task::{HeldRoom, Room};

@@ -48,14 +48,14 @@ fn a_sync_with_data_behind_it_is_not_sent() {
     assert_eq!(session.server.output.split(), data.repeat(2));
     answers(&mut session, &cancelled());
     assert!(session.server.output.is_empty());
-    // What comes up to the next one is skipped.
+    // Messages up to the next Sync are skipped.
     says(&mut session, &[data, sync()].concat());
     assert_eq!(session.server.output, sync());
     answers(&mut session, &ready());
     assert!(session.is_idle());
 }
 
-/// By the Sync behind its end alone: what was sent ahead the server has ignored by then.
+/// Only the Sync after its end is answered: the server has already ignored the earlier ones.
 #[test]
 fn a_copy_that_its_client_ends_at_once_is_answered_once() {
     for end in [frame(frontend::COPY_DONE, b""), frame(frontend::COPY_FAIL, b"no\0")] {

@@ -1,5 +1,5 @@
-//! Statements that need a database without other connections: the role may have to own the database, and the control
-//! connections are closed for what can run.
+//! Statements that need a database without other connections: the role may have to own the database, and control
+//! connections are closed for statements that can run.
 
 use super::outcomes::{begun, roles};
 use super::*;
@@ -51,7 +51,7 @@ fn a_database_that_is_dropped_is_left_and_forgotten() {
     assert!(session.host.told().contains("database other"));
 }
 
-/// Anybody with CREATEDB may copy a template: the server says who may copy which.
+/// Any role with CREATEDB may copy a template: the server decides which.
 #[test]
 fn a_template_is_left_whoever_owns_it() {
     let mut session = session("");
@@ -153,7 +153,7 @@ fn a_statement_in_a_transaction_is_checked() {
     assert!(checked(&mut session, &["other"]).is_none());
     let sent = text(&session.server.output);
     assert!(sent.contains("fencegate_42501") && !sent.contains(RENAME), "the transaction fails: {sent}");
-    // No control connection has to make way for what may run: the server drops no database there.
+    // Statements in a transaction close no control connection: the server drops no database there.
     let mut session = begun();
     says(&mut session, &query("DROP DATABASE other"));
     answers(&mut session, &reports);

@@ -1,4 +1,4 @@
-//! What an open transaction defines: what that makes of the session's own writes, and whom it concerns.
+//! Definitions in an open transaction: their effect on the session's own writes and on other sessions.
 
 use super::keyed::{UPDATE, keyed};
 use super::*;

@@ -1,4 +1,4 @@
-//! What a session changes in the catalog: whom that concerns, and until when.
+//! A session's catalog changes: which sessions they concern, and until when.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn completes(tag: &str, status: Status) -> BytesMut {
     message
 }
 
-/// What the host is told when that is sent, and when it has been answered.
+/// The host's notifications when the statement is sent, and when it has been answered.
 fn told(session: &mut Session<OneSession>, statement: &str, status: Status) -> [String; 2] {
     says(session, &query(statement));
     let sent = session.host.told();
@@ -37,11 +37,11 @@ fn what_has_nothing_to_do_with_fences_is_told_to_nobody() {
     let mut session = session("");
     let harmless = "CREATE TABLE other (id int)";
     assert_eq!(told(&mut session, harmless, Status::Idle), ["query", "harmless"]);
-    // Beside what others define it may be built on that.
+    // Concurrent with others' definitions, it may build on them.
     session.host.looks = AtomicUsize::new(usize::MAX);
     says(&mut session, &query(harmless));
     assert!(session.host.told().contains("publish") || session.server.output.is_empty());
-    // What names nothing may be about anything, and counts when it is done.
+    // A definition without a name may concern any relation, and counts once it has completed.
     let mut session = self::session("");
     let [sent, done] = told(&mut session, "DROP INDEX i", Status::Idle);
     assert_eq!((sent.contains("publish"), done.contains("changed")), (false, true), "{sent} | {done}");
@@ -69,7 +69,7 @@ fn a_session_that_is_lost_while_it_defines_leaves_a_doubt() {
     assert_eq!(idle.host.told(), "");
 }
 
-/// What was forwarded behind a COMMIT and is not answered yet may define more.
+/// A message forwarded behind a COMMIT may contain more definitions until it is answered.
 #[test]
 fn definitions_behind_a_commit_count_on() {
     let mut session = session("");

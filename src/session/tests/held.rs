@@ -6,7 +6,7 @@ use std::time::Duration;
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Has the session do what is due at its next moment; the task that it asks for.
+/// Lets the session handle its next deadline. Returns the requested task.
 fn wakes(session: &mut Session<OneSession>) -> Option<Task> {
     let at = session.wakes_at().expect("something will be due");
     step_at(session, at)
@@ -87,7 +87,7 @@ fn without_a_timeout_nothing_is_given_up() {
     }
 }
 
-/// Of what is forwarded behind the question, it would be the answer.
+/// Otherwise the response to a later message would be mistaken for the query's.
 #[test]
 fn an_admitted_write_waits_for_the_answer_to_the_question() {
     let mut session = held(true);

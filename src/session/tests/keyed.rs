@@ -44,7 +44,7 @@ pub(super) fn bind_to(statement: &str, values: &[Bound]) -> BytesMut {
     frame(frontend::BIND, &body)
 }
 
-/// What is to be admitted, or what the host is told.
+/// The requested admissions, or the host's notifications.
 pub(super) fn outcome(session: &Session<OneSession>, task: Option<Task>) -> String {
     if task.is_some() { admissions(task) } else { session.host.told() }
 }
@@ -59,7 +59,7 @@ fn the_key_is_the_value_that_is_bound() {
         (INSERT, &[Null, Text(b"3")], UTF8, "query, rejected unverifiable"),
         (INSERT, &[LARGE, Text("é".as_bytes())], UTF8, "shard/200=47"),
         ("DELETE FROM shards WHERE k = $1", &[Binary(&[0, 4])], UTF8, "shard/4=47"),
-        // What is not ASCII may be anything to the server.
+        // A non-ASCII value may mean anything to the server.
         (INSERT, &[Text(b"3"), Null], NOT_KEPT, "shard/3=47"),
         (INSERT, &[LARGE, Null], NOT_KEPT, "query, rejected unverifiable"),
     ] {
@@ -76,7 +76,7 @@ fn the_key_is_the_value_that_is_bound() {
     }
 }
 
-/// What is under way may set the encoding.
+/// A pending message may change the encoding.
 #[test]
 fn a_key_waits_until_it_is_known_how_it_is_read() {
     for (sql, values, waits) in [

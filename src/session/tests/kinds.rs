@@ -1,4 +1,4 @@
-//! What kinds of messages and rejections there are, and what is said of each.
+//! Kinds of messages and rejections, and their texts.
 
 use super::*;
 use crate::fence::store::StoreError;
@@ -50,7 +50,7 @@ fn what_a_request_may_do() {
         assert_eq!(traits(&executes(sql)), expected, "{sql}");
     }
     assert_eq!(traits(&runs("SELECT 1; DO 'BEGIN END'; BEGIN")), "wdcopl", "any of them");
-    // What was not judged may set anything; a function is called by its number.
+    // A message that was not judged may set anything; a function call names its function by number.
     assert_eq!(traits(&Request::query(Vec::new())), "l");
     assert_eq!(traits(&Request::FunctionCall), "wpl");
     let others = [Request::Describe, Request::Close, Request::Sync, Request::CopyData, Request::CopyEnd];

@@ -1,4 +1,4 @@
-//! Messages that are long, or come in parts: what is waited for, and for how much of them.
+//! Messages that are long or arrive in parts: which parts the session waits for.
 
 use super::*;
 use crate::session::task::{HeldRoom, Room};
@@ -160,7 +160,7 @@ fn messages_without_what_they_need_are_the_servers_to_refuse() {
     }
 }
 
-/// What is full takes no more, on either side.
+/// A full buffer accepts no more input, on either side.
 #[test]
 fn a_side_that_does_not_read_holds_the_other_up() {
     let mut session = session("");
@@ -214,7 +214,7 @@ fn names_are_those_of_the_message_that_has_come() {
     assert!(sent.contains("fencegate_lf004"), "{sent}");
 }
 
-/// None of it is kept: what it is named is all that is known of it.
+/// The session keeps none of the text and knows only the name.
 #[test]
 fn a_statement_longer_than_16_mebibytes_passes_once_its_name_is_there() {
     let (mut session, mut message) = (session(""), BytesMut::from(&b"P"[..]));

@@ -1,4 +1,4 @@
-//! Messages of both sides, and what a test says in one go.
+//! Messages of both sides, and helpers that send several at once.
 
 use super::*;
 use crate::wire::message::{put_bind, put_execute, put_sync};
@@ -60,12 +60,12 @@ pub fn copies_in() -> BytesMut {
     frame(backend::COPY_IN, &[0; 3])
 }
 
-/// What the client sees of a call that fails, here as something cancels it.
+/// The client's view of a failed call, for example a canceled one.
 pub fn failed_call() -> BytesMut {
     BytesMut::from(&[cancelled(), ready()].concat()[..])
 }
 
-/// The server's answer to what stands in place of a fast-path call.
+/// The server's response to the statement that replaces a fast-path call.
 pub fn answer_to_rejected_call() -> BytesMut {
     BytesMut::from(&[closed(), parsed(), is_bound(), failed_call(), closed(), ready()].concat()[..])
 }
@@ -90,7 +90,7 @@ pub fn told_in_query(columns: &[&str]) -> Vec<u8> {
     [frame(backend::ROW_DESCRIPTION, &[0, 0]), row_of(columns), completes("SELECT 1"), ready()].concat()
 }
 
-/// The same in a pipeline, which goes on.
+/// Like [`told_in_query`], in a pipeline that continues.
 pub fn told_in_pipeline(columns: &[&str]) -> Vec<u8> {
     [parsed(), is_bound(), row_of(columns), completes("SELECT 1"), closed(), closed()].concat()
 }
@@ -112,7 +112,7 @@ pub fn admit(session: &Session<OneSession>, resource: &str, token: Token) {
     assert!(session.fence().record_admission(resource, Epoch { generation: 1, token }, 0));
 }
 
-/// What a session is to be admitted to: `scheduler=47`.
+/// The admissions requested for a session: `scheduler=47`.
 pub fn admissions(task: Option<Task>) -> String {
     let Some(Task::Admit(needs)) = task else { return "none".to_owned() };
     let needs = needs.iter().map(|(need, _)| format!("{}={}", need.resource.name, need.token));

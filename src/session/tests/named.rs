@@ -1,4 +1,4 @@
-//! Names of statements and portals: what they stand for, and from when on.
+//! Names of statements and portals: their meaning, and from when on.
 
 use super::outcomes::begun;
 use super::*;
@@ -38,7 +38,7 @@ fn what_is_bound_behind_a_sync_waits_for_its_statement() {
     assert!(!session.is_held_back());
 }
 
-/// A call ends the stretch in which an error skips what follows, as a query does.
+/// Like a query, a call ends the range of messages that an error skips.
 #[test]
 fn what_is_bound_behind_a_function_call_waits_for_its_statement() {
     let policies = POLICIES.to_owned() + "opaque: allow\n";
@@ -98,7 +98,7 @@ fn what_an_error_skips_prepares_nothing() {
     assert!(text(&session.server.output).contains("fencegate_lf004") && !session.is_held_back());
 }
 
-/// What DECLARE has made may be any query, which may set the token as it runs.
+/// A declared cursor may be any query, and may set the token when it runs.
 #[test]
 fn behind_a_portal_that_is_not_known_the_token_is_not_either() {
     let mut session = session_with("47", Path::new(Some("public"), true));

@@ -1,4 +1,4 @@
-//! What has to be known, or admitted, before a message passes.
+//! Information and admissions required before a message passes.
 
 use super::*;
 use crate::fence::session::FULL;
@@ -9,7 +9,7 @@ use crate::statement::analyze;
 const FUNCTIONS: &str =
     "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs], functions: [public.work]}\n";
 const TWO: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n  - {name: billing, tables: [public.bills]}\n";
-/// What leads to nothing else.
+/// A path that leads to no other schema.
 const PUBLIC: fn() -> Path = || Path::new(Some("public"), false);
 
 #[test]

@@ -17,7 +17,7 @@ fn observing() -> Session<OneSession> {
     session
 }
 
-/// Inserts a row with this key; what the host is told.
+/// Inserts a row with this key. Returns the host's notifications.
 fn write(session: &mut Session<OneSession>, key: usize, status: Status) -> String {
     let key = key.to_string();
     let values: [Bound; 2] = [Text(key.as_bytes()), Null];
@@ -28,7 +28,7 @@ fn write(session: &mut Session<OneSession>, key: usize, status: Status) -> Strin
     session.host.told()
 }
 
-/// A fence that enforces refuses the rest of such a transaction, which bounds what it keeps.
+/// An enforcing fence refuses the rest of such a transaction, which bounds its memory.
 #[test]
 fn memory_of_a_transaction_with_many_keys_is_bounded() {
     let mut session = observing();

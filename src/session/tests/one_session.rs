@@ -1,4 +1,4 @@
-//! The host of the tests: it knows what they say, and keeps what it is told.
+//! The host for tests: it answers as scripted and records notifications.
 
 use crate::catalog::Catalog;
 use crate::fence::Claim;
@@ -34,15 +34,15 @@ pub struct OneSession {
     pub fenced: bool,
     /// From the next step on.
     pub takes_up: bool,
-    /// The catalog was last asked for what a statement has to know of it.
+    /// The last catalog request was for a statement's information.
     pub wanted: AtomicBool,
-    /// And for what CASCADE takes.
+    /// The last catalog request included the dependents that CASCADE removes.
     pub wanted_cascades: AtomicBool,
     /// Reading the catalog may tell more.
     pub is_unread: bool,
-    /// So many changes of the catalog that may concern fenced tables were seen.
+    /// Number of observed catalog changes that may concern fenced tables.
     pub doubts: AtomicU64,
-    /// What it was told, in its order.
+    /// Notifications in order.
     pub told: Arc<Mutex<Vec<String>>>,
 }
 
@@ -68,7 +68,7 @@ impl OneSession {
         }
     }
 
-    /// What it was told since the last call.
+    /// Notifications since the last call.
     pub fn told(&self) -> String {
         std::mem::take(&mut *self.told.lock()).join(", ")
     }

@@ -1,4 +1,4 @@
-//! What the server process does by what was sent and answered, and what became of a transaction that is cut off.
+//! The server process's activity after each message and response, and the outcome of a terminated transaction.
 
 use super::*;
 use crate::session::rejection::CutOffOutcome;
@@ -147,7 +147,7 @@ fn a_server_that_answers_what_nobody_asked_breaks_the_protocol() {
         session.server.input.extend_from_slice(&bytes);
         assert!(matches!(session.step(now()), Err(End::ServerFault(_))));
     }
-    // The end of a session is an error of another severity; its words stay for whoever ends it.
+    // A FATAL error ends the session; its wording is left to the cause.
     let mut session = session("");
     let mut fatal = BytesMut::new();
     ErrorText::new("57P01", "terminating").put(&mut fatal, Severity::Fatal);
@@ -156,7 +156,7 @@ fn a_server_that_answers_what_nobody_asked_breaks_the_protocol() {
     assert_eq!(session.last_error().as_deref(), Some(&fatal[..]));
 }
 
-/// What the server says of the session's role.
+/// The server's report of the session's role.
 pub(super) fn roles(role: &str, session: &str) -> BytesMut {
     let answer = |value: &str| [frame(backend::ROW_DESCRIPTION, &[0, 0]), row_of(&[value]), completes("SHOW")].concat();
     BytesMut::from(&[&answer(role)[..], &answer(session), &ready()].concat()[..])

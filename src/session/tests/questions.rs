@@ -1,4 +1,4 @@
-//! What the server is asked before a message can be judged.
+//! Queries to the server that a verdict needs.
 
 use super::*;
 
@@ -63,7 +63,7 @@ fn a_text_waits_until_it_is_known_how_it_is_read() {
     assert_eq!(session.server.output, query(r"SELECT '\'"), "the server has reported what has changed");
 }
 
-/// It reports with ReadyForQuery what has changed: within a pipeline it is asked.
+/// The server reports changed settings only with ReadyForQuery, so within a pipeline it must be queried.
 #[test]
 fn in_a_pipeline_it_is_asked_how_a_text_is_read() {
     for (conforming, told) in [("on", "query"), ("off", "query, rejected unverifiable")] {
@@ -112,7 +112,7 @@ fn what_may_have_to_come_first_is_bound_behind_a_question_of_its_own() {
     assert_eq!(admissions(task), "scheduler=47");
 }
 
-/// What the client has sent up to its Sync is skipped, as it is behind any error.
+/// The client's messages up to its Sync are skipped, as after any error.
 #[test]
 fn a_question_of_its_own_that_is_cancelled_has_its_pipeline_skipped() {
     let mut session = session("47");

@@ -1,4 +1,4 @@
-//! Errors that the server raises in place of what is rejected, and texts that the proxy cannot read.
+//! Errors that the server raises in place of rejected statements, and texts that the proxy cannot read.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn a_mistake_is_the_servers_to_tell_and_no_rejection() {
     answers(&mut session, &[error("42601", "syntax error", &at.to_string()), ready()].concat());
     assert_eq!(session.client.output, [error("42601", "syntax error", "1"), ready()].concat());
     assert_eq!(session.host.told(), "query");
-    // What the server can read, and the proxy cannot, is rejected.
+    // Reject text that the server can decode but the proxy cannot.
     session.client.output.clear();
     says(&mut session, &query("SELEC 1"));
     answers(&mut session, &frame(backend::NOTICE, format!("SNOTICE\0Mfrom it\0P{at}\0\0").as_bytes()));
@@ -71,7 +71,7 @@ fn a_rejected_execute_is_replaced_in_its_pipeline() {
     assert_eq!(session.server.output, sync());
 }
 
-/// What stands before a rejected statement in its string runs, and what stands behind it does not.
+/// Statements before a rejected one in the same string run; later ones do not.
 #[test]
 fn in_a_string_the_error_stands_in_the_place_of_the_statement() {
     let mut session = session("");
@@ -88,7 +88,7 @@ fn in_a_string_the_error_stands_in_the_place_of_the_statement() {
     assert_eq!(session.server.output, query("EXECUTE p"), "what was prepared is known");
 }
 
-/// An error in a pipeline skips the rest up to its Sync, and what that would have defined means nothing.
+/// An error in a pipeline skips the rest up to its Sync, and skipped definitions have no meaning.
 #[test]
 fn what_an_error_skips_is_not_owed_and_defines_nothing() {
     let mut session = session("");
@@ -102,7 +102,7 @@ fn what_an_error_skips_is_not_owed_and_defines_nothing() {
     assert!(text(&session.server.output).contains("fencegate_lf004"), "it is not known");
 }
 
-/// What a failed PREPARE would have defined is not waited for.
+/// A failed PREPARE defines nothing, so no message waits for it.
 #[test]
 fn a_name_whose_prepare_has_failed_stands_for_nothing() {
     let mut session = session("");

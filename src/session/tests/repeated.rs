@@ -1,4 +1,5 @@
-//! What may be sent again once the guard has refused it, what is told meanwhile, and what is kept of it.
+//! Resending after a refusal by the guard: which statements, which responses are sent meanwhile, and which data is
+//! kept.
 
 use super::*;
 
@@ -17,7 +18,7 @@ fn admitted(session: &mut Session<OneSession>) {
     assert!(settle(session).is_none());
 }
 
-/// The fence is raised after this answer, and the statement is not sent again: what the client is told.
+/// The client's messages if the fence is raised after this response and the statement is not resent.
 fn told_after(session: &mut Session<OneSession>, answer: &[u8]) -> String {
     assert!(answers(session, answer).is_some(), "the fence is raised");
     session.server.output.clear();
@@ -53,7 +54,7 @@ fn a_transaction_that_was_begun_twice_is_not_begun_anew() {
     assert!(told.contains("HThe token is now in force. Nothing was written"), "{told}");
 }
 
-/// That was done before the error, in the same pipeline.
+/// The earlier statement completed before the error, in the same pipeline.
 #[test]
 fn what_may_have_been_committed_before_is_said_to_stay() {
     for (first, stays) in [("COMMIT", true), ("SELECT 1", false)] {
@@ -108,7 +109,7 @@ fn the_description_of_rows_stands_before_them() {
     }
 }
 
-/// What is not sent again need not be kept back.
+/// A response need not be held back if its message is not resent.
 #[test]
 fn the_description_of_rows_is_told_at_once_where_nothing_is_sent_again() {
     let mut without = session("");
@@ -125,7 +126,7 @@ fn the_description_of_rows_is_told_at_once_where_nothing_is_sent_again() {
     assert_eq!(session.client.output, description());
 }
 
-/// The admission is that of the next message: what the guard has refused before is told in its turn.
+/// The admission is the next message's. The guard's earlier refusal is reported in order.
 #[test]
 fn an_admission_meanwhile_is_that_of_the_message_that_waits_for_it() {
     let mut session = session("47");

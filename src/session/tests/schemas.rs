@@ -1,4 +1,4 @@
-//! Names without a schema: when the search path decides what they mean, and when the server is asked for it.
+//! Names without a schema: when the search path determines their meaning, and when the server is queried for it.
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn a_path_that_names_the_table_is_not_asked_for_again() {
     assert!(session.server.output.is_empty() && text(&session.client.output).contains("LF002"));
 }
 
-/// What is looked up later than the proxy judges it may have another path by then.
+/// The server resolves the name later than the proxy judges it, so the path may have changed.
 #[test]
 fn a_definition_by_a_bare_name_means_the_table_in_every_schema() {
     for (sql, passes) in [(WRITE, true), ("TRUNCATE jobs", true), ("DROP TABLE jobs", false)] {
@@ -132,7 +132,7 @@ fn a_question_ahead_that_fails_is_asked_again_before_a_write() {
     assert_eq!(session.server.output, query(ASKS));
 }
 
-/// Who does not write by the path any more is not worth it.
+/// A session that no longer writes by the path is not worth the query.
 #[test]
 fn the_path_is_asked_ahead_for_some_time_after_the_last_write_by_it() {
     let mut session = elsewhere();
@@ -151,7 +151,7 @@ fn the_path_is_asked_ahead_for_some_time_after_the_last_write_by_it() {
     }
 }
 
-/// That is written and answered; then the path is asked for, or not.
+/// Writes and receives the response. Returns whether the path is queried then.
 fn is_asked_ahead(session: &mut Session<OneSession>, sql: &str) -> bool {
     let is_asked = written(session, sql).contains(ASKS);
     if is_asked {

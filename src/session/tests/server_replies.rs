@@ -1,10 +1,10 @@
-//! Long messages of the server, what it reports, and what its answers leave behind.
+//! Long messages of the server, its reports, and the effects of its responses.
 
 use super::outcomes::begun;
 use super::*;
 use crate::session::rejection::CutOffOutcome;
 
-/// Longer than what is passed on whole.
+/// Longer than messages that are forwarded as a whole.
 const LONG: usize = 70_000;
 
 /// A long error of that severity.
@@ -45,7 +45,7 @@ fn the_last_error_ends_the_session_once_all_of_it_or_much_is_there() {
             assert_eq!(matches!(step, Err(End::Server)), ends, "{at} of {}", error.len());
         }
     }
-    // What stands behind it changes nothing.
+    // Later messages have no effect.
     let mut session = session("");
     session.server.input.extend_from_slice(&[last, ready()].concat());
     assert!(matches!(session.step(now()), Err(End::Server)));
@@ -100,7 +100,7 @@ fn all_definitions_of_a_transaction_count_until_its_end() {
     assert_eq!(session.host.told(), "query, changed, withdraw");
 }
 
-/// It is not waited for: what runs it is the server's to refuse.
+/// No message waits for it: the server refuses its execution.
 #[test]
 fn a_portal_whose_bind_was_skipped_is_not_waited_for() {
     let mut session = begun();

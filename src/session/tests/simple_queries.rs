@@ -1,4 +1,4 @@
-//! What a simple query is told at once, and what waits behind it.
+//! Responses to a simple query that are sent immediately, and messages that wait behind it.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn what_is_too_complex_or_no_sql_is_rejected_at_once() {
     }
 }
 
-/// A client that does not read is told by the server, behind what it has not read.
+/// A client that does not read receives the error from the server, after its unread responses.
 #[test]
 fn a_rejection_is_told_at_once_only_where_there_is_room_for_it() {
     for (unread, at_once) in [(HIGH_WATER - 1, true), (HIGH_WATER, false), (HIGH_WATER + 1, false)] {
@@ -28,7 +28,7 @@ fn a_rejection_is_told_at_once_only_where_there_is_room_for_it() {
     }
 }
 
-/// An error in the pipeline does not skip what stands behind either.
+/// An error in the pipeline does not skip the later messages either.
 #[test]
 fn what_is_bound_behind_a_query_or_a_call_waits_for_its_statement() {
     let call = frame(frontend::FUNCTION_CALL, &[&954_u32.to_be_bytes()[..], &[0; 6]].concat());

@@ -1,4 +1,4 @@
-//! What a verdict depends on beside the text: the catalog, other sessions, what is owed, and what was done before.
+//! Inputs of a verdict beside the text: the catalog, other sessions, pending responses, and earlier statements.
 
 use super::one_session::WITHOUT_DELAYING_OTHERS;
 use super::outcomes::begun;
@@ -6,7 +6,7 @@ use super::*;
 
 const FUNCTIONS: &str =
     "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs], functions: [public.work]}\n";
-/// What leads to nothing else.
+/// A path that leads to no other schema.
 const PUBLIC: fn() -> Path = || Path::new(Some("public"), false);
 
 /// A string of more than two hundred statements, writes, calls and ways.
@@ -69,7 +69,7 @@ fn what_depends_on_a_catalog_that_is_not_read_waits_for_that() {
     assert!(matches!(says(&mut session, &query("INSERT INTO jobs VALUES (1)")), Some(Task::CatchUp(..))));
 }
 
-/// Where there is no fenced table, what nothing is known of can write none: harmless definitions make no difference.
+/// Without a fenced table, no statement can write one: harmless definitions make no difference.
 #[test]
 fn behind_harmless_definitions_an_opaque_statement_passes_where_nothing_is_fenced() {
     for (sql, passes) in [("CREATE TABLE other (id int)", true), ("CREATE VIEW v AS SELECT * FROM jobs", false)] {
@@ -84,7 +84,7 @@ fn behind_harmless_definitions_an_opaque_statement_passes_where_nothing_is_fence
     }
 }
 
-/// An error would take back what the transaction has set.
+/// An error would roll back the transaction's settings.
 #[test]
 fn a_token_that_an_error_would_take_back_waits_for_what_is_owed() {
     for (sets, waits) in [(true, true), (false, false)] {
@@ -101,7 +101,7 @@ fn a_token_that_an_error_would_take_back_waits_for_what_is_owed() {
     }
 }
 
-/// What is owed may say that there is a mistake in it.
+/// A pending response may report an error.
 #[test]
 fn what_passes_unread_waits_for_what_is_owed() {
     let policies = POLICIES.to_owned() + "exempt_roles: [postgres]\n";

@@ -1,4 +1,4 @@
-//! Relations that a definition makes suspect, and by what a statement touches a resource.
+//! Relations that a definition makes pending, and the ways in which a statement affects a resource.
 
 use super::*;
 use crate::fence::RequiredPrivilege;
@@ -32,14 +32,14 @@ fn is_written(suspects: &PendingDefinitions, text: &str) -> bool {
     suspects.written_by(&statement(text), &Catalog::default()).is_some()
 }
 
-/// What each makes suspect, and whether there is more after it.
+/// The pending definitions of each text, and whether it contains more statements.
 fn noted(policies: &PolicySet, text: &str) -> (bool, PendingDefinitions) {
     let mut suspects = PendingDefinitions::default();
     let are_more = suspects.note(&statement(text), policies, &seen(policies), &[]);
     (are_more, suspects)
 }
 
-/// The key may be another column by then.
+/// The key may have become another column.
 #[test]
 fn what_is_defined_on_a_keyed_table_makes_it_suspect() {
     let policies = policies(KEYED);
@@ -57,7 +57,7 @@ fn what_is_defined_on_a_keyed_table_makes_it_suspect() {
     }
 }
 
-/// It stays what it is: only its key could become another.
+/// The relation is unchanged: only its key could become another column.
 #[test]
 fn what_leads_to_itself_is_suspect_by_its_key_alone() {
     for (policies, is_suspect) in [(policies(POLICIES), false), (policies(KEYED), true)] {
@@ -83,7 +83,7 @@ fn a_thousand_names_are_kept_apart() {
     }
 }
 
-/// By that it is asked who may do as much.
+/// The proxy checks the privilege for that effect.
 #[test]
 fn an_admission_says_by_what_the_table_is_touched() {
     for (sql, relation, operation) in [

@@ -1,4 +1,4 @@
-//! What a client is told of a rejection, word for word where it depends on a length.
+//! The client's messages for a rejection, word for word if they depend on a length.
 
 use crate::fence::store::StoreError;
 use crate::fence::value::InvalidValue;
@@ -47,7 +47,7 @@ fn the_reason_is_that_of_the_rejection() {
     }
 }
 
-/// What keeps the catalog from being read is told with its remedy. Queries of others are for those who present a token.
+/// The reason why the catalog cannot be read reaches the client with its remedy. Only sessions with a token see queries of others.
 #[test]
 fn what_failed_in_the_database_is_told_to_clients() {
     let blocker = Blocker { who: "process 1".to_owned(), query: "LOCK TABLE t".to_owned() };

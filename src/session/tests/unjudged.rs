@@ -1,4 +1,4 @@
-//! Sessions whose statements nobody judges, and what becomes of them once there are fences.
+//! Sessions without verdicts, and their state once there are fences.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn without_fences_messages_pass_as_they_come_and_are_owed_an_answer() {
     }
 }
 
-/// It may stand for anything. What is not known to a session that was always judged, DECLARE has made.
+/// It may mean anything. In a session that was always judged, an unknown portal was made by DECLARE.
 #[test]
 fn a_portal_from_before_the_fences_is_opaque() {
     for message in [execute("c"), query("FETCH 1 FROM c")] {
@@ -55,7 +55,7 @@ fn a_portal_from_before_the_fences_is_opaque() {
     }
 }
 
-/// The server answers it, since the COPY had failed by then: what follows is not skipped.
+/// The server answers it because the COPY had already failed: later messages are not skipped.
 #[test]
 fn a_sync_within_a_copy_that_has_failed_is_answered() {
     let mut session = unjudged();

@@ -1,4 +1,4 @@
-//! What only the guard sees, under a token that is not in force yet.
+//! Writes that only the guard sees, under a token that is not in force yet.
 
 use super::*;
 use crate::fence::Obstacle;
@@ -24,7 +24,7 @@ fn bound() -> BytesMut {
     BytesMut::from(&[bind("", ""), execute(""), sync()].concat()[..])
 }
 
-/// What the server says of rows, and of how many there were.
+/// The server's description of rows, and their number.
 fn description() -> BytesMut {
     frame(tag::ROW_DESCRIPTION, &[0, 0])
 }
@@ -51,13 +51,13 @@ fn a_query_is_sent_again_once_its_token_is_in_force() {
     let Some(Task::Admit(needs)) = answers(&mut session, &ready()) else { panic!("nothing is asked for") };
     let (need, claim) = &needs[0];
     assert_eq!((needs.len(), need.resource.name.as_str(), need.token, need.may_raise), (1, "scheduler", 47, true));
-    // Whoever could not lock the table may not raise its fence.
+    // A role that could not lock the table may not raise its fence.
     assert!(
         matches!(&claim.privileges[..], [RequiredPrivilege::Write(relation, crate::statement::Operation::Lock)] if relation.name == "jobs")
     );
     assert_eq!((&claim.role, claim.one_suffices), (&Some(Role::AnyOf("postgres".into())), true));
     assert!(session.client.output.is_empty() && session.is_held_back() && !session.is_idle());
-    // What comes meanwhile comes behind it.
+    // Later messages follow it.
     says(&mut session, &query("SELECT 2"));
     session.server.output.clear();
     assert!(admitted(&mut session).is_none());
@@ -85,7 +85,7 @@ fn what_was_bound_is_bound_again_unseen() {
     assert_eq!(session.client.output, answer);
 }
 
-/// What describes it says the same of the next one.
+/// The description of the first statement also holds for the next one.
 #[test]
 fn what_was_described_is_bound_again() {
     let mut session = session("47");
@@ -210,7 +210,7 @@ fn only_the_sessions_own_token_is_raised() {
     }
 }
 
-/// What is sent behind it may be about the same fence: nobody is admitted to it in between.
+/// Later messages may concern the same fence; no session is admitted in between.
 #[test]
 fn nothing_is_raised_while_more_is_under_way() {
     let mut session = session("47");
@@ -251,7 +251,7 @@ fn a_session_that_ends_meanwhile_is_told_nothing_wrong() {
     assert!(session.server.output.is_empty());
 }
 
-/// However the server's bytes are cut, what comes out is the same.
+/// The output is independent of the fragmentation of the server's bytes.
 #[test]
 fn its_answers_are_cut_anywhere() {
     for (sent, first, second) in [

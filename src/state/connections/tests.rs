@@ -20,7 +20,7 @@ async fn is_told(seat: &Seat) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_held_is_given_back_wherever_it_ends() {
+async fn places_are_released_at_every_exit() {
     let connections = Arc::new(Connections::default());
     let mut seats = seats(&connections, 6, 10);
     for seat in &seats[1..4] {
@@ -92,7 +92,7 @@ async fn an_address_leaves_logins_to_others() {
 }
 
 #[tokio::test]
-async fn who_owes_an_answer_makes_room_where_other_addresses_wait() {
+async fn a_login_that_owes_an_answer_yields_to_other_addresses() {
     let connections = Arc::new(Connections::default());
     let seats = seats(&connections, 2, 2);
     assert!(asks(&seats[0], 2).await);
@@ -115,7 +115,7 @@ async fn who_owes_an_answer_makes_room_where_other_addresses_wait() {
 }
 
 #[tokio::test]
-async fn who_keeps_itself_waiting_hurries_nobody() {
+async fn a_source_does_not_make_its_own_logins_overdue() {
     let connections = Arc::new(Connections::default());
     let slow = connections.enter(0, elsewhere(1), 10);
     assert!(asks(&slow, 10).await);
@@ -131,7 +131,7 @@ async fn who_keeps_itself_waiting_hurries_nobody() {
 }
 
 #[tokio::test]
-async fn who_is_evicted_from_the_queue_is_told_so() {
+async fn an_evicted_waiter_is_notified() {
     let connections = Arc::new(Connections::default());
     let seats = seats(&connections, 2, 2);
     assert!(asks(&seats[0], 2).await);
@@ -147,7 +147,7 @@ async fn who_is_evicted_from_the_queue_is_told_so() {
 }
 
 #[tokio::test]
-async fn those_who_have_said_something_are_not_crowded_out_by_those_who_have_not() {
+async fn clients_that_have_sent_data_are_not_evicted_by_silent_ones() {
     let connections = Arc::new(Connections::default());
     let mut seats = seats(&connections, 2, 1);
     seats[0].speaks();

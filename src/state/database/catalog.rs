@@ -18,7 +18,8 @@ use tokio::time::{Instant, timeout};
 /// The interval between readings for which no statement waits: any role can announce a change.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// After such a reading, that many times what it took have to pass: it takes the server no more than a fifth of a processor.
+/// Minimum pause after such a reading, as a multiple of its duration. Readings then use at most a fifth of a server
+/// core.
 const PAUSE_OF_READING: u32 = 4;
 
 /// The catalog is read again after this time without an announcement: the proxy of the session that changed it may have
@@ -30,7 +31,7 @@ const UNANNOUNCED: Duration = Duration::from_secs(10);
 pub(super) struct CatalogState {
     /// The number of the database, as the session said that has come last.
     database: Option<String>,
-    /// As last read; what cannot be read anew stays.
+    /// The last reading. It stays if a new reading fails.
     pub(super) catalog: Arc<Catalog>,
     /// Those seen.
     seen: Changes,
@@ -40,7 +41,7 @@ pub(super) struct CatalogState {
     attempted: Option<(Instant, Changes, u64)>,
     /// Alive while a reading is under way.
     under_way: Weak<()>,
-    /// The one that listened when it was read: one that began later may have missed what changed in between.
+    /// The connection that was listening during the reading. A later connection may have missed changes in between.
     listener: u64,
     /// Why the last reading failed, if it did.
     failure: Option<StoreError>,
@@ -83,14 +84,14 @@ impl CatalogState {
         wanted.temporary.as_ref().filter(|schema| self.catalog.leaves_to_session(schema))
     }
 
-    /// That schema, if the catalog has to be read for it.
+    /// The temporary schema, if a reading for it is due.
     fn lacking_session<'w>(&self, wanted: &'w CatalogRequest) -> Option<&'w Arc<str>> {
         self.left_to_session(wanted).filter(|schema| Apart::is_due(self.of_sessions.get(*schema), wanted.since))
     }
 }
 
 impl SharedDatabase {
-    /// Keeps what is known of the catalog up to date, for as long as the database is known.
+    /// Keeps the catalog current for as long as the database is known.
     pub fn follow(self: &Arc<Self>) {
         let [changed, read, announced] = [(); 3].map(|()| Arc::downgrade(self));
         let (due, harmless) = (self.reading_due.clone(), self.harmless_change.clone());
@@ -105,7 +106,7 @@ impl SharedDatabase {
         self.known.lock().seen
     }
 
-    /// The catalog as last read: current if it has what is wanted, or else all changes seen until now.
+    /// The last reading. It is current if it covers `wanted`, or for None if it covers all changes seen so far.
     pub fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView {
         let known = self.known.lock();
         let is_read = self.is_read(&known, wanted.map_or(known.seen, |wanted| wanted.since));
@@ -157,8 +158,7 @@ impl SharedDatabase {
         known.seen.doubts += 1;
     }
 
-    /// The database of this name has this number now. What was read of another one, or that it could not be read, counts no
-    /// longer.
+    /// Records the database's OID. If it has changed, earlier readings and failures no longer count.
     pub fn note_database(&self, database: String) {
         let mut known = self.known.lock();
         let before = known.database.replace(database);
@@ -185,7 +185,7 @@ impl SharedDatabase {
         is_harmless
     }
 
-    /// The catalog may have changed without a sign: it is due, and what was read before counts until then.
+    /// Assumes an unnoticed change: a reading is due, and the last one counts until then.
     fn suppose_change(&self) {
         self.known.lock().seen.all += 1;
     }
@@ -203,7 +203,7 @@ impl SharedDatabase {
         }
     }
 
-    /// The same, for what a statement has to know. Cancel-safe, as [`Self::catch_up`].
+    /// Like [`Self::catch_up`], for the information that a statement needs. Cancel-safe, as [`Self::catch_up`].
     pub async fn catch_up_with(&self, wanted: &CatalogRequest) {
         let turn = self.reading.lock().await;
         let lacks = |known: &CatalogState| !self.is_read(known, wanted.since) || !self.is_heard(known);
@@ -228,7 +228,7 @@ impl SharedDatabase {
         }
     }
 
-    /// Reads the catalog. While it cannot be read, what was read before stays. Cancel-safe, as [`Self::catch_up`].
+    /// Reads the catalog. If that fails, the last reading stays. Cancel-safe, as [`Self::catch_up`].
     pub(super) async fn read_catalog(&self) {
         let under_way = Arc::new(());
         let policies = self.policies.borrow().clone();
@@ -306,15 +306,16 @@ impl SharedDatabase {
         known.lacks_dependencies(wanted) || known.lacking_session(wanted).is_some()
     }
 
-    /// All that may have to do with fenced tables has been read. What was harmless by itself may lead to what somebody is
-    /// defining.
+    /// True if every change that may concern fenced tables has been read. A change that was harmless by itself may lead
+    /// to an object that a session is defining.
     fn is_read(&self, known: &CatalogState, since: Changes) -> bool {
         let has_all = |read: Changes| read.all >= since.all || self.suspects.is_empty();
         known.read.is_some_and(|read| read.doubts >= since.doubts && has_all(read))
     }
 
-    /// The connection still listens that did when it was read, to what other proxies say: also where no table was fenced
-    /// then, since the first may come at any time. In a database without the schema none ever does.
+    /// True if the connection that listened to other proxies during the reading still does. Required even if no table
+    /// was fenced then, because the first may be added at any time. A database without the schema never has such a
+    /// connection.
     fn is_heard(&self, known: &CatalogState) -> bool {
         let listener = self.fence.listener();
         self.fence.is_unprepared() || listener != 0 && listener == known.listener
@@ -337,7 +338,7 @@ impl SharedDatabase {
 /// Takes up changes that others announce; any role can send an announcement. Supposes one now and then, in case an
 /// announcement was lost: writes need not wait for that reading. Never waits for anything else.
 async fn receive_changes(database: Weak<SharedDatabase>) {
-    // Where it is started again, an announcement may have come meanwhile.
+    // After a restart, an announcement may have been missed.
     if let Some(database) = database.upgrade() {
         database.forget_catalog();
         database.read_soon();
@@ -368,8 +369,8 @@ async fn read_now_and_then(database: Weak<SharedDatabase>, due: Arc<Notify>) {
     }
 }
 
-/// Changes that have nothing to do with fenced tables may have, together with what is defined elsewhere: other proxies are
-/// told, and it is read here. At most once in a while: no statement waits for it.
+/// Changes unrelated to fenced tables may concern them together with definitions made elsewhere. Announces them to the
+/// other proxies and reads the catalog, at most once per interval: no statement waits for it.
 async fn announce_harmless_changes(database: Weak<SharedDatabase>, harmless: Arc<Notify>) {
     loop {
         harmless.notified().await;

@@ -31,7 +31,7 @@ pub const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 /// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
 const MOST_OBSERVATIONS: usize = 64;
 
-/// Limits of the steps of [`SharedDatabase::sign_off`]. Other proxies find out by themselves, later, what was not announced.
+/// Limits of the steps of [`SharedDatabase::sign_off`]. Other proxies detect unannounced changes by themselves, later.
 const UNFINISHED_LIMIT: Duration = Duration::from_secs(2);
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(2);
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -114,8 +114,8 @@ impl SharedDatabase {
         self.policies.borrow().databases.is_none() && self.fence.fences_nothing()
     }
 
-    /// Tells the other proxies what was defined last, and that this proxy is gone. Takes five seconds at most. Cancel-safe: they
-    /// may not be told.
+    /// Sends the last definitions to the other proxies and signs this proxy off, within five seconds. Cancel-safe: the
+    /// other proxies may not be informed.
     pub async fn sign_off(&self) {
         // Each step has its own limit: one long definition does not keep the others from being announced.
         self.unfinished.close();

@@ -85,12 +85,12 @@ mod tests {
 
     /// A statement that came before that is judged by a reading from before that.
     #[test]
-    fn what_has_ended_counts_until_it_is_read() {
+    fn ended_definitions_count_until_they_are_read() {
         let all = AllDefinitions::default();
         all.publish(1, &PendingDefinitions::everything());
         assert_eq!((all.except(1).len(), all.except(2).len()), (0, 1));
         all.withdraw(1, 3);
-        // Also for itself: its next statement came later, and is judged by what was read later.
+        // Includes its own definitions: its next statement comes later and is judged by a later reading.
         assert_eq!((all.except(1).len(), all.except(2).len()), (1, 1));
         all.forget_read(2);
         assert!(!all.is_empty());

@@ -75,8 +75,8 @@ impl SharedDatabase {
         *logged = Some(why);
     }
 
-    /// Tries again to record the policies, where that has failed a while ago: the schema may be there by now. Waits for a
-    /// moment at most. Cancel-safe: it goes on by itself.
+    /// Retries recording the policies some time after a failure, because the schema may exist now. Waits only briefly.
+    /// Cancel-safe: it continues by itself.
     pub(super) async fn record_missed_policies(self: &Arc<Self>) {
         let is_due = |recorded: &RecordedPolicies| {
             let is_tried = recorded.attempted.is_some_and(|at| at.elapsed() <= FRESH);

@@ -1,4 +1,4 @@
-//! What reading a text may cost, and what is read all the same.
+//! Bounds on the cost of reading a text, and texts that must be read within them.
 
 use super::*;
 use crate::statement::analyze::{options, read_tree_here};
@@ -18,7 +18,7 @@ fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }
 
-/// Of the thread on which a deep tree is read.
+/// CPU time of the thread that parses a deep tree.
 fn time_of_tree(text: &[u8]) -> Duration {
     let Ok(text) = std::str::from_utf8(text) else { return Duration::ZERO };
     let read = || {
@@ -29,7 +29,7 @@ fn time_of_tree(text: &[u8]) -> Duration {
     stack::with_room(text.as_bytes(), true, read).unwrap()
 }
 
-/// In whole, and cut to what is just cheap enough to be read at once.
+/// Tests each text whole, and truncated to the longest one that is parsed immediately.
 #[test]
 fn no_text_takes_long_on_a_thread_that_serves_others() {
     let cache = Cache::default();
@@ -45,7 +45,7 @@ fn no_text_takes_long_on_a_thread_that_serves_others() {
 }
 
 #[test]
-fn without_another_process_what_tokens_do_not_prove_is_too_complex() {
+fn without_another_process_unproved_texts_are_too_complex() {
     for (what, text) in bombs() {
         let read = Cache::default().get_slowly(text.as_bytes(), Lexing::USUAL, true);
         if let Ok(script) = &*read {
@@ -57,7 +57,7 @@ fn without_another_process_what_tokens_do_not_prove_is_too_complex() {
 }
 
 #[test]
-fn what_drivers_send_in_bulk_needs_no_tree() {
+fn bulk_inserts_of_drivers_need_no_tree() {
     let list = vec!["123456"; 200_000].join(", ");
     let rows = (0..20_000).map(|n| format!("(3, {n}, 'name', now(), NULL)")).collect::<Vec<_>>().join(", ");
     for (text, expected) in [
@@ -77,7 +77,7 @@ fn what_drivers_send_in_bulk_needs_no_tree() {
 }
 
 #[test]
-fn tokens_tell_of_inserted_rows_what_the_tree_does() {
+fn tokens_and_tree_report_the_same_inserted_rows() {
     for (text, is_told) in [
         ("INSERT INTO t VALUES (3, 'x'), (-4, 'y')", true),
         ("insert into s.\"T\" (\"K\", v) values ( 3 , 'x' ) , (3,'')", true),
@@ -101,7 +101,7 @@ fn tokens_tell_of_inserted_rows_what_the_tree_does() {
     }
     let text = format!("INSERT INTO t (k) VALUES (3), {}", vec!["(4)"; 100].join(","));
     let mut proved = read_tokens(text.as_bytes(), Lexing::USUAL, true).unwrap();
-    // What is read does not show in tokens.
+    // Tokens do not show which relations are read.
     let statement = std::sync::Arc::make_mut(&mut proved.statements[0]);
     assert!(std::mem::take(&mut statement.reads_more));
     assert_eq!(proved, analyze_rows(text.as_bytes(), Lexing::USUAL).unwrap());
@@ -109,7 +109,7 @@ fn tokens_tell_of_inserted_rows_what_the_tree_does() {
 
 /// Tokens tell no key that an operator or a type makes which the search path may find elsewhere.
 #[test]
-fn what_tokens_tell_of_keys_needs_no_search_path() {
+fn keys_from_tokens_do_not_depend_on_the_search_path() {
     for key in [
         "3::int8",
         "'3'::int8",

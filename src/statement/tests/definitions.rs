@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn what_changes_or_drops_a_table_is_ddl() {
+fn changing_or_dropping_a_table_is_ddl() {
     check(
         "
         ALTER TABLE t ADD COLUMN a int;
@@ -104,7 +104,7 @@ fn other_kinds_of_alter_can_name_a_table() {
 }
 
 #[test]
-fn what_changes_tables_without_naming_them_is_opaque() {
+fn statements_that_change_unnamed_tables_are_opaque() {
     check(
         "
         DO LANGUAGE plpgsql 'BEGIN END'; ALTER EXTENSION e UPDATE => unknown opaque catalog
@@ -126,7 +126,7 @@ fn what_changes_tables_without_naming_them_is_opaque() {
 }
 
 #[test]
-fn what_touches_the_guard_is_ddl_or_opaque() {
+fn statements_on_the_guard_are_ddl_or_opaque() {
     check(
         "
         DROP TRIGGER fencegate_guard_1a2b3c4d_insert ON t;
@@ -153,7 +153,7 @@ fn what_touches_the_guard_is_ddl_or_opaque() {
 }
 
 #[test]
-fn what_is_defined_is_not_run() {
+fn defined_bodies_are_not_executed() {
     check(
         "
         CREATE VIEW v AS SELECT f() FROM t FOR UPDATE => catalog v=>t
@@ -215,7 +215,7 @@ fn databases_that_must_be_alone_are_named() {
 }
 
 #[test]
-fn what_comes_into_being_is_named_or_said_not_to_be() {
+fn created_objects_are_named_or_marked_unknown() {
     for (text, names, unnamed) in [
         ("CREATE TABLE s.t (a int)", &["t"][..], false),
         ("CREATE FOREIGN TABLE t (a int) SERVER x", &["t"], false),

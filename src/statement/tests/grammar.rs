@@ -29,7 +29,7 @@ fn no_statement_type_is_forgotten() {
 }
 
 #[test]
-fn what_has_no_row_is_opaque() {
+fn statement_types_without_a_row_are_opaque() {
     let raw = (1..FIELDS).filter_map(node).find(|(name, _)| name == "RawStmt").unwrap();
     assert_eq!(classify::classify(&raw.1), Statement { kind: StatementKind::Unknown, ..opaque() });
 }

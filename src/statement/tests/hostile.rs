@@ -93,7 +93,7 @@ fn agrees_with_the_tree(text: &[u8], lexing: Lexing, script: Script) {
     let tree = read_tree(text, options(lexing)).unwrap();
     for (plain, full) in script.statements.into_iter().zip(tree.statements) {
         let (mut plain, mut full) = (Statement::clone(&plain), Statement::clone(&full));
-        // Only the tree tells rows, and by what.
+        // Only the tree shows rows and the types that identify them.
         for statement in [&mut plain, &mut full] {
             statement.writes.iter_mut().for_each(|write| write.rows = Rows::default());
             statement.keys_by_path = false;
@@ -215,7 +215,7 @@ fn many_locking_clauses_do_not_multiply() {
 }
 
 #[test]
-fn what_is_too_deep_or_too_long_says_so() {
+fn too_deep_or_too_long_texts_are_reported() {
     let sum = vec!["a"; 20_000].join(" + ");
     assert_eq!(show_result(&analyze(format!("SELECT {sum} FOR UPDATE").as_bytes(), Lexing::USUAL)), "TooComplex");
     let long = format!("SHOW x -- {}", "x".repeat(2 << 20));

@@ -1,4 +1,4 @@
-//! What statements do: outlines of cases, `text; text => what each does` in the notation of [`show`].
+//! Effects of statements: outlines of cases, `text; text => effects` in the notation of [`show`].
 
 mod bounds;
 mod definitions;
@@ -15,18 +15,17 @@ mod texts;
 use super::*;
 use crate::support::{dice::Dice, literals::read_once};
 
-/// Asserts what the texts of an outline do.
+/// Asserts the effects of an outline's texts.
 fn check(outline: &str) {
     check_outline(outline, |text| show_result(&analyze(text.as_bytes(), Lexing::USUAL)));
 }
 
-/// The same, one by one: for texts with semicolons, or made for the occasion.
+/// Like [`check`], with one text per case: for texts with semicolons, or generated ones.
 fn check_each(cases: &[(&str, &str)]) {
     compare(cases, |text| show_result(&analyze(text.as_bytes(), Lexing::USUAL)));
 }
 
-/// Asserts what `show` says of the texts: `text; text => what it says`, over as many lines as it takes. `--` begins a
-/// comment.
+/// Asserts the output of `show` for the texts: `text; text => output`, over any number of lines. `--` begins a comment.
 fn check_outline(outline: &str, show: impl Fn(&str) -> String) {
     let (mut texts, mut cases) = (Vec::new(), Vec::new());
     for line in outline.lines().filter(|line| !line.trim_start().starts_with("--")) {
@@ -59,7 +58,7 @@ fn show_result(result: &Result<Script, Unreadable>) -> String {
     }
 }
 
-/// `insert:t calls:f unknown`: what is said about a statement, in words; `-` for nothing.
+/// Describes a statement, as in `insert:t calls:f unknown`; `-` without effects.
 fn show(statement: &Statement) -> String {
     let mut words = Vec::new();
     for Write { relation, operation, .. } in &statement.writes {

@@ -67,7 +67,7 @@ fn statements_with_newer_words_stand_where_they_stood() {
 }
 
 #[test]
-fn newer_words_behind_what_cannot_be_cut_into_tokens_are_refused() {
+fn newer_words_after_unreadable_tokens_are_refused() {
     for (text, expected) in [
         ("SELECT 0x1, json_query(1)", "Syntax"),
         ("SELECT E'a'\n'\\', json_query(1), \\''", "Syntax"),

@@ -38,7 +38,7 @@ fn the_page_lists_all_reasons_and_no_others() {
     assert_eq!(listed, expected.map(OpaqueReason::to_string).collect());
 }
 
-/// The others are opaque by what the session has done before.
+/// The other examples are opaque because of the session's earlier statements.
 #[test]
 fn the_examples_of_the_page_are_opaque_for_the_reason_it_gives() {
     let mut examples = 0;

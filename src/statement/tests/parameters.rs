@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn set_says_what_the_server_stores() {
+fn set_reports_the_value_that_the_server_stores() {
     check(
         r#"
         SET lease.fence = 47; SET lease.fence TO 47; SET SESSION Lease.Fence TO 47; SET "lease.fence" = 47;

@@ -161,7 +161,7 @@ fn a_lock_that_only_reads() {
 }
 
 #[test]
-fn locking_reads_lock_what_they_name() {
+fn locking_reads_lock_the_named_relations() {
     check(
         "
         SELECT * FROM t FOR UPDATE; SELECT * FROM t FOR NO KEY UPDATE NOWAIT; SELECT * FROM t FOR KEY SHARE;
@@ -231,7 +231,7 @@ fn prepared_statements_write_when_they_run() {
 }
 
 #[test]
-fn execute_does_what_was_prepared() {
+fn execute_has_the_effects_of_the_prepared_statement() {
     let read = |text: &str| analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements.remove(0);
     let executing = |execute: &str, prepared: &str| show(&read(execute).executing(Some(&read(prepared))));
     assert_eq!(executing("EXECUTE p(1)", "UPDATE t SET a = 1"), "update:t execute(p)");

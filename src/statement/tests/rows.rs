@@ -1,4 +1,4 @@
-//! Which rows statements touch: `text; text => what is told` in the notation of [`show_rows`].
+//! Rows that statements affect: `text; text => known rows` in the notation of [`show_rows`].
 
 use super::check_outline;
 use crate::statement::rows::{Column, ColumnValue, Declared, MOST_VALUES, ValueType};
@@ -9,8 +9,8 @@ fn read(text: &str) -> Arc<Statement> {
     analyze_rows(text.as_bytes(), Lexing::USUAL).unwrap().statements.remove(0)
 }
 
-/// `insert k=1,2 v='x' | update -`: by write, the columns of which something is told. A parameter that may be of
-/// another type than it seems has a question mark.
+/// `insert k=1,2 v='x' | update -`: for each write, the known columns. A question mark follows a parameter whose type
+/// is uncertain.
 fn show_rows(statement: &Statement) -> String {
     let writes = statement.writes.iter().map(|write| {
         let column = |(column, values): &(Column, Vec<ColumnValue>)| {
@@ -252,7 +252,7 @@ fn what_is_bound() {
     let bytes = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff_u128.to_be_bytes();
     assert_eq!(bound(one, &[Declared::As(ValueType::Uuid)], &[binary(&bytes)]), format!("delete k='{uuid}'::uuid"));
     assert_eq!(bound(one, &[Declared::Otherwise], &[text("7")]), "delete -");
-    // A cast of what was declared, and of what was not.
+    // Casts of declared and undeclared parameters.
     let cast = "DELETE FROM t WHERE k = $1::text";
     assert_eq!(bound(cast, &[Declared::As(ValueType::Integer)], &[text("07")]), "delete k='7'::text");
     assert_eq!(bound(cast, &[], &[text("07")]), "delete k='07'::text");
@@ -282,7 +282,7 @@ fn what_is_executed() {
     assert_eq!(executed("EXECUTE p (7)", "PREPARE p (varchar(3)) AS DELETE FROM t WHERE k = $1"), "delete -");
 }
 
-/// In an encoding that the proxy does not read, what is not ASCII is not known.
+/// In an encoding that the proxy cannot decode, non-ASCII characters are unknown.
 #[test]
 fn foreign_encodings() {
     let foreign = Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL };
@@ -313,9 +313,9 @@ fn which_reader() {
     assert_eq!(show_rows(&read(&format!("UPDATE t SET v = {sum} WHERE k = 2"))), "update -");
 }
 
-/// One condition for many relations, or many branches: the work and what is remembered stay in proportion to the text.
+/// One condition for many relations, or many branches: the work and the stored result stay proportional to the text.
 #[test]
-fn what_costs_much_tells_nothing() {
+fn expensive_conditions_report_no_rows() {
     let conditions: Vec<String> = (0..3000).map(|n| format!("t.c{n} = {n}")).collect();
     let on = conditions.join(" AND ");
     let merge = format!("MERGE INTO t USING s ON {on}{}", " WHEN MATCHED THEN DELETE".repeat(3000));

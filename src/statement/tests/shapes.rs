@@ -31,14 +31,14 @@ fn texts_that_differ_in_literals_are_read_once() {
 
 /// Literals tell rows.
 #[test]
-fn where_rows_are_wanted_only_what_writes_nothing_is_read_once() {
+fn only_texts_without_writes_share_an_analysis_with_rows() {
     for (one, other, are_one) in [
         ("SELECT * FROM t WHERE a = 1", "SELECT * FROM t WHERE a = 7", true),
         ("SELECT * FROM t WHERE a = 1 FOR UPDATE", "SELECT * FROM t WHERE a = 7 FOR UPDATE", false),
         ("UPDATE t SET b = 2 WHERE a = 1", "UPDATE t SET b = 2 WHERE a = 7", false),
     ] {
         let cache = Cache::default();
-        // What was read without rows is not enough.
+        // An analysis without rows is not sufficient.
         cache.get(one.as_bytes(), Lexing::USUAL, false).unwrap();
         let [one, other] = [one, other].map(|text| cache.get(text.as_bytes(), Lexing::USUAL, true).unwrap());
         assert_eq!(std::sync::Arc::ptr_eq(&one, &other), are_one, "{one:?}; {other:?}");
@@ -59,7 +59,7 @@ fn texts_that_may_do_different_things_are_read_each() {
         ("DO 'a'", "DO 'b'", Lexing::USUAL),
         ("SELECT 1; SELECT 1", "SELECT 1; SELECT 2", Lexing::USUAL),
         ("EXPLAIN SELECT 1", "EXPLAIN SELECT 2", Lexing::USUAL),
-        // Of other kinds, or lengths.
+        // Literals of other kinds or lengths.
         ("SELECT '1' FROM t", "SELECT 1.0 FROM t", Lexing::USUAL),
         ("SELECT 100 FROM t", "SELECT 1.0 FROM t", Lexing::USUAL),
         ("SELECT 1 FROM t", "SELECT 10 FROM t", Lexing::USUAL),
@@ -83,7 +83,7 @@ fn texts_that_may_do_different_things_are_read_each() {
 }
 
 #[test]
-fn no_text_stands_for_a_shape() {
+fn no_text_equals_a_shape() {
     let cache = Cache::default();
     let text = b"SELECT * FROM t WHERE a = 1";
     cache.get(text, Lexing::USUAL, false).unwrap();
@@ -91,7 +91,7 @@ fn no_text_stands_for_a_shape() {
     assert_eq!(*cache.get(&shape, Lexing::USUAL, false).unwrap(), Err(Unreadable::Syntax));
 }
 
-/// Expressions of all kinds in all kinds of statements, some of which are no SQL.
+/// Expressions of all kinds in statements of all kinds, some of which are invalid SQL.
 #[test]
 fn other_literals_change_nothing() {
     const FRAMES: [&str; 12] = [

@@ -13,7 +13,7 @@ fn empty_texts_have_no_statements() {
 }
 
 #[test]
-fn what_is_not_in_the_grammar_is_refused() {
+fn text_outside_the_grammar_is_refused() {
     check_each(&[
         ("SELEC 1", "Syntax"),
         ("SELECT 'a", "Syntax"),
@@ -25,7 +25,7 @@ fn what_is_not_in_the_grammar_is_refused() {
 }
 
 #[test]
-fn several_statements_are_told_apart() {
+fn several_statements_are_separated() {
     check_each(&[
         ("SELECT 1; DELETE FROM t", "- | delete:t"),
         ("INSERT INTO a VALUES (1); UPDATE b SET c = 1; DELETE FROM d;", "insert:a | update:b | delete:d"),
@@ -86,7 +86,7 @@ fn a_statement_can_be_replaced_within_its_text() {
 }
 
 #[test]
-fn kinds_are_what_people_say() {
+fn statement_kinds_have_their_usual_names() {
     for (text, kind) in [
         ("select 1", "SELECT"),
         ("with x as (select 1) select 1", "SELECT"),
@@ -121,7 +121,7 @@ fn backslashes_count_when_strings_do_not_conform() {
 }
 
 #[test]
-fn encodings_decide_what_high_bytes_can_be() {
+fn encodings_determine_the_meaning_of_high_bytes() {
     let read = |text: &[u8], encoding| show_result(&analyze(text, Lexing { encoding, ..Lexing::USUAL }));
     for encoding in [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe] {
         assert_eq!(read(b"DELETE FROM t WHERE a = 'x'", encoding), "delete:t");
@@ -216,9 +216,9 @@ fn the_cache_stays_within_its_bound() {
     assert!(before <= 32 << 20);
 }
 
-/// The cache counts what it holds by its length.
+/// The cache accounts for entries by their length.
 #[test]
-fn what_is_said_once_takes_the_room_of_once() {
+fn repeated_facts_are_stored_once() {
     for text in [
         format!("INSERT INTO t SELECT 1 {}", ", f()".repeat(450)),
         format!(

@@ -1,4 +1,4 @@
-//! Who gets into the console, and what it answers.
+//! Protects the console: only admin roles enter it, and it shows fences.
 
 use super::world::World;
 use crate::support::programs::{psql, run};
@@ -10,7 +10,7 @@ use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, wait_until};
 const CONSOLE: (&str, &str) = ("database", "fencegate");
 
 #[test]
-fn the_server_lets_in_and_admin_roles_decide() {
+fn only_admin_roles_authenticated_by_the_server_enter_the_console() {
     let postgres = Postgres::start(
         Options::default()
             .hba("host all scram 127.0.0.1/32 scram-sha-256")
@@ -48,7 +48,7 @@ fn the_server_lets_in_and_admin_roles_decide() {
 
 /// Without the setting it is the role of the control connection.
 #[test]
-fn the_control_role_is_an_admin_unless_others_are_named() {
+fn the_control_role_is_an_admin_by_default() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE ROLE somebody LOGIN");
     let proxy = Proxy::start(&postgres, "version: 1\nresources: []\n", &[]);

@@ -1,5 +1,5 @@
-//! A role that may not drop, rename or move a database is refused before it waits for a lock on it: whoever waits for that
-//! lock keeps everybody else from logging in.
+//! A role that may not drop, rename or move a database is refused before it waits for a lock on it: a waiting process
+//! would block all logins to that database.
 
 use crate::support::fenced::{Fenced, code, code_in, ok};
 use crate::support::postgres::SUPERUSER;

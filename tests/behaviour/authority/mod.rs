@@ -1,5 +1,5 @@
 //! The authority over tokens in etcd: only the leader's token raises a fence, a deposed leader is shut out before its
-//! successor writes, and an operator can go back after etcd has.
+//! successor writes, and an operator can restore service after etcd was restored from a backup.
 
 mod console;
 mod databases;

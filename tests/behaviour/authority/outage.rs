@@ -1,4 +1,4 @@
-//! etcd is silent: who was admitted goes on, nobody raises a fence, and it is over when etcd answers again.
+//! While etcd is silent, admitted sessions continue and no fence is raised. Service resumes when etcd answers again.
 
 use super::world::{POLICIES, WITHOUT_ELECTION, World};
 use crate::metrics::page::get;
@@ -10,7 +10,7 @@ use fencegate::etcd::Patience;
 use std::time::{Duration, Instant};
 
 #[test]
-fn what_is_admitted_goes_on_and_nothing_is_raised() {
+fn admitted_sessions_continue_and_no_fence_is_raised() {
     let mut world = World::start();
     let proxy = world.proxy();
     let first = world.stand("a");
@@ -41,7 +41,7 @@ fn what_is_admitted_goes_on_and_nothing_is_raised() {
 }
 
 #[test]
-fn etcd_that_is_away_is_shown() {
+fn an_etcd_outage_is_shown() {
     let mut world = World::start();
     let options = ["--etcd", &world.etcd.url(), "--http", "127.0.0.1:0"];
     let proxy = Proxy::start(&world.postgres, POLICIES, &options);

@@ -1,4 +1,4 @@
-//! Who may not do what a statement asks for raises no fence, and shuts nobody out.
+//! A role without the privilege for a statement raises no fence and shuts no session out.
 
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
 use crate::support::wire::error_in;
@@ -112,7 +112,7 @@ fn of(world: &Fenced, user: &str, token: i64) -> Wire {
 }
 
 #[test]
-fn what_the_server_would_refuse_raises_nothing() {
+fn a_write_that_the_server_would_refuse_raises_no_fence() {
     let world = Fenced::start(SCHEMA, POLICIES);
     let mut stranger = of(&world, "stranger", i64::MAX);
     for sql in FORBIDDEN {
@@ -137,7 +137,7 @@ fn what_the_server_would_refuse_raises_nothing() {
 
 /// A trigger of the stranger's own in place of the write, a table or a temporary one of the same name, and one that is not there.
 #[test]
-fn what_only_looks_like_the_table_raises_nothing() {
+fn a_table_with_a_similar_name_raises_no_fence() {
     let world = Fenced::start(SCHEMA, POLICIES);
     let mut stranger = of(&world, "stranger", i64::MAX);
     for sql in [
@@ -184,7 +184,7 @@ fn the_current_role_counts() {
 
 /// A yes counts for the first tokens of other keys, and for all sessions of the login; not for those of another.
 #[test]
-fn a_yes_is_for_the_login() {
+fn a_granted_privilege_counts_only_for_its_login() {
     let world = Fenced::start(SCHEMA, POLICIES);
     let insert = |key: i32| format!("INSERT INTO keyed VALUES ({key})");
     ok(&mut of(&world, "postgres", 1), &insert(1));
@@ -201,7 +201,7 @@ fn a_yes_is_for_the_login() {
 }
 
 #[test]
-fn who_may_write_it_raises_it() {
+fn a_role_with_the_privilege_raises_the_fence() {
     let world = Fenced::start(SCHEMA, POLICIES);
     let by_worker = [
         "UPDATE jobs SET note = 'x'",
@@ -235,7 +235,7 @@ fn who_may_write_it_raises_it() {
 
 /// Each of them with a token that is higher than the last, by the roles that the server lets.
 #[test]
-fn who_may_write_it_by_a_detour_raises_it() {
+fn a_role_with_an_indirect_privilege_raises_the_fence() {
     let world = Fenced::start(SCHEMA, POLICIES);
     let cases: [(&str, &[&str]); 15] = [
         ("worker", &["INSERT INTO audited VALUES (1)"]),
@@ -336,7 +336,7 @@ fn a_login_that_starts_as_another_role() {
 
 /// The lines of the log are limited, whatever the keys are.
 #[test]
-fn a_storm_of_keys_does_not_fill_the_log() {
+fn refused_writes_to_many_keys_do_not_flood_the_log() {
     let world = Fenced::start(SCHEMA, POLICIES);
     std::thread::scope(|scope| {
         for thread in 0..8 {

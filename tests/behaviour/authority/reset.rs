@@ -1,4 +1,4 @@
-//! FENCE RESET: the way back after a restore has set etcd's revisions back, and all that may be wrong with it.
+//! FENCE RESET restores service after a restore has decreased etcd's revisions; its failure cases.
 
 use super::world::{WITHOUT_ELECTION, World, detail_is};
 use crate::support::ticks::{WRITE, ok, refused, session, wait_for_process};
@@ -77,7 +77,7 @@ fn a_restored_etcd_locks_its_leaders_out_until_the_fence_is_reset() {
 
 /// A session that was admitted under a higher token before is older all the same.
 #[test]
-fn a_reset_ends_whoever_was_admitted_before() {
+fn a_reset_ends_sessions_that_were_admitted_before() {
     let world = World::start();
     // With an election the proxy would raise the fence to its leader's token at once.
     let proxy = world.proxy_with(WITHOUT_ELECTION);
@@ -98,7 +98,7 @@ fn a_reset_ends_whoever_was_admitted_before() {
 
 /// A token that was to be raised before a reset does not come back after it.
 #[test]
-fn a_publish_under_way_does_not_undo_a_reset() {
+fn a_concurrent_publish_does_not_undo_a_reset() {
     let world = World::start();
     let proxy = world.proxy();
     let (first, second) = (world.stand("a"), world.stand("b"));
@@ -163,7 +163,7 @@ fn a_reset_above_the_leaders_token_needs_force() {
 }
 
 #[test]
-fn what_cannot_be_reset_is_told() {
+fn an_impossible_reset_is_reported() {
     let world = World::start();
     let proxy = world.proxy();
     let _session = Wire::login(&proxy.address(), "postgres", "postgres");
@@ -184,7 +184,7 @@ fn what_cannot_be_reset_is_told() {
 
 /// Somebody who cannot be ended is named, and the reset stands.
 #[test]
-fn a_reset_that_cannot_drain_says_so() {
+fn a_reset_that_cannot_drain_reports_it() {
     let world = World::start();
     let proxy = world.proxy();
     let token = world.stand("a");

@@ -18,10 +18,10 @@ fn start(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn without_one_the_proxy_does_not_start() {
+fn without_etcd_the_proxy_does_not_start() {
     for (arguments, message) in [
-        (&[][..], "fencegate: resource `scheduler` names the election /cron/scheduler/leader: give --etcd"),
-        (&["--etcd", "h:1"], "fencegate: --etcd or FENCEGATE_ETCD: `h:1` is no member of etcd"),
+        (&[][..], "fencegate: resource `scheduler` names the election /cron/scheduler/leader: set --etcd"),
+        (&["--etcd", "h:1"], "fencegate: --etcd or FENCEGATE_ETCD: `h:1` is not an etcd member"),
         (&["--etcd", "https://h:1", "--etcd-ca", "/nowhere.pem"], "fencegate: /nowhere.pem: cannot read the file"),
         (&["--etcd", "http://h:1", "--etcd-user", "u"], "fencegate: --etcd-password or FENCEGATE_ETCD_PASSWORD: is"),
     ] {
@@ -32,13 +32,13 @@ fn without_one_the_proxy_does_not_start() {
 }
 
 #[test]
-fn a_reload_with_one_is_refused_whole() {
+fn a_reload_that_adds_an_election_without_etcd_is_refused() {
     let postgres = ticks::server();
     let mut proxy = Proxy::start(&postgres, ticks::POLICIES, &[]);
     ok(&mut session(&proxy.address(), 5), WRITE);
     proxy.write_policies(&POLICIES.replace("[public.ticks]", "[public.other]"));
     proxy.sighup();
-    proxy.wait_for_log("what is in force stays", DEADLINE);
+    proxy.wait_for_log("the previous configuration stays in force", DEADLINE);
     assert!(proxy.log().contains("names the election /cron/scheduler/leader"));
     refused(&mut session(&proxy.address(), 4), WRITE, "LF001");
     ok(&mut session(&proxy.address(), 6), WRITE);

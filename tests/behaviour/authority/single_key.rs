@@ -1,4 +1,4 @@
-//! Elections that others hold by a single key, which each puts under a lease where it is absent: it has the election's
+//! Elections that use a single key, which each candidate puts under a lease if it is absent. The key has the election's
 //! own name, and its create_revision is the token.
 
 use super::world::{ELECTION, World, detail_is};
@@ -73,7 +73,7 @@ fn a_candidate_behind_others_keys_comes_before_a_later_key() {
 
 /// A user of etcd that may read the prefix alone sees the candidates alone; the watch is not broken by it.
 #[test]
-fn who_may_not_read_the_key_goes_by_the_candidates() {
+fn without_permission_to_read_the_key_the_candidates_decide() {
     let mut world = World { postgres: ticks::server(), etcd: Etcd::start() };
     world.etcd.enable_users(&format!("{ELECTION}/"));
     let start = || {

@@ -1,4 +1,4 @@
-//! A new leader appears, and writes nothing: the old one is shut out all the same.
+//! A new leader that writes nothing still shuts out the old one.
 
 use super::world::{POLICIES, WITHOUT_ELECTION, World, detail_is};
 use crate::support::link::Link;
@@ -175,7 +175,7 @@ fn while_another_fence_cannot_be_drained() {
 
 /// Where nobody was ever admitted, there is nobody to shut out, and no epoch is made.
 #[test]
-fn a_fence_that_nobody_has_met_is_left_alone() {
+fn an_unused_fence_is_not_raised() {
     let world = World::start();
     let policies = format!("{POLICIES}  - {{name: other, election: /cron/scheduler/leader, tables: [public.other]}}\n");
     let proxy = world.proxy_with(&policies);
@@ -189,7 +189,7 @@ fn a_fence_that_nobody_has_met_is_left_alone() {
 
 /// Nor is a database that nobody has prepared, which is no reason to complain for ever.
 #[test]
-fn a_database_without_the_schema_is_left_alone() {
+fn a_database_without_the_schema_is_not_changed() {
     let world = World::start();
     let proxy = world.proxy();
     world.postgres.sql("CREATE DATABASE bare");
@@ -202,7 +202,7 @@ fn a_database_without_the_schema_is_left_alone() {
 }
 
 #[test]
-fn a_fence_that_observes_drains_nobody() {
+fn an_observing_fence_drains_no_process() {
     let world = World::start();
     let proxy = world.proxy_with(&(POLICIES.to_owned() + "    mode: observe\n"));
     let (first, second) = (world.stand("a"), world.stand("b"));
@@ -216,7 +216,7 @@ fn a_fence_that_observes_drains_nobody() {
 
 /// Nor those who were admitted while it did more.
 #[test]
-fn a_fence_that_has_come_to_observe_drains_nobody() {
+fn a_fence_that_was_changed_to_observe_drains_no_process() {
     let world = World::start();
     let mut proxy = world.proxy();
     let (first, second) = (world.stand("a"), world.stand("b"));

@@ -48,7 +48,7 @@ fn without_a_leader_no_token_raises_the_fence() {
 
 /// An ERROR like the others: the transaction is aborted, a pipeline skipped up to its Sync.
 #[test]
-fn an_unissued_token_is_an_error_like_others() {
+fn an_unissued_token_is_rejected_like_other_errors() {
     let world = World::start();
     let proxy = world.proxy();
     let token = world.stand("a");
@@ -66,7 +66,7 @@ fn an_unissued_token_is_an_error_like_others() {
 }
 
 #[test]
-fn a_fence_that_observes_does_not_believe_unissued_tokens_either() {
+fn an_observing_fence_ignores_unissued_tokens() {
     let world = World::start();
     let proxy = world.proxy_with(&(POLICIES.to_owned() + "    mode: observe\n"));
     let token = world.stand("a");

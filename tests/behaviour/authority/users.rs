@@ -1,4 +1,4 @@
-//! Users and roles of etcd that change while a proxy and a leader run: logins of before are refused, and made anew.
+//! Users and roles of etcd change while a proxy and a leader run: outdated logins are refused and renewed.
 
 use super::world::{ELECTION, POLICIES, World};
 use crate::support::guardian::{Folder, Program};

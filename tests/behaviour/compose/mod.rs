@@ -1,5 +1,5 @@
-//! What `deploy/`, docker-compose.yml and the Dockerfile say, without containers: the same programs with the same commands
-//! and environment, read out of these files, as processes of this machine.
+//! The programs in `deploy/`, docker-compose.yml and the Dockerfile work as configured there. Tests read commands and
+//! environment from these files and run them as local processes, without containers.
 
 mod dockerfile;
 mod file;
@@ -56,7 +56,7 @@ fn a_paused_leader_is_succeeded_and_its_late_write_gets_lf001() {
 }
 
 #[test]
-fn what_the_files_name_is_there() {
+fn files_and_services_named_in_deploy_exist() {
     let compose = Compose::read();
     let dockerfile = Dockerfile::read();
     for (name, service) in &compose.services {
@@ -138,7 +138,7 @@ fn page(address: &str) -> String {
 }
 
 #[test]
-fn the_unit_for_systemd_starts_the_program_as_it_takes_its_arguments() {
+fn the_systemd_unit_passes_valid_arguments() {
     const PROGRAM: &str = "/usr/bin/fencegate";
     let unit = read("deploy/systemd/fencegate.service");
     let value = |key: &str| {
@@ -170,7 +170,7 @@ fn the_unit_for_systemd_starts_the_program_as_it_takes_its_arguments() {
 }
 
 #[test]
-fn the_health_check_takes_every_form_of_the_address() {
+fn the_health_check_accepts_every_address_format() {
     let postgres = Postgres::start(Options::default());
     let test = Dockerfile::read().last().healthcheck.clone();
     for host in ["127.0.0.1", "0.0.0.0", "localhost", "[::1]", "[::]"] {
@@ -185,7 +185,7 @@ fn the_health_check_takes_every_form_of_the_address() {
 }
 
 #[test]
-fn the_image_is_built_as_the_makefile_builds_and_runs_as_nobody_special() {
+fn the_image_uses_the_makefiles_build_and_an_unprivileged_user() {
     let dockerfile = Dockerfile::read();
     let build = dockerfile.stage("build");
     assert!(read("Makefile").contains("cargo build --release --locked"));
@@ -212,7 +212,7 @@ fn the_image_is_built_as_the_makefile_builds_and_runs_as_nobody_special() {
 }
 
 #[test]
-fn the_page_names_services_that_there_are() {
+fn services_named_in_the_page_exist() {
     let compose = Compose::read();
     let commands = PAGE.lines().filter_map(|line| line.strip_prefix("docker compose "));
     let words: BTreeSet<&str> = commands.flat_map(str::split_whitespace).collect();

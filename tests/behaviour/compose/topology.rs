@@ -1,5 +1,4 @@
-//! The services as processes: addresses of containers become ports of this machine, and what is mounted is found where it
-//! comes from.
+//! The services as processes: container addresses become local ports, and mounted files are found at their source.
 
 use crate::compose::dockerfile::Dockerfile;
 use crate::compose::file::{Compose, Condition, Service};

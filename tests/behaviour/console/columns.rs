@@ -1,4 +1,4 @@
-//! What each command answers, with names and types: these are stable.
+//! The columns of each command: their names and types are stable.
 
 use super::world::World;
 use crate::support::fenced::{code_in, ok};

@@ -28,7 +28,7 @@ fn number(console: &mut Wire, name: &str) -> String {
 }
 
 #[test]
-fn a_killed_session_is_told_and_leaves_nothing() {
+fn a_killed_session_receives_an_error_and_is_rolled_back() {
     let world = World::start();
     let mut console = world.console();
     let (mut open, mut busy, mut other) = (client(&world, "open"), client(&world, "busy"), client(&world, "other"));
@@ -92,7 +92,7 @@ fn a_pause_holds_sessions_between_transactions_until_resume() {
 
 /// Its connection and its place at the proxy do not wait for a transaction that may go on for hours.
 #[test]
-fn a_pause_whose_client_has_left_ends_and_the_database_stays_paused() {
+fn a_pause_ends_when_its_client_disconnects_and_the_database_stays_paused() {
     let world = World::start();
     let mut open = client(&world, "open");
     ok(&mut open, "BEGIN");

@@ -1,4 +1,5 @@
-//! Drivers, with what they say by themselves: on connecting, around statements, and when a pool takes a connection back.
+//! The statements that drivers send by themselves: on connecting, around statements, and when a pool takes a connection
+//! back.
 
 use super::world::World;
 use crate::support::programs::{self, run};
@@ -114,7 +115,7 @@ fn node_postgres() {
 
 /// What JDBC, pgx and SQLAlchemy say, in the extended protocol as they do.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_drivers_say_by_themselves_is_answered() {
+async fn statements_that_drivers_send_by_themselves_are_answered() {
     let world = World::start();
     drop(tokio::task::block_in_place(|| world.writer(47)));
     let mut console = world.driver().await;

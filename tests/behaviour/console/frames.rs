@@ -1,4 +1,4 @@
-//! Who breaks the protocol, by length, by layout or by order, gets an error and hurts nobody.
+//! A client that violates the protocol, by length, layout or order, gets an error and harms no other session.
 
 use super::world::World;
 use crate::support::message::{self, header, tagged};
@@ -17,7 +17,7 @@ fn a_long_command_is_one_error() {
     let long = vec![b' '; 10 << 20];
     let error = error_in(&wire.query_bytes(&long)).expect("an error");
     assert_eq!((error.severity(), error.code()), ("ERROR", "54000"));
-    assert!(error.message().contains("10485761 bytes long"), "{}", error.message());
+    assert!(error.message().contains("the command has 10485761 bytes"), "{}", error.message());
     assert_eq!(tags(&wire.query("SHOW VERSION")), "TDCZ");
     let parse = [message::parse("", &String::from_utf8(long).unwrap(), &[]), message::sync()].concat();
     let frames = wire.exchange(&parse);
@@ -61,7 +61,7 @@ fn malformed_messages_are_errors_and_the_session_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_followed_ends_the_session_alone() {
+fn an_unintelligible_message_ends_only_its_session() {
     let world = World::start();
     let mut other = world.console();
     for bytes in [header(b'Q', 3), header(b'Q', -1), header(b'S', 1 << 20), header(b'?', 4), header(b'p', 8)] {
@@ -79,7 +79,7 @@ fn what_cannot_be_followed_ends_the_session_alone() {
 }
 
 #[test]
-fn numbers_of_a_client_reserve_nothing() {
+fn counts_in_client_messages_reserve_no_memory() {
     let world = World::start();
     let mut wire = world.console();
     let bound = [message::parse("", "SHOW HELP", &[]), message::bind_text("", "", &[])].concat();
@@ -186,7 +186,7 @@ fn transactions_have_a_status_and_no_other_effect() {
 }
 
 #[test]
-fn a_wrong_command_is_told_what_may_have_been_meant() {
+fn an_unknown_command_gets_a_suggestion() {
     let world = World::start();
     let mut wire = world.console();
     for (command, hint) in [

@@ -1,6 +1,6 @@
-//! The console, as its users see it: psql, drivers in both protocols, and whoever breaks them.
+//! The console from its users' point of view: psql, drivers in both protocols, and clients that violate them.
 //!
-//! Who gets in, and what FENCE RESET does with an election, is in tests/behaviour/authority.
+//! tests/behaviour/authority covers admission, and FENCE RESET with an election.
 
 mod columns;
 mod control;

@@ -1,4 +1,5 @@
-//! The console while the server is away: it admits the system user that runs the proxy, and its commands answer.
+//! The console while the server is unavailable: it admits the system user that runs the proxy, and its commands
+//! respond.
 
 use crate::support::fenced::{code, init, ok};
 use crate::support::frozen::Frozen;
@@ -99,7 +100,7 @@ fn the_system_user_of_the_proxy_is_admitted_over_its_unix_socket() {
 }
 
 #[test]
-fn a_server_that_is_starting_counts_as_away() {
+fn a_starting_server_counts_as_unavailable() {
     let postgres = Postgres::start(Options::default());
     let starting = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://{}", starting.local_addr().unwrap());
@@ -119,7 +120,7 @@ fn a_server_that_is_starting_counts_as_away() {
 
 /// It accepts connections, or its kernel does, and answers nothing.
 #[test]
-fn commands_answer_while_the_server_stands_still() {
+fn commands_are_answered_while_the_server_hangs() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE TABLE ticks (n int)");
     init(&postgres, "postgres");

@@ -1,4 +1,4 @@
-//! SHOW POLICIES: how far fences are enforced, which only all proxies together can tell.
+//! SHOW POLICIES: how far fences are enforced, which depends on all proxies together.
 
 use super::world::{World, console};
 use crate::support::ticks::{self, POLICIES, ok};
@@ -12,7 +12,7 @@ fn status(console: &mut Wire, table: &str) -> String {
 }
 
 #[test]
-fn a_fence_is_enforced_once_nothing_is_open_from_before() {
+fn a_fence_is_enforced_once_earlier_transactions_have_ended() {
     let world = World::start();
     let mut writer = Wire::login(&world.proxy.address(), "postgres", "postgres");
     ok(&mut writer, "CREATE TABLE later (n int)");
@@ -29,7 +29,7 @@ fn a_fence_is_enforced_once_nothing_is_open_from_before() {
 
 /// While the database answers nothing, it is not known; it is asked again.
 #[test]
-fn a_question_that_fails_is_asked_again() {
+fn a_failed_query_is_retried() {
     let world = World::start();
     let mut writer = Wire::login(&world.proxy.address(), "postgres", "postgres");
     ok(&mut writer, "CREATE TABLE later (n int)");
@@ -47,7 +47,7 @@ fn a_question_that_fails_is_asked_again() {
 
 /// It was let through before the fence, and may write yet.
 #[test]
-fn a_transaction_that_has_locked_nothing_yet_is_open_too() {
+fn a_transaction_without_locks_counts_as_open() {
     let world = World::start();
     let mut reader = Wire::login(&world.proxy.address(), "postgres", "postgres");
     ok(&mut reader, "CREATE TABLE later (n int)");
@@ -64,7 +64,7 @@ fn a_transaction_that_has_locked_nothing_yet_is_open_too() {
 }
 
 #[test]
-fn a_fence_that_observes_is_observed() {
+fn an_observing_fence_is_shown_as_observed() {
     let world = World::start();
     world.proxy.write_policies(&format!("{POLICIES}    mode: observe\n"));
     let mut console = world.console();
@@ -115,7 +115,7 @@ fn a_database_without_fences_is_not_shown() {
 }
 
 #[test]
-fn all_live_proxies_have_to_enforce_it() {
+fn a_policy_is_in_force_only_if_all_live_proxies_enforce_it() {
     let world = World::start();
     let mut other = ticks::proxy(&world.postgres);
     let _through = Wire::login(&world.proxy.address(), "postgres", "postgres");
@@ -132,7 +132,7 @@ fn all_live_proxies_have_to_enforce_it() {
 }
 
 #[test]
-fn a_proxy_without_sessions_is_none_of_them() {
+fn a_proxy_without_sessions_does_not_count() {
     let world = World::start();
     let other = ticks::proxy(&world.postgres);
     let _through = Wire::login(&world.proxy.address(), "postgres", "postgres");
@@ -144,7 +144,7 @@ fn a_proxy_without_sessions_is_none_of_them() {
 }
 
 #[test]
-fn what_a_lost_proxy_enforces_is_unknown() {
+fn the_policies_of_a_lost_proxy_are_unknown() {
     let world = World::start();
     world.postgres.sql("CREATE TABLE later (n int); CREATE ROLE lost LOGIN SUPERUSER");
     let control = world.postgres.control_url().replace("postgres@", "lost@");

@@ -1,4 +1,4 @@
-//! psql: commands, \c there and back, and the queries that it sends by itself.
+//! psql: commands, \c to the console and back, and psql's own queries.
 
 use super::world::World;
 use crate::support::programs::{psql, run};
@@ -60,7 +60,7 @@ fn a_user_goes_from_a_database_to_the_console_and_back() {
 
 /// Each gets an error that helps, and the session goes on.
 #[test]
-fn what_psql_asks_by_itself_breaks_nothing() {
+fn psqls_own_queries_are_harmless() {
     let world = World::start();
     let said = says(&world, "fencegate", "\\d\n\\l\n\\dt public.*\n\\du\n\\conninfo\n\\x\nSHOW VERSION;\n");
     assert_eq!(said.matches("which answers no SQL").count(), 4, "{said}");

@@ -1,4 +1,4 @@
-//! RELOAD: what has changed, or what is wrong and where.
+//! RELOAD reports changes, or faults with their position.
 
 use super::world::World;
 use crate::support::fenced::code;
@@ -10,7 +10,7 @@ fn text(column: &str) -> Option<String> {
 }
 
 #[test]
-fn what_has_changed_is_told() {
+fn changes_are_reported() {
     let world = World::start();
     let mut console = world.console();
     assert_eq!(console.rows("RELOAD"), Ok(Vec::new()));
@@ -30,7 +30,7 @@ fn what_has_changed_is_told() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_position_and_changes_nothing() {
+fn faults_are_reported_with_their_position_and_change_nothing() {
     let world = World::start();
     let mut console = world.console();
     world.proxy.write_policies("version: 1\nresources:\n  - name: other\n    tabels: [public.other]\nmore: 1\n");

@@ -1,4 +1,4 @@
-//! FENCE RESET and the sessions with higher tokens: it does not cut them off unless it is told to.
+//! FENCE RESET does not terminate sessions with higher tokens unless it is forced.
 
 use super::world::{World, console};
 use crate::support::fenced::init;
@@ -46,7 +46,7 @@ fn a_reset_below_a_living_session_needs_force() {
 }
 
 #[test]
-fn whoever_has_gone_is_in_nobodys_way() {
+fn an_ended_process_does_not_block_a_reset() {
     let world = World::start();
     drop(world.writer(50));
     wait_until("its process has ended", DEADLINE, || world.postgres.value(LIVING) == "0");
@@ -57,7 +57,7 @@ fn whoever_has_gone_is_in_nobodys_way() {
 
 /// The check and the reset are one step: whoever is admitted while the reset waits for the lock is seen by it.
 #[test]
-fn an_admission_before_the_lock_is_had_is_in_the_way() {
+fn an_admission_before_the_lock_is_granted_blocks_the_reset() {
     let world = World::start();
     drop(world.writer(50));
     wait_until("its process has ended", DEADLINE, || world.postgres.value(LIVING) == "0");
@@ -81,7 +81,7 @@ fn an_admission_before_the_lock_is_had_is_in_the_way() {
 
 /// Neither one that never was nor one that is gone is known from then on.
 #[test]
-fn a_database_that_is_not_there_is_told_and_forgotten() {
+fn a_missing_database_is_reported_and_forgotten() {
     let world = World::start();
     let _writer = world.writer(47);
     let mut console = world.console();

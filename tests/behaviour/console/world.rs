@@ -1,4 +1,4 @@
-//! A server with `public.ticks`, fenced, and somebody at the console.
+//! A server with a fenced `public.ticks`, and a console client.
 
 use crate::support::ticks;
 use crate::support::{Postgres, Proxy, Wire};

@@ -1,4 +1,4 @@
-//! What the proxy reads in a value of `lease.fence` is what `fencegate.token` says in the database.
+//! The proxy and `fencegate.token` in the database read the same tokens from a value of `lease.fence`.
 
 use super::corpus;
 use crate::support::dice::Dice;

@@ -1,4 +1,4 @@
-//! Good input to be damaged.
+//! Valid input, to be damaged by tests.
 
 use crate::support::dice::Dice;
 use crate::support::message::{self, bind_text, copy_data, execute, parse, query, sync};

@@ -1,8 +1,8 @@
-//! The decoders of what comes from outside, with random and damaged input: they never panic, never read past the end,
-//! and what they have read is what was written.
+//! The decoders of external input, with random and damaged input: they never panic, never read past the end, and return
+//! the encoded values.
 //!
-//! The properties stand in `properties`, where the targets in `fuzz/` find them too. Every case can be repeated: the
-//! dice are seeded, and a failure shows its input.
+//! The properties are in `properties`, for use by the fuzz targets in `fuzz/` too. Every case can be repeated: random
+//! input is seeded, and a failure prints its input.
 
 mod agreement;
 mod corpus;
@@ -51,7 +51,7 @@ fn messages_of_a_server() {
 }
 
 #[test]
-fn what_clients_bind() {
+fn parameters_bound_by_clients() {
     let corpus = corpus::binds();
     check("what is bound", 40_000, &corpus::borrow(&corpus), properties::bind::check);
 }

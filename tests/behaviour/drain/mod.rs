@@ -1,8 +1,8 @@
-//! What becomes of a stale session when a newer leader writes: nothing of it is committed afterwards, in whatever
-//! state it is and wherever the new leader comes from; and what it is told is true.
+//! A stale session commits nothing after a newer leader's write, in any state and with any route of the new leader, and
+//! its error is correct.
 //!
-//! Each state of the stale session (`states.rs`) is tried by each route of the new leader. The server's own log of
-//! commits is the judge.
+//! Each state of the stale session (`states.rs`) is combined with each route of the new leader. The server's own log of
+//! commits is the reference.
 
 mod raising;
 mod server_timeouts;
@@ -103,7 +103,7 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
 
 /// A session whose token is stale by then, and that the server ends for a reason of its own, is told that reason.
 #[test]
-fn what_else_ends_a_session_is_told_as_it_is() {
+fn other_ends_of_a_session_are_reported_unchanged() {
     let postgres = ticks::server();
     let proxy = ticks::proxy(&postgres);
     let mut session = ticks::session(&proxy.address(), 1);
@@ -116,7 +116,7 @@ fn what_else_ends_a_session_is_told_as_it_is() {
 
 /// The server ends the process in the middle of a message of its answer.
 #[test]
-fn a_result_that_is_cut_off_ends_with_the_reason() {
+fn a_truncated_result_ends_with_the_reason() {
     let postgres = ticks::server();
     let proxy = ticks::proxy(&postgres);
     let mut stale = Stale::start(&postgres, &proxy.address());
@@ -132,7 +132,7 @@ fn a_result_that_is_cut_off_ends_with_the_reason() {
 
 /// A pipeline may end a transaction and begin another before its Sync: what of it is committed, only ReadyForQuery would tell.
 #[test]
-fn what_a_pipeline_may_have_committed_is_not_said_to_be_rolled_back() {
+fn possible_commits_of_a_pipeline_are_not_reported_as_rolled_back() {
     let postgres = ticks::server();
     let proxy = ticks::proxy(&postgres);
     let mut stale = Stale::start(&postgres, &proxy.address());

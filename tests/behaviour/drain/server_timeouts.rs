@@ -1,5 +1,5 @@
-//! A write waits for an older holder that does not end, and a timeout of the server that runs meanwhile would end the session:
-//! the client is told LF006 before, and the session goes on.
+//! A write waits for an older holder that does not end, while a timeout of the server would end the writer's session.
+//! The proxy reports LF006 first, and the session continues.
 
 use crate::support::frozen::Frozen;
 use crate::support::ticks::{self, WRITE, ok};
@@ -167,20 +167,20 @@ fn all_survive(mut world: World, cases: &[(&'static str, SetBy)], begins: bool, 
 const ALWAYS: [SetBy; 5] = [SetBy::Role, SetBy::Database, SetBy::Startup, SetBy::Session, SetBy::Function];
 
 #[test]
-fn a_write_in_a_transaction_is_given_up_before_the_idle_timeout() {
+fn a_write_in_a_transaction_fails_before_the_idle_timeout() {
     let cases = ALWAYS.iter().chain(&[SetBy::Transaction]).map(|by| (IN_TRANSACTION, *by));
     all_survive(World::start(Options::default()), &cases.collect::<Vec<_>>(), true, By::Flushed);
 }
 
 #[test]
-fn a_write_outside_of_a_transaction_is_given_up_before_the_idle_timeout() {
+fn a_write_outside_a_transaction_fails_before_the_idle_timeout() {
     let cases = ALWAYS.map(|by| (OUTSIDE, by));
     all_survive(World::start(Options::default()), &cases, false, By::Extended);
 }
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn a_write_is_given_up_before_the_transaction_timeout() {
+fn a_write_fails_before_the_transaction_timeout() {
     let eighteen = || Options::default().release(Release::Eighteen);
     let cases = ALWAYS.iter().chain(&[SetBy::Transaction]).map(|by| (WHOLE, *by));
     all_survive(World::start(eighteen()), &cases.collect::<Vec<_>>(), true, By::Query);

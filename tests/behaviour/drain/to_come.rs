@@ -1,5 +1,5 @@
-//! A session that waits in its transaction, holds no lock that tells, and still has fenced writes to come: what it has
-//! forwarded already will write when rows are fetched, or when the transaction ends.
+//! A session that waits in its transaction and holds no visible lock, but will still write: forwarded messages write
+//! when rows are fetched or the transaction ends.
 
 use crate::support::commit_order::CommitOrder;
 use crate::support::message::{bind_text, execute, flush, parse, query, sync};

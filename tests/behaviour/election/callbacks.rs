@@ -1,4 +1,4 @@
-//! Leading by callbacks.
+//! The callback API: work ends before a loss is reported.
 
 use super::{LONG, election, keys, lease, run, soon, wait_for_keys};
 use crate::support::etcd::Etcd;
@@ -80,7 +80,7 @@ async fn a_loss_ends_the_work_before_it_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_drops_it_leads_no_longer() {
+async fn dropping_the_leadership_ends_it() {
     let server = Etcd::start();
     let recorder = Recorder { works_on: true, ..Recorder::default() };
     let (election, callbacks) = (election(&server, "ours", LONG), recorder.clone());

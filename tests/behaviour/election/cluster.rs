@@ -1,4 +1,4 @@
-//! A cluster of three members, of which some stand still.
+//! A cluster of three members, some of which hang.
 
 use super::{NAME, client, is_silence, soon, timings, win};
 use crate::support::{DEADLINE, EtcdCluster, Stalls, wait_until};
@@ -14,7 +14,7 @@ async fn lead(cluster: &EtcdCluster, ttl: u64) -> Leadership {
 
 /// One of the three is etcd's own leader, and one is the member that is asked first.
 #[tokio::test(flavor = "multi_thread")]
-async fn leadership_outlives_each_member_that_stands_still() {
+async fn leadership_survives_a_hanging_member() {
     let mut cluster = EtcdCluster::start();
     let leadership = lead(&cluster, 10).await;
     for index in 0..EtcdCluster::MEMBERS {

@@ -1,4 +1,4 @@
-//! etcd's own client takes part in the same elections.
+//! etcd's own client can take part in the same elections.
 
 use super::{LONG, NAME, current, election, keys, queue_up, soon, wait_for_keys, win};
 use crate::support::etcd::Etcd;

@@ -1,4 +1,4 @@
-//! How leadership ends, and that it ends in time.
+//! Leadership ends in time, for each reason.
 
 use super::{LONG, NAME, election, is_silence, keys, lease, queue_up, soon, wait_for_keys, win};
 use crate::support::Stalls;
@@ -64,7 +64,7 @@ async fn a_deleted_key_ends_leadership_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_was_put_anew_is_not_ours() {
+async fn a_recreated_key_is_not_ours() {
     let server = Etcd::start();
     let leadership = win(&election(&server, "ours", LONG)).await;
     let key = keys(&server).remove(0);
@@ -75,7 +75,7 @@ async fn a_key_that_was_put_anew_is_not_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_past_has_another_leader() {
+async fn a_restored_etcd_has_another_leader() {
     let mut server = Etcd::start();
     let past = format!("{NAME}/1");
     server.put_new(&past);
@@ -87,7 +87,7 @@ async fn a_restored_past_has_another_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_resigns_is_succeeded_at_once() {
+async fn resigning_lets_the_next_candidate_lead_at_once() {
     let server = Etcd::start();
     let first = win(&election(&server, "first", LONG)).await;
     let campaign = queue_up(&server, &election(&server, "second", LONG));

@@ -1,4 +1,4 @@
-//! Elections on a real etcd: who leads, who waits, and when leadership ends.
+//! Elections on a real etcd: leading, waiting, and the end of leadership.
 
 mod callbacks;
 mod cluster;

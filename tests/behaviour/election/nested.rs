@@ -1,4 +1,4 @@
-//! Elections whose keys lie among another's are refused.
+//! Elections whose keys are among another's are refused.
 
 use super::{LONG, client, soon, timings, win};
 use crate::support::etcd::Etcd;
@@ -45,7 +45,7 @@ async fn an_election_within_another_is_refused() {
 
 /// Keys that no campaign has made, before a candidate and after it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_candidates_is_in_nobodys_way() {
+async fn keys_of_other_programs_block_no_candidate() {
     let server = Etcd::start();
     let others = ["/p", "/p/config", "/p/5", "/p/q/config"];
     let put = |key: &&str| drop(run(&mut server.etcdctl(&["put", key, "x"])));
@@ -61,7 +61,7 @@ async fn what_is_no_candidates_is_in_nobodys_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn neighbours_are_no_nests() {
+async fn neighboring_elections_are_not_nested() {
     let server = Etcd::start();
     run(&mut server.etcdctl(&["put", "/p/1", "without a lease, so nobody's"]));
     let _one = win(&election(&server, "/p/a")).await;

@@ -1,4 +1,4 @@
-//! etcd goes away and comes back.
+//! etcd fails and returns.
 
 use super::{LONG, NAME, client, election, keys, queue_up, soon, timings, win};
 use crate::support::etcd::Etcd;
@@ -27,7 +27,7 @@ async fn leader_and_candidate_survive_a_restart_within_the_ttl() {
 
 /// The candidate's watch dies with etcd, and what it waits for happens while it cannot see it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_that_comes_while_the_watch_is_broken_is_seen() {
+async fn a_turn_during_a_broken_watch_is_noticed() {
     let mut server = Etcd::start();
     let holder = format!("{NAME}/1");
     server.put_new(&holder);

@@ -1,4 +1,4 @@
-//! The phantom win: a candidate loses its key while it waits, and then the holder goes.
+//! The phantom win: a candidate loses its key while it waits, and then the leader leaves.
 
 use super::{LONG, NAME, current, election, keys, lease, queue_up, soon, wait_for_keys, win};
 use crate::support::etcd::Etcd;
@@ -36,7 +36,7 @@ async fn ours_leads_only_with_a_key() {
 
 /// One event for both keys: the candidate cannot see its own loss first.
 #[tokio::test(flavor = "multi_thread")]
-async fn ours_leads_only_with_a_key_where_both_go_at_once() {
+async fn ours_leads_only_with_a_key_if_both_keys_vanish_at_once() {
     let server = Etcd::start();
     let _holder = win(&election(&server, "holder", LONG)).await;
     let campaign = queue_up(&server, &election(&server, "candidate", LONG));

@@ -1,4 +1,4 @@
-//! Waiting for one's turn.
+//! The queue of candidates keeps its order.
 
 use super::{LONG, NAME, client, election, keys, lease, queue_up, soon, wait_for_keys, win};
 use crate::support::etcd::Etcd;
@@ -8,7 +8,7 @@ use fencegate::etcd::Observer;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn candidates_lead_in_the_order_in_which_they_came() {
+async fn candidates_lead_in_order_of_arrival() {
     let server = Etcd::start();
     let mut leadership = win(&election(&server, "0", LONG)).await;
     let campaigns: Vec<_> =
@@ -24,7 +24,7 @@ async fn candidates_lead_in_the_order_in_which_they_came() {
 
 /// The one in the middle goes: who comes after it must not take that for its turn.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gap_in_the_queue_is_no_win() {
+async fn a_gap_in_the_queue_does_not_make_a_leader() {
     let server = Etcd::start();
     let first = win(&election(&server, "first", LONG)).await;
     let second = queue_up(&server, &election(&server, "second", LONG));
@@ -73,7 +73,7 @@ async fn the_lease_is_kept_alive_in_the_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_is_lost_is_taken_anew() {
+async fn a_lost_place_is_replaced_by_a_new_one() {
     let server = Etcd::start();
     let holder = win(&election(&server, "holder", LONG)).await;
     let campaign = queue_up(&server, &election(&server, "candidate", LONG));
@@ -94,7 +94,7 @@ async fn a_place_that_is_lost_is_taken_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_leader_proclaims_is_observed() {
+async fn observers_see_proclaimed_values() {
     let server = Etcd::start();
     let mut observer = Observer::new(client(&[&server.url()]), NAME.parse().unwrap());
     assert_eq!(soon(observer.next()).await.unwrap(), None);

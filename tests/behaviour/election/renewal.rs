@@ -1,4 +1,4 @@
-//! Until when a lease is believed in.
+//! The deadline of a lease never exceeds its life at the coordinator.
 
 use super::{NAME, client, keys, lease, soon};
 use crate::support::etcd::Etcd;
@@ -22,7 +22,7 @@ async fn enrol(server: &Etcd) -> (Arc<Client>, Candidate) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_deadline_counts_from_when_the_renewal_was_sent() {
+async fn the_deadline_counts_from_the_sending_of_the_renewal() {
     let mut server = Etcd::start();
     let (client, candidate) = enrol(&server).await;
     server.pause();
@@ -40,7 +40,7 @@ async fn the_deadline_counts_from_when_the_renewal_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_deadline_counts_from_the_attempt_that_was_answered() {
+async fn the_deadline_counts_from_the_answered_attempt() {
     let mut silent = Etcd::start();
     let server = Etcd::start();
     let (_, candidate) = enrol(&server).await;
@@ -53,7 +53,7 @@ async fn the_deadline_counts_from_the_attempt_that_was_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_gone_is_told_apart_from_an_outage() {
+async fn a_lost_lease_is_distinguished_from_an_outage() {
     let mut server = Etcd::start();
     let (client, candidate) = enrol(&server).await;
     run(&mut server.etcdctl(&["lease", "revoke", lease(&keys(&server)[0])]));

@@ -1,26 +1,26 @@
-//! Many elections by one lease.
+//! Many elections that share one lease.
 
 use super::{Client, LONG, NAME, client, keys, lease, queue_up, renewed, silence_ends, soon, timings};
 use crate::metrics::page::get;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, Stalls, wait_until};
-use fencegate::leader::{Election, LeaderError, Leadership, Loss, Session};
+use fencegate::leader::{Election, LeaderError, Leadership, LeaseSession, Loss};
 use std::sync::Arc;
 
-fn session(server: &Etcd, ttl: u64) -> Arc<Session<Client>> {
-    Session::new(client(&[&server.url()]), "ours", timings(ttl))
+fn session(server: &Etcd, ttl: u64) -> Arc<LeaseSession<Client>> {
+    LeaseSession::new(client(&[&server.url()]), "ours", timings(ttl))
 }
 
-fn shard(session: &Arc<Session<Client>>, number: usize) -> Election<Session<Client>> {
+fn shard(session: &Arc<LeaseSession<Client>>, number: usize) -> Election<LeaseSession<Client>> {
     session.election(format!("{NAME}/{number}").parse().unwrap())
 }
 
-async fn win(election: &Election<Session<Client>>) -> Leadership {
+async fn win(election: &Election<LeaseSession<Client>>) -> Leadership {
     soon(election.campaign()).await.unwrap()
 }
 
-async fn win_shards(session: &Arc<Session<Client>>, count: usize) -> Vec<Leadership> {
+async fn win_shards(session: &Arc<LeaseSession<Client>>, count: usize) -> Vec<Leadership> {
     let mut won = Vec::new();
     for number in 0..count {
         won.push(win(&shard(session, number)).await);
@@ -63,7 +63,7 @@ async fn hundreds_of_elections_have_one_lease_and_one_keep_alive() {
 
 /// etcd ends a connection that is pinged too often, and with it the watches of all elections.
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_outlive_what_comes_between_renewals() {
+async fn watches_survive_between_renewals() {
     const WATCHES: &str =
         r#"grpc_server_started_total{grpc_method="Watch",grpc_service="etcdserverpb.Watch",grpc_type="bidi_stream"}"#;
     let server = Etcd::start();
@@ -76,7 +76,7 @@ async fn watches_outlive_what_comes_between_renewals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_loss_of_the_lease_is_that_of_all() {
+async fn losing_the_lease_ends_all_leaderships() {
     let server = Etcd::start();
     let session = session(&server, LONG);
     let won = win_shards(&session, 20).await;
@@ -91,7 +91,7 @@ async fn the_loss_of_the_lease_is_that_of_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_ends_all_and_says_why() {
+async fn silence_ends_all_leaderships_with_a_reason() {
     let mut server = Etcd::start();
     let won = win_shards(&session(&server, 9), 20).await;
     let stalls = Stalls::watch();
@@ -100,7 +100,7 @@ async fn silence_ends_all_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_resigns_from_one_leads_the_others() {
+async fn resigning_from_one_election_keeps_the_others() {
     let server = Etcd::start();
     let session = session(&server, LONG);
     let won = win_shards(&session, 3).await;
@@ -118,11 +118,11 @@ async fn who_resigns_from_one_leads_the_others() {
 
 /// Its key would be that of the first.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_campaign_waits_for_the_first_ones_end() {
+async fn a_second_campaign_waits_for_the_end_of_the_first() {
     let server = Etcd::start();
     let session = session(&server, LONG);
     let first = win(&shard(&session, 0)).await;
-    let (again, election) = (Session::new(client(&[&server.url()]), "ours", timings(2)), shard(&session, 0));
+    let (again, election) = (LeaseSession::new(client(&[&server.url()]), "ours", timings(2)), shard(&session, 0));
     let second = tokio::spawn(async move { election.campaign().await });
     first.resign().await.unwrap();
     assert!(soon(second).await.unwrap().unwrap().token() > first.token());
@@ -136,7 +136,7 @@ async fn a_second_campaign_waits_for_the_first_ones_end() {
 
 /// Its place in the session is free only then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_could_not_be_given_up_at_once_is_given_up_later() {
+async fn giving_up_a_place_is_retried() {
     let mut server = Etcd::start();
     let session = session(&server, 6);
     let won = win_shards(&session, 2).await;
@@ -150,7 +150,7 @@ async fn a_place_that_could_not_be_given_up_at_once_is_given_up_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn candidates_of_a_session_wait_and_lead_in_their_turn() {
+async fn candidates_of_a_shared_lease_lead_in_turn() {
     let server = Etcd::start();
     let holder = win(&shard(&session(&server, LONG), 0)).await;
     let waiting = session(&server, 6);

@@ -1,4 +1,4 @@
-//! Who is admitted and who is refused, and why.
+//! Admission: which sessions are admitted or refused, and why.
 
 use crate::fence::server::{Session, World, connect, metrics, resource};
 use crate::fence::{reason, stale_below};
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 const SCHEDULER: &str = "hashtextextended('fencegate:scheduler', 0)";
 
 #[tokio::test]
-async fn missing_row_is_published_drained_and_marked_before_anybody_is_admitted() {
+async fn a_missing_epoch_is_published_drained_and_marked_before_any_admission() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;
@@ -102,7 +102,7 @@ async fn a_revoked_session_is_admitted_again_after_its_epoch_was_pruned() {
 
 /// What ends a session's process is a newer token only for what the session might have written.
 #[tokio::test]
-async fn a_released_session_is_not_cut_off_by_what_it_was_released_from() {
+async fn a_released_session_is_not_terminated_by_its_former_resource() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let (old, new) = (world.session(&proxy).await, world.session(&proxy).await);
@@ -119,7 +119,7 @@ async fn a_released_session_is_not_cut_off_by_what_it_was_released_from() {
 
 /// Its process may be ended before the answer to its Admit is here.
 #[tokio::test]
-async fn a_session_that_is_being_admitted_is_cut_off_by_a_newer_token() {
+async fn a_newer_token_terminates_a_session_during_its_admission() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let (session, other) = (world.session(&proxy).await, world.session(&proxy).await);
@@ -161,7 +161,7 @@ async fn a_first_admission_while_policies_are_loaded_leaves_no_old_ones() {
 
 /// What was forwarded before a fence was in force may not have begun: the server reads one message after another.
 #[tokio::test]
-async fn a_fence_is_enforced_when_what_sessions_were_given_before_has_ended() {
+async fn a_fence_is_enforced_when_earlier_verdicts_have_ended() {
     let busy = |fence: &SessionFence| fence.set_activity(Activity::Busy);
     let rest = |fence: &SessionFence| {
         fence.set_activity(Activity::Waiting);
@@ -201,7 +201,7 @@ async fn is_enforced_after(begin: impl Fn(&SessionFence), end: impl Fn(&SessionF
 }
 
 #[tokio::test]
-async fn process_that_is_not_what_it_says_is_refused() {
+async fn a_process_with_a_false_identity_is_refused() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;

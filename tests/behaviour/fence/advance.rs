@@ -1,4 +1,4 @@
-//! Publish, drain and mark: nobody is admitted before everybody below has ended.
+//! Publish, drain and mark: no session is admitted before all lower tokens are drained.
 
 use crate::fence::server::{Session, World, connect, metrics};
 use crate::fence::{reason, stale_below};
@@ -28,7 +28,7 @@ async fn writer_in_a_transaction_is_ended_before_its_successor_is_admitted() {
 }
 
 #[tokio::test]
-async fn statement_that_runs_is_ended_although_it_holds_no_lock_yet() {
+async fn a_running_statement_without_a_lock_is_terminated() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let (old, new) = (world.session(&proxy).await, world.session(&proxy).await);
@@ -142,7 +142,7 @@ async fn raises_its_token_while_another_proxy_releases_its_sessions() {
 
 /// Whoever looks at an admission, or marks it, locks its row for a moment: that is not the guard, which has seen a write.
 #[tokio::test]
-async fn raises_its_token_while_somebody_else_locks_its_row() {
+async fn raises_its_token_while_another_transaction_locks_its_row() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;
@@ -195,7 +195,7 @@ async fn foreign_idle_process_is_released_by_its_own_proxy() {
 }
 
 #[tokio::test]
-async fn dead_process_is_buried() {
+async fn rows_of_a_dead_process_are_removed() {
     let world = World::new().await;
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
     let (old, new) = (world.session(&one).await, world.session(&two).await);
@@ -240,7 +240,7 @@ async fn raising_session_keeps_its_process_unless_it_has_written() {
 /// The drain of another proxy signals the process, which does not end at once, and in that moment its own proxy looks whether
 /// it may be released: it may not, and its client is told that a newer token cut it off.
 #[tokio::test]
-async fn what_is_being_ended_is_not_released() {
+async fn a_process_that_is_being_terminated_is_not_released() {
     let world = World::new().await;
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
     let (old, new) = (world.session(&one).await, world.session(&two).await);
@@ -315,7 +315,7 @@ async fn prepared_transaction_keeps_the_epoch_from_being_marked() {
 }
 
 #[tokio::test]
-async fn privilege_lost_in_mid_drain_makes_nobody_dead() {
+async fn losing_a_privilege_during_a_drain_does_not_mark_processes_dead() {
     let world = World::new().await;
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
     let (old, new) = (world.session(&one).await, world.session(&two).await);
@@ -376,7 +376,7 @@ async fn mark_is_for_the_epoch_that_was_drained() {
 }
 
 #[tokio::test]
-async fn mark_looks_at_the_admissions_itself() {
+async fn mark_checks_the_admissions_itself() {
     let world = World::new().await;
     let late = world.session(&world.proxy("p3")).await;
     let row = format!(

@@ -172,7 +172,7 @@ async fn a_column_of_another_type_costs_one_attempt() {
 }
 
 #[tokio::test]
-async fn blocked_control_connection_is_given_up_and_its_process_ended() {
+async fn a_blocked_control_connection_is_closed_and_its_process_terminated() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;

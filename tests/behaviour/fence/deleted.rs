@@ -1,17 +1,17 @@
-//! An operator deletes an epoch row by hand while processes are admitted: the next leader is newer than they are.
+//! An operator deletes an epoch row while processes are admitted: the next leader still shuts them out.
 
 use crate::fence::server::{World, connect};
 use crate::support::{Release, until};
 use fencegate::fence::session::Activity;
 
 #[tokio::test]
-async fn the_next_leader_shuts_out_whoever_was_admitted_before() {
+async fn the_next_leader_shuts_out_earlier_admissions() {
     next_leader(Release::Installed).await;
 }
 
 #[tokio::test]
 #[ignore = "needs what comes from the network: make soak"]
-async fn the_next_leader_shuts_out_whoever_was_admitted_before_on_18() {
+async fn the_next_leader_shuts_out_earlier_admissions_on_18() {
     next_leader(Release::Eighteen).await;
 }
 

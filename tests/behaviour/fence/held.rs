@@ -1,5 +1,5 @@
-//! A way to the server on which one message is held up, as a network may do it: the program that has sent it gives the
-//! connection up, and it arrives later.
+//! A connection that delays one message, as a network may: its sender closes the connection, and the message arrives
+//! later.
 
 use crate::fence::server::World;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `init`, and what it creates.
+//! `init`, and the objects that it creates.
 
 use crate::fence::reason;
 use crate::fence::server::{VERSION_5, World, connect};
@@ -124,7 +124,7 @@ async fn init_without_a_role_keeps_the_owner() {
 /// Whoever holds a lock on the tables, a backup or a writer that the guard has looked at, is not waited for: those who
 /// come after would wait as well.
 #[tokio::test]
-async fn init_again_waits_for_nobody_who_uses_the_tables() {
+async fn repeated_init_does_not_wait_for_users_of_the_tables() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
     let tables = "fencegate_state.epoch, fencegate_state.admission, fencegate_state.proxy, fencegate_state.reset";
@@ -144,7 +144,7 @@ async fn init_again_waits_for_nobody_who_uses_the_tables() {
 
 /// The schema as version 2 had it, in which somebody is admitted.
 #[tokio::test]
-async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
+async fn the_schema_of_version_2_is_upgraded_and_keeps_its_content() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
     let as_it_was = "ALTER TABLE fencegate_state.epoch DROP COLUMN policy_loaded; ALTER TABLE fencegate_state.admission DROP COLUMN ending; \
@@ -178,7 +178,7 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_what_it_has() {
 
 /// The tables were in the other schema, in which everybody may name them.
 #[tokio::test]
-async fn the_schema_of_version_5_is_moved_beside_what_uses_it() {
+async fn the_schema_of_version_5_is_moved_while_in_use() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
     world.session(&world.proxy("p1")).await.admit(&world.resource, 7).await.unwrap();
@@ -216,7 +216,7 @@ async fn the_schema_of_version_5_is_moved_beside_what_uses_it() {
 
 /// Nothing is taken away, so that the newer program finds it again.
 #[tokio::test]
-async fn the_schema_of_a_newer_program_is_told_as_such() {
+async fn a_schema_of_a_newer_program_is_reported() {
     let world = World::new().await;
     world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 10'").await;
     let session = world.session(&world.proxy("p1")).await;
@@ -231,7 +231,7 @@ async fn the_schema_of_a_newer_program_is_told_as_such() {
 
 /// The master of a managed service: it creates roles and databases, and is no superuser.
 #[tokio::test]
-async fn the_master_of_a_managed_service_needs_nobody_else() {
+async fn the_master_role_of_a_managed_service_is_sufficient() {
     let world = World::bare().await;
     let (database, master) = (world.database.clone(), format!("{}_master", world.database));
     world
@@ -310,7 +310,7 @@ fn a_proxy_is_not_taken_for_the_server() {
 }
 
 #[tokio::test]
-async fn a_schema_of_a_stranger_is_not_taken_over() {
+async fn a_strangers_schema_is_not_taken_over() {
     let world = World::bare().await;
     let (database, control) = (world.database.clone(), world.control());
     world
@@ -344,7 +344,7 @@ async fn a_schema_of_a_stranger_is_not_taken_over() {
 
 /// One that does not inherit keeps the membership that it had.
 #[tokio::test]
-async fn a_master_keeps_what_it_had() {
+async fn a_master_role_keeps_its_privileges() {
     let world = World::bare().await;
     let (database, control) = (world.database.clone(), world.control());
     let master = format!("{database}_master");

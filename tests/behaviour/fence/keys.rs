@@ -1,4 +1,4 @@
-//! Keyed resources: what is kept of each key has a bound, and giving it up loses nothing.
+//! Keyed resources: the state of keys is bounded, and releasing it loses no protection.
 
 use crate::fence::reason;
 use crate::fence::server::{Session, World, connect};
@@ -46,7 +46,7 @@ impl Session {
 }
 
 #[tokio::test]
-async fn a_session_that_is_idle_gives_its_admissions_up_before_it_has_too_many() {
+async fn an_idle_session_releases_admissions_before_reaching_the_limit() {
     const KEYS: usize = FULL + 100;
     let (world, family) = (World::new().await, family());
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
@@ -77,7 +77,7 @@ async fn a_session_that_is_idle_gives_its_admissions_up_before_it_has_too_many()
 }
 
 #[tokio::test]
-async fn a_session_with_something_uncommitted_gives_nothing_up() {
+async fn a_session_with_uncommitted_work_releases_no_admissions() {
     const KEYS: usize = FULL + 10;
     let (world, family) = (World::new().await, family());
     let proxy = world.proxy("p1");
@@ -95,7 +95,7 @@ async fn a_session_with_something_uncommitted_gives_nothing_up() {
 }
 
 #[tokio::test]
-async fn a_transaction_has_so_many_and_no_more() {
+async fn admissions_of_a_transaction_are_limited() {
     let (world, family) = (World::new().await, family());
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;
@@ -155,7 +155,7 @@ async fn the_fences_of_the_latest_keys_are_shown() {
 
 /// A token that is raised while policies are recorded keeps nothing of those from before.
 #[tokio::test]
-async fn policies_are_recorded_for_a_key_whose_token_is_raised_meanwhile() {
+async fn policies_are_recorded_for_a_key_whose_token_is_being_raised() {
     let (world, family) = (World::new().await, family());
     let proxy = world.proxy("p1");
     seed(&world, &family, 3).await;

@@ -1,4 +1,4 @@
-//! Queries that arrive when their control connections were given up long ago, and much has happened since.
+//! Queries that arrive long after their control connections were closed change nothing newer.
 
 use crate::fence::held::Held;
 use crate::fence::keys::{family, seed};
@@ -23,7 +23,7 @@ fn slice(resource: &Arc<fencegate::policy::Resource>) -> &[Arc<fencegate::policy
 }
 
 #[tokio::test]
-async fn giving_up_takes_nothing_that_was_admitted_since() {
+async fn a_late_removal_keeps_later_admissions() {
     let (world, family) = (World::new().await, family());
     seed(&world, &family, FULL + 1).await;
     let held = Held::new(&world);
@@ -45,7 +45,7 @@ async fn giving_up_takes_nothing_that_was_admitted_since() {
 }
 
 #[tokio::test]
-async fn a_release_takes_nothing_that_was_admitted_since() {
+async fn a_late_release_keeps_later_admissions() {
     let world = World::new().await;
     let held = Held::new(&world);
     let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
@@ -90,7 +90,7 @@ async fn older_policies_do_not_replace_newer_ones() {
 
 /// Whatever has brought older policies back: who has loaded newer ones puts them in force again, and who has not waits.
 #[tokio::test]
-async fn newer_policies_replace_older_ones_wherever_they_are_met() {
+async fn newer_policies_replace_older_ones_everywhere() {
     let world = World::new().await;
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
     let (older, newer) = (world.resource.clone(), resource("scheduler", "b"));
@@ -125,7 +125,7 @@ async fn newer_policies_replace_older_ones_wherever_they_are_met() {
 }
 
 #[tokio::test]
-async fn a_reset_changes_nothing_that_was_raised_since() {
+async fn a_late_reset_does_not_change_a_later_token() {
     let world = World::new().await;
     let held = Held::new(&world);
     let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
@@ -143,7 +143,7 @@ async fn a_reset_changes_nothing_that_was_raised_since() {
 }
 
 #[tokio::test]
-async fn a_publish_raises_nothing_that_was_pruned_since() {
+async fn a_late_publish_does_not_raise_a_pruned_epoch() {
     let world = World::new().await;
     let held = Held::new(&world);
     let (behind, other) = (proxy_behind(&world, &held), world.proxy("p2"));
@@ -162,7 +162,7 @@ async fn a_publish_raises_nothing_that_was_pruned_since() {
 
 /// It makes a row that nobody uses, and that the next token finds like any other.
 #[tokio::test]
-async fn an_admit_that_is_late_admits_to_what_is_in_force_only() {
+async fn a_late_admit_admits_only_to_the_token_in_force() {
     for token in [5, 6] {
         let world = World::new().await;
         let held = Held::new(&world);

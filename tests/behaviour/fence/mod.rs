@@ -1,4 +1,4 @@
-//! The fence against real server processes: every hole that a first version had, and the ways back.
+//! The fence against real server processes: the holes of its first version, and recovery.
 mod admit;
 mod advance;
 mod control;

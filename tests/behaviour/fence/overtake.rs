@@ -1,4 +1,4 @@
-//! Raising a fence before anybody writes under the token.
+//! Raising a fence before the new leader writes.
 
 use crate::fence::reason;
 use crate::fence::server::{World, resource};
@@ -25,7 +25,7 @@ async fn overtake_under_other_policies_fails_until_they_are_recorded() {
 
 /// Another proxy died between its Publish and its Mark.
 #[tokio::test]
-async fn overtake_finishes_what_was_left_half_done() {
+async fn overtake_completes_an_unfinished_advance() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;

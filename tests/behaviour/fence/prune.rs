@@ -1,4 +1,4 @@
-//! Forgetting the epochs of keys that are not used any more, and what comes of it.
+//! Pruning the epochs of unused keys loses no protection.
 
 use crate::fence::keys::{family, seed};
 use crate::fence::server::{World, connect};
@@ -25,7 +25,7 @@ async fn prune(world: &World, not_raised_for: &str, starting_with: &str) -> Stri
 }
 
 #[tokio::test]
-async fn what_is_old_and_so_called_and_unused_is_forgotten() {
+async fn an_old_unused_epoch_with_a_matching_name_is_forgotten() {
     let (world, family) = aged(2500).await;
     world.run("INSERT INTO fencegate_state.epoch (resource, token, updated) VALUES ('scheduler', 7, '2000-01-01'), ('shardXof/1/x', 7, '2000-01-01')").await;
     let proxy = world.proxy("p1");
@@ -48,7 +48,7 @@ async fn what_is_old_and_so_called_and_unused_is_forgotten() {
 }
 
 #[tokio::test]
-async fn what_somebody_is_being_admitted_to_or_raises_is_in_use() {
+async fn an_epoch_with_a_pending_admission_or_raise_is_in_use() {
     let (world, family) = aged(3).await;
     let (sharing, raising) = (connect(&world.config("postgres")).await, connect(&world.config("postgres")).await);
     let key = |name: &str| format!("hashtextextended('fencegate:{name}', 0)");
@@ -75,7 +75,7 @@ async fn an_older_snapshot_is_refused() {
 }
 
 #[tokio::test]
-async fn an_admission_that_comes_while_it_runs_is_seen() {
+async fn an_admission_during_pruning_is_noticed() {
     let (world, family) = aged(2).await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;
@@ -100,7 +100,7 @@ async fn an_admission_that_comes_while_it_runs_is_seen() {
 }
 
 #[tokio::test]
-async fn nobody_else_may_prune() {
+async fn other_roles_may_not_prune() {
     let (world, _) = aged(1).await;
     let client = connect(&world.config(&format!("{}_app", world.database))).await;
     let error = client.batch_execute("SELECT fencegate.prune('1 day', '')").await.unwrap_err();
@@ -109,7 +109,7 @@ async fn nobody_else_may_prune() {
 
 /// Without an election whoever comes next is believed: also one that was stale. The next higher token ends it as ever.
 #[tokio::test]
-async fn a_forgotten_token_rejects_nobody_any_more() {
+async fn a_forgotten_token_no_longer_rejects_writes() {
     let (world, family) = aged(1).await;
     let proxy = world.proxy("p1");
     let key = family.of_key("1").unwrap();

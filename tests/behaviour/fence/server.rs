@@ -1,4 +1,4 @@
-//! One PostgreSQL for all tests of this file that run at the same time, with a database for each.
+//! One PostgreSQL for all concurrent tests of this file, with a database for each.
 
 use crate::support::identity::{identity, one};
 use crate::support::{Address, Options, Postgres, Release, until};

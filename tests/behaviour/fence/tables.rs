@@ -1,4 +1,5 @@
-//! Locks on fencegate's own tables, which a superuser or the owner can take: the holder is named, and ended unless it only reads.
+//! Locks on fencegate's own tables, which a superuser or the owner can take: the holder is named, and terminated unless
+//! it only reads.
 
 use crate::fence::reason;
 use crate::fence::server::{World, connect};
@@ -24,13 +25,13 @@ async fn hold(world: &World, user: &str, table: &str) -> (Client, String) {
 }
 
 #[tokio::test]
-async fn who_has_locked_a_table_alone_is_ended() {
+async fn the_only_lock_holder_of_a_table_is_terminated() {
     ended_with_a_table_locked(Release::Installed).await;
 }
 
 #[tokio::test]
 #[ignore = "needs what comes from the network: make soak"]
-async fn who_has_locked_a_table_alone_is_ended_on_18() {
+async fn the_only_lock_holder_of_a_table_is_terminated_on_18() {
     ended_with_a_table_locked(Release::Eighteen).await;
 }
 
@@ -57,13 +58,13 @@ async fn ended_with_a_table_locked(release: Release) {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_table_behind_a_reader_is_ended_and_the_reader_is_not() {
+async fn a_lock_waiter_behind_a_reader_is_terminated_and_the_reader_is_not() {
     ended_behind_a_reader(Release::Installed).await;
 }
 
 #[tokio::test]
 #[ignore = "needs what comes from the network: make soak"]
-async fn who_waits_for_a_table_behind_a_reader_is_ended_and_the_reader_is_not_on_18() {
+async fn a_lock_waiter_behind_a_reader_is_terminated_and_the_reader_is_not_on_18() {
     ended_behind_a_reader(Release::Eighteen).await;
 }
 
@@ -133,7 +134,7 @@ async fn named_with_a_table_locked(release: Release) {
 }
 
 #[tokio::test]
-async fn what_init_and_prepared_transactions_hold_is_named() {
+async fn locks_of_init_and_prepared_transactions_are_named() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;
@@ -155,7 +156,7 @@ async fn what_init_and_prepared_transactions_hold_is_named() {
 
 /// However many they are.
 #[tokio::test]
-async fn some_of_many_are_named() {
+async fn only_some_of_many_lock_holders_are_named() {
     let world = World::new().await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;
@@ -172,13 +173,13 @@ async fn some_of_many_are_named() {
 }
 
 #[test]
-fn it_is_shown_who_has_locked_a_table() {
+fn the_lock_holder_of_a_table_is_shown() {
     shown_with_a_table_locked(Release::Installed);
 }
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn it_is_shown_who_has_locked_a_table_on_18() {
+fn the_lock_holder_of_a_table_is_shown_on_18() {
     shown_with_a_table_locked(Release::Eighteen);
 }
 

@@ -1,4 +1,5 @@
-//! The `init` of an earlier program after the upgrade: it must not create empty tables, in which every token would count as the first.
+//! `init` of an earlier version after an upgrade must not create empty tables, in which every token would count as the
+//! first.
 
 use super::{reason, stale_below};
 use crate::fence::server::{VERSION_5, World};

@@ -1,4 +1,4 @@
-//! Leaders that do not hear that they have lost.
+//! Leaders that do not notice their loss.
 
 use crate::lead::stage::{ELECTION, ENDLESS, Stage, state, wait_until_dead};
 use crate::support::etcd::Etcd;
@@ -86,7 +86,7 @@ mod silent_keep_alive {
 
     /// A port where nobody answers is no better.
     #[tokio::test]
-    async fn nobody_wins_where_nobody_answers() {
+    async fn no_candidate_wins_without_a_response() {
         let nobody = Port::claim();
         let url = format!("http://127.0.0.1:{}", nobody.number());
         let settings = EtcdSettings { members: vec![url], ..EtcdSettings::default() };

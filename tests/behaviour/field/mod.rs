@@ -60,7 +60,7 @@ fn is_kept_out(scenario: fn(&mut Field)) {
 }
 
 #[test]
-fn every_row_of_the_table_names_tests_that_are_there() {
+fn tests_named_in_the_table_exist() {
     let listed = run(Command::new(std::env::current_exe().unwrap()).arg("--list")).stdout;
     let listed = String::from_utf8(listed).unwrap();
     let table = include_str!("../../../docs/robustness.md").lines().filter_map(|line| line.strip_suffix("` |"));

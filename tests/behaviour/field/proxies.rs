@@ -1,4 +1,4 @@
-//! Proxies that answer in the server's place.
+//! Proxies that answer instead of the server.
 
 use super::{Field, NEW, OLD};
 use crate::support::Via;

@@ -1,4 +1,4 @@
-//! Tokens that promise less than it seems, and places that forget them.
+//! Tokens with weaker guarantees than expected, and stores that forget them.
 
 use super::{Field, NEW, OLD, commits};
 use crate::authority::world::World;
@@ -30,7 +30,7 @@ mod counter_read_after_the_lock {
     }
 
     #[test]
-    fn a_token_that_no_leader_has_got_is_refused() {
+    fn a_token_that_was_never_issued_is_refused() {
         let world = World::start();
         let proxy = world.proxy();
         let (old, new) = tokens(&world);
@@ -57,7 +57,7 @@ mod memory_that_is_lost {
     }
 
     #[test]
-    fn a_gate_that_was_started_again_lets_a_stale_write_in() {
+    fn a_restarted_gate_admits_a_stale_write() {
         let tokens = commits(Via::Direct, |field| {
             let mut gate = Gate::default();
             [OLD, NEW, OLD].into_iter().for_each(|token| gate.write(field, token));
@@ -68,7 +68,7 @@ mod memory_that_is_lost {
     }
 
     #[test]
-    fn a_proxy_that_was_started_again_does_not() {
+    fn a_restarted_proxy_does_not() {
         let tokens = commits(Via::Proxy, |field| {
             ok(&mut session(&field.address(), OLD), WRITE);
             ok(&mut session(&field.address(), NEW), WRITE);
@@ -110,7 +110,7 @@ mod unique_job_and_token {
     }
 
     #[test]
-    fn both_tokens_of_a_job_get_in() {
+    fn both_tokens_of_a_job_are_admitted() {
         let tokens = commits(Via::Direct, |field| {
             field.postgres.sql(UNIQUE);
             scenario(field);

@@ -1,4 +1,4 @@
-//! Each way around the gate, at each isolation level: without a token, with a stale one, and with the right one.
+//! Each way around the proxy, at each isolation level: without a token, with a stale one, and with the current one.
 
 use super::world::{LEVELS, World, attempt, without_token};
 use crate::support::Wire;

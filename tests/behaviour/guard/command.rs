@@ -70,14 +70,14 @@ public.ticks      scheduler  ok
         world.postgres.value("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'fencegate%'"),
         "0"
     );
-    assert_eq!(stdout(&world.guard("remove")), "there was no guard\n");
+    assert_eq!(stdout(&world.guard("remove")), "no guard to remove\n");
     assert_eq!(complaints(&world), ["public.ticks missing", "(functions) missing"]);
     assert_eq!(stdout(&world.guard("install")), "guard: 4 triggers on 1 table, 10 changes\n");
 }
 
 #[test]
-fn status_sees_what_differs() {
-    let world = World::start("status_sees_what_differs");
+fn status_detects_differences() {
+    let world = World::start("status_detects_differences");
     let trigger = |table: &str, kind: &str| {
         world.postgres.value(&format!(
             "SELECT tgname FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgname LIKE '%_{kind}'"
@@ -114,8 +114,8 @@ fn status_sees_what_differs() {
 }
 
 #[test]
-fn status_says_what_is_different() {
-    let world = World::start("status_says_what_is_different");
+fn status_reports_differences() {
+    let world = World::start("status_reports_differences");
     let other = POLICIES.to_owned() + "exempt_roles: [reader]\n";
     std::fs::write(world.folder.join("policies.yaml"), other).unwrap();
     let status = stdout(&world.try_guard("status"));
@@ -126,8 +126,8 @@ fn status_says_what_is_different() {
 
 /// A leader that locks the tables in another order: it is not ended as the victim of a deadlock.
 #[test]
-fn while_somebody_writes() {
-    let world = World::start("while_somebody_writes");
+fn during_concurrent_writes() {
+    let world = World::start("during_concurrent_writes");
     let mut holder = world.around(5);
     let process = ticks::process(&mut holder);
     for what in ["remove", "install"] {
@@ -155,9 +155,9 @@ fn while_somebody_writes() {
 }
 
 #[test]
-fn what_it_cannot_guard() {
+fn tables_that_cannot_be_guarded() {
     let policies = "version: 1\nresources: [{name: r, tables: [public.absent, public.seen, public.ticks]}]\n";
-    let folder = policy_folder("what_it_cannot_guard", policies);
+    let folder = policy_folder("tables_that_cannot_be_guarded", policies);
     let postgres = Postgres::start(Options::default());
     let control = format!("{}postgres", postgres.control_url());
     let output = guard("install", &control, Some(&folder));
@@ -180,8 +180,8 @@ fn what_it_cannot_guard() {
 
 /// A definition around the proxies is made known; a temporary one is nobody's business.
 #[test]
-fn definitions_are_made_known() {
-    let world = World::start("definitions_are_made_known");
+fn definitions_are_announced() {
+    let world = World::start("definitions_are_announced");
     let mut listener = world.around(5);
     ok(&mut listener, "LISTEN fencegate");
     let heard = |listener: &mut Wire, sql: &str| {

@@ -1,7 +1,6 @@
-//! The queue of notifications is full, as a role that may only connect can make it: takeovers, leases and definitions go on.
-//!
-//! On PostgreSQL 18 it is full. Older servers have room for 8 GB: there two functions of the server are replaced by such as
-//! behave like the full queue, in which NOTIFY fails at COMMIT.
+//! With a full notification queue, which any role that can connect may cause, takeovers, leases and definitions
+//! continue. On PostgreSQL 18 the queue is really full. Older servers have room for 8 GB: there the tests replace two
+//! functions of the server to simulate a full queue, in which NOTIFY fails at COMMIT.
 
 use super::world::{guard, policy_folder};
 use crate::metrics::page::{get, samples, sum};
@@ -129,7 +128,7 @@ fn takeovers_go_on_while_notify_fails() {
 
 /// A transaction with NOTIFY holds a lock of the server until its COMMIT is replicated.
 #[test]
-fn takeovers_wait_for_no_notification() {
+fn takeovers_do_not_wait_for_notifications() {
     let world = World::start(Options::default().unused(), "");
     let mut stranger = Wire::login(&world.postgres.socket(), "stranger", "postgres");
     let pid = stranger.rows("SELECT pg_backend_pid()").unwrap().remove(0).remove(0).unwrap();
@@ -157,9 +156,9 @@ fn takeovers_wait_for_no_notification() {
 }
 
 #[test]
-fn a_full_queue_stops_nothing() {
+fn a_full_queue_blocks_nothing() {
     let world = World::start(Options::default().unused(), &format!("{REPLACED}{NOW_FULL}"));
-    world.install_guard("a_full_queue_stops_nothing");
+    world.install_guard("a_full_queue_blocks_nothing");
     world.take_over();
     world.define_and_lead();
     world.wait_for_usage(|usage| usage == 0.75);
@@ -167,10 +166,10 @@ fn a_full_queue_stops_nothing() {
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn a_full_queue_stops_nothing_on_18() {
+fn a_full_queue_blocks_nothing_on_18() {
     let options = Options::default().release(Release::Eighteen).setting("max_notify_queue_pages", "64");
     let world = World::start(options, "");
-    world.install_guard("a_full_queue_stops_nothing_on_18");
+    world.install_guard("a_full_queue_blocks_nothing_on_18");
     let [mut deaf, mut flood] = [(); 2].map(|()| Wire::login(&world.postgres.socket(), "stranger", "postgres"));
     ok(&mut deaf, "LISTEN x");
     ok(&mut deaf, "BEGIN; SELECT 1");

@@ -77,8 +77,8 @@ fn leader(world: &World, tokens: &str) -> Wire {
 }
 
 #[test]
-fn the_policy_says_which_column_is_the_key() {
-    let world = World::start_with("the_policy_says_which_column_is_the_key", KEYED, Default::default());
+fn the_policy_selects_the_key_column() {
+    let world = World::start_with("the_policy_selects_the_key_column", KEYED, Default::default());
     world.guard("status");
     let mut leader = leader(&world, "part/1=5, part/2=7");
     let mut around = without_token(&world.postgres.socket());
@@ -189,9 +189,9 @@ fn a_higher_token_for_another_key() {
 }
 
 #[test]
-fn a_keyed_fence_that_observes() {
+fn a_keyed_observing_fence() {
     let policies = KEYED.replace("name: 'part/{id}',", "name: 'part/{id}', mode: observe,");
-    let world = World::start_with("a_keyed_fence_that_observes", &policies, Default::default());
+    let world = World::start_with("a_keyed_observing_fence", &policies, Default::default());
     world.postgres.sql("INSERT INTO fencegate_state.epoch (resource, token, drained) VALUES ('part/1', 5, true)");
     let mut around = without_token(&world.postgres.socket());
     ok(&mut around, "SET lease.fence = 'part/1=4'");

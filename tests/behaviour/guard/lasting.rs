@@ -1,4 +1,4 @@
-//! A query that the proxy could send again is not sent again where its text calls a function whose effect survives the error.
+//! The proxy does not resend a query whose text calls a function with an effect that survives an error.
 
 use super::world::World;
 use crate::support::fenced::{code_in, ok, value};
@@ -138,12 +138,12 @@ fn volatile_functions(release: Release) {
 }
 
 #[test]
-fn all_other_volatile_functions_leave_nothing_behind_an_error() {
+fn an_error_rolls_back_all_other_volatile_functions() {
     volatile_functions(Release::Installed);
 }
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn all_other_volatile_functions_of_18_leave_nothing_behind_an_error() {
+fn an_error_rolls_back_all_other_volatile_functions_of_18() {
     volatile_functions(Release::Eighteen);
 }

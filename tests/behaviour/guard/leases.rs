@@ -106,10 +106,10 @@ fn an_open_transaction_is_cut_off() {
 
 /// The transaction that acquires stays open: until it ends nobody gets in under the old token, and nothing is lost.
 #[test]
-fn whoever_writes_while_the_lease_passes_is_told_by_its_end() {
+fn a_write_during_a_lease_handover_fails_with_the_session() {
     for (end, told) in [("COMMIT", "LF001"), ("ROLLBACK", "")] {
         for level in LEVELS {
-            let world = World::start("whoever_writes_while_the_lease_passes_is_told_by_its_end", POLICIES);
+            let world = World::start("a_write_during_a_lease_handover_fails_with_the_session", POLICIES);
             let first = world.acquire("cron/scheduler", "a");
             world.expire();
             let mut new = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
@@ -131,8 +131,8 @@ fn whoever_writes_while_the_lease_passes_is_told_by_its_end() {
 
 /// As the guard of an earlier version lets a transaction pass: by the lock alone.
 #[test]
-fn whoever_holds_the_lock_of_the_fence_is_ended() {
-    let world = World::start("whoever_holds_the_lock_of_the_fence_is_ended", POLICIES);
+fn the_lock_holder_of_the_fence_is_terminated() {
+    let world = World::start("the_lock_holder_of_the_fence_is_terminated", POLICIES);
     let mut old = world.session(1);
     ok(&mut old, "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))");
     world.acquire("cron/scheduler", "a");
@@ -180,8 +180,8 @@ fn beside_a_proxy() {
 
 /// Without a proxy that could drain it, a session that was admitted keeps the new leader out as long as it lives.
 #[test]
-fn an_admission_is_not_overlooked() {
-    let world = World::start("an_admission_is_not_overlooked", POLICIES);
+fn an_admission_is_noticed() {
+    let world = World::start("an_admission_is_noticed", POLICIES);
     let first = world.acquire("cron/scheduler", "a");
     let mut admitted = world.session(first);
     let pid = process(&mut admitted);
@@ -233,8 +233,8 @@ fn a_deleted_epoch_does_not_let_both_leaders_write() {
 /// A prepared transaction cannot be ended: the lease is not acquired, nothing has changed, and nobody else is ended for it; not
 /// who acquires either, by others that wait.
 #[test]
-fn a_prepared_transaction_is_in_the_way() {
-    let world = World::start("a_prepared_transaction_is_in_the_way", POLICIES);
+fn a_prepared_transaction_blocks_the_lease() {
+    let world = World::start("a_prepared_transaction_blocks_the_lease", POLICIES);
     let first = world.acquire("cron/scheduler", "a");
     let mut old = world.session(first);
     assert_eq!(attempt(&mut old, "READ COMMITTED", &[WRITE, "PREPARE TRANSACTION 'x'"]), "");
@@ -255,8 +255,8 @@ fn a_prepared_transaction_is_in_the_way() {
 
 /// Who waits for the lock ends whoever holds it alone: but not who acquires, for a while.
 #[test]
-fn who_acquires_is_spared() {
-    let world = World::start("who_acquires_is_spared", POLICIES);
+fn the_session_that_acquires_the_lease_is_spared() {
+    let world = World::start("the_session_that_acquires_the_lease_is_spared", POLICIES);
     let proxy = Proxy::start(&world.postgres, POLICIES, &[]);
     let first = world.acquire("cron/scheduler", "a");
     world.expire();
@@ -275,8 +275,8 @@ fn who_acquires_is_spared() {
 
 /// What was in the way has ended: a renewal puts the token in force.
 #[test]
-fn a_leader_gets_in_once_what_was_in_the_way_has_ended() {
-    let world = World::start("a_leader_gets_in_once_what_was_in_the_way_has_ended", POLICIES);
+fn a_leader_is_admitted_once_the_blocker_has_ended() {
+    let world = World::start("a_leader_is_admitted_once_the_blocker_has_ended", POLICIES);
     let first = world.acquire("cron/scheduler", "a");
     let mut other = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
     for again in [
@@ -324,8 +324,8 @@ fn a_lease_is_renewed_though_its_fence_cannot_be_raised() {
 
 /// A proxy marks what an unrelated prepared transaction has kept the lease from marking, though no proxy has made the epoch.
 #[test]
-fn a_proxy_marks_what_a_lease_has_left() {
-    let world = World::start("a_proxy_marks_what_a_lease_has_left", POLICIES);
+fn a_proxy_completes_the_drain_of_a_lease() {
+    let world = World::start("a_proxy_completes_the_drain_of_a_lease", POLICIES);
     let proxy = Proxy::start(&world.postgres, POLICIES, &[]);
     let _session = Wire::login(&proxy.address(), SUPERUSER, "postgres");
     let mut other = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
@@ -378,8 +378,8 @@ fn a_busy_old_leader_does_not_keep_the_new_one_out() {
 /// Everybody may hold that lock. Where there is no epoch yet nobody is ended for it: it may be an application's own lock, which
 /// the name of a key was chosen to look like.
 #[test]
-fn who_holds_the_lock_alone_is_ended_only_where_there_is_a_fence() {
-    let world = World::start("who_holds_the_lock_alone_is_ended_only_where_there_is_a_fence", POLICIES);
+fn the_only_lock_holder_is_terminated_only_if_there_is_a_fence() {
+    let world = World::start("the_only_lock_holder_is_terminated_only_if_there_is_a_fence", POLICIES);
     world.postgres.sql("CREATE ROLE stranger LOGIN");
     let mut stranger = Wire::login(&world.postgres.socket(), "stranger", "postgres");
     ok(&mut stranger, "SELECT pg_advisory_lock(hashtextextended('fencegate:scheduler', 0))");
@@ -393,8 +393,8 @@ fn who_holds_the_lock_alone_is_ended_only_where_there_is_a_fence() {
 /// Who knows the token before the transaction that issues it is committed, where there was no epoch before: it passes the guard
 /// with the lock of the resource, or not at all.
 #[test]
-fn who_writes_as_the_first_epoch_appears_holds_the_lock() {
-    let world = World::start("who_writes_as_the_first_epoch_appears_holds_the_lock", POLICIES);
+fn a_writer_at_the_first_epoch_holds_the_lock() {
+    let world = World::start("a_writer_at_the_first_epoch_holds_the_lock", POLICIES);
     world.postgres.sql(
         "CREATE FUNCTION spin() RETURNS void LANGUAGE plpgsql AS $$BEGIN LOOP BEGIN \
          INSERT INTO public.ticks (note) VALUES (NULL); RETURN; EXCEPTION WHEN SQLSTATE 'LF004' THEN NULL; END; END LOOP; END$$",
@@ -436,15 +436,15 @@ fn a_key_is_fenced_by_its_lease() {
 
 /// A lease whose name has the form of a key's, but is that of no key, raises no fence.
 #[test]
-fn a_lease_that_is_no_keys_makes_no_epoch() {
-    no_keys_lease_makes_no_epoch("a_lease_that_is_no_keys_makes_no_epoch", Options::default());
+fn a_lease_without_a_key_creates_no_epoch() {
+    no_keys_lease_makes_no_epoch("a_lease_without_a_key_creates_no_epoch", Options::default());
 }
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn a_lease_that_is_no_keys_makes_no_epoch_on_18() {
+fn a_lease_without_a_key_creates_no_epoch_on_18() {
     let options = Options::default().release(Release::Eighteen);
-    no_keys_lease_makes_no_epoch("a_lease_that_is_no_keys_makes_no_epoch_on_18", options);
+    no_keys_lease_makes_no_epoch("a_lease_without_a_key_creates_no_epoch_on_18", options);
 }
 
 fn no_keys_lease_makes_no_epoch(name: &str, options: Options) {
@@ -513,8 +513,8 @@ fn poses_as_acquiring(world: &World, job: u32) -> Wire {
 }
 
 #[test]
-fn who_acquires_the_lease_of_another_resource_is_ended() {
-    let world = World::start("who_acquires_the_lease_of_another_resource_is_ended", TWO);
+fn a_session_that_acquires_another_resources_lease_is_terminated() {
+    let world = World::start("a_session_that_acquires_another_resources_lease_is_terminated", TWO);
     world.postgres.sql("CREATE ROLE worker LOGIN");
     ticks::may_lead(&world.postgres, "worker", "work/*");
     let proxy = Proxy::start(&world.postgres, TWO, &[]);
@@ -535,8 +535,8 @@ fn who_acquires_the_lease_of_another_resource_is_ended() {
 
 /// Also by a role that it may only become. As long as it may still commit, it is named.
 #[test]
-fn who_acquires_the_lease_of_the_resource_is_spared_and_named() {
-    let world = World::start("who_acquires_the_lease_of_the_resource_is_spared_and_named", TWO);
+fn a_session_that_acquires_the_resources_lease_is_spared_and_named() {
+    let world = World::start("a_session_that_acquires_the_resources_lease_is_spared_and_named", TWO);
     world.postgres.sql("CREATE ROLE worker; CREATE ROLE service LOGIN NOINHERIT; GRANT worker TO service");
     for (election, resource, write) in
         [("cron/scheduler", "scheduler", WRITE), ("work/1/of", "job/1", "INSERT INTO jobs VALUES (1)")]

@@ -1,5 +1,5 @@
-//! The guard: what the gate cannot see is stopped inside the database, at every isolation level, through the proxy and
-//! around it; and whoever leads is let through.
+//! The guard stops writes that the proxy cannot see, at every isolation level, through the proxy and around it. It does
+//! not stop the leader.
 
 mod bypasses;
 mod command;

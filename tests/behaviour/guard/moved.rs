@@ -1,4 +1,5 @@
-//! An UPDATE that moves a row to another partition, where only updating is fenced: after it no trigger for UPDATE fires.
+//! An UPDATE that moves a row to another partition is stopped if only updates are fenced, although it fires no AFTER
+//! UPDATE trigger.
 
 use super::world::{LEVELS, World, attempt, without_token};
 use crate::support::fenced::ok;

@@ -1,4 +1,4 @@
-//! The plan of the guard's query is made at a session's first writes, and kept: it has to fit what comes later.
+//! The plan of the guard's query is cached at a session's first writes. It must also be efficient later.
 
 use super::world::World;
 use crate::support::fenced::ok;
@@ -9,8 +9,8 @@ const WRITES: u64 = 100;
 const OTHERS: u64 = 1000;
 
 #[test]
-fn one_admission_is_read_however_few_there_were() {
-    let world = World::start("one_admission_is_read_however_few_there_were");
+fn one_admission_is_read_by_index_despite_an_early_plan() {
+    let world = World::start("one_admission_is_read_by_index_despite_an_early_plan");
     let number = |query: &str| world.postgres.value(query).parse::<u64>().unwrap();
     let mut others = [world.session(5), world.session(5)];
     others.iter_mut().for_each(|session| drop(ok(session, WRITE)));

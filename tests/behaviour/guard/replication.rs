@@ -1,4 +1,4 @@
-//! Rows that a subscription applies: no statement writes them, and no client.
+//! Rows applied by a subscription, without a statement or client.
 
 use super::command::{stderr, stdout};
 use super::world::{POLICIES, World, guard, without_token};

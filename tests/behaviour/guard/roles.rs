@@ -1,4 +1,4 @@
-//! Who may install what of the guard, and what is printed for the others to run.
+//! Which role may install which part of the guard; the other steps are printed.
 
 use super::command::{stderr, stdout};
 use super::world::{guard, policy_folder};
@@ -49,8 +49,8 @@ fn said(output: &Output) -> (String, Option<i32>) {
 }
 
 #[test]
-fn each_does_what_it_may() {
-    let roles = Roles::start("each_does_what_it_may");
+fn each_role_installs_its_part() {
+    let roles = Roles::start("each_role_installs_its_part");
     let output = roles.guard("install", "owner");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("only control, who owns the schema fencegate"), "{output:?}");
@@ -79,8 +79,8 @@ fn each_does_what_it_may() {
 }
 
 #[test]
-fn event_triggers_are_required_once_they_were_made() {
-    let roles = Roles::start("event_triggers_are_required_once_they_were_made");
+fn event_triggers_are_required_once_created() {
+    let roles = Roles::start("event_triggers_are_required_once_created");
     let output = roles.guard("install", SUPERUSER);
     assert_eq!(said(&output), ("guard: 8 triggers on 2 tables, 18 changes".into(), Some(0)), "{output:?}");
     roles.postgres.sql("ALTER EVENT TRIGGER fencegate_guard_drop DISABLE");
@@ -99,8 +99,8 @@ fn event_triggers_are_required_once_they_were_made() {
 
 /// What `init` may not grant is printed as a script too.
 #[test]
-fn what_init_may_not_do() {
-    let roles = Roles::start("what_init_may_not_do");
+fn steps_that_init_may_not_run() {
+    let roles = Roles::start("steps_that_init_may_not_run");
     roles.postgres.sql("GRANT CREATE ON DATABASE postgres TO control; REVOKE pg_signal_backend FROM control");
     let control = format!("postgres://control@127.0.0.1:{}/postgres", roles.postgres.port());
     let init = || fencegate().args(["init", "--control", &control]).output().unwrap();

@@ -1,4 +1,4 @@
-//! What a policy can say: mode, on_missing, operations, exempt_roles.
+//! The settings of a policy: mode, on_missing, operations, exempt_roles.
 
 use super::world::{LEVELS, World, attempt, without_token};
 use crate::support::fenced::{code, ok};

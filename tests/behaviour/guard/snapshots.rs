@@ -1,4 +1,4 @@
-//! Transactions whose snapshot is older than what the guard has to know.
+//! Transactions whose snapshot is older than the rows that the guard needs.
 
 use super::world::{LEVELS, World, attempt};
 use crate::support::Wire;
@@ -113,8 +113,8 @@ opaque: allow
 
 /// The guard leaves nothing behind where it finds out that a process is not admitted.
 #[test]
-fn nothing_stays_of_a_probe() {
-    let world = World::start("nothing_stays_of_a_probe");
+fn a_probe_leaves_nothing_behind() {
+    let world = World::start("a_probe_leaves_nothing_behind");
     let mut leader = world.around(5);
     assert_eq!(attempt(&mut leader, "REPEATABLE READ", &["SELECT unnamed()", "SELECT unnamed()"]), "");
     assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.admission WHERE proxy = 'probe'"), "0");

@@ -1,4 +1,4 @@
-//! A next leader, while a transaction is open that wrote where only the guard saw it.
+//! A takeover while a transaction is open whose write only the guard saw.
 
 use super::world::{LEVELS, POLICIES, World, attempt, without_token};
 use crate::support::commit_order::CommitOrder;
@@ -170,8 +170,8 @@ fn an_admission_whose_row_the_guard_has_just_locked() {
 
 /// Everybody may take advisory locks. Who takes that of the process makes nobody wait.
 #[test]
-fn a_lock_that_somebody_else_takes() {
-    let world = World::start("a_lock_that_somebody_else_takes");
+fn a_lock_taken_by_another_session() {
+    let world = World::start("a_lock_taken_by_another_session");
     for level in LEVELS {
         let mut leader = world.session(5);
         assert_eq!(code(&mut leader, WRITE), "");
@@ -237,8 +237,8 @@ fn wait_for_lock(world: &World) {
 
 /// Any role can take the lock of a resource, in a session of its own. It is ended, and the leader admitted.
 #[test]
-fn the_lock_in_the_hands_of_a_stranger() {
-    let world = World::start("the_lock_in_the_hands_of_a_stranger");
+fn a_lock_held_by_a_stranger() {
+    let world = World::start("a_lock_held_by_a_stranger");
     world.postgres.sql("CREATE ROLE stranger LOGIN");
     for lock in ["pg_advisory_lock", "pg_advisory_xact_lock"] {
         let mut stranger = Wire::login(&world.postgres.address(), "stranger", "postgres");
@@ -409,7 +409,7 @@ fn a_stranger_that_cannot_be_ended() {
 
 /// No role gets others ended by calling the guard's functions: what they lock is no fence's.
 #[test]
-fn the_guard_ends_nobody_for_a_fence_that_is_not_there() {
+fn the_guard_terminates_no_process_for_a_missing_fence() {
     let world = World::start("the_guard_ends_nobody");
     let mut other = Wire::login(&world.postgres.address(), "reader", "postgres");
     ok(&mut other, "SELECT pg_advisory_lock(hashtextextended('fencegate:elsewhere', 0))");

@@ -98,8 +98,8 @@ fn one_statement_of_a_new_leader_passes() {
 
 /// Nothing of it is lost, nothing of it is done twice.
 #[test]
-fn whatever_else_is_told_that_it_may_try_again() {
-    let world = world("whatever_else_is_told_that_it_may_try_again");
+fn other_statements_are_told_to_retry() {
+    let world = world("other_statements_are_told_to_retry");
     for (sql, token) in UNSEEN[SENT_AGAIN..].iter().zip(6..) {
         let mut leader = world.session(token);
         raised(&leader.query(sql));
@@ -176,8 +176,8 @@ fn in_a_transaction() {
 
 /// What the client has seen, or what may have been committed, is not sent again.
 #[test]
-fn what_cannot_be_taken_back_is_not_done_twice() {
-    let world = world("what_cannot_be_taken_back_is_not_done_twice");
+fn a_lasting_effect_is_not_repeated() {
+    let world = world("a_lasting_effect_is_not_repeated");
     let tries = || world.postgres.value("SELECT coalesce((SELECT last_value FROM tries WHERE is_called), 0)");
     let mut expected = 0;
     for (sql, token, runs) in [
@@ -255,8 +255,8 @@ fn it_ends_the_old_leaders_transaction() {
 
 /// By its own name whoever may lock the table raises its fence; a forged error raises no other, and none further.
 #[test]
-fn a_forged_error_gives_nothing() {
-    let world = world("a_forged_error_gives_nothing");
+fn a_forged_error_has_no_effect() {
+    let world = world("a_forged_error_has_no_effect");
     world.postgres.sql(
         "REVOKE ALL ON ticks FROM PUBLIC; CREATE ROLE writer LOGIN; GRANT INSERT ON ticks TO writer; \
          CREATE ROLE member LOGIN NOINHERIT IN ROLE writer; GRANT USAGE ON SCHEMA public TO reader, writer",

@@ -1,4 +1,4 @@
-//! Whose process is it, and may it be ended? Where that is not certain nobody is admitted.
+//! A server process whose identity or termination is uncertain is not admitted.
 
 use super::{APPLICATION_ROLE, CONTROL_ROLE, with_ordinary_roles};
 use crate::support::ticks::{self, POLICIES, WRITE, ok, refused, session_of};

@@ -1,4 +1,4 @@
-//! What a client sends before it is let in: nothing of it runs unjudged.
+//! Messages that a client sends before authentication are not executed unjudged.
 
 use crate::support::fenced::Fenced;
 use crate::support::{Options, ProxyOptions, Wire, message};

@@ -1,6 +1,6 @@
-//! Holes that a fencing proxy may have, one by one, through real proxies: each test opens what it can of the hole and
-//! shows that nothing comes through. `docs/guarantees.md` says which holes there are and which test is for which;
-//! those that need an interleaving no client can bring about are in `tests/behaviour/fence`.
+//! Possible holes of a fencing proxy, one by one, through real proxies: each test opens the hole as far as possible and
+//! shows that no stale write passes. `docs/guarantees.md` lists the holes and their tests; holes that no client can
+//! reach are tested in `tests/behaviour/fence`.
 
 mod identity;
 mod login;

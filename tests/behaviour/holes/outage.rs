@@ -1,4 +1,4 @@
-//! Outages: what the proxy knew is gone or cannot be read, and still no lower token is admitted.
+//! After outages the proxy's state is lost or unreadable, and still no lower token is admitted.
 
 use super::{APPLICATION_ROLE, CONTROL_ROLE, with_ordinary_roles};
 use crate::support::ticks::{self, WRITE, ok, refused, session_of};
@@ -66,7 +66,7 @@ fn a_proxy_that_is_killed_and_started_again() {
 
 /// Any role may send one: it says that something is to be read again, never what.
 #[test]
-fn notifications_that_anybody_sends() {
+fn forged_notifications() {
     let (postgres, proxy) = with_ordinary_roles();
     let session = |token| session_of(&proxy.address(), APPLICATION_ROLE, token);
     let mut leader = session(1);

@@ -1,4 +1,4 @@
-//! Which processes a drain has to end: those that it can miss, and those whose proxy does not help.
+//! Processes that a drain could miss, or whose proxy does not help, are ended.
 
 use crate::support::commit_order::CommitOrder;
 use crate::support::message::query;

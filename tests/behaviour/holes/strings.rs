@@ -1,4 +1,4 @@
-//! A string of statements, one of which is rejected: those before it run, and may commit.
+//! A multi-statement string with a rejected statement: earlier statements run and may commit.
 
 use crate::support::fenced::{code, ok};
 use crate::support::ticks::{POLICIES, proxy, server, session};
@@ -8,7 +8,7 @@ use crate::support::{Proxy, ProxyOptions};
 const STRING: &str = "INSERT INTO ticks (note) VALUES ('tick'); COMMIT; DO $$BEGIN END$$";
 
 #[test]
-fn what_commits_before_a_rejected_statement_is_admitted_first() {
+fn statements_that_commit_before_a_rejected_one_are_admitted_first() {
     let postgres = server();
     let one = proxy(&postgres);
     ok(&mut session(&one.address(), 7), "INSERT INTO ticks (note) VALUES ('seven')");

@@ -1,4 +1,4 @@
-//! A prepared transaction belongs to no process: its writes outlive every drain.
+//! A prepared transaction belongs to no process: its writes survive every drain.
 
 use crate::support::commit_order::CommitOrder;
 use crate::support::message::{sync, unnamed};
@@ -8,7 +8,7 @@ use crate::support::wire::error_in;
 const PREPARE: &str = "PREPARE TRANSACTION 'hidden'";
 
 #[test]
-fn preparing_what_was_written_under_a_token() {
+fn preparing_writes_under_a_token() {
     let postgres = ticks::server();
     let proxy = ticks::proxy(&postgres);
     let mut session = ticks::session(&proxy.address(), 1);

@@ -1,4 +1,4 @@
-//! Each key with an election of its own, in a real etcd.
+//! Each key with its own election in a real etcd.
 
 use super::{SCHEMA, epochs, holder, refused};
 use crate::support::fenced::{Fenced, code, ok};
@@ -31,7 +31,7 @@ fn only_the_leader_of_a_key_raises_its_fence() {
 
 /// The elections of keys to which a session is admitted are followed: the old leader is shut out before the new one writes.
 #[test]
-fn who_is_admitted_to_a_key_is_shut_out_by_its_next_leader() {
+fn a_holder_of_a_key_is_shut_out_by_its_next_leader() {
     let etcd = Etcd::start();
     let options = ProxyOptions::default().policies(POLICIES).arguments(&["--etcd", &etcd.url()]);
     let world = Fenced::start_with(Options::default(), SCHEMA, &options);

@@ -1,6 +1,6 @@
 //! Keyed resources through the proxy: one token for every value of a column.
 //!
-//! That the reader of statements finds the keys that Postgres writes is in tests/behaviour/keys.
+//! tests/behaviour/keys checks that the keys read from statements are those that PostgreSQL writes.
 
 mod elections;
 mod paths;
@@ -86,7 +86,7 @@ fn each_key_of_a_statement_needs_its_token() {
 }
 
 #[test]
-fn a_newer_leader_of_a_key_ends_the_older_one_and_nobody_else() {
+fn a_newer_leader_of_a_key_terminates_only_the_older_one() {
     let world = world();
     let mut old = holder(&world, "shard/3=1");
     ok(&mut old, "BEGIN; INSERT INTO shard_ticks (shard, id) VALUES (3, 1)");
@@ -121,7 +121,7 @@ fn an_insert_of_constants_shows_its_keys_however_long_it_is() {
 }
 
 #[test]
-fn what_does_not_show_its_key_is_refused_with_a_hint() {
+fn a_statement_without_a_visible_key_is_refused_with_a_hint() {
     let world = world();
     ok(&mut holder(&world, "1"), "INSERT INTO shard_ticks (shard, id) VALUES (3, 1)");
     let statements = [

@@ -1,4 +1,4 @@
-//! Relations by which the rows of a keyed table are written.
+//! Relations through which the rows of a keyed table are written.
 
 use super::{epochs, holder, refused};
 use crate::support::fenced::{Fenced, code, ok};

@@ -1,4 +1,4 @@
-//! Settings of a policy at keyed resources.
+//! Policy settings of keyed resources.
 
 use super::{POLICIES, SCHEMA, holder, refused};
 use crate::support::fenced::{Fenced, code, code_in, ok};
@@ -10,7 +10,7 @@ fn world(more: &str) -> Fenced {
 }
 
 #[test]
-fn on_missing_allow_asks_no_key_of_whoever_has_no_token() {
+fn on_missing_allow_needs_no_key_without_a_token() {
     let world = world("    on_missing: allow\n");
     ok(&mut world.login(), "INSERT INTO shard_ticks (shard, id) SELECT 3, 1");
     ok(&mut holder(&world, "shard/3=2"), "INSERT INTO shard_ticks (shard, id) VALUES (3, 2)");
@@ -19,7 +19,7 @@ fn on_missing_allow_asks_no_key_of_whoever_has_no_token() {
 }
 
 #[test]
-fn mode_observe_lets_everything_pass_and_says_so() {
+fn mode_observe_passes_everything_and_logs_it() {
     let world = world("    mode: observe\n");
     ok(&mut holder(&world, "shard/3=2"), "INSERT INTO shard_ticks (shard, id) VALUES (3, 2)");
     wait_until("the token is recorded", DEADLINE, || super::epochs(&world) == "shard/3=2");
@@ -38,7 +38,7 @@ fn operations_that_are_left_free_have_no_key() {
 }
 
 #[test]
-fn what_shows_nothing_may_write_any_key() {
+fn an_opaque_statement_may_write_any_key() {
     let insert = "DO $$ BEGIN INSERT INTO shard_ticks VALUES (3, 1); END $$";
     for (opaque, expected) in [("reject", "LF004"), ("require_token", "LF004"), ("allow", "")] {
         let world = world(&format!("opaque: {opaque}\n"));

@@ -1,4 +1,4 @@
-//! Operators and types that stand before the catalog's own: they make other rows of the same text.
+//! Operators and types that hide the catalog's own change the rows that a text affects.
 
 use super::{SCHEMA, holder, refused};
 use crate::support::fenced::{Fenced, code, code_in, ok};
@@ -143,7 +143,7 @@ fn a_temporary_type() {
 
 /// Its own transaction sees it before anybody else does.
 #[test]
-fn an_operator_that_is_being_made() {
+fn an_operator_that_is_being_created() {
     let world =
         world("CREATE SCHEMA evil; CREATE FUNCTION evil.always(int, int) RETURNS bool LANGUAGE sql AS 'SELECT true'");
     let create = "CREATE OPERATOR evil.= (LEFTARG = int, RIGHTARG = int, FUNCTION = evil.always)";

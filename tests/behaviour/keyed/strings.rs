@@ -1,4 +1,4 @@
-//! Many keys in one string: what that costs grows with its length, not with the square of it.
+//! Many keys in one string: the cost is linear in its length.
 
 use super::{holder, ok, world};
 use crate::support::wire::{Wire, error_in};
@@ -14,7 +14,7 @@ fn string(from: usize) -> String {
 }
 
 #[test]
-fn a_string_for_many_keys_is_not_judged_anew_for_each() {
+fn a_string_for_many_keys_is_judged_once() {
     let world = world();
     let mut wire = holder(&world, "47");
     ok(&mut wire, "INSERT INTO shard_ticks (shard, id) VALUES (0, 0)");
@@ -28,7 +28,7 @@ fn a_string_for_many_keys_is_not_judged_anew_for_each() {
 
 /// Nobody is admitted to what a session asks for that has ended.
 #[test]
-fn nothing_is_asked_for_a_session_that_has_ended() {
+fn no_query_is_sent_for_an_ended_session() {
     let world = world();
     let mut wire = holder(&world, "47");
     ok(&mut wire, "INSERT INTO shard_ticks (shard, id) VALUES (0, 0)");

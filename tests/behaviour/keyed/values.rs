@@ -112,7 +112,7 @@ fn run(wire: &mut Wire, statement: &str, oid: u32, format: Format, value: &[u8])
 }
 
 #[test]
-fn what_is_bound_is_judged_each_time() {
+fn bound_values_are_judged_each_time() {
     let world = world("int");
     let mut wire = holder(&world, "k/3=1");
     let prepare = [parse("s", "INSERT INTO t (k, n) VALUES ($1, $2)", &[]), sync()].concat();
@@ -132,7 +132,7 @@ fn what_is_bound_is_judged_each_time() {
 }
 
 #[test]
-fn a_parameter_of_another_type_is_not_believed() {
+fn a_parameter_of_another_type_is_not_trusted() {
     // The server takes $1 for what it is used as first.
     let world = Fenced::start("CREATE TABLE t (k int, f float8); INSERT INTO t VALUES (3, 3)", KEYED);
     let mut wire = holder(&world, "1");

@@ -1,7 +1,6 @@
-//! What the text of a statement tells of the keys that it writes, held against what Postgres then does: triggers record
-//! the keys of every row that is touched, and each of them has to be among those that were told.
-//!
-//! `FENCEGATE_SEED=n` and `FENCEGATE_STATEMENTS=n` try other and more statements. A failure prints its statement.
+//! The keys that the proxy reads from a statement, compared with the keys that PostgreSQL writes: triggers record the
+//! keys of every affected row, and each must be among the reported ones. `FENCEGATE_SEED=n` and
+//! `FENCEGATE_STATEMENTS=n` try other and more statements. A failure prints its statement.
 
 mod generator;
 
@@ -26,14 +25,14 @@ const LEXING: Lexing = Lexing {
 const PLACE: usize = 1;
 
 #[test]
-fn told_keys_are_those_that_postgres_touches() {
+fn reported_keys_are_those_that_postgres_writes() {
     check_release(Release::Installed);
 }
 
 /// It has `WHEN NOT MATCHED BY SOURCE`.
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn told_keys_are_those_that_postgres_18_touches() {
+fn reported_keys_are_those_that_postgres_18_writes() {
     check_release(Release::Eighteen);
 }
 

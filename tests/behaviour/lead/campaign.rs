@@ -1,4 +1,4 @@
-//! Before the command runs: wrong usage, an etcd that does not answer, and giving up.
+//! Before the command runs: wrong usage, a silent etcd, and canceling.
 
 use crate::lead::stage::{ENDLESS, Stage};
 use crate::support::guardian::Port;
@@ -7,14 +7,14 @@ use crate::support::proxy::fencegate;
 use crate::support::{DEADLINE, wait_until};
 
 #[test]
-fn wrong_usage_is_told_in_one_line() {
+fn wrong_usage_is_reported_in_one_line() {
     let election = &["--election", "/e"][..];
     let etcd = &["--etcd", "http://127.0.0.1:1"][..];
     let command = &["--", "true"][..];
     for (arguments, text) in [
         (vec![election, etcd], "COMMAND"),
         (vec![etcd, command], "--election"),
-        (vec![election, command], "--etcd is missing"),
+        (vec![election, command], "--etcd or --coordinator is required"),
         (vec![&["--election", "/e/"][..], etcd, command], "nested"),
         (vec![election, &["--etcd", "127.0.0.1:1"], command], "--etcd"),
         (vec![election, etcd, &["--ttl", "1"], command], "--ttl"),
@@ -22,7 +22,7 @@ fn wrong_usage_is_told_in_one_line() {
         (vec![election, etcd, &["--kill-after=-1"], command], "--kill-after"),
         (vec![election, etcd, &["--kill-after", "soon"], command], "--kill-after"),
         (vec![election, etcd, &["--id", ""], command], "--id"),
-        (vec![election, &["--coordinator", "postgres://h"], command], "--coordinator names no user"),
+        (vec![election, &["--coordinator", "postgres://h"], command], "--coordinator has no user"),
         (vec![election, etcd, &["--coordinator", "postgres://u@h"], command], "cannot be used with"),
         (vec![election, etcd, &["--no-wait", "--wait", "1s"], command], "cannot be used with"),
         (vec![election, etcd, &["--conflict-exit-code", "256"], command], "--conflict-exit-code"),
@@ -52,7 +52,7 @@ fn settings_are_read_from_the_environment() {
 
 /// With the role that the documents give a leader, and with half of it.
 #[test]
-fn a_user_of_etcd_needs_what_is_documented() {
+fn an_etcd_user_needs_the_documented_permissions() {
     const PAGE: &str = include_str!("../../../docs/leading.md");
     const OUTER: [&str; 2] = ["/cron/0", "/cron/g"];
     let mut stage = Stage::new();
@@ -74,13 +74,13 @@ fn a_user_of_etcd_needs_what_is_documented() {
     let output = lead();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");
-    let needed = "permission denied; its user has to be allowed to read and write the prefix /cron/scheduler/leader/, \
+    let needed = "permission denied; its user needs permission to read and write the prefix /cron/scheduler/leader/, \
         and to read the keys from /cron/0 to /cron/g, and to read the keys from /cron/scheduler/0 to /cron/scheduler/g";
     assert!(told.contains(needed), "{told}");
 }
 
 #[test]
-fn an_etcd_that_does_not_answer_is_given_up_after_a_ttl() {
+fn a_campaign_on_a_silent_etcd_fails_after_a_ttl() {
     let mut stage = Stage::new();
     stage.etcd().pause();
     assert_eq!(stage.lead(2, &[], "true").wait(), 69, "{}", stage.log());
@@ -95,7 +95,7 @@ fn an_etcd_that_does_not_answer_is_given_up_after_a_ttl() {
 }
 
 #[test]
-fn a_signal_ends_a_campaign_that_nobody_answers() {
+fn a_signal_ends_an_unanswered_campaign() {
     let mut stage = Stage::new();
     stage.etcd().pause();
     let mut candidate = stage.lead(ENDLESS, &[], "true");
@@ -105,7 +105,7 @@ fn a_signal_ends_a_campaign_that_nobody_answers() {
 }
 
 #[test]
-fn a_command_that_has_ended_is_reported_without_an_answer() {
+fn an_ended_command_is_reported_while_the_coordinator_is_silent() {
     let mut stage = Stage::new();
     let mut lead =
         stage.lead(ENDLESS, &[], r#"echo >"$1/leads"; while [ ! -e "$1/end" ]; do sleep 0.02; done; exit 7"#);
@@ -138,7 +138,7 @@ fn a_signal_ends_the_campaign_and_withdraws_the_candidate() {
 }
 
 #[test]
-fn the_next_leads_as_soon_as_the_command_has_ended() {
+fn the_next_candidate_leads_as_soon_as_the_command_has_ended() {
     let stage = Stage::new();
     let script = r#"echo >"$1/leads"; while [ ! -e "$1/end" ]; do sleep 0.02; done; exit 3"#;
     let mut first = stage.lead(ENDLESS, &[], script);

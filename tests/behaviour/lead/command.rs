@@ -1,4 +1,4 @@
-//! What the command sees, and what is passed through in both directions.
+//! The command's environment, input, output, signals and exit code.
 
 use crate::lead::stage::{ELECTION, ENDLESS, Stage, kill, state, wait_until_dead};
 use crate::support::{DEADLINE, wait_until};
@@ -48,7 +48,7 @@ fn its_exit_code_is_returned() {
 }
 
 #[test]
-fn what_cannot_be_run_is_told_as_shells_do() {
+fn a_command_that_cannot_run_is_reported_as_in_shells() {
     let stage = Stage::new();
     for (program, code) in [("no-such-program", 127), ("/no/such/program", 127), ("/etc/passwd", 126), ("/tmp", 126)] {
         let mut command = stage.command(ENDLESS, &[], "");
@@ -125,7 +125,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
 }
 
 #[test]
-fn it_is_not_suspended_but_may_be_stopped() {
+fn the_terminal_cannot_suspend_the_command_but_sigstop_can() {
     let stage = Stage::new();
     let mut lead = stage.lead(ENDLESS, &[], r#"echo $$ >"$1/command"; while :; do sleep 0.02; done"#);
     let command = stage.process("command");
@@ -134,6 +134,6 @@ fn it_is_not_suspended_but_may_be_stopped() {
     wait_until("it goes on", DEADLINE, || matches!(state(command), Some('R' | 'S')));
     crate::lead::stage::stop(command);
     lead.signal("TSTP");
-    wait_until("it is told so", DEADLINE, || stage.log().contains("not suspended: a leader"));
+    wait_until("it is told so", DEADLINE, || stage.log().contains("not suspended: a suspended leader"));
     assert_eq!(state(command), Some('T'), "SIGSTOP is obeyed");
 }

@@ -1,13 +1,13 @@
-//! Another leads, and it is not waited for, or not for ever.
+//! Another candidate leads: exits with --no-wait, or after --wait.
 
 use crate::lead::stage::{ENDLESS, Stage};
 
 crate::on_both!(
-    who_does_not_wait_ends_at_once_where_another_leads,
-    who_waits_for_a_while_ends_after_it,
-    who_leads_in_time_runs_its_command,
+    no_wait_exits_at_once_if_another_leads,
+    wait_exits_after_its_limit,
+    a_candidate_that_leads_in_time_runs_its_command,
     a_signal_ends_the_wait,
-    a_silent_coordinator_is_no_conflict,
+    a_silent_coordinator_is_not_a_conflict,
 );
 
 const CONFLICT: i32 = 73;
@@ -18,7 +18,7 @@ fn led(stage: &Stage) -> crate::support::guardian::Program {
     leader
 }
 
-fn who_does_not_wait_ends_at_once_where_another_leads(stage: Stage) {
+fn no_wait_exits_at_once_if_another_leads(stage: Stage) {
     let _leader = led(&stage);
     let script = r#"echo >"$1/wrong""#;
     assert_eq!(stage.lead(ENDLESS, &["--no-wait"], script).wait(), CONFLICT, "{}", stage.log());
@@ -29,13 +29,13 @@ fn who_does_not_wait_ends_at_once_where_another_leads(stage: Stage) {
     assert_eq!(stage.candidates().len(), 1, "they have withdrawn");
 }
 
-fn who_waits_for_a_while_ends_after_it(stage: Stage) {
+fn wait_exits_after_its_limit(stage: Stage) {
     let _leader = led(&stage);
     assert_eq!(stage.lead(ENDLESS, &["--wait", "300ms"], "true").wait(), CONFLICT, "{}", stage.log());
     assert_eq!(stage.candidates().len(), 1, "it has withdrawn");
 }
 
-fn who_leads_in_time_runs_its_command(stage: Stage) {
+fn a_candidate_that_leads_in_time_runs_its_command(stage: Stage) {
     assert_eq!(stage.lead(ENDLESS, &["--no-wait"], "exit 3").wait(), 3, "{}", stage.log());
     let mut leader = led(&stage);
     let mut next = stage.lead(ENDLESS, &["--wait", "10min"], "exit 4");
@@ -52,7 +52,7 @@ fn a_signal_ends_the_wait(stage: Stage) {
     assert_eq!(waiting.wait(), 143, "{}", stage.log());
 }
 
-fn a_silent_coordinator_is_no_conflict(mut stage: Stage) {
+fn a_silent_coordinator_is_not_a_conflict(mut stage: Stage) {
     stage.silence();
     assert_eq!(stage.lead(2, &["--no-wait"], "true").wait(), 69, "{}", stage.log());
 }

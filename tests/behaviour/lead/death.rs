@@ -1,4 +1,4 @@
-//! `fencegate lead` itself, or its guard, is killed or stands still: the command does not outlive the lease.
+//! `fencegate lead` or its guard is killed or suspended: the command does not outlive the lease.
 
 use crate::lead::stage::{
     ELECTION, ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, guard_of, kill, state, stop, wait_until_dead,
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 crate::on_both!(
     a_killed_leader_takes_command_and_grandchildren_with_it,
-    a_killed_leader_is_followed_at_once,
+    a_killed_leader_is_succeeded_at_once,
     a_killed_leader_whose_command_does_not_end_keeps_its_lease,
     a_command_that_has_left_the_group_dies_with_its_leader,
     a_paused_leader_does_not_keep_the_command_alive_past_the_deadline,
@@ -53,7 +53,7 @@ impl Killed {
 }
 
 /// Not when its lease ends.
-fn a_killed_leader_is_followed_at_once(stage: Stage) {
+fn a_killed_leader_is_succeeded_at_once(stage: Stage) {
     let mut lead = stage.lead(LONG, &[], &format!("{STUBBORN_CHILD} while :; do sleep 0.02; done"));
     let child = stage.process("stubborn");
     // One that has ended, and is not reaped, is in state Z.
@@ -87,7 +87,7 @@ fn a_killed_leader_whose_command_does_not_end_keeps_its_lease(stage: Stage) {
 
 /// The guard has them too, and nobody reads them in its command line.
 #[test]
-fn secrets_of_a_killed_leader_give_its_lease_up() {
+fn the_guard_of_a_killed_leader_releases_the_lease_with_its_credentials() {
     let mut stage = Stage::new();
     let role = ["role", "grant-permission", "leader", "readwrite", "--prefix=true", "/"];
     for arguments in [&["role", "add", "leader"][..], &role, &["user", "add", "node:change-me"]] {

@@ -1,4 +1,4 @@
-//! What becomes of a leader when nobody reads the standard error that it shares with its command.
+//! A leader whose standard error is not read, and which its command shares.
 
 use crate::lead::stage::{ENDLESS, Stage, wait_until_dead};
 use crate::support::full_pipe::FullPipe;
@@ -14,7 +14,7 @@ fn with_errors_at(stage: &Stage, script: &str, leader: Vec<String>) -> Vec<Strin
 }
 
 #[test]
-fn a_reader_that_has_gone_ends_nothing() {
+fn a_closed_log_pipe_does_not_end_the_leader() {
     let stage = Stage::new();
     for reader in ["\"$@\" 2> >(exec true)", "\"$@\" 2>/dev/full", "\"$@\" 2>&-"] {
         let command = stage.command(ENDLESS, &[], "sleep 0.2; exit 7");
@@ -42,7 +42,7 @@ fn a_slow_reader_receives_every_line() {
 }
 
 #[test]
-fn a_reader_that_stands_still_holds_up_nothing() {
+fn a_hanging_log_reader_does_not_block_the_leader() {
     let stage = Stage::new();
     // Fills the pipe, and then knows no SIGTERM.
     let command = r#"timeout 0.3 yes >&2; trap "" TERM; echo $$ >"$1/stubborn"; while :; do sleep 0.02; done"#;

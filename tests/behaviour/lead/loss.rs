@@ -1,4 +1,4 @@
-//! Leadership is lost while the command runs: when it is told, when it is killed, and what is returned.
+//! Leadership is lost while the command runs: signals, their times, and the exit code.
 
 use crate::lead::stage::{ELECTION, ENDLESS, STUBBORN, STUBBORN_CHILD, Stage, kill, state, stop, wait_until_dead};
 use crate::metrics::page::{get, samples, sum};
@@ -7,16 +7,16 @@ use crate::support::Stalls;
 use std::time::{Duration, SystemTime};
 
 crate::on_both!(
-    a_command_that_ends_in_good_order_has_lost_all_the_same,
-    a_stopped_command_is_told_too,
+    a_command_that_ends_after_the_signal_counts_as_lost,
+    a_stopped_command_is_signaled,
     a_stopped_command_that_ignores_it_is_killed,
-    the_whole_group_dies_and_who_has_left_it,
-    a_command_in_a_group_of_its_own_is_told_and_killed,
-    children_of_the_shell_that_became_the_leader_are_left_alone,
+    the_whole_group_and_its_former_members_die,
+    a_command_in_its_own_group_is_signaled_and_killed,
+    earlier_children_of_the_shell_are_spared,
     the_lease_is_released_only_when_the_whole_group_is_gone,
-    what_an_ended_command_leaves_behind_may_end_in_good_order,
-    silence_is_told_with_a_third_left_and_kills_at_the_deadline,
-    a_revoked_lease_is_told_at_once_and_kills_after_the_grace,
+    processes_left_by_an_ended_command_may_shut_down,
+    silence_signals_with_a_third_left_and_kills_at_the_deadline,
+    a_revoked_lease_signals_at_once_and_kills_after_the_grace,
     a_loss_is_counted_by_its_reason,
 );
 
@@ -26,7 +26,7 @@ const TTL: u32 = 3;
 /// What timers may add or take, on a machine that has the time.
 const BLUR: Duration = Duration::from_millis(100);
 
-fn silence_is_told_with_a_third_left_and_kills_at_the_deadline(mut stage: Stage) {
+fn silence_signals_with_a_third_left_and_kills_at_the_deadline(mut stage: Stage) {
     let stalls = Stalls::watch();
     let mut lead = stage.lead(TTL, &["--kill-after", "600"], STUBBORN);
     let command = stage.process("stubborn");
@@ -47,7 +47,7 @@ fn silence_is_told_with_a_third_left_and_kills_at_the_deadline(mut stage: Stage)
     );
 }
 
-fn a_revoked_lease_is_told_at_once_and_kills_after_the_grace(stage: Stage) {
+fn a_revoked_lease_signals_at_once_and_kills_after_the_grace(stage: Stage) {
     let stalls = Stalls::watch();
     let mut lead = stage.lead(ENDLESS, &["--kill-after", "2"], STUBBORN);
     let command = stage.process("stubborn");
@@ -77,7 +77,7 @@ fn a_loss_is_counted_by_its_reason(stage: Stage) {
     assert_eq!(lead.wait(), LOST, "{}", stage.log());
 }
 
-fn a_command_that_ends_in_good_order_has_lost_all_the_same(stage: Stage) {
+fn a_command_that_ends_after_the_signal_counts_as_lost(stage: Stage) {
     let script = r#"trap 'echo >"$1/cleaned"; exit 0' TERM; echo >"$1/leads"; while :; do sleep 0.02; done"#;
     let mut lead = stage.lead(ENDLESS, &["--kill-after", "600"], script);
     stage.wait_for("leads");
@@ -86,7 +86,7 @@ fn a_command_that_ends_in_good_order_has_lost_all_the_same(stage: Stage) {
     assert!(stage.has("cleaned"));
 }
 
-fn a_stopped_command_is_told_too(stage: Stage) {
+fn a_stopped_command_is_signaled(stage: Stage) {
     let script = r#"trap 'echo >"$1/told"; exit 0' TERM; echo $$ >"$1/command"; while :; do sleep 0.02; done"#;
     let mut lead = stage.lead(ENDLESS, &["--kill-after", "600"], script);
     let command = stage.process("command");
@@ -106,7 +106,7 @@ fn a_stopped_command_that_ignores_it_is_killed(stage: Stage) {
     assert_eq!(state(command), None);
 }
 
-fn the_whole_group_dies_and_who_has_left_it(stage: Stage) {
+fn the_whole_group_and_its_former_members_die(stage: Stage) {
     // timeout(1) makes a process group of its own.
     let script = format!(
         r#"{STUBBORN_CHILD}
@@ -119,7 +119,7 @@ fn the_whole_group_dies_and_who_has_left_it(stage: Stage) {
     assert_eq!([state(child), state(elsewhere)], [None, None]);
 }
 
-fn a_command_in_a_group_of_its_own_is_told_and_killed(stage: Stage) {
+fn a_command_in_its_own_group_is_signaled_and_killed(stage: Stage) {
     let mut command = stage.command(ENDLESS, &["--kill-after", "2"], STUBBORN);
     let dashes = command.iter().position(|argument| argument == "--").unwrap();
     command.splice(dashes + 1..=dashes, ["timeout", "1000"].map(str::to_owned));
@@ -131,7 +131,7 @@ fn a_command_in_a_group_of_its_own_is_told_and_killed(stage: Stage) {
     assert_eq!(state(command), None);
 }
 
-fn children_of_the_shell_that_became_the_leader_are_left_alone(stage: Stage) {
+fn earlier_children_of_the_shell_are_spared(stage: Stage) {
     let before = r#"folder=$1; shift; sleep 60 & echo $! >"$folder/stranger"; exec "$@""#;
     let folder = stage.folder.path().display().to_string();
     let mut command: Vec<String> = ["sh", "-c", before, "sh", &folder].map(str::to_owned).into();
@@ -155,7 +155,7 @@ fn the_lease_is_released_only_when_the_whole_group_is_gone(stage: Stage) {
     assert_eq!((first.wait(), state(child)), (3, None));
 }
 
-fn what_an_ended_command_leaves_behind_may_end_in_good_order(stage: Stage) {
+fn processes_left_by_an_ended_command_may_shut_down(stage: Stage) {
     let script = r#"
         sh -c 'trap "echo >\"\$1/cleaned\"; exit 0" TERM; echo >"$1/ready"; while :; do sleep 0.02; done' sh "$1" &
         while [ ! -e "$1/ready" ]; do sleep 0.02; done; exit 3"#;

@@ -1,6 +1,7 @@
-//! `fencegate lead` against a real etcd, and against leases in PostgreSQL: a command runs while leadership lasts, and no process of it longer.
+//! `fencegate lead` on a real etcd and on leases in PostgreSQL: a command and all its processes run only while
+//! leadership lasts.
 //!
-//! Commands are small shell scripts that leave files in a folder: what they wrote is what the tests wait for.
+//! Commands are small shell scripts that write files, and the tests wait for these files.
 
 mod campaign;
 mod command;

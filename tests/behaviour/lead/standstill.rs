@@ -1,15 +1,15 @@
-//! `fencegate lead` stands still while its lease runs out: whoever looks first, and whatever has happened meanwhile,
-//! the exit code says whether the command ended by itself or was ended with its leadership.
+//! `fencegate lead` is suspended while its lease runs out. The exit code tells whether the command ended by itself or
+//! with its leadership, whichever process notices first.
 
 use crate::lead::stage::{ENDLESS, STUBBORN, Stage, guard_of, kill, state, stop, wait_until_dead};
 use std::io::Write;
 
 crate::on_both!(
-    whom_the_guard_kills_before_anybody_else_looks_was_deposed,
-    a_signal_that_came_meanwhile_changes_nothing,
-    a_command_that_has_ended_by_itself_meanwhile_keeps_its_code,
-    a_command_that_somebody_else_has_killed_meanwhile_keeps_its_code,
-    a_command_that_runs_on_where_the_machine_stood_still_is_deposed,
+    a_command_killed_by_the_guard_counts_as_deposed,
+    a_signal_during_the_suspension_has_no_effect,
+    a_command_that_ended_by_itself_keeps_its_exit_code,
+    a_command_killed_by_a_third_party_keeps_its_exit_code,
+    a_command_that_survives_a_suspension_is_deposed,
     a_command_that_the_guard_does_not_reach_is_deposed,
     a_command_that_was_asked_to_end_and_loses_its_leadership_was_deposed,
 );
@@ -35,7 +35,7 @@ impl Stage {
 }
 
 /// The guard is told, in its leader's place, that the deadline has passed: so it is certain to be the first.
-fn whom_the_guard_kills_before_anybody_else_looks_was_deposed(stage: Stage) {
+fn a_command_killed_by_the_guard_counts_as_deposed(stage: Stage) {
     let mut lead = stage.lead(ENDLESS, &[], STUBBORN);
     let command = stage.process("stubborn");
     let orders = format!("/proc/{}/fd/0", guard_of(lead.pid()));
@@ -48,7 +48,7 @@ fn whom_the_guard_kills_before_anybody_else_looks_was_deposed(stage: Stage) {
     assert_eq!(stage.candidates(), [""; 0]);
 }
 
-fn a_signal_that_came_meanwhile_changes_nothing(stage: Stage) {
+fn a_signal_during_the_suspension_has_no_effect(stage: Stage) {
     let mut lead = stage.lead(TTL, &[], STUBBORN);
     let command = stage.process("stubborn");
     stop(lead.pid());
@@ -58,7 +58,7 @@ fn a_signal_that_came_meanwhile_changes_nothing(stage: Stage) {
     assert_eq!(lead.wait(), LOST, "{}", stage.log());
 }
 
-fn a_command_that_has_ended_by_itself_meanwhile_keeps_its_code(stage: Stage) {
+fn a_command_that_ended_by_itself_keeps_its_exit_code(stage: Stage) {
     let mut lead = stage.lead(TTL, &[], ENDS_WITH_3);
     let (command, guard) = (stage.process("command"), guard_of(lead.pid()));
     [guard, lead.pid()].into_iter().for_each(stop);
@@ -69,7 +69,7 @@ fn a_command_that_has_ended_by_itself_meanwhile_keeps_its_code(stage: Stage) {
     assert_eq!(lead.wait(), 3, "{}", stage.log());
 }
 
-fn a_command_that_somebody_else_has_killed_meanwhile_keeps_its_code(stage: Stage) {
+fn a_command_killed_by_a_third_party_keeps_its_exit_code(stage: Stage) {
     let mut lead = stage.lead(TTL, &[], STUBBORN);
     let (command, guard) = (stage.process("stubborn"), guard_of(lead.pid()));
     [guard, lead.pid()].into_iter().for_each(stop);
@@ -83,7 +83,7 @@ fn a_command_that_somebody_else_has_killed_meanwhile_keeps_its_code(stage: Stage
 
 /// As when the whole machine stands still, and the leader is the first to run again.
 #[test]
-fn a_command_that_ended_before_the_machine_stood_still_keeps_its_code() {
+fn a_command_that_ended_before_the_suspension_keeps_its_exit_code() {
     for (end, code) in [("exit", 3), ("KILL", 137)] {
         let stage = Stage::new();
         let mut lead = stage.lead(TTL, &[], ENDS_WITH_3);
@@ -101,7 +101,7 @@ fn a_command_that_ended_before_the_machine_stood_still_keeps_its_code() {
     }
 }
 
-fn a_command_that_runs_on_where_the_machine_stood_still_is_deposed(stage: Stage) {
+fn a_command_that_survives_a_suspension_is_deposed(stage: Stage) {
     let mut lead = stage.lead(TTL, &[], STUBBORN);
     let (command, guard) = (stage.process("stubborn"), guard_of(lead.pid()));
     [command, guard, lead.pid()].into_iter().for_each(stop);

@@ -1,4 +1,4 @@
-//! `fencegate lead` started from a terminal: the command can read it, and gives it back.
+//! `fencegate lead` on a terminal: the command can read it, and the shell gets it back.
 
 use crate::lead::stage::{ENDLESS, Stage};
 use crate::support::guardian::Program;
@@ -34,7 +34,7 @@ impl fmt::Display for Screen<'_> {
 }
 
 #[test]
-fn a_command_reads_it_and_its_shell_has_it_back() {
+fn a_command_reads_the_terminal_and_returns_it_to_its_shell() {
     let stage = Stage::new();
     let ask = |number: u32| format!(r#">"$1/wanted-{number}"; read -r line; echo "$1: {number} got $line""#);
     let (first, second) = (ask(1).replace("$1:", "command:"), ask(2).replace("$1:", "shell:"));
@@ -88,7 +88,7 @@ fn control_z_between_fork_and_exec_does_not_suspend_it() {
 }
 
 #[test]
-fn a_pager_after_it_keeps_the_terminal() {
+fn a_pager_in_the_pipeline_keeps_the_terminal() {
     let stage = Stage::new();
     let script = r#"{lead} sh -c 'echo output; >"$1/wanted-1"' sh "$1" | (read -r line; read -r key </dev/tty; echo "$line, $key")"#;
     let mut session = stage.on_a_terminal(script, &["key\n"]);

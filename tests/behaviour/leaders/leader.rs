@@ -1,7 +1,6 @@
-//! One leader: a session that writes its token in every way there is, until it is told that it is none any more.
-//!
-//! The token is raised by the one leader whose turn it is; the others go on under their old token, as zombies do,
-//! until a write is refused or their session is cut off. Then they follow: they write under the highest token.
+//! One leader: a session that writes under its token in every way, until it is refused. The leader whose turn it is
+//! raises the token. The others continue under their old token, as zombies do, until a write is refused or their
+//! session is terminated. Then they write under the highest token.
 
 use crate::support::Frame;
 use crate::support::message::{bind_text, execute, parse, query, sync};

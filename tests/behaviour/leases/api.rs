@@ -1,4 +1,4 @@
-//! What each function returns, each call on a connection of its own.
+//! Results of each lease function, each call on a separate connection.
 
 use super::{Leases, call_in};
 use crate::support::{DEADLINE, until};
@@ -28,7 +28,7 @@ async fn one_holder_has_the_lease_until_it_is_released() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ran_out_is_nobodys() {
+async fn an_expired_lease_has_no_holder() {
     let leases = Leases::new().await;
     assert_eq!(leases.call("acquire('e', 'a', '100 ms')").await, "1");
     until("it runs out by itself", async || leases.call("leader('e')").await.is_empty()).await;
@@ -42,7 +42,7 @@ async fn a_lease_that_ran_out_is_nobodys() {
 }
 
 #[tokio::test]
-async fn what_was_promised_is_never_shortened() {
+async fn a_granted_expiry_is_never_shortened() {
     let leases = Leases::new().await;
     let session = leases.session().await;
     let expires = "SELECT round(extract(epoch FROM expires - clock_timestamp()) / 60) FROM fencegate_state.lease";
@@ -71,7 +71,7 @@ async fn a_released_lease_stays_released() {
 }
 
 #[tokio::test]
-async fn the_error_says_what_became_of_the_lease() {
+async fn the_error_reports_the_state_of_the_lease() {
     let leases = Leases::new().await;
     let session = leases.session().await;
     let told = async |token: &str| {
@@ -94,7 +94,7 @@ async fn the_error_says_what_became_of_the_lease() {
 }
 
 #[tokio::test]
-async fn those_who_wait_are_woken() {
+async fn waiters_are_woken() {
     let leases = Leases::new().await;
     let (client, mut connection) = leases.config(&leases.app()).connect(NoTls).await.unwrap();
     let (sender, mut notes) = tokio::sync::mpsc::unbounded_channel();
@@ -122,7 +122,7 @@ async fn those_who_wait_are_woken() {
 
 /// Who is shown by another name is still the same holder, and nobody else becomes it.
 #[tokio::test]
-async fn a_name_that_is_proclaimed_makes_no_holder() {
+async fn a_proclaimed_name_does_not_make_a_holder() {
     let leases = Leases::new().await;
     leases.call("acquire('e', 'a', '1 min')").await;
     assert_eq!(leases.call("proclaim('e', 1, 'b')").await, "t");

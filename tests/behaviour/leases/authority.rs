@@ -1,4 +1,4 @@
-//! A policy names a lease: only its token raises the fence, and who acquires it next shuts the old leader out at once.
+//! A policy names a lease: only its token raises the fence, and acquiring it shuts out the old leader immediately.
 
 use crate::metrics::page::get;
 use crate::metrics::world::http_address;
@@ -107,7 +107,7 @@ fn only_a_lease_in_force_raises_the_fence() {
 }
 
 #[test]
-fn who_acquires_the_lease_shuts_the_old_leader_out() {
+fn acquiring_the_lease_shuts_out_the_old_leader() {
     let world = World::start();
     let proxy = world.proxy();
     let ([mut open, mut idle], first, second) = world.deposed([&proxy, &proxy]);

@@ -1,4 +1,4 @@
-//! Many sessions at once, at every isolation level: never two holders, never a token twice.
+//! Many concurrent sessions, at every isolation level: never two holders, and no token twice.
 
 use super::{Leases, call_in, token_in};
 use std::collections::BTreeSet;
@@ -114,7 +114,7 @@ async fn an_older_snapshot_acquires_nothing() {
 
 /// What is not committed holds nobody up: the holder renews, others are told that they do not lead.
 #[tokio::test]
-async fn an_open_transaction_holds_nobody_up() {
+async fn an_open_transaction_blocks_no_candidate() {
     let leases = Leases::new().await;
     let open = leases.session().await;
     assert_eq!(leases.call("acquire('e', 'a', '1 min')").await, "1");
@@ -133,7 +133,7 @@ async fn an_open_transaction_holds_nobody_up() {
 
 /// It would be told again after a crash.
 #[tokio::test]
-async fn an_answer_is_durable_whatever_the_session_asks_for() {
+async fn a_result_is_durable_despite_session_settings() {
     let leases = Leases::new().await;
     leases.call("acquire('e', 'a', '1 min')").await;
     for setting in ["off", "local"] {

@@ -1,4 +1,4 @@
-//! Arguments and settings that were made to break something; and tokens that only grow.
+//! Malicious arguments and settings; tokens only increase.
 
 use super::{Leases, call_in};
 
@@ -60,7 +60,7 @@ async fn a_name_may_have_any_bytes() {
 
 /// The functions run as the owner of the schema: what the caller puts in their way must not be taken.
 #[tokio::test]
-async fn settings_and_objects_of_the_caller_do_not_count() {
+async fn the_callers_settings_and_objects_have_no_effect() {
     let leases = Leases::new().await;
     let session = leases.session().await;
     leases.run("GRANT CREATE ON SCHEMA public TO PUBLIC").await;
@@ -124,7 +124,7 @@ async fn the_last_token_is_not_followed_by_the_first() {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_bounded() {
+async fn stored_rows_are_bounded() {
     let leases = Leases::new().await;
     let session = leases.session().await;
     for token in 1..=120 {

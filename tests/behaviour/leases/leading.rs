@@ -1,4 +1,4 @@
-//! The library's elections on leases: who leads, who waits, and when leadership ends.
+//! The library's elections on leases: leading, waiting, and the end of leadership.
 
 use super::Leases;
 use crate::election::{is_silence, renewed, soon};
@@ -85,7 +85,7 @@ async fn waits(server: &Server, holder: &str, ttl: u64) -> tokio::task::JoinHand
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_resigns_is_succeeded_at_once() {
+async fn resigning_lets_the_next_candidate_lead_at_once() {
     let server = Server::start();
     let first = win(&server.election("first", LONG)).await;
     let campaign = waits(&server, "second", LONG).await;
@@ -98,7 +98,7 @@ async fn who_resigns_is_succeeded_at_once() {
 
 /// The database would give the same holder the same token.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_that_are_called_the_same_do_not_lead_both() {
+async fn two_candidates_with_the_same_name_do_not_both_lead() {
     let server = Server::start();
     let first = win(&server.election("same", LONG)).await;
     assert!(soon(server.election("same", LONG).try_campaign()).await.unwrap().is_none());
@@ -108,7 +108,7 @@ async fn two_that_are_called_the_same_do_not_lead_both() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_falls_silent_is_followed_when_the_lease_ends() {
+async fn a_silent_leader_is_succeeded_when_the_lease_ends() {
     let server = Server::start();
     assert_eq!(server.postgres.value("SELECT token FROM fencegate.acquire('e', 'crashed', '2 s')"), "1");
     let next = win(&server.election("next", LONG)).await;
@@ -118,7 +118,7 @@ async fn who_falls_silent_is_followed_when_the_lease_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_clone_or_campaign_that_is_dropped_gives_its_place_up() {
+async fn dropping_the_last_clone_or_the_campaign_gives_up_the_place() {
     let server = Server::start();
     let leadership = win(&server.election("a", LONG)).await;
     let campaign = waits(&server, "b", LONG).await;
@@ -149,7 +149,7 @@ async fn one_connection_serves_many_elections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_deadline_counts_from_when_the_renewal_was_sent() {
+async fn the_deadline_counts_from_the_sending_of_the_renewal() {
     let server = Server::start();
     let client = server.client("ours");
     let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
@@ -184,7 +184,7 @@ async fn a_connection_that_is_dead_is_replaced() {
 
 /// The server process stands still, and the server does not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_says_nothing_is_replaced() {
+async fn a_silent_connection_is_replaced() {
     let server = Server::start();
     let leadership = win(&server.election("ours", 10)).await;
     let process = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ours'";
@@ -199,7 +199,7 @@ async fn a_connection_that_says_nothing_is_replaced() {
 
 /// The database has given the lease, and the answer was lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_know_that_it_leads_gives_the_lease_up_all_the_same() {
+async fn a_candidate_that_does_not_know_of_its_win_releases_the_lease() {
     let server = Server::start();
     let client = server.client("ours");
     let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
@@ -212,7 +212,7 @@ async fn who_does_not_know_that_it_leads_gives_the_lease_up_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_gone_is_told_apart_from_an_outage() {
+async fn a_lost_lease_is_distinguished_from_an_outage() {
     let mut server = Server::start();
     let client = server.client("ours");
     let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
@@ -259,7 +259,7 @@ async fn silence_ends_leadership_at_the_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_taken_away_ends_leadership_at_once() {
+async fn a_revoked_postgres_lease_ends_leadership_at_once() {
     let server = Server::start();
     let leadership = win(&server.election("ours", LONG)).await;
     assert_eq!(server.postgres.value("SELECT fencegate.release('e', 1)"), "t");
@@ -298,7 +298,7 @@ async fn a_campaign_ends_when_the_server_is_away_for_a_ttl() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leads_is_observed() {
+async fn observers_see_the_leader() {
     let server = Server::start();
     let client = server.client("ours");
     let mut observer = client.observe(&NAME.parse().unwrap());
@@ -317,7 +317,7 @@ async fn who_leads_is_observed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_lead_is_told_why() {
+async fn a_role_that_may_not_lead_receives_the_reason() {
     let leases = Leases::new().await;
     let refused = async |user: &str, name: &str| {
         let client = leader::Leases::new((leases.config(user), NoTls));

@@ -1,4 +1,4 @@
-//! `fencegate leases`: who leads what.
+//! `fencegate leases` lists the leaders.
 
 use super::Leases;
 use crate::support::etcd::Etcd;
@@ -45,7 +45,7 @@ fn leases_of_a_database_are_listed() {
 }
 
 #[tokio::test]
-async fn a_role_sees_what_it_may_lead() {
+async fn a_role_sees_the_leases_that_it_may_lead() {
     let leases = Leases::new().await;
     let role = format!("{}_jobs", leases.database);
     leases.run(&format!("CREATE ROLE {role} LOGIN")).await;
@@ -87,12 +87,12 @@ fn leaders_in_etcd_are_listed() {
 }
 
 #[test]
-fn what_cannot_be_listed_is_told() {
+fn a_failed_listing_is_reported() {
     for (arguments, code, text) in [
         (&[][..], 2, "URL"),
-        (&["postgres://h"], 2, "names no user"),
-        (&["http://"], 2, "is no member of etcd"),
-        (&["http://127.0.0.1:1", "--etcd-user", "u"], 2, "--etcd-password is missing"),
+        (&["postgres://h"], 2, "has no user"),
+        (&["http://"], 2, "is not an etcd member"),
+        (&["http://127.0.0.1:1", "--etcd-user", "u"], 2, "--etcd-password is required"),
         (&["postgres://u@127.0.0.1:1/d"], 1, "did not answer"),
     ] {
         let output = list(arguments);

@@ -1,4 +1,4 @@
-//! Who may lead what, and that nobody else can touch it.
+//! Only permitted roles may lead or change a lease.
 
 use super::{Leases, call_in};
 use crate::fence::server::connect;
@@ -14,7 +14,7 @@ const CALLS: [&str; 5] =
     ["acquire('e', 'a', '1 min')", "renew('e', 1, '1 min')", "release('e', 1)", "proclaim('e', 1, 'x')", "leader('e')"];
 
 #[tokio::test]
-async fn another_role_can_touch_nothing() {
+async fn another_role_cannot_change_anything() {
     let leases = Leases::new().await;
     leases.run("CREATE ROLE stranger LOGIN").await;
     let stranger = connect(&leases.config("stranger")).await;
@@ -115,7 +115,7 @@ async fn the_current_role_counts() {
 
 /// A function in an index runs in the session of whoever has the table analyzed, as autovacuum does, which is a superuser.
 #[tokio::test]
-async fn what_runs_in_a_superusers_session_may_lead_nothing() {
+async fn code_in_a_superusers_session_may_not_lead() {
     let leases = Leases::new().await;
     let (role, schema) = (format!("{}_crons", leases.database), "its_own");
     leases.run(&format!("CREATE ROLE {role} LOGIN; CREATE SCHEMA {schema} AUTHORIZATION {role}")).await;
@@ -138,13 +138,13 @@ async fn what_runs_in_a_superusers_session_may_lead_nothing() {
 
 /// A superuser owns the schema: `postgres`, as whom autovacuum analyzes.
 #[test]
-fn a_superuser_that_owns_the_schema_may_lead_nothing() {
+fn a_superuser_that_owns_the_schema_may_not_lead() {
     superuser_that_owns_the_schema_may_lead_nothing(Options::default());
 }
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn a_superuser_that_owns_the_schema_may_lead_nothing_on_18() {
+fn a_superuser_that_owns_the_schema_may_not_lead_on_18() {
     superuser_that_owns_the_schema_may_lead_nothing(Options::default().release(Release::Eighteen));
 }
 
@@ -177,7 +177,7 @@ fn superuser_that_owns_the_schema_may_lead_nothing(options: Options) {
 }
 
 #[tokio::test]
-async fn init_says_who_may_lead() {
+async fn init_reports_the_roles_that_may_lead() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE ROLE app LOGIN");
     let control = postgres.control_url() + "postgres";

@@ -1,22 +1,22 @@
-//! Many elections of one process: one statement renews the leases of all.
+//! Many elections of one process: a single statement renews all leases.
 
 use super::leading::{Client, Server};
 use super::{Leases, call_in};
 use crate::election::{renewed, silence_ends, soon};
 use crate::support::{Stalls, until};
-use fencegate::leader::{Election, Leadership, Loss, Session, Timings};
+use fencegate::leader::{Election, Leadership, LeaseSession, Loss, Timings};
 use std::sync::Arc;
 use std::time::Duration;
 
-fn session(server: &Server, ttl: u64) -> Arc<Session<Client>> {
-    Session::new(server.client("ours"), "ours", Timings::new(Duration::from_secs(ttl)).unwrap())
+fn session(server: &Server, ttl: u64) -> Arc<LeaseSession<Client>> {
+    LeaseSession::new(server.client("ours"), "ours", Timings::new(Duration::from_secs(ttl)).unwrap())
 }
 
-fn shard(session: &Arc<Session<Client>>, number: usize) -> Election<Session<Client>> {
+fn shard(session: &Arc<LeaseSession<Client>>, number: usize) -> Election<LeaseSession<Client>> {
     session.election(format!("shard/{number}").parse().unwrap())
 }
 
-async fn win_shards(session: &Arc<Session<Client>>, count: usize) -> Vec<Leadership> {
+async fn win_shards(session: &Arc<LeaseSession<Client>>, count: usize) -> Vec<Leadership> {
     let mut won = Vec::new();
     for number in 0..count {
         won.push(soon(shard(session, number).campaign()).await.unwrap());
@@ -38,7 +38,7 @@ async fn hundreds_of_leases_are_renewed_by_one_statement() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_lost_or_resigned_leaves_the_others() {
+async fn a_lost_or_resigned_lease_keeps_the_others() {
     let server = Server::start();
     let session = session(&server, 6);
     let won = win_shards(&session, 4).await;
@@ -54,7 +54,7 @@ async fn one_that_is_lost_or_resigned_leaves_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_ends_all_and_says_why() {
+async fn silence_ends_all_leaderships_with_a_reason() {
     let server = Server::start();
     let won = win_shards(&session(&server, 9), 20).await;
     let stalls = Stalls::watch();
@@ -64,7 +64,7 @@ async fn silence_ends_all_and_says_why() {
 
 /// A transaction that stays open after it has renewed one.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_locked_does_not_hold_up_the_others() {
+async fn a_locked_lease_does_not_block_the_others() {
     let leases = Leases::new().await;
     let (app, holder) = (leases.session().await, leases.session().await);
     for election in ["a", "b", "c", "d"] {
@@ -82,7 +82,7 @@ async fn one_that_is_locked_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_renews_what_it_may_not_lead() {
+async fn a_role_cannot_renew_a_lease_that_it_may_not_lead() {
     let leases = Leases::new().await;
     let role = format!("{}_jobs", leases.database);
     leases.run(&format!("CREATE ROLE {role} LOGIN")).await;

@@ -1,4 +1,4 @@
-//! The schema before there were leases, and what another `init` leaves alone.
+//! An upgrade from a schema without leases, and repeated `init`.
 
 use super::Leases;
 use crate::fence::server::{VERSION_5, World};

@@ -1,4 +1,4 @@
-//! How many clients may come, and what the next one is told.
+//! Limits on the number of clients, and the errors beyond them.
 
 use super::WithFile;
 use crate::support::fenced::{ok, value};
@@ -38,7 +38,7 @@ fn login_as(proxy: &Proxy, user: &str) -> (Wire, String) {
 }
 
 #[test]
-fn beyond_the_limit_clients_are_refused_and_whoever_leaves_makes_room() {
+fn clients_beyond_the_limit_are_refused_until_one_leaves() {
     let (proxy, postgres) = start(&["--max-connections", "2"]);
     let (mut one, _) = login_as(&proxy, "ada");
     let (two, _) = login_as(&proxy, "ada");
@@ -51,7 +51,7 @@ fn beyond_the_limit_clients_are_refused_and_whoever_leaves_makes_room() {
 }
 
 #[test]
-fn when_it_is_full_statements_can_be_cancelled_and_the_console_is_open_to_administrators() {
+fn a_full_proxy_accepts_cancel_requests_and_console_administrators() {
     let (proxy, postgres) = start(&["--max-connections", "1"]);
     let mut wire = Wire::connect(&proxy.address()).unwrap();
     let frames = wire.start(&[("user", "ada"), ("database", "postgres")], "");
@@ -71,7 +71,7 @@ fn when_it_is_full_statements_can_be_cancelled_and_the_console_is_open_to_admini
 }
 
 #[test]
-fn who_claims_an_administrators_name_keeps_no_administrator_out() {
+fn claiming_an_administrators_name_keeps_no_administrator_out() {
     const ADA: [(&str, &str); 2] = [("user", "ada"), ("database", "fencegate")];
     let asked = Options::default().hba("host all ada all scram-sha-256");
     let limits = ["--max-connections", "1", "--startup-timeout", "1h", "--admin-roles", "ada"];
@@ -128,7 +128,7 @@ fn slow_clients_of_one_address_all_get_in() {
 }
 
 #[test]
-fn a_user_has_a_limit_that_nobody_else_can_use_up() {
+fn other_users_cannot_exhaust_a_users_limit() {
     let asked = Options::default().hba("host all ada all scram-sha-256");
     let (proxy, _postgres) = start_with(asked, &["--max-connections-per-user", "1"]);
     // Whoever says that they are ada, and does not show it, does not count.
@@ -151,7 +151,7 @@ fn a_user_has_a_limit_that_nobody_else_can_use_up() {
 }
 
 #[test]
-fn silent_connections_keep_nobody_out() {
+fn silent_connections_do_not_block_other_clients() {
     let (proxy, _postgres) = start(&["--max-connections", "5", "--startup-timeout", "1h"]);
     let mut silent: Vec<_> = (0..20).map(|_| Wire::connect(&proxy.address()).unwrap()).collect();
     let (mut wire, code) = login_as(&proxy, "ada");
@@ -162,7 +162,7 @@ fn silent_connections_keep_nobody_out() {
 }
 
 #[test]
-fn what_the_server_is_asked_of_packets_takes_few_connections_and_not_for_long() {
+fn invalid_packets_use_few_server_connections_for_a_short_time() {
     const PACKETS: usize = 100;
     const AT_ONCE: usize = 8;
     let postgres = Postgres::start(Options::default());
@@ -199,7 +199,7 @@ fn refusals_are_logged_at_a_bounded_rate() {
 }
 
 #[test]
-fn a_reload_applies_to_who_comes_next() {
+fn a_reload_applies_to_later_clients() {
     let postgres = postgres(Options::default());
     let mut world = WithFile::start(&postgres, NO_POLICIES, "max_connections: 1\n");
     let (mut wire, _) = login_as(&world.proxy, "ada");

@@ -1,4 +1,4 @@
-//! The life of a proxy: start, reload, limits, time-outs, the end; against the real program, by its signals.
+//! The life of a proxy: start, reload, limits, timeouts, shutdown. Uses the real program and signals.
 
 mod limits;
 mod reload;

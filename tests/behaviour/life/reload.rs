@@ -1,4 +1,4 @@
-//! SIGHUP: whole or not at all, and what was in force stays where something is wrong.
+//! SIGHUP applies all or nothing; after a fault, the previous configuration stays in force.
 
 use super::WithFile;
 use crate::support::fenced::code;
@@ -18,7 +18,7 @@ fn login(proxy: &Proxy) -> Wire {
 }
 
 #[test]
-fn what_has_changed_is_logged_and_what_has_to_wait_is_said() {
+fn changed_settings_are_logged_including_those_that_need_a_restart() {
     let (mut world, _postgres) = start("max_connections: 10\n");
     world.reload_with("max_connections: 20\nhttp: 127.0.0.1:1\n");
     world.proxy.wait_for_log("policies_loaded", DEADLINE);
@@ -30,7 +30,7 @@ fn what_has_changed_is_logged_and_what_has_to_wait_is_said() {
 }
 
 #[test]
-fn faults_in_settings_and_policies_are_told_together_and_nothing_is_applied() {
+fn faults_in_settings_and_policies_are_reported_together_and_nothing_is_applied() {
     let (mut world, _postgres) = start("max_connections: 10\n");
     world.proxy.write_policies("version: 1\nresources: [{name: jobs, tables: [public.free], mod: observe}]\n");
     world.reload_with("max_connections: 20\nmax_conections: 30\n");
@@ -42,14 +42,15 @@ fn faults_in_settings_and_policies_are_told_together_and_nothing_is_applied() {
 }
 
 #[test]
-fn files_that_vanish_leave_what_was_in_force() {
+fn missing_files_keep_the_previous_configuration() {
     let (mut world, postgres) = start("max_connections: 10\n");
     std::fs::remove_file(&world.file).unwrap();
     world.proxy.remove_policies();
     world.proxy.sighup();
     world.proxy.wait_for_log("cannot read the directory", DEADLINE);
     let log = world.proxy.log();
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("not reloaded: what is in force stays")).collect();
+    let lines: Vec<_> =
+        log.lines().filter(|line| line.contains("not reloaded: the previous configuration stays in force")).collect();
     assert!(lines.len() == 2 && lines[0].contains("fencegate.yaml: cannot read the file"), "{log}");
     assert_eq!(code(&mut login(&world.proxy), WRITE), "LF002");
     assert_eq!(postgres.value("SELECT count(*) FROM jobs"), "0");

@@ -1,4 +1,4 @@
-//! What keeps a proxy from starting is told in one line, and systemd is told what it does.
+//! A failed start is reported in one line, and systemd is notified of the proxy's state.
 
 use crate::support::guardian::{Folder, Port};
 use crate::support::proxy::{NO_POLICIES, fencegate};
@@ -23,7 +23,7 @@ fn fails(folder: &Folder, arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn an_unknown_setting_is_told_with_its_place() {
+fn an_unknown_setting_is_reported_with_its_position() {
     let folder = Folder::new("start");
     let file = folder.join("f.yaml");
     fs::write(&file, "listen: 127.0.0.1:1\nmax_conections: 3\n").unwrap();
@@ -34,7 +34,7 @@ fn an_unknown_setting_is_told_with_its_place() {
 
 /// A variable with a slip in its name sets nothing: with one of TLS, clients would come in without it.
 #[test]
-fn a_variable_that_nothing_reads_is_told() {
+fn an_unknown_variable_is_reported() {
     const KUBERNETES: [&str; 6] = [
         "FENCEGATE_SERVICE_HOST",
         "FENCEGATE_SERVICE_PORT_HTTP",
@@ -59,7 +59,7 @@ fn a_variable_that_nothing_reads_is_told() {
 }
 
 #[test]
-fn an_address_that_cannot_be_listened_on_is_told() {
+fn a_failed_listen_address_is_reported() {
     let folder = Folder::new("start");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().to_string();
@@ -83,7 +83,7 @@ fn an_address_that_cannot_be_listened_on_is_told() {
 }
 
 #[test]
-fn an_address_that_has_another_one_in_it_is_told() {
+fn overlapping_listen_addresses_are_reported() {
     let folder = Folder::new("start");
     let port = Port::claim();
     let [v4, v6] = [format!("0.0.0.0:{}", port.number()), format!("[::]:{}", port.number())];
@@ -91,7 +91,9 @@ fn an_address_that_has_another_one_in_it_is_told() {
         let (code, said) = fails(&folder, &["--listen", first, "--listen", second]);
         assert_eq!((code, said.lines().count()), (Some(1), 2), "{said}");
         assert!(
-            said.contains(&format!("cannot listen on {second}: Address already in use (os error 98); {v6} is for the")),
+            said.contains(&format!(
+                "cannot listen on {second}: Address already in use (os error 98); {v6} includes the"
+            )),
             "{said}"
         );
     }
@@ -106,7 +108,7 @@ fn a_unix_socket_is_for_every_user() {
 }
 
 #[test]
-fn systemd_is_told() {
+fn systemd_is_notified() {
     let folder = Folder::new("notify");
     let path = folder.join("notify");
     let systemd = UnixDatagram::bind(&path).unwrap();

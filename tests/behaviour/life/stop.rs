@@ -1,4 +1,4 @@
-//! SIGTERM: nobody new is let in, transactions may end, idle sessions are told; then the proxy is gone, with exit code 0.
+//! SIGTERM: no new clients, transactions may finish, idle sessions receive an error; then the proxy exits with code 0.
 
 use crate::support::fenced::{Fenced, code, ok, value};
 use crate::support::proxy::NO_POLICIES;
@@ -86,7 +86,7 @@ fn a_pipeline_goes_on_to_its_sync() {
 }
 
 #[test]
-fn at_the_limit_the_rest_is_ended_and_nothing_goes_on_at_the_server() {
+fn at_the_limit_remaining_sessions_and_their_statements_end() {
     let (mut proxy, postgres) = start(&["--shutdown-timeout", "300ms"]);
     let (mut open, mut running) = (login(&proxy), login(&proxy));
     [&mut open, &mut running].into_iter().for_each(named);
@@ -98,7 +98,7 @@ fn at_the_limit_the_rest_is_ended_and_nothing_goes_on_at_the_server() {
     assert_eq!(proxy.terminate(), 0, "{}", proxy.log());
     assert_ended_by(&open.read_to_end(), ENDED);
     assert_ended_by(&running.read_to_end(), ENDED);
-    assert!(proxy.log().contains("shutdown_timeout is over"), "{}", proxy.log());
+    assert!(proxy.log().contains("shutdown_timeout expired"), "{}", proxy.log());
     wait_until("nothing goes on", DEADLINE, || sessions(&postgres) == "0");
     assert_eq!(postgres.value("SELECT count(*) FROM t"), "0");
 }
@@ -122,7 +122,7 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 #[test]
-fn who_is_logging_in_is_told_that_it_is_too_late() {
+fn a_client_that_is_logging_in_is_refused_during_shutdown() {
     let (mut proxy, _postgres) = start(&["--shutdown-timeout", "1h"]);
     let mut open = login(&proxy);
     ok(&mut open, "BEGIN");
@@ -138,7 +138,7 @@ fn who_is_logging_in_is_told_that_it_is_too_late() {
 }
 
 #[test]
-fn a_message_that_has_begun_is_not_run() {
+fn an_incomplete_message_is_not_executed() {
     // Where something is fenced a statement is read whole before it goes on.
     let mut fenced =
         Fenced::start("CREATE TABLE t (id int)", "version: 1\nresources: [{name: r, tables: [public.x]}]\n");
@@ -151,7 +151,7 @@ fn a_message_that_has_begun_is_not_run() {
 }
 
 #[test]
-fn what_was_defined_last_is_told_to_the_other_proxies_first() {
+fn the_last_definitions_are_announced_before_shutdown() {
     let schema = "CREATE TABLE plain (id int); CREATE TABLE fenced (id int); CREATE VIEW v AS SELECT * FROM plain";
     let mut fenced = Fenced::start(schema, "version: 1\nresources: [{name: r, tables: [public.fenced]}]\n");
     let mut other = Wire::login(&fenced.postgres.address(), "postgres", "postgres");
@@ -173,7 +173,7 @@ fn what_was_defined_last_is_told_to_the_other_proxies_first() {
 
 /// Cut off by a newer token, and silent since: there is nothing left that it could end by itself.
 #[test]
-fn who_was_cut_off_and_has_not_asked_since_is_told() {
+fn a_client_whose_session_was_terminated_receives_the_reason_at_shutdown() {
     for idle_timeout in [None, Some("3s")] {
         let limits = ["--shutdown-timeout", "1h", "--idle-timeout", idle_timeout.unwrap_or("1h")];
         let mut fenced = Fenced::start_with(
@@ -205,7 +205,7 @@ fn who_was_cut_off_and_has_not_asked_since_is_told() {
 
 /// A client that does not read keeps nobody waiting for long, and the log has its end.
 #[test]
-fn who_does_not_read_is_left_and_logged() {
+fn a_client_that_does_not_read_is_abandoned_and_logged() {
     let (mut proxy, postgres) = start(&["--shutdown-timeout", "300ms"]);
     let mut deaf = login(&proxy);
     named(&mut deaf);

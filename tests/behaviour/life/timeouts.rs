@@ -1,4 +1,4 @@
-//! Clients that say nothing, before they are let in and after.
+//! Silent clients, before and after authentication.
 
 use super::WithFile;
 use crate::support::fenced::{ok, value};
@@ -98,7 +98,7 @@ fn an_idle_session_that_does_not_read_costs_nothing_when_it_ends() {
 }
 
 #[test]
-fn both_sides_are_asked_whether_they_are_there() {
+fn both_sides_are_probed() {
     // Like netstat -o: a timer of kind 2 is that of the next probe.
     let keepalive = |port: u16| {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();

@@ -8,7 +8,7 @@ use crate::support::{DEADLINE, Etcd, Wire, wait_until};
 use std::fs;
 
 #[test]
-fn what_a_fence_does_is_told_with_its_fields() {
+fn fence_events_have_their_fields() {
     let fenced = start(SCHEMA, POLICIES, &[]);
     let log = || fenced.proxy.log();
     let mut old = fenced.holder(46);
@@ -27,7 +27,7 @@ fn what_a_fence_does_is_told_with_its_fields() {
 }
 
 #[test]
-fn every_other_rejection_says_why() {
+fn every_other_rejection_has_a_reason() {
     let fenced = start(SCHEMA, POLICIES, &[]);
     let mut wire = fenced.login();
     assert_eq!(code(&mut wire, "DELETE FROM jobs"), "LF002");
@@ -46,7 +46,7 @@ fn every_other_rejection_says_why() {
 }
 
 #[test]
-fn what_a_fence_that_observes_would_reject_is_told_once() {
+fn an_observing_fence_logs_a_rejection_once() {
     let fenced = start(SCHEMA, POLICIES, &[]);
     let mut wire = fenced.login();
     ok(&mut wire, "INSERT INTO watched VALUES (1)");
@@ -59,7 +59,7 @@ fn what_a_fence_that_observes_would_reject_is_told_once() {
 }
 
 #[test]
-fn a_fenced_table_that_is_not_there_is_told_when_it_goes_and_comes() {
+fn a_missing_fenced_table_is_logged_when_it_disappears_and_reappears() {
     let policies = format!("{POLICIES}  - {{name: ghost, tables: [public.ghost]}}\n");
     let fenced = start(SCHEMA, &policies, &[]);
     let log = || fenced.proxy.log();
@@ -82,7 +82,7 @@ fn a_fenced_table_that_is_not_there_is_told_when_it_goes_and_comes() {
 }
 
 #[test]
-fn why_policies_are_not_recorded_in_a_database_is_told_once() {
+fn a_failure_to_record_policies_is_logged_once() {
     let fenced = start(SCHEMA, POLICIES, &[]);
     for database in ["plain", "unprepared"] {
         fenced.postgres.sql(&format!("CREATE DATABASE {database}"));
@@ -102,7 +102,7 @@ fn why_policies_are_not_recorded_in_a_database_is_told_once() {
 }
 
 #[test]
-fn a_leader_tells_of_its_lease() {
+fn a_leader_logs_its_lease() {
     let (etcd, folder) = (Etcd::start(), Folder::new("logs"));
     let url = etcd.url();
     let lead = [

@@ -1,4 +1,4 @@
-//! The log, for machines: what each event says, how storms are kept out of it, and what is never in it.
+//! The machine-readable log: the content of each event, limits on repeated lines, and what it must never contain.
 
 mod events;
 pub mod line;

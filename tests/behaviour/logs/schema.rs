@@ -1,4 +1,4 @@
-//! The schema of events that docs/operations.md promises, against the events of real programs; and the picture of them.
+//! Events of real programs match the schema in docs/operations.md, and the timeline draws them.
 
 use crate::logs::line::{SCHEMA, start};
 use crate::support::fenced::{code, ok};
@@ -158,13 +158,13 @@ fn draw(file: &Path) -> String {
 }
 
 #[test]
-fn the_picture_in_the_documents_is_that_of_its_events() {
+fn the_documented_picture_shows_its_events() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     assert_eq!(draw(&docs.join("timeline.jsonl")), fs::read_to_string(docs.join("timeline.svg")).unwrap());
 }
 
 #[test]
-fn a_log_without_events_is_no_picture() {
+fn a_log_without_events_draws_no_picture() {
     let folder = Folder::new("drawn");
     let file = folder.join("log");
     for log in [&b"LOG:  ready\n"[..], b"", &[0xff; 100_000], b"{\"event\":\"lease_lost\"}"] {

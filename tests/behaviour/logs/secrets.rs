@@ -1,4 +1,4 @@
-//! What is in nobody's log: values in statements, parameters, and passwords.
+//! No log contains values in statements, parameters or passwords.
 
 use crate::logs::line::{POLICIES, SCHEMA};
 use crate::support::fenced::{code, code_in, init, ok};
@@ -46,7 +46,7 @@ fn values_are_in_no_line_at_any_level() {
 }
 
 #[test]
-fn what_holds_up_a_takeover_is_named_by_its_process() {
+fn a_blocked_takeover_names_the_blocking_process() {
     let postgres = Postgres::start(Options::default());
     postgres.sql(SCHEMA);
     init(&postgres, "postgres");

@@ -1,4 +1,4 @@
-//! The lines at the start and the end of a session.
+//! The log lines for the start and end of a session.
 
 use crate::logs::line::{POLICIES, SCHEMA, assert_fields, event, events, lines, start};
 use crate::support::fenced::{Fenced, code, ok, value};
@@ -43,7 +43,7 @@ fn the_level_is_a_setting() {
 }
 
 #[test]
-fn who_gets_no_session_is_told_of_with_the_reason() {
+fn a_refused_client_is_logged_with_the_reason() {
     let fenced = start(SCHEMA, POLICIES, &[]);
     let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
     wire.start(&[("user", "postgres"), ("database", "nowhere")], "");
@@ -105,7 +105,7 @@ fn a_proxy_protocol_header_is_named() {
 }
 
 #[test]
-fn a_session_of_the_console_says_why_it_ended() {
+fn a_console_session_logs_why_it_ended() {
     let mut fenced = start(SCHEMA, POLICIES, &[]);
     let console = || Wire::login(&fenced.proxy.address(), "postgres", "fencegate");
     let ended = |number: usize| {
@@ -135,7 +135,7 @@ fn reason(fenced: &Fenced, wire: &mut Wire, end: impl FnOnce(&mut Wire)) -> Stri
 }
 
 #[test]
-fn the_reason_is_who_has_ended_the_session() {
+fn the_reason_names_the_cause_of_the_sessions_end() {
     let fenced = start(SCHEMA, POLICIES, &["--idle-timeout", "3s"]);
     let said_goodbye = reason(&fenced, &mut fenced.login(), |wire| wire.send(&message::terminate()));
     assert_eq!(said_goodbye, "client closed the connection");
@@ -165,7 +165,7 @@ fn the_reason_is_who_has_ended_the_session() {
 }
 
 #[test]
-fn a_proxy_that_stops_is_the_reason() {
+fn a_shutdown_is_logged_as_the_reason() {
     let mut fenced = start(SCHEMA, POLICIES, &[]);
     let _idle = fenced.login();
     fenced.proxy.terminate();

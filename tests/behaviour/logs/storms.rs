@@ -1,4 +1,4 @@
-//! Storms of lines that are alike.
+//! Many similar log lines are limited and counted.
 
 use crate::logs::line::{POLICIES, SCHEMA, assert_fields, events, start};
 use crate::support::fenced::{code, ok};
@@ -13,7 +13,7 @@ fn counted(log: &str, event: &str, kind: &str) -> (usize, usize) {
 }
 
 #[test]
-fn of_a_storm_of_rejections_a_few_are_logged_and_the_others_counted() {
+fn many_rejections_are_logged_in_part_and_counted() {
     const STORM: usize = 500;
     let fenced = start(SCHEMA, POLICIES, &[]);
     ok(&mut fenced.holder(47), "INSERT INTO jobs VALUES (1)");
@@ -31,7 +31,7 @@ fn of_a_storm_of_rejections_a_few_are_logged_and_the_others_counted() {
 }
 
 #[test]
-fn the_count_is_told_at_the_end_of_the_proxy() {
+fn the_count_is_logged_at_shutdown() {
     const STORM: usize = 60;
     let mut fenced = start(SCHEMA, POLICIES, &[]);
     let mut wire = fenced.login();
@@ -45,7 +45,7 @@ fn the_count_is_told_at_the_end_of_the_proxy() {
 }
 
 #[test]
-fn of_a_storm_of_connections_too() {
+fn many_connections_are_logged_in_part_and_counted() {
     const STORM: usize = 100;
     let fenced = start(SCHEMA, POLICIES, &[]);
     for _ in 0..STORM {
@@ -60,7 +60,7 @@ fn of_a_storm_of_connections_too() {
 
 /// Its sessions stay open, and the control connection finds no schema time and again.
 #[test]
-fn a_database_without_fences_is_told_once() {
+fn a_database_without_fences_is_logged_once() {
     let options = Options::default().setting("log_connections", "on");
     let postgres = Postgres::start(options);
     postgres.sql("CREATE DATABASE plain");

@@ -1,4 +1,4 @@
-//! Standard error is a full pipe that nobody reads.
+//! Standard error is a full pipe that is not read.
 
 use crate::logs::line::{POLICIES, SCHEMA, events, lines};
 use crate::metrics::page::{get, samples, sum};

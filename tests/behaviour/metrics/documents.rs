@@ -1,4 +1,4 @@
-//! What the documents say of metrics is what there is.
+//! The documentation lists exactly the existing metrics.
 
 use fencegate::metrics::METRICS;
 use std::collections::BTreeSet;

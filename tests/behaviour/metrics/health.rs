@@ -42,14 +42,14 @@ fn each_page_answers_get_and_head_and_nothing_else() {
         let page = get(address, path);
         assert_eq!(
             (page.status, page.body.as_str()),
-            (404, "no such page; there are /, /metrics, /healthz, /readyz\n")
+            (404, "page not found; available pages: /, /metrics, /healthz, /readyz\n")
         );
     }
     assert_eq!(get(address, "/metrics?all=1").status, 200);
 }
 
 #[test]
-fn it_is_ready_while_the_control_connection_can_be_opened() {
+fn a_proxy_with_a_working_control_connection_is_ready() {
     let (mut postgres, _proxy, address) = start();
     wait_until_ready(address);
     postgres.stop();
@@ -64,7 +64,7 @@ fn it_is_ready_while_the_control_connection_can_be_opened() {
 }
 
 #[test]
-fn in_front_of_a_standby_it_is_not_ready() {
+fn a_proxy_of_a_standby_is_not_ready() {
     let (mut postgres, _proxy, address) = start();
     postgres.restart_as_standby();
     wait_until("it knows", DEADLINE, || get(address, "/readyz").body.contains("on a standby nothing fenced"));
@@ -74,7 +74,7 @@ fn in_front_of_a_standby_it_is_not_ready() {
 }
 
 #[test]
-fn while_it_stops_it_is_not_ready_and_can_be_scraped() {
+fn a_stopping_proxy_is_not_ready_and_can_be_scraped() {
     let (_postgres, mut proxy, address) = start();
     let mut open = Wire::login(&proxy.address(), "postgres", "postgres");
     ok(&mut open, "BEGIN");
@@ -88,7 +88,7 @@ fn while_it_stops_it_is_not_ready_and_can_be_scraped() {
 }
 
 #[test]
-fn it_is_not_ready_while_no_new_token_could_be_admitted() {
+fn a_proxy_that_cannot_admit_new_tokens_is_not_ready() {
     const GRANTS: &str = "GRANT pg_read_all_stats TO warden; GRANT pg_signal_backend TO warden";
     let postgres = Postgres::start(Options::default());
     postgres.sql(
@@ -151,7 +151,7 @@ fn it_is_not_ready_while_no_new_token_could_be_admitted() {
 }
 
 #[test]
-fn a_password_that_is_missing_is_told_with_where_to_give_it() {
+fn a_missing_password_is_reported_with_its_setting() {
     const WHERE: &str = "the server asks for a password, and none is given: put it into the URL, into PGPASSWORD, \
         or into the file that PGPASSFILE names";
     let postgres = Postgres::start(Options::default().hba("host all warden all scram-sha-256"));
@@ -182,7 +182,7 @@ fn a_password_that_is_missing_is_told_with_where_to_give_it() {
 
 /// Any role that may create databases can make one with a table of a fenced name.
 #[test]
-fn a_database_that_somebody_makes_leaves_it_ready() {
+fn creating_a_database_keeps_the_proxy_ready() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE ROLE maker LOGIN CREATEDB; CREATE TABLE jobs (n int)");
     init(&postgres, "postgres");
@@ -204,7 +204,7 @@ fn a_database_that_somebody_makes_leaves_it_ready() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_told_before_a_client_comes() {
+fn an_unreachable_server_is_reported_before_the_first_client() {
     let postgres = Postgres::start(Options::default());
     let port = Port::claim();
     let closed = SocketAddr::from(([127, 0, 0, 1], port.number()));
@@ -231,7 +231,7 @@ fn a_server_that_cannot_be_reached_is_told_before_a_client_comes() {
 }
 
 #[test]
-fn asking_whether_it_is_ready_leaves_nothing_at_the_server() {
+fn readiness_checks_leave_nothing_at_the_server() {
     let (postgres, _proxy, address) = start();
     postgres.sql("SELECT pg_stat_force_next_flush()");
     let sessions = || postgres.value("SELECT sessions FROM pg_stat_database WHERE datname = 'postgres'").parse::<i64>();
@@ -248,7 +248,7 @@ fn asking_whether_it_is_ready_leaves_nothing_at_the_server() {
 }
 
 #[test]
-fn an_address_in_use_ends_the_proxy_before_it_lets_anybody_in() {
+fn an_address_in_use_ends_the_proxy_before_it_admits_clients() {
     let postgres = Postgres::start(Options::default());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! Whoever reaches the address of the metrics cannot do more than read them.
+//! Clients of the metrics address can only read metrics.
 
 use crate::metrics::page::{get, send};
 use crate::metrics::world::http_address;
@@ -39,7 +39,7 @@ fn garbage_gets_an_error_or_nothing() {
 }
 
 #[test]
-fn those_who_say_nothing_keep_nobody_out_for_long() {
+fn silent_connections_do_not_block_other_requests_for_long() {
     let postgres = Postgres::start(Options::default());
     let proxy = Proxy::start(&postgres, NO_POLICIES, &["--http", "127.0.0.1:0"]);
     let address = http_address(|| proxy.log());

@@ -1,4 +1,4 @@
-//! Bounds on labels: nobody who writes decides how many series there are.
+//! Bounds on labels: clients cannot create unlimited series.
 
 use crate::metrics::page::{get, samples};
 use crate::metrics::world::World;

@@ -1,5 +1,5 @@
-//! Metrics and health of a real proxy and a real leader: what each counts, who may ask, and what a real Prometheus makes
-//! of the dashboard and the alerts in `deploy/`.
+//! Metrics and health of a real proxy and a real leader: their values, access limits, and the dashboard and alerts of
+//! `deploy/` in a real Prometheus.
 
 mod documents;
 mod health;

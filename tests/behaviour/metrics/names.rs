@@ -1,4 +1,4 @@
-//! The names and labels of all metrics, held against what users were promised.
+//! Names and labels of all metrics match the contract with users.
 
 use crate::metrics::page::{Sample, get, samples, sum};
 use crate::metrics::world::{ELECTION, World};
@@ -158,7 +158,7 @@ fn every_value_of_a_bounded_label_moves() {
 }
 
 #[test]
-fn what_happens_once_is_counted_once() {
+fn each_event_is_counted_once() {
     let world = World::start();
     let count =
         |verdict, mode| sum(&world.samples(), "fencegate_writes_total", &[("verdict", verdict), ("mode", mode)]);
@@ -211,7 +211,7 @@ fn a_portal_that_is_fetched_in_parts_is_counted_once() {
 }
 
 #[test]
-fn what_only_an_exempt_role_may_run_is_counted() {
+fn statements_of_exempt_roles_are_counted() {
     let world = World::start();
     let mut wire = Wire::login(&world.proxy.address(), "migrator", "postgres");
     ok(&mut wire, "DO $$BEGIN END$$");

@@ -1,4 +1,4 @@
-//! A client of the pages, and what it reads there.
+//! An HTTP client of the pages.
 
 use crate::support::DEADLINE;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! The alerts and the dashboard in `deploy/`, asked of a real Prometheus.
+//! The alerts and the dashboard in `deploy/`, evaluated by a real Prometheus.
 
 use crate::metrics::world::{POLICIES, Scraper, World};
 use crate::support::Wire;
@@ -69,7 +69,7 @@ fn compared(rule: &Rule) -> &str {
 }
 
 #[test]
-fn promtool_accepts_the_rules_and_each_says_what_to_do() {
+fn promtool_accepts_the_rules_and_each_has_advice() {
     let checked = run(Command::new("promtool").args(["check", "rules"]).arg(deployed("prometheus/alerts.yml")));
     assert!(String::from_utf8_lossy(&checked.stdout).contains("SUCCESS"));
     for rule in rules() {

@@ -1,4 +1,4 @@
-//! The status page: what it shows, to whom it is bound, and what it costs.
+//! The status page: its content, its restrictions in a browser, and its cost.
 
 use crate::metrics::page::{ask, get};
 use crate::metrics::world::World;
@@ -21,7 +21,7 @@ fn has(html: &str, cells: &[String]) -> bool {
 
 /// No client has come yet, and nothing has happened.
 #[test]
-fn a_proxy_that_has_just_started_shows_who_leads() {
+fn a_restarted_proxy_shows_the_leaders() {
     let world = World::start();
     let leader = format!("token {} (/metrics/policy)", world.elect());
     let expected = [row(&["", "jobs", "", "", "enforce"]), row(&["", "led", "", &leader, "enforce"])];
@@ -30,7 +30,7 @@ fn a_proxy_that_has_just_started_shows_who_leads() {
 }
 
 #[test]
-fn the_page_shows_what_happens_and_only_that() {
+fn the_page_shows_events_and_escapes_them() {
     let world = World::start();
     let address = world.of_proxy();
     let writer = |token: &str| {
@@ -64,7 +64,7 @@ fn the_page_shows_what_happens_and_only_that() {
 }
 
 #[test]
-fn a_browser_may_only_show_it() {
+fn a_browser_may_only_display_the_page() {
     let world = World::start();
     let page = get(world.of_proxy(), "/");
     let expected = [
@@ -79,12 +79,15 @@ fn a_browser_may_only_show_it() {
     assert_eq!(ask(world.of_proxy(), "POST", "/").status, 405);
     // There is none of a leader.
     let page = get(world.of_lead(), "/");
-    assert_eq!((page.status, page.body.as_str()), (404, "no such page; there are /metrics, /healthz, /readyz\n"));
+    assert_eq!(
+        (page.status, page.body.as_str()),
+        (404, "page not found; available pages: /metrics, /healthz, /readyz\n")
+    );
 }
 
 /// Each look at the condition is a connection to the database that --control names.
 #[test]
-fn however_many_ask_the_server_is_asked_once_a_second() {
+fn the_server_is_queried_once_per_second_for_any_number_of_requests() {
     let world = World::start();
     let address = world.of_proxy();
     let looks = || -> u64 {

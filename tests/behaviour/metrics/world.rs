@@ -1,4 +1,4 @@
-//! A server, an etcd, a proxy and a leader that serve their metrics, and clients that move every one of them.
+//! A server, etcd, proxy and leader that serve metrics, and clients that change every one of them.
 
 use crate::metrics::page::{Sample, get, samples, sum};
 use crate::support::fenced::{code, init, ok};

@@ -1,4 +1,4 @@
-//! Strings of statements of which one may change the token unseen, and is allowed to.
+//! Multi-statement strings in which an allowed opaque statement may change the token.
 
 use super::{ONE, SCHEMA};
 use crate::support::fenced::{Fenced, code, ok, value};
@@ -12,7 +12,7 @@ const MIGRATION: &str = "DO $$ BEGIN CREATE TYPE mood AS ENUM ('a'); END $$; ALT
 
 /// A session that is told what the server itself would say.
 #[test]
-fn a_string_with_what_is_allowed_runs_under_the_token_before_it() {
+fn a_string_with_an_allowed_statement_runs_under_the_earlier_token() {
     let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: allow\n"));
     let direct = Postgres::start(Options::default());
     direct.sql(SCHEMA);
@@ -102,7 +102,7 @@ fn a_string_that_changes_its_token_unseen_writes_nothing() {
 
 /// Their fences would be told of a token that nobody has checked.
 #[test]
-fn nothing_is_presumed_where_a_check_would_reject_too_much_or_the_policy_does_not_allow_it() {
+fn no_token_is_assumed_if_a_check_would_reject_too_much_or_the_policy_forbids_it() {
     let string = "DO $$ BEGIN PERFORM set_config('lease.fence', '46', false); END $$; INSERT INTO jobs VALUES (9)";
     let with =
         |setting: &str| Fenced::start(SCHEMA, &ONE.replace("[public.jobs]}", &format!("[public.jobs]{setting}")));

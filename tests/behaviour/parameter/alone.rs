@@ -1,5 +1,5 @@
-//! Statements that the server runs only outside of a transaction block, and first in their pipeline (`PreventInTransactionBlock`):
-//! they pass though the proxy has to ask the session for its token first.
+//! Statements that the server runs only outside a transaction block and first in their pipeline
+//! (`PreventInTransactionBlock`) pass, although the proxy must query the session's token first.
 
 use crate::support::fenced::{Fenced, code, code_in, ok};
 use crate::support::message::{bind_text, describe_statement, execute, parse, sync, unnamed};

@@ -1,4 +1,4 @@
-//! Whatever way `lease.fence` is set, what the proxy enforces is what the server says that it is.
+//! However `lease.fence` is set, the proxy enforces the value that the server reports.
 
 mod alone;
 mod prepared;
@@ -276,7 +276,7 @@ fn a_list_for_two_resources() {
 /// The question for the value is the server's to answer or to refuse; here a lock on the catalog delays it until the
 /// cancel request is there.
 #[test]
-fn a_cancel_that_meets_the_question_for_the_value() {
+fn a_cancel_during_the_query_for_the_value() {
     let world = start();
     for (mode, message) in MODES {
         for transaction in [false, true] {

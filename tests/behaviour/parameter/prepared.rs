@@ -1,4 +1,4 @@
-//! What is prepared through the protocol sets the value when it is executed, however that is done.
+//! A statement prepared through the protocol sets the value whenever it is executed.
 
 use super::{STARTUP, WRITE, presented, start, start_session};
 use crate::support::fenced::{code_in, ok};

@@ -1,4 +1,5 @@
-//! Random sequences of statements that set `lease.fence`, in every way that Postgres has, and how they are sent.
+//! Random sequences of statements that set `lease.fence` in every way that PostgreSQL offers, and the messages that
+//! send them.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

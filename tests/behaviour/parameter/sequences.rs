@@ -1,7 +1,6 @@
-//! After every step of random sequences, what the proxy enforces is `current_setting('lease.fence', true)`.
-//!
-//! Somebody holds the highest token, so that the error of a write says which one the session presents. A failure prints
-//! the shortest sequence that was found, as statements.
+//! After every step of random sequences, the proxy enforces `current_setting('lease.fence', true)`. Another session
+//! holds the highest token, so the error of a write shows the presented token. A failure prints the shortest failing
+//! sequence, as statements.
 
 use super::sequence::{Action, Probe, Startup, Step, sequences};
 use crate::support::fenced::{Fenced, init, ok};

@@ -1,4 +1,4 @@
-//! The value that a session has from its start, which RESET returns to.
+//! The value that a session has from its start, and that RESET restores.
 
 use super::{WRITE, presented, start, start_session};
 use crate::support::fenced::ok;

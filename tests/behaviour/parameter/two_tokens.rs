@@ -1,4 +1,4 @@
-//! A transaction writes to a resource under one token: a write under another is LF003, and nothing else is.
+//! Within a transaction, a write to the same resource under another token is LF003; other writes are not.
 
 use super::MODES;
 use crate::support::fenced::{Fenced, code_in, ok};

@@ -1,7 +1,6 @@
-//! Verdicts follow the names of prepared statements and portals: whatever a client makes of them, in the protocol and
-//! in SQL, a stale session is rejected exactly where the server would have written, and nowhere else.
-//!
-//! The server itself is the judge: in a database whose table refuses every write with LF001, without a proxy.
+//! Verdicts follow the names of prepared statements and portals: for any use of names, in the protocol and in SQL, a
+//! stale session is rejected exactly where the server would have written. The server itself is the reference: a
+//! database without a proxy whose table refuses every write with LF001.
 
 mod random;
 mod scenarios;

@@ -1,4 +1,4 @@
-//! Random conversations about a few names: the seed says which.
+//! Random conversations about a few names, determined by the seed.
 
 use crate::prepared::Act::{self, Bind, ClosePortal, CloseStatement, Execute, Flush, Parse, Query, Run, Sync};
 use crate::prepared::{BROKEN, READ, ROWS, WRITE, WRITE_ROWS};

@@ -1,4 +1,4 @@
-//! What clients do with names, one thing at a time.
+//! Uses of names by clients, one at a time.
 
 use crate::prepared::Act::{self, Bind, ClosePortal, CloseStatement, Execute, Flush, Parse, Query, Run, Sync};
 use crate::prepared::{BROKEN, READ, ROWS, WRITE, WRITE_ROWS};

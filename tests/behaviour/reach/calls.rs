@@ -1,5 +1,5 @@
-//! What calls a function that a policy names, without naming it: each needs the resource's token, a stale one is refused,
-//! and the function is really called.
+//! Relations that call a function in a policy: each needs the resource's token, a stale one is refused, and the
+//! function is really called.
 
 use crate::support::Wire;
 use crate::support::fenced::{Fenced, code, ok, value};
@@ -115,7 +115,7 @@ fn calls(fenced: &Fenced) -> String {
 }
 
 #[test]
-fn every_call_needs_the_token_and_is_real() {
+fn every_call_needs_the_token_and_reaches_the_function() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     for view in ["kept", "kept_view"] {
         fenced.postgres.sql(&format!("ALTER MATERIALIZED VIEW {view} OWNER TO app"));
@@ -144,7 +144,7 @@ fn a_long_text_may_read_any_relation() {
 }
 
 #[test]
-fn what_calls_nothing_needs_no_token() {
+fn a_statement_without_calls_needs_no_token() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut stranger = fenced.login_as("app");
     for sql in [
@@ -167,7 +167,7 @@ fn what_calls_nothing_needs_no_token() {
 
 /// The definition is known when its author goes on, in this proxy and by the extended protocol too.
 #[test]
-fn a_view_that_was_just_made_counts() {
+fn a_new_view_counts() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let (mut author, mut stranger) = (fenced.login(), fenced.login_as("app"));
     ok(&mut stranger, "SELECT 1");
@@ -204,7 +204,7 @@ fn a_view_that_was_just_made_counts() {
 
 /// One that did not exist when the catalog was read last is meant all the same.
 #[test]
-fn a_pattern_means_functions_that_are_made_later() {
+fn a_pattern_includes_functions_created_later() {
     let policy =
         "version: 1\nresources:\n  - {name: runner, tables: [public.ticks], functions: [public.ru*, public.late_*]}\n";
     let fenced = Fenced::start(SCHEMA, policy);

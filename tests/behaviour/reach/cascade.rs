@@ -1,4 +1,4 @@
-//! CASCADE in DROP TABLE, ALTER TABLE and TRUNCATE: it counts as changing the fenced tables that depend on the relation.
+//! CASCADE in DROP TABLE, ALTER TABLE and TRUNCATE counts as changing the fenced tables that depend on the relation.
 
 use crate::support::Wire;
 use crate::support::fenced::{Fenced, code, ok};
@@ -54,7 +54,7 @@ fn cascade_counts_as_changing_the_fenced_tables_that_depend_on_the_relation() {
 
 /// It is no fault of the statement that it cannot be told now what CASCADE takes.
 #[test]
-fn what_it_takes_cannot_be_told_now() {
+fn dependents_that_cannot_be_determined() {
     let fenced = Fenced::start("CREATE TABLE jobs (id int); CREATE TABLE plain (id int)", POLICY);
     let mut stranger = fenced.login();
     ok(&mut stranger, "INSERT INTO plain VALUES (1)");

@@ -1,5 +1,5 @@
-//! Ways that lead on from what a transaction defines, and definitions of other sessions: before their transactions end,
-//! and after that for as long as the proxy has not read them.
+//! Paths through a transaction's own definitions, and definitions of other sessions: during their transactions, and
+//! until the proxy has read them.
 
 use crate::support::fenced::{Fenced, code, code_in, ok};
 use crate::support::message::{bind_text, execute, flush, parse, query, sync};
@@ -50,7 +50,7 @@ fn relations_that_lead_to_a_definition_count_in_its_transaction() {
 
 /// The transaction is over, and the session goes on without a word that it is.
 #[test]
-fn what_was_committed_counts_before_its_session_is_idle() {
+fn committed_definitions_count_before_their_session_is_idle() {
     type Commit = fn(&mut Wire);
     let ways: [(&str, Commit); 3] = [
         ("COMMIT AND CHAIN", |wire| {
@@ -83,7 +83,7 @@ const RULES: &str = "SELECT count(*) FROM pg_rewrite WHERE rulename = 'r'";
 
 /// A chain that has defined nothing yet holds up nobody, nor itself.
 #[test]
-fn after_commit_and_chain_it_is_known() {
+fn definitions_are_known_after_commit_and_chain() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut author = fenced.login();
     for sql in ["BEGIN", RULE, "COMMIT AND CHAIN", "INSERT INTO free VALUES (1)"] {
@@ -94,7 +94,7 @@ fn after_commit_and_chain_it_is_known() {
 
 /// It would wait for the lock, and then do what it was not judged for.
 #[test]
-fn a_write_to_what_another_session_defines_is_opaque() {
+fn a_write_to_another_sessions_definition_is_opaque() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let (mut author, mut stranger) = (fenced.login(), fenced.login());
     ok(&mut author, &format!("BEGIN; {RULE}"));
@@ -152,7 +152,7 @@ fn a_definition_beside_one_that_is_committed_unseen_is_known() {
 
 /// What an open transaction made a way makes one of the view that another defines on it.
 #[test]
-fn a_definition_on_what_another_session_defines_is_suspect() {
+fn a_definition_based_on_another_sessions_definition_is_pending() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let (mut author, mut other, mut stranger) = (fenced.login(), fenced.login(), fenced.login());
     ok(&mut author, "BEGIN; ALTER TABLE ticks INHERIT base");
@@ -169,7 +169,7 @@ fn a_definition_on_what_another_session_defines_is_suspect() {
 
 /// What it makes is nowhere in the text of the statement that fires it.
 #[test]
-fn a_definition_that_an_event_trigger_makes_is_known() {
+fn a_definition_by_an_event_trigger_is_known() {
     let make = "IF to_regclass('made') IS NOT NULL THEN CREATE VIEW led AS TABLE ticks; END IF";
     let trigger = format!(
         "CREATE FUNCTION lead() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN {make}; END $$;
@@ -185,7 +185,7 @@ fn a_definition_that_an_event_trigger_makes_is_known() {
 
 /// The proxy has given the session up, and the server goes on with what it was sent.
 #[test]
-fn what_is_defined_after_a_hang_up_is_known() {
+fn definitions_after_a_disconnect_are_known() {
     let schema = "CREATE VIEW names AS SELECT DISTINCT id, name FROM ticks;
         CREATE FUNCTION add() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN INSERT INTO ticks VALUES (NEW.id, NEW.name); RETURN NEW; END $$";
@@ -214,7 +214,7 @@ fn what_is_defined_after_a_hang_up_is_known() {
 /// Sessions that make and drop tables and views all the time, and one whose views lead to the fenced table, keep nobody
 /// from writing elsewhere.
 #[test]
-fn a_storm_of_definitions_stops_nobody() {
+fn many_definitions_block_no_session() {
     const ROUNDS: usize = 40;
     let fenced = Fenced::start(SCHEMA, POLICY);
     let (author, writers) = (fenced.login(), [fenced.login(), fenced.login(), fenced.login(), fenced.login()]);
@@ -239,7 +239,7 @@ fn a_storm_of_definitions_stops_nobody() {
 
 /// It would wait for no reading, but what was made on its table is not known without.
 #[test]
-fn a_write_to_what_was_just_redefined_waits_and_passes() {
+fn a_write_to_a_redefined_relation_waits_and_passes() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let (mut author, mut leader) = (fenced.holder(1), fenced.holder(1));
     ok(&mut author, "CREATE VIEW led AS TABLE ticks");

@@ -57,7 +57,7 @@ items | public.outbox | view | insert | rule pass on public.inbox, rule deliver 
 }
 
 #[test]
-fn what_does_not_exist_is_unresolved_and_an_error() {
+fn a_missing_relation_is_unresolved_and_an_error() {
     let postgres = Postgres::start(Options::default());
     postgres.sql("CREATE TABLE \"Odd Name\" (id int); CREATE FUNCTION tick() RETURNS int LANGUAGE sql AS 'SELECT 1'");
     let policy = "version: 1\nresources:\n  - name: jobs\n    tables: ['public.\"Odd Name\"', {name: public.nothing, operations: [insert]}]\n    \
@@ -79,7 +79,7 @@ fn policies_for_other_databases_and_wrong_ones_are_errors() {
     let postgres = Postgres::start(Options::default());
     let output = explain(&postgres, "postgres", &format!("{POLICY}databases: [app]\n"));
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
-    assert_eq!(text(&output.stderr), "fencegate: the policies fence nothing in database postgres\n");
+    assert_eq!(text(&output.stderr), "fencegate: the policies do not fence anything in database postgres\n");
     let output = explain(&postgres, "postgres", "version: 1\nresourses: []\n");
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).starts_with("./policy.yaml:2:1"), "{output:?}");
@@ -131,7 +131,7 @@ fn a_key_that_tells_no_rows_apart_is_unresolved_and_an_error() {
 }
 
 #[test]
-fn functions_that_write_by_their_source_are_told() {
+fn functions_whose_source_writes_are_reported() {
     let postgres = Postgres::start(Options::default());
     postgres.sql(
         "CREATE TABLE ticks (n int); CREATE TABLE ticks_2 (n int); CREATE ROLE reader LOGIN; \
@@ -151,13 +151,13 @@ fn functions_that_write_by_their_source_are_told() {
     let told: Vec<&str> =
         said.lines().filter_map(|line| line.strip_prefix("warning: function ")?.split(',').next()).collect();
     let expected = [
-        "public.\"Outer\" calls what mentions public.ticks",
+        "public.\"Outer\" calls a function that mentions public.ticks",
         "public.body mentions public.ticks",
-        "public.outermost calls what mentions public.ticks",
+        "public.outermost calls a function that mentions public.ticks",
         "public.run mentions public.ticks",
     ];
     assert_eq!(told, expected, "{said}");
-    let line = "resource scheduler: write those that write into its policy, \
+    let line = "resource scheduler: list those that write in its policy: \
         functions: [public.named, 'public.\"Outer\"', public.body, public.outermost, public.run]; or install the guard";
     assert!(said.contains(line), "{said}");
     let advised =
@@ -187,7 +187,9 @@ fn a_star_means_all_functions_that_begin_so() {
     ];
     assert_eq!(lines(&output)[..], expected);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).starts_with("warning: function public.tock calls what mentions public.ticks,"));
+    assert!(
+        text(&output.stderr).starts_with("warning: function public.tock calls a function that mentions public.ticks,")
+    );
 }
 
 #[test]
@@ -197,8 +199,8 @@ fn policy_check_warns_of_functions_in_a_database() {
     let policy = "version: 1\nresources:\n  - {name: r, tables: [public.ticks, public.gone]}\n";
     let output = policy_command(&postgres, "postgres", policy, "check");
     let expected = "warning: ./policy.yaml:3:38: public.gone does not exist in postgres\n\
-        warning: function public.run mentions public.ticks, and a call of it is no write to the proxy\n\
-        resource r: write those that write into its policy, functions: [public.run]; or install the guard\n";
+        warning: function public.run mentions public.ticks, but the proxy does not treat a call of it as a write\n\
+        resource r: list those that write in its policy: functions: [public.run]; or install the guard\n";
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), expected));
     assert_eq!(text(&output.stdout), "policies: 1 resource, 2 tables, in 1 file\n");
 }

@@ -1,4 +1,4 @@
-//! What counts as writing a fenced table, beside writing it by its own name: as the catalog has it, against real servers.
+//! Indirect writes to a fenced table, as the catalog shows them, on real servers.
 
 mod calls;
 mod cascade;

@@ -1,5 +1,4 @@
-//! Which table a name stands for, when the search path, temporary tables and renames have a say: where it could be the fenced
-//! table, it is.
+//! Names that may mean the fenced table, given search path, temporary tables and renames, count as the fenced table.
 
 use crate::support::fenced::{Fenced, code, ok};
 
@@ -16,7 +15,7 @@ const SCHEMA: &str = "
 const POLICY: &str = "version: 1\nresources:\n  - name: jobs\n    tables: [public.items, public.parts]\n";
 
 #[test]
-fn a_temporary_table_of_the_name_counts_unless_it_is_said_to_be_one() {
+fn a_temporary_table_of_the_name_counts_unless_qualified() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut stranger = fenced.login();
     ok(&mut stranger, "CREATE TEMP TABLE items (id int)");
@@ -28,7 +27,7 @@ fn a_temporary_table_of_the_name_counts_unless_it_is_said_to_be_one() {
 
 /// A temporary view, or child, of a fenced table is a way to it, in whatever way it is named.
 #[test]
-fn what_is_temporary_may_be_a_way() {
+fn a_temporary_relation_may_lead_to_a_fenced_table() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut stranger = fenced.login();
     ok(&mut stranger, "CREATE TEMP VIEW mine AS SELECT * FROM items");

@@ -1,5 +1,5 @@
-//! Each kind of path and operation: it needs the resource's token, a stale one is refused, and the path is real, that is
-//! the fenced table does change.
+//! Each kind of path and operation: it needs the resource's token, a stale one is refused, and the fenced table really
+//! changes.
 
 use super::{POLICY, SCHEMA};
 use crate::support::Wire;
@@ -50,7 +50,7 @@ const WAYS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_way_needs_the_token_and_is_real() {
+fn every_path_needs_the_token_and_reaches_the_table() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     for (resource, sql) in WAYS {
         let mut stranger = fenced.login();
@@ -80,7 +80,7 @@ fn copy_is_an_insert() {
 }
 
 #[test]
-fn what_does_not_reach_a_fenced_table_is_free() {
+fn a_write_that_reaches_no_fenced_table_needs_no_token() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut stranger = fenced.login();
     let before = value(&mut stranger, STATE);
@@ -113,7 +113,7 @@ fn what_does_not_reach_a_fenced_table_is_free() {
 }
 
 #[test]
-fn a_trigger_in_place_of_writes_makes_a_view_a_way() {
+fn an_instead_of_trigger_makes_a_view_a_path() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     fenced.postgres.sql(
         "CREATE FUNCTION add() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO jobs VALUES (70, 1, 1); RETURN NULL; END';
@@ -164,7 +164,7 @@ fn a_fenced_table_that_reaches_another_resources_needs_both_tokens() {
 
 /// A deposed leader that is in the middle of a write through a view is drained like any other.
 #[test]
-fn what_was_written_by_another_name_is_drained() {
+fn writes_by_another_name_are_drained() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     for sql in [
         "UPDATE my_jobs SET id = 8 WHERE id = 1",

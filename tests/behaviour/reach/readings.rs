@@ -1,4 +1,4 @@
-//! What a reading of the catalog costs the server.
+//! The server's cost of a catalog reading.
 
 use crate::support::fenced::{Fenced, code, ok};
 use crate::support::{Options, ProxyOptions};
@@ -10,7 +10,7 @@ const POLICY: &str =
 
 /// To plan it takes several times as long as to run it.
 #[test]
-fn a_reading_runs_what_is_prepared() {
+fn a_reading_uses_prepared_statements() {
     for (functions, expected) in [("", "EXECUTE ways("), ("    functions: [public.ru*]\n", "EXECUTE ways_and_calls(")] {
         let policy = match functions {
             "" => POLICY.to_owned(),

@@ -1,4 +1,4 @@
-//! When the catalog is read, and what the answer is while it cannot be.
+//! When the catalog is read, and verdicts while it cannot be read.
 
 use crate::support::fenced::{Fenced, code, init, ok};
 use crate::support::proxy::{Proxy, ProxyOptions};
@@ -58,7 +58,7 @@ fn holder(fenced: &Fenced, token: i64) -> Wire {
 
 /// Nobody hears what other proxies, or sessions around them, make of any relation. The policies name the fenced tables.
 #[test]
-fn while_nobody_listens_only_what_is_named_plainly_is_known() {
+fn without_a_listener_only_direct_names_are_known() {
     let fenced = fenced();
     let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
     ok(&mut leader, "INSERT INTO listed VALUES (1)");
@@ -84,7 +84,7 @@ fn while_nobody_listens_only_what_is_named_plainly_is_known() {
 
 /// No table was fenced when the catalog was read. The first may come, and a view on it, while nobody listens.
 #[test]
-fn while_nobody_listens_the_first_fenced_table_may_have_come() {
+fn without_a_listener_the_first_fenced_table_may_exist() {
     let fenced = fenced();
     fenced.postgres.sql("DROP TABLE items CASCADE");
     let mut stranger = fenced.login_as("app");
@@ -102,7 +102,7 @@ fn while_nobody_listens_the_first_fenced_table_may_have_come() {
 
 /// A view that was made meanwhile may call a function that the policy names: then to read it is a write.
 #[test]
-fn while_nobody_listens_what_is_read_may_call_a_named_function() {
+fn without_a_listener_a_read_may_call_a_named_function() {
     let fenced = fenced_by(&POLICY.replace("tables:", "functions: [public.note]\n    tables:"));
     fenced.postgres.sql(
         "CREATE FUNCTION note() RETURNS int LANGUAGE sql AS 'INSERT INTO items VALUES (9) RETURNING 1'; \
@@ -123,7 +123,7 @@ fn while_nobody_listens_what_is_read_may_call_a_named_function() {
 
 /// Of several resources each goes on with its own tables.
 #[test]
-fn while_nobody_listens_each_resource_goes_on() {
+fn without_a_listener_each_resource_remains_usable() {
     let policy = format!("{POLICY}  - name: other\n    tables: [public.plain]\n");
     let fenced = fenced_by(&policy);
     let mut leader = holder(&fenced, 1);
@@ -139,7 +139,7 @@ fn while_nobody_listens_each_resource_goes_on() {
 
 /// Nobody was ever admitted in a database that was not prepared for fences.
 #[test]
-fn while_nobody_listens_a_database_without_the_schema_goes_on() {
+fn without_a_listener_a_database_without_the_schema_remains_usable() {
     let fenced = fenced();
     fenced.postgres.sql("CREATE DATABASE other");
     fenced.postgres.sql_in("other", "CREATE TABLE plain (id int); GRANT ALL ON plain TO app");
@@ -152,7 +152,7 @@ fn while_nobody_listens_a_database_without_the_schema_goes_on() {
 }
 
 #[test]
-fn what_has_changed_and_cannot_be_read_may_be_anything() {
+fn an_unread_change_may_be_anything() {
     let fenced = fenced();
     let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
     ok(&mut leader, "INSERT INTO items VALUES (1)");
@@ -186,7 +186,7 @@ fn what_has_changed_and_cannot_be_read_may_be_anything() {
 
 /// Whatever the catalog has become, the leader has all the tokens that there are.
 #[test]
-fn a_write_that_needs_every_token_waits_for_no_reading() {
+fn a_write_that_needs_every_token_does_not_wait_for_a_reading() {
     let fenced = fenced();
     let (mut leader, mut stranger) = (holder(&fenced, 1), fenced.login_as("app"));
     ok(&mut leader, "INSERT INTO items VALUES (1)");
@@ -211,7 +211,7 @@ fn a_write_that_needs_every_token_waits_for_no_reading() {
 
 /// The catalog is known, only what CASCADE takes is not to be had.
 #[test]
-fn while_dependencies_cannot_be_read_cascade_is_to_be_tried_again() {
+fn while_dependencies_cannot_be_read_cascade_is_retryable() {
     let fenced = fenced();
     let mut owner = fenced.login();
     ok(&mut owner, "INSERT INTO plain VALUES (1)");
@@ -223,7 +223,7 @@ fn while_dependencies_cannot_be_read_cascade_is_to_be_tried_again() {
 }
 
 #[test]
-fn what_was_never_read_may_be_anything() {
+fn an_unread_catalog_may_contain_anything() {
     let fenced = fenced();
     take_control_away_before_any_session(&fenced.postgres);
     let mut stranger = fenced.login_as("app");
@@ -258,7 +258,7 @@ fn a_database_without_the_schema_is_read() {
 
 /// What was read of the last one says nothing of the next, nor does it that there was none for a moment.
 #[test]
-fn a_database_of_the_same_name_is_another_one() {
+fn a_recreated_database_is_a_different_one() {
     let postgres = Postgres::start(Options::default());
     let proxy = Proxy::start(&postgres, POLICY, &[]);
     let login = |database: &str| Wire::login(&proxy.address(), "postgres", database);
@@ -282,7 +282,7 @@ fn a_database_of_the_same_name_is_another_one() {
 
 /// Whoever alters a view locks it, which must not keep the catalog from being read.
 #[test]
-fn a_view_that_is_being_altered_keeps_nobody() {
+fn a_view_that_is_being_altered_blocks_no_session() {
     let fenced = fenced();
     fenced.postgres.sql("CREATE VIEW counted AS SELECT count(*) FROM items");
     let mut owner = Wire::login(&fenced.postgres.address(), "postgres", "postgres");
@@ -297,7 +297,7 @@ fn a_view_that_is_being_altered_keeps_nobody() {
 
 /// DDL by way of one proxy is known to the others, without a new session.
 #[test]
-fn other_proxies_are_told() {
+fn other_proxies_are_notified() {
     let fenced = fenced();
     let control = fenced.postgres.control_url().replace("postgres@", "fencer@");
     let other = Proxy::start_with(&fenced.postgres, &ProxyOptions::default().policies(POLICY).control(&control));
@@ -315,7 +315,7 @@ fn other_proxies_are_told() {
 
 /// Whoever changed it may have been killed before saying so: nobody says anything here, and no session begins.
 #[test]
-fn a_definition_that_nobody_announces_is_found_by_sessions_that_stay() {
+fn an_unannounced_definition_is_found_by_long_sessions() {
     let fenced = fenced();
     let mut stranger = fenced.login_as("app");
     ok(&mut stranger, "INSERT INTO plain VALUES (1)");
@@ -329,7 +329,7 @@ fn a_definition_that_nobody_announces_is_found_by_sessions_that_stay() {
 
 /// What an event trigger may send for DDL that goes around the proxies.
 #[test]
-fn anybody_can_say_that_the_catalog_has_changed_and_keep_nobody_busy() {
+fn forged_catalog_notifications_cause_little_work() {
     let fenced = fenced();
     let mut stranger = fenced.login_as("app");
     ok(&mut stranger, "INSERT INTO plain VALUES (1)");

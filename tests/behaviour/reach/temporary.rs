@@ -1,4 +1,5 @@
-//! Temporary relations of a session are its own matter: they lead nobody else to a fenced table, and crowd nobody out.
+//! A session's temporary relations affect only that session: they lead no other session to a fenced table and do not
+//! exhaust shared limits.
 
 use crate::support::fenced::{Fenced, code, ok};
 use crate::support::{DEADLINE, Wire, wait_until};
@@ -10,7 +11,7 @@ const SCHEMA: &str = "
 const POLICY: &str = "version: 1\nresources:\n  - name: jobs\n    tables: [public.items]\n";
 
 #[test]
-fn those_of_another_session_mean_nothing() {
+fn temporary_relations_of_another_session_do_not_count() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let (mut stranger, mut other) = (fenced.login_as("app"), fenced.login_as("app"));
     ok(&mut stranger, "CREATE TEMP VIEW plain AS SELECT * FROM items; CREATE TEMP VIEW again AS SELECT * FROM plain");
@@ -26,7 +27,7 @@ fn those_of_another_session_mean_nothing() {
 
 /// As one that was made around the proxy's view of it: by a function, or on a view that is redefined later.
 #[test]
-fn what_becomes_a_way_later_is_known_in_its_session() {
+fn a_temporary_relation_that_becomes_a_path_is_known_in_its_session() {
     let schema = "CREATE VIEW shown AS SELECT * FROM plain; GRANT ALL ON shown TO app;
         CREATE FUNCTION make() RETURNS void LANGUAGE sql AS 'CREATE TEMP VIEW made AS SELECT * FROM items'";
     let fenced = Fenced::start(&format!("{SCHEMA}; {schema}"), POLICY);
@@ -48,7 +49,7 @@ fn what_becomes_a_way_later_is_known_in_its_session() {
 
 /// Each of many names all before it, as far as a statement may be long.
 #[test]
-fn many_that_refer_to_each_other_crowd_nobody_out() {
+fn many_temporary_relations_do_not_exhaust_the_limits_of_others() {
     const VIEWS: usize = 300;
     let fenced = Fenced::start(SCHEMA, POLICY);
     let (mut stranger, mut other) = (fenced.login_as("app"), fenced.login_as("app"));
@@ -72,7 +73,7 @@ fn many_that_refer_to_each_other_crowd_nobody_out() {
 
 /// The catalog as a session has it is read again after what it has defined since.
 #[test]
-fn what_the_session_adds_is_known() {
+fn additions_by_the_session_are_known() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut stranger = fenced.login_as("app");
     ok(&mut stranger, "CREATE TEMP VIEW one AS SELECT * FROM items");

@@ -1,4 +1,4 @@
-//! Ways that the open transaction, or the same string, has made: no other session sees them, and a write to one is as
+//! Paths created by the open transaction or the same string: no other session sees them, and a write through one is as
 //! opaque as a DO.
 
 use crate::support::fenced::{Fenced, code, code_in, ok};
@@ -33,7 +33,7 @@ const MADE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_way_that_the_transaction_made_is_opaque() {
+fn a_path_created_in_the_transaction_is_opaque() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     for (make, write) in MADE {
         let mut stranger = fenced.login();
@@ -58,7 +58,7 @@ fn a_way_that_the_transaction_made_is_opaque() {
 }
 
 #[test]
-fn once_it_is_committed_it_is_known() {
+fn a_committed_path_is_known() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut stranger = fenced.login();
     ok(&mut stranger, "BEGIN");
@@ -71,7 +71,7 @@ fn once_it_is_committed_it_is_known() {
 }
 
 #[test]
-fn a_pipeline_and_prepared_statements_are_no_way_around() {
+fn pipelines_and_prepared_statements_do_not_evade_the_fence() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut stranger = fenced.login();
     let run = |sql| [parse("", sql, &[]), bind_text("", "", &[]), execute("", 0)].concat();
@@ -87,7 +87,7 @@ fn a_pipeline_and_prepared_statements_are_no_way_around() {
 }
 
 #[test]
-fn what_opaque_statements_may_do_is_what_such_a_write_may_do() {
+fn such_a_write_follows_the_rule_for_opaque_statements() {
     let fenced = Fenced::start(SCHEMA, &format!("{POLICY}opaque: require_token\n"));
     let string = "CREATE VIEW v AS SELECT * FROM items; INSERT INTO v VALUES (1)";
     assert_eq!(code(&mut fenced.login(), string), "LF002");

@@ -1,4 +1,4 @@
-//! A fast-path call that is rejected: it leaves what a call leaves that fails, the client's unnamed statement among that.
+//! A rejected fast-path call leaves the same state as a failed one, including the client's unnamed statement.
 
 use crate::rejections::compare::{World, masked};
 use crate::rejections::conversation::{Step, converse};

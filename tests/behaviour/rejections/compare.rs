@@ -1,4 +1,4 @@
-//! One cell of the matrix: asked of the server and of the proxy, and compared.
+//! Runs one cell of the matrix on the server and on the proxy, and compares the results.
 
 use crate::rejections::conversation::{Step, converse};
 use crate::rejections::rejected::{NOT_PREPARED, Rejected};

@@ -1,4 +1,4 @@
-//! What is said in one session, step by step, and the transcript of what came back.
+//! The messages of one session, step by step, and the transcript of the responses.
 
 use crate::support::{Frame, Wire};
 

@@ -1,9 +1,9 @@
-//! A rejected statement looks to a client as a statement that the server itself refuses: the same messages in the
-//! same order, the same transaction state, nothing written, and the session goes on.
+//! To a client, a rejected statement looks like one that the server refuses: the same messages in the same order, the
+//! same transaction state, nothing written, and the session continues.
 //!
-//! Everything that is rejected (`rejected.rs`) meets a session in every state (`states.rs`) in every shape that the
-//! protocol has for it (`shapes.rs`). Each cell of that matrix is asked of the server itself with a statement that
-//! divides by zero at the same place, and of the proxy with the one that it rejects (`compare.rs`). `make test` asks every
+//! The tests form a matrix: each rejected statement (`rejected.rs`), in each state of a session (`states.rs`), in each
+//! message form of the protocol (`shapes.rs`). Each cell runs on the server with a division by zero at the same place,
+//! and on the proxy with the rejected statement; the responses are compared (`compare.rs`). `make test` runs every
 //! other cell.
 
 mod calls;

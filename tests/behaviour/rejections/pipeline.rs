@@ -1,4 +1,4 @@
-//! What follows a rejection in the same pipeline never runs: nobody is admitted for it, and no token rises.
+//! Messages after a rejection in the same pipeline never run: they cause no admission and raise no token.
 
 use crate::support::fenced::{Fenced, code_in, ok};
 use crate::support::message;
@@ -11,7 +11,7 @@ resources:
 ";
 
 #[test]
-fn what_will_be_skipped_raises_nothing() {
+fn skipped_statements_raise_no_fence() {
     // For the second no role is asked about first, which would wait for what is owed.
     for skipped in ["INSERT INTO reports VALUES (6)", "ALTER TABLE reports ADD more int"] {
         let world = Fenced::start("CREATE TABLE jobs (n int); CREATE TABLE reports (n int)", POLICIES);

@@ -1,4 +1,4 @@
-//! What is rejected, and what fails at the same place on a direct connection.
+//! The rejected statements, and statements that fail at the same place on a direct connection.
 
 pub const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 

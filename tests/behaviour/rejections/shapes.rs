@@ -1,4 +1,4 @@
-//! How a statement that is rejected reaches the server: the messages around it.
+//! The messages that carry the rejected statement.
 
 use crate::rejections::conversation::Step;
 use crate::rejections::rejected::Rejected;

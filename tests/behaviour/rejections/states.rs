@@ -1,4 +1,4 @@
-//! What a session is in when the rejected statement comes.
+//! The state of the session when the rejected statement arrives.
 
 use crate::rejections::conversation::Step;
 use crate::support::message::{bind_text, execute, flush, parse, query, sync, unnamed};

@@ -1,5 +1,5 @@
-//! What the proxy would hold back until the server has answered, while the server waits for COPY data: the server
-//! refuses it and ends the session, as it does with any message there; and should its COPY have failed, it is rejected.
+//! Messages that need the server's response first, while the server waits for COPY data: the server refuses such a
+//! message and ends the session, as for any message there. If its COPY has failed, the message is rejected.
 
 use crate::rejections::compare::{World, masked};
 use crate::rejections::conversation::{Step, converse};

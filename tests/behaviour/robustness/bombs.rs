@@ -1,4 +1,4 @@
-//! Texts that cost far more than their length: they end nothing, keep nobody waiting, and leave nothing behind.
+//! Texts that cost far more than their length crash nothing, delay no other session, and leave nothing behind.
 
 use super::world::{WRITE, World, codes};
 use crate::support::bombs::bombs;
@@ -58,7 +58,7 @@ fn each_has_a_bound(message: impl Fn(&str) -> Vec<u8>, is_answer: impl Fn(&[Stri
 
 /// While strangers send what takes longest, others are served.
 #[test]
-fn others_are_served_meanwhile() {
+fn other_sessions_are_served_meanwhile() {
     const STRANGERS: usize = 4;
     let world = World::new();
     let bombs = share(bombs(), 8);

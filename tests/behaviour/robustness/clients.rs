@@ -1,4 +1,4 @@
-//! Clients that stop reading, send byte by byte, vanish, send what is huge, or say nothing at all.
+//! Clients that stop reading, send byte by byte, vanish, send huge messages, or send nothing.
 
 use super::world::{WRITE, World, codes};
 use crate::support::fenced::{ok, value};
@@ -13,7 +13,7 @@ const HUGE: usize = 10 << 20;
 const TOO_LONG: usize = 17 << 20;
 
 #[test]
-fn who_stops_reading_and_then_vanishes() {
+fn a_client_that_stops_reading_and_then_vanishes() {
     let mut world = World::new();
     let blocked =
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND application_name = 'hostile'";
@@ -29,7 +29,7 @@ fn who_stops_reading_and_then_vanishes() {
 
 /// In mid-pipeline the server keeps the end of a long row to itself, and nothing is due that would make it send that.
 #[test]
-fn who_hangs_up_within_a_pipeline() {
+fn a_client_that_disconnects_within_a_pipeline() {
     let world = World::new();
     let row = [parse("", "INSERT INTO free VALUES (1) RETURNING repeat('x', 70000)", &[]), bind_text("", "", &[])];
     let pipeline = [&row.concat()[..], &execute("", 0)].concat();
@@ -53,7 +53,7 @@ fn who_hangs_up_within_a_pipeline() {
 }
 
 #[test]
-fn who_sends_byte_by_byte() {
+fn a_client_that_sends_byte_by_byte() {
     let mut world = World::new();
     let startup = message::startup(message::PROTOCOL_3_0, &[("user", "postgres"), ("database", "postgres")]);
     let mut slow: Vec<_> = (0..20).map(|_| Wire::connect(&world.fenced.proxy.address()).unwrap()).collect();
@@ -78,7 +78,7 @@ fn who_sends_byte_by_byte() {
 }
 
 #[test]
-fn who_vanishes_within_a_message() {
+fn a_client_that_vanishes_within_a_message_is_harmless() {
     let options = Options::default().hba("host all secret 127.0.0.1/32 scram-sha-256");
     let mut world = World::with(options, ProxyOptions::default());
     world.fenced.postgres.sql("CREATE ROLE secret LOGIN PASSWORD 'x'");
@@ -119,7 +119,7 @@ fn who_vanishes_within_a_message() {
 
 /// Many of them at once: what one needs must not depend on what it sends.
 #[test]
-fn who_sends_more_than_is_held() {
+fn a_client_that_sends_more_than_the_buffers_hold() {
     const SESSIONS: usize = 20;
     let mut world = World::new();
     world.fenced.postgres.sql("CREATE DATABASE unfenced");
@@ -157,7 +157,7 @@ fn who_sends_more_than_is_held() {
 
 /// All sessions together hold so much and no more: the others wait, and get their turn.
 #[test]
-fn who_sends_ten_megabytes() {
+fn a_client_that_sends_ten_megabytes() {
     const SESSIONS: usize = 8;
     let mut world = World::new();
     let text = format!("SELECT length('{}')", "x".repeat(HUGE));
@@ -190,7 +190,7 @@ fn served(wire: &mut Wire, messages: &[u8]) -> Vec<Frame> {
 /// Who begins long statements and sends no more of them has no room before a MiB has come, and keeps it from others for a
 /// moment only.
 #[test]
-fn who_keeps_all_room() {
+fn a_client_that_takes_all_buffers() {
     let mut world = World::new();
     let read = query(&format!("SELECT length('{}')", "x".repeat(HUGE)));
     let batch = [unnamed(&format!("DELETE FROM free WHERE n IN ({}1)", "1,".repeat(HUGE / 2)), &[]), sync()].concat();
@@ -217,7 +217,7 @@ fn who_keeps_all_room() {
 
 /// Texts that are read are held whole while they are read, and not for longer.
 #[test]
-fn who_sends_much_and_stays() {
+fn a_client_that_sends_much_and_stays() {
     const SESSIONS: usize = 20;
     let world = World::new();
     let text = format!("SELECT length('{}')", "x".repeat(3 << 20));
@@ -232,7 +232,7 @@ fn who_sends_much_and_stays() {
 }
 
 #[test]
-fn who_connects_and_says_nothing() {
+fn a_client_that_connects_and_sends_nothing() {
     const SILENT: usize = 400;
     let mut world = World::new();
     let before = world.fenced.proxy.open_files();
@@ -248,7 +248,7 @@ fn who_connects_and_says_nothing() {
 
 /// A peer whose machine has gone says nothing more: the kernel asks whether it is there.
 #[test]
-fn whose_machine_is_gone() {
+fn a_client_whose_machine_is_gone() {
     let world = World::new();
     let Address::Tcp(proxy) = world.fenced.proxy.address() else { unreachable!() };
     for port in [proxy.port(), world.fenced.postgres.port()] {
@@ -273,7 +273,7 @@ fn timers(port: u16, is_local: bool) -> Vec<String> {
 }
 
 #[test]
-fn whose_names_are_long() {
+fn a_client_with_long_names() {
     let mut world = World::new();
     let mut wire = world.hostile();
     let name = "n".repeat(30_000);
@@ -304,7 +304,7 @@ fn whose_names_are_long() {
 
 /// The server takes 63 bytes of a database's name: a longer one must not be another database for the proxy.
 #[test]
-fn whose_database_has_a_long_name() {
+fn a_client_with_a_long_database_name() {
     const LENGTH: usize = 63;
     let name = "d".repeat(LENGTH);
     let mut world = World::new();
@@ -331,7 +331,7 @@ fn whose_database_has_a_long_name() {
 }
 
 #[test]
-fn who_asks_again_and_again_for_encryption() {
+fn a_client_that_requests_encryption_repeatedly() {
     let world = World::new();
     let mut wire = Wire::connect(&world.fenced.proxy.address()).unwrap();
     wire.send(&message::ssl_request());

@@ -1,4 +1,4 @@
-//! Bytes that mean something else to the server than to who reads them carelessly.
+//! Bytes that mean something else to the server than to a careless reader.
 
 use super::world::{WRITE, World, codes};
 use crate::support::fenced::{Fenced, init};
@@ -12,7 +12,7 @@ const UNSAFE: [&str; 7] = ["SJIS", "SHIFT_JIS_2004", "BIG5", "GBK", "GB18030", "
 const LEADS: [u8; 4] = [0x81, 0x83, 0xa1, 0xe0];
 
 #[test]
-fn characters_that_hide_a_quote() {
+fn multibyte_characters_that_hide_a_quote() {
     let mut world = World::new();
     for encoding in UNSAFE {
         for conforming in ["on", "off"] {
@@ -60,7 +60,7 @@ fn hiding(lead: u8, hidden: u8) -> [Vec<u8>; 4] {
 }
 
 #[test]
-fn bytes_that_are_no_utf8() {
+fn bytes_that_are_not_utf8() {
     let world = World::new();
     let mut wire = world.hostile();
     for bytes in
@@ -76,7 +76,7 @@ fn bytes_that_are_no_utf8() {
 }
 
 #[test]
-fn latin1_and_its_like() {
+fn latin1_and_similar_encodings() {
     let world = World::new();
     for encoding in ["LATIN1", "WIN1252", "KOI8R", "EUC_JP", "SQL_ASCII"] {
         let mut wire = world.hostile();
@@ -195,7 +195,7 @@ fn schemer(world: &World, change: &str) -> Wire {
 }
 
 #[test]
-fn a_change_of_how_text_is_read_that_no_text_shows() {
+fn a_lexing_change_that_no_text_shows() {
     let mut world = unseen_world();
     for (change, text) in changes() {
         for statement in RUN_UNSEEN {
@@ -231,7 +231,7 @@ fn is_stopped(codes: &[String]) -> bool {
 
 /// Binding a value of a domain runs its checks; planning computes what is said to be immutable.
 #[test]
-fn a_change_of_how_text_is_read_by_a_bind() {
+fn a_lexing_change_by_a_bind() {
     let world = unseen_world();
     world.fenced.postgres.sql("CREATE FUNCTION planned() RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT set_it()'; CREATE VIEW plans AS SELECT planned()");
     for (change, text) in changes() {
@@ -250,7 +250,7 @@ fn a_change_of_how_text_is_read_by_a_bind() {
 
 /// What cannot be read in two ways waits for nothing.
 #[test]
-fn a_plain_text_goes_on_behind_what_runs() {
+fn a_plain_text_is_pipelined_behind_a_running_statement() {
     let world = unseen_world();
     let mut wire = world.hostile();
     let parse =

@@ -1,4 +1,4 @@
-//! Clients that send and send, and never read an answer.
+//! Clients that send without end and never read a response.
 
 use super::world::{WRITE, World, codes};
 use crate::support::message::{
@@ -45,7 +45,7 @@ fn floods(messages: Vec<(&str, Vec<u8>)>) {
 }
 
 #[test]
-fn of_small_messages() {
+fn a_flood_of_small_messages() {
     floods(vec![
         ("Sync", sync()),
         ("Flush", flush()),
@@ -63,13 +63,13 @@ fn of_small_messages() {
 
 /// The proxy answers these itself: nothing but its own care stops it from piling up the answers.
 #[test]
-fn of_rejected_queries() {
+fn a_flood_of_rejected_queries() {
     floods(vec![("a stale write", query(WRITE)), ("an unreadable one", query("SELECT"))]);
 }
 
 /// The server takes the first bytes of a name only, and so must the proxy.
 #[test]
-fn of_long_names() {
+fn a_flood_of_long_names() {
     let name = "n".repeat(3 << 20);
     floods(vec![
         ("Parse", parse(&name, "SELECT 1", &[])),
@@ -82,7 +82,7 @@ fn of_long_names() {
 /// What the proxy remembers of a statement is bounded, however many are prepared.
 #[test]
 #[ignore = "takes long: make soak"]
-fn of_statements_that_name_much() {
+fn a_flood_of_statements_with_many_names() {
     const STATEMENTS: usize = 200;
     let mut world = World::new();
     let mut wire = world.hostile();

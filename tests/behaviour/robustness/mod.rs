@@ -1,6 +1,6 @@
-//! Hostile clients, hostile servers and hostile texts: bounded memory, a clear error, and no other session harmed.
+//! Hostile clients, servers and texts: bounded memory, a clear error, and no harm to other sessions.
 //!
-//! Each test has a bystander, whose session goes on through the same proxy.
+//! Each test has a bystander, whose session continues through the same proxy.
 
 mod bombs;
 mod clients;

@@ -1,4 +1,5 @@
-//! Servers that close, lie about lengths, send garbage or never end: their client is told, and nobody else notices.
+//! Servers that close, send wrong lengths or garbage, or never stop: their client receives an error, and other sessions
+//! are unaffected.
 
 use crate::support::malicious::{Malicious, VICTIM, Victim, greeting, identity, ready};
 use crate::support::message::{self, header, query, tagged};
@@ -163,7 +164,7 @@ fn garbage() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Where the server closes, its client is told, unless it is in the middle of a message.
 #[test]
-fn who_sends_garbage_and_closes() {
+fn a_server_that_sends_garbage_and_closes() {
     for stage in STAGES {
         let chosen = Arc::new(Mutex::new(Vec::new()));
         let script = chosen.clone();
@@ -187,7 +188,7 @@ fn who_sends_garbage_and_closes() {
 
 /// Where it does not close, its client waits as it would without the proxy, or is told. When it goes, all is gone.
 #[test]
-fn who_sends_garbage_and_waits() {
+fn a_server_that_sends_garbage_and_waits() {
     for stage in STAGES {
         let chosen = Arc::new(Mutex::new(Vec::new()));
         let script = chosen.clone();
@@ -214,7 +215,7 @@ fn who_sends_garbage_and_waits() {
 
 /// Endless messages, and endless streams of small ones, to a client that does not read.
 #[test]
-fn who_never_ends() {
+fn a_server_that_never_stops_sending() {
     let floods: [(&str, Vec<u8>, Vec<u8>); 9] = [
         ("an endless error", header(b'E', i32::MAX), b"SFATAL\0VFATAL\0C57P01\0Mx".repeat(1000)),
         ("an endless error without a severity", header(b'E', i32::MAX), vec![b'M'; 10_000]),
@@ -253,7 +254,7 @@ fn who_never_ends() {
 /// It is silent on the control connection too: who was never admitted to anything does not wait for an answer there to be
 /// told that its session has ended.
 #[test]
-fn that_is_silent_when_a_session_ends() {
+fn a_server_that_is_silent_when_a_session_ends() {
     // An answer is waited for for 2 s.
     const WITHOUT_ASKING: Duration = Duration::from_secs(1);
     let stalls = Stalls::watch();

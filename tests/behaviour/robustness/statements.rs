@@ -1,4 +1,4 @@
-//! Statements too long or too deep for the parsers: they kill nobody, and hide no write.
+//! Statements too long or too deep for the parsers crash nothing and hide no write.
 
 use super::world::{WRITE, World, codes};
 use crate::support::fenced::ok;
@@ -162,7 +162,7 @@ fn savepoints_one_by_one() {
 
 /// What is too large for the parsers and plain is told by its tokens: reads pass, and writes where they may.
 #[test]
-fn plain_statements_of_any_size_are_told_apart() {
+fn plain_statements_of_any_size_are_analyzed() {
     let mut world = World::new();
     let mut wire = world.hostile();
     // Both a little longer than the 4 MiB of text that the parsers are given: beyond that the server's work grows, not ours.

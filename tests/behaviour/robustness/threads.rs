@@ -1,4 +1,4 @@
-//! A system that lets the proxy start no more threads.
+//! The proxy works when the system refuses to start more threads.
 
 use super::world::{WRITE, World};
 use crate::support::fenced::{code, ok};

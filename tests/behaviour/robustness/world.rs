@@ -1,4 +1,4 @@
-//! A fenced server behind the proxy, with one session that minds its own business.
+//! A fenced server behind the proxy, with one bystander session.
 
 use crate::support::fenced::{Fenced, ok, value};
 use crate::support::{DEADLINE, Frame, Options, ProxyOptions, Wire, wait_until};

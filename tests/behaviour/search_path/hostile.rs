@@ -1,5 +1,5 @@
-//! The path is changed behind the proxy's back: a stale leader that has just written the table of the name in another schema never
-//! writes the fenced one.
+//! The search path changes unseen by the proxy: a stale leader that has just written the table of the same name in
+//! another schema never writes the fenced one.
 
 use super::extended;
 use crate::support::fenced::{Fenced, code, code_in, ok};
@@ -171,20 +171,20 @@ fn under_way(release: Release) {
 }
 
 #[test]
-fn a_path_that_changes_in_what_is_under_way() {
+fn a_path_that_changes_in_a_running_statement() {
     under_way(Release::Installed);
 }
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn a_path_that_changes_in_what_is_under_way_on_18() {
+fn a_path_that_changes_in_a_running_statement_on_18() {
     under_way(Release::Eighteen);
 }
 
 /// A plan is made anew under the path of the moment at which its portal is bound; what is no plan looks its names up when it
 /// is executed.
 #[test]
-fn what_was_prepared_or_bound_under_another_path() {
+fn statements_prepared_or_bound_under_another_path() {
     let world = start(Release::Installed);
     for statement in ["INSERT INTO jobs VALUES (1)", "UPDATE jobs SET n = 3", "TRUNCATE jobs", "COPY jobs FROM STDIN"] {
         let mut wire = elsewhere(&world);
@@ -251,7 +251,7 @@ fn ways_to_the_fenced_table_in_the_path() {
 
 /// A schema that comes first, and that is made, opened or closed meanwhile, makes no difference: what is in the path may be meant.
 #[test]
-fn schemas_that_come_and_go() {
+fn schemas_that_are_created_and_dropped() {
     let world = start(Release::Installed);
     let mut wire = world.holder(47);
     ok(&mut wire, "SET search_path = missing, other, public");

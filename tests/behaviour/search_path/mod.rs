@@ -1,4 +1,4 @@
-//! What a name without a schema stands for: the proxy asks the server for its search path, and never takes a fenced table for
+//! Names without a schema: the proxy queries the server for the search path, and never mistakes a fenced table for
 //! another one.
 
 mod hostile;

@@ -1,4 +1,4 @@
-//! What it costs: whose path does not matter is not asked for it, and whose path does is not asked before a statement.
+//! The cost: the proxy does not query the path of a session if it does not matter, nor before a statement.
 
 use crate::support::fenced::{Fenced, ok};
 use crate::support::message::{bind_text, execute, parse, sync};
@@ -27,7 +27,7 @@ fn write(wire: &mut Wire) {
 }
 
 #[test]
-fn a_session_with_the_fenced_table_in_its_path_is_not_asked() {
+fn a_session_with_the_fenced_table_in_its_path_is_not_queried() {
     let world = start(Release::Installed);
     for path in
         ["", "SET search_path = public", "SET search_path = tenant, public", "SET search_path = '$user', public"]
@@ -48,7 +48,7 @@ fn a_session_with_the_fenced_table_in_its_path_is_not_asked() {
 }
 
 #[test]
-fn a_session_that_writes_elsewhere_is_asked_behind_what_runs() {
+fn a_session_that_writes_elsewhere_is_queried_after_its_statement() {
     let world = start(Release::Installed);
     let mut wire = world.login();
     ok(&mut wire, "SET search_path = tenant");
@@ -60,7 +60,7 @@ fn a_session_that_writes_elsewhere_is_asked_behind_what_runs() {
 
 /// The question is none that begins a snapshot.
 #[test]
-fn a_question_in_a_transaction_changes_nothing_for_it() {
+fn a_query_within_a_transaction_does_not_affect_it() {
     let world = start(Release::Installed);
     let mut wire = world.login();
     ok(&mut wire, "SET search_path = tenant");
@@ -76,7 +76,7 @@ fn a_question_in_a_transaction_changes_nothing_for_it() {
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn a_server_that_reports_its_path_is_not_asked() {
+fn a_server_that_reports_its_path_is_not_queried() {
     let world = start(Release::Eighteen);
     let mut wire = world.login();
     ok(&mut wire, "SET search_path = tenant");

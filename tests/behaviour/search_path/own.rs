@@ -1,5 +1,5 @@
-//! Names without a schema that the search path makes names of fencegate's own objects: refused as with their schema. Tables of the
-//! same names in other schemas are the application's.
+//! Names without a schema that the search path resolves to fencegate's own objects are refused, as with their schema.
+//! Tables of the same names in other schemas belong to the application.
 
 use super::extended;
 use crate::guard::world::{guard, policy_folder};
@@ -225,7 +225,7 @@ fn tables_of_the_application_with_such_names_go_on_on_18() {
 
 /// As with the schema: those roles are trusted to keep it.
 #[test]
-fn exempt_roles_and_databases_without_that_rule_may() {
+fn exempt_roles_and_unfenced_databases_may_use_such_names() {
     let exempt = POLICIES.to_owned() + &format!("exempt_roles: [{SUPERUSER}]\n");
     for policies in [exempt, POLICIES.to_owned() + "opaque: allow\n"] {
         let world = start(Release::Installed, &policies);

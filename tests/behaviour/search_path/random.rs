@@ -1,4 +1,5 @@
-//! Random ways to a search path: a stale leader never writes the fenced table, and what is refused may mean it, as the server says.
+//! Random changes of the search path: a stale leader never writes the fenced table, and every refused statement may
+//! mean it, as the server confirms.
 
 use crate::support::dice::Dice;
 use crate::support::fenced::{Fenced, code_in, ok};

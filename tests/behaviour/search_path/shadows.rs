@@ -1,5 +1,5 @@
-//! Another relation takes the place of the one that the path led to, or code runs where nothing seems to run: a stale leader, who may
-//! make and rename what is not fenced, never writes the fenced table by it.
+//! Another relation takes the place of the one that the path led to, or code runs unexpectedly: a stale leader, who may
+//! create and rename relations that are not fenced, never writes the fenced table this way.
 
 use crate::support::fenced::{Fenced, code, code_in, ok};
 use crate::support::message::{bind_text, parse, sync};

@@ -1,4 +1,4 @@
-//! An application with one schema for each tenant: every way to set the path, from the first look to a fence that acts.
+//! An application with one schema per tenant: every way to set the path, from installation to an enforced fence.
 
 use super::extended;
 use crate::logs::line::events;
@@ -172,7 +172,7 @@ fn a_token_is_raised_for_the_tenant_alone() {
 }
 
 #[test]
-fn from_the_first_look_to_a_fence_that_acts() {
+fn from_installation_to_enforcement() {
     let options = ProxyOptions::default().policies(&POLICY.replace("tables", "mode: observe, tables"));
     let options = options.arguments(&["--log-format", "json"]);
     let mut world = Fenced::start_with(Options::default(), SCHEMA, &options);

@@ -1,4 +1,4 @@
-//! The lock that `init`, `remove` and the changes of the guard take one at a time, held by others.
+//! The lock that serializes `init`, `remove` and changes of the guard, while others hold it.
 
 use crate::guard::world::policy_folder;
 use crate::support::fenced::{init, ok};
@@ -56,8 +56,8 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn a_stranger_that_holds_the_lock_of_the_commands_is_ended() {
-    let world = World::start("a_stranger_that_holds_the_lock_of_the_commands_is_ended");
+fn a_stranger_that_holds_the_command_lock_is_terminated() {
+    let world = World::start("a_stranger_that_holds_the_command_lock_is_terminated");
     for (command, hold) in COMMANDS.iter().zip([HOLD, HOLD_SHARED, HOLD, HOLD_SHARED, HOLD]) {
         let mut stranger = world.login("stranger");
         ok(&mut stranger, hold);
@@ -71,8 +71,8 @@ fn a_stranger_that_holds_the_lock_of_the_commands_is_ended() {
 }
 
 #[test]
-fn who_may_be_such_a_command_is_named_and_not_ended() {
-    let world = World::start("who_may_be_such_a_command_is_named_and_not_ended");
+fn a_possible_command_is_named_and_not_terminated() {
+    let world = World::start("a_possible_command_is_named_and_not_terminated");
     let mut prepared = world.login("stranger");
     ok(&mut prepared, "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate {init}', 0))");
     ok(&mut prepared, "PREPARE TRANSACTION 'forgotten'");

@@ -1,4 +1,4 @@
-//! What strangers make that looks like fencegate's, or depends on it: the commands of the guard and `remove` go on.
+//! Objects of strangers that resemble fencegate's or depend on them do not block the guard's commands or `remove`.
 
 use crate::guard::world::policy_folder;
 use crate::support::fenced::{Fenced, init, ok};
@@ -95,8 +95,8 @@ fn a_strangers_table_is_not_guarded() {
 }
 
 #[test]
-fn status_names_who_has_locked_a_fenced_table() {
-    let world = World::start("status_names_who_has_locked_a_fenced_table");
+fn status_names_the_lock_holder_of_a_fenced_table() {
+    let world = World::start("status_names_the_lock_holder_of_a_fenced_table");
     let mut migration = Wire::login(&world.postgres.address(), "postgres", "postgres");
     ok(&mut migration, "BEGIN; LOCK TABLE ticks IN ACCESS EXCLUSIVE MODE");
     let process = ticks::process(&mut migration);
@@ -107,8 +107,8 @@ fn status_names_who_has_locked_a_fenced_table() {
 }
 
 #[test]
-fn what_is_temporary_or_named_like_a_proxy_does_not_refuse_remove() {
-    let world = World::start("what_is_temporary_or_named_like_a_proxy_does_not_refuse_remove");
+fn temporary_objects_and_proxy_like_names_do_not_block_remove() {
+    let world = World::start("temporary_objects_and_proxy_like_names_do_not_block_remove");
     let mut stranger = world.stranger();
     ok(&mut stranger, "SET application_name = 'fencegate control'");
     ok(&mut stranger, "CREATE TEMPORARY VIEW v AS SELECT fencegate.own_pid()");

@@ -8,7 +8,7 @@ fn shown(certificate: &Certificate) -> String {
 }
 
 #[test]
-fn who_shows_what() {
+fn certificates_of_clients_in_each_mode() {
     let authority = Authority::new("clients");
     let good = authority.sign_local("good");
     let expired = authority.sign("expired", "DNS:x", Validity::Expired);

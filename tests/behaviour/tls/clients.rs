@@ -1,4 +1,4 @@
-//! Clients and the proxy: off, allowed or required, and the version.
+//! TLS between clients and the proxy: off, allowed or required, and the version.
 
 use super::world::{World, leak, offering, psql, psycopg, refused, s_client};
 use crate::support::certificates::Validity;
@@ -54,7 +54,7 @@ fn off() {
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn off_for_those_who_begin_with_it() {
+fn off_for_clients_that_begin_with_tls() {
     let postgres = Postgres::start(Options::default());
     let proxy = Proxy::start(&postgres, crate::support::proxy::NO_POLICIES, &["--tls", "off"]);
     let direct = "sslnegotiation=direct sslmode=require";
@@ -77,7 +77,7 @@ fn old_versions() {
 }
 
 #[test]
-fn a_certificate_that_clients_do_not_take() {
+fn a_certificate_that_clients_reject() {
     let world = World::start(&[]);
     let names = "DNS:localhost,IP:127.0.0.1";
     let other = crate::support::certificates::Authority::new("other");
@@ -96,7 +96,7 @@ fn a_certificate_that_clients_do_not_take() {
 }
 
 #[test]
-fn nothing_is_taken_from_behind_a_request() {
+fn data_after_a_tls_request_is_ignored() {
     let world = World::start(&[]);
     let mut wire = Wire::connect(&world.proxy.address()).unwrap();
     let startup = message::startup(message::PROTOCOL_3_0, &[("user", "postgres"), ("database", "postgres")]);
@@ -106,7 +106,7 @@ fn nothing_is_taken_from_behind_a_request() {
 }
 
 #[test]
-fn who_is_slow_holds_up_nobody_and_has_an_end() {
+fn a_slow_handshake_blocks_no_client_and_is_limited() {
     let world = World::start(&["--startup-timeout", "10"]);
     let ask = |_| {
         let mut wire = Wire::connect(&world.proxy.address()).unwrap();

@@ -1,4 +1,4 @@
-//! Control connections and the commands that open one: the same modes, also by the URL.
+//! Control connections and the commands that open one: the same TLS modes, also in the URL.
 
 use super::world::{leak, offering};
 use crate::support::certificates::{Authority, Validity, text};
@@ -60,7 +60,7 @@ fn a_server_that_cannot_be_trusted_gets_no_control_connection() {
 
 /// Whose certificate it is would tell where the server is.
 #[test]
-fn clients_are_not_told_the_names_in_a_certificate() {
+fn clients_do_not_learn_the_names_in_a_certificate() {
     let authority = Authority::new("authority");
     let postgres =
         Postgres::start(Options::default().tls(&authority.sign("server", "DNS:hidden.example", Validity::Now)));

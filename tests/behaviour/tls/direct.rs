@@ -1,4 +1,4 @@
-//! Clients that begin with TLS at once.
+//! Clients that begin with TLS directly.
 
 use super::world::{World, psycopg, s_client};
 use crate::support::message;

@@ -1,4 +1,4 @@
-//! The fence with TLS on both sides: what it says reaches the client, and what is large passes.
+//! The fence with TLS on both sides: errors reach the client, and large messages pass.
 
 use super::world::{leak, offering, psql, psycopg};
 use crate::support::certificates::{Authority, text};
@@ -53,7 +53,7 @@ fn fenced() -> (Fenced, Authority) {
 }
 
 #[test]
-fn stale_writers_are_told() {
+fn stale_writers_receive_the_error() {
     let (fenced, authority) = fenced();
     let [old, new] = [1, 2].map(|token| {
         let session = connect(&fenced.proxy.address(), &authority.pem());

@@ -1,5 +1,4 @@
-//! TLS on both sides, with real clients and servers: who gets in, what a certificate is worth, and what those are told
-//! that do not get in.
+//! TLS on both sides, with real clients and servers: admission, verification of certificates, and the errors.
 
 mod certificates;
 mod clients;

@@ -1,4 +1,4 @@
-//! Certificates are replaced while sessions go on.
+//! Certificates are replaced while sessions continue.
 
 use super::world::{World, leak, offering, psycopg, s_client};
 use crate::support::certificates::{Authority, Certificate, Validity, text};
@@ -81,7 +81,7 @@ fn a_new_certificate_counts_from_the_next_connection_on() {
 }
 
 #[test]
-fn a_certificate_that_is_not_valid_now_is_warned_of() {
+fn a_certificate_outside_its_validity_causes_a_warning() {
     let authority = Authority::new("authority");
     let names = "DNS:localhost,IP:127.0.0.1";
     let expired = authority.sign("expired", names, Validity::Expired);

@@ -1,4 +1,4 @@
-//! SCRAM and channel binding: the table in docs/operations.md, row by row and cell by cell.
+//! SCRAM and channel binding match the table in docs/operations.md, cell by cell.
 
 use super::world::{offering, psql, refused};
 use crate::support::certificates::{Authority, Certificate};
@@ -49,7 +49,7 @@ impl Servers {
 }
 
 #[test]
-fn every_combination_is_as_the_table_says() {
+fn every_combination_matches_the_table() {
     let servers = Servers::start();
     let rows = rows();
     assert_eq!(rows.len(), 6);
@@ -82,7 +82,7 @@ fn every_combination_is_as_the_table_says() {
 }
 
 #[test]
-fn other_methods_do_not_care() {
+fn other_methods_are_unaffected() {
     let servers = Servers::start();
     let proxy = servers.proxy("TLS, a certificate of its own", "TLS");
     assert_eq!(psql(&proxy.address(), "sslmode=require", "SELECT 'in'").as_deref(), Ok("in"));

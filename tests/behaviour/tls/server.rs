@@ -1,4 +1,4 @@
-//! The proxy and the server: every sslmode, and what is checked of the certificate.
+//! TLS between the proxy and the server: every sslmode, and the verification of the certificate.
 
 use super::world::{IS_ENCRYPTED, leak, psql, refused};
 use crate::support::certificates::{Authority, Certificate, Validity, text};
@@ -129,7 +129,7 @@ fn certificates_that_prove_nothing() {
 }
 
 #[test]
-fn what_pg_hba_conf_insists_on() {
+fn requirements_of_pg_hba_conf() {
     let certificate = Authority::new("authority").sign_local("server");
     let options = Options::default().tls(&certificate);
     let options = options.hba("hostnossl all secure 127.0.0.1/32 reject").hba("hostssl all open 127.0.0.1/32 reject");
@@ -221,11 +221,11 @@ fn answering(bytes: &'static [u8]) -> String {
 }
 
 #[test]
-fn answers_that_no_server_gives() {
+fn invalid_responses_to_a_tls_request() {
     let postgres = Postgres::start(Options::default());
     for (bytes, why) in [
-        (&b"SEnot encrypted"[..], "something that no server answers"),
-        (b"ESFATAL\0Mbelieve me\0\0", "something that no server answers"),
+        (&b"SEnot encrypted"[..], "an invalid response to the TLS request"),
+        (b"ESFATAL\0Mbelieve me\0\0", "an invalid response to the TLS request"),
         (b"S", "timed out"),
     ] {
         let options = ProxyOptions::default().upstream(&answering(bytes)).arguments(&["--upstream-sslmode", "require"]);

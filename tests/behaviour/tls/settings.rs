@@ -1,4 +1,4 @@
-//! Settings that cannot be used: exit code 2 and one line that names the file.
+//! Invalid TLS settings: exit code 2 and one line that names the file.
 
 use super::world::leak;
 use crate::support::certificates::{Authority, text};
@@ -29,7 +29,7 @@ fn files_that_cannot_be_used() {
         (["--tls-cert", path("none.pem"), "--tls-key", key], "tls_cert: PATH: cannot read the file: No such file"),
         (["--tls-cert", pem, "--tls-key", path("policies")], "tls_key: PATH: cannot read the file: Is a directory"),
         (["--tls-cert", path("empty.pem"), "--tls-key", key], "tls_cert: PATH: has no certificate in it"),
-        (["--tls-cert", path("bad.pem"), "--tls-key", key], "tls_cert: PATH: is no file of certificates"),
+        (["--tls-cert", path("bad.pem"), "--tls-key", key], "tls_cert: PATH: is not a PEM file of certificates"),
         (["--tls-cert", pem, "--tls-key", pem], "tls_key: PATH: has no private key in it"),
         (["--tls-cert", pem, "--tls-key", other_key], "tls_key: PATH: is not the key of the certificate in"),
         (
@@ -41,7 +41,7 @@ fn files_that_cannot_be_used() {
             ["--upstream-sslmode", "verify-ca", "--upstream-sslrootcert", path("empty.pem")],
             "upstream_sslrootcert: PATH: has no",
         ),
-        (["--upstream-sslmode", "require", "--upstream-sslrootcert", "system"], "verify-full only"),
+        (["--upstream-sslmode", "require", "--upstream-sslrootcert", "system"], "requires verify-full"),
         (
             ["--upstream-sslmode", "require", "--control", "postgres://u:p@h?sslrootcert=system&sslmode=allow"],
             "--control",

@@ -1,4 +1,4 @@
-//! Clients as users have them: psql, psycopg and openssl.
+//! TLS clients as users have them: psql, psycopg and openssl.
 
 use crate::support::certificates::{Authority, Certificate, text};
 use crate::support::guardian::Folder;

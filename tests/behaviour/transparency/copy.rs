@@ -1,4 +1,4 @@
-//! COPY in all directions, formats and protocols: right data, wrong data, data in odd pieces, and ends of all kinds.
+//! COPY in all directions, formats and protocols: valid and invalid data, odd fragments, and all kinds of ends.
 
 use super::session::{Step, Then};
 use crate::support::dice::Dice;

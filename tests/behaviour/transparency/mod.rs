@@ -1,5 +1,5 @@
-//! No client can tell the proxy from the server: the same sessions, made by chance, go to two servers that started
-//! alike, to one of them through a proxy, and everything that comes back is compared byte for byte.
+//! No client can distinguish the proxy from the server: the same random sessions run on two identical servers, one of
+//! them behind a proxy, and all responses are compared byte for byte.
 
 mod copy;
 mod newer;
@@ -31,12 +31,12 @@ fn nothing_is_fenced() {
 }
 
 #[test]
-fn what_can_be_judged() {
+fn judged_statements() {
     differential(Release::Installed, FENCED, Scope::Judged, 2, sessions());
 }
 
 #[test]
-fn what_cannot_be_judged_and_is_allowed() {
+fn opaque_statements_that_are_allowed() {
     differential(Release::Installed, &format!("{FENCED}opaque: allow\n"), Scope::Everything, 3, sessions());
 }
 

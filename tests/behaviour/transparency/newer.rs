@@ -48,7 +48,7 @@ fn cancel(address: &Address, key: &[u8]) {
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
-fn tls_at_once_is_closed_without_a_word() {
+fn direct_tls_is_closed_without_a_response() {
     let world = world();
     // A ClientHello with the ALPN protocol `postgresql`, as far as a server without TLS could care.
     let hello = b"\x16\x03\x01\x00\x20\x01\x00\x00\x1c\x03\x03\x00\x10\x00\x0d\x00\x0b\x0apostgresql";

@@ -1,4 +1,4 @@
-//! Queries: anything that returns rows, over tables of many types.
+//! Queries that return rows, over tables of many types.
 
 use super::sql::table;
 use super::values::{Type, value};

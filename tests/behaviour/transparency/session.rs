@@ -1,4 +1,4 @@
-//! What a session is: steps that one of its clients takes, and how each of them knows that the answer is complete.
+//! A random session: the steps of its clients, and how each step detects the end of its response.
 
 use crate::support::dice::Dice;
 use crate::support::message;

@@ -1,4 +1,4 @@
-//! Plays a session on both sides, direct and proxied, and compares what comes back.
+//! Runs a session directly and through the proxy, and compares the responses.
 
 use super::session::{EMPTY_QUERIES, Session, Step, Then};
 use crate::support::postgres::SUPERUSER;

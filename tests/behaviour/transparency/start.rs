@@ -1,5 +1,5 @@
-//! How sessions start, byte for byte: versions of the protocol, requests for encryption in any order, packets and
-//! parameters of all sorts, and passwords. `tests/behaviour/startup.rs` says what has to come of it.
+//! Session starts, byte for byte: protocol versions, encryption requests in any order, packets and parameters of all
+//! kinds, and passwords. `tests/behaviour/startup.rs` defines the expected results.
 
 use crate::support::wire::exact;
 use crate::support::{Address, Frame, Options, Postgres, Proxy, Release, Wire, message, proxy};

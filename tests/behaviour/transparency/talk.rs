@@ -1,4 +1,4 @@
-//! Sessions made by chance: conversations one after the other, each of which leaves a session that goes on.
+//! Random sessions: a sequence of conversations, each of which keeps the session usable.
 
 use super::session::{Session, Step, Then};
 use super::sql::{self, Scope};

@@ -1,5 +1,5 @@
-//! Each failure of the database arrives at the client: as what it is, with its SQLSTATE, its text and what helps, and without
-//! what only the log may tell.
+//! Each failure of the database arrives at the client with its SQLSTATE, its text and its remedy, and without the details that
+//! only the log may have.
 
 use super::*;
 use crate::config::ServerTls;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio_postgres::{Client, Config, NoTls};
 
-/// What the server tells of the control role and its own address.
+/// Texts of the server about the control role and its own address.
 const SECRET: &str = "the server's own words";
 
 fn config() -> ControlConfig {
@@ -87,7 +87,7 @@ fn blockers() -> Vec<Blocker> {
     vec![Blocker { who: "process 7".to_owned(), query: "LOCK TABLE t".to_owned() }]
 }
 
-/// A failure, what a client learns of it, and the beginning of what helps.
+/// A failure, the text for a client, and the beginning of the remedy.
 type Case = (StoreError, &'static str, &'static str);
 
 async fn cases() -> Vec<Case> {
@@ -287,7 +287,7 @@ async fn the_source_of_a_failure_is_the_drivers_error() {
     assert_eq!(code.collect::<Vec<_>>(), [None, None, None, Some(SqlState::TOO_MANY_CONNECTIONS), None]);
 }
 
-/// Whoever repeats a Query relies on it.
+/// Code that repeats a Query relies on it.
 #[tokio::test]
 async fn only_an_error_of_the_statement_is_an_answer() {
     for (code, is_answer) in [("55P03", true), ("42501", true), ("54000", true), ("26000", false), ("0A000", false)] {

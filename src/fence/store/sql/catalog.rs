@@ -1,5 +1,5 @@
-//! What is read of the catalog for all sessions. Every definition that may concern fenced tables has it read anew, and
-//! most of the time went into planning it.
+//! The catalog query for all sessions, prepared. Every definition that may concern fenced tables triggers a reading,
+//! and planning would take most of its time.
 
 use super::prepared::Prepared;
 use crate::catalog::{Fenced, Keys, Subject, settings, with_parameters};

@@ -202,10 +202,10 @@ pub fn record_policy(resource: &Resource, loaded: i64) -> String {
     )
 }
 
-/// The same for the keys of a keyed resource, among a limited number of the next epoch rows by name: a Query has no time for
-/// more. Where the policies are recorded already, nothing is written.
-/// The row: the last of these. Locked in that order, so that two proxies that load at once cannot deadlock; changed by a
-/// statement of its own, which sees tokens that were raised before the lock was had.
+/// Records the policy for the keys of a keyed resource, among a limited number of the next epoch rows by name: a Query
+/// has no time for more. Writes nothing if the policies are already recorded.
+/// Returns the last of these rows. Locks them in this order, so that two proxies that load at once cannot deadlock. A
+/// separate statement changes them, so that it sees tokens that were raised before the lock was granted.
 pub fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str, loaded: i64) -> String {
     let page = format!(
         "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate_state.epoch \

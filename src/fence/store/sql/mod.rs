@@ -1,11 +1,10 @@
 //! The statements of the fence, as text: a file for each of its tables, and for server processes and their locks.
 //!
-//! Owns quoting and everything that is said to the database. Each function's text is one simple
-//! Query: its statements are one transaction, READ COMMITTED, and each has a snapshot of its own.
-//! That is so as well where the statement is an EXECUTE of what the connection has prepared: the server takes the snapshot when
-//! the EXECUTE begins, so after all locks of the statements before it.
-//! The rows that a backend sees of pg_stat_get_activity are fixed at the first look in a
-//! transaction; that is why looks are Queries of their own.
+//! Owns quoting and all text sent to the database. Each function's text is one simple Query: its statements are one
+//! READ COMMITTED transaction, and each statement has its own snapshot. The same holds for an EXECUTE of a prepared
+//! statement: the server takes the snapshot when the EXECUTE begins, after all locks of the earlier statements.
+//! The rows of pg_stat_get_activity are fixed at the first read in a transaction. Reads that need current rows are
+//! therefore separate Queries.
 
 pub mod admission;
 pub mod catalog;

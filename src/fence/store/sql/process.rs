@@ -9,9 +9,10 @@ use crate::fence::session::Epoch;
 use crate::fence::store::Key;
 use crate::sql::quote;
 
-/// What a new control connection says first: its settings, then the probe. To compile a Query takes longer than to run it. What
-/// is planned while a table is small is run when it is large: no plan reads a whole table that has an index. A Query that waits for a lock fails after the
-/// grace (55P03), so that its caller can find out who holds the lock; most set a limit of their own.
+/// First Query of a new control connection: its settings, then the probe. JIT compilation of a Query takes longer than
+/// its execution. A plan made while a table is small also runs when it is large, so no plan may scan a whole table that
+/// has an index. A Query that waits for a lock fails after the grace (55P03), so that its caller can find the lock
+/// holder; most Queries set their own limit.
 pub fn open(synchronous_commit: &str) -> String {
     format!(
         "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; \

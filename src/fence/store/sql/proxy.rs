@@ -52,8 +52,8 @@ pub fn other_sessions(own: &[Key]) -> String {
     )
 }
 
-/// What these policies and those in force disagree on, a row each: the resources whose epochs have others recorded, and the
-/// live proxies that enforce a fence which is none of these.
+/// Disagreements between these policies and those in force, one per row: resources whose epochs have other policies
+/// recorded, and live proxies that enforce a fence outside these policies.
 pub fn other_policies(resources: &[Arc<Resource>]) -> String {
     let is_other = |it: &Arc<Resource>| {
         let is_it =

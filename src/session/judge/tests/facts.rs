@@ -4,7 +4,7 @@ use super::*;
 use crate::catalog::Catalog;
 use crate::wire::client_error::ClientError;
 
-/// A need, reduced to what tests compare.
+/// The tested parts of a need.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Needed {
     resource: String,

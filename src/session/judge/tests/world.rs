@@ -241,7 +241,7 @@ pub(super) fn no_token() -> ParameterValue {
     value("")
 }
 
-/// A decision, reduced to what tests compare.
+/// The tested parts of a decision.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Forward { needs: Vec<(String, Token)>, passes: Vec<Passes> },

@@ -1,4 +1,4 @@
-//! What a client declares and binds: the types in a Parse and the values in a Bind, behind their strings.
+//! The types in a Parse and the values in a Bind.
 
 use fencegate::statement::rows::{ColumnValue, Declared, ValueType};
 use fencegate::wire::message::{Bound, bound_values, parameter_types};

@@ -1,4 +1,4 @@
-//! The value of `lease.fence`: what is read can be written again, and means the same.
+//! The value of `lease.fence`: parsed tokens can be formatted again, with the same meaning.
 
 use fencegate::fence::value::FenceValue;
 

@@ -1,4 +1,4 @@
-//! What holds for each decoder, whatever its input. Each says whether the input was good.
+//! Properties of each decoder for any input. Each function returns whether the input was valid.
 
 pub mod bind;
 pub mod fence_value;

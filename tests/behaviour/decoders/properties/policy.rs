@@ -1,4 +1,4 @@
-//! A file of policies: whatever is wrong with it stands somewhere in it.
+//! A policy file: every fault has a position inside the file.
 
 use fencegate::policy::join;
 use std::path::Path;

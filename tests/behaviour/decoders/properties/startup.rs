@@ -1,4 +1,4 @@
-//! Startup packets, held against a decoder that is written another way.
+//! Startup packets, compared with a second, independent decoder.
 
 use fencegate::wire::startup::{InvalidPacket, MAX_PACKET, Packet, Replication, Startup, packet_length, read};
 

@@ -1,4 +1,4 @@
-//! The texts of statements: what is read is in order, stays within the text, and hides nothing that follows.
+//! The texts of statements: statements are in order, stay within the text, and hide no later one.
 
 use fencegate::statement::{Encoding, Lexing, Operation, Script, ServerEncoding, Unreadable, analyze, analyze_rows};
 use std::collections::HashSet;

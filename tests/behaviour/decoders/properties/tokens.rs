@@ -1,4 +1,4 @@
-//! What the tokens of a text prove is what its tree says.
+//! Everything that the tokens of a text prove agrees with its tree.
 
 use fencegate::statement::rows::Rows;
 use fencegate::statement::{Encoding, Lexing, Script, ServerEncoding, Statement, analyze, analyze_rows, read_tokens};

@@ -1,5 +1,5 @@
-//! Control connections that make way for a statement which ends all other processes of the database, by a role that may not end
-//! these: when they are closed, none of their server processes is left.
+//! Control connections are closed for a statement that terminates all other processes of the database, if its role may
+//! not terminate theirs: none of their server processes remains.
 
 use super::Heard;
 use crate::fence::server::World;
@@ -52,7 +52,7 @@ impl Stopped {
 
 /// The watcher closes them as soon as no session is left.
 #[tokio::test]
-async fn connections_that_the_watcher_closes_meanwhile_leave_no_process() {
+async fn connections_that_the_watcher_is_closing_leave_no_process() {
     let stopped = Stopped::new().await;
     stopped.keep_closed();
     stopped.are_waited_for(false).await;

@@ -1,4 +1,4 @@
-//! The store in memory does what PostgreSQL does: the same random operations on both, which have to agree after each.
+//! The in-memory store behaves like PostgreSQL: the same random operations on both must agree after each step.
 
 /// Asks both, and returns both answers.
 macro_rules! ask {
@@ -157,7 +157,7 @@ async fn a_new_epoch_starts_above_the_admissions() {
 
 /// They are admitted where there is nobody to drain; all else is left to the steps that wait.
 #[tokio::test]
-async fn first_tokens_wait_for_nobody() {
+async fn first_tokens_do_not_wait() {
     let both = Both::new().await;
     let Both { world, keyed, proxies, .. } = &both;
     let client = connect(&world.config(&format!("{}_app", world.database))).await;
@@ -198,7 +198,7 @@ async fn first_tokens_wait_for_nobody() {
 
 /// The statements of an operation, prepared as they are, see what was committed while the one before them waited.
 #[tokio::test]
-async fn a_mark_sees_the_admission_that_it_has_waited_for() {
+async fn a_mark_sees_the_admission_that_it_waited_for() {
     let both = Both::new().await;
     let (world, resource, real) = (&both.world, &both.resources[0][0], &both.proxies[0].real);
     let epoch = Epoch { generation: 1, token: 7 };

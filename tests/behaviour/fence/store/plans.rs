@@ -1,5 +1,5 @@
-//! The plans of control connections: whatever ANALYZE and VACUUM last saw of the admissions, an operation reads about as many as it is
-//! about.
+//! Query plans of control connections: an operation reads only its own rows, whatever statistics ANALYZE and VACUUM
+//! collected.
 
 use super::Heard;
 use crate::fence::keys::family;
@@ -27,7 +27,7 @@ const SEEN: [(&str, Option<&str>, &str); 6] = [
 ];
 
 #[tokio::test]
-async fn an_operation_reads_what_it_is_about() {
+async fn an_operation_reads_only_its_own_rows() {
     for (what, rows, look) in SEEN {
         let world = World::new().await;
         if let Some(rows) = rows {

@@ -1,4 +1,4 @@
-//! Readings of the catalog may take long: looks neither wait for one, nor are lost with it.
+//! Long catalog readings neither delay a drain nor fail with it.
 
 use super::Heard;
 use crate::fence::server::World;

@@ -1,4 +1,4 @@
-//! The random operations, each on both stores, and what the server processes do in between.
+//! The random operations on both stores, and concurrent actions of server processes.
 
 use super::{Both, ELECTION, FUTURE, PROXIES, SESSIONS, Session, holders, key, plain, row, sorted, table};
 use crate::fence::server::connect;

@@ -1,4 +1,4 @@
-//! Keys whose locks a stranger holds, and an epoch row that another transaction is creating: other keys do not wait for them.
+//! Keys whose locks a stranger holds, and an epoch row that another transaction is creating, do not block other keys.
 
 use super::Heard;
 use crate::fence::keys::{family, seed};
@@ -71,13 +71,13 @@ impl Keys {
 }
 
 #[tokio::test]
-async fn a_first_token_waits_for_no_stuck_key() {
+async fn a_first_token_does_not_wait_for_a_stuck_key() {
     first_token_beside_stuck_keys(Release::Installed).await;
 }
 
 #[tokio::test]
 #[ignore = "needs what comes from the network: make soak"]
-async fn a_first_token_waits_for_no_stuck_key_on_18() {
+async fn a_first_token_does_not_wait_for_a_stuck_key_on_18() {
     first_token_beside_stuck_keys(Release::Eighteen).await;
 }
 
@@ -105,13 +105,13 @@ async fn first_token_beside_stuck_keys(release: Release) {
 }
 
 #[tokio::test]
-async fn an_admit_waits_for_no_stuck_key() {
+async fn an_admit_does_not_wait_for_a_stuck_key() {
     admit_beside_stuck_keys(Release::Installed).await;
 }
 
 #[tokio::test]
 #[ignore = "needs what comes from the network: make soak"]
-async fn an_admit_waits_for_no_stuck_key_on_18() {
+async fn an_admit_does_not_wait_for_a_stuck_key_on_18() {
     admit_beside_stuck_keys(Release::Eighteen).await;
 }
 
@@ -137,13 +137,13 @@ async fn admit_beside_stuck_keys(release: Release) {
 
 /// An operator creates the row by hand, and does not hold the resource's lock.
 #[tokio::test]
-async fn a_first_token_waits_for_no_row_that_another_transaction_is_creating() {
+async fn a_first_token_does_not_wait_for_a_row_being_created() {
     first_token_beside_a_new_row(Release::Installed).await;
 }
 
 #[tokio::test]
 #[ignore = "needs what comes from the network: make soak"]
-async fn a_first_token_waits_for_no_row_that_another_transaction_is_creating_on_18() {
+async fn a_first_token_does_not_wait_for_a_row_being_created_on_18() {
     first_token_beside_a_new_row(Release::Eighteen).await;
 }
 
@@ -162,7 +162,7 @@ async fn first_token_beside_a_new_row(release: Release) {
 
 /// Policies are recorded, and an epoch is marked, on the connection of first tokens.
 #[tokio::test]
-async fn a_first_token_waits_for_no_locked_row() {
+async fn a_first_token_does_not_wait_for_a_locked_row() {
     let keys = Keys::new(Release::Installed).await;
     seed(&keys.world, &keys.family, 2).await;
     keys.world.run("UPDATE fencegate_state.epoch SET policy_hash = 'old', drained = false").await;

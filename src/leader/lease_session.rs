@@ -1,8 +1,10 @@
-//! One lease for many elections of a process: a thousand shards are a thousand keys, and one renewal.
+//! One lease for many elections of a process: a thousand shards are a thousand keys, but one renewal.
 //!
-//! Owns the lease, who lives by it, and the renewals, which all keepers share: the first that asks asks for all. Must
-//! never let a place that was given up, or may have been taken, live on by the renewals of the others; nor take a second
-//! place in an election, which would be the same one.
+//! Owns the lease, its members, and the renewals, which all keepers share: the first keeper that needs one renews for
+//! all.
+//! Must never
+//! - let the renewals of other members keep a place that was given up or may have been taken;
+//! - take a second place in an election, which would be the same place.
 
 use super::clock::BootInstant;
 use super::coordinator::{Candidate, Coordinator, CoordinatorError, Lease, Share, Turn};
@@ -20,18 +22,18 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-/// Before a place that could not be given up is given up again.
+/// Pause before retrying to give up a place.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The outcome of a renewal, for each of its elections.
+/// Result of a renewal for each of its elections.
 type Renewed = Result<HashMap<ElectionName, Result<BootInstant, CoordinatorError>>, CoordinatorError>;
 
-/// A renewal that is under way.
+/// A renewal in progress.
 type Renewal = watch::Receiver<Option<Arc<Renewed>>>;
 
-/// Elections that share a lease. When it is lost, all leadership by it is; to resign from one leaves the others. The lease is
-/// granted when it is first needed, anew after it was lost, and given up with the last place.
-pub struct Session<C> {
+/// Elections that share a lease. Losing the lease ends all leadership under it; resigning from one election leaves the
+/// others. The lease is granted when it is first needed, granted again after a loss, and released with the last place.
+pub struct LeaseSession<C> {
     shared: Arc<SessionState<C>>,
     holder: String,
     timings: Timings,
@@ -40,7 +42,7 @@ pub struct Session<C> {
 struct SessionState<C> {
     coordinator: Arc<C>,
     state: Mutex<State>,
-    /// Held while the lease is granted.
+    /// Locked while the lease is granted.
     granting: tokio::sync::Mutex<()>,
     left: Notify,
 }
@@ -59,35 +61,35 @@ enum Member {
     Leaving,
 }
 
-impl<C> fmt::Debug for Session<C> {
+impl<C> fmt::Debug for LeaseSession<C> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Session { holder, timings, .. } = self;
-        formatter.debug_struct("Session").field("holder", holder).field("timings", timings).finish_non_exhaustive()
+        let LeaseSession { holder, timings, .. } = self;
+        formatter.debug_struct("LeaseSession").field("holder", holder).field("timings", timings).finish_non_exhaustive()
     }
 }
 
-impl<C: Share> Session<C> {
-    /// Sends no request yet. `holder` is what observers see while we lead.
+impl<C: Share> LeaseSession<C> {
+    /// Sends no request yet. Observers see `holder` while this candidate leads.
     pub fn new(coordinator: Arc<C>, holder: impl Into<String>, timings: Timings) -> Arc<Self> {
         let (state, granting, left) = (Mutex::default(), tokio::sync::Mutex::default(), Notify::new());
         let shared = Arc::new(SessionState { coordinator, state, granting, left });
-        Arc::new(Session { shared, holder: holder.into(), timings })
+        Arc::new(LeaseSession { shared, holder: holder.into(), timings })
     }
 
-    /// An election in which to take part by the session's lease: once at a time. A second campaign waits until the first
-    /// candidate has left, for a TTL, and fails then.
-    pub fn election(self: &Arc<Self>, name: ElectionName) -> Election<Session<C>> {
+    /// An election to take part in under the shared lease, with one candidate at a time. A second campaign waits up to
+    /// a TTL for the first candidate to leave, then fails.
+    pub fn election(self: &Arc<Self>, name: ElectionName) -> Election<LeaseSession<C>> {
         Election::new(self.clone(), name, self.holder.clone(), self.timings)
     }
 
-    /// The renewal to wait for, if one is due for this candidate; its deadline, if not.
+    /// The renewal to wait for if one is due for this candidate; otherwise its deadline.
     fn due(&self, candidate: &Candidate, patience: Patience) -> Result<Result<BootInstant, Renewal>, CoordinatorError> {
         let mut state = self.shared.state();
         let deadline = match state.members.get(&candidate.election) {
             Some(Member::In(member, deadline)) if member.lease == candidate.lease => *deadline,
             _ => return Err(CoordinatorError::Gone),
         };
-        // Renewed with the others a short while ago.
+        // Recently renewed together with the others.
         if deadline - candidate.ttl + self.timings.renewal() / 2 > BootInstant::now() {
             return Ok(Ok(deadline));
         }
@@ -106,7 +108,7 @@ impl<C: Share> SessionState<C> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Renews for all who are there when it begins.
+    /// Renews for all members that exist at its start.
     async fn renew(self: Arc<Self>, lease: Lease, patience: Patience, answer: watch::Sender<Option<Arc<Renewed>>>) {
         let members = self.state().members.values().filter_map(Member::candidate).cloned().collect::<Vec<_>>();
         let renewed = self.coordinator.renew_all(&lease, &members, patience).await;
@@ -128,10 +130,11 @@ impl<C: Share> SessionState<C> {
         answer.send_replace(Some(Arc::new(renewed)));
     }
 
-    /// The lease that there is, or a new one.
+    /// The current lease, or a new one.
     async fn lease(&self, ttl: Duration, patience: Patience) -> Result<Lease, CoordinatorError> {
         let _granting = self.granting.lock().await;
-        // One that has run out, as far as we know, is not used again: who lost by it must not come back under its token.
+        // Never reuse a lease that has expired by this clock: members that lost leadership with it must not return
+        // under its token.
         let known = self.state().lease;
         if let Some(lease) = known.filter(|lease| !lease.deadline.remaining().is_zero()) {
             return Ok(lease);
@@ -141,7 +144,7 @@ impl<C: Share> SessionState<C> {
         Ok(lease)
     }
 
-    /// Takes the only place of this process in the election, once it is free.
+    /// Waits until this process has no candidate in the election, and reserves the place.
     async fn reserve(&self, election: &ElectionName) {
         loop {
             let mut left = pin!(self.left.notified());
@@ -154,7 +157,8 @@ impl<C: Share> SessionState<C> {
         }
     }
 
-    /// Gives the place up until that is certain: the lease is renewed for the others. Not to be cancelled.
+    /// Retries until the place is certainly given up, because renewals for the others keep the lease alive. Must not be
+    /// canceled.
     async fn leave_for_certain(self: Arc<Self>, candidate: Candidate, patience: Patience) {
         while let Err(CoordinatorError::Unreachable { .. }) = self.leave(&candidate, patience).await {
             sleep(PAUSE).await;
@@ -178,7 +182,7 @@ impl<C: Share> SessionState<C> {
         }
     }
 
-    /// It leads: under its token, its lease is renewed.
+    /// Records that the candidate leads under its token; its lease is then renewed.
     fn takes_turn(&self, candidate: &Candidate, turn: &Turn) {
         if let Some(Member::In(member, deadline)) = self.state().members.get_mut(&candidate.election) {
             member.token = turn.token;
@@ -202,7 +206,7 @@ impl Member {
     }
 }
 
-impl<C: Share> Coordinator for Session<C> {
+impl<C: Share> Coordinator for LeaseSession<C> {
     type Observer = C::Observer;
 
     async fn enrol(
@@ -214,7 +218,7 @@ impl<C: Share> Coordinator for Session<C> {
     ) -> Result<(Candidate, BootInstant), CoordinatorError> {
         let shared = &self.shared;
         if timeout(patience.limit, shared.reserve(election)).await.is_err() {
-            let reason = format!("the session has a candidate in the election {election} already");
+            let reason = format!("the session already has a candidate in the election {election}");
             return Err(CoordinatorError::Refused { reason });
         }
         let lease = match shared.lease(ttl, patience).await {
@@ -235,7 +239,7 @@ impl<C: Share> Coordinator for Session<C> {
                 if *error == CoordinatorError::Gone {
                     shared.state().forget(lease);
                 }
-                debug!(%election, %error, "what may be left of the candidate is removed");
+                debug!(%election, %error, "removing a place that the candidate may have taken");
                 let (election, holder, ttl) = (election.clone(), holder.to_owned(), lease.ttl);
                 let candidate = Candidate { election, holder, lease: lease.id, token: 0, ttl };
                 tokio::spawn(shared.clone().leave_for_certain(candidate, patience));
@@ -256,7 +260,7 @@ impl<C: Share> Coordinator for Session<C> {
                     if let Some(renewed) = each.get(&candidate.election) {
                         return renewed.clone();
                     }
-                    // It came when the renewal was under way: there is another for it.
+                    // The member joined during the renewal, and needs another one.
                 }
                 Some(Err(error)) => return Err(error.clone()),
                 None => return Err(CoordinatorError::Gone),
