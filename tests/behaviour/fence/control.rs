@@ -147,7 +147,7 @@ async fn a_proxy_whose_connection_was_replaced_is_not_lost() {
     let is_lost = "SELECT count(*) FROM fencegate_state.proxy p LEFT JOIN pg_stat_activity a USING (pid) \
         WHERE a.pid IS NULL OR p.id <> 'p1'";
     proxy.announce_catalog().await;
-    proxy.enforcement(&[world.resource.clone()]).await.unwrap();
+    proxy.enforcement(std::slice::from_ref(&world.resource)).await.unwrap();
     assert_eq!(world.ask("SELECT count(*) FROM fencegate_state.proxy").await, "1");
     let listener = proxy.last_listener();
     world.run("SELECT pg_terminate_backend(pid, 5000) FROM fencegate_state.proxy").await;
