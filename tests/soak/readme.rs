@@ -1,5 +1,5 @@
-//! What README and docs/leading.md show is true: the program in Rust leads and writes, and the demo prints what it says.
-//! The commands of README are run by `tests/behaviour/pages.rs`.
+//! docs/leading.md shows a working program in Rust, and docs/why.md the demo's output.
+//! `tests/behaviour/pages.rs` runs the commands of README.
 
 use crate::support::guardian::Folder;
 use crate::support::page::blocks;
@@ -10,9 +10,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const README: &str = include_str!("../../README.md");
+const WHY: &str = include_str!("../../docs/why.md");
 const LEADING: &str = include_str!("../../docs/leading.md");
-/// The policy of README.
+/// The policy of docs/etcd.md.
 const POLICIES: &str = "version: 1
 resources:
   - name: scheduler
@@ -72,25 +72,11 @@ fn program_in_rust(folder: &Folder, here: impl Fn(&str) -> String) {
 fn the_demo_prints_what_is_shown() {
     let output = fencegate().arg("demo").stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let blocks = blocks(README, "text");
-    let shown = blocks.iter().find(|block| block.starts_with("2. ")).expect("the README shows a scene of the demo");
+    let blocks = blocks(WHY, "text");
+    let shown = blocks.iter().find(|block| block.starts_with("2. ")).expect("docs/why.md shows a scene of the demo");
     let printed = without_times(&String::from_utf8(output.stdout).unwrap());
     let missing: Vec<_> = without_times(shown).into_iter().filter(|line| !printed.contains(line)).collect();
     assert!(missing.is_empty(), "{missing:#?}");
-}
-
-#[test]
-fn every_link_leads_somewhere() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = docs.chain(["README.md", "CONTRIBUTING.md"].map(|page| root.join(page)));
-    for page in pages.filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
-        let text = fs::read_to_string(&page).unwrap();
-        let links = text.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap());
-        for link in links.filter(|link| !link.contains("://")) {
-            assert!(page.parent().unwrap().join(link).exists(), "{}: {link}", page.display());
-        }
-    }
 }
 
 /// The lines, whatever their times and their order: answers that come in the same millisecond may change places.
