@@ -1,6 +1,6 @@
-//! The protocol's operations on its database, in the protocol's own terms.
+//! The fencing protocol's operations on its database.
 //!
-//! Owns the trait and its types. Must never know SQL: that is in `postgres.rs` and below.
+//! Owns the trait and its types. Must never contain SQL, which belongs in `postgres.rs` and below.
 
 mod announcer;
 mod blockers;
@@ -44,30 +44,33 @@ pub use probe::{Need, closed_databases, databases, probe};
 pub use sql::lock::INIT_LOCK;
 pub use sql::process::may_terminate;
 
-/// The database behind the fences, as one proxy sees it: epochs, admissions, server processes and their locks.
+/// The protected database, as one proxy sees it: epochs, admissions, server processes and their locks.
 ///
-/// Each operation is one step: it takes effect as a whole or not at all, at one moment between the call and some time later,
-/// which after an error may be long after the answer. So each must be harmless when it comes late; docs/guarantees.md says
-/// why it is. None is cancel-safe, but those that only read.
+/// Each operation is atomic. It takes effect at one moment after the call or not at all. After an error, that moment may be
+/// long after the return. A late effect must therefore be harmless; docs/guarantees.md explains why it is.
+/// Only operations that only read are cancel-safe.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync {
-    /// Admits the process, if it is what it says it is, and its token that of a drained epoch under these policies. While
-    /// it looks and writes, no Publish runs. An admission that is there gets another version. Processes that hold the
-    /// resource's lock are ended after a grace.
+    /// Admits the process if its identity is confirmed and its token is that of a drained epoch under these policies.
+    /// An existing admission gets a new version. No Publish runs between the check and the write.
+    /// Terminates processes that hold the resource's lock, after a grace period.
     async fn admit(&self, who: &Identity, resource: &Resource, token: Token, loaded: i64)
     -> Result<Report, StoreError>;
 
-    /// For each resource that has no epoch and no admissions, where no process holds its lock and no transaction is prepared in
-    /// the database: makes the first epoch, drained, under these policies, and admits the process to it, if that is what it says it
-    /// is. Where the policy names a lease, that has to be in force under the token. While it looks and writes, no Admit and no
-    /// Publish of these resources runs. Returns the admissions; waits for nobody.
+    /// Creates the first epoch of each resource, drained, under these policies, and admits the process to it.
+    ///
+    /// Conditions: the process's identity is confirmed, the resource has no epoch and no admissions, no process holds its lock,
+    /// and the database has no prepared transaction. If the policy names a lease, the lease must be in force under the token.
+    /// No Admit or Publish of these resources runs between the check and the write. Does not wait for other processes.
+    /// Returns the admissions.
     async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError>;
 
-    /// Raises the epoch to a higher token of the same generation and the same policies, not drained; or makes the first, in a
-    /// generation above those of the admissions. Where
-    /// the policy names a lease, that has to be in force under the token.
-    /// But nothing is raised that is below what was known, and nothing is made where something was: it was pruned since.
-    /// Waits until every Admit that has begun is done. Returns the epoch as it is now. Ends holders of the lock as Admit does.
+    /// Raises the epoch to a higher token of the same generation and the same policies, not drained. If there is no epoch,
+    /// creates the first one, in a generation above those of the admissions.
+    ///
+    /// If the policy names a lease, the lease must be in force under the token. Does nothing if the epoch is below `known`, or
+    /// if `known` is set and there is no epoch: it was pruned in the meantime.
+    /// Waits until every Admit that has begun is done. Terminates holders of the lock as Admit does. Returns the current epoch.
     async fn publish(
         &self,
         resource: &Resource,
@@ -76,13 +79,14 @@ pub trait Store: fmt::Debug + Send + Sync {
         loaded: i64,
     ) -> Result<Option<Epoch>, StoreError>;
 
-    /// Marks the epoch drained, if it is this one, under these policies, no living process is admitted below, and no
-    /// prepared transaction has written to the resource. It looks for itself, while the epoch cannot change.
+    /// Marks this epoch drained, under these policies, if no live process is admitted below it and no prepared transaction has
+    /// written to the resource. Mark checks both itself, while the epoch cannot change.
     async fn mark(&self, resource: &Resource, epoch: Epoch) -> Result<Marked, StoreError>;
 
-    /// Sets the token, also to a lower one, and raises the generation, not drained: if the epoch is the one that was known,
-    /// under these policies, and unless it is forced, while no living process is admitted under a higher token. Records the
-    /// operator's role. Ends holders of the lock as Admit does.
+    /// Sets the token, which may be lower, and raises the generation. The new epoch is not drained.
+    ///
+    /// Conditions: the epoch is `known`, under these policies. Unless `force` is set, no live process is admitted under a higher
+    /// token. Records the operator's role. Terminates holders of the lock as Admit does.
     async fn reset(
         &self,
         resource: &Resource,
@@ -95,63 +99,63 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The admissions to the resource below the epoch.
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError>;
 
-    /// Deletes the admissions of processes that have certainly ended: those to a resource below an epoch, or all.
+    /// Deletes the admissions of processes that are proved dead: those to one resource below an epoch, or all.
     /// Returns their processes and tokens.
     async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError>;
 
-    /// Ends those of the processes that are admitted to the resource below the epoch, while the one in force is not below it
-    /// either. Their admissions say so from then on. Does not wait for their end.
+    /// Terminates the processes that are admitted to the resource below `bound`, unless the current epoch is below `bound` too.
+    /// Marks their admissions as ending. Does not wait until the processes have ended.
     async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError>;
 
-    /// Deletes admissions of the living, each with the name of its family's lock, as far as they are still what they were
-    /// when they were read. Not those of a process that is being ended, or in whose open transaction the guard let a write
-    /// pass. Returns what was deleted.
+    /// Deletes admissions of live processes if they are unchanged since they were read. Each comes with the name of its lock.
+    /// Keeps the admissions of a process that is being terminated, or in whose open transaction the guard permitted a write.
+    /// Returns the deleted rows.
     async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError>;
 
-    /// Those of the processes that have written to, or locked rows of, the resource's relations in their open transactions.
+    /// The subset of the processes whose open transactions have written to, or locked rows of, the resource's relations.
     async fn lockers(&self, resource: &Resource, pids: &[i32]) -> Result<HashSet<i32>, StoreError>;
 
-    /// The epoch in force, if the guard has let a write to the resource pass in the open transaction of the process.
+    /// The current epoch, if the guard has permitted a write to the resource in the process's open transaction.
     async fn guarded_write(&self, resource: &Resource, pid: i32) -> Result<Option<Epoch>, StoreError>;
 
     /// The admissions of one process.
     async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError>;
 
-    /// The epochs of those of the resources that have one.
+    /// The epochs of these resources. Resources without an epoch are omitted.
     async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError>;
 
-    /// The epochs above admissions that this proxy gave.
+    /// The epochs that are above admissions granted by this proxy.
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError>;
 
-    /// Those of the leases of these elections that there are, also those that have ended.
+    /// The existing leases of these elections, including expired ones.
     async fn leases(&self, elections: &[&str]) -> Result<Vec<StoredLease>, StoreError>;
 
-    /// The leases that there are, at most `most`.
+    /// All leases, at most `most`.
     async fn all_leases(&self, most: usize) -> Result<Leases, StoreError>;
 
     /// The time by the database's clock, in microseconds since 1970.
     async fn now(&self) -> Result<i64, StoreError>;
 
-    /// Records the policies of the resource, or of all keys of a keyed one, where there is an epoch and no policies are
-    /// recorded that were loaded later. One that fails may have recorded those of some keys.
+    /// Records the policies of the resource, or of all keys of a keyed one. Skips resources without an epoch and those with
+    /// recorded policies that were loaded later. A failed call may have recorded the policies of some keys.
     async fn record_policy(&self, resource: &Resource, loaded: i64) -> Result<(), StoreError>;
 
-    /// Those of the resources, none of them keyed, for which others' policies are recorded that were loaded later.
+    /// The subset of the resources, none of them keyed, for which different, later loaded policies are recorded.
     async fn superseded(&self, resources: &[Arc<Resource>], loaded: i64) -> Result<Vec<String>, StoreError>;
 
-    /// Says which fences this proxy enforces, by their fingerprints.
+    /// Publishes the fingerprints of the fences that this proxy enforces.
     async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError>;
 
-    /// Says that this proxy has no sessions here any more. Opens no connection that is not open.
+    /// Publishes that this proxy has no more sessions in the database. Never opens a connection.
     async fn leave(&self) -> Result<(), StoreError>;
 
-    /// How far the fences of these resources are enforced.
+    /// Which proxies enforce the fences of these resources, and which do not yet.
     async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError>;
 
-    /// Some client is connected to the database, besides these sessions and control connections.
+    /// Returns true if a client is connected to the database, apart from these sessions and control connections.
     async fn has_other_sessions(&self, own: &[Key]) -> Result<bool, StoreError>;
 
-    /// The transactions that are open, also those that are prepared.
+    /// The open transactions, including prepared ones.
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError>;
 
     /// An object on which the role lacks one of these privileges, if there is one.
@@ -162,68 +166,69 @@ pub trait Store: fmt::Debug + Send + Sync {
         role: &Role,
     ) -> Result<Option<String>, StoreError>;
 
-    /// The admissions, at most `most`.
+    /// All admissions, at most `most`.
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError>;
 
-    /// The fences of these resources, and of at most that many keys.
+    /// The fences of these resources, and of at most `most_keys` keys.
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError>;
 
-    /// The catalog for what is fenced; as it is for all, or for the session with that schema of temporary relations.
+    /// The catalog of the fenced tables: the shared view, or that of the session with this schema of temporary relations.
     async fn catalog(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalog, StoreError>;
 
     /// Objects that CASCADE may drop from the fenced tables.
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, StoreError>;
 
-    /// Tells the other proxies that the catalog has changed.
+    /// Notifies the other proxies that the catalog has changed.
     async fn announce_catalog(&self) -> Result<(), StoreError>;
 
-    /// A sign of life of the connection that listens, which is opened if it is not open. Returns how full the server's queue of
-    /// notifications is, from 0 to 1.
+    /// Heartbeat of the listening connection. Opens the connection if necessary. Returns how full the server's notification
+    /// queue is, from 0 to 1.
     async fn beat(&self) -> Result<f64, StoreError>;
 
-    /// The processes and prepared transactions that hold a lock on a table of the fences which keeps them from being used, or that
-    /// wait for one: a bounded number. Not those of the fences themselves. Opens no connection that stays.
+    /// A bounded number of processes and prepared transactions that hold a lock on fencegate's tables that blocks fencegate,
+    /// or wait for one. Omits fencegate's own processes. Leaves no connection open.
     async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError>;
 
-    /// Those of the databases that exist and that the role may not drop, rename or move. This one need not be among them.
+    /// The subset of the databases that exist and that the role may not drop, rename or move. The databases need not include
+    /// this one.
     async fn foreign_databases(&self, role: &Role, databases: &[String]) -> Result<HashSet<String>, StoreError>;
 
-    /// The role may drop the database; or, by force, may end everybody else in it as well, and the server would.
+    /// Returns true if the role may drop the database. With `by_force`, the role must also be allowed to terminate every other
+    /// session in it, and the server must be able to.
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError>;
 
-    /// The state of the database, as the attempts to connect have shown it.
+    /// The state of the database according to the latest attempts to connect.
     fn found(&self) -> Found;
 
-    /// Some connection is open, or being opened.
+    /// Returns true if a connection is open or being opened.
     fn is_open(&self) -> bool;
 
-    /// No connection opens before that time.
+    /// Keeps all connections closed until that time. None permits connections again.
     fn keep_closed(&self, until: Option<Instant>);
 
-    /// A session has logged in to the database: the result of an earlier attempt, that there is none of that name, counts no
-    /// longer.
+    /// Reports that a session has logged in to the database. Discards an earlier finding that the database does not exist.
     fn session_comes(&self);
 
-    /// The number of the connection whose process stands for this proxy in the table of proxies. 0 while it is not open.
+    /// The number of the connection whose process represents this proxy in the table of proxies. 0 while it is not open.
     fn proxy_connection(&self) -> u64;
 
-    /// The next operation tries to connect, whatever failed a moment ago.
+    /// Lets the next operation try to connect even if a recent attempt failed.
     async fn ask_anew(&self);
 
-    /// Closes the connections; the next operation opens them again. With `wait`, or while they are kept closed, it returns when the
-    /// server has ended them, and those that were closed before.
+    /// Closes the connections. The next operation opens them again. With `wait`, or while connections are kept closed, returns
+    /// only after the server has ended these connections and those that were closed before.
     async fn close(&self, wait: bool);
 }
 
-/// Receives notifications. They mean "read again": any role may have sent them.
+/// Receives notifications. A notification only means "read again", because any role can send one.
 pub trait Listener: fmt::Debug + Send + Sync {
-    /// The connection of that number listens from now on; before, notifications may have been missed.
+    /// The connection with this number now listens. Earlier notifications may have been missed.
     fn listens(&self, connection: u64);
-    /// This connection does not listen anymore. A later one may already listen.
+    /// The connection with this number no longer listens. A later one may already listen.
     fn lost(&self, connection: u64);
     /// The resource's epoch has changed.
     fn announced(&self, resource: &str);
-    /// Another leads the election of a lease, or nobody does any more.
+    /// The leader of a lease's election has changed, or the lease has no leader any more.
     fn lease_changed(&self, election: &str);
     /// Another proxy announces that the catalog has changed.
     fn catalog_changed(&self);
@@ -232,20 +237,20 @@ pub trait Listener: fmt::Debug + Send + Sync {
 /// A server process: pid and backend_start, as in [`Identity`].
 pub type Key = (i32, String);
 
-/// An admission as it was read. Each Admit makes another version of it, also where it was there already.
+/// An admission as it was read. Each Admit creates a new version of the row, even if the row exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionRow {
     /// Whose it is.
     pub pid: i32,
     /// As in [`Identity`].
     pub backend_start: String,
-    /// To what.
+    /// The resource that the process may write.
     pub resource: String,
-    /// Under what.
+    /// The epoch under which the process was admitted.
     pub epoch: Epoch,
-    /// No other version of the row has the same.
+    /// Unique among the versions of the row.
     pub version: u32,
-    /// Its process is being ended for the sake of a newer token.
+    /// The process is being terminated because of a newer token.
     pub ending: bool,
 }
 
@@ -256,85 +261,85 @@ impl AdmissionRow {
     }
 }
 
-/// An admission that has to go before a newer token counts.
+/// An admission that must be deleted before a newer token is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The admission.
     pub row: AdmissionRow,
-    /// The proxy that gave it.
+    /// The proxy that granted it.
     pub proxy: String,
-    /// The activity of its process, for messages: only of the first [`DESCRIBED`].
+    /// The activity of its process, for messages. Present for the first [`DESCRIBED`] holders only.
     pub blocker: Blocker,
 }
 
 /// Maximum number of lock holders whose wait event and query are reported.
 pub const DESCRIBED: usize = 10;
 
-/// An epoch, as it was read.
+/// An epoch as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochRow {
-    /// Its resource.
+    /// The name of the resource.
     pub resource: String,
     /// The highest token.
     pub epoch: Epoch,
-    /// All processes below it have ended.
+    /// No process is admitted below the epoch any more.
     pub drained: bool,
 }
 
 /// Outcome of an Admit.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Why the session's process cannot be fenced, if so.
+    /// Why the session's process cannot be fenced, if it cannot.
     pub unfenceable: Option<ProcessFault>,
-    /// The epoch, with the policies that are recorded; None: there was never an admission.
+    /// The epoch, and how its recorded policies compare. None: there was never an admission.
     pub current: Option<(EpochRow, Recorded)>,
-    /// The admission, and whether it was not there before.
+    /// The admission, and whether it is new.
     pub admission: Option<(AdmissionRow, bool)>,
 }
 
-/// The policies that an epoch has, compared with those of this proxy.
+/// The recorded policies of an epoch, compared with those of this proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// The token is that of the epoch.
     Same,
-    /// Others, which were loaded before.
+    /// Different policies, loaded before those of this proxy.
     Older,
-    /// Others.
+    /// Different policies.
     Others,
 }
 
 /// Outcome of a Mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Marked {
-    /// The epoch is drained now.
+    /// The epoch is now drained.
     Drained,
     /// Not marked: these prepared transactions block it.
     Prepared(Vec<String>),
-    /// Not marked: another proxy has marked or raised it, or a process below it lives.
+    /// Not marked: another proxy has marked or raised the epoch, or a live process is admitted below it.
     Nothing,
 }
 
 /// Outcome of a Reset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResetReport {
-    /// The epoch that was there.
+    /// The epoch before the reset, if any.
     pub before: Option<Epoch>,
-    /// Its policies are those of this proxy.
+    /// The recorded policies are those of this proxy.
     pub same_policy: bool,
-    /// The living processes that are admitted under a higher token.
+    /// The live processes that are admitted under a higher token.
     pub higher: Vec<Higher>,
-    /// The epoch that is there now, if it was reset.
+    /// The epoch after the reset. None: it was not reset.
     pub after: Option<Epoch>,
 }
 
-/// The state of a database, as the last attempt to connect has shown it.
+/// The state of a database according to the last attempt to connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing against it.
+    /// No obstacle is known.
     #[default]
     Nothing,
-    /// The server said that there is no such database.
+    /// The server reported that the database does not exist.
     Missing,
-    /// It has no schema `fencegate`.
+    /// The database has no schema `fencegate`.
     Unprepared,
 }
