@@ -1,9 +1,10 @@
 //! Admit: may this server process write the resource under this token?
 //!
-//! Owns the decision, by one Query in the database. Must never take anything but that Query's
-//! answer for a yes: no row, no reply, or a reply that a revocation overtook is a no. Owns giving
-//! admissions up as well, of an idle session that has many; must never delete the row of a session
-//! that was not revoked first.
+//! Owns the decision, which one Query in the database makes. Only that Query's answer can admit: no row,
+//! no reply, or a reply after a revocation means refused.
+//!
+//! Also gives up admissions of an idle session that has many. Must never delete a session's row unless
+//! the session was revoked first.
 
 use super::advance::Raising;
 use super::database::{Database, key};
@@ -19,48 +20,49 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// How long a session waits to be admitted, all that has to be drained first included.
+/// Time that a session waits for its admission, including drains.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The database's answer to one Query.
 enum AdmitDecision {
-    /// This is the row; `is_new`: it was not there before.
+    /// The admission. `is_new`: the row did not exist before.
     Admitted {
         row: AdmissionRow,
         is_new: bool,
     },
-    /// The token is higher, or the first: the epoch to raise to, and the one there is.
+    /// The token is higher than the current epoch's, or the first.
     Above {
         target: Epoch,
         current: Option<Epoch>,
     },
     /// The token is the epoch's, which is not drained yet.
     Undrained(Epoch),
-    /// The epoch has other policies, which were loaded before those of this proxy.
+    /// The epoch records different policies, loaded before those of this proxy.
     OlderPolicies,
     Refused(FenceError),
 }
 
-/// Whether an Admit may raise the epoch to its token.
+/// When an Admit may raise the epoch to its token.
 #[derive(Clone, Copy)]
 pub enum Raise<'a> {
-    /// Yes.
+    /// Always.
     Freely,
-    /// If the server would let the session's role do what the claim says.
+    /// If the server would permit the session's role to do what the claim describes.
     WhoMay(&'a Claim),
-    /// The token has to be the epoch's already.
+    /// Never: the token must already be the epoch's.
     Never,
 }
 
 impl Database {
-    /// Admits the session's server process to the resource under the token, raising the epoch and
-    /// draining it first where needed. Once this has returned Ok, nothing with a lower token
-    /// commits on the resource any more, and [`SessionFence::begin_write`] says yes.
+    /// Admits the session's server process to the resource under the token. Raises and drains the epoch
+    /// first if necessary. After Ok, no process with a lower token can commit a write to the resource,
+    /// and [`SessionFence::begin_write`] returns true.
     ///
-    /// The caller holds this session's writes back until it returns. A session that was revoked
-    /// meanwhile is refused. Where the policy names an election, raising asks etcd first; where it names a lease, the database. Takes at most about 15 s.
+    /// The caller holds back this session's writes until the call returns. A session that is revoked in
+    /// the meantime is refused. Before a raise, checks etcd if the policy names an election, or the database if
+    /// it names a lease. Takes at most about 15 s.
     ///
-    /// Not cancel safe: the token may have been raised. The session is not admitted then.
+    /// Not cancel-safe: the token may have been raised although the session is not admitted.
     pub async fn admit(
         self: &Arc<Self>,
         session: &Arc<SessionFence>,
@@ -102,12 +104,11 @@ impl Database {
             if !self.sessions.contains_key(&key(who)) {
                 return Err(unavailable(Obstacle::Unregistered));
             }
-            // Policies may have been loaded anew since; what is held back is judged by them again.
+            // Policies may have been reloaded. The session judges the messages that it holds back by the new policies.
             let is_past = !self.resource_in_force(resource);
             let in_force = is_past.then(|| self.resource(&resource.name)).flatten();
             let resource = in_force.as_ref().unwrap_or(resource);
-            // As far as is known the token has to be raised. Then the session finds its role out now, and comes back: one question
-            // to the database less.
+            // The token probably has to be raised. Let the session determine its role first and retry: this saves one Query.
             if let Raise::WhoMay(Claim { role: None, .. }) = raise
                 && self.memory.is_below(&resource.name, token)
             {
@@ -125,8 +126,8 @@ impl Database {
                         self.metrics.admissions.inc();
                         return Ok(());
                     }
-                    // A drain came between the commit and here. The write was held back, so a new
-                    // row was never used; the next verdict says which epoch came.
+                    // A drain ran after the commit. The write was held back, so a new row was never
+                    // used. The next verdict has the new epoch.
                     if is_new {
                         self.advance(resource, row.epoch).delete(&[row]).await?;
                     }
@@ -137,7 +138,7 @@ impl Database {
                 }
                 AdmitDecision::Above { target, current } => {
                     let advance = self.advance(resource, target).by(raising);
-                    // Both before anything is raised or a process ended, and at once: neither changes anything.
+                    // Check both before raising a token or terminating a process. Concurrently, because neither changes anything.
                     let (written, permitted) = tokio::join!(advance.refuse_if_written(), async {
                         match raise {
                             Raise::WhoMay(claim) => self.permits(claim, resource, token).await,
@@ -146,7 +147,7 @@ impl Database {
                     });
                     written?;
                     permitted?;
-                    // Before the resource's lock: sessions that do not need etcd must not wait for it.
+                    // Before the resource's lock, so that sessions that do not need etcd never wait for it.
                     self.may_raise(resource, target).await?;
                     self.in_turn(resource, deadline, advance.raise(current, deadline)).await?;
                 }
@@ -164,8 +165,8 @@ impl Database {
         Err(unavailable(Obstacle::RaisedTooFast))
     }
 
-    /// Admits the session under the first token of a resource, where all shows that it is one. None: ask the long way, which says
-    /// why not. The error: the session's role has to be found out.
+    /// Admits the session under a resource's first token, if everything known indicates that it is the first.
+    /// None: use the ordinary Admit, which also reports the reason of a refusal. Error: the session's role must be determined.
     async fn try_first(
         self: &Arc<Self>,
         Raising { session, who }: Raising<'_>,
@@ -174,7 +175,7 @@ impl Database {
         raise: Raise<'_>,
         deadline: Instant,
     ) -> Result<Option<AdmissionRow>, FenceError> {
-        // Others have few tokens in their lives.
+        // Only for keys: resources without keys rarely see a first token.
         let is_one = resource.family.is_some() && self.memory.last_read(&resource.name).is_none();
         if !is_one || session.may_have_written(&resource.name) {
             return Ok(None);
@@ -200,8 +201,8 @@ impl Database {
         Ok(Some(row))
     }
 
-    /// Where the session is admitted to many resources, gives up those that it does not need now. Revoked first, and
-    /// idle: nothing of it is uncommitted, and nothing is forwarded until it is admitted again, which waits for this.
+    /// Gives up admissions that the session does not need now, if it has many. Safe because the session is idle and was revoked
+    /// first: it has no uncommitted writes, and forwards none until the next Admit, which waits for this call.
     async fn make_room(self: &Arc<Self>, raising: Raising<'_>, resource: &Resource) -> Result<(), FenceError> {
         let session = raising.session;
         if !session.is_full() {
@@ -216,15 +217,15 @@ impl Database {
         Ok(())
     }
 
-    /// Does nothing where the session is not idle. The rows are read before it is revoked from them, and deleted as they were
-    /// then: an Admit that comes later makes others of them, however late the DELETE arrives.
+    /// Does nothing if the session is not idle. Reads the rows before the revocation and deletes only these versions. A later
+    /// Admit creates new versions, so a delayed DELETE does not affect it.
     async fn give_up(self: &Arc<Self>, Raising { session, who }: Raising<'_>) -> Result<(), StoreError> {
         let rows = self.store().admissions_of(who).await?;
         let Some(kept) = session.give_up() else { return Ok(()) };
         let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
         let given_up = |row: &&AdmissionRow| !kept.contains(&(row.resource.clone(), row.epoch));
         let presented = session.presented();
-        // One that is not known came of an Admit that had been given up. It stays until it is drained, or the process ends.
+        // An unknown row comes from an abandoned Admit. It stays until it is drained or the process ends.
         let rows = rows.iter().filter(given_up);
         let rows: Vec<_> =
             rows.filter_map(|row| Some((row, presented.get(&row.resource)?.lock_name.as_str()))).collect();
@@ -235,7 +236,7 @@ impl Database {
         Ok(())
     }
 
-    /// Takes the step, unless another session is taking one for the resource: then waits for the end of that.
+    /// Runs the step, unless another session runs one for the resource. In that case only waits until that one is done.
     async fn in_turn(
         &self,
         resource: &Resource,

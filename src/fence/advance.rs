@@ -1,11 +1,12 @@
-//! Advance: publish a higher token, drain everybody below it, mark the epoch as drained.
+//! Advance: publish a higher token, drain all processes below it, mark the epoch as drained.
 //!
-//! Owns ending processes and deleting admissions. Must never delete the row of a living process,
-//! unless it is a session of this proxy that was revoked first and has nothing to commit, now or
-//! later; and must never believe that a process is dead unless the database showed it. Any proxy may
-//! repeat any step: the next one that needs the epoch finishes an advance that was left half done.
+//! Owns the termination of processes and the deletion of admissions. Must never
+//! - delete the row of a live process, unless the process is that of a session of this proxy that was
+//!   revoked first and has nothing to commit, now or later;
+//! - treat a process as dead unless the database has shown that it is.
 //!
-//! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
+//! Any proxy may repeat any step. The next proxy that needs the epoch finishes an incomplete advance.
+//! Functions here are not cancel-safe unless their comment says so: a step may be left incomplete.
 
 use super::database::{Database, key};
 use super::fence_error::{Blocker, FenceError, about};
@@ -20,19 +21,19 @@ use tokio::time::{Instant, sleep};
 
 /// Time that other proxies have to release their idle sessions. Then the sessions are terminated.
 pub(super) const GRACE: Duration = Duration::from_millis(100);
-/// Number of looks at the processes without a pause in between: another proxy needs two round trips to release an idle session.
+/// Number of looks at the processes without a pause. Another proxy needs two round trips to release an idle session.
 const QUICK_LOOKS: u32 = 4;
-/// Between two later ones, at least and at most: a quarter of the time that the drain has taken.
+/// Minimum and maximum pause between later looks: a quarter of the time that the drain has taken so far.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
-/// The session that needs the epoch: it keeps its server process.
+/// The session that needs the epoch. It keeps its server process.
 #[derive(Clone, Copy)]
 pub(super) struct Raising<'a> {
     pub(super) session: &'a SessionFence,
     pub(super) who: &'a Identity,
 }
 
-/// The way of a resource to an epoch.
+/// One advance of a resource to an epoch.
 pub(super) struct Advance<'a> {
     database: &'a Arc<Database>,
     pub(super) resource: &'a Resource,
@@ -108,7 +109,7 @@ impl<'a> Advance<'a> {
         let Advance { database, resource, to: Epoch { generation, token }, .. } = self;
         database.metrics.advances.inc();
         database.memory.rose(&resource.name, None, self.to);
-        // However many keys there are, those of a resource are one kind.
+        // All keys of a resource share one log limit, because their number is unbounded.
         if database.log_limit.allows("fence_advanced", resource.lock_name()) {
             let (database, resource) = (database.name(), resource.name.as_str());
             let waited_seconds = waited.as_secs_f64();
@@ -116,14 +117,14 @@ impl<'a> Advance<'a> {
         }
     }
 
-    /// Returns when no admission below the epoch is left.
+    /// Returns once no admission below the epoch is left.
     async fn drain(&self, deadline: Instant) -> Result<(), FenceError> {
         let start = Instant::now();
         let mut signalled = BTreeSet::new();
         let mut looks = 0;
         loop {
             looks += 1;
-            // One behind the other, without a wait in between: a dead one that is seen all the same is deleted at the next look.
+            // Pipelined. If the second Query still sees a dead process, the next look deletes its row.
             let (deleted, holders) = tokio::join!(self.delete_dead(&signalled), self.holders());
             deleted?;
             let mut holders = holders?;
@@ -164,11 +165,11 @@ impl<'a> Advance<'a> {
         }
     }
 
-    /// Revokes the own sessions among those that have these rows, and takes the rows away of those that have nothing below the
-    /// epoch to commit, now or later. Returns these.
+    /// Revokes this proxy's own sessions among the owners of these rows. Deletes the rows of those sessions that have nothing
+    /// below the epoch to commit, now or later. Returns the processes whose rows it deleted.
     ///
-    /// The rows were read before the revocation, and are deleted as they were then. Below the epoch a row is of no use to its
-    /// process any more, nor can the epoch be pruned while it is there: so it does not matter when the DELETE arrives.
+    /// The rows were read before the revocation, and only these versions are deleted. The DELETE may arrive at any time: a row
+    /// below the epoch no longer permits anything, and the epoch cannot be pruned while the row exists.
     pub(super) async fn spare(&self, rows: &[AdmissionRow]) -> Result<BTreeSet<Key>, FenceError> {
         let Advance { database, resource, to, .. } = self;
         let (mut idle, mut waiting) = (BTreeSet::new(), BTreeSet::new());
@@ -200,9 +201,9 @@ impl<'a> Advance<'a> {
         Ok(spared)
     }
 
-    /// Spares this proxy's own sessions among the holders, as [`Self::spare`], and immediately terminates the others of
-    /// them, as the drain would after its grace. Spares sessions that request the token or a higher one: they keep
-    /// their process or are refused. An observing fence terminates none.
+    /// Spares this proxy's own sessions among the holders, as [`Self::spare`] does. Immediately terminates its other own
+    /// sessions, as the drain would after its grace period. Never terminates sessions that request the token or a higher one:
+    /// they keep their process or are refused. Terminates nothing for a fence in mode observe.
     pub(super) async fn spare_or_end_own(&self) -> Result<(), FenceError> {
         let rows = rows_of(self.holders().await?);
         let spared = self.spare(&rows).await?;
@@ -227,7 +228,7 @@ impl<'a> Advance<'a> {
         self.about(self.database.delete(&rows).await)
     }
 
-    /// LF003, if the session's process has or may have uncommitted writes below the epoch.
+    /// Returns LF003 if the session's process has or may have uncommitted writes below the epoch.
     pub(super) async fn refuse_if_written(&self) -> Result<(), FenceError> {
         let Some(raising) = self.raising else { return Ok(()) };
         if raising.session.may_have_written(&self.resource.name) {
@@ -236,12 +237,12 @@ impl<'a> Advance<'a> {
         if raising.session.activity() == Activity::Idle {
             return Ok(());
         }
-        // Where the text does not show a write, the guard has seen it.
+        // A write that the query string does not show was seen by the guard.
         let written = self.database.store().guarded_write(self.resource, raising.who.pid).await;
         self.refuse_under(self.about(written)?)
     }
 
-    /// LF003, if the session's process is admitted below the epoch.
+    /// Returns LF003 if the session's process is admitted below the epoch.
     async fn refuse_if_held(&self) -> Result<(), FenceError> {
         let own = self.raising.map(|it| key(it.who));
         let holders = self.holders().await?;
@@ -249,7 +250,7 @@ impl<'a> Advance<'a> {
         self.refuse_under(held.max())
     }
 
-    /// LF003, if the session's open transaction has written under an epoch: it would go on under another token.
+    /// Returns LF003 if the session's open transaction has written under an epoch: it would continue under another token.
     fn refuse_under(&self, written: Option<Epoch>) -> Result<(), FenceError> {
         let Some(Epoch { token: current, .. }) = written else { return Ok(()) };
         let resource = self.resource.name.clone();
@@ -283,7 +284,7 @@ fn rows_of(holders: Vec<Holder>) -> Vec<AdmissionRow> {
     holders.into_iter().map(|holder| holder.row).collect()
 }
 
-/// The holders for messages: the first, and how many more there are.
+/// The holders for messages: the first [`DESCRIBED`], and the number of the others.
 fn described(holders: Vec<Holder>) -> Vec<Blocker> {
     let more = holders.len().saturating_sub(DESCRIBED);
     let mut left: Vec<_> = holders.into_iter().take(DESCRIBED).map(|holder| holder.blocker).collect();

@@ -1,9 +1,9 @@
-//! State that the fence and a session share: the session's identity at the server, the
-//! resources that its server process may write, and whether that process is idle.
+//! State that the fence and a session share: the identity of the session's server process, the
+//! resources that the process may write, and whether it is idle.
 //!
-//! One mutex makes the two decisions that must not interleave atomic: the session's "this write is
-//! admitted, so the process is busy from now on" and the drain's "revoked; was it idle?".
-//! It is never held across an await.
+//! One mutex makes each of two decisions atomic, because they must not interleave: the session's "this
+//! write is admitted, so the process is now busy", and the drain's "revoked; was the process idle?".
+//! The mutex is never held across an await.
 
 use super::fence_error::Blocker;
 use parking_lot::{Mutex, MutexGuard};
@@ -11,26 +11,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
 
-/// A session that is admitted to, or was revoked from, this many resources gives up those that it does not need now,
-/// as soon as it is idle.
+/// Number of resources, admitted or revoked, from which on an idle session gives up the admissions that it does not need.
 pub const FULL: usize = 1024;
-/// A transaction is admitted to this many resources at most.
+/// Maximum number of resources to which one transaction can be admitted.
 pub const MOST_AT_ONCE: usize = 10_000;
 
 /// A fencing token: 1 to 9223372036854775807.
 pub type Token = i64;
 
-/// The order of all tokens of a resource: by generation first, which only an operator's reset changes.
+/// A token with its generation. Epochs of a resource are ordered by generation, then by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch {
-    /// Raised by a reset only.
+    /// Raised only by an operator's reset.
     pub generation: i64,
     /// The highest token seen in this generation.
     pub token: Token,
 }
 
-/// The identity of a session's server process, as the session itself reports it. Admit compares it
-/// with what a control connection sees.
+/// The identity of a session's server process, as the session itself reports it. Admit compares the
+/// identity with what a control connection sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// `pg_backend_pid()`, which also equals the process id in BackendKeyData.
@@ -46,7 +45,7 @@ pub struct Identity {
 /// Why the identity of a session's server process is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// Such a session cannot report it.
+    /// A physical replication session cannot report its identity.
     #[error("it is a physical replication session")]
     PhysicalReplication,
     /// The session returned no row.
@@ -55,7 +54,7 @@ pub enum IdentityError {
     /// The session's row lacks a value.
     #[error("the server did not say all of whose process this is")]
     Incomplete,
-    /// The process id is not that of BackendKeyData.
+    /// The reported process id differs from the one in BackendKeyData.
     #[error("the session does not keep its server process: is there a pooler between the proxy and the server?")]
     OtherProcess,
     /// The server's error message.
@@ -63,53 +62,53 @@ pub enum IdentityError {
     Refused(String),
 }
 
-/// The part of a session that drains may touch.
+/// The part of a session that drains can read and change.
 #[derive(Debug)]
 pub struct SessionFence {
     /// The identity of the server process. Without it, the session cannot be admitted.
     pub identity: Result<Identity, IdentityError>,
     state: Mutex<State>,
-    /// Wakes the session's task: it was revoked from a resource while it was not idle.
+    /// Wakes the session's task after a revocation while the session was not idle.
     pub revoked: tokio::sync::Notify,
-    /// Odd while the session handles what has come.
+    /// Number of step boundaries. Odd while the session is within a step.
     steps: AtomicU64,
-    /// Held for the whole of an Admit, so that none is under way while admissions are given up.
+    /// Held for the whole of an Admit, so that no Admit is under way while the session gives up admissions.
     pub(super) admitting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     admitted: HashMap<String, Epoch>,
-    /// Revocations, by resource. An Admit below one that is still under way comes too late.
+    /// Revocations, by resource. An Admit that was under way during the revocation must not be used below the floor.
     floors: BTreeMap<String, Floor>,
-    /// How many revocations there were.
+    /// Number of revocations so far.
     revocations: u64,
-    /// Resources to which something was forwarded in the open transaction: all that is known of what it may still write.
+    /// Resources that the messages forwarded in the open transaction may have written, or may still write.
     written: HashSet<String>,
-    /// Admitted since a write was last forwarded: for what is held back now.
+    /// Resources admitted since a write was last forwarded. The messages that are now held back need them.
     fresh: HashSet<String>,
     activity: Activity,
-    /// Since when.
+    /// Start of the current activity.
     since: Since,
-    /// How often it has ceased to be busy.
+    /// Number of times that the process stopped being busy.
     rests: u64,
-    /// Under what the process was admitted last, by resource, unless it was released since: why it may be terminated.
+    /// The latest admission to each resource, unless it was released since. Explains why the process may be terminated.
     presented: HashMap<String, Presented>,
-    /// The Admit under way: the process may be terminated before the answer arrives.
+    /// The Admit under way. The process may be terminated before the answer arrives.
     asking: Option<(String, Token)>,
-    /// The processes that this Admit waits for, as far as they are known.
+    /// The processes for which this Admit is known to wait.
     blockers: Vec<Blocker>,
 }
 
-/// Under what a session is, or was, admitted to a resource.
+/// A current or former admission of a session to a resource.
 #[derive(Clone, Debug)]
 pub(super) struct Presented {
     pub(super) epoch: Epoch,
-    /// As [`crate::policy::Resource::lock_name`]: of policies that need not be in force any more.
+    /// The [`crate::policy::Resource::lock_name`] under the policies of that time, which may have been replaced.
     pub(super) lock_name: String,
 }
 
-/// A moment; now where nothing else is said.
+/// A moment. The default is now.
 #[derive(Clone, Copy, Debug)]
 struct Since(Instant);
 
@@ -122,13 +121,13 @@ impl Default for Since {
 /// The trace of a revocation.
 #[derive(Clone, Copy, Debug)]
 struct Floor {
-    /// The epoch that was published before.
+    /// The epoch whose publication preceded the revocation.
     epoch: Epoch,
     /// The sequence number of this revocation of the session.
     revocation: u64,
 }
 
-/// Activity of a session's server process, as far as the session knows.
+/// Activity of a session's server process, as known to the session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activity {
     /// The last message from the server was ReadyForQuery 'I' and no byte was forwarded since.
@@ -138,12 +137,12 @@ pub enum Activity {
     Waiting,
     /// A statement may be running.
     Busy,
-    /// A newer token has ended it, and the client is still to be told.
+    /// A newer token has ended the process. The client has not been informed yet.
     CutOff,
 }
 
 impl SessionFence {
-    /// A session that is idle and admitted to nothing.
+    /// Creates an idle session without admissions.
     pub fn new(identity: Result<Identity, IdentityError>) -> Self {
         SessionFence {
             identity,
@@ -154,7 +153,7 @@ impl SessionFence {
         }
     }
 
-    /// The session's half: says what the server process does now.
+    /// The session's half: sets the activity of the server process.
     pub fn set_activity(&self, activity: Activity) {
         let mut state = self.lock();
         state.rests += u64::from(activity != Activity::Busy && state.activity == Activity::Busy);
@@ -164,27 +163,28 @@ impl SessionFence {
         }
     }
 
-    /// The session's half, before it looks which policies are in force: what it judges until [`Self::end_step`], it judges by
-    /// these.
+    /// The session's half: begins a step, before the session reads the policies in force. It applies these policies to every
+    /// decision until [`Self::end_step`].
     pub fn begin_step(&self) {
         self.steps.fetch_add(1, Ordering::SeqCst);
-        // Policies are put in force first, and then this is looked at. Either that look finds the step, or the step these policies.
+        // A reload puts the policies in force first and then reads `steps`. So either the reload sees this step, or the step
+        // sees the new policies.
         fence(Ordering::SeqCst);
     }
 
-    /// The session's half: what it has forwarded in the step is under way, as [`Self::set_activity`] has said.
+    /// The session's half: ends a step. [`Self::set_activity`] already covers the messages that the step forwarded.
     pub fn end_step(&self) {
         self.steps.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The step that the session is in, if it is in one.
+    /// The current step of the session, if any.
     pub(super) fn step(&self) -> Option<u64> {
         fence(Ordering::SeqCst);
         let steps = self.steps.load(Ordering::SeqCst);
         (steps % 2 == 1).then_some(steps)
     }
 
-    /// How often the server process has ended all that it was given, if something may be running.
+    /// If a statement may be running: the number of times that the server process has stopped being busy.
     pub(super) fn rests_while_busy(&self) -> Option<u64> {
         let state = self.lock();
         (state.activity == Activity::Busy).then_some(state.rests)
@@ -195,14 +195,14 @@ impl SessionFence {
         self.lock().activity
     }
 
-    /// Activity of the server process, and since when.
+    /// Activity of the server process, and its start.
     pub fn activity_since(&self) -> (Activity, Instant) {
         let state = self.lock();
         (state.activity, state.since.0)
     }
 
-    /// The session's half, before it forwards a write: true if the process is admitted to every one
-    /// of these under exactly these tokens; it then counts as busy, in the same step.
+    /// The session's half, before it forwards a write: returns true if the process is admitted to all of
+    /// these resources under exactly these tokens. In that case also marks the process as busy, atomically.
     pub fn begin_write<'a>(&self, writes: impl IntoIterator<Item = (&'a str, Token)> + Clone) -> bool {
         let mut state = self.lock();
         let admitted = writes
@@ -217,26 +217,28 @@ impl SessionFence {
         admitted
     }
 
-    /// The session's half: the transaction has ended, and no write was forwarded since.
+    /// The session's half: records that the transaction has ended and no write was forwarded since.
     pub fn transaction_ended(&self) {
         self.lock().written.clear();
     }
 
-    /// Something was forwarded to the resource in the open transaction. It may have written, or may do so yet: when rows of a
-    /// cursor are fetched, or when deferred triggers fire. No lock tells: what is to come has taken none, and a Bind takes
-    /// those of its statement before that is executed.
+    /// Returns true if a message forwarded in the open transaction may have written the resource, or may still do so, for
+    /// example when a cursor is fetched or deferred triggers fire. Locks cannot show this: a later write has not taken its lock
+    /// yet, and a Bind takes the locks of its statement before the statement is executed.
     pub fn may_have_written(&self, resource: &str) -> bool {
         self.lock().written.contains(resource)
     }
 
-    /// How often it was revoked from anything: Admit looks at this before it asks the database.
+    /// Number of revocations of this session, for any resource. Admit reads it before its Query.
     pub fn revocations(&self) -> u64 {
         self.lock().revocations
     }
 
-    /// Admit's half: records that the process is admitted. `revocations` is [`Self::revocations`] as of before the Query.
-    /// False if a drain has revoked the resource since: the admission must not be used. A Query after the revocation has seen
-    /// the epoch that was published before it; if its epoch is lower all the same, the published one was pruned.
+    /// Admit's half: records an admission. `revocations` is [`Self::revocations`] before the Query.
+    ///
+    /// Returns false if a drain has revoked the resource since: the admission must not be used. A Query that began after the
+    /// revocation has seen the epoch published before it. If the Query's epoch is lower nevertheless, the published one was
+    /// pruned.
     #[must_use]
     pub fn record_admission(&self, resource: &str, epoch: Epoch, revocations: u64) -> bool {
         let mut state = self.lock();
@@ -251,28 +253,28 @@ impl SessionFence {
         true
     }
 
-    /// Admit's half: the process is admitted, whether or not that may be used.
+    /// Admit's half: records that the database admits the process, even if the session must not use the admission.
     pub(super) fn present(&self, resource: &str, presented: Presented) {
         self.lock().presented.insert(resource.to_owned(), presented);
     }
 
-    /// Under what the process is, or was, admitted.
+    /// Current and former admissions of the process, by resource.
     pub(super) fn presented(&self) -> HashMap<String, Presented> {
         self.lock().presented.clone()
     }
 
-    /// To what the process is, or was, admitted.
+    /// Adds the resources of current and former admissions.
     pub(super) fn add_presented(&self, names: &mut BTreeSet<String>) {
         names.extend(self.lock().presented.keys().cloned());
     }
 
-    /// Forgets under what it was admitted where `keeps` says no.
+    /// Forgets former admissions for which `keeps` returns false.
     pub(super) fn retain_presented(&self, keeps: impl Fn(&str) -> bool) {
         let State { presented, admitted, .. } = &mut *self.lock();
         presented.retain(|resource, _| admitted.contains_key(resource) || keeps(resource));
     }
 
-    /// Its admission was taken away: whatever ends its process now, a newer token for that resource does not.
+    /// Records that the admission was deleted. A newer token for the resource can no longer be the reason if the process ends.
     pub(super) fn released(&self, resource: &str, epoch: Epoch) {
         let mut state = self.lock();
         if state.presented.get(resource).is_some_and(|presented| presented.epoch <= epoch) {
@@ -280,38 +282,38 @@ impl SessionFence {
         }
     }
 
-    /// Admit's half: the token for which the session asks, from now until the answer is here.
+    /// Admit's half: sets the resource and token of the Admit under way, until the answer arrives.
     pub(super) fn set_asking(&self, asking: Option<(String, Token)>) {
         let mut state = self.lock();
         (state.asking, state.blockers) = (asking, Vec::new());
     }
 
-    /// Admit's half: the processes that it waits for.
+    /// Admit's half: sets the processes for which the Admit waits.
     pub(super) fn set_blockers(&self, blockers: Vec<Blocker>) {
         self.lock().blockers = blockers;
     }
 
-    /// The resource to which it is being admitted, and the processes that this waits for, as far as they are known.
+    /// The resource of the Admit under way, and the processes for which it is known to wait.
     pub fn waits_for(&self) -> Option<(String, Vec<Blocker>)> {
         let state = self.lock();
         state.asking.as_ref().map(|(resource, _)| (resource.clone(), state.blockers.clone()))
     }
 
-    /// The token for which it asks.
+    /// The resource and token of the Admit under way.
     pub(super) fn asking(&self) -> Option<(String, Token)> {
         self.lock().asking.clone()
     }
 
-    /// It has admissions or floors for so many resources that some are given up before it is admitted to more. The session's
-    /// half: a pipeline is held back then, so that the session becomes idle.
+    /// Returns true if the session has admissions or floors for so many resources that it must give some up before the next
+    /// Admit. The session's half then holds back a pipeline, so that the session becomes idle.
     pub fn is_full(&self) -> bool {
         self.lock().resources() >= FULL
     }
 
-    /// Admit's half, while [`Self::admitting`] is held: if the process is idle, takes away every admission but those for
-    /// what is held back now, in the same step, and returns these. None: it is not idle.
+    /// Admit's half, while [`Self::admitting`] is held: if the process is idle, removes all admissions that the messages now held
+    /// back do not need, atomically. Returns the remaining ones. None: the process is not idle.
     ///
-    /// The floors go as well: no Admit is under way that could come too late.
+    /// Also removes the floors, because no Admit is under way that could arrive too late.
     pub(super) fn give_up(&self) -> Option<Vec<(String, Epoch)>> {
         let mut state = self.lock();
         if state.activity != Activity::Idle {
@@ -323,8 +325,8 @@ impl SessionFence {
         Some(admitted.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect())
     }
 
-    /// Admit's half: the process may not be admitted to more. What is held back now will be refused, so that nothing is
-    /// needed for it any more.
+    /// Admit's half: returns true if the process must not be admitted to more resources. The session then refuses the messages
+    /// that it holds back, so they no longer need their admissions.
     pub(super) fn has_too_many(&self) -> bool {
         let mut state = self.lock();
         let too_many = state.resources() >= MOST_AT_ONCE;
@@ -334,9 +336,10 @@ impl SessionFence {
         too_many
     }
 
-    /// The drain's half: takes away every admission to the resource below the epoch, leaves that
-    /// epoch as a floor, and says what the process was doing at that moment. The rows of an idle one are the drain's: its task is
-    /// not woken. Where the drain fails, they stay for the next one.
+    /// The drain's half: removes the admission to the resource if it is below the epoch, leaves the epoch as a floor, and
+    /// returns the activity of the process at that moment.
+    ///
+    /// The drain deletes the rows of an idle process without waking its task. If the drain fails, the rows stay for the next one.
     pub fn revoke(&self, resource: &str, below: Epoch) -> Activity {
         let mut state = self.lock();
         state.revocations += 1;
@@ -353,22 +356,22 @@ impl SessionFence {
         state.activity
     }
 
-    /// The epoch under which the process is admitted to the resource, if it is.
+    /// The epoch under which the process is admitted to the resource, if any.
     pub fn admission(&self, resource: &str) -> Option<Epoch> {
         self.lock().admitted.get(resource).copied()
     }
 
-    /// True if the process is admitted to anything.
+    /// Returns true if the process is admitted to any resource.
     pub fn holds_admissions(&self) -> bool {
         !self.lock().admitted.is_empty()
     }
 
-    /// All that the process is admitted to.
+    /// All admissions of the process.
     pub fn admissions(&self) -> Vec<(String, Epoch)> {
         self.lock().admitted.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect()
     }
 
-    /// The resources and epochs that revoked this session so far.
+    /// The floors of this session: resources and epochs of its revocations.
     pub fn floors(&self) -> Vec<(String, Epoch)> {
         self.lock().floors.iter().map(|(resource, floor)| (resource.clone(), floor.epoch)).collect()
     }
@@ -386,7 +389,7 @@ impl State {
         }
     }
 
-    /// Those that the process is admitted to, and those that it was revoked from.
+    /// Number of resources to which the process is admitted, or from which it was revoked.
     fn resources(&self) -> usize {
         self.admitted.len() + self.floors.len()
     }

@@ -1,8 +1,9 @@
-//! The SQL about admissions: which server process may write under which token.
+//! SQL for admissions: which server process may write under which token.
 //!
-//! Must never add one but under the token in force, once all processes with lower ones have ended; and never delete one but
-//! by the version of its row that the decision was based on: a Query may be delayed in the network, and arrive when the
-//! process has been admitted again.
+//! Must never
+//! - add an admission except under the current token, after the epoch was drained;
+//! - delete an admission except in the row version on which the decision was based, because a Query may be delayed in the
+//!   network and arrive after the process was admitted again.
 
 use super::lease::IN_FORCE;
 use super::lock::{self, KEY, process_lock};
@@ -20,7 +21,7 @@ use crate::sql::quote;
 const GRANTED: &str = "a.pid, extract(epoch FROM a.backend_start) AS backend_start, a.resource, a.generation, a.token, \
      a.xmin AS version, a.ending";
 
-/// The items of an identity that must all be true, each by its column, with the fault if it is not.
+/// The columns of an identity that must all be true, each with the fault if it is not.
 pub const IDENTITY_ITEMS: [(&str, ProcessFault); 7] = [
     ("same_server", ProcessFault::OtherServer),
     ("same_start", ProcessFault::Restarted),
@@ -31,8 +32,8 @@ pub const IDENTITY_ITEMS: [(&str, ProcessFault); 7] = [
     ("killable", ProcessFault::NotTerminable),
 ];
 
-/// Admit. The third statement's row: the admission. The fourth's row: everything by which to decide. `loaded`: when the
-/// policies were loaded, as in [`super::epoch::record_policy`].
+/// Admit. The third statement's row is the admission. The fourth's row has everything that the decision needs. `loaded`: as
+/// in [`super::epoch::record_policy`].
 pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loaded: i64) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
     let (token, loaded, pid) = (token.to_string(), loaded.to_string(), who.pid.to_string());
@@ -47,8 +48,8 @@ pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loa
     .join("; ")
 }
 
-/// An admission that is there gets another version: a DELETE that was decided on before, and comes late, leaves it alone. A row
-/// of another database becomes one of this.
+/// An existing admission gets a new version, so that a delayed DELETE for the old version does not affect it. A row of
+/// another database becomes a row of this one.
 pub(super) const ADMIT: Prepared = Prepared::new(
     "admit",
     "text, bigint, text, text, integer, numeric, bigint, numeric",
@@ -80,10 +81,12 @@ pub(super) const REPORT: Prepared = Prepared::new(
     },
 );
 
-/// First tokens. The second statement's rows: the admissions. It sees what was committed before the locks were had: whoever was
-/// admitted to one of these resources, or made its epoch. It makes none where there is one, and admits to none that it did not
-/// make, so that nobody else can have changed it meanwhile. `OFFSET 0` keeps the admissions from being joined: planned while
-/// there were none, a join would read all of them for each resource.
+/// First tokens. The second statement's rows are the admissions. The statement begins after the locks are held, so it sees all
+/// earlier admissions to, and epochs of, these resources. It creates an epoch only where none exists, and admits only to epochs
+/// that it has created, which no other transaction can have changed.
+///
+/// `OFFSET 0` prevents a join with the admissions. A join planned while the table was empty would read all admissions for each
+/// resource.
 pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
     let of = |read: fn(&First) -> &str| texts("text", firsts.iter().map(|first| read(first)));
     let exact = |read: fn(&Identity) -> &str| texts("numeric", firsts.iter().map(|first| read(&first.who)));
@@ -131,12 +134,12 @@ pub(super) const ADMIT_FIRST: Prepared = Prepared::new(
     },
 );
 
-/// The facts about a session's process, `i`: exactly one row, whatever is missing; null is never true. The arguments are SQL: the
-/// pid, and backend_start, system identifier and start of the postmaster as the session was told.
+/// The facts about a session's process, `i`. Always exactly one row; missing facts are null, which is never true. The arguments
+/// are SQL: the pid, and backend_start, system identifier and postmaster start as reported to the session.
 ///
-/// Whether the server is in recovery only this connection says: what the session heard at its start is past where a standby was
-/// promoted since, which ends no session. It is the same server: the same postmaster, since the same microsecond, with the same
-/// process in it, since the same microsecond.
+/// Only this connection decides whether the server is in recovery. The session's own report, made at its start, is outdated if
+/// a standby was promoted since, because a promotion ends no session. It is the same server: postmaster and process are the
+/// same, each with the same start to the microsecond.
 fn identity(pid: &str, [backend_start, system_identifier, postmaster_start]: [&str; 3]) -> String {
     format!(
         "(SELECT a.pid, a.backend_start, a.pid IS NOT NULL AS running, \
@@ -155,7 +158,7 @@ fn all_items() -> String {
     IDENTITY_ITEMS.map(|(column, _)| format!("i.{column}")).join(" AND ")
 }
 
-/// The admissions, at most `most`. The second statement's row: their number.
+/// All admissions, at most `most`. The second statement's row is their total number.
 pub fn all_admissions(most: usize) -> String {
     format!(
         "SELECT a.resource, a.generation, a.token, a.pid, extract(epoch FROM a.backend_start) AS backend_start, \
@@ -170,7 +173,7 @@ pub fn holders(resource: &str, bound: Epoch) -> String {
     HOLDERS.execute(&[&quote(resource), &bound.generation.to_string(), &bound.token.to_string()])
 }
 
-/// Each lookup of a process reads all processes: so only a few are looked up. `OFFSET 0` keeps a plan from looking up all.
+/// Looks up only a few processes, because each lookup reads all of them. `OFFSET 0` prevents a plan that looks up all.
 pub(super) const HOLDERS: Prepared = Prepared::new("holders", "text, bigint, bigint", || {
     format!(
         "SELECT {GRANTED}, a.proxy, s.waits, s.query \
@@ -192,9 +195,10 @@ pub(super) const OF_PROCESS: Prepared = Prepared::new("of_process", "integer, nu
     )
 });
 
-/// Deletes admissions, each with the name of the lock of its family: those that are still what they were when they were
-/// read. Leaves those of a process that is being ended, and of one in whose open transaction the guard has let a write
-/// pass, on the strength of that very row: the process holds the lock of the process, or that of the row.
+/// Deletes admissions whose rows are unchanged since they were read. Each comes with the name of its family's lock.
+///
+/// Keeps the admissions of a process that is being terminated. Also keeps an admission on which the guard has relied for a
+/// write in the process's open transaction: the process then holds its process lock, or a lock on that row.
 pub fn delete(rows: &[(&AdmissionRow, &str)]) -> String {
     let of = |read: fn(&AdmissionRow) -> i64| numbers("bigint", rows.iter().map(|(row, _)| read(row)));
     let arguments = [
@@ -209,12 +213,12 @@ pub fn delete(rows: &[(&AdmissionRow, &str)]) -> String {
     DELETE.execute(&arguments.each_ref().map(String::as_str))
 }
 
-/// First a lock that the guard's does not keep off: after it, only the guard's is in the way of the second.
-/// Materialized: only the locks of these processes are asked for, in whatever order a plan looks at the rows. Another
-/// proxy that found the lock of its own process taken would believe that the guard has seen a write.
+/// The first row lock does not conflict with the guard's. Once it is held, only the guard's lock can block the second.
+/// The CTEs are materialized so that, in any plan, the statement tries only the locks of these processes. Another proxy that
+/// found its own process's lock taken would conclude that the guard has seen a write.
 ///
-/// Each row is looked up by its key, and then by its place. A join is planned by what ANALYZE last saw of the table: one such plan
-/// compared each row with each.
+/// Looks up each row by its key, then by its ctid. A join would be planned by the last ANALYZE of the table: one such plan
+/// compared every row with every other.
 pub(super) const DELETE: Prepared = Prepared::new(
     "delete",
     "integer[], numeric[], text[], bigint[], bigint[], bigint[], text[]",
@@ -238,14 +242,14 @@ pub(super) const DELETE: Prepared = Prepared::new(
     },
 );
 
-/// The time so many seconds after 1970, exact to the microsecond. A double that counts microseconds is exact until 2255; one that
-/// counts seconds, with decimals, is not.
+/// The time that many seconds after 1970, exact to the microsecond. A double that counts microseconds is exact until 2255. One
+/// that counts seconds with decimals is not.
 fn exactly(seconds: &str) -> String {
     format!("timestamptz 'epoch' + ({seconds} * 1000000)::bigint * interval '1 microsecond'")
 }
 
-/// Deletes the rows of dead processes, and of other databases: those of a resource below an epoch, or all. Rows that somebody
-/// else is deleting are left to them.
+/// Deletes the rows of dead processes and of other databases: those of one resource below an epoch, or all. Skips rows that
+/// another transaction is deleting.
 pub fn delete_dead(only: Option<(&str, Epoch)>) -> String {
     let below = |(resource, bound): (&str, Epoch)| {
         DELETE_DEAD_BELOW.execute(&[&quote(resource), &bound.generation.to_string(), &bound.token.to_string()])

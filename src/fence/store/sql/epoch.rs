@@ -1,7 +1,7 @@
-//! The SQL about epochs: the highest token of each resource, and the policy that it is fenced by.
+//! SQL for epochs: the highest token of each resource, and the policy that fences it.
 //!
-//! Must never lower a token, but for a reset; and never write more than follows from the row that the decision was based on:
-//! a Query may be delayed in the network, and arrive when the epoch has changed.
+//! Must never lower a token, except for a reset. Must never write more than the row permits on which the decision was based:
+//! a Query may be delayed in the network and arrive after the epoch has changed.
 
 use super::lease::IN_FORCE;
 use super::lock::{self, PREPARED, WRITE_LOCKS, advisory_key, holds_lock_on_relations, relations};
@@ -13,9 +13,11 @@ use crate::sql::{arrays, quote};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Publish. The second statement's count: the token was raised. The third's row: what is there now. Raises
-/// nothing in another generation than the target's: a reset has come since the target was found to be due; and nothing but
-/// what was `known` then, or has come of it: what is lower, or gone, was pruned. `loaded`: as in [`record_policy`].
+/// Publish. The second statement's count is 1 if the token was raised. The third's row is the current epoch.
+///
+/// Raises nothing in a generation other than the target's, because a reset has happened since the target was chosen. Raises
+/// nothing below `known`, and creates nothing if `known` is set, because the epoch was pruned since. `loaded`: as in
+/// [`record_policy`].
 pub fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded: i64) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
     let (generation, token, loaded) = (target.generation.to_string(), target.token.to_string(), loaded.to_string());
@@ -29,9 +31,9 @@ pub fn publish(resource: &Resource, target: Epoch, known: Option<Epoch>, loaded:
     .join("; ")
 }
 
-/// A new epoch is above all admissions: where there are any, the row of theirs was deleted by hand. Each Admit has committed or will
-/// read this epoch, since the lock is taken before. The lease is read without a lock: the transaction that waits for this may have
-/// renewed it.
+/// A new epoch is above all admissions. If there are any, an operator has deleted their epoch row. The resource's lock is taken
+/// first, so each Admit has either committed or will read this epoch. Reads the lease without a lock, because the transaction
+/// that waits for this Publish may have renewed it.
 pub(super) const RAISE: Prepared = Prepared::new("raise", "text, bigint, text, bigint, bigint, bigint, text", || {
     format!(
         "INSERT INTO fencegate_state.epoch AS e (resource, generation, token, policy_hash, policy_loaded) \
@@ -43,12 +45,13 @@ pub(super) const RAISE: Prepared = Prepared::new("raise", "text, bigint, text, b
     )
 });
 
-/// Reset. The second statement's row: what was there. The third's rows: the living processes that are admitted under
-/// higher tokens. The fourth's row: what is there now, if it was `known` before, the policies are the same, and nobody is in
-/// the way or is to be minded; the operator's role is recorded with it.
+/// Reset. The second statement's row is the previous epoch. The third's rows are the live processes that are admitted under
+/// higher tokens. The fourth's row is the new epoch, if the previous one was `known`, the policies are the same, and the
+/// third statement has no rows or `force` is set. Records the operator's role with it.
 ///
-/// Every Admit holds the lock shared until its row is committed. So admissions from before this statement has the lock are
-/// seen, and later ones read the new epoch. The processes are looked at once, after that: the view of them is fixed then.
+/// Every Admit holds the lock shared until its row is committed. Reset therefore sees all admissions from before it got the
+/// lock, and later Admits read the new epoch. It reads the processes only after it has the lock: the first read in a
+/// transaction fixes the view of them.
 pub fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>, force: bool) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
     let higher =
@@ -74,28 +77,28 @@ pub fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>,
     )
 }
 
-/// Tells who listens what has changed, while the server's queue of notifications is less than half full: as `fencegate.announce` in
-/// `schema.sql`. COMMIT fails if it is full by then.
+/// Notifies listeners of changes if the server's notification queue is less than half full, as `fencegate.announce` in
+/// `schema.sql` does. COMMIT would fail if the queue were full.
 pub fn announce(payloads: &BTreeSet<String>) -> String {
     let payloads = texts("text", payloads.iter().map(String::as_str));
     format!("SELECT pg_notify('fencegate', p) FROM unnest({payloads}) p WHERE {QUEUE_USAGE} < 0.5")
 }
 
-/// How full the server's queue of notifications is: 0 to 1.
+/// How full the server's notification queue is, from 0 to 1.
 pub fn queue_usage() -> String {
     format!("SELECT {QUEUE_USAGE} AS usage")
 }
 
 const QUEUE_USAGE: &str = "pg_notification_queue_usage()";
 
-/// The operator's role that resets a fence, and the proxy.
+/// The operator's role that resets a fence, and the proxy that executes the reset.
 pub struct Operator<'a> {
     pub role: &'a str,
     pub proxy: &'a str,
 }
 
-/// The fences of these resources, with how many server processes are admitted to each, those of keys last: at most so
-/// many, the latest updated first. The third statement's row: how many there are of those.
+/// The fences of these resources, with the number of server processes admitted to each. The second statement returns those
+/// of keys, at most `most_keys`, the most recently updated first. The third statement's row is the total number of keys.
 pub fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
     let plain: Vec<String> = resources.iter().filter(|it| it.keyed.is_none()).map(|it| quote(&it.name)).collect();
     let names = resources.iter().filter_map(|resource| resource.keyed.as_ref()).map(|keyed| &keyed.names);
@@ -111,12 +114,12 @@ pub fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
     )
 }
 
-/// Mark. The third statement's count: it is drained now. The fourth's rows: the prepared
-/// transactions in the way. Under other policies there may be other relations to look at: then it marks nothing.
+/// Mark. The third statement's count is 1 if the epoch is now drained. The fourth's rows are the prepared transactions that
+/// block it. Marks nothing under different policies, which may cover other relations.
 ///
-/// The second statement comes first to look at the processes, and the later ones see what it saw:
-/// so the locks are read after the processes. The other way round, one that prepares its
-/// transaction and ends in between would be missed by both.
+/// The second statement is the first to read the processes, and later statements see the same view. So the locks are read
+/// after the processes. In the opposite order, both reads would miss a process that prepares its transaction and ends in
+/// between.
 pub fn mark(resource: &Resource, epoch: Epoch) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
     let (generation, token) = (epoch.generation.to_string(), epoch.token.to_string());
@@ -162,7 +165,8 @@ pub(super) const PREPARED_WRITERS: Prepared = Prepared::new("prepared_writers", 
     )
 });
 
-/// There are prepared transactions. Much cheaper to see than locks; one is listed before its locks lose their process.
+/// True if there are prepared transactions. Much cheaper than reading locks. A prepared transaction is listed before its
+/// locks lose their process.
 const HAS_PREPARED: &str = "EXISTS (SELECT FROM pg_prepared_xact())";
 
 /// The epoch rows of these resources.
@@ -174,7 +178,7 @@ pub(super) const READ: Prepared = Prepared::new("epochs", "text[]", || {
     "SELECT resource, generation, token, drained FROM fencegate_state.epoch WHERE resource = ANY ($1)".to_owned()
 });
 
-/// The epoch rows above admissions that this proxy gave.
+/// The epoch rows that are above admissions granted by this proxy.
 pub fn epochs_above_admissions(proxy: &str) -> String {
     format!(
         "SELECT DISTINCT e.resource, e.generation, e.token FROM fencegate_state.epoch e \
@@ -191,8 +195,9 @@ pub fn now() -> String {
 
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// Records the policies under which the resource is fenced from now on, unless those are recorded that were loaded later.
-/// `loaded`: when these were, as [`now`] tells it. Also where they are recorded already: they have been loaded again.
+/// Records the policies of the resource, unless the recorded ones were loaded later. `loaded` is the time at which these
+/// policies were loaded, as returned by [`now`]. Updates the time even if the same policies are recorded: they have been
+/// loaded again.
 pub fn record_policy(resource: &Resource, loaded: i64) -> String {
     format!(
         "UPDATE fencegate_state.epoch e SET {} WHERE e.resource = {} AND {}",
@@ -202,10 +207,11 @@ pub fn record_policy(resource: &Resource, loaded: i64) -> String {
     )
 }
 
-/// Records the policy for the keys of a keyed resource, among a limited number of the next epoch rows by name: a Query
-/// has no time for more. Writes nothing if the policies are already recorded.
-/// Returns the last of these rows. Locks them in this order, so that two proxies that load at once cannot deadlock. A
-/// separate statement changes them, so that it sees tokens that were raised before the lock was granted.
+/// Records the policy for the keys of a keyed resource, in a page of epoch rows ordered by name. The page is limited by the
+/// time of a Query. Writes nothing if the policies are already recorded. Returns the last row of the page.
+///
+/// Locks the rows in this order, so that two proxies that load at once cannot deadlock. A separate statement changes the
+/// rows, so that it sees tokens that were raised before the lock was granted.
 pub fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str, loaded: i64) -> String {
     let page = format!(
         "WITH page AS (SELECT max(p.resource) AS last FROM (SELECT resource FROM fencegate_state.epoch \
@@ -226,7 +232,7 @@ pub fn record_policy_of_keys(resource: &Resource, names: &Template, after: &str,
     )
 }
 
-/// Those of the resources whose row has other policies, which were not loaded before.
+/// The subset of the resources whose rows record different policies that were not loaded earlier.
 pub fn superseded(resources: &[Arc<Resource>], loaded: i64) -> String {
     let known: Vec<String> =
         resources.iter().map(|it| format!("({}, {})", quote(&it.name), quote(&it.fingerprint))).collect();
@@ -242,13 +248,13 @@ fn policy(resource: &Resource, loaded: i64) -> String {
     format!("policy_hash = {}, policy_loaded = {loaded}", quote(&resource.fingerprint))
 }
 
-/// The policies of row `e` were loaded before. A time that has not come is wrong: the clock was set back since. Then the last
-/// to be recorded are in force, until a proxy finds that its own were loaded later.
+/// True if the policies of row `e` were loaded earlier. A time in the future means that the clock was set back since. The
+/// policies recorded last are then in force, until a proxy finds that its own were loaded later.
 fn is_older(loaded: i64) -> String {
     format!("(e.policy_loaded < {loaded} OR e.policy_loaded > {NOW})")
 }
 
-/// The resource of row `e` is that of a key.
+/// True if the resource of row `e` is that of a key.
 pub(super) fn is_called(names: &Template) -> String {
     let (before, after) = (names.before(), names.after());
     format!(

@@ -1,6 +1,7 @@
-//! The SQL about locks: on a resource, on its relations, and their holders.
+//! SQL for locks on resources and on their relations, and for the holders of these locks.
 //!
-//! Owns the keys of advisory locks; `guard.sql` has the same. Must never overlook a relation that no other session can see yet.
+//! Owns the keys of advisory locks; `guard.sql` uses the same keys. Must never overlook a relation that other sessions cannot
+//! see yet.
 
 use super::prepared::{Prepared, numbers};
 use super::process::{is_control_connection, may_terminate};
@@ -9,19 +10,19 @@ use crate::policy::Resource;
 use crate::sql::{arrays, quote};
 use std::time::Duration;
 
-/// Locks that only a write needs.
+/// Lock modes that only writes need.
 pub const WRITE_LOCKS: &str = "'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', \
      'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'";
 
-/// Those, and the lock of `SELECT … FOR UPDATE`: its holder may block the next leader.
+/// [`WRITE_LOCKS`] and the mode of `SELECT … FOR UPDATE`, whose holder may block the next leader.
 const WRITE_OR_ROW_LOCKS: &str = "'RowShareLock', 'RowExclusiveLock', 'ShareUpdateExclusiveLock', \
      'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'";
 
-/// From lock `l`, which a prepared transaction holds, to that transaction `p`.
+/// Joins lock `l` of a prepared transaction with that transaction, `p`.
 pub(super) const PREPARED: &str = "JOIN pg_locks x ON x.locktype = 'transactionid' AND x.pid IS NULL \
      AND x.virtualtransaction = l.virtualtransaction JOIN pg_prepared_xacts p ON p.transaction = x.transactionid";
 
-/// The number of a resource's lock, from its name `$1`; `guard.sql` has the same.
+/// The key of the advisory lock of the resource named `$1`. `guard.sql` uses the same key.
 pub(super) const KEY: &str = "hashtextextended('fencegate:' || $1, 0)";
 
 macro_rules! init_key {
@@ -30,20 +31,21 @@ macro_rules! init_key {
     };
 }
 
-/// The key of the lock that `init`, `remove` and every change of the guard hold. No resource has this name; any role can take it.
+/// The key of the lock that `init`, `remove` and every change of the guard hold. No resource has this name. Any role can take
+/// the lock.
 pub(super) const INIT_KEY: &str = init_key!();
 
-/// Takes that lock until the transaction ends: one of these changes waits for another.
+/// Takes that lock until the transaction ends, so that these changes wait for one another.
 pub const INIT_LOCK: &str = concat!("SELECT pg_advisory_xact_lock(", init_key!(), ")");
 
 /// Takes the resource's lock, shared.
 pub(super) const SHARE: Prepared =
     Prepared::new("share_lock", "text", || format!("SELECT pg_advisory_xact_lock_shared({KEY})"));
 
-/// Takes it alone.
+/// Takes the resource's lock exclusively.
 pub(super) const TAKE: Prepared = Prepared::new("take_lock", "text", || format!("SELECT pg_advisory_xact_lock({KEY})"));
 
-/// Takes those of several resources that nobody holds, and leaves their numbers to the statements of the same transaction.
+/// Takes those of several resources' locks that are free. Passes their keys to later statements of the same transaction.
 pub(super) const TRY: Prepared = Prepared::new("try_locks", "text[]", || {
     format!(
         "SELECT set_config('fencegate.locked', coalesce(array_agg(k), '{{}}')::text, true) \
@@ -52,7 +54,7 @@ pub(super) const TRY: Prepared = Prepared::new("try_locks", "text[]", || {
     )
 });
 
-/// Those of the processes that hold one of these locks on the resource's relations.
+/// The subset of the processes that hold one of these locks on the resource's relations.
 pub fn lockers(resource: &Resource, pids: &[i32]) -> String {
     let [schemas, tables] = arrays(resource.tables.iter().map(|table| &table.name));
     // The tables that a function has written are unknown: any write counts.
@@ -60,7 +62,7 @@ pub fn lockers(resource: &Resource, pids: &[i32]) -> String {
     LOCKERS.execute(&[&schemas, &tables, &numbers("integer", pids), &any_write])
 }
 
-/// A transaction that has written holds the lock of its own id.
+/// A transaction that has written holds the lock on its own transaction id.
 pub(super) const LOCKERS: Prepared = Prepared::new("lockers", "name[], name[], integer[], boolean", || {
     format!(
         "{} SELECT DISTINCT l.pid FROM pg_locks l WHERE l.pid = ANY ($3) AND ({} \
@@ -70,10 +72,11 @@ pub(super) const LOCKERS: Prepared = Prepared::new("lockers", "name[], name[], i
     )
 });
 
-/// The epoch in force, if the guard has let a write to the resource pass in the open transaction of this process: it holds
-/// the resource's lock; or that of the process, and an admission on the strength of which it may have passed; or it has locked
-/// the row of that admission: whoever else has is waited for by the first lock of the row, which that of the guard does not
-/// keep off.
+/// The current epoch, if the guard has permitted a write to the resource in the open transaction of this process.
+///
+/// In that case the process holds one of these: the resource's lock; its process lock, with an admission on which the guard
+/// may have relied; or a lock on the row of that admission. The first row lock here waits for every other holder of the row,
+/// because only the guard's lock does not conflict with it.
 pub fn guarded_write(resource: &Resource, pid: i32) -> String {
     GUARDED_WRITE.execute(&[&quote(&resource.name), &pid.to_string(), &quote(resource.lock_name())])
 }
@@ -94,17 +97,19 @@ pub(super) const GUARDED_WRITE: Prepared = Prepared::new("guarded_write", "text,
     )
 });
 
-/// The Query, which fails with 55P03 once it has waited for a lock for so long. Has one answer more, the first.
+/// Makes the Query fail with 55P03 once it has waited for a lock for `limit`. Adds one result, before the others.
 pub fn with_lock_timeout(limit: Duration, query: &str) -> String {
     format!("SET LOCAL lock_timeout = {}; {query}", limit.as_millis())
 }
 
-/// Ends the processes that block the control process: they hold the resource's lock, or wait ahead for it exclusively.
-/// But no control connections, also those of other proxies with a role of their own: an Admit and a Publish hold it for a
-/// moment. The worker of a subscription, and a process that acquires the lease of the resource, are spared for 10 s, as in
-/// `end_holders`. The second statement's rows: prepared transactions, which only an operator can end.
+/// Terminates the processes that block the control process: holders of the resource's lock, and processes ahead of it that
+/// wait for the exclusive lock.
 ///
-/// `control`: the control process, with its start. Once it has ended, another may have its pid.
+/// Spares control connections, including those of other proxies with different roles, because an Admit or a Publish holds the
+/// lock only briefly. Spares the worker of a subscription, and a process that acquires the lease of the resource, for 10 s, as
+/// `end_holders` does. The second statement's rows are prepared transactions, which only an operator can end.
+///
+/// The control process is identified by its pid and its start, because another process may reuse the pid.
 pub fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) -> String {
     format!(
         "SELECT s.pid, coalesce(t.rolname, s.backend_type) AS role, \
@@ -132,7 +137,7 @@ pub(super) fn advisory_key(resource: &str) -> String {
     format!("hashtextextended({}, 0)", quote(&format!("fencegate:{resource}")))
 }
 
-/// The advisory lock `l` is the resource's.
+/// True if the advisory lock `l` is the resource's.
 fn is_lock_of(resource: &str) -> String {
     is_lock(&advisory_key(resource))
 }
@@ -141,16 +146,17 @@ pub(super) fn is_lock(key: &str) -> String {
     format!("l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = {key}")
 }
 
-/// The two keys of the lock that a process holds shared from its first write to the resource, or to another key of the same
-/// keyed one, that the guard let pass to the end of its transaction: from the columns that have [`Resource::lock_name`] and
-/// the pid. `guard.sql` has the same.
+/// The two keys of the process lock, from the columns with [`Resource::lock_name`] and the pid. `guard.sql` uses the same keys.
+///
+/// A process holds this lock shared, until its transaction ends, after the guard has permitted its first write to the resource
+/// or to another key of the same keyed resource.
 pub(super) fn process_lock(family: &str, pid: &str) -> String {
     format!("hashtext({family}), {pid}")
 }
 
-/// Common table expressions: the resource's relations, which are named by the first two parameters, with all that inherit from
-/// them, and whether some name stands for nothing (yet). The catalog is asked, not to_regclass, which
-/// fails where the control role may not use the schema.
+/// Common table expressions: the relations named by the first two parameters, with all relations that inherit from them, and
+/// whether a name does not exist (yet). Reads the catalog, because to_regclass fails if the control role has no USAGE on the
+/// schema.
 pub(super) fn relations() -> String {
     format!(
         "WITH RECURSIVE {NAMED}, relation(oid) AS ( \
@@ -165,8 +171,8 @@ pub(super) fn relations() -> String {
 /// A common table expression of the names in the first two parameters, schemas and names.
 pub(super) const NAMED: &str = "named(schema, name) AS (SELECT * FROM unnest($1, $2))";
 
-/// Lock `l` is one of the locks on the resource's relations. A relation that was created in a
-/// transaction still open has no name that others can see: it may be one that is missing.
+/// True if lock `l` is one of these locks on the resource's relations. The name of a relation that an open transaction has
+/// created is invisible to other sessions: the relation may be a missing one.
 pub(super) fn holds_lock_on_relations(locks: &str) -> String {
     format!(
         "l.locktype = 'relation' AND l.granted AND l.database = {THIS_DATABASE} AND l.mode IN ({locks}) \

@@ -1,6 +1,6 @@
-//! The SQL about server processes: the control connection's own, and those to be ended.
+//! SQL for server processes: the control connection's own, and processes to terminate.
 //!
-//! Must never end a process that has got the pid of another, nor one of another database.
+//! Must never terminate a process that reuses the pid of another, or a process of another database.
 
 use super::prepared::{Prepared, numbers, texts};
 use super::{IS_OF_THIS_DATABASE, THIS_DATABASE, below};
@@ -31,7 +31,7 @@ pub fn open(synchronous_commit: &str) -> String {
     )
 }
 
-/// The server process, with its start.
+/// The connection's own server process and its start.
 pub const OWN: &str = "pg_backend_pid() AS pid, \
     (SELECT extract(epoch FROM backend_start) FROM pg_stat_get_activity(pg_backend_pid())) AS backend_start";
 
@@ -43,16 +43,16 @@ pub fn alive(processes: &[(String, String)]) -> String {
     )
 }
 
-/// The process `a` is one of these.
+/// True if process `a` is one of these.
 pub(super) fn is_one_of(processes: &[(String, String)]) -> String {
     let list: String = processes.iter().map(|(pid, start)| format!(", ({pid}, {}::numeric)", quote(start))).collect();
     format!("(a.pid, extract(epoch FROM a.backend_start)) IN (VALUES (0, 0::numeric){list})")
 }
 
-/// The roles that the control role has to be a member of.
+/// The roles of which the control role must be a member.
 const ROLES: [&str; 2] = ["pg_read_all_stats", "pg_signal_backend"];
 
-/// The functions of the server that the fence calls. PUBLIC may execute them, unless that was revoked.
+/// The functions of the server that the fence calls. PUBLIC may execute them by default.
 const FUNCTIONS: [&str; 13] = [
     "pg_advisory_xact_lock(bigint)",
     "pg_advisory_xact_lock_shared(bigint)",
@@ -78,15 +78,15 @@ const NEEDED: [(&str, &[&str]); 5] = [
     ("reset", &["INSERT"]),
 ];
 
-/// The functions of the schema that it calls.
+/// The functions of the schema `fencegate` that the fence calls.
 const OWN_FUNCTIONS: [&str; 3] = ["own_system_identifier", "own_database", "lease_candidate"];
 
-/// The row: what this role lacks. Needs none of it.
+/// One row: the grants and privileges that this role lacks. Can be executed without any of them.
 pub fn privileges() -> String {
     format!("SET search_path = pg_catalog; SELECT {}", lacking())
 }
 
-/// Columns: `missing_grant`, as GRANT names it, and `lacking`, privileges in the schemas of fencegate. Null if nothing is missing.
+/// Columns: `missing_grant`, as GRANT names it, and `lacking`, privileges in fencegate's schemas. Null if nothing is missing.
 fn lacking() -> String {
     let texts = |texts: &[&str]| texts.iter().map(|it| quote(it)).collect::<Vec<_>>().join(", ");
     let of_table = |(table, privileges): &(&str, &[&str])| {
@@ -112,7 +112,7 @@ fn lacking() -> String {
     )
 }
 
-/// Ends one server process, if it is still the same.
+/// Terminates one server process, if it still has the same start.
 pub fn end_process(pid: &str, backend_start: &str) -> String {
     format!(
         "SELECT pg_catalog.pg_terminate_backend(s.pid) FROM pg_catalog.pg_stat_get_activity({pid}) s \
@@ -121,12 +121,13 @@ pub fn end_process(pid: &str, backend_start: &str) -> String {
     )
 }
 
-/// Ends those of the processes that are still the same, in this database, and that this role may signal, while the epoch in force is not below
-/// the bound. One that its own proxy has released since may hold a newer admission by now, and is spared.
+/// Terminates those of the processes that still have the same start, are in this database, and that this role may signal.
+/// Does nothing if the current epoch is below the bound. Spares a process whose own proxy has released it since: the process
+/// may hold a newer admission.
 ///
-/// Its admission says so from then on, and is deleted with the process only: its own proxy, which looks at the row in that very
-/// moment, passes over it, and does not release a process that is being ended. Rows that somebody else is deleting or
-/// marking are left to the next look. NO KEY: the guard's lock of the row, which keeps it, does not keep its process.
+/// Marks the admission as ending. Such a row is deleted only after its process has ended: the process's own proxy, even if it
+/// reads the row at the same moment, skips it and does not release the process. Rows that another transaction is deleting or
+/// marking are left to the next look. NO KEY: the guard's lock on the row protects the row but not the process.
 pub fn terminate(processes: &[Key], resource: &str, bound: Epoch) -> String {
     TERMINATE.execute(&[
         &numbers("integer", processes.iter().map(|(pid, _)| pid)),
@@ -152,8 +153,8 @@ pub(super) const TERMINATE: Prepared = Prepared::new("terminate", "integer[], nu
     )
 });
 
-/// The transactions that are open in this database, also prepared ones, and ones without a lock on the relation: they may
-/// still take it, in a function that sleeps, say.
+/// The open transactions of this database, including prepared ones. Includes transactions without a lock on the relation,
+/// because they may still take it, for example in a function that sleeps.
 pub fn open_transactions() -> String {
     format!(
         "SELECT a.pid || ' ' || a.xact_start AS transaction FROM pg_stat_activity a \
@@ -163,7 +164,8 @@ pub fn open_transactions() -> String {
     )
 }
 
-/// The process is a control connection of some proxy: by its name, which any client may take, and by its role.
+/// True if the process is a control connection of any proxy. Checks the application name, which any client can set, and the
+/// role.
 pub(super) fn is_control_connection(process: &str, role: &str) -> String {
     format!(
         "({process}.application_name = 'fencegate control' AND ({role}.rolname = current_user \
@@ -171,7 +173,7 @@ pub(super) fn is_control_connection(process: &str, role: &str) -> String {
     )
 }
 
-/// The condition under which pg_terminate_backend does not refuse.
+/// The condition under which PostgreSQL permits pg_terminate_backend.
 pub fn may_terminate(process: &str, target: &str) -> String {
     format!(
         "((SELECT rolsuper FROM pg_roles WHERE rolname = current_user) OR (NOT {target}.rolsuper \
