@@ -1,8 +1,8 @@
 //! The authority over tokens: etcd, for resources whose policy names an election.
 //!
-//! Owns asking for the current leader before a fence is raised, and following leaders as they change. Must
-//! never let a token raise a fence on what was known before: every raise is asked for anew, and
-//! what the followed leaders say is only a reason to ask.
+//! Owns the check of the current leader before a fence is raised, and the observation of leader changes. Must
+//! never let a token raise a fence because of earlier knowledge: every raise queries etcd again, and
+//! observed leaders are only a reason to query.
 
 use super::database::Database;
 use super::fence_error::{FenceError, Issued};
@@ -21,32 +21,32 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-/// For one question: a session waits for the answer.
+/// Limits of one query. A session waits for its answer.
 const PATIENCE: Patience = Patience { limit: Duration::from_secs(3), member: Duration::from_millis(500) };
-/// Before an election that could not be followed is followed again, at first and at most.
+/// First and maximum pause before an election that could not be followed is followed again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// The most elections of keys that are followed: the others' leaders are asked for when a token would raise the fence.
+/// Maximum number of followed elections of keys. Leaders of other elections are queried when a token would raise the fence.
 const MOST_OF_KEYS: usize = 1000;
 
-/// The leaders' tokens, by election; None: nobody leads. One of which that is not known is not in it.
+/// The leaders' tokens, by election. None: the election has no leader. Elections with an unknown leader are missing.
 pub type Leaders = HashMap<ElectionName, Option<Token>>;
 
 /// The source of elections: the current leader of each, and its successors.
 #[async_trait]
 pub trait Elections: fmt::Debug + Send + Sync {
-    /// The token of the election's leader, if it has one, as of some moment since the call (linearizable). Cancel-safe.
+    /// The token of the election's leader, if any, as of a moment after the call began (linearizable). Cancel-safe.
     async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError>;
 
-    /// Follows the election from now on.
+    /// Begins to follow the election.
     fn follow(&self, election: &ElectionName) -> Box<dyn Following>;
 }
 
-/// One election that is followed.
+/// A followed election.
 #[async_trait]
 pub trait Following: Send {
-    /// The leader's token as it is now, at first, and then each time that it changes. Changes that follow each other fast may
-    /// be seen as one. After an error nothing is followed any more. Cancel-safe.
+    /// First returns the leader's current token, then each change. Fast successive changes may be reported as one. After an error
+    /// the election is no longer followed. Cancel-safe.
     async fn next(&mut self) -> Result<Option<Token>, EtcdError>;
 }
 
@@ -83,12 +83,12 @@ pub struct Authority {
     wanted: Mutex<FollowedElections>,
 }
 
-/// The elections that are to be followed.
+/// The elections to follow.
 #[derive(Debug, Default)]
 struct FollowedElections {
-    /// Those that policies name.
+    /// Elections that policies name.
     named: BTreeSet<ElectionName>,
-    /// By database, those of keys to which a session is admitted.
+    /// By database, the elections of keys to which a session is admitted.
     of_keys: HashMap<String, BTreeSet<ElectionName>>,
 }
 
@@ -114,14 +114,14 @@ impl Authority {
         })
     }
 
-    /// Follows these elections from now on, which policies name, and no others but those of keys.
+    /// Follows exactly these elections, which policies name, in addition to those of keys.
     pub fn follow(&self, elections: &BTreeSet<ElectionName>) {
         let mut wanted = self.wanted.lock();
         wanted.named.clone_from(elections);
         self.follow_wanted(&wanted);
     }
 
-    /// Follows these elections of keys for the database, and no others for it: at most [`MOST_OF_KEYS`].
+    /// Follows exactly these elections of keys for the database. In total, at most [`MOST_OF_KEYS`] are followed.
     pub(super) fn follow_keys(&self, database: &str, elections: BTreeSet<ElectionName>) {
         let mut wanted = self.wanted.lock();
         if wanted.of_keys.get(database).is_none_or(|before| *before != elections) {
@@ -151,22 +151,22 @@ impl Authority {
         }
     }
 
-    /// The leaders as they change. They may have changed since: no reason to admit or to raise anything.
+    /// The observed leaders. They may be outdated, so they never justify an admission or a raise.
     pub fn leaders(&self) -> watch::Receiver<Leaders> {
         self.leaders.subscribe()
     }
 
-    /// The token is that of the election's leader, as far as it is followed.
+    /// Returns true if the token is that of the election's observed leader.
     pub(super) fn leads(&self, election: &ElectionName, token: Token) -> bool {
         self.leaders.borrow().get(election) == Some(&Some(token))
     }
 
-    /// The token of the election's leader now (linearizable); None: nobody leads. Cancel-safe.
+    /// The token of the election's current leader (linearizable). None: the election has no leader. Cancel-safe.
     pub async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError> {
         self.elections.leader(election).await
     }
 
-    /// etcd answers: who leads is known of all elections that are followed; where there are none, it is asked for some
+    /// Returns true if etcd answers: the leader of every followed election is known. If none is followed, queries an arbitrary
     /// election. Cancel-safe.
     pub async fn is_up(&self) -> bool {
         let followed: Vec<_> = self.followed.lock().keys().cloned().collect();
@@ -176,15 +176,14 @@ impl Authority {
         }
     }
 
-    /// Asks etcd whether the token is that of the election's leader now (linearizable). Cancel-safe.
+    /// Asks etcd whether the token is that of the election's current leader (linearizable). Cancel-safe.
     ///
-    /// A newer leader may appear between the answer and the Publish that it is for. That changes
-    /// nothing: the Publish raises the fence to a token that was issued, and the newer leader's
-    /// own raises it further.
+    /// A newer leader may appear between the answer and the Publish. This is harmless: the Publish
+    /// raises the fence to a token that was issued, and the newer leader's token raises it further.
     ///
     /// # Errors
-    /// LF001 if the leader's token is higher; LF005 if it is lower, or nobody leads; LF006 if etcd
-    /// does not say.
+    /// LF001 if the leader's token is higher; LF005 if it is lower, or there is no leader; LF006 if etcd
+    /// does not answer.
     async fn confirm(&self, resource: &Resource, election: &ElectionName, target: Epoch) -> Result<(), FenceError> {
         let issued = self.elections.leader(election).await.map_err(|error| {
             let obstacle = Obstacle::Etcd { election: election.clone(), reason: error.to_string() };
@@ -204,8 +203,8 @@ impl Authority {
 }
 
 impl Database {
-    /// Whether the token may raise the resource's fence: any may where the policy names no issuer. Cancel-safe.
-    /// LF001, LF005 or LF006 otherwise.
+    /// Checks whether the token may raise the resource's fence. If the policy names no issuer, any token may. Cancel-safe.
+    /// Returns LF001, LF005 or LF006 if the token may not.
     pub(super) async fn may_raise(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<(), FenceError> {
         match (&resource.issuer, &self.authority) {
             (None, _) => Ok(()),
@@ -217,7 +216,7 @@ impl Database {
         }
     }
 
-    /// Has the elections of keys followed to which a session is admitted.
+    /// Follows the elections of the keys to which a session is admitted.
     pub(super) fn follow_elections_of_keys(&self) {
         if let Some(authority) = &self.authority {
             let keys = if self.has_keys(Resource::has_elections_of_keys) { self.keys_in_use() } else { Vec::new() };
@@ -225,8 +224,8 @@ impl Database {
         }
     }
 
-    /// A stale token is that of the present leader: then tokens have gone back. Who leads is asked after the epoch was read:
-    /// whoever led before a newer leader, which has raised it, does not lead again. Cancel-safe.
+    /// If a stale token is the current leader's, reports that tokens have gone back. Queries the leader after the epoch was read:
+    /// a predecessor of the leader that raised the epoch cannot lead again with its token. Cancel-safe.
     pub(super) async fn explained(self: &Arc<Self>, resource: &Resource, refusal: FenceError) -> FenceError {
         let Some(issuer) = &resource.issuer else { return refusal };
         match refusal {
@@ -240,7 +239,7 @@ impl Database {
         }
     }
 
-    /// The leader holds that token, as far as it is followed.
+    /// Returns true if the token is that of the resource's observed leader.
     pub(super) fn leads(&self, resource: &Resource, token: Token) -> bool {
         match (&resource.issuer, &self.authority) {
             (Some(Issuer::Lease(_)), _) => self.is_leased(&resource.name, token),
@@ -250,11 +249,11 @@ impl Database {
     }
 }
 
-/// Keeps the election's entry among the leaders true, until it is aborted.
+/// Keeps the election's entry among the leaders current, until the task is aborted.
 async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: watch::Sender<Leaders>) {
     let mut pause = PAUSE.0;
     let mut logged = None;
-    // Where it is started again, the leader may have changed meanwhile.
+    // After a restart of this task, the leader may have changed.
     leaders.send_if_modified(|leaders| leaders.remove(&election).is_some());
     loop {
         let mut following = elections.follow(&election);
@@ -262,7 +261,7 @@ async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: 
             match following.next().await {
                 Ok(token) => {
                     pause = PAUSE.0;
-                    // It may be the same as before an outage, or proclaim another value.
+                    // The token may be the same, after an outage or because the leader has proclaimed another value.
                     if logged.replace(token) != Some(token) {
                         match token {
                             Some(token) => tracing::info!(%election, token, "leader_observed"),
@@ -275,7 +274,7 @@ async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: 
             }
         };
         tracing::warn!(%election, %error, "election_not_observed");
-        // The last known leader counts no longer. The next observer reports the current one, also if it is the same.
+        // Forget the last known leader. The next observer reports the current one, even if it is the same.
         leaders.send_if_modified(|leaders| leaders.remove(&election).is_some());
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE.1);
@@ -302,7 +301,7 @@ mod tests {
         let usual = Patience::USUAL.limit;
         assert!(matches!(followed, Err(EtcdError::Unreachable { limit, .. }) if limit == usual), "{followed:?}");
     }
-    /// Its first observer knows a leader and then panics; the second observes nothing.
+    /// The first observer reports a leader and then panics. The second observes nothing.
     #[derive(Debug, Default)]
     struct Defective(AtomicU32);
 

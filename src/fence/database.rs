@@ -1,10 +1,9 @@
-//! One downstream database: its control connections, its sessions in this process, what is
-//! remembered of its epochs.
+//! One downstream database: its control connections, its sessions in this process, and its remembered epochs.
 //!
-//! Owns the life of the connections and of the watcher, and finds a session of this proxy by its server process. Must
-//! never decide that a session may write: that is Admit's (`admit.rs`), in the database.
+//! Owns the lifetime of the connections and of the watcher, and finds a session of this proxy by its server process. Must
+//! never decide that a session may write: only Admit (`admit.rs`) decides that, in the database.
 //!
-//! Not cancel-safe where nothing else is said: a Query that was sent goes on.
+//! Functions here are not cancel-safe unless their comment says so: a Query that was sent continues.
 
 use super::authority::Authority;
 use super::enforcement::Enforced;
@@ -32,7 +31,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// The longest wait for the reason why a session has ended: a server that hangs does not answer control connections either.
+/// Maximum wait for the reason why a session has ended. A server that hangs does not answer control connections either.
 const CUT_OFF_LIMIT: Duration = Duration::from_secs(2);
 
 /// One downstream database. All of its methods need a tokio runtime with timers and I/O.
@@ -40,36 +39,36 @@ const CUT_OFF_LIMIT: Duration = Duration::from_secs(2);
 pub struct Database {
     name: String,
     pub(super) store: Arc<dyn Store>,
-    /// In the rows of the admissions that this process gave; different for every proxy process.
+    /// The id of this proxy process in the admissions that it grants. Unique to the process.
     pub(super) proxy: String,
-    /// Asked before a fence is raised whose policy names an election.
+    /// Confirms a token before it raises a fence whose policy names an election.
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) leased: watch::Sender<Leased>,
-    /// The leaders by leases that were logged last.
+    /// The lease holders that were logged last.
     pub(super) logged_leaders: Mutex<Leased>,
     pub(super) memory: Arc<Memory>,
-    /// How full the server's queue of notifications was at the last beat, from 0 to 1.
+    /// How full the server's notification queue was at the last heartbeat, from 0 to 1.
     pub(super) queue_usage: Mutex<Option<f64>>,
     pub(super) metrics: Arc<Metrics>,
-    /// Keeps storms of tokens out of the log.
+    /// Limits the log when tokens are raised very often.
     pub(crate) log_limit: Arc<LogLimit>,
-    /// The sessions that a drain may have to revoke: a part of [`crate::state::sessions`].
+    /// The sessions that a drain may have to revoke: a subset of [`crate::state::sessions`].
     pub(super) sessions: DashMap<Key, Arc<SessionFence>>,
     pub(super) policies: RwLock<InForce>,
-    /// Where others' policies count that were loaded later: nobody is admitted to these until a reload.
+    /// Resources for which another proxy has loaded different policies later. No session is admitted to them until a reload.
     pub(super) superseded: Mutex<BTreeSet<String>>,
     pub(super) enforced: Enforced,
-    /// One advance at a time per resource in this process: the others wait for its result.
+    /// Permit one advance at a time per resource in this process. Other sessions wait for its result.
     resource_locks: ResourceLocks,
     pub(super) first_tokens: FirstTokens,
     pub(super) permitted: Mutex<Permitted>,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
-    /// One of the fenced tables exists, as its catalog was read last.
+    /// At least one fenced table exists, according to the last reading of the catalog.
     pub(super) has_fenced_tables: AtomicBool,
     pub(super) vacating: Vacating,
 }
 
-/// Lets drains find a session. Dropped when the server connection has ended.
+/// Lets drains find a session, until it is dropped after the end of the server connection.
 #[derive(Debug)]
 #[must_use = "drains find the session until this is dropped"]
 pub struct Registration {
@@ -93,8 +92,8 @@ impl Drop for Database {
 }
 
 impl Database {
-    /// A database of PostgreSQL to which no connection is open yet. `control` has the database's name set;
-    /// `proxy` is different for every proxy process that ever runs.
+    /// A PostgreSQL database without open connections. `control` includes the database's name. `proxy` must be unique among
+    /// all proxy processes that ever run.
     pub fn new(
         name: impl Into<String>,
         control: ControlConfig,
@@ -107,7 +106,7 @@ impl Database {
         Database::over(store, name, &proxy, authority, metrics)
     }
 
-    /// A database in any store, which tells the listener of news.
+    /// A database in any store. The store passes notifications to the listener.
     pub fn over(
         store: impl FnOnce(Arc<dyn Listener>) -> Arc<dyn Store>,
         name: impl Into<String>,
@@ -145,50 +144,49 @@ impl Database {
         &self.name
     }
 
-    /// At least one session is registered.
+    /// Returns true if a session is registered.
     pub fn has_sessions(&self) -> bool {
         !self.sessions.is_empty()
     }
 
-    /// The database has sessions or connections, or state that a new entry would not have: a statement is about to have it
-    /// alone, or policies of other proxies count, which `/readyz` reports.
+    /// Returns true if the database has sessions or connections, or state that a new entry would lack: a statement that needs the
+    /// database exclusively is pending, or `/readyz` reports newer policies of other proxies.
     pub fn is_in_use(&self) -> bool {
         let is_watched = self.watcher.lock().is_some();
         let is_superseded = !self.superseded.lock().is_empty() && !self.is_missing();
         self.has_sessions() || is_watched || self.store.is_open() || self.vacating.lasts() || is_superseded
     }
 
-    /// There was none of that name on the server at the last attempt to connect, and no session has come since.
+    /// Returns true if the database did not exist at the last attempt to connect, and has no sessions.
     pub fn is_missing(&self) -> bool {
         self.store.found() == Found::Missing && !self.has_sessions()
     }
 
-    /// A session has logged in to the database: the result of an earlier attempt to connect, that there is none of that name,
-    /// counts no longer.
+    /// Reports that a session has logged in to the database. Discards an earlier finding that the database does not exist.
     pub fn session_comes(&self) {
         self.store.session_comes();
     }
 
-    /// The processes that have locked fencegate's tables in this database, if any. Leaves no connection. Cancel-safe.
+    /// The processes that have locked fencegate's tables in this database, if any. Leaves no connection open. Cancel-safe.
     pub async fn table_locks(&self) -> Result<Option<String>, StoreError> {
         let by = self.store.table_locks().await?;
         let who: Vec<String> = by.into_iter().map(|it| it.who).collect();
         Ok((!who.is_empty()).then(|| who.join("; ")))
     }
 
-    /// It had no schema `fencegate` at the last attempt to connect.
+    /// Returns true if the database had no schema `fencegate` at the last attempt to connect.
     pub fn is_unprepared(&self) -> bool {
         self.store.found() == Found::Unprepared
     }
 
-    /// As far as is known it has neither the schema `fencegate` nor any of the fenced tables.
+    /// Returns true if the database is known to have no schema `fencegate`, and no fenced table was seen in it.
     pub fn fences_nothing(&self) -> bool {
         self.is_unprepared() && !self.has_fenced_tables.load(Ordering::Relaxed)
     }
 
-    /// Makes a session known, so that it can be revoked instead of terminated, and has it watched over where anything may be
-    /// fenced: the watcher may have left since the session logged in. A session whose identity is not known is never
-    /// admitted, and is not kept.
+    /// Registers a session, so that drains can revoke it instead of terminating its process. Starts the watcher if there are
+    /// policies, because it may have stopped since the session logged in. Ignores a session with an unknown identity, which
+    /// is never admitted.
     pub fn register(self: &Arc<Self>, session: Arc<SessionFence>) -> Registration {
         let key = session.identity.as_ref().ok().map(key);
         if let Some(key) = key.clone() {
@@ -200,14 +198,14 @@ impl Database {
         Registration { database: self.clone(), key }
     }
 
-    /// A quick no: the epoch in force, if the token is certainly below it. None says nothing; the
-    /// caller asks [`Database::admit`]. Some is confirmed in the database at least once a second.
+    /// A quick refusal from memory: the current epoch, if the token is certainly below it. Confirmed in the database at least
+    /// once a second. None decides nothing: the caller continues with [`Database::admit`].
     pub fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
         self.memory.above(resource, token).filter(|_| !self.is_leaders(resource, token))
     }
 
-    /// If the epoch is above the leader's token, tokens have gone back, or the follower lags: that is found out in the database,
-    /// and in etcd.
+    /// Returns true if the token is the followed leader's. If the epoch is above it, tokens have gone back or the follower lags.
+    /// Only the database and etcd can tell which.
     fn is_leaders(&self, resource: &str, token: Token) -> bool {
         self.resource(resource).is_some_and(|it| self.leads(&it, token))
     }
@@ -218,20 +216,19 @@ impl Database {
         self.plain_resources().into_iter().filter_map(known).collect()
     }
 
-    /// The fences raised or reset lately, by whichever proxy, as far as they were read; the latest last.
+    /// The fences that any proxy raised or reset recently, as far as this one has read them. The latest is last.
     pub fn rises(&self) -> Vec<Rise> {
         self.memory.rises()
     }
 
-    /// To be called when a revoked session has become idle, or has nothing running: takes its
-    /// rows away, so that it need not be terminated. Does nothing while a statement may run, and
-    /// leaves the rows of a session that has written in a transaction still open.
+    /// Deletes the rows of a revoked session that has become idle or runs no statement, so that its process need not be
+    /// terminated. Does nothing while a statement may run. Keeps the rows of a session that has written in its open transaction.
     ///
-    /// Failures are left to the drain. Cancel safe.
+    /// Ignores failures: the drain takes care of the rows. Cancel-safe.
     pub async fn release(self: &Arc<Self>, session: &Arc<SessionFence>) {
         let Ok(who) = &session.identity else { return };
-        // First the floors, then the activity: below these floors nothing can begin any more, so
-        // what is idle after they were read stays so as far as they go.
+        // Read the floors before the activity. No write below these floors can begin any more, so a session that is idle now
+        // stays without writes below them.
         let floors: HashMap<String, Epoch> = session.floors().into_iter().collect();
         if floors.is_empty() || session.activity() == Activity::Busy {
             return;
@@ -247,12 +244,12 @@ impl Database {
         }
     }
 
-    /// Why was this session's server process terminated? The newer epoch of something that it had
-    /// been admitted to, if there is one. Asks the database, since a notification may not have
-    /// come yet; where that fails or takes long, what revoked the session is the answer. A session that was
-    /// never admitted blocks no other: nothing is asked.
+    /// Explains why this session's server process was terminated: the newer epoch of a resource to which the session
+    /// was admitted, if any. Reads the database, because a notification may not have arrived yet. If the read fails or
+    /// takes too long, uses the epochs that revoked the session. Reads nothing for a session that was never admitted, because
+    /// such a session blocks no other.
     ///
-    /// Cancel safe.
+    /// Cancel-safe.
     pub async fn cut_off_by(self: &Arc<Self>, session: &SessionFence) -> Option<CutOff> {
         let (presented, asking) = (session.presented(), session.asking());
         if presented.is_empty() && asking.is_none() {
@@ -264,21 +261,22 @@ impl Database {
         highest.into_iter().find_map(|(resource, highest)| {
             let asked =
                 asking.iter().find(|(name, _)| *name == resource).map(|(_, token)| Epoch { token: *token, ..highest });
-            // One that raises its token may have been ended for what it still held.
+            // A session that raises its token may have been terminated because of its older admission.
             let presented = [presented.get(&resource).map(|it| it.epoch), asked];
             let presented = presented.into_iter().flatten().filter(|it| *it < highest).max()?;
             Some(CutOff { resource, presented, highest })
         })
     }
 
-    /// The session's admission was taken away: whatever ends its process now, a newer token for that resource does not.
+    /// Records that the session's admission was deleted. A newer token for the resource can no longer be the reason if the process
+    /// ends.
     pub(super) fn released(&self, key: &Key, resource: &str, epoch: Epoch) {
         if let Some(session) = self.sessions.get(key) {
             session.released(resource, epoch);
         }
     }
 
-    /// Closes the control connections. The next need opens them again; until then memory is not believed. Cancel safe.
+    /// Closes the control connections. The next operation opens them again. Until then no verdict comes from memory. Cancel-safe.
     pub async fn close(&self) {
         self.stop_watching();
         self.close_connections(false).await;
@@ -295,8 +293,8 @@ impl Database {
         self.store.close(wait).await;
     }
 
-    /// Says that no session writes through this proxy any more, if that is so; opens no connection for it. Where it fails,
-    /// this proxy counts as lost for a while.
+    /// Publishes that this proxy has no more sessions, if that is true. Never opens a connection. If it fails, this proxy counts
+    /// as lost for a while.
     async fn leave(&self) {
         if self.sessions.is_empty()
             && self.store.proxy_connection() != 0
@@ -306,13 +304,13 @@ impl Database {
         }
     }
 
-    /// The database, to be asked; and the watcher, for as long as it is.
+    /// The store for an operation. Starts the watcher if it does not run.
     pub(super) fn store(self: &Arc<Self>) -> &dyn Store {
         watcher::ensure(self);
         &*self.store
     }
 
-    /// Reads the epochs of these resources. Remembers them, and which resources have none.
+    /// Reads and remembers the epochs of these resources. Forgets resources without an epoch.
     pub(super) async fn read_epochs(self: &Arc<Self>, resources: &[&str]) -> Result<Vec<(String, Epoch)>, StoreError> {
         let read = self.store().epochs(resources).await?;
         let read: Vec<_> = read.into_iter().map(|it| (it.resource, it.epoch)).collect();

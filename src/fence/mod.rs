@@ -1,40 +1,40 @@
 //! Fences: which sessions may write now, and the protocol that keeps all others from writing.
 //!
-//! Owns tokens, epochs, admissions and drains. Knows no sockets of clients. Must never say yes
-//! from memory: the authority is the table `fencegate_state.epoch` in the database that is written to.
+//! Owns tokens, epochs, admissions and drains. Knows no client sockets. Must never admit
+//! from memory: the authority is the table `fencegate_state.epoch` in the database that is written.
 //!
 //! # The argument
 //!
 //! Comparing a token with a number and then forwarding the write proves nothing: a newer token may
-//! be admitted between the two. So a server process has to be *admitted* before it writes, and a
+//! be admitted between the two. Therefore a server process must be *admitted* before it writes. A
 //! newer token is admitted only when no process with an older one can commit any more:
 //!
 //! 1. **Admit** (`admit.rs`) is one transaction that holds the resource's epoch row FOR SHARE while
 //!    it inserts the row of the session's server process, if the session's token is the epoch's and
 //!    the epoch is drained.
 //! 2. **Publish** (`advance.rs`) raises the epoch, not drained, and commits before anything else
-//!    starts. An Admit of an older token either committed before, and its row is there to be seen,
+//!    starts. An Admit of an older token either committed before, so that the drain sees its row,
 //!    or comes after, reads the new epoch and fails.
-//! 3. **Drain** ends every process admitted below: it is dead, or it is a session of this proxy
-//!    that was revoked first and then seen to have nothing uncommitted.
-//! 4. **Mark** sets the epoch drained, after it has verified that no process below is left.
+//! 3. **Drain** removes every admission below the epoch. The process is dead, or it belongs to a session
+//!    of this proxy that was revoked first and then seen to have nothing uncommitted.
+//! 4. **Mark** sets the epoch drained, after it has verified that no process below it is left.
 //!
-//! Where a policy names the election that issues a resource's tokens, a Publish is preceded by asking
-//! etcd whether the token is the leader's (`authority.rs`); where it names a lease, Publish itself looks whether that is in force
-//! under the token (`lease.rs`). That keeps tokens out that nobody issued; the argument does not rest on it.
+//! If a policy names the election that issues a resource's tokens, the proxy asks etcd before a Publish
+//! whether the token is the leader's (`authority.rs`). If the policy names a lease, Publish itself checks that the lease is
+//! in force under the token (`lease.rs`). These checks reject tokens that were never issued. The argument does not depend on them.
 //!
-//! Where a resource has no epoch and no admissions, there is nobody to drain: its first token is published, marked and admitted in
-//! one Query under the resource's lock (`first.rs`).
+//! A resource without an epoch and without admissions has no process to drain. Its first token is published, marked and
+//! admitted in one Query under the resource's lock (`first.rs`).
 //!
 //! Hence, when the first write under a token starts, no process admitted under a lower one has
-//! anything left to commit. This depends on no clock, on no closed socket, and not on how many
-//! proxies there are or whether any of them survives.
+//! anything left to commit. This does not depend on clocks, on closed sockets, on the number of
+//! proxies, or on whether any of them survives.
 //!
-//! The trait [`store::Store`] has the database's part: each step is one of its operations. This module decides on the rows that
-//! they return.
+//! The trait [`store::Store`] is the database's part: each step is one of its operations. This module makes decisions from the
+//! rows that they return.
 //!
-//! A process is known by pid *and* backend_start, in this database, of this postmaster; Admit
-//! compares all of it with what the session itself was told by its server.
+//! A process is identified by pid *and* backend_start, in this database, of this postmaster. Admit
+//! compares all of these with the values that the server reported to the session itself.
 
 mod admissions;
 mod admit;

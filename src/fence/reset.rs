@@ -1,7 +1,7 @@
-//! Resetting a fence, and showing all of them: what an operator needs when tokens have gone back.
+//! Resetting a fence, and listing all fences. An operator needs both when tokens have gone back.
 //!
-//! Owns raising the generation, the only way in which an epoch's token becomes lower. Must never
-//! leave the generation as it is: processes admitted before would then count as newer.
+//! Owns raising the generation, the only way to lower an epoch's token. A reset must always raise the
+//! generation. Otherwise processes admitted before would count as newer.
 
 use super::database::Database;
 use super::fence_error::FenceError;
@@ -13,32 +13,32 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the drain after a reset may take.
+/// Time limit of the drain after a reset.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The most fences of keys that are shown of a database.
+/// Maximum number of fences of keys that are listed for a database.
 pub const MOST_KEYS: usize = 1000;
 
 /// A reset that has taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// The epoch that was in force.
+    /// The epoch before the reset.
     pub before: Epoch,
-    /// The epoch in force now, above the other by its generation.
+    /// The current epoch, in a higher generation.
     pub after: Epoch,
 }
 
-/// Why a reset did not come to its end.
+/// Why a reset was not completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ResetError {
-    /// The resource was never written to under a token; nothing was changed.
+    /// The resource was never written under a token. Nothing was changed.
     #[error("it has no epoch: nobody has written to it under a token yet")]
     NoEpoch,
     /// Nothing was changed.
     #[error("another proxy has loaded other policies since: reload this proxy")]
     OtherPolicies,
-    /// Nothing was changed: the reset would cut off sessions that are admitted under higher tokens.
+    /// Nothing was changed: the reset would terminate sessions that are admitted under higher tokens.
     #[error("{}", in_use(.0))]
     InUse(Vec<Higher>),
     /// Nothing was changed.
@@ -47,13 +47,13 @@ pub enum ResetError {
     /// Nothing was changed.
     #[error("it has no schema fencegate")]
     Unprepared,
-    /// Whether the epoch was changed is unknown, unless the connection was never open.
+    /// It is unknown whether the epoch was changed, unless the connection was never open.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Each attempt has found another epoch; nothing was changed.
+    /// Each attempt found a different epoch. Nothing was changed.
     #[error("the token is raised faster than it can be reset")]
     RaisedTooFast,
-    /// The epoch is reset; processes that were admitted before may still block its next writer.
+    /// The epoch was reset. Processes that were admitted before may still block its next writer.
     #[error("it is reset, but not everybody admitted before has ended yet: {error}")]
     NotDrained {
         reset: Reset,
@@ -62,18 +62,18 @@ pub enum ResetError {
     },
 }
 
-/// A living server process that is admitted under a higher token.
+/// A live server process that is admitted under a higher token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Higher {
-    /// Its process id.
+    /// The process id.
     pub pid: i32,
-    /// Its token.
+    /// The token of its admission.
     pub token: Token,
-    /// It was admitted by this proxy.
+    /// True if this proxy admitted it.
     pub is_ours: bool,
 }
 
-/// The message counts them; the console also names those with the highest tokens.
+/// The message has only the count. The console also names the processes with the highest tokens.
 fn in_use(higher: &[Higher]) -> String {
     let highest = higher.iter().map(|it| it.token).max().unwrap_or_default();
     match higher.len() {
@@ -82,14 +82,14 @@ fn in_use(higher: &[Higher]) -> String {
     }
 }
 
-/// The fence of a resource in a database, as it was read.
+/// The fence of a resource in a database, as it was last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// The epoch in force.
+    /// The current epoch.
     pub epoch: Epoch,
-    /// All processes below it have ended.
+    /// No process is admitted below the epoch any more.
     pub drained: bool,
-    /// How many server processes are admitted to the resource.
+    /// Number of server processes that are admitted to the resource.
     pub admissions: u64,
 }
 
@@ -98,18 +98,18 @@ pub struct Fence {
 pub struct Fences {
     /// By resource.
     pub plain: HashMap<String, Fence>,
-    /// Those of keys, the latest updated first: [`MOST_KEYS`] at most.
+    /// Fences of keys, the most recently updated first. At most [`MOST_KEYS`].
     pub of_keys: Vec<(String, Fence)>,
-    /// How many more keys have one.
+    /// Number of further keys that have a fence.
     pub left_out: usize,
 }
 
 impl Database {
-    /// Sets the token of a resource, also to a lower one, and ends all processes that were admitted before. Refuses while one
-    /// that is admitted under a higher token lives, unless it is forced. `role` is the operator's, for the record.
+    /// Sets the token of a resource, which may be lower, and drains all processes that were admitted before. Unless `force` is
+    /// set, refuses while a process that is admitted under a higher token is alive. Records `role`, the operator's.
     ///
     /// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
-    /// Each error says what was changed.
+    /// Each error states what was changed.
     pub async fn reset(
         self: &Arc<Self>,
         resource: &Arc<Resource>,
@@ -117,7 +117,7 @@ impl Database {
         role: &str,
         force: bool,
     ) -> Result<Reset, ResetError> {
-        // An operator needs a new answer from the server: the database may have been dropped since the last one.
+        // Connect even after a recent failure: an operator needs a current answer.
         self.store.ask_anew().await;
         let deadline = Instant::now() + LIMIT;
         let reset = loop {
@@ -136,8 +136,8 @@ impl Database {
         Ok(reset)
     }
 
-    /// Resets the epoch that is there now. None: another has come meanwhile. So a reset that is held up in the network, and
-    /// comes when the operator has given it up, changes nothing of what was written since.
+    /// Resets the current epoch. None: the epoch has changed in the meantime. A reset that is delayed in the network, and arrives
+    /// after the operator has given up, therefore cannot change a newer epoch.
     async fn reset_known(
         self: &Arc<Self>,
         resource: &Arc<Resource>,
@@ -146,12 +146,12 @@ impl Database {
         force: bool,
     ) -> Result<Option<Reset>, ResetError> {
         let failed = |error| match error {
-            // Lost with a connection that was open, it was lost with the database.
+            // If an open connection is lost, the database may have been dropped with it.
             _ if self.is_missing() => ResetError::NoDatabase,
             StoreError::Unprepared { .. } => ResetError::Unprepared,
             error => ResetError::Store(error),
         };
-        // A late record of older policies is not in the way.
+        // A delayed record of older policies must not block the reset.
         self.record_policy(resource).await.map_err(failed)?;
         let known = self.read_epochs(&[resource.name.as_str()]).await.map_err(failed)?;
         let known = known.into_iter().map(|(_, epoch)| epoch).next().ok_or(ResetError::NoEpoch)?;
@@ -170,7 +170,7 @@ impl Database {
         Err(ResetError::InUse(higher))
     }
 
-    /// The fences of these resources that have an epoch. Cancel-safe.
+    /// The fences of those of these resources that have an epoch. Cancel-safe.
     pub async fn fences(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Fences, StoreError> {
         let fences = self.store().fences(resources, MOST_KEYS).await?;
         let all = fences.plain.iter().chain(fences.of_keys.iter().map(|(name, fence)| (name, fence)));
@@ -178,7 +178,7 @@ impl Database {
         Ok(fences)
     }
 
-    /// The resource has an epoch. Cancel-safe.
+    /// Returns true if the resource has an epoch. Cancel-safe.
     pub async fn has_epoch(self: &Arc<Self>, resource: &Resource) -> Result<bool, StoreError> {
         Ok(!self.read_epochs(&[resource.name.as_str()]).await?.is_empty())
     }

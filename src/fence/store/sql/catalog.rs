@@ -1,5 +1,5 @@
-//! The catalog query for all sessions, prepared. Every definition that may concern fenced tables triggers a reading,
-//! and planning would take most of its time.
+//! The catalog query for all sessions, prepared. Every DDL statement that may concern fenced tables triggers a reading, and
+//! planning would take most of its time.
 
 use super::prepared::Prepared;
 use crate::catalog::{Fenced, Keys, Subject, settings, with_parameters};

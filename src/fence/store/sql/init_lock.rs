@@ -1,16 +1,17 @@
-//! The SQL about the lock of `init`: see [`super::lock::INIT_LOCK`]. Any role can take it.
+//! SQL for the lock of `init`, see [`super::lock::INIT_LOCK`]. Any role can take this lock.
 //!
-//! Must never end a process that may be a fencegate command.
+//! Must never terminate a process that may be a fencegate command.
 
 use super::THIS_DATABASE;
 use super::lock::{INIT_KEY, PREPARED, is_lock};
 use super::process::may_terminate;
 
-/// The processes that hold the lock or wait for it, holders first; with `ends`, ends those that cannot be commands. The second
-/// statement's rows: prepared transactions that hold it.
+/// The processes that hold the lock or wait for it, holders first. With `ends`, terminates those that cannot be commands. The
+/// second statement's rows are prepared transactions that hold the lock.
 ///
-/// A command runs as a superuser, as a role that owns the schemas or can get their owner's rights, or, where there are none yet, as
-/// one that may create them. The owner of a guarded table may run `guard`, too, but not for long: its process counts as a stranger's.
+/// A command runs as a superuser, or as a role that owns the schemas or can get their owner's rights. If there are no schemas
+/// yet, it runs as a role that may create them. The owner of a guarded table may also run `guard`, but only briefly, because
+/// its process counts as a stranger's.
 pub fn holders(ends: bool) -> String {
     let is_it = format!("l.locktype = 'advisory' AND l.database = {THIS_DATABASE} AND {}", is_lock(INIT_KEY));
     format!(

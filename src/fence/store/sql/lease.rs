@@ -1,13 +1,13 @@
-//! The SQL about leases. See `leases.sql` for who writes them.
+//! SQL for leases. Only the functions in `leases.sql` write them.
 //!
-//! Must never write or lock one: whoever leads may hold its row for as long as its transaction takes.
+//! Must never write or lock a lease, because a leader's transaction may hold the row for as long as it runs.
 
 use crate::sql::quote;
 
-/// The holder of lease `l` leads, by the database's clock.
+/// True if the holder of lease `l` leads, by the database's clock.
 pub(super) const IN_FORCE: &str = "NOT l.released AND l.expires > clock_timestamp()";
 
-/// The columns of a lease. Without a token it was never acquired.
+/// The columns of a lease. A lease without a token was never acquired.
 fn question() -> String {
     let times = ["acquired", "renewed", "expires"].map(|it| format!("extract(epoch FROM l.{it}) AS {it}")).join(", ");
     format!(
@@ -16,13 +16,13 @@ fn question() -> String {
     )
 }
 
-/// Those of the leases of these elections that there are.
+/// The existing leases of these elections.
 pub fn leases(elections: &[&str]) -> String {
     let names: Vec<String> = elections.iter().map(|it| quote(it)).collect();
     format!("{} AND l.election = ANY (ARRAY[{}]::text[])", question(), names.join(", "))
 }
 
-/// The leases acquired last, at most `most`. The second statement's row: how many there are.
+/// The most recently acquired leases, at most `most`. The second statement's row is their total number.
 pub fn all_leases(most: usize) -> String {
     format!(
         "{} ORDER BY l.acquired DESC, l.election LIMIT {most}; \

@@ -25,11 +25,12 @@ macro_rules! is_of_this_database {
     };
 }
 
-/// Row `a` of `admission` or `proxy` was written for this database of this cluster. True if that is unknown.
+/// True if row `a` of `admission` or `proxy` was written for this database of this cluster, or if that is unknown.
 const IS_OF_THIS_DATABASE: &str = is_of_this_database!();
 
-/// Row `a` belongs to a living process: it was written for this database, where the pid is there and its backend_start is
-/// the same or hidden. NOT IN is never joined: the processes are read once and hashed, whatever the plan knows of the table.
+/// True if row `a` belongs to a live process: the row was written for this database, the pid exists, and its backend_start is
+/// the same or hidden. PostgreSQL never turns NOT IN into a join: it reads the processes once and hashes them, whatever the
+/// statistics of the table.
 const LIVING: &str = concat!(
     "(",
     is_of_this_database!(),
@@ -39,7 +40,7 @@ const LIVING: &str = concat!(
 
 pub(super) const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
 
-/// The epoch of row `a` is below this one; the arguments are SQL.
+/// True if the epoch of row `a` is below this one. The arguments are SQL.
 fn below(resource: &str, generation: &str, token: &str) -> String {
     format!("a.resource = {resource} AND (a.generation, a.token) < ({generation}, {token})")
 }

@@ -1,8 +1,8 @@
-//! The statements that the fence runs all the time. A connection prepares them when it opens, and plans each once: to plan one of
-//! these takes up to fifty times as long as to run it.
+//! The frequent statements of the fence. A connection prepares them when it opens and plans each once, because planning one
+//! takes up to fifty times as long as executing it.
 //!
-//! Owns how they are declared, and what each connection prepares. Must never put what comes from outside into the text of one:
-//! that is an argument.
+//! Owns their declaration, and the list that each connection prepares. Must never put external input into a statement's text:
+//! such input is an argument.
 
 use super::{admission, catalog, epoch, lock, privilege, process};
 use crate::sql::quote;
@@ -11,7 +11,7 @@ use crate::sql::quote;
 #[derive(Debug)]
 pub struct Prepared {
     name: &'static str,
-    /// Types of its parameters.
+    /// Types of the parameters.
     types: &'static str,
     text: fn() -> String,
 }
@@ -19,7 +19,7 @@ pub struct Prepared {
 /// Statements of the connection for Admits.
 pub const FOR_ADMITS: &[&Prepared] = &[&lock::SHARE, &epoch::LOCK_SHARED, &admission::ADMIT, &admission::REPORT];
 
-/// Statements of the connection that makes, raises and marks epochs.
+/// Statements of the connection that creates, raises and marks epochs.
 pub const FOR_EPOCHS: &[&Prepared] = &[
     &lock::TRY,
     &admission::ADMIT_FIRST,
@@ -32,7 +32,7 @@ pub const FOR_EPOCHS: &[&Prepared] = &[
     &epoch::PREPARED_WRITERS,
 ];
 
-/// For the connection on which Queries of both wait for a lock.
+/// Statements of the connection on which Queries of both kinds wait for a lock.
 pub const FOR_WAITS: &[&Prepared] = &[
     &lock::SHARE,
     &epoch::LOCK_SHARED,
@@ -70,24 +70,24 @@ impl Prepared {
         Prepared { name, types, text }
     }
 
-    /// Runs it. The arguments are SQL, one for each parameter.
+    /// The EXECUTE statement. The arguments are SQL, one for each parameter.
     pub(super) fn execute(&self, arguments: &[&str]) -> String {
         format!("EXECUTE {}{}", self.name, list(&arguments.join(", ")))
     }
 }
 
-/// There are no empty ones.
+/// A list in parentheses. SQL permits no empty one.
 fn list(elements: &str) -> String {
     if elements.is_empty() { String::new() } else { format!("({elements})") }
 }
 
-/// The Query that prepares these.
+/// The Query that prepares these statements.
 pub fn prepare(statements: &[&Prepared]) -> String {
     let declare = |it: &&Prepared| format!("PREPARE {}{} AS {}", it.name, list(it.types), (it.text)());
     statements.iter().map(declare).collect::<Vec<_>>().join("; ")
 }
 
-/// An argument that is an array of texts, or of what is written as a text.
+/// An SQL array of texts, or of another type whose values are written as text.
 pub(super) fn texts<'a>(of: &str, elements: impl IntoIterator<Item = &'a str>) -> String {
     let elements: Vec<String> = elements.into_iter().map(quote).collect();
     format!("ARRAY[{}]::{of}[]", elements.join(", "))

@@ -1,7 +1,6 @@
-//! The SQL about the privileges of a session's role.
+//! SQL for the privileges of a session's role.
 //!
-//! Must never name a relation except by its row in the catalog: the control role need not have the right to use its
-//! schema.
+//! Must never name a relation except by its catalog row, because the control role may lack USAGE on its schema.
 
 use super::THIS_DATABASE;
 use super::lock::NAMED;
@@ -12,20 +11,22 @@ use crate::policy::Resource;
 use crate::sql::{arrays, quote};
 use crate::statement::Operation;
 
-/// Relations that can be written.
+/// Kinds of relations that can be written.
 const WRITABLE: &str = "('r', 'p', 'v', 'f', 'm')";
 
-/// A row for each privilege: `what` it is done to, and whether it is `permitted`.
+/// One row for each privilege: `what` it applies to, and whether it is `permitted`.
 ///
-/// `step` follows what the server will do: from the relation that a privilege names, which the role itself has to be allowed to
-/// write, to the relations that this writes. Those of a rule or a view are written as its owner; of a view with
-/// security_invoker, and by a trigger in place of a view's writes, as the role. Where that trigger's function is SECURITY
-/// DEFINER its owner does not count, but the view's: anybody may use such a function in a view of his own. Children, parents
-/// and what a foreign key changes are not asked about by the server.
+/// `step` follows the server: from the relation that a privilege names, which the role itself must be allowed to write, to the
+/// relations that this write reaches.
+/// - Relations below a rule or a view are written as its owner.
+/// - Relations below a view with security_invoker, or written by an INSTEAD OF trigger of a view, are written as the role.
+///   If that trigger's function is SECURITY DEFINER, the view's owner counts, not the function's: any role may use such a
+///   function in its own view.
+/// - The server checks no privileges for children, parents and changes by foreign keys.
 ///
-/// A call starts at each fenced table, and each relation that may lead to one (`start`), as the role or as the owner of a
-/// function that the role may call (`actor`). A relation that does not exist yet needs the privilege to create in its schema,
-/// or to create the schema.
+/// A call starts at each fenced table, and at each relation that may lead to one (`start`). It acts as the role or as the
+/// owner of a function that the role may call (`actor`). A relation that does not exist yet needs the privilege to create it
+/// in its schema, or to create the schema.
 pub fn permits(resource: &Resource, privileges: &[RequiredPrivilege], role: &Role) -> String {
     let [schemas, tables] = arrays(resource.tables.iter().map(|table| &table.name));
     let privileges: Vec<_> = privileges.iter().map(parts).collect();
@@ -118,7 +119,7 @@ pub(super) const PERMITS: Prepared = Prepared::new(
             locks = any_write("who.oid"),
             writes = any_write("p.oid"),
             may_write = any_write("who.oid"),
-            // Nobody but its session is said to have USAGE of a temporary schema.
+            // PostgreSQL reports USAGE on a temporary schema only to its own session.
             usable = "(starts_with(n.nspname, 'pg_temp_') OR has_schema_privilege(who.oid, n.oid, 'USAGE'))",
             built_in =
                 "SELECT s.oid FROM pg_namespace s WHERE s.nspname IN ('pg_catalog', 'information_schema', 'fencegate')",
@@ -127,7 +128,7 @@ pub(super) const PERMITS: Prepared = Prepared::new(
     },
 );
 
-/// A row for each of the databases that exists, and that the role may not drop, rename or move.
+/// One row for each of the databases that exists and that the role may not drop, rename or move.
 pub fn foreign_databases(role: &Role, databases: &[String]) -> String {
     format!(
         "SELECT d.datname FROM pg_database d WHERE d.datname IN ({databases}) AND NOT EXISTS ( \
@@ -137,7 +138,7 @@ pub fn foreign_databases(role: &Role, databases: &[String]) -> String {
     )
 }
 
-/// The row: the role may drop this database, or make a copy of it.
+/// One row: whether the role may drop this database, or copy it as a template.
 pub fn is_disposable(role: &Role) -> String {
     format!(
         "SELECT EXISTS (SELECT FROM ({who}) who(oid) JOIN pg_roles r ON r.oid = who.oid, pg_database d \
@@ -147,8 +148,8 @@ pub fn is_disposable(role: &Role) -> String {
     )
 }
 
-/// The row: the role may drop this database, and may end everybody in it but these and this one: the server would do both.
-/// It would not where there is a prepared transaction or a subscription, or a replication slot is in use: no FORCE ends them.
+/// One row: whether the role may drop this database and terminate every process in it, except these and this connection's.
+/// False if there is a prepared transaction, a subscription or an active replication slot, because FORCE does not end them.
 pub fn is_disposable_by_force(role: &Role, but: &[(String, String)]) -> String {
     format!(
         "SELECT EXISTS (SELECT FROM ({who}) who(oid) JOIN pg_roles r ON r.oid = who.oid, pg_database d \
@@ -175,7 +176,7 @@ fn who(role: &Role) -> String {
     }
 }
 
-/// Schema, name, and what is done to it.
+/// Schema, name and operation.
 fn parts(privilege: &RequiredPrivilege) -> (Option<&str>, &str, &'static str) {
     match privilege {
         RequiredPrivilege::Call(function) => (Some(&function.schema), &function.name, "call"),
@@ -189,7 +190,7 @@ fn parts(privilege: &RequiredPrivilege) -> (Option<&str>, &str, &'static str) {
                 Operation::Lock => "lock",
                 Operation::Ddl => "ddl",
                 Operation::Cascade => "cascade",
-                // Raises nothing.
+                // A read raises no token.
                 Operation::Read => "read",
             };
             (relation.schema.as_deref(), &relation.name, operation)
@@ -197,7 +198,7 @@ fn parts(privilege: &RequiredPrivilege) -> (Option<&str>, &str, &'static str) {
     }
 }
 
-/// The role may write relation `c` in some way.
+/// True if the role may write relation `c` in any way.
 fn any_write(role: &str) -> String {
     format!(
         "(has_table_privilege({role}, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') \
@@ -205,7 +206,8 @@ fn any_write(role: &str) -> String {
     )
 }
 
-/// Some policy for rows lets the role `who` do this with rows of relation `c`, if there are policies at all.
+/// True if row security does not restrict the role `who` on relation `c`, or a permissive policy applies to the role and this
+/// command.
 fn lets_rows_through(command: &str) -> String {
     format!(
         "(NOT c.relrowsecurity OR NOT c.relforcerowsecurity AND pg_has_role(who.oid, c.relowner, 'USAGE') \

@@ -1,6 +1,6 @@
-//! The SQL about proxies: the fences that each of them enforces.
+//! SQL for proxies: the fences that each proxy enforces.
 //!
-//! Must never forget a lost one at once: its sessions may go on.
+//! Must never forget a lost proxy immediately, because its sessions may continue.
 
 use super::epoch::is_called;
 use super::prepared::{numbers, texts};
@@ -12,10 +12,11 @@ use crate::policy::{QualifiedName, Resource};
 use crate::sql::{named, quote};
 use std::sync::Arc;
 
-/// The time for which a proxy counts after its control connection is lost: its sessions may go on.
+/// The time for which a proxy counts after its last announcement if its control connection is lost: its sessions may continue.
 const LOST_PROXY_COUNTS: &str = "interval '10 minutes'";
 
-/// Says which fences this proxy enforces. Deletes the rows of proxies that were lost long ago, and those of other databases.
+/// Publishes the fences that this proxy enforces. Deletes the rows of proxies that were lost long ago, and lost rows of other
+/// databases.
 pub fn announce_enforced(proxy: &str, fingerprints: &[String]) -> String {
     let fingerprints: Vec<String> = fingerprints.iter().map(|it| quote(it)).collect();
     format!(
@@ -33,13 +34,13 @@ pub fn announce_enforced(proxy: &str, fingerprints: &[String]) -> String {
     )
 }
 
-/// This proxy has no sessions here any more.
+/// Deletes the row of this proxy, which has no more sessions here.
 pub fn leave(proxy: &str) -> String {
     format!("DELETE FROM fencegate_state.proxy WHERE id = {}", quote(proxy))
 }
 
-/// The row: a client is connected to this database, besides these sessions and control connections of whatever proxy. A lost
-/// proxy that has sessions has one of these.
+/// One row: whether a client is connected to this database, apart from these sessions and any proxy's control connections.
+/// A lost proxy that still has sessions has such a client.
 pub fn other_sessions(own: &[Key]) -> String {
     let pids = numbers("integer", own.iter().map(|(pid, _)| pid));
     let starts = texts("numeric", own.iter().map(|(_, start)| start.as_str()));
@@ -75,17 +76,17 @@ pub fn other_policies(resources: &[Arc<Resource>]) -> String {
     )
 }
 
-/// The row: this role may read what [`other_policies`] asks for.
+/// One row: whether this role may read the tables that [`other_policies`] reads.
 pub fn may_know_policies() -> String {
-    // By number: a name would need the privilege of the schema.
+    // By oid: a name would need USAGE on the schema.
     "SELECT has_schema_privilege(n.oid, 'USAGE') AND (SELECT count(*) = 2 FROM pg_class c WHERE c.relnamespace = n.oid \
          AND c.relname IN ('epoch', 'proxy') AND has_table_privilege(c.oid, 'SELECT')) AS may \
        FROM pg_namespace n WHERE n.nspname = 'fencegate_state'"
         .to_owned()
 }
 
-/// How far the fences with these fingerprints are enforced: how many proxies there are, how many of them are lost, and how
-/// many of the others enforce it. The second statement's rows: the tables that do not exist.
+/// For each fence with one of these fingerprints: the numbers of proxies, of lost proxies, and of live proxies that enforce
+/// the fence. The second statement's rows are the tables that do not exist.
 pub fn enforcement(fingerprints: &[&str], tables: &[&QualifiedName]) -> String {
     let fingerprints: Vec<String> = fingerprints.iter().map(|it| quote(it)).collect();
     format!(

@@ -1,6 +1,7 @@
-//! The SQL about locks on fencegate's own tables. PUBLIC cannot name these tables, so the holder acts for a superuser or the owner.
+//! SQL for locks on fencegate's own tables. PUBLIC cannot name these tables, so a holder acts for a superuser or the owner.
 //!
-//! Must never end a process that was not named before, that belongs to fencegate, or for which the control process does not wait.
+//! Must never terminate a process that was not named before, that belongs to fencegate, or that does not block the control
+//! process.
 
 use super::THIS_DATABASE;
 use super::lock::{INIT_KEY, PREPARED, is_lock};
@@ -8,20 +9,20 @@ use super::process::{is_control_connection, is_one_of, may_terminate};
 use crate::fence::store::DESCRIBED;
 use crate::sql::quote;
 
-/// Modes that conflict with the locks of control connections, which read, write and lock rows. A reader, such as pg_dump, holds
-/// none of them.
+/// Lock modes that conflict with those of control connections, which read, write and lock rows. Readers such as pg_dump hold
+/// none of these modes.
 const EXCLUSIVE: &str = "'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'";
 
-/// The processes that hold such a lock on a table of fencegate, or wait for one. The second statement's rows: the prepared
-/// transactions. [`DESCRIBED`] of each at most. Not control connections, nor autovacuum, which makes way by itself.
+/// The processes that hold such a lock on a table of fencegate, or wait for one. The second statement's rows are the prepared
+/// transactions. At most [`DESCRIBED`] of each. Omits control connections, and autovacuum, which gives way by itself.
 pub fn all() -> String {
     query("true", "true", "false")
 }
 
-/// Those that the control process waits for, where it waits for a table of fencegate. Ends the ones that were named before. What
-/// `init`, `remove` and the guard do is not ended: it takes its locks for a moment, and gives up by itself.
+/// The processes that block the control process while it waits for a table of fencegate. Terminates those that were named
+/// before. Never terminates `init`, `remove` and changes of the guard: they hold their locks briefly and give up by themselves.
 ///
-/// `control`: the control process, with its start. Once it has ended, another may have its pid.
+/// The control process is identified by its pid and its start, because another process may reuse the pid.
 pub fn blocking((control_pid, control_start): (&str, &str), named: &[(String, String)]) -> String {
     let awaited = format!(
         "l.relation IN (SELECT w.relation FROM pg_locks w JOIN pg_stat_get_activity({control_pid}) c ON c.pid = w.pid \
@@ -33,7 +34,8 @@ pub fn blocking((control_pid, control_start): (&str, &str), named: &[(String, St
     query(&awaited, &blocks, &is_one_of(named))
 }
 
-/// `awaited` and `blocks` are conditions on lock `l`, `is_named` is one on process `a`. LIMIT counts before processes are ended.
+/// `awaited` and `blocks` are conditions on lock `l`, `is_named` is one on process `a`. LIMIT applies before processes are
+/// terminated.
 fn query(awaited: &str, blocks: &str, is_named: &str) -> String {
     let is_it = format!(
         "l.locktype = 'relation' AND l.database = {THIS_DATABASE} AND l.mode IN ({EXCLUSIVE}) \
