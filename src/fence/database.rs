@@ -268,8 +268,8 @@ impl Database {
         })
     }
 
-    /// Records that the session's admission was deleted. A newer token for the resource can no longer be the reason if the process
-    /// ends.
+    /// Records that the session's admission was deleted. A newer token for the resource can no longer be the reason if the
+    /// process ends.
     pub(super) fn released(&self, key: &Key, resource: &str, epoch: Epoch) {
         if let Some(session) = self.sessions.get(key) {
             session.released(resource, epoch);

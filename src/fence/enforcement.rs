@@ -1,8 +1,8 @@
-//! From when on a new fence holds: writes that were forwarded before it have no admission, so it
-//! counts as enforced once the transactions that were open then have ended, in all proxies.
+//! When a new fence counts as enforced. Writes forwarded before the fence existed have no admission. The fence
+//! therefore counts as enforced once the transactions that were open then have ended, in all proxies.
 //!
-//! Owns that wait, and what each proxy says of itself in `fencegate_state.proxy`. Must never end anybody's transaction: nobody was
-//! asked for a token then. What it says is for people: no write is let through because of it.
+//! Owns that wait, and each proxy's announcement in `fencegate_state.proxy`. Must never end a transaction: it began
+//! before a token was required. The result is for people. No write is permitted because of it.
 
 use super::database::Database;
 use super::session::SessionFence;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A proxy says again after this time which fences it enforces, to be known as lately seen should it be lost.
+/// A proxy repeats its announcement after this time, so that it counts as recently seen if it is lost.
 const REPEATED: Duration = Duration::from_secs(60);
 
-/// Between two looks at the transactions.
+/// Pause between two looks at the transactions.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The fences that this process enforces, and what it has said of them.
+/// The fences that this process enforces, and its last announcement of them.
 #[derive(Debug, Default)]
 pub(super) struct Enforced(Mutex<EnforcedFences>);
 
@@ -33,7 +33,7 @@ struct EnforcedFences {
 }
 
 impl Enforced {
-    /// Only these may be enforced any more: the others are not in force.
+    /// Forgets fences other than these, which are no longer in force.
     pub(super) fn keep(&self, resources: &[Arc<Resource>]) {
         let in_force: HashSet<&str> = resources.iter().map(|it| it.fingerprint.as_str()).collect();
         self.0.lock().fences.retain(|fence| in_force.contains(fence.as_str()));
@@ -49,27 +49,27 @@ impl Enforced {
     }
 }
 
-/// How far a fence is enforced: by how many of the proxies that have sessions in the database.
+/// How many of the proxies with sessions in the database enforce a fence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// All proxies: live and lost ones.
     pub proxies: u64,
-    /// Proxies that have lost their control connection lately without signing off: whether their sessions go on, and under
-    /// which policies, is not known.
+    /// Proxies that have recently lost their control connection without signing off. It is unknown whether their sessions
+    /// continue, and under which policies.
     pub lost: u64,
-    /// Live proxies that enforce it, without open transactions from before.
+    /// Live proxies that enforce the fence. Transactions from before it have ended there.
     pub enforcing: u64,
 }
 
 impl Reach {
-    /// The lost proxies have no sessions left, and a proxy without sessions does not count.
+    /// Omits the lost proxies, which have no sessions left. A proxy without sessions does not count.
     fn forget_lost(&mut self) {
         self.proxies -= self.lost;
         self.lost = 0;
     }
 }
 
-/// How far the fences of a database are enforced.
+/// Enforcement of the fences of a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
     /// By the resource's fingerprint.
@@ -79,7 +79,7 @@ pub struct Enforcement {
 }
 
 impl Database {
-    /// How far these fences are enforced. Cancel-safe.
+    /// Reads which proxies enforce these fences. Cancel-safe.
     pub async fn enforcement(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError> {
         self.announce().await?;
         let mut enforcement = self.store().enforcement(resources).await?;
@@ -93,7 +93,7 @@ impl Database {
         Ok(enforcement)
     }
 
-    /// Says in the database which fences this proxy enforces, unless that was said over the same connection lately.
+    /// Announces in the database which fences this proxy enforces, unless it did so recently over the same connection.
     pub(super) async fn announce(self: &Arc<Self>) -> Result<(), StoreError> {
         let connection = self.store.proxy_connection();
         if self.enforced.is_announced(connection) {
@@ -102,16 +102,16 @@ impl Database {
         let fences = self.enforced.0.lock().fences.clone();
         let fingerprints: Vec<_> = fences.iter().cloned().collect();
         self.store().announce_enforced(&fingerprints).await?;
-        // The connection may have been opened for this, or be another one by now: then the next announcement repeats it.
+        // If this has opened the connection, or the connection has changed since, the next announcement repeats it.
         self.enforced.0.lock().announced = Some((connection, fences, Instant::now()));
         Ok(())
     }
 
-    /// Waits until everything has ended that was forwarded before the resource was put in force: what own sessions were
-    /// given, also what no transaction shows that lies unread in the server's socket, and then every transaction that is
-    /// open in the database. Cancel safe.
+    /// Waits until all work forwarded before the resource was put in force has ended: first the messages of own sessions, which
+    /// may lie unread in the server's socket without a transaction, then every transaction that is open in the database.
+    /// Cancel-safe.
     pub async fn enforced(self: &Arc<Self>, resource: &Resource) -> Result<(), StoreError> {
-        // A session in the middle of a step may still judge by the policies of before.
+        // A session within a step may still judge by the previous policies.
         self.while_the_same(SessionFence::step).await;
         self.while_the_same(SessionFence::rests_while_busy).await;
         let mut open = self.store().open_transactions().await?;
@@ -120,7 +120,7 @@ impl Database {
             let still = self.store().open_transactions().await?;
             open.retain(|transaction| still.contains(transaction));
         }
-        // Unless other policies are in force by now.
+        // Other policies may have been put in force in the meantime.
         if self.resource_in_force(resource) {
             self.enforced.0.lock().fences.insert(resource.fingerprint.clone());
             self.memory.wake.notify_one();
@@ -128,7 +128,7 @@ impl Database {
         Ok(())
     }
 
-    /// Waits until each session of which something is so now has left it. Cancel safe.
+    /// Waits until `is_so` has changed for every session for which it is Some now. Cancel-safe.
     async fn while_the_same(&self, is_so: fn(&SessionFence) -> Option<u64>) {
         let mut left: Vec<(Key, u64)> =
             self.sessions.iter().filter_map(|it| Some((it.key().clone(), is_so(&it)?))).collect();

@@ -1,7 +1,8 @@
-//! First tokens: Publish, Mark and Admit in one step, for a resource that has no epoch yet. A queue of jobs has one for each job.
+//! First tokens: Publish, Mark and Admit in one step, for a resource without an epoch. A job queue has one first token per job.
 //!
-//! Owns gathering those that come while a Query is under way into the next one. Must never decide that there is nobody to drain:
-//! that is the Query's, under the resource's lock. Whatever it leaves undone goes the long way, which asks everything anew.
+//! Owns the batching: first tokens that arrive while a Query is under way are sent with the next one. Must never decide that
+//! there is no process to drain: only the Query decides that, under the resource's lock. A first token that the Query does not
+//! admit uses the ordinary Admit, which repeats all checks.
 
 use super::database::Database;
 use super::session::{Identity, Token};
@@ -12,23 +13,23 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Number of first tokens in one Query: it has a time limit, and meanwhile holds the locks of all their resources.
+/// Maximum number of first tokens in one Query, which has a time limit and holds the locks of all their resources.
 const MOST: usize = 32;
 
 /// A session that presents the first token of a resource.
 #[derive(Clone, Debug)]
 pub struct First {
-    /// Its server process.
+    /// The session's server process.
     pub who: Identity,
-    /// The resource; no other of the same Query is the same.
+    /// The resource, unique within a Query.
     pub resource: Arc<Resource>,
-    /// Its token. That it may raise the fence has been asked.
+    /// The token, already confirmed to be permitted to raise the fence.
     pub token: Token,
     /// When the policies were loaded.
     pub loaded: i64,
 }
 
-/// Those that wait for the next Query.
+/// First tokens that wait for the next Query.
 #[derive(Debug, Default)]
 pub(super) struct FirstTokens {
     waiting: Mutex<Vec<(First, oneshot::Sender<Option<AdmissionRow>>)>>,
@@ -37,7 +38,7 @@ pub(super) struct FirstTokens {
 }
 
 impl FirstTokens {
-    /// At most one for each resource, and nobody who has given up.
+    /// Takes the next batch: at most one first token per resource, and none whose caller has given up.
     fn next(&self) -> Vec<(First, oneshot::Sender<Option<AdmissionRow>>)> {
         let mut names = HashSet::new();
         let mut is_next = |first: &First| names.len() < MOST && names.insert(first.resource.name.clone());
@@ -48,10 +49,10 @@ impl FirstTokens {
 }
 
 impl Database {
-    /// Makes the resource's first epoch, drained, and admits the process under it. None: something is in the way, or the answer
-    /// is not known.
+    /// Creates the resource's first epoch, drained, and admits the process under it. None: an obstacle was found, or the outcome is
+    /// unknown.
     ///
-    /// Not cancel-safe: the process may be admitted. The database's next answer says so.
+    /// Not cancel-safe: the process may be admitted. The next Admit reports the admission.
     pub(super) async fn admit_first(self: &Arc<Self>, first: First) -> Option<AdmissionRow> {
         let (sender, mut answer) = oneshot::channel();
         self.first_tokens.waiting.lock().push((first, sender));

@@ -1,7 +1,7 @@
 //! Leases of the fenced database, for resources whose policy names one: docs/leases.md.
 //!
-//! Owns asking for the lease before a fence is raised, and following leases as they change. Must never let a token raise a
-//! fence on what was known before: Publish looks at the lease once more, and what is followed is only a reason to ask.
+//! Owns the check of the lease before a fence is raised, and the observation of lease changes. Must never let a token raise a
+//! fence because of earlier knowledge: Publish reads the lease again, and observed leases are only a reason to query.
 
 use super::authority::Leaders;
 use super::database::Database;
@@ -15,28 +15,28 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::watch;
 
-/// A lease, as it was read.
+/// A lease as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredLease {
-    /// Its election.
+    /// The election.
     pub election: String,
-    /// Its fencing token.
+    /// The fencing token.
     pub token: Token,
     /// Whether its holder leads.
     pub state: LeaseState,
-    /// Name of its holder.
+    /// Name of the holder.
     pub holder: String,
     /// The role that acquired it.
     pub role: String,
-    /// When it was acquired, by the database's clock as all times.
+    /// When it was acquired. All times are by the database's clock.
     pub acquired: SystemTime,
     /// When it was last extended.
     pub renewed: SystemTime,
-    /// When it ends, or has ended.
+    /// When it expires, or has expired.
     pub expires: SystemTime,
 }
 
-/// Why the leader of an issuer is not known.
+/// Why the leader of an issuer is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum UnknownLeader {
     /// The leases cannot be read.
@@ -50,28 +50,28 @@ pub enum UnknownLeader {
     NoEtcd,
 }
 
-/// Leases, in part.
+/// A bounded list of leases.
 #[derive(Debug)]
 pub struct Leases {
-    /// Those acquired last, the latest first.
+    /// The most recently acquired leases, the latest first.
     pub list: Vec<StoredLease>,
-    /// How many more there are.
+    /// Number of leases that are not in the list.
     pub left_out: usize,
 }
 
 /// Whether the holder of a lease leads, by the database's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
-    /// It does.
+    /// The holder leads.
     InForce,
-    /// The lease was given up.
+    /// The holder has released the lease.
     Released,
-    /// It ran out.
+    /// The lease has expired.
     Expired,
 }
 
 impl LeaseState {
-    /// As it is shown.
+    /// The name for display.
     pub fn name(self) -> &'static str {
         match self {
             LeaseState::InForce => "in force",
@@ -81,15 +81,15 @@ impl LeaseState {
     }
 }
 
-/// The most leases of a database that are shown.
+/// Maximum number of leases of a database that are listed.
 const MOST_SHOWN: usize = 1000;
 
 /// By resource name: the token whose lease was in force at the last reading; None: no lease was. Resources with an
 /// unknown state are missing.
 pub type Leased = HashMap<String, Option<Token>>;
 
-/// The token of the resource's leader, as it is followed; None inside: nobody leads. None: not known, or no policy names an
-/// issuer.
+/// The token of the resource's observed leader. Some(None): there is no leader. None: the leader is unknown, or the policy
+/// names no issuer.
 pub fn followed_leader(resource: &Resource, leaders: &Leaders, leased: &Leased) -> Option<Option<Token>> {
     match resource.issuer.as_ref()? {
         Issuer::Election(election) => leaders.get(election).copied(),
@@ -98,13 +98,13 @@ pub fn followed_leader(resource: &Resource, leaders: &Leaders, leased: &Leased) 
 }
 
 impl Database {
-    /// The tokens of the leases that are followed, as they change: while there are sessions, of all resources that are not
-    /// keyed, and of the keys to which a session is admitted. No reason to admit or to raise anything.
+    /// The tokens of the observed leases. While there are sessions, these are the leases of all resources that are not keyed, and
+    /// of the keys to which a session is admitted. They never justify an admission or a raise.
     pub fn leased(&self) -> watch::Receiver<Leased> {
         self.leased.subscribe()
     }
 
-    /// The leases of the resources that have one, as they are now. Cancel-safe.
+    /// Reads the current leases of those resources whose policies name one. Cancel-safe.
     ///
     /// # Errors
     /// The leases cannot be read.
@@ -120,7 +120,7 @@ impl Database {
         Ok(resources.iter().filter_map(of).collect())
     }
 
-    /// The leases of all elections: the first 1000. Cancel-safe.
+    /// Reads the leases of all elections, at most 1000. Cancel-safe.
     ///
     /// # Errors
     /// The leases cannot be read.
@@ -128,10 +128,10 @@ impl Database {
         self.store().all_leases(MOST_SHOWN).await
     }
 
-    /// The token of the issuer's leader now; None: nobody leads. Cancel-safe.
+    /// Queries the token of the issuer's current leader. None: there is no leader. Cancel-safe.
     ///
     /// # Errors
-    /// The leader is not known.
+    /// The leader cannot be determined.
     pub async fn leader(self: &Arc<Self>, issuer: &Issuer) -> Result<Option<Token>, UnknownLeader> {
         match (issuer, &self.authority) {
             (Issuer::Lease(name), _) => {
@@ -144,10 +144,10 @@ impl Database {
         }
     }
 
-    /// Whether the token is that of the lease, which is in force now. Cancel-safe.
+    /// Checks that the token is that of the lease and that the lease is in force. Cancel-safe.
     ///
-    /// It may end between the answer and the Publish, which looks for itself; and after that. Both change nothing: the fence is
-    /// raised to a token that was issued, and a newer one raises it further.
+    /// The lease may end between the answer and the Publish, which checks it again, or after the Publish. Both are harmless: the
+    /// fence is raised to a token that was issued, and a newer token raises it further.
     ///
     /// # Errors
     /// LF001 if the lease has a higher token; LF005 if it has a lower one, or is not in force; LF006 if it cannot be read.
@@ -173,7 +173,7 @@ impl Database {
         Err(FenceError::unissued(resource, presented, issued))
     }
 
-    /// Reads the leases that are followed, if one of these has changed; None: whatever has.
+    /// Reads the observed leases again if `changed` names one of them, or is None.
     pub(super) async fn follow_leases(self: &Arc<Self>, changed: Option<&BTreeSet<String>>) {
         let followed = self.followed();
         let concerns =
@@ -198,7 +198,7 @@ impl Database {
         });
     }
 
-    /// Logs what has changed since the leases were last read, however long that is ago.
+    /// Logs the changes since the leases were last read.
     fn log_leaders(&self, now: &Leased) {
         let database = self.name();
         let before = std::mem::replace(&mut *self.logged_leaders.lock(), now.clone());
@@ -210,12 +210,13 @@ impl Database {
         }
     }
 
-    /// The lease of the resource was in force under that token when it was last read.
+    /// Returns true if the lease of the resource was in force under that token when it was last read.
     pub(super) fn is_leased(&self, resource: &str, token: Token) -> bool {
         self.leased.borrow().get(resource) == Some(&Some(token))
     }
 
-    /// There may be any number of keys: only those to which a session of this proxy is admitted.
+    /// The resources whose leases are observed. Of keys, only those to which a session of this proxy is admitted, because there
+    /// may be any number of keys.
     fn followed(&self) -> Vec<Arc<Resource>> {
         let mut followed = self.leased_resources();
         if self.has_keys(Resource::has_leases_of_keys) {

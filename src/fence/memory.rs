@@ -1,9 +1,9 @@
 //! A database's epochs as this process remembers them, and pending notifications.
 //!
-//! Fed only by epoch rows that were read: a notification means no more than "read again", because
-//! any role can send one. Memory lags behind the database, which is safe for saying no; it must
-//! never decide that a session may write. It may forget what was not read lately: a caller that
-//! finds nothing here asks the database.
+//! Only epoch rows that were read change the memory. A notification only means "read again", because
+//! any role can send one. Memory lags behind the database, which is safe for refusals. Memory must
+//! never decide that a session may write. It may forget epochs that were not read recently: a caller
+//! that finds none queries the database.
 
 use super::session::{Epoch, Token};
 use super::store::Listener;
@@ -13,47 +13,47 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// How long a verdict from memory stands without the database's confirmation.
+/// Time for which a verdict from memory is valid without confirmation by the database.
 const CONFIRMED_FOR: Duration = Duration::from_secs(1);
-/// More unread notifications than this are one: "read everything again".
+/// Maximum number of unread notifications. More are replaced by "read everything again".
 const MOST_NEWS: usize = 1024;
-/// The latest rises are kept.
+/// Maximum number of rises that are kept, the latest ones.
 const MOST_RISES: usize = 100;
-/// Epochs of at most twice as many resources are remembered.
+/// Half of the maximum number of resources whose epochs are remembered.
 const GENERATION: usize = 32 * 1024;
 
-/// The epochs last read, and whether they may be believed.
+/// The epochs last read, and whether they can be used.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     epochs: Mutex<Epochs>,
-    /// The serial number of the connection that listens; 0: none does, and nothing is believed.
+    /// The serial number of the listening connection. 0: no connection listens, and no verdict comes from memory.
     listener: AtomicU64,
-    /// The one that has begun to listen last, whether it still does or not.
+    /// The connection that began to listen last, even if it no longer listens.
     last_listener: AtomicU64,
     news: Mutex<News>,
     pub(super) wake: tokio::sync::Notify,
-    /// An epoch was read that is another than was known.
+    /// Notified when an epoch was read that differs from the remembered one.
     pub(super) changed: tokio::sync::Notify,
-    /// A change of the catalog was announced.
+    /// Notified when a catalog change was announced.
     pub(super) catalog: tokio::sync::Notify,
     /// The latest last.
     rises: Mutex<VecDeque<Rise>>,
 }
 
-/// A fence was raised, by whichever proxy, or reset.
+/// A fence was raised, by any proxy, or reset.
 #[derive(Clone, Debug)]
 pub struct Rise {
-    /// When that was read.
+    /// When this proxy read the new epoch.
     pub time: SystemTime,
     /// The resource.
     pub resource: String,
-    /// The epoch that was known before.
+    /// The epoch that this proxy knew before, if any.
     pub before: Option<Epoch>,
     /// The epoch now.
     pub after: Epoch,
 }
 
-/// When the younger is full, the older is dropped and the younger takes its place.
+/// When `young` is full, it replaces `old`.
 #[derive(Debug, Default)]
 struct Epochs {
     young: HashMap<String, KnownEpoch>,
@@ -89,28 +89,28 @@ impl Epochs {
 
 #[derive(Debug, Default)]
 pub(super) struct News {
-    /// Everything: notifications may have been missed.
+    /// Read everything again: notifications may have been missed.
     pub(super) all: bool,
     pub(super) resources: BTreeSet<String>,
-    /// Elections of whose leases something has changed.
+    /// Elections whose leases have changed.
     pub(super) leases: BTreeSet<String>,
 }
 
 impl Memory {
-    /// Takes an epoch row that was just read. The last reader wins, also when it read a lower
-    /// epoch: after a restore that is the truth.
+    /// Remembers an epoch row that was just read. The last reader wins, even with a lower
+    /// epoch: after a restore, the lower epoch is the correct one.
     pub(super) fn learn(&self, resource: &str, epoch: Epoch) {
         let before = self.epochs.lock().insert(resource, (epoch, Instant::now()));
         if before.is_none_or(|(before, _)| before != epoch) {
             self.changed.notify_one();
         }
-        // An epoch that is read for the first time may be old.
+        // The first epoch read for a resource may be old, so it is not a rise.
         if let Some((before, _)) = before.filter(|it| it.0 != epoch) {
             self.rose(resource, Some(before), epoch);
         }
     }
 
-    /// The fence was raised to this epoch. Told twice, it counts once.
+    /// Records that the fence was raised to this epoch. Ignores repeated reports.
     pub(super) fn rose(&self, resource: &str, before: Option<Epoch>, after: Epoch) {
         let mut rises = self.rises.lock();
         if rises.iter().any(|it| it.resource == resource && it.after == after) {
@@ -127,39 +127,39 @@ impl Memory {
         self.rises.lock().iter().cloned().collect()
     }
 
-    /// Takes note that the resource has no epoch row (any more).
+    /// Records that the resource has no epoch row (any more).
     pub(super) fn forget(&self, resource: &str) {
         self.epochs.lock().remove(resource);
     }
 
-    /// The epoch above the token, if there certainly is one.
+    /// The remembered epoch, if it is valid and above the token.
     pub(super) fn above(&self, resource: &str, token: Token) -> Option<Epoch> {
         let (epoch, confirmed) = self.epochs.lock().get(resource)?;
         let believed = self.listener.load(Ordering::Acquire) != 0 && confirmed.elapsed() < CONFIRMED_FOR;
         (believed && token < epoch.token).then_some(epoch)
     }
 
-    /// The epoch last read has a lower token, whatever it is now.
+    /// Returns true if the epoch last read has a lower token. The current epoch may differ.
     pub(super) fn is_below(&self, resource: &str, token: Token) -> bool {
         self.epochs.lock().get(resource).is_some_and(|known| known.0.token < token)
     }
 
-    /// The epoch last read has this token.
+    /// Returns true if the epoch last read has this token.
     pub(super) fn is_current(&self, resource: &str, token: Token) -> bool {
         self.epochs.lock().get(resource).is_some_and(|known| known.0.token == token)
     }
 
-    /// The epoch last read, whatever it is now.
+    /// The epoch last read. The current epoch may differ.
     pub(super) fn last_read(&self, resource: &str) -> Option<Epoch> {
         self.epochs.lock().get(resource).map(|(epoch, _)| epoch)
     }
 
-    /// The number of the connection that listens; it may have missed notifications from before. 0: none listens.
+    /// The number of the listening connection, which may have missed earlier notifications. 0: none listens.
     pub(super) fn listener(&self) -> u64 {
         self.listener.load(Ordering::Acquire)
     }
 
-    /// The number of the connection that has begun to listen last; 0: none has yet.
+    /// The number of the connection that began to listen last. 0: none has yet.
     pub(super) fn last_listener(&self) -> u64 {
         self.last_listener.load(Ordering::Acquire)
     }
@@ -175,7 +175,7 @@ impl Memory {
         self.wake.notify_one();
     }
 
-    /// Notifications may have been missed.
+    /// Requests that everything is read again, because notifications may have been missed.
     pub(super) fn suppose_news(&self) {
         self.news.lock().all = true;
     }
@@ -187,7 +187,7 @@ impl Memory {
 }
 
 impl Listener for Memory {
-    /// Whatever was known before is forgotten.
+    /// Forgets all epochs.
     fn listens(&self, connection: u64) {
         *self.epochs.lock() = Epochs::default();
         self.last_listener.store(connection, Ordering::Release);

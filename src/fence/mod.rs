@@ -21,7 +21,8 @@
 //!
 //! If a policy names the election that issues a resource's tokens, the proxy asks etcd before a Publish
 //! whether the token is the leader's (`authority.rs`). If the policy names a lease, Publish itself checks that the lease is
-//! in force under the token (`lease.rs`). These checks reject tokens that were never issued. The argument does not depend on them.
+//! in force under the token (`lease.rs`). These checks reject tokens that were never issued. The argument does not depend on
+//! them.
 //!
 //! A resource without an epoch and without admissions has no process to drain. Its first token is published, marked and
 //! admitted in one Query under the resource's lock (`first.rs`).

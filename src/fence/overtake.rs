@@ -1,9 +1,10 @@
-//! Raising a fence before anybody writes under the token: for a leader that has just been elected, and for fences that
-//! only observe.
+//! Raises a fence before the first write under the token: for a newly elected leader, and for fences in mode observe.
 //!
-//! Safety does not depend on it: the first write under the token would raise the fence as well. Must never admit a session.
+//! Safety does not depend on this module: the first write under the token would raise the fence as well. Must never admit a
+//! session.
 //!
-//! Not cancel-safe where nothing else is said: a step may be half done, and the next proxy that needs it repeats it.
+//! Functions here are not cancel-safe unless their comment says so: a step may be left incomplete, and the next proxy that
+//! needs it repeats it.
 
 use super::admit::Raise;
 use super::advance::Advance;
@@ -18,22 +19,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// The token of no epoch: an Admit under it looks, and admits nobody.
+/// The token of no epoch. An Admit under it only reads: it never admits.
 const NOBODYS: Token = 0;
-/// How long a server process may have ended without the proxy having seen it.
+/// Maximum delay until the proxy notices the end of a server process.
 const ENDING: Duration = Duration::from_millis(500);
-/// How long one drain may take before it counts as failed.
+/// Time limit of one drain.
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Database {
-    /// The token is the one of the epoch that was last read: there is nothing to take note of.
+    /// Returns true if the token is that of the epoch last read, so that there is nothing to record.
     pub fn is_current(&self, resource: &Resource, token: Token) -> bool {
         self.memory.is_current(&resource.name, token)
     }
 
-    /// For a fence that only observes: takes note of a token, which raises the epoch, if it may, but drains nobody. Asks all
-    /// that an Admit of the session asks, and admits nobody. Cancel safe.
-    /// The error is why a write under the token would be rejected.
+    /// For a fence in mode observe: records a token. This raises the epoch, if permitted, but neither drains nor admits. Makes the
+    /// same checks as an Admit of the session. Cancel-safe.
+    ///
+    /// # Errors
+    /// Why a write under the token would be rejected.
     pub async fn observe(
         self: &Arc<Self>,
         session: &SessionFence,
@@ -47,7 +50,8 @@ impl Database {
         let is_superseded = matches!(report.current, Some((_, Recorded::Others))) && self.resource_in_force(resource);
         let noted = self.take_note(resource, token, report.current.map(|(row, _)| row.epoch), raise).await;
         if let Some(fault) = report.unfenceable {
-            // Nobody waits for this: the session may have ended, whose server process does so a moment before.
+            // The process may be missing because the session has just ended. No caller waits for this, so wait until the proxy
+            // would have noticed.
             sleep(ENDING).await;
             if self.sessions.contains_key(&key(who)) {
                 return Err(FenceError::unavailable(&resource.name, Obstacle::Process { pid: who.pid, fault }));
@@ -59,7 +63,7 @@ impl Database {
         noted
     }
 
-    /// Records a token, where the epoch is `highest`.
+    /// Records a token. `highest` is the current epoch.
     async fn take_note(
         self: &Arc<Self>,
         resource: &Resource,
@@ -91,11 +95,11 @@ impl Database {
         self.publish_ahead(&self.advance(resource, target), highest).await.map(drop)
     }
 
-    /// Raises the fence to the token of a leader that has not written yet, so that its predecessor is shut out now.
-    /// Where nobody was ever admitted there is nothing to do. A token that was superseded meanwhile raises nothing.
+    /// Raises the fence to the token of a leader that has not written yet. This shuts out its predecessor immediately.
+    /// Does nothing if the resource has no epoch. A token that was superseded in the meantime raises nothing.
     ///
-    /// Owns nothing that the argument needs: without it, the leader's first write does the same.
-    /// After LF006 it is to be repeated.
+    /// The argument does not depend on this: the leader's first write has the same effect.
+    /// The caller must retry after LF006.
     pub async fn overtake(self: &Arc<Self>, resource: &Resource, token: Token) -> Result<(), FenceError> {
         let Some((current, drained)) = self.epoch_of(resource).await? else { return Ok(()) };
         if token < current.token || (token == current.token && (drained || resource.mode == Mode::Observe)) {
@@ -113,7 +117,7 @@ impl Database {
         let _turn = turn.lock().await;
         let advance = self.advance(resource, target);
         let now = if target == current {
-            // One that a lease has made has no policies yet, and is not marked without.
+            // An epoch created by a lease has no policies yet. Without them it cannot be marked.
             about(resource, self.record_policy(resource).await)?;
             current
         } else {
@@ -129,29 +133,29 @@ impl Database {
         }
     }
 
-    /// The resource's epoch was lower than the token when it was last read: it is to be overtaken, also if it has been
-    /// before. A reset may have lowered it since, or somebody made the first epoch under a token that is old by now.
+    /// Returns true if the resource's epoch was lower than the token when it was last read. The fence must then be raised, even if
+    /// it was raised before: a reset may have lowered it, or the first epoch was created under a token that is now old.
     pub fn is_behind(&self, resource: &Resource, token: Token) -> bool {
         self.memory.is_below(&resource.name, token)
     }
 
-    /// Returns when an epoch was read that is another than was known before. Cancel-safe; for one waiter.
+    /// Returns after an epoch was read that differs from the remembered one. Cancel-safe. Supports one waiter.
     pub fn epoch_changed(&self) -> impl Future<Output = ()> + use<> {
         let memory = self.memory.clone();
         async move { memory.changed.notified().await }
     }
 
-    /// Publishes, and returns what is there now: the target, or what is above it.
+    /// Publishes, and returns the current epoch: the target or a higher one.
     async fn publish_ahead(self: &Arc<Self>, advance: &Advance<'_>, known: Option<Epoch>) -> Result<Epoch, FenceError> {
         let (resource, target) = (advance.resource, advance.to);
         let mut now = advance.publish(known).await?;
         if now.is_some_and(|now| now < target) {
-            // A late record of older policies, perhaps.
+            // A delayed record of older policies may have prevented it.
             about(resource, self.record_policy(resource).await)?;
             now = advance.publish(known).await?;
         }
         if now.is_none_or(|now| now < target) {
-            // Its lease may have ended since.
+            // The lease may have ended in the meantime.
             self.may_raise(resource, target).await?;
         }
         now.filter(|now| *now >= target).ok_or_else(|| other_policies(resource))
@@ -160,7 +164,7 @@ impl Database {
     /// The resource's epoch, and whether it is drained.
     async fn epoch_of(self: &Arc<Self>, resource: &Resource) -> Result<Option<(Epoch, bool)>, FenceError> {
         let mut read = match self.store().epochs(&[resource.name.as_str()]).await {
-            // Without the schema there was never an admission.
+            // Without the schema there was never an epoch.
             Err(StoreError::Unprepared { .. }) => return Ok(None),
             read => about(resource, read)?,
         };

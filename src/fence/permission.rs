@@ -1,7 +1,7 @@
-//! Whether a session's role may do what would raise a fence, as the server would decide it.
+//! Checks whether the server would permit the session's role to run the statement that would raise a fence.
 //!
-//! Owns the question alone. Must never let a write pass: a yes only lets the token be raised, and after a no the statement
-//! is rejected, not forwarded.
+//! Owns this check only. Must never permit a write: a positive result only permits raising the token. After a negative result
+//! the proxy rejects the statement instead of forwarding it.
 
 use super::database::Database;
 use super::fence_error::{FenceError, about};
@@ -14,48 +14,48 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a yes counts for first tokens, and how many are remembered.
+/// Time for which a positive result is valid for first tokens, and maximum number of remembered results.
 const PERMITTED_FOR: Duration = Duration::from_secs(1);
 const MOST_PERMITTED: usize = 1024;
 
-/// Families of resources with what some session of a login was found to be allowed to do to them: when the server was asked.
+/// Time of each positive result, by family of resources, privileges, [`Claim::one_suffices`] and login.
 pub(super) type Permitted = HashMap<(String, Arc<[RequiredPrivilege]>, bool, String), Instant>;
 
-/// One thing that a statement does, and by which it touches a resource.
+/// One operation by which a statement affects a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RequiredPrivilege {
-    /// It writes or locks the relation, as it names it.
+    /// The statement writes or locks the relation, which is named as in the statement.
     Write(RelationName, Operation),
-    /// It calls the function.
+    /// The statement calls the function.
     Call(QualifiedName),
 }
 
-/// As whom.
+/// The role as which the session acts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// As the session's current role.
+    /// The session's current role.
     Current(String),
-    /// As any role that this login role is a member of: the session may become another before it runs.
+    /// Any role of which this login role is a member: the session may change its role before the statement runs.
     AnyOf(String),
 }
 
-/// On what ground a session may raise a fence.
+/// The statement on whose behalf a session would raise a fence.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The privileges that its statement requires.
     pub privileges: Arc<[RequiredPrivilege]>,
-    /// It is about to do one of them, and which is not known.
+    /// The statement needs only one of these privileges, but it is unknown which.
     pub one_suffices: bool,
-    /// As whom; None: that has to be found out where something would be raised.
+    /// The role that runs the statement. None: it must be determined before the token can be raised.
     pub role: Option<Role>,
-    /// As whom the session logged in.
+    /// The login role of the session.
     pub login: String,
 }
 
 impl Database {
-    /// As [`Database::permits`], where a yes is at most a second old, and may be that to another session of the login: for the
-    /// first tokens of many keys of a family. Whoever has lost the privilege within that second, or does not act at the moment
-    /// as the role that has it, may raise the fence of a key that has none. Cancel-safe.
+    /// As [`Database::permits`], but accepts a positive result of any session of the same login that is at most a second old. Used
+    /// for the first tokens of many keys of a family. A session that has lost the privilege within that second, or currently acts
+    /// as a role without it, may therefore raise the fence of a key that has no epoch. Cancel-safe.
     pub(super) async fn has_permitted(
         self: &Arc<Self>,
         claim: &Claim,
@@ -76,12 +76,14 @@ impl Database {
         Ok(())
     }
 
-    /// The server would let the role do what the claim says. What other transactions have not committed does not count.
-    /// 42501 where it would not; LF006; or that the role has to be found out. Cancel-safe.
+    /// Returns Ok if the server would permit the claim to the role. Ignores uncommitted changes of other transactions. Cancel-safe.
+    ///
+    /// # Errors
+    /// 42501 if the server would refuse; LF006; or [`FenceError::RoleUnknown`] if the role must be determined first.
     pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), FenceError> {
         let Some(role) = &claim.role else { return Err(FenceError::RoleUnknown { resource: resource.name.clone() }) };
         if claim.privileges.is_empty() {
-            // When the statement was judged, it named a way to the resource.
+            // The statement affected the resource when it was judged, but the catalog has changed since.
             return Err(FenceError::unavailable(&resource.name, Obstacle::CatalogChanged));
         }
         let together = if claim.one_suffices { 1 } else { claim.privileges.len() };

@@ -1,10 +1,12 @@
 //! The watcher of one database: heartbeat, notifications, janitor, and closing after the last session.
 //!
-//! Owns a background task that lives from the first need of a control connection, or the first session where something may be
-//! fenced, until no session has been registered for a moment. Must never terminate a process but those of own sessions that a
-//! drain would end as well: it only makes advances faster and memory fresher, and everything holds without it.
+//! Owns a background task. The task starts with the first operation on a control connection, or with the first session if the
+//! database has policies. It ends when no session has been registered for a moment.
 //!
-//! Not cancel-safe where nothing else is said: the watcher's task is aborted only together with the connections that it uses.
+//! Must never terminate a process, except those of own sessions that a drain would terminate as well. The watcher only makes
+//! advances faster and memory fresher. No guarantee depends on it.
+//!
+//! Functions here are not cancel-safe unless their comment says so: the task is aborted only together with its connections.
 
 use super::database::Database;
 use super::lease::Leased;
@@ -15,23 +17,23 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Between two signs of life of the listening connection.
+/// Interval between heartbeats of the listening connection.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Between two deletions of dead processes' rows.
+/// Interval between deletions of dead processes' rows.
 const SWEEP: Duration = Duration::from_secs(10);
-/// Everything is read again after this time without a notification too: the server's queue of notifications may be full.
+/// Interval after which everything is read again without a notification, because the server's notification queue may be full.
 const UNANNOUNCED: Duration = Duration::from_secs(10);
-/// How long the connections stay open after the last session.
+/// Time for which the connections stay open after the last session.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Starts the watcher, unless it runs.
+/// Starts the watcher if it does not run.
 pub(super) fn ensure(database: &Arc<Database>) {
     let mut watcher = database.watcher.lock();
     if watcher.is_none() {
         let (database, memory, mut has_run) = (Arc::downgrade(database), database.memory.clone(), false);
         *watcher = Some(supervise("watch_fences", move || {
             if std::mem::replace(&mut has_run, true) {
-                // Notifications may have come meanwhile.
+                // Notifications may have arrived before the restart.
                 memory.suppose_news();
             }
             watch(database.clone())
@@ -57,7 +59,7 @@ async fn watch(database: Weak<Database>) {
             beaten = Instant::now();
             beat(&current, &mut told).await;
             current.check_policies().await;
-            // Nobody announces that a lease runs out.
+            // The end of a lease is not announced.
             current.follow_leases(None).await;
             current.follow_elections_of_keys();
         }
@@ -90,7 +92,7 @@ fn linger(database: &Database) -> Duration {
     if database.vacating.lasts() { Duration::ZERO } else { LINGER }
 }
 
-/// Retires the watcher, unless a session has registered meanwhile: the next need for a connection
+/// Retires the watcher, unless a session has registered in the meantime. The next operation on a connection
 /// starts a new one.
 fn retire(database: &Database) -> bool {
     let mut watcher = database.watcher.lock();
@@ -100,8 +102,8 @@ fn retire(database: &Database) -> bool {
     watcher.is_none()
 }
 
-/// A connection that is lost in silence is found out here, and opened again. What is in the way is told once, and not at all
-/// where there is nothing to guard.
+/// Detects a silently lost connection and opens it again. Logs each obstacle once, and none if the database has nothing to
+/// fence.
 async fn beat(database: &Arc<Database>, told: &mut Option<StoreError>) {
     let beaten = database.store().beat().await;
     *database.queue_usage.lock() = beaten.as_ref().ok().copied();
@@ -112,7 +114,8 @@ async fn beat(database: &Arc<Database>, told: &mut Option<StoreError>) {
     *told = trouble;
 }
 
-/// Says which fences are enforced here, where that has changed or the connection is a new one. Opens none: the next beat does.
+/// Announces the fences enforced here if they have changed or the connection is new. Never opens a connection: the next
+/// heartbeat does.
 async fn announce(database: &Arc<Database>) {
     if database.store.proxy_connection() == 0 {
         return;
@@ -122,7 +125,8 @@ async fn announce(database: &Arc<Database>) {
     }
 }
 
-/// Reads again what the notifications are about; own sessions below it give way, so that no other proxy waits for them.
+/// Reads the subjects of the notifications again. Releases or terminates own sessions below the epochs, so that other proxies
+/// need not wait for them.
 async fn attend(database: &Arc<Database>) {
     let news = database.memory.take_news();
     if news.all || !news.leases.is_empty() {
@@ -140,7 +144,7 @@ async fn attend(database: &Arc<Database>) {
     }
     let mut names = news.resources;
     if news.all {
-        // A bounded number, unlike keys: a reset that was missed is found out.
+        // Detects a missed reset. The number of these resources is bounded, unlike that of keys.
         names.extend(database.plain_resources());
     }
     if !names.is_empty() {
