@@ -49,8 +49,8 @@ impl FirstTokens {
 }
 
 impl Database {
-    /// Creates the resource's first epoch, drained, and admits the process under it. None: an obstacle was found, or the outcome is
-    /// unknown.
+    /// Creates the resource's first epoch, drained, and admits the process under it. None: an obstacle was found, or the
+    /// outcome is unknown.
     ///
     /// Not cancel-safe: the process may be admitted. The next Admit reports the admission.
     pub(super) async fn admit_first(self: &Arc<Self>, first: First) -> Option<AdmissionRow> {

@@ -32,8 +32,8 @@ impl Database {
         self.memory.is_current(&resource.name, token)
     }
 
-    /// For a fence in mode observe: records a token. This raises the epoch, if permitted, but neither drains nor admits. Makes the
-    /// same checks as an Admit of the session. Cancel-safe.
+    /// For a fence in mode observe: records a token. This raises the epoch, if permitted, but neither drains nor admits. Makes
+    /// the same checks as an Admit of the session. Cancel-safe.
     ///
     /// # Errors
     /// Why a write under the token would be rejected.
@@ -133,8 +133,8 @@ impl Database {
         }
     }
 
-    /// Returns true if the resource's epoch was lower than the token when it was last read. The fence must then be raised, even if
-    /// it was raised before: a reset may have lowered it, or the first epoch was created under a token that is now old.
+    /// Returns true if the resource's epoch was lower than the token when it was last read. The fence must then be raised, even
+    /// if it was raised before: a reset may have lowered it, or the first epoch was created under a token that is now old.
     pub fn is_behind(&self, resource: &Resource, token: Token) -> bool {
         self.memory.is_below(&resource.name, token)
     }

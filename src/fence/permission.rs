@@ -53,9 +53,9 @@ pub struct Claim {
 }
 
 impl Database {
-    /// As [`Database::permits`], but accepts a positive result of any session of the same login that is at most a second old. Used
-    /// for the first tokens of many keys of a family. A session that has lost the privilege within that second, or currently acts
-    /// as a role without it, may therefore raise the fence of a key that has no epoch. Cancel-safe.
+    /// As [`Database::permits`], but accepts a positive result of any session of the same login that is at most a second old.
+    /// Used for the first tokens of many keys of a family. A session that has lost the privilege within that second, or currently
+    /// acts as a role without it, may therefore raise the fence of a key that has no epoch. Cancel-safe.
     pub(super) async fn has_permitted(
         self: &Arc<Self>,
         claim: &Claim,
@@ -76,7 +76,8 @@ impl Database {
         Ok(())
     }
 
-    /// Returns Ok if the server would permit the claim to the role. Ignores uncommitted changes of other transactions. Cancel-safe.
+    /// Returns Ok if the server would permit the claim to the role. Ignores uncommitted changes of other transactions.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// 42501 if the server would refuse; LF006; or [`FenceError::RoleUnknown`] if the role must be determined first.

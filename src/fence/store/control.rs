@@ -3,7 +3,7 @@
 //! Owns connecting, session settings, the privilege probe and every limit on waiting. Must never
 //! run a statement twice by itself: only the caller knows whether repeating it is safe.
 //!
-//! Not cancel-safe where nothing else is said: a Query that was sent goes on.
+//! Functions here are not cancel-safe unless their comment says so: a Query that was sent continues.
 
 use super::common::{Common, Process};
 use super::error::is_no_database;
@@ -21,29 +21,29 @@ use tokio::sync::{Mutex, MutexGuard as Held};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 
-/// The longest that anything on a control connection may take: connecting, or one Query.
+/// Time limit of each action on a control connection: connecting, or one Query.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
-/// The limit for LISTEN, which skims the server's queue of notifications. The queue may hold gigabytes.
+/// Time limit of LISTEN, which scans the server's notification queue. The queue may hold gigabytes.
 const LISTEN_LIMIT: Duration = Duration::from_secs(60);
-/// The part of [`LIMIT`] in which a new connection has prepared its statements: the rest is for the error to arrive.
+/// The part of [`LIMIT`] within which a new connection must have prepared its statements. The rest is for the error to arrive.
 const PREPARE_LIMIT: Duration = Duration::from_secs(4);
-/// Between two looks whether a connection, or its server process, has come to its end.
+/// Pause between checks whether a connection or its server process has ended.
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
-/// The time for which all operations fail after a failed attempt to connect, at first and at most.
+/// Minimum and maximum time for which all operations fail after a failed attempt to connect.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The schema version that this program works with; `schema.sql` has the same.
 pub(super) const VERSION: &str = "fencegate schema version 6";
 
 /// Where the functions of `leases.sql` announce elections.
 const LEASE_CHANNEL: &str = "fencegate_lease";
-/// The payload that says that the catalog has changed; no resource can have this name.
+/// The payload that announces a catalog change. No resource can have this name.
 pub(super) const CATALOG_CHANGED: &str = "{catalogue}";
 
-/// One control connection, or the place for one.
+/// A slot for one control connection, which is opened when needed.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) config: ControlConfig,
-    /// `on` where a commit must be durable before it is believed.
+    /// `on` if a commit must be durable before its result is used.
     synchronous_commit: &'static str,
     /// Statements that are prepared on the connection.
     prepared: &'static [&'static Prepared],
@@ -51,7 +51,7 @@ pub(super) struct Lane {
     listener: Option<Arc<dyn Listener>>,
     pub(super) common: Arc<Common>,
     slot: Mutex<Slot>,
-    /// Order the retries of its Queries that wait for a resource's lock: one for each resource at a time.
+    /// Order the retries of Queries that wait for a resource's lock: one at a time per resource.
     pub(super) resource_locks: ResourceLocks,
 }
 
@@ -81,7 +81,7 @@ struct Connected {
 }
 
 impl Slot {
-    /// The server process of the connection, with its start; None while it is not open.
+    /// The connection's server process and its start. None while the connection is not open.
     pub(super) fn process(&self) -> Option<Process> {
         self.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
     }
@@ -106,10 +106,10 @@ impl Lane {
         }
     }
 
-    /// Runs one simple Query, in which several statements are one implicit transaction.
+    /// Runs one simple Query. Several statements in it are one implicit transaction.
     ///
-    /// After any error but those that [are an answer](StoreError::is_answer) it is unknown
-    /// whether the statements took effect. Not cancel safe: a Query that was sent goes on.
+    /// After an error that is not [an answer](StoreError::is_answer), it is unknown whether the statements
+    /// took effect. Not cancel-safe: a Query that was sent continues.
     pub(super) async fn run(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         let connected = self.connected().await?;
         let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
@@ -131,28 +131,28 @@ impl Lane {
         Said(answers).has_privileges()
     }
 
-    /// The server process of the connection, with its start; None while it is not open, or just being opened.
+    /// The connection's server process and its start. None while the connection is not open or is being opened.
     pub(super) fn process(&self) -> Option<Process> {
         self.slot.try_lock().ok()?.process()
     }
 
-    /// The number of the connection; 0 while it is not open, or just being opened.
+    /// The number of the connection. 0 while the connection is not open or is being opened.
     pub(super) fn serial(&self) -> u64 {
         let Some(slot) = self.slot.try_lock().ok() else { return 0 };
         slot.connected.as_ref().filter(|it| !it.client.is_closed()).map_or(0, |it| it.serial)
     }
 
-    /// For as long as this is held the connection is not opened, nor is another query begun on it. Cancel-safe.
+    /// Prevents that the connection is opened, or a Query begins on it, while the result is held. Cancel-safe.
     pub(super) async fn hold(&self) -> Held<'_, Slot> {
         self.slot.lock().await
     }
 
-    /// It is open, or busy with that.
+    /// Returns true if the connection is open or being opened.
     pub(super) fn is_open(&self) -> bool {
         self.slot.try_lock().map_or(true, |slot| slot.connected.is_some())
     }
 
-    /// Closes the connection, if it is open, once the queries on it are answered.
+    /// Closes the connection, if open, after the Queries on it are answered.
     pub(super) async fn close(&self) {
         let mut slot = self.slot.lock().await;
         if let Some(connected) = slot.connected.take() {
@@ -160,13 +160,13 @@ impl Lane {
         }
     }
 
-    /// Closes the connection, and returns when its server process has ended.
+    /// Closes the connection, and returns after its server process has ended.
     pub(super) async fn end(&self) {
         let mut slot = self.slot.lock().await;
         let Some(connected) = slot.connected.take() else { return };
         self.give_up(&connected);
         let ended = async {
-            // The answer is that it has ended.
+            // The expected answer is the error that the process was terminated.
             connected.client.simple_query("SELECT pg_terminate_backend(pg_backend_pid())").await.ok();
             while !connected.driver.is_finished() {
                 sleep(BETWEEN_LOOKS).await;
@@ -175,7 +175,7 @@ impl Lane {
         timeout(LIMIT, ended).await.ok();
     }
 
-    /// The next need tries to connect, whatever failed a moment ago. Cancel-safe.
+    /// Lets the next operation try to connect even if a recent attempt failed. Cancel-safe.
     pub(super) async fn ask_anew(&self) {
         self.slot.lock().await.failed = None;
     }
@@ -242,7 +242,7 @@ impl Lane {
             if let Some(listener) = listener {
                 listener.lost(serial);
             }
-            // The server says why it ends the process before that has ended. Then it closes the connection.
+            // The server sends the reason before it ends the process, and closes the connection after the process has ended.
             let has_more = |polled: Result<_, tokio_postgres::Error>| {
                 polled.map_or_else(|error| error.as_db_error().is_some(), |_| true)
             };
@@ -265,7 +265,7 @@ impl Lane {
         Ok(opening)
     }
 
-    /// Listens on the connection, if the lane is the one that does.
+    /// Executes LISTEN on the connection, if the lane has a listener.
     async fn listen(&self, opened: &Connected) -> Result<(), StoreError> {
         let Some(listener) = &self.listener else { return Ok(()) };
         let listen = format!("LISTEN fencegate; LISTEN {LEASE_CHANNEL}");
@@ -277,7 +277,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Prepares the lane's statements, which locks the tables. Ends processes that keep it from them.
+    /// Prepares the lane's statements, which locks the tables. Terminates processes that block these locks.
     async fn prepare(&self, opening: &Connected, until: Instant) -> Result<(), StoreError> {
         let statements = prepare(self.prepared);
         let attempt = |text: String| async move {
@@ -288,10 +288,10 @@ impl Lane {
         };
         match attempt(statements.clone()).await {
             Err(StoreError::LockNotAvailable) => {
-                // Those before the one that waited are prepared.
+                // The statements before the one that waited are already prepared.
                 let again = format!("DEALLOCATE ALL; {statements}");
                 let control = || Some((opening.pid.clone(), opening.backend_start.clone()));
-                // Boxed: every Query would carry the room for it.
+                // Boxed, so that the future of every Query stays small.
                 let again = past_table_locks(&self.config, &self.common, control, until, || attempt(again.clone()));
                 Box::pin(again).await
             }
@@ -299,8 +299,8 @@ impl Lane {
         }
     }
 
-    /// Gives a connection up after an error. Its server process may hold locks or still be at
-    /// work, and may not notice that the socket is closed: it is ended from a fresh connection.
+    /// Abandons a connection after an error. Terminates its server process over a new connection, because
+    /// the process may hold locks or still be running, and may not notice that the socket is closed.
     async fn discard(&self, connected: &Arc<Connected>) {
         connected.driver.abort();
         self.give_up(connected);
@@ -336,7 +336,7 @@ impl Lane {
 pub(super) struct Said(Vec<StatementResult>);
 
 impl Said {
-    /// Makes the connection's settings as the fence needs them, and asks. Not cancel-safe, as the module.
+    /// Applies the settings that the fence needs, and queries the facts. Not cancel-safe.
     pub(super) async fn of(
         config: &ControlConfig,
         client: &Client,
@@ -348,20 +348,20 @@ impl Said {
         }
     }
 
-    /// The role may do on the server what the fence does.
+    /// Checks that the role has the privileges on the server that the fence needs.
     pub(super) fn may_fence(&self) -> Result<(), StoreError> {
         let (role, grant) = (self.field("role"), self.field("missing_grant"));
         if grant.is_empty() { Ok(()) } else { Err(StoreError::Privilege { role, grant }) }
     }
 
-    /// Also checks that the role may use the tables of the schema.
+    /// As [`Said::may_fence`]. Also checks that the role may use the tables of the schema.
     pub(super) fn has_privileges(&self) -> Result<(), StoreError> {
         self.may_fence()?;
         let (role, database, lacking) = (self.field("role"), self.field("database"), self.field("lacking"));
         if lacking.is_empty() { Ok(()) } else { Err(StoreError::SchemaPrivileges { role, database, lacking }) }
     }
 
-    /// The database has the schema that this program works with.
+    /// Checks that the database has the schema version that this program works with.
     pub(super) fn has_schema(&self) -> Result<(), StoreError> {
         let (database, found) = (self.field("database"), self.field("version"));
         match found.as_str() {
@@ -378,7 +378,7 @@ impl Said {
     }
 }
 
-/// The error, or in place of a refusal the privilege that the role lacks. Not cancel-safe, as the module.
+/// Replaces a refusal by the privilege that the role lacks, if one is found. Returns other errors unchanged. Not cancel-safe.
 async fn name_privilege(client: &Client, error: StoreError) -> StoreError {
     if !matches!(error, StoreError::Denied(_)) {
         return error;
@@ -389,12 +389,13 @@ async fn name_privilege(client: &Client, error: StoreError) -> StoreError {
     }
 }
 
-/// The number in the schema's comment, if it is one of ours.
+/// The version number in the schema's comment, if it is fencegate's.
 pub(super) fn version_number(comment: &str) -> Option<u32> {
     comment.rsplit(' ').next()?.parse().ok()
 }
 
-/// The server says that there is no such database; if it says nothing in time, there may be one. Cancel-safe.
+/// Returns true if the server reports that the database does not exist. Returns false if the server does not answer in time.
+/// Cancel-safe.
 pub async fn is_missing(config: &ControlConfig) -> bool {
     matches!(timeout(LIMIT, config.connect()).await, Ok(Err(error)) if is_no_database(&error))
 }

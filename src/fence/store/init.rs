@@ -1,7 +1,7 @@
-//! `fencegate init`: the schemas in a downstream database, and what the control role needs.
+//! `fencegate init`: the schemas in a downstream database, and the privileges of the control role.
 //!
-//! Owns creating and upgrading the schemas. Must never take anything away from a running proxy:
-//! it may be run at any time, by several at once.
+//! Owns creating and upgrading the schemas. Must never remove anything that a running proxy needs:
+//! `init` may be run at any time, even several times at once.
 
 use super::control::{VERSION, version_number};
 use super::init_lock::{InitLockError, begin};
@@ -15,12 +15,12 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-/// The schema as it should be; may be run over an older or the same one.
+/// The current schema. May be run over an older or the same one.
 const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sql"));
 /// The tables and sequences.
 pub const RELATIONS: [&str; 9] =
     ["epoch", "admission", "proxy", "reset", "leased", "lease", "lease_history", "lease_grant", "lease_token"];
-/// The functions, but for those of the guard.
+/// The functions, except those of the guard.
 pub const FUNCTIONS: [&str; 31] = [
     "own_system_identifier",
     "own_database",
@@ -54,15 +54,14 @@ pub const FUNCTIONS: [&str; 31] = [
     "leases",
     "leased_resources",
 ];
-/// Predefined roles that a control role needs in addition to its schema: to see and to terminate other roles'
-/// processes. Each with an alternative that includes it and that the master role of a managed service may be able to
-/// grant.
+/// Predefined roles that a control role needs to see and terminate other roles' processes. Each has an alternative that
+/// includes it and that the master role of a managed service may be able to grant.
 const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor")), ("pg_signal_backend", None)];
 
-/// In a query.
+/// The oids of both schemas, as SQL.
 const SCHEMAS: &str = "(to_regnamespace('fencegate'), to_regnamespace('fencegate_state'))";
 
-/// The time for all attempts, and the pause between them, in which others get the lock.
+/// The time for all attempts, and the pause between them, in which other processes get the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -71,13 +70,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct InitReport {
     /// The owner of the schema: the control role.
     pub role: String,
-    /// The schema, or a version of it, was not there before.
+    /// True if there was no version of the schema before.
     pub created: bool,
-    /// The version of the schema before, and its version now, if they differ.
+    /// The previous and the current version of the schema, if they differ.
     pub versions: Option<(u32, u32)>,
-    /// The roles that were granted to the control role now.
+    /// The roles that this run granted to the control role.
     pub granted: Vec<String>,
-    /// Statements that a role with more privileges has still to run.
+    /// Statements that a role with more privileges must still run.
     pub to_run: Vec<String>,
 }
 
@@ -87,10 +86,10 @@ pub enum InitError {
     /// No connection.
     #[error("cannot connect: {}", crate::sql::message(.0))]
     Connect(#[source] tokio_postgres::Error),
-    /// The server refused what was being done; nothing was changed but what the schema had before.
+    /// The server refused an action; nothing was changed but what the schema had before.
     #[error("cannot {}: {}", .0, crate::sql::message(.1))]
     Refused(&'static str, #[source] tokio_postgres::Error),
-    /// Another command is running, or somebody else holds the lock.
+    /// Another command is running, or another process holds the lock.
     #[error(transparent)]
     Locked(#[from] InitLockError),
     /// The address does not lead to a PostgreSQL server.
@@ -98,12 +97,12 @@ pub enum InitError {
         "this is a fencegate, not the server behind it: give the server's own address, as the proxy's setting `upstream` has it"
     )]
     Proxy,
-    /// A schema is there, and it or an object in it belongs to a role that is not trusted: its triggers and grants would stay.
+    /// An existing schema, or an object in it, belongs to an untrusted role. Its triggers and grants would remain.
     #[error(
         "the schema fencegate or fencegate_state, or an object in it, belongs to role {0}, which is no superuser and no member of pg_signal_backend. If {0} is the proxy's control role, name it with --role. Otherwise find out what the schema is for; DROP SCHEMA … CASCADE removes it, with all tokens that it holds"
     )]
     Foreign(String),
-    /// The connecting role may not make the schema for the control role; the statements that would let it.
+    /// The connecting role may not create the schema for the control role. Includes the statements that would permit it.
     #[error("cannot create the schema: {}; let a role that may do so run: {}", crate::sql::message(.0), .1.join("; "))]
     NotAllowed(#[source] tokio_postgres::Error, Vec<String>),
     /// A superuser owns the schema, and the connecting role is not a superuser.
@@ -113,10 +112,10 @@ pub enum InitError {
     Superuser(String),
 }
 
-/// Creates or upgrades the schemas `fencegate` and `fencegate_state` in the database of `config`, and gives them to the control role
-/// `role`. Without `role`, existing schemas keep their owner, and new ones belong to the connecting role.
+/// Creates or upgrades the schemas `fencegate` and `fencegate_state` in the database of `config`, and transfers them to the
+/// control role `role`. Without `role`, existing schemas keep their owner, and new ones belong to the connecting role.
 ///
-/// Not cancel safe: the schema may exist and grants may be missing. May be repeated.
+/// Not cancel-safe: the schema may exist while grants are missing. May be repeated.
 pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitReport, InitError> {
     if is_proxy(config).await {
         return Err(InitError::Proxy);
@@ -124,7 +123,7 @@ pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitRepo
     run(&open(config).await?, role).await
 }
 
-/// A connection with settings under which statements mean what they say here.
+/// A connection with the settings that the statements here require.
 async fn open(config: &ControlConfig) -> Result<Client, InitError> {
     let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
     // Ends when the client is dropped.
@@ -134,7 +133,7 @@ async fn open(config: &ControlConfig) -> Result<Client, InitError> {
     Ok(client)
 }
 
-/// A fencegate answers there: its console, or an error that the role may not use it.
+/// Returns true if a fencegate answers at the address: with its console, or with the error that the role may not use it.
 pub async fn is_proxy(config: &ControlConfig) -> bool {
     match config.with_database(CONSOLE).connect().await {
         Ok((client, connection)) => {
@@ -142,7 +141,7 @@ pub async fn is_proxy(config: &ControlConfig) -> bool {
             let version = query_rows(&client, "SHOW VERSION").await.unwrap_or_default();
             version.first().is_some_and(|row| column(row, "fencegate").is_some())
         }
-        // PostgreSQL names the routine that raised an error. The proxy has none to name.
+        // PostgreSQL names the routine that raised an error. The proxy does not.
         Err(error) => error
             .as_db_error()
             .is_some_and(|error| *error.code() == SqlState::INSUFFICIENT_PRIVILEGE && error.routine().is_none()),
@@ -177,8 +176,9 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     Ok(report)
 }
 
-/// Ends the control connections of proxies, which prepared their statements for another version. A proxy opens new ones, and finds
-/// out the version. Ends none that this role may not end: such a proxy refuses first writes with the server's error.
+/// Terminates the control connections of proxies, which prepared their statements for another version. A proxy opens new ones
+/// and then reads the version. Spares connections that this role may not terminate: such a proxy refuses first writes with the
+/// server's error.
 async fn end_control_connections(client: &Client) -> Result<(), InitError> {
     let end = format!(
         "SELECT pg_terminate_backend(s.pid) FROM pg_stat_get_activity(NULL) s JOIN pg_roles t ON t.oid = s.usesysid \
@@ -188,7 +188,7 @@ async fn end_control_connections(client: &Client) -> Result<(), InitError> {
     refused("end the proxies' control connections", query_rows(client, &end).await).map(drop)
 }
 
-/// Grants the first of the roles that may be granted and by which the role has the privilege then.
+/// Grants the first of `roles` that can be granted and that gives `role` the privilege.
 async fn grant_one_of(
     client: &Client,
     role: &str,
@@ -207,22 +207,23 @@ async fn grant_one_of(
 
 /// The schemas before this `init`.
 struct Before {
-    /// The owner of the schema `fencegate`. None: there was no such schema.
+    /// The owner of the schema `fencegate`. None: the schema did not exist.
     owner: Option<String>,
-    /// There was a schema `fencegate_state`.
+    /// True if the schema `fencegate_state` existed.
     has_state: bool,
-    /// None: there was no schema, or only what `remove --keep-token` left of it.
+    /// None: there was no schema, or only the part that `remove --keep-token` left.
     version: Option<String>,
-    /// Its relations and functions: arrays of oids.
+    /// The existing relations and functions: arrays of oids.
     relations: String,
     functions: String,
-    /// A role that is not trusted, and owns a schema or an object in one.
+    /// An untrusted role that owns one of the schemas or an object in them.
     stranger: Option<String>,
 }
 
-/// Any role that may create in the database could have made the schema, with triggers that run as whoever writes to its
-/// tables. Trusted are the connecting role, the role that it names, and a control role of before, which is a member of
-/// pg_signal_backend: not the owner as such.
+/// Reads the existing schemas, and whether an untrusted role owns a part of them. Any role with CREATE on the database could
+/// have created the schema, with triggers that run as the role that writes to its tables. Trusted are superusers, the
+/// connecting role, the role that it names, and former control roles, which are members of pg_signal_backend. The owner as
+/// such is not trusted.
 async fn look(client: &Client, role: Option<&str>) -> Result<Before, tokio_postgres::Error> {
     let query = format!(
         "SELECT (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
@@ -248,17 +249,17 @@ async fn look(client: &Client, role: Option<&str>) -> Result<Before, tokio_postg
     Ok(Before { owner, has_state, version, relations, functions, stranger })
 }
 
-/// Temporary grants to the connecting role and the control role while the schema is being created, and the statements
-/// that revoke them. Only a superuser may give objects away without them: other roles must be members of the new owner,
-/// which needs CREATE on the database.
+/// Temporary grants to the connecting role and the control role during the creation of the schema, and the statements that
+/// revoke them. Only a superuser can transfer objects without them: other roles must be members of the new owner, which needs
+/// CREATE on the database.
 struct Lent {
     give: Vec<String>,
     take_back: Vec<String>,
 }
 
 async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
-    // From version 16 on, to be a member is not enough to act as the role. What the role has already been granted is not
-    // granted again: to take that back would take away what it had before.
+    // Since version 16, membership is not enough to act as the role. Never repeat an existing grant: the later REVOKE would
+    // remove it.
     let facts = format!(
         "SELECT current_user = {role} OR me.rolsuper AS is_enough, \
            quote_ident(current_user) AS me, quote_ident(current_database()) AS database, \
@@ -294,7 +295,8 @@ async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
     Ok(lent)
 }
 
-/// A wait for a table's lock blocks all later ones, above all every Admit: so the wait is short, and repeated.
+/// Creates or upgrades the schemas. A wait for a table's lock blocks all later requests, above all every Admit. Each wait is
+/// therefore short, and repeated.
 async fn create_schema(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, InitError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -308,8 +310,8 @@ async fn create_schema(client: &Client, role: Option<&str>, lent: &Lent) -> Resu
         if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && !lent.give.is_empty() {
             return Err(InitError::NotAllowed(error, lent.give.clone()));
         }
-        // "tuple concurrently updated" where another init grants at the same time; duplicates where another role has made
-        // the schema in the meantime.
+        // INTERNAL_ERROR: "tuple concurrently updated", if another init grants at the same time. Duplicates: another role has
+        // created the schema in the meantime.
         let may_pass = [
             SqlState::LOCK_NOT_AVAILABLE,
             SqlState::T_R_DEADLOCK_DETECTED,
@@ -325,20 +327,21 @@ async fn create_schema(client: &Client, role: Option<&str>, lent: &Lent) -> Resu
     }
 }
 
-/// In the transaction that has begun. Changes nothing if a stranger is found. With `role`, gives it what another role owns; without, gives the schema's owner only
-/// what is new. An object that has the right owner is left alone, because ALTER would take the table's lock all the same.
+/// One attempt, in the transaction that has begun. Changes nothing if a stranger is found. With `role`, transfers objects of
+/// other roles to it. Without, transfers only new objects to the schema's owner. Skips objects that already have the right
+/// owner, because ALTER would still take the table's lock.
 async fn attempt(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, tokio_postgres::Error> {
     let before = look(client, role).await?;
     if before.stranger.is_some() {
         return Ok(before);
     }
-    // Fails where a stranger has made one since.
+    // Fails if a stranger has created one in the meantime.
     let create = [(before.owner.is_some(), "fencegate"), (before.has_state, "fencegate_state")];
     let create: String =
         create.iter().filter(|(is_there, _)| !is_there).map(|(_, name)| format!("CREATE SCHEMA {name}; ")).collect();
     let of_state = role.or(before.owner.as_deref().filter(|_| !before.has_state)).map(quote_name);
-    // The new owner of an object has to be allowed to create in its schema. That of the tables is given last: a role that does not
-    // inherit the new owner's rights could not name them any more.
+    // The new owner of an object needs CREATE on its schema. The schema of the tables is transferred last: a role that does
+    // not inherit the new owner's privileges could no longer name the tables.
     let give = role.map_or_else(String::new, |role| format!("; ALTER SCHEMA fencegate OWNER TO {}", quote_name(role)))
         + &of_state
             .as_ref()
@@ -354,7 +357,7 @@ async fn attempt(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Bef
     Ok(before)
 }
 
-/// The statements that give the objects of other roles to `owner`, but not those that are to `keep` theirs.
+/// The statements that transfer the objects of other roles to `owner`, except those in `keep`.
 async fn changes_of_owner(
     client: &Client,
     owner: &str,
@@ -382,10 +385,10 @@ async fn changes_of_owner(
     Ok(others.iter().filter_map(|row| column(row, "object")).map(change).collect())
 }
 
-/// Lets `role` lead the elections whose names are like `elections`, in which `*` stands for any text. Returns all that it
-/// may lead now. May be repeated.
+/// Permits `role` to lead the elections whose names match `elections`, where `*` matches any text. Returns all patterns that
+/// the role may now lead. May be repeated.
 ///
-/// Not cancel-safe: it may be done.
+/// Not cancel-safe: the grant may have taken effect.
 pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -> Result<Vec<String>, InitError> {
     let client = open(config).await?;
     let owner = "SELECT pg_get_userbyid(nspowner) AS owner FROM pg_namespace WHERE nspname = 'fencegate'";
@@ -409,12 +412,12 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
 }
 
-/// The comment on the schema is that of a newer program.
+/// Returns true if the comment on the schema is that of a newer program.
 pub fn is_newer(comment: &str) -> bool {
     version_number(comment) > version_number(VERSION)
 }
 
-/// As a part of a string of statements.
+/// The statements as part of a query string.
 fn all(statements: &[String]) -> String {
     statements.iter().map(|statement| format!("{statement}; ")).collect()
 }

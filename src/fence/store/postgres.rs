@@ -1,4 +1,4 @@
-//! The store in PostgreSQL: the statements of each operation, its connection, and how its answer is read.
+//! The store in PostgreSQL: the statements and the connection of each operation, and the decoding of its answer.
 //!
 //! Owns the control connections. Must never split an operation: each is one Query, which is one transaction.
 
@@ -32,35 +32,37 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::SimpleQueryRow;
 
-/// First tokens wait so long for a row that another transaction is creating: after that its key goes the long way.
+/// Time limit of first tokens on the wait for a row that another transaction is creating. Then that key uses the ordinary
+/// Admit.
 const FIRST_WAIT: Duration = Duration::from_millis(5);
 
 /// A database of PostgreSQL, for one proxy.
 #[derive(Debug)]
 pub struct Postgres {
     control: ControlConfig,
-    /// In the rows of the admissions that this process gave; different for every proxy process.
+    /// The id of this proxy process in the admissions that it grants. Unique to the process.
     proxy: String,
     /// For Admits.
     admission: Lane,
-    /// For epochs: its commits are durable.
+    /// For epochs. Its commits are durable.
     publish: Lane,
     /// For looks, signals and deletes.
     look: Arc<Lane>,
     announcer: Arc<Announcer>,
-    /// For what waits for a lock, of Admits and of epochs.
+    /// For Queries of both that wait for a lock.
     pub(super) wait: Lane,
-    /// Held by the Query that runs on it.
+    /// Held by the Query that runs on `wait`.
     pub(super) waiting: Mutex<()>,
-    /// For readings of the catalog: a drain's looks must not wait for one, nor be lost with it.
+    /// For readings of the catalog. A drain's looks must neither wait for a reading nor be lost with it.
     reading: Lane,
-    /// It listens. Any role can flood it with notifications, so that only beats and readings of the catalog wait for its answers.
+    /// Receives notifications. Any role can flood it with them, so only heartbeats and readings of the catalog wait for its
+    /// answers.
     listening: Arc<Lane>,
     pub(super) common: Arc<Common>,
 }
 
 impl Postgres {
-    /// No connection is open yet. `control` has the database's name set; `proxy` is different for every proxy process.
+    /// A store without open connections. `control` includes the database's name. `proxy` is unique to the proxy process.
     pub fn new(control: ControlConfig, proxy: String, listener: Arc<dyn Listener>) -> Self {
         let common = Arc::new(Common::default());
         let lane = |synchronous_commit, prepared, listener| {
@@ -76,14 +78,14 @@ impl Postgres {
 
     pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         match self.look.run(query).await {
-            // Boxed: every look would carry the room for it.
+            // Boxed, so that the future of every look stays small.
             Err(StoreError::LockNotAvailable) => Box::pin(self.look.run_past_table_locks(query)).await,
             Err(error @ StoreError::TimedOut(_)) => Err(self.common.table_locks.explain(error, LIMIT)),
             answers => answers,
         }
     }
 
-    /// Has the connection that listens opened, if it is not. Nothing waits for it: epochs that are known count once it listens.
+    /// Opens the listening connection in the background, if it is not open. Remembered epochs are used only after it listens.
     pub(super) fn listen(&self) {
         if !self.listening.is_open() {
             let listening = self.listening.clone();
@@ -91,28 +93,29 @@ impl Postgres {
         }
     }
 
-    /// Runs a Query on the connection that listens. To open that may take longer than anybody waits: it goes on meanwhile.
+    /// Runs a Query on the listening connection. If opening that connection takes longer than the limit, it continues in the
+    /// background.
     async fn ask_listener(&self, query: String) -> Result<Vec<StatementResult>, StoreError> {
         let listening = self.listening.clone();
         let asked = tokio::spawn(async move { listening.run(&query).await });
         timeout(LIMIT, asked).await.ok().and_then(Result::ok).unwrap_or(Err(StoreError::TimedOut(LIMIT)))
     }
 
-    /// Reads the catalog. Changes during the reading are announced on the connection that listens, which therefore has to answer
-    /// before the reading begins. A reading waits only for locks on views: its own error counts.
+    /// Reads the catalog. Changes during the reading are announced on the listening connection, which must therefore answer
+    /// before the reading begins. A reading waits only for locks on views, so its own error is returned unchanged.
     async fn read_catalog(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         self.ask_listener("SELECT".to_owned()).await?;
         self.reading.run(query).await
     }
 
-    /// Over a connection of its own, which need not find a schema.
+    /// Runs a Query over a separate connection, which does not require the schema.
     async fn ask_once(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         let passes = self.common.passing.clone().read_owned().await;
         let client = self.common.open_once(&self.control, passes).await?;
         client.simple_query(query).await.map(answers).map_err(|error| StoreError::Refused(error.into()))
     }
 
-    /// The rows that can be read.
+    /// Runs a look and returns the rows that can be decoded.
     async fn read<T, C: FromIterator<T>>(
         &self,
         query: &str,
@@ -121,7 +124,7 @@ impl Postgres {
         Ok(rows(&self.look(query).await?).filter_map(read).collect())
     }
 
-    /// Returns when no server process is left of the connections that were given up lately, or the server is silent.
+    /// Returns after the server processes of recently abandoned connections have ended, or if the server does not answer.
     async fn wait_for_leaving(&self) {
         let question = sql::process::alive(&self.common.leaving());
         let have_ended = async {
@@ -156,7 +159,7 @@ impl Store for Postgres {
         let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
         let report = rows::report(&answers, &resource.name)?;
         if report.unfenceable.is_some() {
-            // A role that cannot see or end other processes any more takes the session for one that cannot be fenced.
+            // If the role can no longer see or terminate other processes, the session only appears to be unfenceable.
             self.look.check_privileges().await?;
         }
         Ok(report)
@@ -167,7 +170,7 @@ impl Store for Postgres {
             Err(StoreError::LockNotAvailable) => Vec::new(),
             admitted => return admitted,
         };
-        // Which of them waits is not told: alone, only that one is left out.
+        // The error does not tell which of them waits. One by one, only that one is left out.
         for first in firsts {
             match self.admit_firsts(&[first]).await {
                 Err(StoreError::LockNotAvailable) => {}
@@ -221,7 +224,7 @@ impl Store for Postgres {
 
     async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
         let answers = self.look(&sql::process::terminate(processes, resource, bound)).await?;
-        // A role that has lost a privilege sees none of them, and the drain would wait until its limit.
+        // A role that has lost a privilege sees none of the processes, and the drain would wait until its limit.
         if rows(&answers).next().is_none() {
             self.look.check_privileges().await?;
         }
@@ -358,18 +361,18 @@ impl Store for Postgres {
     async fn catalog(&self, fences: Fenced<'_>, temporary: Option<&str>) -> Result<Catalog, StoreError> {
         let question = |views| catalog::question(fences, temporary, views);
         let answers = match temporary {
-            // For one session, on a connection of its own: a session with many temporary relations delays no other.
+            // For one session, over a separate connection: a session with many temporary relations must not delay others.
             Some(_) => self.ask_once(&question(Views::Asked)).await,
             None => self.read_catalog(&sql::catalog::read(fences)).await,
         };
         let answers = match answers {
             Ok(answers) => answers,
-            // A view is being altered: nothing is left out then.
+            // A view is being altered. Treat all views as writable.
             Err(error) if temporary.is_none() && error.is_answer() => {
                 self.reading.run(&question(Views::AllWritable)).await?
             }
-            // Where nothing is fenced, nobody has to have run `fencegate init`; and what failed a moment ago, when the
-            // database was being made, need not fail now.
+            // A database without fences needs no `fencegate init`. A recent failure, while the database was being
+            // created, need not occur again.
             Err(_) => self.ask_once(&question(Views::AllWritable)).await?,
         };
         Ok(Catalog::read(&answers, catalog::most_rows(temporary))?)
@@ -407,7 +410,7 @@ impl Store for Postgres {
 
     async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
         let answers = if by_force {
-            // None opens meanwhile: the answer is about all that this proxy has there.
+            // Let no connection open meanwhile, so that the answer covers all connections of this proxy.
             let _none_passes =
                 timeout(LIMIT, self.common.passing.write()).await.map_err(|_| StoreError::TimedOut(LIMIT))?;
             let others = [
@@ -452,14 +455,14 @@ impl Store for Postgres {
     }
 
     async fn close(&self, wait: bool) {
-        // The watcher may close them meanwhile, behind the last session: it must not be the one that does not wait.
+        // Evaluated each time: connections may be kept closed in the meantime. Then the watcher's close must wait, too.
         let waits = || wait || self.common.is_kept_closed();
         if waits() {
-            // Connections that have begun to open end, or the server does not answer.
+            // Wait until connections that are being opened have ended, or the server does not answer.
             timeout(LIMIT, self.common.passing.write()).await.map(drop).ok();
         }
         for lane in self.lanes() {
-            // The last one is asked for those that were closed before.
+            // The last lane queries the processes of connections that were closed before.
             if waits() && std::ptr::eq(lane, &*self.look) {
                 self.wait_for_leaving().await;
             }
