@@ -1,7 +1,8 @@
-//! Notifications to other proxies: hints to look at once at what they would otherwise find out within seconds.
+//! Notifications to other proxies: hints to read immediately what they would otherwise read within seconds.
 //!
-//! Owns when and on which connection they are sent. COMMIT of a transaction with NOTIFY takes a lock of the server that any role can
-//! hold for seconds, and fails where the queue is full: so no Query that matters notifies. Must never delay such a Query.
+//! Owns when and on which connection notifications are sent. COMMIT of a transaction with NOTIFY takes a server-wide lock that
+//! any role can hold for seconds, and fails if the queue is full. Queries of the protocol therefore never notify. Must never
+//! delay such a Query.
 
 use super::StoreError;
 use super::control::{LIMIT, Lane};
@@ -13,9 +14,9 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// The limit on the wait for the server's lock on the connection that looks need.
+/// The limit on the wait for the server's lock on the connection shared with looks.
 const AT_FIRST: Duration = Duration::from_millis(5);
-/// The limit on a connection for notifications only. Then they are dropped.
+/// The limit on a connection for notifications only. After it, the notifications are dropped.
 const LATE: Duration = Duration::from_secs(1);
 /// Maximum number of payloads that wait to be sent. Further ones are dropped.
 const MOST: usize = 1_000;
@@ -29,12 +30,12 @@ pub(super) struct Announcer {
 }
 
 impl Announcer {
-    /// `look`: the connection that it shares with looks.
+    /// `look`: the connection shared with looks.
     pub(super) fn new(look: Arc<Lane>) -> Arc<Self> {
         Arc::new(Announcer { look, waiting: Immediate::default(), sending: Mutex::default() })
     }
 
-    /// Has the payload sent, and returns at once.
+    /// Sends the payload in the background.
     pub(super) fn announce(self: &Arc<Self>, payload: &str) {
         if self.add(payload) {
             let announcer = self.clone();
@@ -46,14 +47,14 @@ impl Announcer {
         }
     }
 
-    /// Returns when the payload is sent or dropped. Cancel-safe: a task of its own sends it.
+    /// Returns after the payload is sent or dropped. Cancel-safe: a separate task sends it.
     pub(super) async fn announced(self: &Arc<Self>, payload: &str) -> Result<(), StoreError> {
         self.add(payload);
         let announcer = self.clone();
         tokio::spawn(async move { announcer.send().await }).await.unwrap_or(Err(StoreError::TimedOut(LIMIT)))
     }
 
-    /// Returns true if no task is going to send what waits.
+    /// Queues the payload. Returns true if no task is going to send the queue yet.
     fn add(&self, payload: &str) -> bool {
         let mut waiting = self.waiting.lock();
         let is_first = waiting.is_empty();
@@ -73,7 +74,7 @@ impl Announcer {
     }
 
     async fn notify(&self, query: &str) -> Result<(), StoreError> {
-        // A connection that was closed stays closed.
+        // Never open a closed connection for notifications.
         if self.look.is_open() {
             if let Some(process) = self.look.process() {
                 self.look.common.announces(&process);

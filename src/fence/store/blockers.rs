@@ -1,9 +1,11 @@
-//! Waiting for a lock that somebody else holds. That of a resource is any role's to take: Publish needs it exclusively, Admit shared.
+//! Waiting for a lock that another process holds. Any role can take a resource's lock. Publish needs it exclusively, Admit
+//! shared.
 //!
-//! Owns ending the processes that hold it, or a lock on a table of fencegate, and the connection on which Queries wait. Must never
-//! end a process that does not block this very Query, nor let the wait for one resource delay the Queries of another that could run.
+//! Owns the termination of processes that hold this lock, or a lock on a table of fencegate, and the connection on which
+//! Queries wait. Must never terminate a process that does not block this very Query. The wait for one resource must never
+//! delay Queries of another that could run.
 //!
-//! Not cancel-safe: the Query may have taken effect, and processes may have been ended.
+//! Not cancel-safe: the Query may have taken effect, and processes may have been terminated.
 
 use super::control::{LIMIT, Lane};
 use super::rows::blocker;
@@ -16,23 +18,22 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The server's limit on a Query's wait for a lock on the connection that it shares with those that need not wait.
+/// The server's limit on the wait for a lock, on a connection shared with Queries that need not wait.
 const AT_FIRST: Duration = Duration::from_millis(5);
-/// Time limit on the connection for waits, which waits for several resources share. A terminated process has ended by
-/// then.
+/// The limit on the connection for waits, which several resources share. A terminated process has ended by its end.
 const IN_QUEUE: Duration = Duration::from_millis(100);
-/// The wait if the last look could end no blocker.
+/// The limit if the last look could terminate no blocker.
 const IN_VAIN: Duration = Duration::from_millis(20);
-/// Between two looks at the blocking processes.
+/// Pause between two looks at the blocking processes.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Results of the looks at the blocking processes.
 #[derive(Default)]
 struct BlockingProcesses {
-    /// Found by the last look that found any: those that hold the resource's lock, or a lock on a table of fencegate.
+    /// Holders of the resource's lock, and of a lock on a table of fencegate, from the last look that found any.
     blockers: Vec<Blocker>,
     table_blockers: Vec<Blocker>,
-    /// The last look could end none.
+    /// True if the last look could terminate none of them.
     in_vain: bool,
 }
 
@@ -49,10 +50,10 @@ fn refusal(error: StoreError, seen: BlockingProcesses) -> StoreError {
 }
 
 impl Postgres {
-    /// Runs a Query that takes the resource's lock, or that of a row. Ends the processes that have not released the resource's
-    /// within the grace. The error names those that did not end.
+    /// Runs a Query that takes the resource's lock, or a row lock. Terminates processes that have not released the resource's lock
+    /// within the grace period. The error names those that did not end.
     ///
-    /// Only the first attempt is made on the lane. Later ones wait in turns on a connection of their own.
+    /// Only the first attempt runs on the lane. Later attempts take turns on the connection for waits.
     pub(super) async fn run_past_blockers(
         &self,
         lane: &Lane,
@@ -67,14 +68,14 @@ impl Postgres {
             if seen.in_vain {
                 sleep(GRACE).await;
             }
-            // One turn for each resource at a time, and one in all.
+            // One Query per resource waits for the turn, and one of all has it.
             let of_resource = lane.resource_locks.of(&resource.name);
             let turn = timeout_at(began + LIMIT, async { (of_resource.lock().await, self.waiting.lock().await) });
             let Ok(_turn) = turn.await else { break };
             answers = self.run_and_end_blockers(resource, query, began + GRACE, &mut seen).await;
         }
         let error = match answers {
-            // The first answer is that to the setting.
+            // The first answer is that of SET.
             Ok(answers) => return Ok(answers.into_iter().skip(1).collect()),
             Err(error) => error,
         };
@@ -84,7 +85,7 @@ impl Postgres {
         Err(refusal(error, seen))
     }
 
-    /// Runs the Query on the connection for waits; once the grace is over, ends the processes that block it.
+    /// Runs the Query on the connection for waits. After the grace period, terminates the processes that block it.
     async fn run_and_end_blockers(
         &self,
         resource: &Resource,
@@ -95,7 +96,7 @@ impl Postgres {
         let limit = if seen.in_vain { IN_VAIN } else { IN_QUEUE };
         let query = sql::lock::with_lock_timeout(limit, query);
         let mut running = pin!(self.wait.run(&query));
-        // Not before the Query waits.
+        // Only after the Query has begun to wait.
         let mut next_look = grace_over.max(Instant::now() + PAUSE);
         loop {
             if let Ok(answers) = timeout_at(next_look, running.as_mut()).await {
@@ -106,14 +107,14 @@ impl Postgres {
         }
     }
 
-    /// Ends the processes that block the connection for waits. Where the look fails it ends none; the next look may succeed.
+    /// Terminates the processes that block the connection for waits. Does nothing if the look fails; the next one may succeed.
     async fn end_blockers(&self, resource: &Resource, seen: &mut BlockingProcesses) {
         let Some((pid, start)) = self.wait.process() else { return };
         let table_locks = &self.common.table_locks;
         let of_resource = sql::lock::end_blockers(&resource.name, (&pid, &start));
         let of_tables = sql::table_lock::blocking((&pid, &start), &table_locks.named());
         let Ok(answers) = self.look(&format!("{of_resource}; {of_tables}")).await else { return };
-        // Two answers are to the first.
+        // The first query has two answers.
         let Some((of_resource, of_tables)) = answers.split_at_checked(2) else { return };
         let tables = table_locks.read(self.wait.config.database(), of_tables);
         seen.in_vain = !tables.ends_some && !rows(of_resource).any(|row| is_true(row, "signalled"));

@@ -1,7 +1,6 @@
-//! State that the control connections of a database share: facts about the database, and connections that serve one question
-//! only.
+//! State that the control connections of a database share: facts about the database, and single-use connections.
 //!
-//! Must never open a connection while they are kept closed.
+//! Must never open a connection while connections are kept closed.
 
 use super::control::LIMIT;
 use super::sql;
@@ -22,18 +21,18 @@ use tokio_postgres::Client;
 pub(super) struct Common {
     found: Mutex<Found>,
     closed_until: Mutex<Option<Instant>>,
-    /// How many sessions have logged in to the database.
+    /// Number of sessions that have logged in to the database.
     sessions: AtomicU64,
-    /// The id of the server process that announces for this proxy; 0 while that is none.
+    /// The pid of the server process that sends this proxy's announcements. 0: there is none.
     announcing: AtomicI32,
-    /// Server processes of connections that were given up lately, and since when: nothing tells when they have ended.
+    /// Server processes of recently abandoned connections, with the time. Nothing reports when they have ended.
     leaving: Mutex<Vec<(Instant, Process)>>,
-    /// Held by each connection that is opened for one question only.
+    /// Held by each single-use connection.
     pub(super) passing: Arc<RwLock<()>>,
     pub(super) table_locks: TableLocks,
 }
 
-/// A server process, with its start.
+/// The pid of a server process, and its start.
 pub(super) type Process = (String, String);
 
 impl Common {
@@ -57,12 +56,12 @@ impl Common {
         self.closed_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// This server process announces for this proxy.
+    /// Records that this server process sends this proxy's announcements.
     pub(super) fn announces(&self, process: &Process) {
         self.announcing.store(process.0.parse().unwrap_or_default(), Ordering::SeqCst);
     }
 
-    /// The connection of that server process is given up.
+    /// Records that the connection of this server process is abandoned.
     pub(super) fn leaves(&self, process: Process) {
         if let Ok(pid) = process.0.parse() {
             self.announcing.compare_exchange(pid, 0, Ordering::SeqCst, Ordering::SeqCst).ok();
@@ -79,12 +78,12 @@ impl Common {
         leaving.iter().map(|(_, process)| process.clone()).collect()
     }
 
-    /// Returns true if the process announces for this proxy, or its connection was given up lately.
+    /// Returns true if the process sends this proxy's announcements, or its connection was recently abandoned.
     pub(super) fn is_own(&self, pid: i32) -> bool {
         self.announcing.load(Ordering::SeqCst) == pid || self.leaving().iter().any(|(it, _)| *it == pid.to_string())
     }
 
-    /// Takes note of an attempt; one that failed before the database could be looked at shows nothing.
+    /// Records the result of an attempt to connect. One that failed before it reached the database changes nothing.
     pub(super) fn note(&self, error: Option<&StoreError>) {
         *self.found.lock() = match error {
             None | Some(StoreError::Version { .. } | StoreError::Newer { .. }) => Found::Nothing,
@@ -94,7 +93,7 @@ impl Common {
         };
     }
 
-    /// Opens a connection of its own, which need not find a schema. Closed when the client is dropped. Not cancel-safe, as a lane.
+    /// Opens a single-use connection, which does not require the schema. Closed when the client is dropped. Not cancel-safe.
     pub(super) async fn open_once(
         &self,
         control: &ControlConfig,
@@ -108,7 +107,7 @@ impl Common {
         tokio::spawn(connection.map(|_| drop(passes)));
         let settings = "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; SET search_path = pg_catalog";
         client.simple_query(settings).await.map_err(|error| StoreError::Refused(error.into()))?;
-        // Where the server does not tell, it is not waited for.
+        // If the server does not report the process, nothing waits for its end.
         if let Ok(own) = client.simple_query(&format!("SELECT {}", sql::process::OWN)).await {
             let own = answers(own);
             let process = |row| Some((column(row, "pid")?.to_owned(), column(row, "backend_start")?.to_owned()));

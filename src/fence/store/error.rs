@@ -1,7 +1,7 @@
-//! Failures of the database behind the fences.
+//! Failures of operations on the protected database.
 //!
-//! Owns which failure an error of the driver is, and what clients learn of it. Must never pass the server's own message on to
-//! clients, except that of 42501: others may name the control role, or the server's address.
+//! Owns the classification of driver errors, and the text that clients receive. Must never forward the server's message to
+//! clients, except that of 42501: others may name the control role or the server's address.
 
 use super::control::{LIMIT, VERSION};
 use crate::catalog::CatalogError;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
-/// Why the database did not do what it was asked. Unless it [has answered](StoreError::is_answer), it may have done it all the
-/// same, or may do it later.
+/// Why an operation failed. Unless the error [is an answer](StoreError::is_answer), the operation may still have taken effect,
+/// or may do so later.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StoreError {
@@ -27,10 +27,10 @@ pub enum StoreError {
     /// The connection broke, or the server ended it.
     #[error("the control connection was lost: {0}")]
     Lost(#[source] ConnectionError),
-    /// An error of the statement.
+    /// The server reported an error of the statement.
     #[error("the database refused: {0}")]
     Refused(#[source] ConnectionError),
-    /// 42501, and no missing privilege was found.
+    /// The server reported 42501, but no missing privilege was found.
     #[error("the database refused the control role: {0}")]
     Denied(#[source] ConnectionError),
     /// No answer within this time.
@@ -39,19 +39,19 @@ pub enum StoreError {
     /// The server's lock_timeout has passed.
     #[error("timed out after {} s waiting for a lock", LIMIT.as_secs())]
     LockNotAvailable,
-    /// These hold the resource's lock, and do not end.
+    /// These processes hold the resource's lock, and have not ended.
     #[error("{}", named("its lock is held by", .0))]
     Blocked(Vec<Blocker>),
-    /// These hold locks on the tables of the fences, and do not end.
+    /// These processes hold locks on fencegate's tables, and have not ended.
     #[error("{}", named("tables of fencegate are locked", .0))]
     TablesLocked(Vec<Blocker>),
-    /// The server has no such database.
+    /// The database does not exist.
     #[error("database \"{database}\" does not exist")]
     NoDatabase { database: String },
-    /// A statement is about to have the database alone: no connection opens.
+    /// A pending statement needs the database exclusively, so no connection opens.
     #[error("the database is being dropped")]
     Vacated,
-    /// The server takes no writes.
+    /// The server is in recovery.
     #[error("the server is in recovery: on a standby nothing fenced can be written")]
     Standby,
     /// There was never an admission.
@@ -63,18 +63,18 @@ pub enum StoreError {
     /// The schema is newer than this program.
     #[error("the schema fencegate of database {database} is {found:?}, and this program knows {VERSION:?} only")]
     Newer { database: String, found: String },
-    /// A privilege on the server or the database.
+    /// The control role lacks a privilege on the server or the database.
     #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
     Privilege { role: String, grant: String },
-    /// Privileges that `fencegate init` grants.
+    /// The control role lacks privileges that `fencegate init` grants.
     #[error(
         "the control role {role} lacks privileges in the schemas of fencegate in database {database} ({lacking}): run `fencegate init --role {role}` there"
     )]
     SchemaPrivileges { role: String, database: String, lacking: String },
-    /// The rows that were answered to this are not those that this program reads.
+    /// This program cannot decode the returned rows.
     #[error("the database's answer to {0} has an unknown form")]
     UnknownForm(&'static str),
-    /// The catalog was read, and cannot be used.
+    /// The catalog was read, but cannot be used.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
     /// The catalog cannot be read for the session whose temporary relations are in this schema.
@@ -94,7 +94,7 @@ impl StoreError {
     /// The failure of a login to the configured database.
     pub(super) fn on_connect(config: &ControlConfig, error: tokio_postgres::Error) -> Self {
         match StoreError::on_opening(config, error) {
-            // The only privilege that a login itself needs.
+            // A login itself needs only this privilege.
             StoreError::Denied(_) => {
                 let grant = format!("CONNECT ON DATABASE \"{}\"", config.database().replace('"', "\"\""));
                 StoreError::Privilege { role: config.role().to_owned(), grant }
@@ -103,7 +103,7 @@ impl StoreError {
         }
     }
 
-    /// The failure of a connection that is being prepared after the login.
+    /// The failure of a connection that is being set up after the login.
     pub(super) fn on_opening(config: &ControlConfig, error: tokio_postgres::Error) -> Self {
         match error.code() {
             Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Denied(error.into()),
@@ -122,12 +122,12 @@ impl StoreError {
         }
     }
 
-    /// The database answered, and has not done it.
+    /// Returns true if the database answered, so that the operation certainly had no effect.
     pub(in crate::fence) fn is_answer(&self) -> bool {
         matches!(self, StoreError::Refused(_) | StoreError::Denied(_) | StoreError::LockNotAvailable)
     }
 
-    /// The remedy.
+    /// The remedy for this error.
     pub fn remedy(&self) -> Remedy {
         match self {
             StoreError::Unreachable(_) => Remedy::Connect,
@@ -159,7 +159,7 @@ impl StoreError {
         }
     }
 
-    /// The message, without the control role's name and the server's own words: clients must not learn these.
+    /// The message for clients, without the control role's name and the server's own message.
     fn public_message(&self) -> String {
         match self {
             StoreError::Unreachable(error) => {
@@ -213,7 +213,7 @@ impl ConnectionError {
             };
         }
         match tls::trouble(&*self.0, Told::Url) {
-            // After the colon TLS itself may tell names.
+            // The TLS library's text after the colon may contain names.
             Some(Diagnosis { message, .. }) => message.split(": ").next().unwrap_or_default().to_owned(),
             None => self.to_string(),
         }
@@ -232,7 +232,7 @@ impl Error for ConnectionError {
     }
 }
 
-/// Equal errors read the same: the log does not repeat one. Nothing else is decided by it.
+/// Errors with the same text are equal, so that the log does not repeat one. Equality has no other use.
 impl PartialEq for ConnectionError {
     fn eq(&self, other: &Self) -> bool {
         self.0.code() == other.0.code() && self.to_string() == other.to_string()
@@ -252,7 +252,8 @@ fn ends_process(code: &SqlState) -> bool {
     [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(code)
 }
 
-/// The connection's prepared statements are gone, or return other types since a table was changed. The statement had no effect.
+/// Errors that mean that the connection's prepared statements are gone, or return other types because a table was changed. The
+/// statement had no effect.
 fn spoils_statements(code: &SqlState) -> bool {
     [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::FEATURE_NOT_SUPPORTED].contains(code)
 }

@@ -1,6 +1,6 @@
-//! The lock that `init`, `remove` and the changes of the guard take one at a time. Any role can take it and keep it.
+//! The lock that serializes `init`, `remove` and changes of the guard. Any role can take and hold it.
 //!
-//! Owns waiting for it, ending those who keep it and cannot be such a command, and naming the others.
+//! Owns the wait for the lock. Terminates holders that cannot be such a command, and reports the others.
 
 use super::sql::init_lock::holders;
 use super::sql::lock::INIT_LOCK;
@@ -11,24 +11,24 @@ use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryRow};
 
-/// The wait of one attempt. Well below `deadlock_timeout`, which is 1 s unless it was changed.
+/// The wait of one attempt. Well below `deadlock_timeout`, which is 1 s by default.
 pub const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
-/// Nobody is ended before.
+/// Grace period before any holder is terminated.
 const GRACE: Duration = Duration::from_secs(1);
-/// The most holders that an error names.
+/// Maximum number of holders that an error names.
 const MOST_NAMED: usize = 10;
 
 /// Why the transaction did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum InitLockError {
-    /// Others hold the lock.
+    /// Other processes hold the lock.
     #[error(
         "timed out waiting for the lock that `fencegate init`, `remove` and `guard` take one at a time; nothing was changed. \
          It is held by {0}. Wait for another such command. End anything else as a superuser: pg_terminate_backend(PID), or \
          ROLLBACK PREPARED"
     )]
     Held(Holders),
-    /// The server refused it.
+    /// The server refused the transaction or the lock.
     #[error("cannot take the lock that `fencegate init`, `remove` and `guard` take one at a time: {}", crate::sql::message(.0))]
     Refused(#[from] tokio_postgres::Error),
 }
@@ -49,9 +49,9 @@ impl fmt::Display for Holders {
     }
 }
 
-/// Begins a transaction that holds the lock, and in which each wait for another lock is short. Waits until `deadline`.
+/// Begins a transaction that holds the lock. Each wait for another lock in the transaction is short. Waits until `deadline`.
 ///
-/// Not cancel safe: processes may have been ended, and the transaction may have begun.
+/// Not cancel-safe: processes may have been terminated, and the transaction may have begun.
 pub async fn begin(client: &Client, deadline: Instant) -> Result<(), InitLockError> {
     let begin = format!("BEGIN; SET LOCAL lock_timeout = {}; {INIT_LOCK}", LOCK_TIMEOUT.as_millis());
     let grace_over = Instant::now() + GRACE;
@@ -68,7 +68,7 @@ pub async fn begin(client: &Client, deadline: Instant) -> Result<(), InitLockErr
     }
 }
 
-/// Logs whom it ends. Returns who holds the lock.
+/// Returns the holders of the lock. With `ends`, terminates strangers and logs them.
 async fn end_strangers(client: &Client, ends: bool) -> Result<Holders, InitLockError> {
     let answers = answers(client.simple_query(&holders(ends)).await?);
     let mut holding = Vec::new();

@@ -1,4 +1,4 @@
-//! Whether policies are those in force: what the database has recorded, and what live proxies enforce.
+//! Compares policies with those in force: the policies recorded in the database, and those that live proxies enforce.
 //!
 //! Must never change anything.
 
@@ -8,8 +8,8 @@ use crate::sql::{column, is_true, query_rows};
 use std::sync::Arc;
 use tokio_postgres::Client;
 
-/// The differences between these policies and those in force, in words. Empty if they agree, no policies are in force,
-/// or the role may not read them. The database has the schema `fencegate`. Cancel-safe.
+/// Descriptions of the differences between these policies and those in force. Empty if they agree, if no policies are in
+/// force, or if the role may not read them. The database must have the schema `fencegate`. Cancel-safe.
 ///
 /// # Errors
 /// The server refused the query.

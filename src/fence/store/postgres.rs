@@ -458,7 +458,7 @@ impl Store for Postgres {
         // Evaluated each time: connections may be kept closed in the meantime. Then the watcher's close must wait, too.
         let waits = || wait || self.common.is_kept_closed();
         if waits() {
-            // Wait until connections that are being opened have ended, or the server does not answer.
+            // Wait until single-use connections have ended, or the server does not answer.
             timeout(LIMIT, self.common.passing.write()).await.map(drop).ok();
         }
         for lane in self.lanes() {

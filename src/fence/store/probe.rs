@@ -1,6 +1,6 @@
-//! Whether control connections can be opened, and do what the fences need of them.
+//! Checks that control connections can be opened and meet the needs of the fences.
 //!
-//! Must leave no connection behind: it would block DROP DATABASE.
+//! Must never leave a connection open, because it would block DROP DATABASE.
 
 use super::control::Said;
 use super::table_lock::blockers;
@@ -11,16 +11,19 @@ use crate::tls::ControlConfig;
 /// The purpose of a control connection. Each purpose includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
-    /// A server that takes writes, and a role that may use it as the fences do.
+    /// A server that accepts writes, and a role with the privileges on it that the fences need.
     Server,
     /// The schema, and the privileges of the role in it.
     Schema,
-    /// Its tables, which nobody has locked.
+    /// The tables of the schema, without blocking locks.
     Tables,
 }
 
-/// Opens a connection as the fence does, checks what is needed, and closes it. Without a limit of its own on time. Cancel-safe: the
-/// connection is closed. The error says why the fence could not use it.
+/// Opens a connection as the fence does, checks the need, and closes the connection. Has no time limit of its own. Cancel-safe:
+/// the connection is closed.
+///
+/// # Errors
+/// Why the fence could not use the connection.
 pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError> {
     let (client, connection) = config.connect().await.map_err(|error| StoreError::on_connect(config, error))?;
     // Ends when the client is dropped.
@@ -43,12 +46,12 @@ pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError>
     if holders.is_empty() { Ok(()) } else { Err(StoreError::TablesLocked(holders)) }
 }
 
-/// The databases of the server that take connections of this role, by name. Without a limit of its own on time. Cancel-safe.
+/// The names of the server's databases to which this role may connect. Has no time limit of its own. Cancel-safe.
 pub async fn databases(config: &ControlConfig) -> Result<Vec<String>, StoreError> {
     list(config, true).await
 }
 
-/// The databases for which this role lacks CONNECT, by name. Without a limit of its own on time. Cancel-safe.
+/// The names of the databases for which this role lacks CONNECT. Has no time limit of its own. Cancel-safe.
 pub async fn closed_databases(config: &ControlConfig) -> Result<Vec<String>, StoreError> {
     list(config, false).await
 }

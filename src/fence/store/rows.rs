@@ -1,4 +1,4 @@
-//! Decodes the rows that the database answers.
+//! Decodes the rows that the database returns.
 //!
 //! Must never guess: a row that cannot be decoded counts as absent.
 
@@ -142,7 +142,7 @@ pub(super) fn admission(row: &SimpleQueryRow, own_proxy: &str) -> Option<Admissi
     })
 }
 
-/// Seconds since 1970, exact to the microsecond. None for what no clock shows.
+/// Seconds since 1970, exact to the microsecond. None if the text is not a time.
 fn time(seconds: &str) -> Option<SystemTime> {
     let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
     let micros: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;

@@ -1,9 +1,10 @@
-//! Locks on fencegate's own tables. A superuser or the owner takes one by LOCK TABLE, say; while it is held, no session is admitted.
+//! Locks on fencegate's own tables. A superuser or the owner can take one, for example with LOCK TABLE. While it is held, no
+//! session is admitted.
 //!
-//! Owns naming the processes that hold one or wait for one, in the log and in errors, and ending them. Must never end a process
-//! that was not named before, nor one that only reads.
+//! Owns reporting the processes that hold or wait for such a lock, in the log and in errors, and terminating them. Must never
+//! terminate a process that was not named before, or one that only reads.
 //!
-//! Not cancel-safe: processes may have been ended.
+//! Not cancel-safe: processes may have been terminated.
 
 use super::StoreError;
 use super::common::{Common, Process};
@@ -19,21 +20,22 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, SimpleQueryRow};
 
-/// Between two attempts, and between two looks at the processes: after one that could end some, and after one that could end none.
+/// Pauses between two attempts, and between two looks at the processes: after a look that could terminate some, and after one
+/// that could terminate none.
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_IN_VAIN: Duration = Duration::from_millis(50);
-/// A process that was named is not named again for so long.
+/// Time for which a named process is not named again.
 const NAMED_FOR: Duration = Duration::from_secs(60);
-/// The most processes that count as named.
+/// Maximum number of processes that count as named.
 const MOST_NAMED: usize = 100;
 
-/// The processes that keep the control connections of a database from its tables, as far as they are known.
+/// The known processes that block the control connections of a database from fencegate's tables.
 #[derive(Debug, Default)]
 pub(super) struct TableLocks {
-    /// Held by the task that looks: one looks for all that wait.
+    /// Held by the task that looks, on behalf of all waiting tasks.
     looking: Mutex<()>,
     named: Immediate<Vec<Named>>,
-    /// Found by the last look that found any.
+    /// The result of the last look that found any.
     found: Immediate<Option<(Instant, Vec<Blocker>)>>,
 }
 
@@ -50,19 +52,19 @@ struct Named {
 pub(super) struct Look {
     /// The processes and prepared transactions, for messages.
     pub(super) blockers: Vec<Blocker>,
-    /// One of the processes was ended, or will be at the next look.
+    /// True if a process was terminated, or will be at the next look.
     pub(super) ends_some: bool,
 }
 
 impl TableLocks {
-    /// The processes that a look may end.
+    /// The processes that a look may terminate.
     pub(super) fn named(&self) -> Vec<Process> {
         let mut named = self.named.lock();
         named.retain(|it| it.since.elapsed() < NAMED_FOR);
         named.iter().map(|it| it.process.clone()).collect()
     }
 
-    /// Reads the answers to [`sql::table_lock::blocking`]. Logs each process before a look may end it, and when one has.
+    /// Decodes the answers to [`sql::table_lock::blocking`]. Logs each process before a look may terminate it, and after one has.
     pub(super) fn read(&self, database: &str, answers: &[StatementResult]) -> Look {
         let mut look = Look { blockers: blockers(answers), ends_some: false };
         for row in rows(answers) {
@@ -95,7 +97,7 @@ impl TableLocks {
         }
     }
 
-    /// The error for what has waited in vain for so long: it names the processes, if a look has found any.
+    /// The error for an operation that has waited this long without success. Names the processes, if a look has found any.
     pub(super) fn explain(&self, error: StoreError, waited: Duration) -> StoreError {
         match &*self.found.lock() {
             Some((at, blockers)) if at.elapsed() <= waited => StoreError::TablesLocked(blockers.clone()),
@@ -128,15 +130,15 @@ fn blocker(row: &SimpleQueryRow) -> Blocker {
 }
 
 impl Lane {
-    /// Runs a Query again that waited for a lock until the server's lock_timeout, and so had no effect. Names and ends the processes
-    /// that keep it from a table of fencegate. The error names those that did not end.
+    /// Repeats a Query that had no effect because its wait for a lock exceeded the server's lock_timeout. Names and terminates the
+    /// processes that block it from a table of fencegate. The error names those that did not end.
     pub(super) async fn run_past_table_locks(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         let until = Instant::now() + LIMIT;
         past_table_locks(&self.config, &self.common, || self.process(), until, || self.run(query)).await
     }
 }
 
-/// Repeats any attempt of the control process in this way, until then.
+/// As [`Lane::run_past_table_locks`], for any attempt of the control process. Repeats it until `until`.
 pub(super) async fn past_table_locks<T, F>(
     config: &ControlConfig,
     common: &Common,
@@ -166,7 +168,7 @@ where
     }
 }
 
-/// Looks at the processes over a connection of its own: the lanes may all wait.
+/// Looks at the processes over a single-use connection, because all lanes may be waiting.
 struct Looker<'a> {
     config: &'a ControlConfig,
     common: &'a Common,
@@ -174,7 +176,7 @@ struct Looker<'a> {
 }
 
 impl Looker<'_> {
-    /// Returns the outcome of the attempt. Looks meanwhile.
+    /// Returns the outcome of the attempt. Looks at the processes while the attempt runs.
     async fn watch<T>(
         &mut self,
         attempt: impl Future<Output = Result<T, StoreError>>,
@@ -193,12 +195,12 @@ impl Looker<'_> {
         }
     }
 
-    /// None: it failed. The next look opens another connection.
+    /// None: the look failed. The next one opens another connection.
     async fn look(&mut self, control: (&str, &str)) -> Option<Look> {
         let client = match self.client.take() {
             Some(client) => client,
             None => {
-                // Never waits: the task that keeps others from passing may be the one that looks.
+                // Never wait here: the task that holds the write lock may be the one that looks.
                 let passes = self.common.passing.clone().try_read_owned().ok()?;
                 self.common.open_once(self.config, passes).await.ok()?
             }
