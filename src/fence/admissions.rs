@@ -1,6 +1,6 @@
 //! The admissions of a database, for display.
 //!
-//! Must never decide whether a session may write: they may have changed since they were read.
+//! Must never decide whether a session may write, because the rows may have changed since they were read.
 
 use super::database::Database;
 use super::session::Epoch;
@@ -8,7 +8,7 @@ use super::store::StoreError;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The most that are shown of a database.
+/// Maximum number of admissions that are listed for a database.
 const MOST: usize = 10_000;
 
 /// A server process that may write to a resource, or might until it ended.
@@ -16,33 +16,33 @@ const MOST: usize = 10_000;
 pub struct Admission {
     /// The resource that the process may write.
     pub resource: String,
-    /// Under which epoch.
+    /// The epoch of the admission.
     pub epoch: Epoch,
-    /// Its process id.
+    /// The process id.
     pub pid: i32,
-    /// When it started.
+    /// When the process started.
     pub backend_start: Option<SystemTime>,
-    /// When it was admitted.
+    /// When the process was admitted.
     pub admitted: Option<SystemTime>,
     /// The proxy that admitted it.
     pub proxy: String,
     /// Set if this proxy admitted the process.
     pub is_ours: bool,
-    /// It has not ended. The rows of those that have are deleted before long.
+    /// Set if the process has not ended. Rows of dead processes are deleted soon.
     pub is_alive: bool,
 }
 
 /// The admissions of a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admissions {
-    /// By resource, epoch and process: the first 10,000.
+    /// The first 10,000, sorted by resource, epoch and process.
     pub list: Vec<Admission>,
-    /// The number of those beyond the first 10,000.
+    /// Number of admissions beyond the first 10,000.
     pub left_out: usize,
 }
 
 impl Database {
-    /// All admissions, through whichever proxy. Cancel-safe.
+    /// All admissions, granted by any proxy. Cancel-safe.
     pub async fn admissions(self: &Arc<Self>) -> Result<Admissions, StoreError> {
         self.store().admissions(MOST).await
     }

@@ -60,7 +60,7 @@ impl ClientError for FenceError {
                     .detail(format!("resource={resource} presented={presented}"))
                     .hint("Only a role that may do this can raise the token. What the open transaction has granted or made counts once it is committed.")
             }
-            // Sessions query the server for the role. Only a caller that cannot gets here.
+            // Sessions query the server for the role. Only callers that cannot do so get here.
             FenceError::RoleUnknown { resource } => {
                 unavailable(resource, "the session's current role is not known", &[], Remedy::TryAgain)
             }
@@ -96,7 +96,7 @@ pub fn stale(resource: &str, presented: Token, highest: Token) -> ErrorText {
     ErrorText::new("LF001", message)
 }
 
-/// LF006. Only clients see the queries of the blockers: they may hold values, which no log may.
+/// LF006. Only clients see the blockers' queries: these may contain values, which must not be logged.
 fn unavailable(resource: &str, reason: &str, blockers: &[Blocker], remedy: Remedy) -> ErrorText {
     let queries: Vec<_> = blockers.iter().map(|it| it.query.as_str()).filter(|query| !query.is_empty()).collect();
     let queries = if queries.is_empty() { String::new() } else { format!(", query: {}", queries.join("; ")) };
@@ -114,7 +114,7 @@ fn unissued(resource: &str, presented: Token, issuer: &Issuer, issued: Issued) -
         Issued::Released(token) => format!("was not issued: {issuer} was released, and had token {token}"),
         Issued::Expired(token) => format!("was not issued: {issuer} has expired, and had token {token}"),
     };
-    // The highest that was issued, as far as is known.
+    // The highest token known to be issued.
     let highest = issued.token().map(|token| format!(" highest={token}")).unwrap_or_default();
     let hint = match issuer {
         Issuer::Election(_) => {

@@ -9,7 +9,7 @@ use crate::sql::{StatementResult, answers, message};
 use crate::tls::ControlConfig;
 use tokio_postgres::Client;
 
-/// Why nothing can be said.
+/// Why policies cannot be explained.
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
     /// No connection.
@@ -26,7 +26,7 @@ pub enum ExplainError {
 /// Reads what the policies cover in the database of `config`. Cancel-safe.
 ///
 /// # Errors
-/// When the database cannot be asked, or its catalog is not understood.
+/// The database cannot be queried, or its catalog cannot be decoded.
 pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Explanation, ExplainError> {
     let (client, connection) = config.connect().await.map_err(ExplainError::Connect)?;
     // Ends when the client is dropped.
@@ -36,7 +36,7 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     let asked = question(fences, None, Views::Asked);
     let answers = match ask(&client, &asked).await {
         Ok(answers) => answers,
-        // A view is being altered.
+        // A view is being altered. Treat all views as writable.
         Err(_) => ask(&client, &question(fences, None, Views::AllWritable)).await?,
     };
     let catalog = Catalog::read(&answers, most_rows(None))?;
@@ -64,7 +64,7 @@ mod tests {
         [&[tag], &length.to_be_bytes()[..], body].concat()
     }
 
-    /// By a server that lets anybody log in.
+    /// The result of a server that accepts any login.
     async fn answered(answer: Vec<u8>) -> Result<Vec<StatementResult>, ExplainError> {
         let (mut server, stream) = duplex(4096);
         let ready = message(b'Z', b"I");

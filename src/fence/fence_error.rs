@@ -5,25 +5,26 @@ use super::session::{Epoch, Token};
 use super::store::StoreError;
 use crate::policy::{Issuer, Resource};
 
-/// Why a session was not admitted. Nothing was written in any of these cases. `resource` is what was to be written, and
+/// Why a session was not admitted. Nothing was written in any of these cases. `resource` is the resource to write, and
 /// `presented` the session's token.
 #[allow(missing_docs, reason = "the messages name the other fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FenceError {
-    /// LF001: the epoch row says so, not memory alone; or etcd does, and its leader has not raised the epoch yet.
+    /// LF001: the epoch row has a higher token, confirmed in the database. Or etcd reports a leader with a higher token that has not
+    /// raised the epoch yet.
     #[error("token {presented} for resource {resource} is lower than {}, the highest seen", highest.token)]
     Stale { resource: String, presented: Token, highest: Epoch },
-    /// LF001 as well: but the token is that of the election's present leader. What is higher was issued in a history that was
-    /// given up, or never.
+    /// LF001, although the token is that of the current leader. The higher token was issued in an abandoned history, or
+    /// never.
     #[error("token {presented} for resource {resource} is lower than {}, though it is the one of the leader of {issuer}", highest.token)]
     GoneBack { resource: String, presented: Token, highest: Epoch, issuer: Issuer },
-    /// LF005: what issues the resource's tokens has not issued this one, as far as its leader tells; or its lease has ended.
+    /// LF005: according to the current leader, the resource's issuer has not issued this token, or its lease has ended.
     #[error("token {presented} for resource {resource} is not the one of the leader of {issuer}")]
     Unissued { resource: String, presented: Token, issuer: Issuer, issued: Issued },
     /// LF003: the open transaction wrote to the resource under another token. The token was not raised.
     #[error("token {presented} for resource {resource}: the transaction has already written under token {current}")]
     WrittenUnderAnotherToken { resource: String, presented: Token, current: Token },
-    /// LF004: the token is higher than the epoch's, or the first, and what was to be written may not raise it.
+    /// LF004: the token is higher than the epoch's, or the first, and this write may not raise it.
     #[error("token {presented} for resource {resource} is not in force yet")]
     NotInForce {
         resource: String,
@@ -31,7 +32,7 @@ pub enum FenceError {
         /// The token in the database; `None` if there is none.
         highest: Option<Token>,
     },
-    /// 42501: the server would not let the session's role do it. The token was not raised.
+    /// 42501: the server would refuse the statement to the session's role. The token was not raised.
     #[error("token {presented} for resource {resource}: the session's role may not do this to {what}")]
     Denied {
         resource: String,
@@ -39,17 +40,17 @@ pub enum FenceError {
         /// The relation or function, by its own name.
         what: String,
     },
-    /// Not for clients: the token would have to be raised, and as whom the session acts has to be found out first.
+    /// Internal: the token would have to be raised, and the session's current role must be determined first.
     #[error("resource {resource}: the session's current role is not known")]
     RoleUnknown { resource: String },
-    /// LF006: the database did not do what the proof needs.
+    /// LF006: an operation on the database failed.
     #[error("resource {resource}: {error}")]
     Store {
         resource: String,
         #[source]
         error: StoreError,
     },
-    /// LF006: there is no proof which token is the highest, or that all processes below it have ended.
+    /// LF006: the highest token, or the end of all processes below it, cannot be proved.
     #[error("resource {resource}: {obstacle}")]
     Unavailable {
         resource: String,
@@ -58,14 +59,14 @@ pub enum FenceError {
     },
 }
 
-/// The last token of a resource's issuer, as far as it is known.
+/// The last known token of a resource's issuer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Issued {
-    /// Nothing: nobody leads.
+    /// No token: there is no leader.
     ToNobody,
     /// The leader's token.
     ToLeader(Token),
-    /// The token of a lease that was given up.
+    /// The token of a lease that was released.
     Released(Token),
     /// The token of a lease that has expired.
     Expired(Token),
@@ -81,32 +82,32 @@ impl Issued {
     }
 }
 
-/// The remedy for LF006: who has to act, and whether retrying is enough.
+/// The remedy for LF006.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// It may pass by itself.
+    /// Retry.
     TryAgain,
-    /// The control connection has to be opened.
+    /// Make the control connection possible.
     Connect,
-    /// `fencegate init` has to be run: for the schema, or for the control role's privileges in it.
+    /// Run `fencegate init`, for the schema or for the control role's privileges in it.
     Init,
-    /// The schema is that of a newer program.
+    /// Upgrade this program: the schema is newer.
     Upgrade,
-    /// The control role needs the privileges that are named.
+    /// Grant the named privileges to the control role.
     Grant,
-    /// The control role has to be a superuser.
+    /// Use a superuser as control role.
     Superuser,
-    /// Sessions and control connections have to lead to the same server, without anything in between.
+    /// Connect sessions and control connections directly to the same server.
     SameServer,
-    /// This proxy has to load the policies that the others have.
+    /// Reload this proxy with the policies of the other proxies.
     Reload,
-    /// The processes that are named have to end.
+    /// End the named processes.
     EndThem,
-    /// etcd has to answer.
+    /// Make etcd reachable.
     Etcd,
-    /// The transaction has to be split.
+    /// Split the transaction.
     Split,
-    /// A timeout of the server was about to end the session: this setting.
+    /// Raise this timeout of the server, which was about to end the session.
     ServerTimeout(&'static str),
 }
 
@@ -116,12 +117,12 @@ pub(super) fn named(how: &str, by: &[Blocker]) -> String {
     format!("{how}: {}", who.join("; "))
 }
 
-/// A process, or a prepared transaction, that blocks.
+/// A blocking process or prepared transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
     /// Its description, for messages.
     pub who: String,
-    /// Its query; empty for a prepared transaction.
+    /// Its query. Empty for a prepared transaction.
     pub query: String,
 }
 
@@ -155,18 +156,18 @@ impl FenceError {
     }
 }
 
-/// The store's answer about a resource, or LF006.
+/// Converts the store's error to LF006 for the resource.
 pub(super) fn about<T>(resource: &Resource, answer: Result<T, StoreError>) -> Result<T, FenceError> {
     answer.map_err(|error| FenceError::Store { resource: resource.name.clone(), error })
 }
 
-/// The newer epoch for which a session's server process had to end.
+/// The newer epoch for which a session's server process was terminated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutOff {
     /// The resource that both epochs belong to.
     pub resource: String,
     /// The session's epoch.
     pub presented: Epoch,
-    /// The newer one.
+    /// The newer epoch.
     pub highest: Epoch,
 }

@@ -1,6 +1,6 @@
-//! The policies in force in a database, and since when.
+//! The policies in force in a database, and the time of their load.
 //!
-//! Owns recording them in the database. Must never record older policies over newer ones.
+//! Owns recording them in the database. Must never replace recorded policies by older ones.
 
 use super::database::Database;
 use super::store::StoreError;
@@ -32,7 +32,7 @@ pub enum RecordError {
 pub(super) struct InForce {
     /// The resources that a notification's name may mean.
     resources: Vec<Arc<Resource>>,
-    /// Theirs: each resource is looked for when all are looked at.
+    /// The fingerprints of `resources`, for fast lookups.
     fingerprints: HashSet<String>,
     loaded: Instant,
     /// The time of the load by the clock of the database, from [`super::store::Store::now`]; 0 until it was queried.
@@ -51,27 +51,26 @@ impl InForce {
 }
 
 impl Database {
-    /// Puts the resources in force, whose policies were loaded just now.
+    /// Puts the resources in force. Their policies were loaded just now.
     /// Not cancel-safe, as [`Database::apply_policy_of`].
     pub async fn apply_policy(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<(), RecordError> {
         self.apply_policy_of(resources, Instant::now()).await
     }
 
-    /// Puts the resources in force: at start, and whenever the policies were loaded anew. Epochs that exist get their
-    /// fingerprints, so that proxies with other policies are refused; but not where policies are recorded that were
-    /// loaded later.
+    /// Puts the resources in force, at start and after each reload. Records their fingerprints in existing epochs, so that
+    /// proxies with different policies are refused. Never replaces recorded policies that were loaded later.
     ///
     /// Not cancel-safe: some resources may be recorded and others not.
     ///
     /// # Errors
-    /// They could not all be recorded. The call may be repeated.
+    /// Not all policies could be recorded. The call may be repeated.
     pub async fn apply_policy_of(
         self: &Arc<Self>,
         resources: &[Arc<Resource>],
         loaded: Instant,
     ) -> Result<(), RecordError> {
         self.put_in_force_since(resources, loaded);
-        // Before a session of this proxy writes: until all of them are enforced here, nobody says that they are.
+        // Before a session of this proxy writes, so that the fences do not count as enforced until this proxy enforces them.
         self.announce().await?;
         self.ask_when_loaded().await?;
         for resource in resources {
@@ -81,14 +80,14 @@ impl Database {
         Ok(())
     }
 
-    /// The half of [`Database::apply_policy`] that takes place in this process.
+    /// The part of [`Database::apply_policy`] that needs no database.
     pub fn put_in_force(&self, resources: &[Arc<Resource>]) {
         self.put_in_force_since(resources, Instant::now());
     }
 
     fn put_in_force_since(&self, resources: &[Arc<Resource>], loaded: Instant) {
         let mut policies = self.policies.write();
-        // Those that are recorded once more claim no later time.
+        // The same policies, recorded again, keep their time.
         let loaded_there = if policies.loaded == loaded { policies.loaded_there } else { 0 };
         if policies.loaded != loaded {
             self.superseded.lock().clear();
@@ -98,28 +97,28 @@ impl Database {
         self.enforced.keep(resources);
     }
 
-    /// Some resource is in force.
+    /// Returns true if a resource is in force.
     pub(super) fn has_policies(&self) -> bool {
         !self.policies.read().resources.is_empty()
     }
 
-    /// The resource is in force as it is.
+    /// Returns true if the resource is in force with exactly this policy.
     pub(super) fn resource_in_force(&self, resource: &Resource) -> bool {
         self.policies.read().fingerprints.contains(&resource.fingerprint)
     }
 
-    /// When the policies in force were loaded, if the resource is of them, by the clock of the database. Proxies' own clocks
-    /// need not agree. 0, which is before all others, while that is not known.
+    /// The time at which the policies in force were loaded, by the database's clock, because the clocks of proxies may differ.
+    /// 0, which counts as oldest, if the resource is not in force or the time is not known yet.
     pub(super) fn loaded(&self, resource: &Resource) -> i64 {
         if self.resource_in_force(resource) { self.policies.read().loaded_there } else { 0 }
     }
 
-    /// The resources that have a lease, those of keys left out.
+    /// The resources with a lease, without those of keys.
     pub(super) fn leased_resources(&self) -> Vec<Arc<Resource>> {
         self.policies.read().resources.iter().filter(|it| it.lease().is_some()).cloned().collect()
     }
 
-    /// Some resource in force is such a keyed one.
+    /// Returns true if `is_such` holds for a resource in force.
     pub(super) fn has_keys(&self, is_such: fn(&Resource) -> bool) -> bool {
         self.policies.read().resources.iter().any(|it| is_such(it))
     }
@@ -131,7 +130,8 @@ impl Database {
         names.iter().filter_map(|name| self.resource(name)).filter(|it| it.family.is_some()).collect()
     }
 
-    /// Asked once, and kept. Whatever the answer takes, it is not later than they were loaded.
+    /// Determines the load time by the database's clock, once per load. However long the answer takes, the result is never later
+    /// than the actual load.
     async fn ask_when_loaded(self: &Arc<Self>) -> Result<(), StoreError> {
         let loaded = self.policies.read().loaded;
         let now = self.store().now().await?;
@@ -153,8 +153,8 @@ impl Database {
         self.store().record_policy(resource, loaded).await
     }
 
-    /// Looks whether another proxy has recorded policies that were loaded later. Nothing is asked before these were recorded.
-    /// Keyed resources are checked by an Admit. Cancel-safe.
+    /// Checks whether another proxy has recorded policies that were loaded later. Does nothing while this proxy's load time is
+    /// unknown. Keyed resources are checked by an Admit instead. Cancel-safe.
     pub async fn check_policies(self: &Arc<Self>) {
         let (plain, loaded, loaded_there) = {
             let policies = self.policies.read();
@@ -172,7 +172,7 @@ impl Database {
         }
     }
 
-    /// Says so once.
+    /// Records whether the resource's policies are superseded, and logs it once.
     pub(super) fn note_superseded(&self, resource: &Resource, is_superseded: bool) {
         if !self.resource_in_force(resource) {
             return;
@@ -186,14 +186,14 @@ impl Database {
         }
     }
 
-    /// The resources for which another proxy has recorded policies that were loaded later, as far as is known; of keyed ones
-    /// the name of their lock.
+    /// The resources for which another proxy is known to have recorded policies that were loaded later. Keyed resources appear
+    /// under the name of their lock.
     pub fn superseded(&self) -> BTreeSet<String> {
         self.superseded.lock().clone()
     }
 
-    /// The resource in force of that name, or that of a key; the latter is made anew each time, since there may be any
-    /// number of them.
+    /// The resource in force with this name, which may be that of a key. Resources of keys are created on each call, because
+    /// their number is unbounded.
     pub(crate) fn resource(&self, name: &str) -> Option<Arc<Resource>> {
         self.policies.read().resources.iter().find_map(|resource| resource.called(name))
     }

@@ -1,6 +1,6 @@
 //! Reads which tables and functions of the policies exist in databases. Any role that can connect may run it.
 //!
-//! Must leave no connection behind: it would block DROP DATABASE.
+//! Must never leave a connection open, because it would block DROP DATABASE.
 
 use super::store::{StoreError, databases, is_no_database};
 use crate::catalog::{DatabaseNames, NamesFound, PolicyNames};
@@ -12,15 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// The limit for one database, and for the list of databases.
+/// Time limit for one database, and for the list of databases.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Databases that are read at the same time.
+/// Number of databases that are read at the same time.
 const AT_ONCE: usize = 4;
-/// Databases that are read where the policies name none; those `known` come first.
+/// Maximum number of databases that are read if the policies name none. `known` databases come first.
 const MOST_DATABASES: usize = 100;
 
-/// Reads the names of all these sets in each database that one of them applies to: those under `databases`, or all of the
-/// server. `known` databases are read before others. Cancel-safe: connections are closed.
+/// Reads the names of all these sets in each database to which one of the sets applies: those under `databases`, or all
+/// databases of the server. `known` databases are read first. Cancel-safe: connections are closed.
 ///
 /// # Errors
 /// The databases of the server cannot be listed.

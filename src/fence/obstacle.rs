@@ -1,44 +1,44 @@
-//! The reasons for LF006 that are no failure of the database.
+//! The reasons for LF006 other than a failure of the database.
 
 use super::fence_error::{Blocker, Remedy, named};
 use super::session::{IdentityError, MOST_AT_ONCE};
 use crate::etcd::ElectionName;
 
-/// Why there is no proof which token is the highest, or that all processes below it have ended, although the database answers.
+/// Why the highest token, or the end of all processes below it, cannot be proved although the database answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum Obstacle {
-    /// The session's server process is not known.
+    /// The session's server process is unknown.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The session's server process is known, and no drain could end it.
+    /// The session's server process is known, but no drain could terminate it.
     #[error("the session's server process {pid} cannot be fenced: {fault}")]
     Process { pid: i32, fault: ProcessFault },
-    /// The session has ended meanwhile.
+    /// The session has ended in the meantime.
     #[error("the session is not registered: nobody could revoke it")]
     Unregistered,
     /// The Admit has inserted no row.
     #[error("the database did not admit the session's server process")]
     NotAdmitted,
-    /// Each look has found another epoch.
+    /// Each look found a different epoch.
     #[error("tokens are raised faster than sessions can be admitted")]
     RaisedTooFast,
     /// The wait for the session that raises the epoch took too long.
     #[error("another session's advance did not end in time")]
     OtherAdvance,
-    /// The open transaction is admitted to as many resources as one may be.
+    /// The open transaction is admitted to the maximum number of resources.
     #[error("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several")]
     TooManyResources,
     /// The database has recorded policies that were loaded later.
     #[error("another proxy has loaded other policies since: reload this proxy")]
     NewerPolicies,
-    /// Nothing was published, since the policies differ.
+    /// Nothing was published, because the policies differ.
     #[error("the policies that the database has recorded are others")]
     OtherPolicies,
-    /// The statement names nothing of the resource any more.
+    /// The statement no longer affects the resource.
     #[error("the catalog has changed meanwhile")]
     CatalogChanged,
-    /// The policies were reloaded meanwhile.
+    /// The policies were reloaded in the meantime.
     #[error("the policies name no issuer of its tokens any more")]
     NoIssuer,
     /// The reason is the report of etcd's client.
@@ -47,25 +47,25 @@ pub enum Obstacle {
     /// The proxy's settings name no etcd.
     #[error("no etcd is set that says who leads {0}")]
     NoEtcd(ElectionName),
-    /// Transactions that were prepared below the epoch, by their global identifiers.
+    /// The global identifiers of transactions that were prepared below the epoch.
     #[error("prepared transactions hold writes on it: {}", .0.join(", "))]
     PreparedTransactions(Vec<String>),
-    /// Processes that were told to end, and have not.
+    /// Processes that have not ended after their termination was requested.
     #[error("{}", not_ended(.0))]
     NotEnded(Vec<Blocker>),
-    /// The server was about to end the session, whose Admit goes on. It waits for these processes, if they are known.
+    /// The server was about to end the session. Its Admit continues, and waits for these processes, if known.
     #[error("{}; stopped waiting, because {setting} ({value}) would end the session", wait(.waits_for))]
     ServerTimeout { setting: &'static str, value: String, waits_for: Vec<Blocker> },
-    /// A defect of the proxy.
+    /// A bug in the proxy.
     #[error("the task that asks for it has failed")]
     TaskFailed,
-    /// An observed write was not looked at.
+    /// An observed write was not checked.
     #[error("too many at once")]
     TooManyObserved,
 }
 
 impl Obstacle {
-    /// The remedy.
+    /// The remedy for this obstacle.
     pub fn remedy(&self) -> Remedy {
         match self {
             Obstacle::Process { fault, .. } => fault.remedy(),
@@ -106,7 +106,7 @@ fn wait(waits_for: &[Blocker]) -> String {
     }
 }
 
-/// Why no drain could end the session's server process.
+/// Why no drain could terminate the session's server process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProcessFault {
     /// The system identifiers differ.
@@ -115,7 +115,7 @@ pub enum ProcessFault {
     /// The start times of the postmaster differ.
     #[error("the postmaster has started anew since the session began")]
     Restarted,
-    /// The control connection's server takes no writes.
+    /// The control connection's server is in recovery.
     #[error("the server is in recovery")]
     Standby,
     /// pg_stat_activity has no row of that pid.

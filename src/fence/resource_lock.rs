@@ -1,6 +1,6 @@
-//! A lock for each resource in this process: one step of an advance at a time.
+//! A lock for each resource in this process, so that one step of an advance runs at a time.
 //!
-//! Owns the queues. Must never keep an empty one: there may be a resource for every key of a table.
+//! Owns the queues. Must never keep an empty queue, because a table may have a resource for every key.
 
 use dashmap::DashMap;
 use std::ops::Deref;
@@ -14,11 +14,11 @@ pub(super) struct ResourceLocks(DashMap<String, Queue>);
 #[derive(Debug, Default)]
 struct Queue {
     mutex: Arc<Mutex<()>>,
-    /// How many have a [`ResourceLock`].
+    /// Number of [`ResourceLock`]s of the queue.
     standing: usize,
 }
 
-/// A place in the queue of a resource: locked while it is one's turn.
+/// A place in the queue of a resource. Locked during its turn.
 pub(super) struct ResourceLock<'a> {
     turns: &'a ResourceLocks,
     resource: String,

@@ -1,7 +1,7 @@
-//! `DROP DATABASE` and its like need a database without other connections: the control connections are closed for them.
+//! Closes the control connections for `DROP DATABASE` and similar statements, which need a database without other connections.
 //!
-//! Owns when. Must never close them while sessions need them, unless the statement ends those sessions: a statement that the
-//! server refuses must do no harm.
+//! Owns the time of the close. Must never close the connections while sessions need them, unless the statement terminates
+//! those sessions: a statement that the server refuses must be harmless.
 
 use super::database::Database;
 use super::permission::Role;
@@ -11,38 +11,40 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the server waits for others to leave before it refuses the statement (`CountOtherDBBackends`).
+/// Time that the server waits for other sessions to end before it refuses the statement (`CountOtherDBBackends`).
 const SERVER_WAITS: Duration = Duration::from_secs(5);
 
-/// Until when a statement waits that is about to have the database alone.
+/// The time until which a statement waits for exclusive use of the database.
 #[derive(Debug, Default)]
 pub(super) struct Vacating(Mutex<Option<Instant>>);
 
 impl Vacating {
-    /// A statement waits: the control connections close as soon as no session is left.
+    /// Returns true if a statement waits. The control connections then close as soon as no session is left.
     pub(super) fn lasts(&self) -> bool {
         self.0.lock().is_some_and(|until| Instant::now() < until)
     }
 }
 
 impl Database {
-    /// Those of the databases that the role may not drop, rename or move; this database need not be among them. None if the
-    /// control connection cannot report them. Cancel-safe.
+    /// The subset of the databases that the role may not drop, rename or move. The databases need not include this one. Empty if
+    /// the control connection cannot report them. Cancel-safe.
     pub async fn foreign_databases(self: &Arc<Self>, role: &Role, databases: &[String]) -> HashSet<String> {
         self.store().foreign_databases(role, databases).await.unwrap_or_default()
     }
 
-    /// Some control connection is open.
+    /// Returns true if a control connection is open.
     pub fn is_open(&self) -> bool {
         self.store.is_open()
     }
 
-    /// Call this before a statement is forwarded that needs this database alone. It closes the control connections if
-    /// `role`, as which the session acts, may run the statement. If other sessions use the database and the statement does
-    /// not end them, the connections close behind the last of these sessions, if it leaves while the server waits for it.
-    /// `from_here`: the session of the statement is itself in this database, and does not count.
+    /// Call this before forwarding a statement that needs this database exclusively. Closes the control connections if `role`,
+    /// as which the session acts, may run the statement.
     ///
-    /// Where the role cannot be asked about, they stay: the server refuses the statement, and it can be tried again.
+    /// If other sessions use the database and the statement does not terminate them, the connections close after the last of
+    /// these sessions, if it ends while the server waits for it. `from_here`: the session of the statement is itself in this
+    /// database, and does not count.
+    ///
+    /// If the role cannot be checked, the connections stay open. The server then refuses the statement, which can be retried.
     /// Cancel-safe.
     pub async fn close_for(self: &Arc<Self>, role: &Role, by_force: bool, from_here: bool) {
         if !self.store.is_open() {
@@ -53,18 +55,19 @@ impl Database {
             return;
         }
         let until = Instant::now() + SERVER_WAITS;
-        // Before the watcher may close them: by force it has to wait for their end, too.
+        // Before the watcher may close them: with FORCE, its close must also wait for their end.
         self.store.keep_closed(by_force.then_some(until));
         *self.vacating.0.lock() = Some(until);
         if by_force || !has_others {
-            // By force the server does not wait: it ends the sessions that the role may end, and the control role's may not be
-            // among them. So those have to have ended, and no connection opens that it might not be able to end.
+            // With FORCE the server does not wait. It terminates the sessions that the role may terminate, which may not include
+            // those of the control role. These must therefore have ended, and none may open.
             self.stop_watching();
             self.close_connections(by_force).await;
         }
     }
 
-    /// The database was dropped, renamed or the like: another one may have its name now. Control connections open again.
+    /// Permits control connections again after the database was dropped, renamed or the like. Another database may now have its
+    /// name.
     pub fn end_vacating(&self) {
         *self.vacating.0.lock() = None;
         self.store.keep_closed(None);

@@ -7,10 +7,10 @@ use crate::policy::Resource;
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest value that is read, in bytes.
+/// Maximum length of a value, in bytes.
 const MAX_LENGTH: usize = 64 * 1024;
 
-/// A token has at most this many digits, those of the highest; leading zeros count.
+/// Maximum number of digits of a token, including leading zeros: that of the highest token.
 const MAX_DIGITS: usize = 19;
 
 /// White space around resources and tokens.
@@ -22,9 +22,9 @@ pub enum FenceValue {
     /// No token.
     #[default]
     Missing,
-    /// One token for whatever the session writes.
+    /// One token for all resources.
     One(Token),
-    /// One token for each resource named, sorted by resource.
+    /// One token for each named resource, sorted by resource.
     List(Arc<[(String, Token)]>),
 }
 
@@ -34,7 +34,7 @@ pub enum InvalidValue {
     /// Longer than 64 KiB.
     #[error("it is longer than 64 KiB")]
     TooLong,
-    /// A token that is no integer from 1 to 9223372036854775807.
+    /// A token is not an integer from 1 to 9223372036854775807.
     #[error("a token is an integer from 1 to 9223372036854775807")]
     Token,
     /// A resource name with other characters than letters, digits and `_ . / : - %`.
@@ -46,7 +46,7 @@ pub enum InvalidValue {
 }
 
 impl FenceValue {
-    /// Reads a value as the server holds it.
+    /// Parses a value as the server stores it.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let text = text.trim_matches(SPACE);
         if text.len() > MAX_LENGTH {
@@ -85,7 +85,7 @@ impl FenceValue {
         }
     }
 
-    /// The bytes that it keeps in memory, about, if it does not share them with another one.
+    /// Approximate memory in bytes, without memory shared with `other`.
     pub fn weight_beside(&self, other: &FenceValue) -> usize {
         match (self, other) {
             (FenceValue::List(list), FenceValue::List(others)) if Arc::ptr_eq(list, others) => 0,
@@ -96,7 +96,7 @@ impl FenceValue {
 }
 
 impl fmt::Display for FenceValue {
-    /// As a value that means the same.
+    /// An equivalent value of the parameter.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FenceValue::Missing => Ok(()),

@@ -74,7 +74,7 @@ impl Announcer {
     }
 
     async fn notify(&self, query: &str) -> Result<(), StoreError> {
-        // Never open a closed connection for notifications.
+        // Use the shared connection only if it is open: a closed one stays closed.
         if self.look.is_open() {
             if let Some(process) = self.look.process() {
                 self.look.common.announces(&process);

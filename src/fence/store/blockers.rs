@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// The server's limit on the wait for a lock, on a connection shared with Queries that need not wait.
 const AT_FIRST: Duration = Duration::from_millis(5);
-/// The limit on the connection for waits, which several resources share. A terminated process has ended by its end.
+/// The limit on the connection for waits, which several resources share. Long enough for a terminated process to end.
 const IN_QUEUE: Duration = Duration::from_millis(100);
 /// The limit if the last look could terminate no blocker.
 const IN_VAIN: Duration = Duration::from_millis(20);
@@ -50,8 +50,8 @@ fn refusal(error: StoreError, seen: BlockingProcesses) -> StoreError {
 }
 
 impl Postgres {
-    /// Runs a Query that takes the resource's lock, or a row lock. Terminates processes that have not released the resource's lock
-    /// within the grace period. The error names those that did not end.
+    /// Runs a Query that takes the resource's lock, or a row lock. Terminates processes that have not released the resource's
+    /// lock within the grace period. The error names those that did not end.
     ///
     /// Only the first attempt runs on the lane. Later attempts take turns on the connection for waits.
     pub(super) async fn run_past_blockers(

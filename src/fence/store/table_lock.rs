@@ -130,8 +130,8 @@ fn blocker(row: &SimpleQueryRow) -> Blocker {
 }
 
 impl Lane {
-    /// Repeats a Query that had no effect because its wait for a lock exceeded the server's lock_timeout. Names and terminates the
-    /// processes that block it from a table of fencegate. The error names those that did not end.
+    /// Repeats a Query that had no effect because its wait for a lock exceeded the server's lock_timeout. Names and terminates
+    /// the processes that block it from a table of fencegate. The error names those that did not end.
     pub(super) async fn run_past_table_locks(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         let until = Instant::now() + LIMIT;
         past_table_locks(&self.config, &self.common, || self.process(), until, || self.run(query)).await
