@@ -10,8 +10,8 @@ use crate::policy::{Issuer, Resource};
 #[allow(missing_docs, reason = "the messages name the other fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FenceError {
-    /// LF001: the epoch row has a higher token, confirmed in the database. Or etcd reports a leader with a higher token that has not
-    /// raised the epoch yet.
+    /// LF001: the epoch row has a higher token, confirmed in the database. Or etcd reports a leader with a higher token that
+    /// has not raised the epoch yet.
     #[error("token {presented} for resource {resource} is lower than {}, the highest seen", highest.token)]
     Stale { resource: String, presented: Token, highest: Epoch },
     /// LF001, although the token is that of the current leader. The higher token was issued in an abandoned history, or
@@ -85,9 +85,9 @@ impl Issued {
 /// The remedy for LF006.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Retry.
+    /// Retry: the error may be temporary.
     TryAgain,
-    /// Make the control connection possible.
+    /// Restore the control connection.
     Connect,
     /// Run `fencegate init`, for the schema or for the control role's privileges in it.
     Init,

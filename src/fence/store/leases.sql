@@ -1,13 +1,13 @@
 -- Leases: elections whose coordinator is this database. See docs/leases.md. Run after schema.sql, in the same transaction.
--- Names compare byte by byte: with another collation a new version of the system's library could break the index,
--- and with it that there is one row for each election.
+-- Names compare byte by byte. With another collation, a new version of the system's library could break the index, and with it
+-- the uniqueness of an election's row.
 
--- The last lease of each election. A row is there while its lease runs, and for 30 days after that.
+-- The last lease of each election. The row exists while the lease is in force, and for 30 days afterwards.
 CREATE TABLE IF NOT EXISTS fencegate_state.lease (
     election text COLLATE "C" PRIMARY KEY,
     token    bigint NOT NULL DEFAULT 0 CHECK (token >= 0),
     holder   text COLLATE "C" NOT NULL DEFAULT '',
-    -- What is shown in place of the holder: see proclaim.
+    -- Shown instead of the holder, see proclaim.
     shown    text NOT NULL DEFAULT '',
     -- The role that acquired it.
     role     text NOT NULL DEFAULT '',
@@ -15,12 +15,11 @@ CREATE TABLE IF NOT EXISTS fencegate_state.lease (
     renewed  timestamptz NOT NULL DEFAULT '-infinity',
     expires  timestamptz NOT NULL DEFAULT '-infinity',
     released boolean NOT NULL DEFAULT true,
-    -- Of expires, in UTC. Indexed in its place: a renewal that changes no index leaves nothing behind in one.
+    -- The day of expires, in UTC. Indexed instead of expires, so that most renewals change no index.
     last_day date NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50);
 
--- The leases that have ended: the last 100 of each election. It has run out where it expired, or was overtaken: then
--- another holder followed.
+-- The last 100 ended leases of each election. A lease that ran out has either expired or was overtaken by another holder.
 CREATE TABLE IF NOT EXISTS fencegate_state.lease_history (
     election text COLLATE "C" NOT NULL,
     token    bigint NOT NULL,
@@ -33,21 +32,21 @@ CREATE TABLE IF NOT EXISTS fencegate_state.lease_history (
     PRIMARY KEY (election, token)
 );
 
--- Who may lead what: `*` in a pattern stands for any text.
+-- The elections that each role may lead. `*` in a pattern matches any text.
 CREATE TABLE IF NOT EXISTS fencegate_state.lease_grant (
     role    regrole NOT NULL,
     pattern text COLLATE "C" NOT NULL,
     PRIMARY KEY (role, pattern)
 );
 
--- The resources whose policy names a lease, as `fencegate guard install` has found them; `{}` stands for the key. A new lease
--- raises their fences.
+-- The resources whose policies name a lease, as recorded by `fencegate guard install`. `{}` stands for the key. A new lease raises
+-- their fences.
 CREATE TABLE IF NOT EXISTS fencegate_state.leased (
     resource text COLLATE "C" PRIMARY KEY,
     lease    text COLLATE "C" NOT NULL
 );
 
--- Of all elections, so that a token stays the highest when its row has been pruned. Never set back, by nobody.
+-- One sequence for all elections, so that later tokens are higher even after a row was pruned. Must never be set back.
 CREATE SEQUENCE IF NOT EXISTS fencegate_state.lease_token;
 
 DO $$BEGIN
@@ -56,7 +55,7 @@ DO $$BEGIN
     END IF;
 END$$;
 
--- The role that calls. Within SECURITY DEFINER current_user is the owner.
+-- The calling role. Within SECURITY DEFINER, current_user is the owner.
 CREATE OR REPLACE FUNCTION fencegate.lease_caller() RETURNS text
     LANGUAGE sql
     SET search_path = pg_catalog, pg_temp
@@ -72,7 +71,7 @@ AS $function$
         $2, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')
 $function$;
 
--- The owner of the schema needs a grant like everybody: where that is a superuser, functions of others run in its sessions.
+-- The schema's owner needs a grant like any other role: if it is a superuser, functions of other roles may run in its sessions.
 CREATE OR REPLACE FUNCTION fencegate.lease_may(caller text, election text) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -88,7 +87,7 @@ BEGIN
 END
 $function$;
 
--- The role that calls, if it may lead the election; an error otherwise.
+-- Returns the calling role if it may lead the election. Raises an error otherwise.
 CREATE OR REPLACE FUNCTION fencegate.lease_role(election text) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -109,7 +108,7 @@ BEGIN
 END
 $function$;
 
--- How long a lease shall last. Without months and days, whose length depends on the time zone.
+-- Checks the duration of a lease. Months and days are not permitted, because their length depends on the time zone.
 CREATE OR REPLACE FUNCTION fencegate.lease_time(ttl interval) RETURNS interval
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -138,7 +137,7 @@ BEGIN
 END
 $function$;
 
--- What is answered must be there after a crash. Holds until the transaction ends, as no SET of a function would.
+-- The results must survive a crash. Holds until the transaction ends, unlike the SET clause of a function.
 CREATE OR REPLACE FUNCTION fencegate.lease_durable() RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -150,7 +149,7 @@ BEGIN
 END
 $function$;
 
--- Keeps what is known of a lease that has ended. Its row is locked.
+-- Records an ended lease in the history. The caller has locked its row.
 CREATE OR REPLACE FUNCTION fencegate.lease_ended(lease fencegate_state.lease, ended timestamptz, how text) RETURNS void
     LANGUAGE sql
     SET search_path = pg_catalog, pg_temp
@@ -170,7 +169,7 @@ AS $function$
     SELECT ($1 AT TIME ZONE 'UTC')::date
 $function$;
 
--- Extends a lease that runs, whose row is locked; until when. Never shorter than was said before.
+-- Extends a lease in force. The caller has locked its row. Returns the new expiry, which is never earlier than a previous one.
 CREATE OR REPLACE FUNCTION fencegate.lease_extend(election text, at timestamptz, lasting interval) RETURNS timestamptz
     LANGUAGE sql
     SET search_path = pg_catalog, pg_temp
@@ -180,7 +179,7 @@ AS $function$
     WHERE l.election = $1 RETURNING l.expires
 $function$;
 
--- Forgets up to two elections whose last lease ended 30 days ago: their next token is higher all the same.
+-- Deletes up to two elections whose last lease ended 30 days ago. Their next token is still higher.
 CREATE OR REPLACE FUNCTION fencegate.lease_prune() RETURNS void
     LANGUAGE sql
     SET search_path = pg_catalog, pg_temp
@@ -198,7 +197,8 @@ AS $function$
     DELETE FROM fencegate_state.lease_history h USING pruned WHERE h.election = pruned.election
 $function$;
 
--- Is this how a key is written in a name? Percent-encoding could spell others: a key has one name only. 256 bytes: as in policies.
+-- True if this is the canonical encoding of a key in a name. Percent-encoding permits others, but a key has only one name. The
+-- limit of 256 bytes is that of policies.
 CREATE OR REPLACE FUNCTION fencegate.is_key(encoded text) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
     SET search_path = pg_catalog, pg_temp
@@ -218,7 +218,7 @@ EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
 END
 $function$;
 
--- The resources whose tokens this election issues. A lease that is that of no key issues none.
+-- The resources whose tokens this election issues. A lease whose name matches no valid key issues none.
 CREATE OR REPLACE FUNCTION fencegate.lease_resources(election text) RETURNS SETOF text
     LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp
@@ -234,7 +234,7 @@ AS $function$
     WHERE fencegate.is_key(k.key)
 $function$;
 
--- May a session of this role acquire the lease that issues the tokens of the resource? Also as a role that it may only become.
+-- True if a session of this login role, or of a role that it may become, may acquire the lease that issues the resource's tokens.
 CREATE OR REPLACE FUNCTION fencegate.lease_candidate(login oid, resource text) RETURNS boolean
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -249,16 +249,17 @@ AS $function$
                    substr($2, strpos(d.resource, '{}'), length($2) - length(d.resource) + 2)), g.pattern)))
 $function$;
 
--- Puts the token of a lease in force for the resources that have it, as far as it is not: when it is issued, and with each
--- renewal. As when a proxy raises a fence, nobody may write under a lower token afterwards: who does so where only the guard sees
--- it is ended after 100 ms. For those that a proxy has admitted the fence stays undrained: the proxies drain it.
+-- Puts the token of a lease in force for its resources, if it is not yet: when the token is issued, and with each renewal. As when
+-- a proxy raises a fence, no process may write under a lower token afterwards. A process that does so seen only by the guard is
+-- terminated after 100 ms. If a proxy has admitted processes, the fence stays undrained, and the proxies drain it.
 --
--- A fence that cannot be raised until `latest` fails the call that issues the token. A lease that is only extended goes on, with a
--- warning: what is in the way of one fence ends no leadership. Writes there are refused until a later renewal has raised it.
+-- If a fence cannot be raised until `latest`, the call that issues the token fails. The mere extension of a lease succeeds with a
+-- warning: an obstacle to one fence must not end the leadership. Writes there are refused until a later renewal has raised the fence.
 --
--- The lock of the resource is held to the end of the transaction: whoever passes the guard without an admission holds it shared
--- until its transaction ends, and so does an Admit. Where there is no epoch, no admission, and no earlier token of this election, nobody
--- has passed. Otherwise its row may have been deleted by hand: a new one is above all admissions, in a generation of its own.
+-- Holds the lock of the resource until the transaction ends. A process that passes the guard without an admission holds the lock
+-- shared until its own transaction ends, and so does an Admit. If there is no epoch, no admission and no earlier token of this
+-- election, no process has passed. Otherwise the epoch's row may have been deleted by hand: a new row is above all admissions, in a
+-- generation of its own.
 CREATE OR REPLACE FUNCTION fencegate.lease_fence(election text, issued bigint, is_new boolean, latest timestamptz) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -320,7 +321,7 @@ BEGIN
 END
 $function$;
 
--- The lease of an election, for this holder; no row while another holder's runs.
+-- Acquires the lease of an election for this holder. Returns no row while another holder's lease is in force.
 CREATE OR REPLACE FUNCTION fencegate.acquire(election text, holder text, ttl interval)
     RETURNS TABLE (token bigint, expires timestamptz)
     LANGUAGE plpgsql SECURITY DEFINER ROWS 1
@@ -384,7 +385,7 @@ BEGIN
 END
 $function$;
 
--- Extends the lease under this token, and says until when; LF001 when it is not in force any more.
+-- Extends the lease under this token, and returns its new expiry. Raises LF001 if the lease is no longer in force.
 CREATE OR REPLACE FUNCTION fencegate.renew(election text, token bigint, ttl interval) RETURNS timestamptz
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -415,8 +416,8 @@ BEGIN
 END
 $function$;
 
--- Extends the leases of many elections, each under its own token, in one statement. A row for each: until when; null where
--- the token is not in force any more. No row for one that another transaction has locked: the others do not wait for it.
+-- Extends the leases of many elections, each under its own token, in one statement. Returns a row for each with its new expiry, or
+-- null if the token is no longer in force. Returns no row for a lease that another transaction has locked, instead of waiting for it.
 CREATE OR REPLACE FUNCTION fencegate.renew_all(elections text[], tokens bigint[], ttl interval)
     RETURNS TABLE (election text, expires timestamptz)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -450,7 +451,7 @@ BEGIN
 END
 $function$;
 
--- Ends the lease under this token; false when it is not in force any more. Wakes those who wait.
+-- Ends the lease under this token, and wakes waiting candidates. Returns false if the lease is no longer in force.
 CREATE OR REPLACE FUNCTION fencegate.release(election text, token bigint) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -475,7 +476,7 @@ BEGIN
 END
 $function$;
 
--- Has `leader` show this text as the holder, which stays who it is; false when the token is not in force any more.
+-- Makes `leader` show this text instead of the holder, who does not change. Returns false if the token is no longer in force.
 CREATE OR REPLACE FUNCTION fencegate.proclaim(election text, token bigint, holder text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -497,7 +498,7 @@ BEGIN
 END
 $function$;
 
--- Who leads: a row while the lease runs.
+-- The leader of an election. Returns a row while the lease is in force.
 CREATE OR REPLACE FUNCTION fencegate.leader(election text)
     RETURNS TABLE (holder text, token bigint, expires timestamptz)
     LANGUAGE plpgsql SECURITY DEFINER ROWS 1
@@ -530,7 +531,7 @@ BEGIN
 END
 $function$;
 
--- For `fencegate guard` run by the owner of a table.
+-- For `fencegate guard`, if the owner of a table runs it.
 CREATE OR REPLACE FUNCTION fencegate.leased_resources() RETURNS TABLE (resource text, lease text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp

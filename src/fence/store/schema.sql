@@ -1,14 +1,15 @@
--- The schemas of fencegate in a downstream database. Run as one transaction, which holds the lock of `init`; may be run again at any time.
+-- The schemas of fencegate in a downstream database. Run as one transaction, which holds the lock of `init`. May be run again at any
+-- time.
 --
--- `fencegate` has the functions that everybody may name. `fencegate_state` has the tables and sequences, and PUBLIC may name nothing in
--- it: PostgreSQL takes a relation's lock before it checks the privileges of the relation, but after it has checked those of the schema.
+-- `fencegate` contains the functions, and PUBLIC has USAGE on it. `fencegate_state` contains the tables and sequences, without USAGE
+-- for PUBLIC: PostgreSQL locks a relation before it checks privileges on the relation, but after it has checked those on the schema.
 CREATE SCHEMA IF NOT EXISTS fencegate;
 CREATE SCHEMA IF NOT EXISTS fencegate_state;
 COMMENT ON SCHEMA fencegate IS 'fencegate schema version 6';
 COMMENT ON SCHEMA fencegate_state IS 'fencegate: tables. See schema fencegate';
 
--- Before version 6 the tables were in the schema fencegate. The guard's functions, which `fencegate guard install` replaces, find them
--- meanwhile.
+-- Before version 6 the tables were in the schema fencegate. Rewrites the guard's functions for the new schema, until
+-- `fencegate guard install` replaces them.
 DO $$
 DECLARE
     relations constant text[] := '{epoch,admission,proxy,reset,leased,lease,lease_history,lease_grant,lease_token}';
@@ -31,7 +32,7 @@ BEGIN
         EXECUTE definition;
     END LOOP;
 END$$;
--- The `init` of a program that knows earlier versions only fails at this name. It would make empty tables, without any token.
+-- This type's name makes the `init` of earlier programs fail. Otherwise it would create empty tables without tokens.
 DO $$BEGIN
     IF to_regtype('fencegate.epoch') IS NULL THEN
         CREATE TYPE fencegate.epoch AS ENUM ();
@@ -48,12 +49,12 @@ CREATE TABLE IF NOT EXISTS fencegate_state.epoch (
     drained     boolean NOT NULL DEFAULT false,
     policy_hash text,
     updated     timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- When the policies with that hash were loaded, by this server's clock, in microseconds since 1970: those that were
-    -- loaded before do not replace them. 0: not known.
+    -- When the policies with that hash were loaded, by this server's clock, in microseconds since 1970. Policies loaded earlier
+    -- do not replace them. 0: unknown.
     policy_loaded bigint NOT NULL DEFAULT 0
 );
 
--- This database, and the cluster that it is in. IMMUTABLE holds within a process, which stays in its database.
+-- This database and its cluster. IMMUTABLE is correct within a process, because a process never changes its database.
 CREATE OR REPLACE FUNCTION fencegate.own_system_identifier() RETURNS bigint
     LANGUAGE sql IMMUTABLE
     SET search_path = pg_catalog, pg_temp
@@ -63,9 +64,9 @@ CREATE OR REPLACE FUNCTION fencegate.own_database() RETURNS oid
     SET search_path = pg_catalog, pg_temp
 AS $function$SELECT oid FROM pg_database WHERE datname = current_database()$function$;
 
--- The server processes that may write now. Unlogged: after a crash none of them is left.
--- backend_start must not be null: a process is told from a later one with its pid by it alone.
--- A row counts only in the database that it was written for. pg_dump, and CREATE DATABASE with a template, copy rows.
+-- The server processes that may write now. Unlogged, because a server crash leaves no such process.
+-- backend_start must not be null: only backend_start distinguishes a process from a later one with the same pid.
+-- A row counts only in the database for which it was written, because pg_dump and CREATE DATABASE with a template copy rows.
 CREATE UNLOGGED TABLE IF NOT EXISTS fencegate_state.admission (
     pid           integer NOT NULL,
     backend_start timestamptz NOT NULL,
@@ -74,14 +75,14 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencegate_state.admission (
     token         bigint NOT NULL,
     proxy         text NOT NULL,
     admitted      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The process is being ended: the row goes with it, and not before.
+    -- The process is being terminated. The row is deleted only after the process has ended.
     ending        boolean NOT NULL DEFAULT false,
-    -- Defaults: programs and guards of version 4 do not name these columns.
+    -- With defaults, because programs and guards of version 4 do not name these columns.
     system_identifier bigint NOT NULL DEFAULT fencegate.own_system_identifier(),
     database      oid NOT NULL DEFAULT fencegate.own_database(),
     PRIMARY KEY (pid, backend_start, resource, generation, token)
 );
--- The columns that versions 2 and 4 lack. ADD COLUMN IF NOT EXISTS would wait for the table's lock even where the column exists.
+-- The columns that versions 2 and 4 lack. ADD COLUMN IF NOT EXISTS would wait for the table's lock even if the column exists.
 DO $$BEGIN
     IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'fencegate_state.epoch'::regclass AND attname = 'policy_loaded') THEN
         ALTER TABLE fencegate_state.epoch ADD COLUMN policy_loaded bigint NOT NULL DEFAULT 0;
@@ -95,10 +96,10 @@ DO $$BEGIN
             ADD COLUMN database oid NOT NULL DEFAULT fencegate.own_database();
     END IF;
 END$$;
--- CREATE INDEX IF NOT EXISTS would wait for the table's lock even where the index is there. Like the primary key, this index finds a
--- single row, so that no plan reads the other rows of a resource or a process. It has no pid: a plan that is made while the table is
--- empty finds all indexes equally good, and would look for a process in this one. The indexes of older programs are dropped first: DROP
--- takes the stronger lock, and to wait for it with the weaker one held would keep every Admit out.
+-- CREATE INDEX IF NOT EXISTS would wait for the table's lock even if the index exists. Like the primary key, this index finds a single
+-- row, so no plan reads other rows of a resource or a process. The index has no pid: a plan made while the table is empty considers
+-- all indexes equally good, and would use this one to find a process. The indexes of older programs are dropped first, because DROP
+-- takes the stronger lock: waiting for it while holding the weaker one would block every Admit.
 DROP INDEX IF EXISTS fencegate_state.admission_resource, fencegate_state.admission_pid;
 DO $$BEGIN
     IF to_regclass('fencegate_state.admission_epoch') IS NULL THEN
@@ -106,8 +107,9 @@ DO $$BEGIN
     END IF;
 END$$;
 
--- The proxies that have sessions here, and the fingerprints of the fences that each enforces. A proxy that leaves takes
--- its row away. One whose control process is gone without that is lost, and counts for a while: its sessions may go on.
+-- The proxies that have sessions here, and the fingerprints of the fences that each enforces. A proxy deletes its row when it
+-- leaves. A proxy whose control process has ended without that is lost. It still counts for a while, because its sessions may
+-- continue.
 CREATE UNLOGGED TABLE IF NOT EXISTS fencegate_state.proxy (
     id            text PRIMARY KEY,
     pid           integer NOT NULL,
@@ -125,13 +127,13 @@ DO $$BEGIN
             ADD COLUMN database oid NOT NULL DEFAULT fencegate.own_database();
     END IF;
 END$$;
--- The rows of other databases, which a copy of a database has.
+-- A copy of a database contains rows of the original. Delete them.
 DELETE FROM fencegate_state.admission
     WHERE (system_identifier, database) <> (fencegate.own_system_identifier(), fencegate.own_database());
 DELETE FROM fencegate_state.proxy
     WHERE (system_identifier, database) <> (fencegate.own_system_identifier(), fencegate.own_database());
 
--- Every FENCE RESET: what the fence was set to, by whom.
+-- Every FENCE RESET: the new epoch, and the role and proxy that set it.
 CREATE TABLE IF NOT EXISTS fencegate_state.reset (
     at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     resource      text NOT NULL,
@@ -142,7 +144,7 @@ CREATE TABLE IF NOT EXISTS fencegate_state.reset (
     forced        boolean NOT NULL
 );
 
--- The token that this session presents for a resource; null without one, or when the value cannot be read.
+-- The token that this session presents for a resource. Null if there is none, or if the value is invalid.
 CREATE OR REPLACE FUNCTION fencegate.token(resource text) RETURNS bigint
     LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path = pg_catalog, pg_temp
@@ -161,8 +163,8 @@ AS $function$
     FROM presented ORDER BY number LIMIT 1
 $function$;
 
--- NOTIFY is a hint: a proxy that misses one reads again within 10 s. Any role can fill the server's queue, and then every transaction
--- that has notified fails at COMMIT. Nothing is announced once the queue is half full, when the server begins to warn of it.
+-- NOTIFY is a hint: a proxy that misses one reads again within 10 s. Any role can fill the server's queue. Then every transaction
+-- that has notified fails at COMMIT. Therefore sends nothing once the queue is half full, which is when the server begins to warn.
 CREATE OR REPLACE FUNCTION fencegate.announce(channel text, payload text) RETURNS void
     LANGUAGE sql
     SET search_path = pg_catalog, pg_temp
@@ -170,9 +172,9 @@ AS $function$
     SELECT pg_notify($1, $2) WHERE pg_notification_queue_usage() < 0.5
 $function$;
 
--- Forgets the highest tokens of resources whose names start so and whose tokens have not been raised for so long: up to a
--- thousand, of those to which no server process is admitted. Returns how many. See docs/operations.md: what is forgotten
--- rejects nobody any more.
+-- Deletes the highest tokens of resources whose names start with `starting_with`, whose tokens have not been raised for
+-- `not_raised_for`, and to which no server process is admitted: up to a thousand. Returns their number. A deleted token no
+-- longer rejects lower ones, see docs/operations.md.
 CREATE OR REPLACE FUNCTION fencegate.prune(not_raised_for interval, starting_with text) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -212,10 +214,11 @@ BEGIN
 END
 $function$;
 
--- Ends the processes that hold the lock of a resource in one of these modes, and returns their names. Not control connections,
--- which hold it for a moment. If a prepared transaction holds the lock as well, none is ended, because that would not help. Two kinds
--- of process are only named for the first 10 s of their transaction: the worker of a subscription that brings an epoch, and a process
--- that acquires the lease of the resource. The latter holds this lock alone, and one that only acquiring, of some lease, takes.
+-- Terminates the processes that hold the lock of a resource in one of these modes, and returns their names. Omits control
+-- connections, which hold the lock only briefly. If a prepared transaction holds the lock as well, terminates none, because that
+-- would not help. Only names two kinds of process for the first 10 s of their transaction: the worker of a subscription that brings
+-- an epoch, and a process that acquires the lease of the resource. The latter holds this lock exclusively, and another lock that
+-- only the acquisition of a lease takes.
 CREATE OR REPLACE FUNCTION fencegate.end_holders(resource text, modes text[]) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -254,8 +257,8 @@ BEGIN
 END
 $function$;
 
--- Takes the lock of a resource until the transaction ends, alone or shared, and returns null. Ends the processes that keep it
--- waiting for more than 100 ms; where some still hold the lock when the patience is over, gives up and returns them.
+-- Takes the lock of a resource until the transaction ends, exclusively (`alone`) or shared, and returns null. Terminates processes
+-- that block it for more than 100 ms. If some still hold the lock after `patience`, gives up and returns them.
 CREATE OR REPLACE FUNCTION fencegate.take_lock(resource text, alone boolean, patience interval) RETURNS text
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -285,9 +288,9 @@ BEGIN
 END
 $function$;
 
--- An epoch that a subscription brings, which knows nothing of the processes here: raised as a Publish does it, behind the lock of
--- the resource and not drained. A lower one is ignored, and so is a deletion: processes here may still be admitted. Where the row
--- was deleted by hand, one that is older than what a living process is admitted under is refused: it would not drain that process.
+-- Applies an epoch that a subscription brings. Its publisher knows nothing of the processes here, so the epoch is raised as by a
+-- Publish: under the lock of the resource, and not drained. Ignores lower epochs and deletions, because processes here may still be
+-- admitted. If the row was deleted by hand, refuses an epoch that is below a live process's admission: it would not drain that process.
 CREATE OR REPLACE FUNCTION fencegate.receive_epoch() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
