@@ -1,4 +1,4 @@
-//! The fence of one or two proxies over the database in memory: what sessions are told, and what becomes of them.
+//! The fence of one or two proxies over the in-memory database: the answers that sessions receive, and their fate.
 
 mod drained;
 mod gone;
@@ -59,8 +59,8 @@ fn server() -> Arc<Server> {
 struct Log {
     lines: PipeReader,
     logs: tracing::subscriber::DefaultGuard,
-    /// With a single subscriber, tracing asks the thread that comes to a line first whether anybody wants it: that may be one
-    /// of another test.
+    /// With a single subscriber, tracing caches the interest of the thread that first reaches a log line, which may be that of
+    /// another test.
     _second: tracing::Dispatch,
 }
 
@@ -81,7 +81,7 @@ impl Log {
     }
 }
 
-/// An election that says who leads, or nothing at all; and how often it was asked.
+/// An election that reports a leader or fails, with the number of queries.
 #[derive(Debug)]
 struct Election(watch::Sender<Result<Option<Token>, ()>>, AtomicU32);
 
@@ -159,7 +159,7 @@ impl Proxy {
         self.fence.resource(name).unwrap()
     }
 
-    /// A client that has connected.
+    /// A connected client.
     fn client(&self, pid: i32) -> Client {
         let who = process(pid);
         self.server.begin_process(&who);
@@ -168,7 +168,7 @@ impl Proxy {
         Client { session, pid, registration }
     }
 
-    /// One that is admitted.
+    /// An admitted client.
     async fn writer(&self, pid: i32, resource: &str, token: Token) -> Client {
         let client = self.client(pid);
         assert_eq!(self.admit(&client, resource, token).await, "admitted");
@@ -213,7 +213,7 @@ fn claim(role: Option<&str>) -> Claim {
     }
 }
 
-/// Time goes on until that is so, for two minutes at most.
+/// Lets time pass until the condition holds, for at most two minutes.
 async fn until(what: impl Fn() -> bool) -> Duration {
     let since = Instant::now();
     while !what() {
@@ -253,7 +253,7 @@ async fn whoever_may_not_raise_a_fence_does_not() {
         assert_eq!(proxy.admit_if(&client, resource, 5, Raise::WhoMay(&claim(Some("intern")))).await, denied);
         assert_eq!(proxy.epoch(resource), None);
         assert_eq!(proxy.admit_if(&client, resource, 5, Raise::WhoMay(&claim(Some("app")))).await, "admitted");
-        // The token is in force: nobody is asked who writes under it.
+        // The token is in force, so no role is checked.
         for (pid, claim) in [(2, claim(None)), (3, claim(Some("intern")))] {
             let other = proxy.client(pid);
             assert_eq!(proxy.admit_if(&other, resource, 5, Raise::WhoMay(&claim)).await, "admitted");
@@ -265,7 +265,7 @@ async fn whoever_may_not_raise_a_fence_does_not() {
     }
 }
 
-/// As far as is known the token has to be raised: then the role is found out before anything is asked.
+/// The token probably has to be raised. The role is then determined before any Query.
 #[tokio::test(start_paused = true)]
 async fn a_token_that_has_to_be_raised_is_not_asked_for_before_the_role_is_known() {
     let server = server();
@@ -296,7 +296,7 @@ async fn a_claim_to_one_of_several_deeds_is_good_if_one_of_them_is() {
     assert_eq!(permits(&nothing).await, "resource notes: the catalog has changed meanwhile");
 }
 
-/// For the keys of a family a yes counts for a second.
+/// For the keys of a family, a positive result is valid for a second.
 #[tokio::test(start_paused = true)]
 async fn a_permission_is_asked_for_again_after_a_second() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -327,7 +327,7 @@ async fn a_session_that_nobody_could_revoke_is_not_admitted() {
     assert_eq!(proxy.epoch("notes"), None);
 }
 
-/// Where nobody can have been admitted, the first token of a key takes one Query.
+/// The first token of a key takes one Query if no process can have been admitted.
 #[tokio::test(start_paused = true)]
 async fn first_tokens_of_many_keys_are_admitted_each_to_its_own() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -350,7 +350,7 @@ async fn first_tokens_of_many_keys_are_admitted_each_to_its_own() {
     assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 0, "nobody was looked for");
 }
 
-/// A session that has many admissions gives them up when it is idle, with their rows.
+/// An idle session with many admissions gives them up, and their rows are deleted.
 #[tokio::test(start_paused = true)]
 async fn a_session_of_many_keys_keeps_no_rows_that_it_does_not_need() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -373,7 +373,7 @@ async fn a_session_of_many_keys_keeps_no_rows_that_it_does_not_need() {
     assert_eq!(proxy.admit(&client, "shard/0", 5).await, "admitted");
 }
 
-/// A row that could not be deleted may still be the reason why the process is ended.
+/// A row that could not be deleted may still be the reason why the process is terminated.
 #[tokio::test(start_paused = true)]
 async fn what_was_presented_is_known_as_long_as_its_row_is_there() {
     let proxy = Proxy::start(&server(), "one").await;

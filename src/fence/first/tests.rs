@@ -1,4 +1,4 @@
-//! Which first tokens share a Query.
+//! The batching of first tokens into Queries.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn shards(number: usize) -> Vec<Arc<Resource>> {
     (0..number).filter_map(|key| policies.resources[0].called(&format!("s/{key}"))).collect()
 }
 
-/// The processes whose turn it is.
+/// The processes of the next batch.
 fn next(tokens: &FirstTokens) -> Vec<i32> {
     tokens.next().into_iter().map(|(first, _)| first.who.pid).collect()
 }

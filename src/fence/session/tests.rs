@@ -57,7 +57,7 @@ fn what_was_asked_before_a_revocation_comes_too_late() {
     let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });
     assert!(!session.record_admission("r", SEVEN, asked));
     assert!(session.record_admission("other", SEVEN, asked));
-    // The epoch was pruned, and 7 is the first of the next: nothing revokes it that is not said anew.
+    // The epoch was pruned, and 7 is the next first token: only a new revocation applies to it.
     let asked = session.revocations();
     assert!(session.record_admission("r", SEVEN, asked) && session.floors().is_empty());
     let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });
@@ -86,7 +86,7 @@ fn a_revocation_takes_what_is_below_it_and_nothing_else() {
     assert!(!session.holds_admissions() && session.admissions().is_empty());
 }
 
-/// The drain deletes the rows of one that is idle; the others delete theirs when they are.
+/// The drain deletes the rows of idle sessions. Other sessions delete theirs when they become idle.
 #[test]
 fn a_revocation_wakes_the_task_of_a_session_that_is_not_idle() {
     for activity in [Activity::Idle, Activity::Waiting, Activity::Busy] {

@@ -1,9 +1,9 @@
-//! Sessions that were admitted under lower tokens: which keep their process, which are terminated, and when.
+//! Sessions admitted under lower tokens: which keep their process, which are terminated, and when.
 
 use super::*;
 use crate::fence::advance::GRACE;
 
-/// Its client is at rest within a transaction, or runs something.
+/// Sets the activity of a client that waits in a transaction or runs a statement.
 fn is_now(client: &Client, activity: Activity) {
     client.session.set_activity(activity);
 }
@@ -50,7 +50,7 @@ async fn only_who_may_have_something_to_commit_is_ended() {
     }
 }
 
-/// The raising session keeps its process, and whatever it has locked; not what it has written.
+/// The raising session keeps its process and its locks, unless it has written.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_written() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -68,7 +68,7 @@ async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_wri
     assert_eq!((proxy.epoch("notes"), proxy.server.lives(1)), (Some(epoch(1, 6)), true));
     is_now(&client, Activity::Idle);
     assert_eq!(proxy.admit(&client, "notes", 7).await, "admitted");
-    // A first token as well: of what it has written there is nothing to be found.
+    // Also for a first token, although no trace of its writes can be found.
     assert_eq!(proxy.admit(&client, "shard/1", 7).await, "admitted");
     assert!(client.session.begin_write([("shard/1", 7)]));
     is_now(&client, Activity::Waiting);
@@ -76,7 +76,7 @@ async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_wri
     assert_eq!(proxy.admit(&client, "shard/1", 8).await, written);
 }
 
-/// Only the guard has seen what it wrote: its row stays until that is committed.
+/// Only the guard has seen the write. The row stays until the write is committed.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_has_prepared_a_write_is_admitted_under_no_other_token() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -90,7 +90,7 @@ async fn a_session_that_has_prepared_a_write_is_admitted_under_no_other_token() 
     assert_eq!(proxy.admit(&client, "notes", 6).await, "admitted");
 }
 
-/// Its proxy hears of the higher token, and nobody has to wait until it counts as lost.
+/// The other proxy is notified of the higher token, so the drain need not wait for the grace period.
 #[tokio::test(start_paused = true)]
 async fn sessions_of_another_proxy_give_way_before_the_grace_is_over() {
     for (activity, lives) in [(Activity::Idle, true), (Activity::Waiting, true), (Activity::Busy, false)] {
@@ -124,7 +124,7 @@ async fn whoever_asks_for_the_token_itself_does_not_give_way() {
     }
 }
 
-/// A proxy that does not hear of it has its sessions ended, after the grace.
+/// The sessions of a proxy that misses the notification are terminated after the grace period.
 #[tokio::test(start_paused = true)]
 async fn sessions_of_a_deaf_proxy_are_ended_after_the_grace() {
     let server = server();
@@ -160,7 +160,7 @@ async fn a_process_that_does_not_end_is_named() {
     assert_eq!(proxy.admit(&proxy.client(4), "notes", 7).await, "admitted");
 }
 
-/// Nobody reads a list of a thousand.
+/// The list of processes in a message is bounded.
 #[tokio::test(start_paused = true)]
 async fn of_many_processes_that_do_not_end_some_are_named() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -195,7 +195,7 @@ async fn only_one_session_advances_a_fence_and_the_others_wait() {
     assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 2, "one drain for each token");
 }
 
-/// A session that was revoked while it ran something takes its row away as soon as it may, and lives.
+/// A session that was revoked while a statement ran deletes its row as soon as possible, and keeps its process.
 #[tokio::test(start_paused = true)]
 async fn a_revoked_session_is_released_as_soon_as_nothing_runs() {
     let notes = policies(POLICIES).resource_called("notes").unwrap().tables[0].name.clone();
@@ -221,7 +221,7 @@ async fn a_revoked_session_is_released_as_soon_as_nothing_runs() {
         proxy.fence.release(&old.session).await;
         assert_eq!(proxy.has_row(&old, "notes"), !is_released, "{activity:?} {writes}");
         assert!(proxy.has_row(&old, "trial"), "that is as it was");
-        // Afterwards, no newer token ends its process.
+        // Afterwards, a newer token does not terminate its process.
         assert_eq!(old.session.presented().contains_key("notes"), !is_released);
         assert!(proxy.server.lives(1));
     }
@@ -251,7 +251,7 @@ async fn who_was_cut_off_is_told_by_what() {
     assert_eq!(proxy.fence.cut_off_by(&client.session).await, Some(cut_off));
 }
 
-/// Rows of processes that are gone are deleted when a session leaves; and the connections close behind the last one.
+/// Rows of dead processes are deleted when a session ends, and the connections close after the last session.
 #[tokio::test(start_paused = true)]
 async fn a_proxy_cleans_up_behind_its_sessions() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -271,7 +271,7 @@ async fn a_proxy_cleans_up_behind_its_sessions() {
     let closed = until(|| !proxy.fence.store.is_open()).await;
     assert!(closed >= Duration::from_millis(400) && closed < Duration::from_secs(2), "{closed:?}");
     assert!(!proxy.fence.has_sessions() && proxy.fence.listener() == 0 && proxy.fence.was_prepared());
-    // The next session has them opened, and watched, again.
+    // The next session opens the connections again and starts the watcher.
     let _next = proxy.writer(3, "notes", 5).await;
     sleep(Duration::from_secs(5)).await;
     assert!(proxy.fence.store.is_open());

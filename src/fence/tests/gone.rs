@@ -1,4 +1,4 @@
-//! A database that is dropped, or has no schema: what is known of it, and what is said.
+//! A database that was dropped or has no schema: its remembered state, and the messages about it.
 
 use super::*;
 use crate::catalog::Fenced;
@@ -83,7 +83,7 @@ async fn a_reset_says_what_is_wrong_with_the_database() {
     assert_eq!(reset().await, ResetError::NoEpoch, "an operator is not told what others were");
 }
 
-/// It is tried again every two seconds. Where there is nothing to guard, nobody has to know.
+/// The proxy retries every two seconds. It logs nothing if the database has nothing to fence.
 #[tokio::test(start_paused = true)]
 async fn what_is_in_the_way_of_the_control_connection_is_told_once() {
     let log = Log::start();

@@ -1,4 +1,4 @@
-//! Tokens that an election or a lease has to have issued.
+//! Tokens that an election or a lease must have issued.
 
 use super::*;
 use crate::fence::UnknownLeader;
@@ -41,7 +41,7 @@ async fn only_the_token_of_a_lease_that_is_in_force_raises_the_fence() {
     }
 }
 
-/// The lease is looked at before anybody is drained for a token that may not be raised, and the reason says so.
+/// The lease is checked before a drain, and the refusal names the lease.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_asked_for_before_the_fence_is_touched() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -95,7 +95,7 @@ async fn where_no_etcd_is_set_no_token_of_an_election_raises_a_fence() {
     assert_eq!(fence.leader(&issuers[1]).await.unwrap(), None);
 }
 
-/// A token below the fence that its leader holds all the same: the fence was raised by nobody's token, or tokens have gone back.
+/// The leader's token is below the fence: the fence was raised to a token that was never issued, or tokens have gone back.
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_tokens_have_gone_back_is_told_so() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -117,13 +117,13 @@ async fn a_leader_whose_tokens_have_gone_back_is_told_so() {
         let told = proxy.admit(&client, resource, 4).await;
         assert_eq!(told, format!("token 4 for resource {resource} is lower than 9, the highest seen"));
     }
-    // It leads no more by the time that it is asked.
+    // It no longer leads when the lease is checked.
     proxy.server.lease("bills", 3, true, HOUR);
     let stale = proxy.admit(&client, "bills", 3).await;
     assert_eq!(stale, "token 3 for resource bills is lower than 9, the highest seen");
 }
 
-/// Followers learn that the token's lease was released, and that it has expired.
+/// Followers receive that the token's lease was released, and that it has expired.
 #[tokio::test(start_paused = true)]
 async fn leases_are_followed_while_there_are_sessions() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -167,7 +167,7 @@ async fn a_lease_that_changed_unheard_is_known_as_soon_as_somebody_listens() {
     assert!(known < Duration::from_millis(100), "{known:?}");
 }
 
-/// It was in force when it was asked for, and is not when the fence would be raised.
+/// The lease was in force at the check, but not at the Publish.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_given_up_meanwhile_raises_nothing() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -198,7 +198,7 @@ async fn leases_of_others_wake_nobody() {
     assert_eq!(named, ["in force", "released", "expired"]);
 }
 
-/// Elections are followed that policies name, and those of the keys that are written by; no others.
+/// Only elections that policies name, and those of keys to which a session is admitted, are followed.
 #[tokio::test(start_paused = true)]
 async fn elections_are_followed_while_they_are_of_use() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -245,7 +245,7 @@ async fn elections_are_not_followed_for_a_proxy_that_is_gone() {
     until(|| election.0.receiver_count() == 0).await;
 }
 
-/// An observer that fails counts no longer, and is tried again.
+/// The leader of a failed observer is forgotten, and the election is observed again.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_be_observed_is_not_known() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -264,7 +264,7 @@ async fn a_leader_that_cannot_be_observed_is_not_known() {
     until(|| leader() == Some(None)).await;
 }
 
-/// The watcher leaves with the last session. One that has logged in by then and asks for nothing has another.
+/// The watcher ends with the last session. A later session that sends no Query gets a new watcher.
 #[tokio::test(start_paused = true)]
 async fn leases_are_followed_for_a_session_that_only_waits() {
     let proxy = Proxy::start(&server(), "one").await;

@@ -1,4 +1,4 @@
-//! The proxy's cached state: how long it counts, and how errors in it are detected.
+//! The proxy's cached state: how long it is valid, and how errors in it are detected.
 
 use super::*;
 
@@ -18,7 +18,7 @@ async fn a_stale_token_is_known_for_as_long_as_somebody_listens_and_a_second_at_
     assert_eq!(proxy.fence.known_tokens(), [("notes".to_owned(), 7)]);
 }
 
-/// An epoch that was pruned is gone from memory when it is next read, and the next token is a first one.
+/// A pruned epoch is forgotten at the next read, and the next token is a first one.
 #[tokio::test(start_paused = true)]
 async fn what_was_pruned_is_forgotten() {
     for resource in ["notes", "shard/1"] {
@@ -36,7 +36,7 @@ async fn what_was_pruned_is_forgotten() {
     }
 }
 
-/// A proxy that remembers token 7, where nothing is any more.
+/// A proxy that remembers token 7 of a pruned epoch.
 async fn after_pruning_unheard(resource: &str) -> Proxy {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.writer(1, resource, 7).await;
@@ -49,7 +49,7 @@ async fn after_pruning_unheard(resource: &str) -> Proxy {
     proxy
 }
 
-/// Without having heard of it as well: the answer to an Admit says so.
+/// The answer to an Admit reports the pruned epoch even without a notification.
 #[tokio::test(start_paused = true)]
 async fn what_was_pruned_unheard_is_found_out_by_who_writes() {
     for resource in ["notes", "shard/1"] {
@@ -69,7 +69,7 @@ async fn what_was_pruned_unheard_is_forgotten_also_where_nothing_may_be_raised()
     }
 }
 
-/// Each proxy hears of what the others raise.
+/// Each proxy is notified of the tokens that others raise.
 #[tokio::test(start_paused = true)]
 async fn a_token_that_another_proxy_has_raised_is_heard_of() {
     let server = server();
@@ -110,7 +110,7 @@ async fn what_was_missed_is_read_when_somebody_listens_again() {
     assert!(server.lives(1) && !old.session.holds_admissions());
 }
 
-/// Policies are loaded anew while sessions wait: they are judged by what is in force then.
+/// Policies are reloaded while sessions wait. The sessions are judged by the new policies.
 #[tokio::test(start_paused = true)]
 async fn a_session_is_admitted_by_the_policies_in_force() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -129,7 +129,7 @@ async fn a_session_is_admitted_by_the_policies_in_force() {
     assert_eq!(two.admit(&two.client(2), "notes", 5).await, "admitted", "its fingerprint is that of the new ones");
 }
 
-/// They name an election now, which nobody asked when the session was judged.
+/// The new policies name an election, which was not queried when the session was judged.
 #[tokio::test(start_paused = true)]
 async fn a_token_has_to_be_issued_as_the_policies_in_force_say() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -179,7 +179,7 @@ async fn names_are_those_of_policies_in_force() {
     assert!(proxy.fence.resource("shard/7").is_none() && proxy.fence.keys_in_use().is_empty());
 }
 
-/// Other proxies are told that the catalog has changed; this one knows.
+/// Other proxies are notified of a catalog change. The announcing proxy is not.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_catalog_is_announced_to_others() {
     let server = server();

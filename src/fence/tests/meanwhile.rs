@@ -33,7 +33,7 @@ async fn a_reset_is_of_the_epoch_that_is_there() {
     }
 }
 
-/// Only the drain of the epoch in force ends lower admissions.
+/// Only the drain of the current epoch terminates processes with lower admissions.
 #[tokio::test(start_paused = true)]
 async fn a_token_that_is_passed_over_meanwhile_drains_nobody() {
     let server = server();
@@ -69,7 +69,7 @@ async fn a_leader_that_is_overtaken_while_it_overtakes_is_done() {
     assert_eq!((overtaking.await.unwrap(), one.epoch("notes")), (Ok(()), Some(next)));
 }
 
-/// An epoch is marked by a proxy that has its policies.
+/// Only a proxy with the epoch's policies marks it.
 #[tokio::test(start_paused = true)]
 async fn what_a_proxy_with_later_policies_has_left_half_done_is_left_to_it() {
     let server = server();
@@ -85,7 +85,7 @@ async fn what_a_proxy_with_later_policies_has_left_half_done_is_left_to_it() {
     assert_eq!(two.fence.overtake(&notes, 6).await, Ok(()));
 }
 
-/// A proxy that has loaded its policies before made the epoch, and recorded these, after this one had recorded its own.
+/// A proxy with policies that were loaded earlier created the epoch, and recorded them, after this proxy had recorded its own.
 #[tokio::test(start_paused = true)]
 async fn a_late_record_of_older_policies_is_in_nobodys_way() {
     for resets in [false, true] {

@@ -1,4 +1,4 @@
-//! Operations on fences other than writes: overtakes, observing fences, resets, and dropped databases.
+//! Operations on fences other than writes: overtakes, fences in mode observe, resets, and dropped databases.
 
 use super::*;
 
@@ -27,7 +27,7 @@ async fn a_new_leader_shuts_its_predecessor_out_before_it_writes() {
     assert_eq!(proxy.election.1.load(Ordering::Relaxed), asked + 1, "who leads is asked once");
     assert!(!proxy.server.lives(1) && !proxy.has_row(&old, "jobs"), "it may have had something to commit");
     assert!(!proxy.fence.is_behind(&jobs, 6) && proxy.fence.is_current(&jobs, 6));
-    // It is drained: the leader's first write waits for nobody.
+    // The epoch is drained, so the leader's first write need not wait.
     assert_eq!(proxy.fence.metrics.advances.get(), 2);
     let _new = proxy.writer(2, "jobs", 6).await;
     assert_eq!(proxy.fence.metrics.advances.get(), 2);
@@ -47,7 +47,7 @@ async fn what_another_proxy_has_left_half_done_is_finished() {
     assert_eq!(proxy.fence.metrics.advances.get(), 2);
     assert_eq!(proxy.fence.overtake(&notes, 6).await, Ok(()));
     assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 2, "it is drained");
-    // And by whoever needs it.
+    // Any session that needs the epoch finishes it, too.
     proxy.fence.advance(&notes, epoch(1, 7)).publish(Some(epoch(1, 6))).await.unwrap();
     let _new = proxy.writer(2, "notes", 7).await;
     assert_eq!(proxy.fence.metrics.advances.get(), 3);
@@ -81,7 +81,7 @@ async fn a_fence_that_observes_raises_its_epoch_and_ends_nobody() {
     assert_eq!(reset, Ok(Reset { before: epoch(1, 7), after: epoch(2, 2) }));
     sleep(Duration::from_secs(3)).await;
     assert!(proxy.server.lives(1));
-    // A process that is not what it says is told, unless it has only ended.
+    // A process with a wrong identity is reported, unless the process has only ended.
     proxy.server.end_process(2);
     assert_eq!(observe(&new, 8, Raise::Freely).await, unseen("trial", 2));
     let mut gone = proxy.client(3);
@@ -128,7 +128,7 @@ async fn a_reset_that_cannot_drain_says_that_it_has_reset() {
     assert!(error.to_string().contains("process 1"), "{error}");
 }
 
-/// The other has loaded its policies later: this proxy writes, raises and resets nothing until it is loaded anew.
+/// The other proxy has loaded its policies later. This proxy writes, raises and resets nothing until it is reloaded.
 #[tokio::test(start_paused = true)]
 async fn older_policies_do_nothing() {
     let server = server();
@@ -149,7 +149,7 @@ async fn older_policies_do_nothing() {
     assert_eq!(told(one.fence.overtake(&notes, 6).await, "overtaken"), others);
     assert_eq!(told(one.fence.observe(&old.session, &notes, 5, Raise::Freely).await, "noted"), others);
     assert_eq!(one.epoch("notes"), Some(epoch(1, 5)));
-    // It is found out as well where nobody writes.
+    // The difference is detected even without writes.
     one.fence.put_in_force(&one.policies.resources);
     assert!(one.fence.superseded().is_empty());
     let three = Proxy::start(&server, "three").await;
@@ -157,7 +157,7 @@ async fn older_policies_do_nothing() {
     assert_eq!(three.admit(&three.client(3), "notes", 6).await, "admitted");
     until(|| !two.fence.superseded().is_empty()).await;
     assert_eq!(two.fence.superseded().into_iter().collect::<Vec<_>>(), ["notes"]);
-    // Once they are loaded anew they are recorded.
+    // Reloaded policies are recorded.
     server.pass(Duration::from_secs(60));
     sleep(Duration::from_secs(60)).await;
     two.fence.apply_policy_of(&two.policies.resources, Instant::now().into_std()).await.unwrap();
@@ -165,7 +165,7 @@ async fn older_policies_do_nothing() {
     assert!(two.fence.superseded().is_empty());
 }
 
-/// Where no transaction is open, and nothing runs that was begun before, a new fence is enforced; that is what the console shows.
+/// A new fence counts as enforced once earlier transactions and statements have ended. The console shows this.
 #[tokio::test(start_paused = true)]
 async fn a_fence_is_enforced_when_all_has_ended_that_came_before_it() {
     let server = server();
@@ -188,7 +188,7 @@ async fn a_fence_is_enforced_when_all_has_ended_that_came_before_it() {
     sleep(Duration::from_secs(3)).await;
     assert!(!ones.is_finished() && !twos.is_finished());
     server.end_transaction(2);
-    // Another transaction is no matter.
+    // A later transaction does not matter.
     server.write(2, &notes.tables[0].name, false);
     sleep(Duration::from_secs(1)).await;
     assert!(!ones.is_finished() && twos.is_finished());
@@ -212,7 +212,7 @@ async fn a_fence_is_enforced_when_all_has_ended_that_came_before_it() {
     drop(second);
 }
 
-/// A session in the middle of a step may still judge by the policies of before.
+/// A session within a step may still judge by the previous policies.
 #[tokio::test(start_paused = true)]
 async fn a_fence_is_enforced_when_the_steps_have_ended_that_came_before_it() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -228,7 +228,7 @@ async fn a_fence_is_enforced_when_the_steps_have_ended_that_came_before_it() {
     assert!(enforced.is_finished(), "another step is no matter");
 }
 
-/// A proxy that is lost counts for ten minutes by the database's clock since it was last heard of.
+/// A lost proxy counts for ten minutes after its last announcement, by the database's clock.
 #[tokio::test(start_paused = true)]
 async fn what_is_enforced_is_said_again_after_a_minute_and_not_before() {
     for (seconds, proxies, lost) in [(57, 1, 0), (64, 2, 1)] {
@@ -247,7 +247,7 @@ async fn what_is_enforced_is_said_again_after_a_minute_and_not_before() {
     }
 }
 
-/// DROP DATABASE finds nobody but those whom it ends, or who leave while it waits.
+/// DROP DATABASE finds only sessions that it terminates, or that end while it waits.
 #[tokio::test(start_paused = true)]
 async fn control_connections_make_way_for_a_statement_that_needs_the_database_alone() {
     let owner = |role: &str| Role::Current(role.to_owned());
@@ -268,7 +268,7 @@ async fn control_connections_make_way_for_a_statement_that_needs_the_database_al
         proxy.fence.close_for(&owner(role), by_force, from_here).await;
         let what = format!("{role} {by_force} {from_here} {others}");
         assert_eq!(!proxy.fence.store.is_open(), closes, "{what}");
-        // Behind the last session they close at once, while the statement waits.
+        // After the last session the connections close immediately, while the statement waits.
         if let Some(other) = other.as_mut().filter(|_| own.is_none() && !closes) {
             drop(other.registration.take());
             let closed = until(|| !proxy.fence.store.is_open()).await;

@@ -5,7 +5,7 @@ use crate::fence::store::StoreError;
 use crate::wire::client_error::ClientError;
 use tokio::task::yield_now;
 
-/// A database of which nothing is known yet, and nothing in force.
+/// A database without remembered state and without policies.
 fn database(server: &Arc<Server>) -> Arc<Database> {
     let metrics = Arc::new(Metrics::new().unwrap());
     Database::over(|listener| server.store("one", listener), "postgres", "one", None, metrics)
@@ -61,7 +61,7 @@ async fn a_database_that_is_gone_leaves_no_task_behind() {
     assert_eq!(tasks(), before, "at once");
 }
 
-/// Neither where nothing has revoked it, nor while it runs something.
+/// Neither without a revocation, nor while a statement runs.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_has_nothing_to_release_asks_for_nothing() {
     for (revoked, activity, asks) in [
@@ -82,7 +82,7 @@ async fn a_session_that_has_nothing_to_release_asks_for_nothing() {
     }
 }
 
-/// It signs off with its last session; one that goes while it has some counts as lost.
+/// A proxy signs off after its last session. One that ends while it has sessions counts as lost.
 #[tokio::test(start_paused = true)]
 async fn a_proxy_whose_sessions_have_ended_counts_no_longer() {
     for (has_sessions, expected) in [(false, (1, 0)), (true, (2, 1))] {
@@ -113,14 +113,14 @@ async fn what_is_enforced_is_said_again_over_another_connection() {
     assert_eq!((reach.proxies, reach.lost), (2, 0));
 }
 
-/// It is known as lately seen for a while, should it be lost: that it repeats, and no more often than it has to.
+/// A proxy repeats its announcement, so that it counts as recently seen if it is lost, but not more often than necessary.
 #[tokio::test(start_paused = true)]
 async fn what_is_enforced_is_said_again_when_a_minute_is_over() {
     for (millis, expected) in [(59_999, (1, 0)), (60_000, (2, 1))] {
         let server = server();
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
         let _client = two.client(2);
-        // Once more, over the connection that the first time has opened.
+        // Again, over the connection that the first announcement has opened.
         two.fence.announce().await.unwrap();
         two.fence.stop_watching();
         server.pass(Duration::from_secs(300));
@@ -135,7 +135,7 @@ async fn what_is_enforced_is_said_again_when_a_minute_is_over() {
     }
 }
 
-/// Asked once: whatever the database's clock does since, they were loaded when they were loaded.
+/// The load time is queried once. Later changes of the database's clock do not affect it.
 #[tokio::test(start_paused = true)]
 async fn policies_that_are_applied_again_claim_no_later_time() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -179,7 +179,7 @@ async fn a_permission_is_remembered_beside_others() {
     }
 }
 
-/// The server waits five seconds for others to leave, and then refuses the statement.
+/// The server waits five seconds for other sessions to end, and then refuses the statement.
 #[tokio::test(start_paused = true)]
 async fn connections_make_way_for_as_long_as_the_server_waits() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -196,7 +196,8 @@ async fn connections_make_way_for_as_long_as_the_server_waits() {
     assert!(!proxy.fence.vacating.lasts());
 }
 
-/// By force it ends the others, if there are any: whoever may not do that is refused, and nothing makes way.
+/// With FORCE the server terminates other sessions, if any. If the role may not do that, the server refuses the statement,
+/// and the control connections stay open.
 #[tokio::test(start_paused = true)]
 async fn who_may_not_end_others_drops_by_force_what_nobody_uses() {
     for (by_force, has_others, makes_way) in
@@ -227,7 +228,7 @@ fn only_what_runs_a_query_is_named_with_one() {
     }
 }
 
-/// Lines about the leader of what is named so.
+/// Log lines about the leader of `of`.
 fn leader_lines(log: &str, of: &str) -> Vec<String> {
     let fields = |line: &str| line.split_once("leader_").unwrap().1.to_owned();
     log.lines().filter(|line| line.contains(of) && line.contains("leader_")).map(fields).collect()
@@ -239,7 +240,7 @@ async fn leaders_by_leases_are_logged_once_per_change() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.lease("bills", 5, false, HOUR);
     for (token, released) in [(5, false), (6, false), (6, true)] {
-        // The last session leaves, and leases are not followed until the next one comes.
+        // After the last session, leases are not followed until the next session.
         let client = proxy.writer(1, "bills", 5).await;
         proxy.server.lease("bills", token, released, HOUR);
         sleep(Duration::from_secs(10)).await;

@@ -1,5 +1,5 @@
-//! Each failure of the database arrives at the client with its SQLSTATE, its text and its remedy, and without the details that
-//! only the log may have.
+//! Clients receive each failure of the database with its SQLSTATE, text and remedy, and without details that only the log may
+//! contain.
 
 use super::*;
 use crate::config::ServerTls;
@@ -24,7 +24,7 @@ fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     [&[tag], &length.to_be_bytes()[..], body].concat()
 }
 
-/// ReadyForQuery follows, but not a FATAL error.
+/// An error response. ReadyForQuery follows, except after a FATAL error.
 fn refusal(severity: &str, code: &str) -> Vec<u8> {
     let body = format!("S{severity}\0C{code}\0M{SECRET}\0\0");
     let ready = if severity == "FATAL" { Vec::new() } else { message(b'Z', b"I") };
@@ -44,8 +44,8 @@ fn row(columns: &[(&str, &str)]) -> Vec<u8> {
     [message(b'T', &description), message(b'D', &data), message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat()
 }
 
-/// A connection to a server that answers the login, and then each Query, with the next of these. After the last it closes the
-/// connection.
+/// A connection to a server that answers the login, and then each Query, with the next answer. After the last one, the server
+/// closes the connection.
 async fn connect(answers: Vec<Vec<u8>>) -> Result<Client, tokio_postgres::Error> {
     let (mut server, stream) = duplex(4096);
     tokio::spawn(async move {
@@ -59,7 +59,7 @@ async fn connect(answers: Vec<Vec<u8>>) -> Result<Client, tokio_postgres::Error>
     Ok(client)
 }
 
-/// Any role may log in.
+/// The answer to a login of any role.
 fn welcome() -> Vec<u8> {
     [message(b'R', &[0; 4]), message(b'Z', b"I")].concat()
 }
@@ -74,7 +74,7 @@ async fn on_query(answer: Option<Vec<u8>>) -> StoreError {
     StoreError::on_query(client.simple_query("SELECT 1").await.unwrap_err())
 }
 
-/// With this answer to the question that each connection begins with.
+/// The failure if the first Query of a connection has this answer.
 async fn on_opening(columns: &[(&str, &str)]) -> StoreError {
     let usual = [("role", "warden"), ("database", "app"), ("version", VERSION), ("missing_grant", ""), ("lacking", "")];
     let value = |(name, usual)| (name, columns.iter().find(|it| it.0 == name).map_or(usual, |it| it.1));
@@ -131,7 +131,7 @@ async fn cases() -> Vec<Case> {
             "the control role lacks a privilege: GRANT CONNECT ON DATABASE \"app\" TO the role",
             "Retrying will not help. Run the GRANT",
         ),
-        // The database is not as the fences need it.
+        // The database does not meet the needs of the fences.
         (
             on_opening(&[("missing_grant", "pg_signal_backend")]).await,
             "the control role lacks a privilege: GRANT pg_signal_backend TO the role",
@@ -176,14 +176,14 @@ async fn cases() -> Vec<Case> {
             "the database refused the control role: the server's own words",
             init,
         ),
-        // The queue of notifications is full.
+        // The notification queue is full.
         (
             on_query(Some(refusal("ERROR", "54000"))).await,
             "the database refused: the server answered with SQLSTATE 54000",
             retry,
         ),
         (StoreError::UnknownForm("Admit"), "the database's answer to Admit has an unknown form", retry),
-        // Processes are in the way.
+        // Processes block the Query.
         (StoreError::Blocked(blockers()), "its lock is held by: process 7", "Retry. If the error persists, end them"),
         (
             StoreError::TablesLocked(blockers()),
@@ -274,7 +274,7 @@ async fn the_log_has_the_servers_own_words_and_the_role() {
     }
 }
 
-/// Down to the driver's own error, with the server's SQLSTATE.
+/// The source chain ends with the driver's error, including the server's SQLSTATE.
 #[tokio::test]
 async fn the_source_of_a_failure_is_the_drivers_error() {
     let refused = FenceError::Store { resource: "jobs".to_owned(), error: on_login("53300").await };
@@ -287,7 +287,7 @@ async fn the_source_of_a_failure_is_the_drivers_error() {
     assert_eq!(code.collect::<Vec<_>>(), [None, None, None, Some(SqlState::TOO_MANY_CONNECTIONS), None]);
 }
 
-/// Code that repeats a Query relies on it.
+/// Code that repeats a Query relies on this.
 #[tokio::test]
 async fn only_an_error_of_the_statement_is_an_answer() {
     for (code, is_answer) in [("55P03", true), ("42501", true), ("54000", true), ("26000", false), ("0A000", false)] {
@@ -299,7 +299,7 @@ async fn only_an_error_of_the_statement_is_an_answer() {
     assert!(!on_query(None).await.is_answer() && !StoreError::TimedOut(LIMIT).is_answer());
 }
 
-/// The log repeats no failure.
+/// The log relies on this: it never repeats a failure.
 #[tokio::test]
 async fn failures_that_read_the_same_are_equal() {
     assert_eq!(on_login("53300").await, on_login("53300").await);
