@@ -79,7 +79,7 @@ impl<'a> Advance<'a> {
         }
     }
 
-    /// Publishes, and returns what is there now: the epoch, what is above it, or, under other policies, what was there.
+    /// Publishes, and returns the current epoch: this one, a higher one, or, under different policies, the previous one.
     pub(super) async fn publish(&self, known: Option<Epoch>) -> Result<Option<Epoch>, FenceError> {
         let Advance { database, resource, to, .. } = self;
         let now = self.about(database.store().publish(resource, *to, known, database.loaded(resource)).await)?;
@@ -99,7 +99,7 @@ impl<'a> Advance<'a> {
             Marked::Prepared(gids) => {
                 return Err(FenceError::unavailable(&self.resource.name, Obstacle::PreparedTransactions(gids)));
             }
-            // Marked or raised by another one meanwhile.
+            // Marked or raised by another proxy or session in the meantime.
             Marked::Nothing => {}
         }
         Ok(())

@@ -68,7 +68,7 @@ impl Epochs {
         self.young.get(resource).or_else(|| self.old.get(resource)).copied()
     }
 
-    /// Returns what was known before.
+    /// Returns the previously known epoch.
     fn insert(&mut self, resource: &str, known: KnownEpoch) -> Option<KnownEpoch> {
         if let Some(there) = self.young.get_mut(resource) {
             return Some(std::mem::replace(there, known));

@@ -35,7 +35,7 @@ pub enum RequiredPrivilege {
 pub enum Role {
     /// The session's current role.
     Current(String),
-    /// Any role of which this login role is a member: the session may change its role before the statement runs.
+    /// Any role that this login role is a member of: the session may change its role before the statement runs.
     AnyOf(String),
 }
 

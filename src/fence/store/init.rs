@@ -86,7 +86,7 @@ pub enum InitError {
     /// No connection.
     #[error("cannot connect: {}", crate::sql::message(.0))]
     Connect(#[source] tokio_postgres::Error),
-    /// The server refused an action; nothing was changed but what the schema had before.
+    /// The server refused an action.
     #[error("cannot {}: {}", .0, crate::sql::message(.1))]
     Refused(&'static str, #[source] tokio_postgres::Error),
     /// Another command is running, or another process holds the lock.

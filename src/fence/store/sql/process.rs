@@ -49,7 +49,7 @@ pub(super) fn is_one_of(processes: &[(String, String)]) -> String {
     format!("(a.pid, extract(epoch FROM a.backend_start)) IN (VALUES (0, 0::numeric){list})")
 }
 
-/// The roles of which the control role must be a member.
+/// The roles that the control role must be a member of.
 const ROLES: [&str; 2] = ["pg_read_all_stats", "pg_signal_backend"];
 
 /// The functions of the server that the fence calls. PUBLIC may execute them by default.
