@@ -87,7 +87,7 @@ impl Database {
 
     fn put_in_force_since(&self, resources: &[Arc<Resource>], loaded: Instant) {
         let mut policies = self.policies.write();
-        // The same policies, recorded again, keep their time.
+        // Policies that are recorded again keep their load time.
         let loaded_there = if policies.loaded == loaded { policies.loaded_there } else { 0 };
         if policies.loaded != loaded {
             self.superseded.lock().clear();
