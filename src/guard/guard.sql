@@ -1,8 +1,8 @@
--- The guard's functions. Run as one transaction after schema.sql. May be run again at any time.
--- All names are found in pg_catalog or qualified with their schema, so the caller's search_path has no effect.
+-- The guard's functions. Run as one transaction after schema.sql; may be run again at any time.
+-- Everything is looked up in pg_catalog or named with its schema: no caller's search_path has a say.
 
--- The token of this session for a resource. Null if there is none. Values that the proxy would refuse are LF003, except those
--- that name another resource twice. The cost arises for each row, and a list may be 64 KiB long.
+-- The token of this session for a resource; null without one. What the proxy would refuse is LF003, but for another
+-- resource that is named twice. The cost counts for each row: a list may be 64 KiB long.
 CREATE OR REPLACE FUNCTION fencegate.presented(fenced text) RETURNS bigint
     LANGUAGE plpgsql STABLE COST 10000
     SET search_path = pg_catalog, pg_temp
@@ -47,8 +47,8 @@ BEGIN
 END
 $function$;
 
--- This server process. IMMUTABLE is correct within a process, and the process that makes a plan also executes it, so these are
--- constants in the plan. Otherwise each transaction would copy the states of all processes to read the start.
+-- This server process. IMMUTABLE holds within a process, and a plan that calls these is made and run by one process: they are
+-- constants in it. To read the start anew would copy the states of all processes, once for each transaction.
 CREATE OR REPLACE FUNCTION fencegate.own_pid() RETURNS integer
     LANGUAGE sql IMMUTABLE
     SET search_path = pg_catalog, pg_temp
@@ -58,22 +58,22 @@ CREATE OR REPLACE FUNCTION fencegate.own_start() RETURNS timestamptz
     SET search_path = pg_catalog, pg_temp
 AS $function$SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())$function$;
 
--- True if this server process is admitted to the resource until its transaction ends. False decides nothing: check_write makes the
--- final check.
+-- Is this server process admitted to the resource, up to the end of its transaction? If the answer is true, it is. If the answer is
+-- false, it may still be: check_write finds out.
 --
--- While the process holds the lock, until its transaction ends, its admission is not deleted: the DELETE needs the lock exclusively,
--- and if it does not get the lock, the process is terminated. The result of the query after the lock therefore stays true. The
--- function does not wait for the lock, because any role can hold it. The lock is that of a family of resources: all keys of a keyed
--- resource, or a single resource. A lock for each key would fill the server's lock table when many keys are loaded. The only cost of
--- the shared lock is that a drain may terminate a process that it could have spared.
+-- While the process holds the lock, up to the end of its transaction, nobody deletes its admission: the DELETE needs the lock
+-- exclusively, and where it does not get it the process is ended. So what the query sees after the lock stays true. The function
+-- does not wait for the lock, because anybody can hold it. The lock is that of a family of resources: all keys of a keyed one, or
+-- a single one. A lock for each key would fill the server's table of locks when many keys are loaded. A lock for all of them only
+-- means that a drain may end a process which it could have spared.
 --
--- The transaction inherits the lock from a subtransaction. Otherwise the lock would belong to the cursor that calls the writing
--- function. When a cursor fails in a savepoint, the server releases its locks but keeps its writes from before the savepoint.
+-- The transaction inherits the lock from a subtransaction. Taken plainly, it would belong to the cursor that calls the writing
+-- function. When a cursor fails in a savepoint, the server releases its locks and keeps what it wrote before the savepoint.
 --
--- VOLATILE: under READ COMMITTED the query then sees all rows committed before it starts, after the lock. Nearly every write waits
--- for this function. It therefore avoids SET search_path, which takes longer than the lock: all names and operators are qualified.
--- Nearly all sessions present a token in its printed form. For any other form the query calls presented(). The cost of that
--- function keeps the plan on an index, unless VACUUM has counted no admission or only one.
+-- VOLATILE: under READ COMMITTED the query sees what is committed when it starts, after the lock. Nearly every write waits for
+-- this function. So it does without SET search_path, which takes longer than the lock: all names and operators are qualified.
+-- Nearly all sessions present a token as it is printed; for any other the query calls presented(). The cost of that keeps the
+-- plan to an index, unless VACUUM has counted no admission or a single one.
 CREATE OR REPLACE FUNCTION fencegate.is_admitted(fenced text, family text) RETURNS boolean
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $function$
@@ -103,7 +103,7 @@ BEGIN
 END
 $function$;
 
--- The hint of LF002. The worker of a subscription has no client to set a token.
+-- The hint of LF002. The worker of a subscription has no client that could set a token.
 CREATE OR REPLACE FUNCTION fencegate.missing_token_hint() RETURNS text
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -114,9 +114,9 @@ AS $function$
     FROM pg_stat_get_activity(pg_backend_pid())
 $function$;
 
--- Takes the lock of a resource, shared, until the transaction ends. Waits at most 10 s. Any role may take that lock. A process that
--- holds it exclusively, or waits to, for more than 100 ms is terminated, except control connections, which hold it only briefly.
--- take_lock takes the lock in a subtransaction, as is_admitted must.
+-- Takes the lock of a resource, shared, until the transaction ends. Waits for 10 s at most. Everybody may take that lock: who
+-- holds it alone, or waits to, for more than 100 ms is ended, but for control connections, which hold it for a moment. take_lock
+-- takes it in a subtransaction, as is_admitted has to.
 CREATE OR REPLACE FUNCTION fencegate.await_lock(fenced text) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -135,11 +135,11 @@ END
 $function$;
 REVOKE ALL ON FUNCTION fencegate.await_lock(text) FROM PUBLIC;
 
--- Returns if this server process may write to the resource in its transaction although is_admitted has just returned false. Raises
--- an error otherwise. At READ COMMITTED it does not look for an admission again, unless another process holds the lock.
+-- May this server process write to the resource, as far as its transaction goes, although is_admitted has just said false? Returns,
+-- or raises. At READ COMMITTED it does not look for an admission again, unless somebody else holds the lock.
 --
--- PUBLIC may call it. It reveals nothing, and takes only locks that any role can take, except that of the caller's own admission. It
--- terminates other processes only for the lock of a resource with an epoch, for which they have no other use.
+-- Everybody may call it: it gives nothing away, and takes only locks that everybody can take, but for that of the caller's own
+-- admission. It ends others only for the lock of a resource that has an epoch, which nobody else has a use for.
 CREATE OR REPLACE FUNCTION fencegate.check_write(fenced text, family text, may_lack_token boolean) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -235,7 +235,7 @@ BEGIN
 END
 $function$;
 
--- For a fence in mode observe: logs in the server's log the write that it would reject. Takes no lock.
+-- For a fence that only observes: a line in the server's log about what it would reject. Takes no lock.
 CREATE OR REPLACE FUNCTION fencegate.observe_write(fenced text, may_lack_token boolean) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
@@ -259,8 +259,8 @@ BEGIN
 END
 $function$;
 
--- The name of the resource of a key, from the text before and after the key. Percent-encodes every byte of the key except letters,
--- digits and _ . / : -
+-- The name of a keyed resource, from what stands before and after the key: every other byte of it than letters, digits
+-- and _ . / : - is percent-encoded.
 CREATE OR REPLACE FUNCTION fencegate.keyed(prefix text, key text, suffix text) RETURNS text
     LANGUAGE plpgsql STABLE
     SET search_path = pg_catalog, pg_temp
@@ -288,7 +288,7 @@ BEGIN
 END
 $function$;
 
--- Checks whether the statement may write rows of every key of a keyed resource. No token can permit that.
+-- May the statement write rows of every key of a keyed resource? Nobody's tokens tell that.
 CREATE OR REPLACE FUNCTION fencegate.check_every_key(fenced text, may_lack_token boolean, observes boolean) RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path = pg_catalog, pg_temp
@@ -314,12 +314,12 @@ BEGIN
 END
 $function$;
 
--- The triggers. They depend only on their arguments: mode, on_missing, the resource's name (for a keyed resource: the text before
--- the key, the key's column, the text after it), then the exempt roles.
+-- The triggers. Their arguments are all that they go by: mode, on_missing, the resource's name (of a keyed one what stands
+-- before the key, the key's column, what stands after it), then the exempt roles.
 --
--- RETURN NEW: without it, a BEFORE trigger for rows would skip the row. The other triggers need no result.
+-- RETURN NEW: a BEFORE trigger for rows would skip the row without it; the others need no result.
 
--- The trigger function for tables of a single, enforced resource. Avoids SET search_path, as is_admitted does.
+-- That of tables of a single resource, which is enforced. As is_admitted, it does without SET search_path.
 CREATE OR REPLACE FUNCTION fencegate.guard_table() RETURNS trigger
     LANGUAGE plpgsql VOLATILE
 AS $function$
@@ -333,7 +333,7 @@ BEGIN
 END
 $function$;
 
--- The trigger function for all other tables. Not SECURITY DEFINER: to_jsonb runs casts that a table's owner may have created.
+-- That of all others. Not SECURITY DEFINER: to_jsonb runs casts that a table's owner may have made.
 CREATE OR REPLACE FUNCTION fencegate.guard() RETURNS trigger
     LANGUAGE plpgsql VOLATILE
     SET search_path = pg_catalog, pg_temp
@@ -384,7 +384,7 @@ BEGIN
 END
 $function$;
 
--- Includes the trigger functions: the role that creates a trigger needs EXECUTE on them, and they cannot be called in another way.
+-- Those of the triggers too: whoever creates a trigger needs them, and nobody can call them otherwise.
 GRANT USAGE ON SCHEMA fencegate TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fencegate.presented(text), fencegate.own_pid(), fencegate.own_start(), fencegate.is_admitted(text, text),
     fencegate.missing_token_hint(), fencegate.check_write(text, text, boolean), fencegate.observe_write(text, boolean), fencegate.keyed(text, text, text),

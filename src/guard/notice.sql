@@ -1,6 +1,6 @@
--- Notifies the proxies of DDL statements that bypass them. A notified proxy reads the catalog again. Needs a superuser.
--- Never fails: a proxy that receives no notification reads the catalog within 10 s. If the server's notification queue is full, NOTIFY
--- fails at COMMIT, where the error cannot be caught. Therefore sends nothing once the queue is half full, as fencegate.announce does.
+-- Definitions around the proxies, which read the catalog again when they are notified. Needs a superuser.
+-- Never fails: a proxy that receives no notification reads the catalog within 10 s. A notification that finds the server's queue
+-- full fails at COMMIT, where nothing can catch it. As in fencegate.announce, none is sent once the queue is half full.
 CREATE OR REPLACE FUNCTION fencegate.notice_definition() RETURNS event_trigger
     LANGUAGE plpgsql VOLATILE
     SET search_path = pg_catalog, pg_temp
