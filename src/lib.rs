@@ -24,6 +24,8 @@
 extern crate self as fencegate;
 
 #[cfg(feature = "proxy")]
+pub mod background;
+#[cfg(feature = "proxy")]
 pub mod catalog;
 #[cfg(feature = "proxy")]
 pub mod cli;

@@ -2,6 +2,7 @@
 //!
 //! Must never leave out a line without saying so, when the second is over at the latest.
 
+use crate::background::Background;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,9 +21,13 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// of resources in the policies.
 type EventKind = (&'static str, String);
 
-/// The windows that are open.
-#[derive(Debug, Default)]
-pub struct LogLimit(Mutex<HashMap<EventKind, Window>>);
+/// The rates of the lines in the log.
+#[derive(Debug)]
+pub struct LogLimit {
+    /// The windows that are open.
+    windows: Mutex<HashMap<EventKind, Window>>,
+    background: Background,
+}
 
 #[derive(Debug)]
 struct Window {
@@ -32,6 +37,11 @@ struct Window {
 }
 
 impl LogLimit {
+    /// Without open windows. Their ends are logged in the background.
+    pub fn new(background: Background) -> Arc<Self> {
+        Arc::new(LogLimit { windows: Mutex::default(), background })
+    }
+
     /// A line of this kind may be logged. Otherwise it is counted, and the count is logged when the window ends.
     pub fn allows(self: &Arc<Self>, event: &'static str, resource: &str) -> bool {
         self.allows_some(event, resource, MOST_LINES)
@@ -44,28 +54,28 @@ impl LogLimit {
 
     fn allows_some(self: &Arc<Self>, event: &'static str, resource: &str, most: u64) -> bool {
         let now = Instant::now();
-        let mut windows = self.0.lock();
+        let mut windows = self.windows.lock();
         let window = windows.entry((event, resource.to_owned())).or_insert(Window { ends: now, most, lines: 0 });
         if window.lines <= most && window.ends <= now {
             *window = Window { ends: now + WINDOW, most, lines: 0 };
         }
         window.lines += 1;
         if window.lines == most + 1 {
-            tokio::spawn(self.clone().close(window.ends, (event, resource.to_owned())));
+            self.background.spawn(self.clone().close(window.ends, (event, resource.to_owned())));
         }
         window.lines <= most
     }
 
     /// Logs the number of suppressed lines immediately, because the process ends.
     pub fn finish(&self) {
-        let windows = std::mem::take(&mut *self.0.lock());
+        let windows = std::mem::take(&mut *self.windows.lock());
         windows.iter().for_each(|(kind, window)| log_left_out(kind, window));
     }
 
     /// Cancel-safe only in that the next call of [`Self::finish`] says the rest.
     async fn close(self: Arc<Self>, ends: Instant, kind: EventKind) {
         sleep_until(ends).await;
-        let window = self.0.lock().remove(&kind);
+        let window = self.windows.lock().remove(&kind);
         if let Some(window) = window {
             log_left_out(&kind, &window);
         }
@@ -85,10 +95,10 @@ mod tests {
 
     #[tokio::test]
     async fn so_many_lines_pass_in_a_window() {
-        let limit = Arc::new(LogLimit::default());
+        let limit = LogLimit::new(Background::current());
         let passed = |resource| (0..25).filter(|_| limit.allows("stale", resource)).count();
         assert_eq!((passed("one"), passed("other"), passed("one")), (10, 10, 0));
-        while !limit.0.lock().is_empty() {
+        while !limit.windows.lock().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(passed("one"), 10, "the counts have been told");
@@ -96,10 +106,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_window_ends_though_nothing_was_left_out() {
-        let limit = Arc::new(LogLimit::default());
+        let limit = LogLimit::new(Background::current());
         for _ in 0..4 {
             assert!((0..10).all(|_| limit.allows("stale", "r")));
-            limit.0.lock().values_mut().for_each(|window| window.ends = Instant::now());
+            limit.windows.lock().values_mut().for_each(|window| window.ends = Instant::now());
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns that a panic does not end such a task. Must never start a task twice at the same time.
 
+use crate::background::Background;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -13,7 +14,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the task until it returns, and restarts it after a panic. Each start must assume that it has missed events. The
 /// unfinished state is dropped; shared state must be consistent at each await point, as for an aborted task.
-pub fn supervise<F>(task: &'static str, mut start: impl FnMut() -> F + Send + 'static) -> AbortHandle
+pub fn supervise<F>(
+    background: &Background,
+    task: &'static str,
+    mut start: impl FnMut() -> F + Send + 'static,
+) -> AbortHandle
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -24,7 +29,7 @@ where
             sleep(PAUSE).await;
         }
     };
-    tokio::spawn(supervised).abort_handle()
+    background.spawn(supervised).abort_handle()
 }
 
 #[cfg(test)]
@@ -39,7 +44,7 @@ mod tests {
     async fn a_task_that_panics_is_started_again_and_one_that_returns_is_not() {
         let (starts, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
         let (counted, notified) = (starts.clone(), ended.clone());
-        let handle = supervise("test", move || {
+        let handle = supervise(&Background::current(), "test", move || {
             let (starts, ended) = (counted.clone(), notified.clone());
             async move {
                 if starts.fetch_add(1, Ordering::Relaxed) < 2 {

@@ -103,7 +103,7 @@ fn unusable(error: impl Display) -> ExitCode {
 
 /// The asynchronous runtime, or the exit code if it cannot be created.
 fn runtime() -> Result<Runtime, ExitCode> {
-    workers::runtime(None).map_err(no_runtime)
+    workers::runtime("shared", None).map_err(no_runtime)
 }
 
 fn no_runtime(error: io::Error) -> ExitCode {

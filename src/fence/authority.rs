@@ -8,6 +8,7 @@ use super::database::Database;
 use super::fence_error::{FenceError, Issued};
 use super::obstacle::Obstacle;
 use super::session::{Epoch, Token};
+use crate::background::Background;
 use crate::etcd::{ElectionName, Etcd, EtcdError, Observer, Patience, leader};
 use crate::policy::{Issuer, Resource};
 use crate::supervise::supervise;
@@ -77,6 +78,8 @@ impl Following for Observer {
 #[derive(Debug)]
 pub struct Authority {
     elections: Arc<dyn Elections>,
+    /// Runs the tasks that follow elections.
+    background: Background,
     leaders: watch::Sender<Leaders>,
     /// The tasks that follow elections.
     followed: Mutex<HashMap<ElectionName, AbortHandle>>,
@@ -100,14 +103,15 @@ impl Drop for Authority {
 
 impl Authority {
     /// An authority that follows no election yet.
-    pub fn new(etcd: Arc<Etcd>) -> Arc<Self> {
-        Authority::over(Arc::new(InEtcd(etcd)))
+    pub fn new(etcd: Arc<Etcd>, background: Background) -> Arc<Self> {
+        Authority::over(Arc::new(InEtcd(etcd)), background)
     }
 
     /// An authority over elections of any kind.
-    pub fn over(elections: Arc<dyn Elections>) -> Arc<Self> {
+    pub fn over(elections: Arc<dyn Elections>, background: Background) -> Arc<Self> {
         Arc::new(Authority {
             elections,
+            background,
             leaders: watch::Sender::default(),
             followed: Mutex::default(),
             wanted: Mutex::default(),
@@ -146,7 +150,9 @@ impl Authority {
         for election in elections {
             followed.entry(election.clone()).or_insert_with(|| {
                 let (elections, election, leaders) = (self.elections.clone(), election.clone(), self.leaders.clone());
-                supervise("follow_election", move || follow(elections.clone(), election.clone(), leaders.clone()))
+                supervise(&self.background, "follow_election", move || {
+                    follow(elections.clone(), election.clone(), leaders.clone())
+                })
             });
         }
     }
@@ -334,7 +340,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_observer_that_panics_is_replaced_and_its_leader_forgotten() {
         let elections = Arc::new(Defective::default());
-        let authority = Authority::over(elections.clone());
+        let authority = Authority::over(elections.clone(), Background::current());
         let mut leaders = authority.leaders();
         let election: ElectionName = "/jobs".parse().unwrap();
         authority.follow(&BTreeSet::from([election.clone()]));

@@ -18,6 +18,7 @@ use super::session::{Activity, Epoch, Identity, SessionFence, Token};
 use super::store::{Found, Key, Listener, Postgres, Store, StoreError};
 use super::vacate::Vacating;
 use super::watch as watcher;
+use crate::background::Background;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::tls::ControlConfig;
@@ -50,6 +51,8 @@ pub struct Database {
     /// How full the server's notification queue was at the last heartbeat, from 0 to 1.
     pub(super) queue_usage: Mutex<Option<f64>>,
     pub(super) metrics: Arc<Metrics>,
+    /// The runtime for all work that queries the database.
+    pub(crate) background: Background,
     /// Limits the log when tokens are raised very often.
     pub(crate) log_limit: Arc<LogLimit>,
     /// The sessions that a drain may have to revoke: a subset of [`crate::state::sessions`].
@@ -93,17 +96,18 @@ impl Drop for Database {
 
 impl Database {
     /// A PostgreSQL database without open connections. `control` includes the database's name. `proxy` must be unique among
-    /// all proxy processes that ever run.
+    /// all proxy processes that ever run. Its methods that query the database run in `background`.
     pub fn new(
         name: impl Into<String>,
         control: ControlConfig,
         proxy: impl Into<String>,
         authority: Option<Arc<Authority>>,
         metrics: Arc<Metrics>,
+        background: Background,
     ) -> Arc<Self> {
         let proxy = proxy.into();
         let store = |listener| Arc::new(Postgres::new(control, proxy.clone(), listener)) as Arc<dyn Store>;
-        Database::over(store, name, &proxy, authority, metrics)
+        Database::over(store, name, &proxy, authority, metrics, background)
     }
 
     /// A database in any store. The store passes notifications to the listener.
@@ -113,6 +117,7 @@ impl Database {
         proxy: &str,
         authority: Option<Arc<Authority>>,
         metrics: Arc<Metrics>,
+        background: Background,
     ) -> Arc<Self> {
         let memory = Arc::new(Memory::default());
         Arc::new(Database {
@@ -132,7 +137,8 @@ impl Database {
             memory,
             queue_usage: Mutex::default(),
             metrics,
-            log_limit: Arc::default(),
+            log_limit: LogLimit::new(background.clone()),
+            background,
             watcher: Mutex::default(),
             has_fenced_tables: AtomicBool::new(false),
             vacating: Vacating::default(),
@@ -306,6 +312,7 @@ impl Database {
 
     /// The store for an operation. Starts the watcher if it does not run.
     pub(super) fn store(self: &Arc<Self>) -> &dyn Store {
+        debug_assert!(self.background.is_here(), "a relay thread must not wait for a control connection");
         watcher::ensure(self);
         &*self.store
     }

@@ -11,6 +11,7 @@ mod quiet;
 use super::session::{Activity, Epoch, Identity, IdentityError, SessionFence, Token};
 use super::store::Listener;
 use super::*;
+use crate::background::Background;
 use crate::etcd::{ElectionName, EtcdError};
 use crate::metrics::Metrics;
 use crate::policy::{PolicySet, Resource, join};
@@ -146,11 +147,11 @@ impl Proxy {
     async fn start_with(server: &Arc<Server>, name: &str, text: &str) -> Proxy {
         let policies = policies(text);
         let election = Arc::new(Election(watch::Sender::new(Ok(None)), AtomicU32::new(0)));
-        let authority = Authority::over(election.clone());
+        let authority = Authority::over(election.clone(), Background::current());
         authority.follow(&policies.elections());
         let store = |listener: Arc<dyn Listener>| server.store(name, listener);
         let metrics = Arc::new(Metrics::new().unwrap());
-        let fence = Database::over(store, "postgres", name, Some(authority.clone()), metrics);
+        let fence = Database::over(store, "postgres", name, Some(authority.clone()), metrics, Background::current());
         fence.apply_policy_of(&policies.resources, Instant::now().into_std()).await.unwrap();
         Proxy { server: server.clone(), fence, election, authority, policies }
     }

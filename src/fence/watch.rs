@@ -30,8 +30,9 @@ const LINGER: Duration = Duration::from_millis(500);
 pub(super) fn ensure(database: &Arc<Database>) {
     let mut watcher = database.watcher.lock();
     if watcher.is_none() {
+        let background = &database.background;
         let (database, memory, mut has_run) = (Arc::downgrade(database), database.memory.clone(), false);
-        *watcher = Some(supervise("watch_fences", move || {
+        *watcher = Some(supervise(background, "watch_fences", move || {
             if std::mem::replace(&mut has_run, true) {
                 // Notifications may have arrived before the restart.
                 memory.suppose_news();

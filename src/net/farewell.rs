@@ -105,8 +105,7 @@ impl Driver {
     async fn lost_server(&mut self) -> (End, Option<ErrorText>) {
         let said = self.session.last_error();
         let may_be_cut_off = said.as_ref().is_none_or(|error| field(body(error), b'C') == Some(ENDED_BY_COMMAND));
-        let database = self.host().context.database().clone();
-        if may_be_cut_off && let Some(by) = database.cut_off_by(self.session.fence()).await {
+        if may_be_cut_off && let Some(by) = self.host().context.cut_off_by(self.session.fence()).await {
             let outcome = self.session.cut_off();
             log_cut_off(&self.host().record, &by, outcome);
             if !self.session.is_in_flight() && !self.wants_an_answer().await {

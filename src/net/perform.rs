@@ -1,4 +1,5 @@
 //! Performs the task that a session has asked for, in a tokio task of its own: the session's sockets do not wait for it.
+//! Whatever asks a database runs in the background, since other sessions wait for its locks and connections.
 
 use crate::fence::{FenceError, Obstacle};
 use crate::session::judge::Need;
@@ -37,6 +38,8 @@ impl Performing {
     /// Begins.
     pub fn new(task: Task, context: &Context, session: &Arc<SessionRecord>) -> Self {
         let wanted = Arc::new(());
+        // What only this session waits for stays on its thread: places in queues.
+        let background = &context.shared().background;
         let is_in_queue = matches!(task, Task::ParsePermit { .. } | Task::Room { .. });
         let (otherwise, handle) = match task {
             Task::Admit(needs) => {
@@ -46,17 +49,17 @@ impl Performing {
                 let (shared, record) = (context.shared().clone(), session.clone());
                 let tell = move |need: &Need| record.log_admission(&shared, need);
                 let admit = context.shared_database().admit(needs, &session.fence, Arc::downgrade(&wanted), tell);
-                (Done::Admit(Err(failed)), tokio::spawn(admit.map(Done::Admit)))
+                (Done::Admit(Err(failed)), background.spawn(admit.map(Done::Admit)))
             }
             Task::CatchUp(wanted, within) => {
-                (Done::Tried, tokio::spawn(context.catch_up(wanted, within).map(|()| Done::Tried)))
+                (Done::Tried, background.spawn(context.catch_up(wanted, within).map(|()| Done::Tried)))
             }
             Task::CheckOwner(databases, role) => {
                 let check = context.foreign_databases(databases, role).map(Done::CheckedOwner);
-                (Done::CheckedOwner(HashSet::new()), tokio::spawn(check))
+                (Done::CheckedOwner(HashSet::new()), background.spawn(check))
             }
             Task::LeaveAlone(alone, role) => {
-                (Done::LeftAlone, tokio::spawn(context.leave_alone(alone, role).map(|()| Done::LeftAlone)))
+                (Done::LeftAlone, background.spawn(context.leave_alone(alone, role).map(|()| Done::LeftAlone)))
             }
             Task::ParsePermit { apart } => {
                 (Done::ParsePermit(None), tokio::spawn(context.wait_for_parse_permit(apart).map(Done::ParsePermit)))

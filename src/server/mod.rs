@@ -86,9 +86,9 @@ pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError
     systemd::ready();
     tokio::spawn(shared.clone().check_servers());
     let followed = shared.clone();
-    supervise("follow_tables", move || followed.clone().follow_tables());
+    supervise(&shared.background, "follow_tables", move || followed.clone().follow_tables());
     let forgetting = shared.clone();
-    supervise("forget_databases", move || forgetting.clone().forget_unused_databases());
+    supervise(&shared.background, "forget_databases", move || forgetting.clone().forget_unused_databases());
     tokio::select! {
         () = stop.recv() => {}
         () = reload::at_signal(&shared, hangup) => {}
@@ -165,14 +165,19 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
             log_end(&shared, &session, &end);
         }
         Ok(Opened::Console(caller)) => match Box::pin(ConsoleSession::open(shared.clone(), *caller, &mut seat)).await {
-            Ok(console) => Box::pin(serve_console(shared, console, session, &peer)).await,
+            Ok(console) => {
+                // Its commands ask the databases.
+                let served = shared.background.clone().spawn(serve_console(shared, console, session, peer));
+                // One that panicked is in the log.
+                served.await.ok();
+            }
             Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),
         },
         Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),
     }
 }
 
-async fn serve_console(shared: Arc<Shared>, console: ConsoleSession, session: u64, address: &str) {
+async fn serve_console(shared: Arc<Shared>, console: ConsoleSession, session: u64, address: String) {
     let role = console.role().to_owned();
     tracing::info!(session, address, role, "console_started");
     let end = console.run(shared).await;

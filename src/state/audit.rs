@@ -216,7 +216,7 @@ impl Context {
         };
         let admitted = counter(&self.shared.metrics, self.policies(), database.name(), &need.resource.name, "admitted");
         let admissible = self.admissible.clone();
-        tokio::spawn(async move {
+        self.shared.background.spawn(async move {
             let _place = place;
             let Need { resource, token, may_raise, .. } = &need;
             let seen = match database.known_stale(&resource.name, *token) {

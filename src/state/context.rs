@@ -6,7 +6,8 @@ use super::parse_permits::ParsePermits;
 use super::room::MessageBudget;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
-use crate::fence::{Database, Registration, Role};
+use crate::fence::session::SessionFence;
+use crate::fence::{CutOff, Database, Registration, Role};
 use crate::policy::{Mode, Opaque, PolicySet, Resource};
 use crate::session::host::CatalogRequest;
 use crate::session::task::{ParsePermit, Room};
@@ -94,7 +95,7 @@ impl Context {
         if self.fenced {
             self.database().session_comes();
             let shared_database = self.shared_database.clone();
-            let preparing = tokio::spawn(async move { shared_database.prepare().await });
+            let preparing = self.shared.background.spawn(async move { shared_database.prepare().await });
             // A control connection that hangs must not keep sessions out.
             tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
         }
@@ -113,6 +114,12 @@ impl Context {
         let registration = self.database().register(session.fence.clone());
         self.shared_database.session_registered();
         registration
+    }
+
+    /// The reason why the session's server process was terminated, as [`Database::cut_off_by`] finds it. Cancel-safe.
+    pub async fn cut_off_by(&self, session: &Arc<SessionFence>) -> Option<CutOff> {
+        let (database, session) = (self.database().clone(), session.clone());
+        self.shared.background.spawn(async move { database.cut_off_by(&session).await }).await.ok().flatten()
     }
 
     /// Reads the catalog, if that was not done since it has changed, or may have: within that time. Cancel-safe.

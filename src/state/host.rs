@@ -59,7 +59,7 @@ impl Host for SessionHost {
 
     fn release(&self) {
         let (database, fence) = (self.context.database().clone(), self.record.fence.clone());
-        tokio::spawn(async move { database.release(&fence).await });
+        self.context.shared.background.spawn(async move { database.release(&fence).await });
     }
 
     fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView {
@@ -81,10 +81,11 @@ impl Host for SessionHost {
     fn catalog_changed(&self) {
         let database = self.context.shared_database.clone();
         database.forget_catalog();
-        database.announcements.clone().spawn(async move {
+        let announcement = database.announcements.clone().track_future(async move {
             database.fence.announce_catalog().await;
             database.read_soon();
         });
+        self.context.shared.background.spawn(announcement);
     }
 
     fn note_harmless_change(&self, doubts: u64) -> bool {

@@ -14,6 +14,7 @@ use super::recent::Recent;
 use super::room::MessageBudget;
 use super::sessions::Sessions;
 use super::succession;
+use crate::background::Background;
 use crate::config::{Settings, SettingsArguments};
 use crate::etcd::Etcd;
 use crate::fence::{Authority, Database, Leaders, Role, is_missing};
@@ -79,6 +80,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub encryption: Arc<TlsMaterial>,
     pub log_limit: Arc<LogLimit>,
+    /// Runs what the sessions share.
+    pub background: Background,
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
     /// Which of their tables exist.
@@ -124,10 +127,11 @@ impl Shared {
 }
 
 impl Shared {
-    /// A proxy without sessions.
+    /// A proxy without sessions. The caller's runtime is the one for what they will share.
     pub fn new(start: StartOptions, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
         let StartOptions { settings, arguments, encryption, policies, etcd } = start;
-        let authority = etcd.map(Authority::new);
+        let background = Background::current();
+        let authority = etcd.map(|etcd| Authority::new(etcd, background.clone()));
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
         }
@@ -146,7 +150,8 @@ impl Shared {
             recent: Recent::default(),
             metrics,
             encryption: Arc::new(encryption),
-            log_limit: Arc::default(),
+            log_limit: LogLimit::new(background.clone()),
+            background,
             health: Health::default(),
             policies: watch::Sender::new(Arc::new(policies)),
             policy_tables: PolicyTables::default(),
@@ -209,13 +214,14 @@ impl Shared {
     pub fn shared_database(&self, name: &str) -> Arc<SharedDatabase> {
         self.databases.take_up(name, || {
             let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
-            let fence = Database::new(name, control, self.id.clone(), authority, self.metrics.clone());
+            let (metrics, background) = (self.metrics.clone(), self.background.clone());
+            let fence = Database::new(name, control, self.id.clone(), authority, metrics, background);
             let shared_database = SharedDatabase::new(fence, self.policies.subscribe(), self.metrics.clone());
             shared_database.follow();
             let leaders = self.authority.as_ref().map(|authority| authority.leaders());
             let led = Arc::downgrade(&shared_database);
             let shut_out = move || succession::shut_out_deposed(led.clone(), leaders.clone());
-            shared_database.keep_task(supervise("shut_out_deposed", shut_out));
+            shared_database.keep_task(supervise(&self.background, "shut_out_deposed", shut_out));
             shared_database
         })
     }
@@ -263,7 +269,7 @@ impl Shared {
         databases.retain(|database| policies.applies_to(database.fence.name()));
         databases.iter().for_each(|database| database.forget_catalog());
         // Continues by itself if a server does not answer: no code depends on its end.
-        let preparing = tokio::spawn(async move {
+        let preparing = self.background.spawn(async move {
             for database in databases {
                 database.prepare().await;
             }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Each of these imports only those above it, and files within it as they like.
 const LAYERS: &[&str] = &[
+    "background",
     "nearest",
     "yaml",
     "waiting_connections",

@@ -3,6 +3,7 @@
 use crate::support::fenced::init;
 use crate::support::identity::identity;
 use crate::support::{Options, Postgres, length};
+use fencegate::background::Background;
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, FULL, SessionFence};
 use fencegate::fence::{Database, Registration};
@@ -46,7 +47,8 @@ async fn in_this_process() {
     ));
     let config: Config = (postgres.control_url() + "postgres").parse().unwrap();
     let control = ControlConfig::new(config.clone(), Arc::new(Connector::new(ServerTls::default()).unwrap()));
-    let database = Database::new("postgres", control, "p1", None, Arc::new(Metrics::new().unwrap()));
+    let database =
+        Database::new("postgres", control, "p1", None, Arc::new(Metrics::new().unwrap()), Background::current());
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
         sessions.push(Session::open(&database, &config).await);

@@ -277,6 +277,20 @@ impl Proxy {
         numbers[USER_AND_SYSTEM].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
     }
 
+    /// How often its threads of this name have waited for something.
+    pub fn waits_of_threads(&self, name: &str) -> u64 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().map(|entry| entry.unwrap().path());
+        let of_name = threads.filter(|thread| fs::read_to_string(thread.join("comm")).unwrap().trim_end() == name);
+        let waits = |thread: PathBuf| -> u64 {
+            let status = fs::read_to_string(thread.join("status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.expect("a count").trim().parse().unwrap()
+        };
+        let waits: Vec<_> = of_name.map(waits).collect();
+        assert!(!waits.is_empty(), "no thread is named {name}");
+        waits.iter().sum()
+    }
+
     /// How many files and sockets it has open.
     pub fn open_files(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()

@@ -1,6 +1,7 @@
 //! Tokens that an election or a lease must have issued.
 
 use super::*;
+use crate::background::Background;
 use crate::fence::UnknownLeader;
 use crate::fence::fence_error::Issued;
 
@@ -81,7 +82,14 @@ async fn only_the_token_of_the_leader_raises_the_fence() {
 async fn where_no_etcd_is_set_no_token_of_an_election_raises_a_fence() {
     let server = server();
     let metrics = Arc::new(Metrics::new().unwrap());
-    let fence = Database::over(|listener| server.store("one", listener), "postgres", "one", None, metrics);
+    let fence = Database::over(
+        |listener| server.store("one", listener),
+        "postgres",
+        "one",
+        None,
+        metrics,
+        Background::current(),
+    );
     let policies = policies(POLICIES);
     fence.apply_policy(&policies.resources).await.unwrap();
     let why = fence.may_raise(&policies.resources[0], epoch(1, 5)).await.unwrap_err().to_string();

@@ -1,6 +1,7 @@
 //! Work that must not happen: needless connections, leftover tasks, needless queries, needless memory.
 
 use super::*;
+use crate::background::Background;
 use crate::fence::store::StoreError;
 use crate::wire::client_error::ClientError;
 use tokio::task::yield_now;
@@ -8,7 +9,7 @@ use tokio::task::yield_now;
 /// A database without remembered state and without policies.
 fn database(server: &Arc<Server>) -> Arc<Database> {
     let metrics = Arc::new(Metrics::new().unwrap());
-    Database::over(|listener| server.store("one", listener), "postgres", "one", None, metrics)
+    Database::over(|listener| server.store("one", listener), "postgres", "one", None, metrics, Background::current())
 }
 
 #[tokio::test(start_paused = true)]

@@ -95,10 +95,11 @@ impl SharedDatabase {
     pub fn follow(self: &Arc<Self>) {
         let [changed, read, announced] = [(); 3].map(|()| Arc::downgrade(self));
         let (due, harmless) = (self.reading_due.clone(), self.harmless_change.clone());
-        self.keep_task(supervise("receive_catalog_changes", move || receive_changes(changed.clone())));
-        self.keep_task(supervise("read_catalog", move || read_now_and_then(read.clone(), due.clone())));
+        let background = &self.fence.background;
+        self.keep_task(supervise(background, "receive_catalog_changes", move || receive_changes(changed.clone())));
+        self.keep_task(supervise(background, "read_catalog", move || read_now_and_then(read.clone(), due.clone())));
         let announce = move || announce_harmless_changes(announced.clone(), harmless.clone());
-        self.keep_task(supervise("announce_catalog_changes", announce));
+        self.keep_task(supervise(background, "announce_catalog_changes", announce));
     }
 
     /// The changes seen until now.
@@ -385,6 +386,7 @@ async fn announce_harmless_changes(database: Weak<SharedDatabase>, harmless: Arc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::background::Background;
     use crate::fence::Database;
     use crate::fence::session::Identity;
     use crate::metrics::Metrics;
@@ -396,7 +398,14 @@ mod tests {
         let [backend_start, system_identifier, postmaster_start] = [const { String::new() }; 3];
         let process = Identity { pid: 1, backend_start, system_identifier, postmaster_start };
         let (server, metrics) = (Server::new(0, &process, []), Arc::new(Metrics::new().unwrap()));
-        let fence = Database::over(|it| server.store("one", it), "postgres", "one", None, metrics.clone());
+        let fence = Database::over(
+            |it| server.store("one", it),
+            "postgres",
+            "one",
+            None,
+            metrics.clone(),
+            Background::current(),
+        );
         let policies = watch::Sender::new(Arc::new(PolicySet::default()));
         SharedDatabase::new(fence, policies.subscribe(), metrics)
     }

@@ -4,6 +4,7 @@ use crate::fence::server::{Session, World, connect, metrics, resource};
 use crate::fence::{reason, stale_below};
 use crate::support::identity::identity;
 use crate::support::until;
+use fencegate::background::Background;
 use fencegate::fence::CutOff;
 use fencegate::fence::session::{Activity, Epoch, SessionFence};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -236,7 +237,14 @@ async fn superusers_session_needs_a_superuser_as_control_role() {
     let session = world.session_as(&proxy, "postgres").await;
     assert!(reason(session.admit(&world.resource, 1).await).contains("superuser"));
     assert_eq!(world.epoch().await, "none");
-    let strong = fencegate::fence::Database::new("strong", world.control_config("postgres"), "p2", None, metrics());
+    let strong = fencegate::fence::Database::new(
+        "strong",
+        world.control_config("postgres"),
+        "p2",
+        None,
+        metrics(),
+        Background::current(),
+    );
     let session = world.session_as(&strong, "postgres").await;
     session.admit(&world.resource, 1).await.unwrap();
 }

@@ -3,6 +3,7 @@
 use crate::fence::server::{Session, World, connect, metrics};
 use crate::fence::{reason, stale_below};
 use crate::support::{DEADLINE, Stalls, until};
+use fencegate::background::Background;
 use fencegate::fence::session::{Activity, Epoch};
 use fencegate::fence::{CutOff, Database, FenceError};
 use std::time::Duration;
@@ -392,7 +393,14 @@ async fn mark_checks_the_admissions_itself() {
 #[tokio::test]
 async fn control_connection_that_holds_the_lock_is_spared() {
     let world = World::new().await;
-    let proxy = Database::new(world.database.clone(), world.control_config("postgres"), "p2", None, metrics());
+    let proxy = Database::new(
+        world.database.clone(),
+        world.control_config("postgres"),
+        "p2",
+        None,
+        metrics(),
+        Background::current(),
+    );
     let session = world.session(&proxy).await;
     let admitting = connect(&world.config(&world.control())).await;
     let lock = "SET application_name = 'fencegate control'; BEGIN; \

@@ -4,6 +4,7 @@ use crate::fence::held::Held;
 use crate::fence::keys::{family, seed};
 use crate::fence::reason;
 use crate::fence::server::{World, control_config, metrics, resource};
+use fencegate::background::Background;
 use fencegate::fence::session::{Activity, Epoch, FULL};
 use fencegate::fence::{Database, ResetError};
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 fn proxy_behind(world: &World, held: &Held) -> Arc<Database> {
     let mut config = tokio_postgres::Config::new();
     config.host_path(held.directory()).dbname(&world.database).user(world.control());
-    let proxy = Database::new(world.database.clone(), control_config(config), "behind", None, metrics());
+    let proxy =
+        Database::new(world.database.clone(), control_config(config), "behind", None, metrics(), Background::current());
     proxy.put_in_force(std::slice::from_ref(&world.resource));
     proxy
 }

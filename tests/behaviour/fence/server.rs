@@ -2,6 +2,7 @@
 
 use crate::support::identity::{identity, one};
 use crate::support::{Address, Options, Postgres, Release, until};
+use fencegate::background::Background;
 use fencegate::config::ServerTls;
 use fencegate::fence::session::{Activity, Identity, SessionFence, Token};
 use fencegate::fence::{Database, FenceError, Registration, init};
@@ -107,7 +108,7 @@ impl World {
 
     pub fn proxy(&self, id: &str) -> Arc<Database> {
         let control = self.control_config(&self.control());
-        let proxy = Database::new(self.database.clone(), control, id, None, metrics());
+        let proxy = Database::new(self.database.clone(), control, id, None, metrics(), Background::current());
         proxy.put_in_force(std::slice::from_ref(&self.resource));
         proxy
     }

@@ -4,6 +4,7 @@ mod limits;
 mod reload;
 mod start;
 mod stop;
+mod threads;
 mod timeouts;
 
 use crate::support::guardian::Folder;

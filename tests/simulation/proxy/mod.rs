@@ -10,6 +10,7 @@ use super::elections::Seen as Election;
 use super::pipe::{Reader, Writer, pipe};
 use super::store::{Gate, Hears, Reached, State};
 use super::world::{Plan, World};
+use crate::background::Background;
 use crate::fence::session::Token;
 use crate::fence::store::Store;
 use crate::fence::{Authority, Database};
@@ -81,7 +82,7 @@ impl Proxy {
     pub fn start(world: &Arc<World>) -> Arc<Proxy> {
         let name = format!("proxy {}", world.number());
         let gate = Arc::<Gate>::default();
-        let authority = Authority::over(Election::new(world.clone()));
+        let authority = Authority::over(Election::new(world.clone()), Background::current());
         let policies = watch::Sender::new(policies(&world.plan, 0));
         authority.follow(&policies.borrow().elections());
         let (here, stands) = (world.clone(), gate.clone());
@@ -91,7 +92,8 @@ impl Proxy {
             let store = here.server.store.store(&id, hears);
             Reached::new(here, store, stands) as Arc<dyn Store>
         };
-        let fence = Database::over(store, "postgres", &name, Some(authority.clone()), METRICS.clone());
+        let fence =
+            Database::over(store, "postgres", &name, Some(authority.clone()), METRICS.clone(), Background::current());
         let downstream = SharedDatabase::new(fence, policies.subscribe(), METRICS.clone());
         downstream.follow();
         tokio::spawn(shut_out_deposed(Arc::downgrade(&downstream), Some(authority.leaders())));

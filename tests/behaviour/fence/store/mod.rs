@@ -32,6 +32,7 @@ use crate::support::dice::Dice;
 use crate::support::identity::identity;
 use crate::support::store::Server;
 use crate::support::{length, seed, until};
+use fencegate::background::Background;
 use fencegate::fence::session::{Epoch, Identity, SessionFence, Token};
 use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Marked, Postgres, Report, Store};
 use fencegate::fence::{Admission, Database, Fences, First, LeaseState, ProcessFault, StoredLease};
@@ -80,7 +81,14 @@ async fn the_protocol_runs_over_the_store_in_memory() {
     };
     let server = Server::new(1_000_000, &who(0), [table("ticks")]);
     let proxy = |name: &'static str| {
-        let proxy = Database::over(|listener| server.store(name, listener), "memory", name, None, metrics());
+        let proxy = Database::over(
+            |listener| server.store(name, listener),
+            "memory",
+            name,
+            None,
+            metrics(),
+            Background::current(),
+        );
         proxy.put_in_force(std::slice::from_ref(&resource));
         proxy
     };
