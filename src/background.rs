@@ -42,6 +42,7 @@ impl Background {
 mod tests {
     use super::*;
     use tokio::runtime::Builder;
+    use tokio::sync::oneshot;
 
     #[test]
     fn a_task_runs_in_the_runtime_it_was_made_for() {
@@ -49,11 +50,12 @@ mod tests {
         let (shared, relay) = (runtime(), runtime());
         let background = shared.block_on(async { Background::current() });
         let (here, there) = (background.clone(), background.clone());
-        let handed_over = relay.block_on(async {
+        let (sender, receiver) = oneshot::channel();
+        relay.block_on(async {
             assert!(!here.is_here(), "a relay thread");
-            here.spawn(async move { there.is_here() })
+            here.spawn(async move { sender.send(there.is_here()) });
         });
-        assert!(shared.block_on(handed_over).unwrap());
+        assert!(shared.block_on(receiver).unwrap());
         assert!(!background.is_here(), "outside of a runtime");
     }
 }

@@ -113,3 +113,14 @@ fn deciding_modules_use_no_sockets_and_no_clock() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Sessions call these layers from relay threads, where `tokio::spawn` would leave the task. Those of `net` wait for a place in
+/// a queue, for their own session.
+#[test]
+fn what_sessions_share_is_spawned_in_the_background() {
+    let count = |layer: &str| -> usize {
+        files(&source().join(layer)).iter().map(|file| code(file).matches("tokio::spawn(").count()).sum()
+    };
+    let spawned = ["state", "supervise.rs", "log_limit.rs", "net"].map(count);
+    assert_eq!(spawned, [0, 0, 0, 2], "in state, supervise, log_limit and net");
+}
