@@ -38,7 +38,7 @@ impl Performing {
     /// Begins.
     pub fn new(task: Task, context: &Context, session: &Arc<SessionRecord>) -> Self {
         let wanted = Arc::new(());
-        // What only this session waits for stays on its thread: places in queues.
+        // Places in queues stay on this thread, because only this session waits for them.
         let background = &context.shared().background;
         let is_in_queue = matches!(task, Task::ParsePermit { .. } | Task::Room { .. });
         let (otherwise, handle) = match task {

@@ -43,7 +43,7 @@ impl Workers {
     }
 }
 
-/// A runtime with this many threads, or one per core, all of this name, of which the system shows 15 bytes.
+/// A runtime with this many threads, or one per core. All have this name; the system shows 15 bytes of it.
 ///
 /// If the system starts no more threads, blocking work such as a long text or a reload waits for an existing thread.
 /// Without any thread for blocking work it would panic. Therefore the runtime starts one immediately, and such threads

@@ -80,7 +80,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub encryption: Arc<TlsMaterial>,
     pub log_limit: Arc<LogLimit>,
-    /// Runs what the sessions share.
+    /// Runs the work that sessions share.
     pub background: Background,
     pub health: Health,
     pub policies: watch::Sender<Arc<PolicySet>>,
@@ -127,7 +127,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// A proxy without sessions. The caller's runtime is the one for what they will share.
+    /// A proxy without sessions. The caller's runtime is the one for the work that they will share.
     pub fn new(start: StartOptions, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
         let StartOptions { settings, arguments, encryption, policies, etcd } = start;
         let background = Background::current();
