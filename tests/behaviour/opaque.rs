@@ -7,7 +7,7 @@ use crate::support::message::{bind_text, copy_done, execute, function_call, pars
 use crate::support::programs;
 use crate::support::proxy::fencegate;
 use crate::support::wire::error_in;
-use crate::support::{Frame, Options, ProxyOptions, Wire};
+use crate::support::{DEADLINE, Frame, Options, ProxyOptions, Wire, wait_until};
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE bills (n int); \
     CREATE FUNCTION run_tick() RETURNS int LANGUAGE sql AS 'INSERT INTO jobs VALUES (1) RETURNING 1'; \
@@ -212,6 +212,12 @@ fn logical_replication() {
     for (setting, fenced) in [("reject", true), ("reject", false), ("require_token", true), ("allow", true)] {
         let schema = if fenced { "CREATE TABLE jobs (n int)" } else { "CREATE TABLE other (n int)" };
         let world = Fenced::start(schema, &format!("{ONE}opaque: {setting}\n"));
+        // Only a proxy that has read the catalog knows that nothing is fenced.
+        let mut session = Wire::login(&world.proxy.address(), "postgres", "postgres");
+        ok(&mut session, "SELECT 1");
+        if !fenced {
+            wait_until("the catalog is read", DEADLINE, || world.proxy.log().contains("fenced_table_missing"));
+        }
         let (mut wire, frames) = replicate(&world, true, "database", "postgres");
         if setting == "reject" && fenced {
             let error = error_in(&frames).unwrap();

@@ -296,6 +296,8 @@ impl Store for Postgres {
     }
 
     async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError> {
+        // The first session of a database waits for this, and then for a reading, which needs both connections.
+        self.listen();
         self.look(&sql::proxy::announce_enforced(&self.proxy, fingerprints)).await?;
         Ok(())
     }
