@@ -47,7 +47,7 @@ done
 
 # Tests wait for servers more than they work. RUSTC_BOOTSTRAP: the clock of the test programs is not a stable option.
 # A shell ignores signals for what it starts in the background.
-threads=${RUST_TEST_THREADS:-$(($(nproc) * 5))}
+threads=${RUST_TEST_THREADS:-$(($(nproc) * 4))}
 run() {
     status=0
     env --default-signal=INT,QUIT TMPDIR="$folder/t" \

@@ -181,7 +181,9 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_its_content() {
 async fn the_schema_of_version_5_is_moved_while_in_use() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
-    world.session(&world.proxy("p1")).await.admit(&world.resource, 7).await.unwrap();
+    // It stays, so that no proxy deletes its admission.
+    let admitted = world.session(&world.proxy("p1")).await;
+    admitted.admit(&world.resource, 7).await.unwrap();
     world.run(VERSION_5).await;
     // The guard's functions, as another version has them; and what a proxy of that version has open.
     world
