@@ -14,10 +14,11 @@ use crate::fence::resource_lock::ResourceLocks;
 use crate::sql::{StatementResult, answers, column};
 use crate::tls::ControlConfig;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Mutex, MutexGuard as Held};
+use tokio::sync::{Mutex, MutexGuard as Held, Notify};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 
@@ -25,6 +26,8 @@ use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// Time limit of LISTEN, which scans the server's notification queue. The queue may hold gigabytes.
 const LISTEN_LIMIT: Duration = Duration::from_secs(60);
+/// Between two notifications that end a LISTEN.
+const BETWEEN_CLOSES: Duration = Duration::from_millis(10);
 /// The part of [`LIMIT`] within which a new connection must have prepared its statements. The rest is for the error to arrive.
 const PREPARE_LIMIT: Duration = Duration::from_secs(4);
 /// Pause between checks whether a connection or its server process has ended.
@@ -51,6 +54,8 @@ pub(super) struct Lane {
     listener: Option<Arc<dyn Listener>>,
     pub(super) common: Arc<Common>,
     slot: Mutex<Slot>,
+    /// Ends a LISTEN that is under way: the slot is about to be closed or held.
+    closing: Notify,
     /// Order the retries of Queries that wait for a resource's lock: one at a time per resource.
     pub(super) resource_locks: ResourceLocks,
 }
@@ -102,6 +107,7 @@ impl Lane {
             listener,
             common,
             slot: Mutex::default(),
+            closing: Notify::new(),
             resource_locks: ResourceLocks::default(),
         }
     }
@@ -144,7 +150,14 @@ impl Lane {
 
     /// Prevents that the connection is opened, or a Query begins on it, while the result is held. Cancel-safe.
     pub(super) async fn hold(&self) -> Held<'_, Slot> {
-        self.slot.lock().await
+        let mut slot = pin!(self.slot.lock());
+        loop {
+            self.closing.notify_waiters();
+            // LISTEN may begin after the notification.
+            if let Ok(slot) = timeout(BETWEEN_CLOSES, slot.as_mut()).await {
+                return slot;
+            }
+        }
     }
 
     /// Returns true if the connection is open or being opened.
@@ -154,7 +167,7 @@ impl Lane {
 
     /// Closes the connection, if open, after the Queries on it are answered.
     pub(super) async fn close(&self) {
-        let mut slot = self.slot.lock().await;
+        let mut slot = self.hold().await;
         if let Some(connected) = slot.connected.take() {
             self.give_up(&connected);
         }
@@ -162,7 +175,7 @@ impl Lane {
 
     /// Closes the connection, and returns after its server process has ended.
     pub(super) async fn end(&self) {
-        let mut slot = self.slot.lock().await;
+        let mut slot = self.hold().await;
         let Some(connected) = slot.connected.take() else { return };
         self.give_up(&connected);
         let ended = async {
@@ -269,12 +282,18 @@ impl Lane {
     async fn listen(&self, opened: &Connected) -> Result<(), StoreError> {
         let Some(listener) = &self.listener else { return Ok(()) };
         let listen = format!("LISTEN fencegate; LISTEN {LEASE_CHANNEL}");
-        let listens = timeout(LISTEN_LIMIT, opened.client.simple_query(&listen)).await;
-        listens
-            .map_err(|_| StoreError::TimedOut(LISTEN_LIMIT))?
-            .map_err(|error| StoreError::on_opening(&self.config, error))?;
-        listener.listens(opened.serial);
-        Ok(())
+        let listens = tokio::select! {
+            listens = timeout(LISTEN_LIMIT, opened.client.simple_query(&listen)) => {
+                let listens = listens.map_err(|_| StoreError::TimedOut(LISTEN_LIMIT));
+                listens.and_then(|it| it.map_err(|error| StoreError::on_opening(&self.config, error)))
+            }
+            () = self.closing.notified() => Err(StoreError::Vacated),
+        };
+        match listens {
+            Ok(_) => listener.listens(opened.serial),
+            Err(_) => self.give_up(opened),
+        }
+        listens.map(drop)
     }
 
     /// Prepares the lane's statements, which locks the tables. Terminates processes that block these locks.

@@ -29,6 +29,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::SimpleQueryRow;
 
@@ -88,17 +89,23 @@ impl Postgres {
     /// Opens the listening connection in the background, if it is not open. Remembered epochs are used only after it listens.
     pub(super) fn listen(&self) {
         if !self.listening.is_open() {
-            let listening = self.listening.clone();
-            tokio::spawn(async move { listening.run("SELECT").await });
+            drop(self.ask_in_background("SELECT".to_owned()));
         }
     }
 
     /// Runs a Query on the listening connection. If opening that connection takes longer than the limit, it continues in the
     /// background.
     async fn ask_listener(&self, query: String) -> Result<Vec<StatementResult>, StoreError> {
+        timeout(LIMIT, self.ask_in_background(query))
+            .await
+            .ok()
+            .and_then(Result::ok)
+            .unwrap_or(Err(StoreError::TimedOut(LIMIT)))
+    }
+
+    fn ask_in_background(&self, query: String) -> JoinHandle<Result<Vec<StatementResult>, StoreError>> {
         let listening = self.listening.clone();
-        let asked = tokio::spawn(async move { listening.run(&query).await });
-        timeout(LIMIT, asked).await.ok().and_then(Result::ok).unwrap_or(Err(StoreError::TimedOut(LIMIT)))
+        tokio::spawn(async move { listening.run(&query).await })
     }
 
     /// Reads the catalog. Changes during the reading are announced on the listening connection, which must therefore answer
@@ -451,9 +458,10 @@ impl Store for Postgres {
     }
 
     async fn ask_anew(&self) {
-        for lane in self.lanes() {
-            lane.ask_anew().await;
-        }
+        self.look.ask_anew().await;
+        self.publish.ask_anew().await;
+        self.wait.ask_anew().await;
+        self.reading.ask_anew().await;
     }
 
     async fn close(&self, wait: bool) {

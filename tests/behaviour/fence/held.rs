@@ -1,7 +1,8 @@
 //! A connection that delays one message, as a network may: its sender closes the connection, and the message arrives
 //! later.
 
-use crate::fence::server::World;
+use crate::fence::server::{World, control_config};
+use fencegate::tls::ControlConfig;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -49,9 +50,11 @@ impl Held {
         Self { directory, accepting: accepting.abort_handle(), shared }
     }
 
-    /// Where control connections find it.
-    pub fn directory(&self) -> &PathBuf {
-        &self.directory
+    /// Control connections through it.
+    pub fn control_config(&self, world: &World) -> ControlConfig {
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(&self.directory).dbname(&world.database).user(world.control());
+        control_config(config)
     }
 
     /// The next message with this text is held.

@@ -12,10 +12,8 @@ use std::time::{Duration, Instant};
 
 /// A proxy on whose way to the server messages may be held up.
 fn proxy_behind(world: &World, held: &Held) -> Arc<Database> {
-    let mut config = tokio_postgres::Config::new();
-    config.host_path(held.directory()).dbname(&world.database).user(world.control());
-    let proxy =
-        Database::new(world.database.clone(), control_config(config), "behind", None, metrics(), Background::current());
+    let control = held.control_config(world);
+    let proxy = Database::new(world.database.clone(), control, "behind", None, metrics(), Background::current());
     proxy.put_in_force(std::slice::from_ref(&world.resource));
     proxy
 }

@@ -1,11 +1,10 @@
 //! Control connections are closed for a statement that terminates all other processes of the database, if its role may
 //! not terminate theirs: none of their server processes remains.
 
-use super::Heard;
+use super::store_in;
 use crate::fence::server::World;
 use crate::support::frozen::Frozen;
 use fencegate::fence::store::{Postgres, Store};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -26,8 +25,7 @@ struct Stopped {
 impl Stopped {
     async fn new() -> Self {
         let world = World::new().await;
-        let control = world.control_config(&world.control());
-        let store = Postgres::new(control, "p".to_owned(), Arc::new(Heard::default()));
+        let store = store_in(world.control_config(&world.control()));
         store.record_policy(&world.resource, 0).await.unwrap();
         store.beat().await.unwrap();
         let pids = world.ask(LEFT).await;

@@ -1,11 +1,14 @@
 //! Any role can keep the connection that listens busy: takeovers go on without it.
 
-use super::Heard;
+use super::store_in;
+use crate::fence::held::Held;
 use crate::fence::server::World;
 use crate::support::frozen::Frozen;
 use fencegate::fence::session::Epoch;
-use fencegate::fence::store::{Postgres, Store};
+use fencegate::fence::store::Store;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// The server process of the connection that listens, after a beat.
 const LISTENER: &str = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencegate control' \
@@ -14,8 +17,7 @@ const LISTENER: &str = "SELECT pid FROM pg_stat_activity WHERE application_name 
 #[tokio::test]
 async fn takeovers_do_not_wait_for_notifications() {
     let world = World::new().await;
-    let control = world.control_config(&world.control());
-    let store = Postgres::new(control, "p".to_owned(), Arc::new(Heard::default()));
+    let store = store_in(world.control_config(&world.control()));
     store.beat().await.unwrap();
     let _frozen = Frozen::processes([world.ask(LISTENER).await.as_str()]);
     let epoch = Epoch { generation: 1, token: 1 };
@@ -25,4 +27,19 @@ async fn takeovers_do_not_wait_for_notifications() {
     store.announce_enforced(&[]).await.unwrap();
     store.announce_catalog().await.unwrap();
     store.leave().await.unwrap();
+}
+
+/// LISTEN skims the server's queue of notifications, which may take long. A database that is about to be dropped does not wait.
+#[tokio::test]
+async fn a_listen_under_way_does_not_delay_the_closing() {
+    let world = World::new().await;
+    let link = Held::new(&world);
+    let store = Arc::new(store_in(link.control_config(&world)));
+    link.hold("LISTEN fencegate");
+    let beating = store.clone();
+    let beat = tokio::spawn(async move { beating.beat().await });
+    link.is_holding().await;
+    // Less than LISTEN has.
+    timeout(Duration::from_secs(20), store.close(false)).await.expect("it is closed");
+    assert!(beat.await.unwrap().is_err());
 }

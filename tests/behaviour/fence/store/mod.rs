@@ -37,6 +37,7 @@ use fencegate::fence::session::{Epoch, Identity, SessionFence, Token};
 use fencegate::fence::store::{AdmissionRow, Holder, Key, Listener, Marked, Postgres, Report, Store};
 use fencegate::fence::{Admission, Database, Fences, First, LeaseState, ProcessFault, StoredLease};
 use fencegate::policy::{Issuer, QualifiedName, Resource};
+use fencegate::tls::ControlConfig;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio_postgres::Client;
@@ -255,6 +256,11 @@ const WORTH_SEEING: [&str; 17] = [
     "deleted",
     "ended",
 ];
+
+/// A store of one proxy, whose notifications are of no interest.
+fn store_in(control: ControlConfig) -> Postgres {
+    Postgres::new(control, "p".to_owned(), Arc::new(Heard::default()))
+}
 
 /// What was announced to a proxy.
 #[derive(Debug, Default)]

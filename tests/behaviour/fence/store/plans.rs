@@ -1,7 +1,7 @@
 //! Query plans of control connections: an operation reads only its own rows, whatever statistics ANALYZE and VACUUM
 //! collected.
 
-use super::Heard;
+use super::store_in;
 use crate::fence::keys::family;
 use crate::fence::server::World;
 use crate::support::identity::identity;
@@ -9,7 +9,6 @@ use crate::support::until;
 use fencegate::fence::First;
 use fencegate::fence::session::{Epoch, Identity};
 use fencegate::fence::store::{AdmissionRow, Key, Postgres, Store};
-use std::sync::Arc;
 
 /// Rows of a kind. A plan that reads all of a kind for each reads a hundred times what is allowed.
 const ROWS: usize = 1000;
@@ -57,8 +56,7 @@ fn admissions(of: &str, started: &str) -> String {
 /// Does all that is done with admissions, to a process with many and to a resource with many. Returns the number of
 /// admissions that this was about.
 async fn operate(world: &World) -> usize {
-    let control = world.control_config(&world.control());
-    let store = Postgres::new(control, "p".to_owned(), Arc::new(Heard::default()));
+    let store = store_in(world.control_config(&world.control()));
     // The plans are made now, and not where they would fit best.
     let who = identity(&world.root).await;
     operate_on(world, &store, &who, "none").await;

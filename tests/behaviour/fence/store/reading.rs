@@ -1,11 +1,11 @@
 //! Long catalog readings neither delay a drain nor fail with it.
 
-use super::Heard;
+use super::store_in;
 use crate::fence::server::World;
 use crate::support::frozen::Frozen;
 use fencegate::catalog::Fenced;
 use fencegate::fence::session::Epoch;
-use fencegate::fence::store::{Postgres, Store};
+use fencegate::fence::store::Store;
 use std::sync::Arc;
 
 /// The server process that reads the catalog.
@@ -14,8 +14,7 @@ const READER: &str = "SELECT pid FROM pg_stat_activity WHERE application_name = 
 #[tokio::test]
 async fn looks_do_not_wait_for_a_reading() {
     let world = World::new().await;
-    let control = world.control_config(&world.control());
-    let store = Arc::new(Postgres::new(control, "p".to_owned(), Arc::new(Heard::default())));
+    let store = Arc::new(store_in(world.control_config(&world.control())));
     let reading = || {
         let (store, resource) = (store.clone(), world.resource.clone());
         async move { store.catalog(Fenced(&[resource]), None).await }
