@@ -1,19 +1,19 @@
 """An inductive proof of the protocol of docs/guarantees.md, for any number of proxies, processes, resources and tokens.
 
-What it proves. Every state that the steps below can reach keeps three promises:
+Promises. Every state that the steps below can reach keeps three promises:
 - order: on no resource does a write under a lower epoch commit after a write under a higher one;
 - drained: while an epoch is drained, everything that can still commit a write is under that epoch;
 - unprepared: no prepared transaction contains a write that the gate has forwarded.
 Z3 checks that the initial states satisfy the lemmas, and that each step keeps them. Quantifiers range over sorts of any size,
 and none alternate. Any step can come at any time, so a Query that arrives late is included.
 
-What shows that the proof is not empty. Each step can be taken in a state that satisfies the lemmas. A takeover is a history from
+The proof is not empty. Each step can be taken in a state that satisfies the lemmas. A takeover is a history from
 an initial state. The promises alone are not inductive. For each precondition, Z3 finds a history that starts in a state that
 satisfies the lemmas, takes steps of the protocol without that precondition, and breaks a promise in its last step. A name that is
 also in tests/mutants is the same mistake. `protocol.py --stories` replays these histories without Z3, and prints them;
 `protocol.py NAME` does so for one.
 
-What it assumes. Each step is atomic; the lock or snapshot that makes it atomic is named there. PostgreSQL's locks, visibility,
+Assumptions. Each step is atomic; the lock or snapshot that makes it atomic is named there. PostgreSQL's locks, visibility,
 durability and process identities (pid and start) are as documented. Every write passes the gate or the guard. A session is idle
 when the server owes nothing. A promotion ends the old primary. A source issues no token twice. The proof does not cover progress,
 what clients are told, savepoints, epochs that a subscription brings, or the code. Tests cover these.
@@ -241,7 +241,7 @@ def mark(s, rule, x, r, e):
     """Mark looks for prepared transactions. If there are none on the resource, the epoch is drained."""
     found = rule(nothing_prepared(s, r), prepared_ignored=True, prepared_looked_at_first=nobody_below(s, r, e))
     return s.marking(x, r, e), s.minus("marking", x, r, e).but(drained=lambda it: Or(s.drained(it), And(it == r, found)))
-# What else changes an epoch.
+# Other changes of an epoch.
 def acquire(s, rule, r, e):
     """A lease is acquired: with the lock held exclusively, Publish, drain and Mark at once, to {e}."""
     return And(unlocked(rule, s, r), raises(rule, s, r, e), rule(nobody_below(s, r, e), acquired_before_drained=True),
@@ -381,7 +381,7 @@ TAKEOVER = ("connect old; first_tokens old low; admit_replies old low; " + SENT 
 
 # ---- The checks ---------------------------------------------------------------------------------------------------------
 class Rules:
-    """The preconditions, of which one may be missing."""
+    """The preconditions. One may be missing."""
     def __init__(self, missing=None):
         self.missing, self.names = missing, set()
     def __call__(self, right, **wrong):

@@ -61,7 +61,7 @@ pub(crate) fn settings(temporary: Option<&str>) -> String {
 /// Everything through which a write may reach one of these tables or call one of these functions. Each row has a
 /// `part`:
 /// - `relation`: a fenced relation (`detail` is t), or the start of an edge
-/// - `temporary`: the schema of a session's temporary relations, one of which depends on these relations and does not
+/// - `temporary`: the schema of a session's temporary relations. One of these depends on the relations and does not
 ///   count
 /// - `child`: writes to `from` are writes to its parent; writes to the parent (`detail` p: partitioned) are writes to
 ///   `from`

@@ -113,7 +113,7 @@ pub enum ProcessFault {
     #[error("it is on another server than the control connection (a failover or a proxy in between)")]
     OtherServer,
     /// The start times of the postmaster differ.
-    #[error("the postmaster has started anew since the session began")]
+    #[error("the server was restarted after the session began")]
     Restarted,
     /// The control connection's server is in recovery.
     #[error("the server is in recovery")]
@@ -163,7 +163,7 @@ mod tests {
         for (obstacle, reason, remedy) in [
             (IdentityError::NoAnswer.into(), "did not say whose process this is", Remedy::TryAgain),
             (process(ProcessFault::OtherServer), "3 cannot be fenced: it is on another server", Remedy::SameServer),
-            (process(ProcessFault::Restarted), "the postmaster has started anew", Remedy::TryAgain),
+            (process(ProcessFault::Restarted), "the server was restarted", Remedy::TryAgain),
             (process(ProcessFault::Standby), "the server is in recovery", Remedy::TryAgain),
             (process(ProcessFault::Unseen), "sees no such server process", Remedy::SameServer),
             (process(ProcessFault::OtherProcess), "belongs to another process", Remedy::TryAgain),

@@ -140,7 +140,7 @@ impl Context {
         if apart { &self.shared.parse_permits_apart } else { &self.shared.parse_permits }
     }
 
-    /// Waits for room for a message of `bytes`, of which `there` have arrived; None on timeout. Cancel-safe.
+    /// Waits for room for a message of `bytes`. `there`: bytes that have arrived. None on timeout. Cancel-safe.
     pub fn wait_for_room(
         &self,
         bytes: usize,

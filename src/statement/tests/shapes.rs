@@ -91,7 +91,7 @@ fn no_text_equals_a_shape() {
     assert_eq!(*cache.get(&shape, Lexing::USUAL, false).unwrap(), Err(Unreadable::Syntax));
 }
 
-/// Expressions of all kinds in statements of all kinds, some of which are invalid SQL.
+/// Expressions of all kinds in statements of all kinds. Some are invalid SQL.
 #[test]
 fn other_literals_change_nothing() {
     const FRAMES: [&str; 12] = [

@@ -1,4 +1,4 @@
-//! A cluster of three members, some of which hang.
+//! A cluster of three members. Some of them hang.
 
 use super::{NAME, client, is_silence, soon, timings, win};
 use crate::support::{DEADLINE, EtcdCluster, Stalls, wait_until};

@@ -214,7 +214,7 @@ async fn a_process_with_a_false_identity_is_refused() {
         (fencegate::fence::session::Identity { pid: 1, ..good.clone() }, "no such server process"),
         (fencegate::fence::session::Identity { backend_start: "1.000000".into(), ..good.clone() }, "another process"),
         (fencegate::fence::session::Identity { system_identifier: "1".into(), ..good.clone() }, "another server"),
-        (fencegate::fence::session::Identity { postmaster_start: "1".into(), ..good.clone() }, "started anew"),
+        (fencegate::fence::session::Identity { postmaster_start: "1".into(), ..good.clone() }, "was restarted"),
         (elsewhere, "another database"),
     ];
     for (identity, expected) in wrong {

@@ -1,4 +1,4 @@
-//! Random sessions: a sequence of conversations, each of which keeps the session usable.
+//! Random sessions: a sequence of conversations. Each keeps the session usable.
 
 use super::session::{Session, Step, Then};
 use super::sql::{self, Scope};
