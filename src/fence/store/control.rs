@@ -227,6 +227,11 @@ impl Lane {
             Err(error) => error,
         };
         self.common.note(Some(&error));
+        // The attempt itself waited for the lock, which may be free by now. A closed lane may open again.
+        if matches!(error, StoreError::TablesLocked(_) | StoreError::LockNotAvailable | StoreError::Vacated) {
+            slot.failed = None;
+            return Err(error);
+        }
         let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
         slot.failed = Some(Failure { error: error.clone(), sessions, until: Instant::now() + pause, pause });
         Err(error)

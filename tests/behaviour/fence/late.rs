@@ -3,7 +3,7 @@
 use crate::fence::held::Held;
 use crate::fence::keys::{family, seed};
 use crate::fence::reason;
-use crate::fence::server::{World, control_config, metrics, resource};
+use crate::fence::server::{World, metrics, resource};
 use fencegate::background::Background;
 use fencegate::fence::session::{Activity, Epoch, FULL};
 use fencegate::fence::{Database, ResetError};
