@@ -1,6 +1,6 @@
 //! The table of metrics: names, labels and help texts.
 //!
-//! The metrics are created from it. A test compares it with the table in docs/operations.md.
+//! The metrics are created from it. A test compares it with the table in docs/reference/metrics.md.
 
 /// A metric.
 #[derive(Debug, PartialEq, Eq)]

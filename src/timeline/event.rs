@@ -14,7 +14,7 @@ const LONGEST_LINE: u64 = 16 * 1024;
 /// Microseconds since 1970.
 pub(super) type Micros = i64;
 
-/// The fields of a log line that a timeline needs, as documented in docs/operations.md.
+/// The fields of a log line that a timeline needs, as documented in docs/reference/events.md.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct Event {
     timestamp: String,

@@ -1,6 +1,6 @@
 //! `fencegate timeline`: draws leaders, tokens, writes and rejections.
 //!
-//! Owns the conversion of log lines into SVG; docs/operations.md has the schema of the events. Must never trust a line:
+//! Owns the conversion of log lines into SVG; docs/reference/events.md has the schema of the events. Must never trust a line:
 //! input is bounded, output is escaped, and lines of other programs are skipped.
 
 mod chart;

@@ -1,5 +1,5 @@
-//! docs/operations.md is correct: its tables of settings, errors and events are complete, and its backup and restore of
-//! fences works.
+//! The reference of settings, errors, events and database objects is complete, and backup and restore of fences work as
+//! documented.
 
 use crate::support::fenced::{self, Fenced, code, code_in, ok};
 use crate::support::guardian::Folder;
@@ -9,16 +9,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PAGE: &str = include_str!("../../docs/operations.md");
+const SETTINGS_PAGE: &str = include_str!("../../docs/reference/settings.md");
+const ERRORS_PAGE: &str = include_str!("../../docs/reference/errors.md");
+const EVENTS_PAGE: &str = include_str!("../../docs/reference/events.md");
+const OBJECTS_PAGE: &str = include_str!("../../docs/reference/database-objects.md");
 
 /// On a failure, what is to stand there is printed.
 #[test]
 fn the_table_of_settings_is_that_of_the_code() {
     let rows: String = SETTINGS.iter().map(row).collect();
     let table = format!("| key | what it is | range | default | reload |\n|---|---|---|---|---|\n{rows}");
-    let (_, rest) = PAGE.split_once("<!-- settings -->\n").unwrap();
+    let (_, rest) = SETTINGS_PAGE.split_once("<!-- settings -->\n").unwrap();
     let (shown, _) = rest.split_once("<!-- end of settings -->").unwrap();
-    assert!(shown == table, "docs/operations.md is to have:\n{table}");
+    assert!(shown == table, "expected in docs/reference/settings.md:\n{table}");
 }
 
 fn row(setting: &Setting) -> String {
@@ -37,9 +40,7 @@ fn row(setting: &Setting) -> String {
 
 #[test]
 fn the_table_of_errors_is_complete() {
-    let (_, chapter) = PAGE.split_once("## Errors, and what to do about them\n").unwrap();
-    let (chapter, _) = chapter.split_once("\n## ").unwrap();
-    let rows = chapter.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
+    let rows = ERRORS_PAGE.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
     let shown: BTreeSet<String> = rows.filter(|code| is_code(code)).map(str::to_owned).collect();
     // pgwire's own, of the console.
     let mut said = BTreeSet::from(["26000".to_owned()]);
@@ -71,8 +72,6 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn the_table_of_events_is_complete() {
-    let (_, chapter) = PAGE.split_once("## The log\n").unwrap();
-    let (chapter, _) = chapter.split_once("\n## ").unwrap();
     let mut missing = Vec::new();
     for file in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
         for (level, message) in messages(&fs::read_to_string(file).unwrap()) {
@@ -80,12 +79,12 @@ fn the_table_of_events_is_complete() {
             // What is told of a thing in words, at the level of what is only for us, may change.
             let is_shown = is_event || level != "debug";
             // `{error}` is the last line of a program that ends.
-            if is_shown && !message.contains('{') && !chapter.contains(&format!("`{message}`")) {
+            if is_shown && !message.contains('{') && !EVENTS_PAGE.contains(&format!("`{message}`")) {
                 missing.push(message);
             }
         }
     }
-    assert_eq!(missing, [""; 0], "docs/operations.md does not have them");
+    assert_eq!(missing, [""; 0], "missing in docs/reference/events.md");
 }
 
 /// What is logged in a file, with its level.
@@ -113,6 +112,28 @@ fn in_parentheses(text: &str) -> &str {
         depth == 0
     });
     &text[..end.expect("a parenthesis")]
+}
+
+#[test]
+fn the_tables_of_database_objects_are_complete() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut missing = Vec::new();
+    for file in ["fence/store/schema.sql", "fence/store/leases.sql", "guard/guard.sql", "guard/notice.sql"] {
+        let source = fs::read_to_string(root.join(file)).unwrap();
+        missing.extend(created(&source).filter(|name| !OBJECTS_PAGE.contains(&format!("`{name}`"))).map(str::to_owned));
+    }
+    assert_eq!(missing, [""; 0], "missing in docs/reference/database-objects.md");
+}
+
+/// The objects that a script creates, without their schemas.
+fn created(source: &str) -> impl Iterator<Item = &str> {
+    let statements = source.lines().filter_map(|line| line.trim_start().strip_prefix("CREATE "));
+    statements.filter_map(|rest| {
+        let kinds = ["EVENT", "FUNCTION", "IF", "INDEX", "EXISTS", "NOT", "OR", "REPLACE", "SCHEMA", "SEQUENCE", "TABLE"];
+        let is_name = |word: &&str| !kinds.contains(word) && !["TRIGGER", "TYPE", "UNLOGGED"].contains(word);
+        let name = rest.split(['(', ' ', ';']).find(is_name)?;
+        Some(name.rsplit('.').next().unwrap())
+    })
 }
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";

@@ -174,7 +174,7 @@ $function$;
 
 -- Deletes the highest tokens of resources whose names start with `starting_with`, whose tokens have not been raised for
 -- `not_raised_for`, and to which no server process is admitted: up to a thousand. Returns their number. A deleted token no
--- longer rejects lower ones, see docs/operations.md.
+-- longer rejects lower ones, see docs/fence/keyed.md.
 CREATE OR REPLACE FUNCTION fencegate.prune(not_raised_for interval, starting_with text) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp

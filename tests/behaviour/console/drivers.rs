@@ -38,7 +38,7 @@ with psycopg_pool.ConnectionPool(kwargs=address, min_size=1, check=psycopg_pool.
         with pool.connection() as connection:
             check(connection.execute("SHOW FENCES").fetchone())
 
-# As docs/operations.md has it.
+# As docs/reference/console.md describes it.
 def check_by_sqlalchemy(connection):
     check(connection.execute(sqlalchemy.text("SHOW FENCES")).fetchone())
     assert connection.exec_driver_sql("SHOW VERSION").mappings().one()["fencegate"]

@@ -16,20 +16,22 @@ fn the_table_of_metrics_is_that_of_the_program() {
         let by = metric.served_by.join(", ");
         format!("| `{}` | {} | {labels} | {by} | {} |", metric.name, metric.kind.name(), metric.help)
     };
-    let text = document("docs/operations.md");
-    let (_, metrics) = text.split_once("\n## Metrics and health\n").unwrap();
-    let metrics = metrics.split("\n## ").next().unwrap();
-    let table: Vec<&str> = metrics.lines().filter(|line| line.starts_with("| `fencegate_")).collect();
+    let text = document("docs/reference/metrics.md");
+    let table: Vec<&str> = text.lines().filter(|line| line.starts_with("| `fencegate_")).collect();
     let expected: Vec<String> = METRICS.iter().map(row).collect();
     assert_eq!(table, expected, "expected:\n{}", expected.join("\n"));
 }
 
 #[test]
-fn every_alert_has_an_entry() {
-    let (text, alerts) = (document("docs/operations.md"), document("deploy/prometheus/alerts.yml"));
-    let names = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
-    let missing: Vec<&str> = names.filter(|name| !text.contains(&format!("`{name}`"))).collect();
-    assert_eq!(missing, Vec::<&str>::new());
+fn every_alert_is_documented_with_its_severity() {
+    let (text, alerts) = (document("docs/run/alerts.md"), document("deploy/prometheus/alerts.yml"));
+    let rules = alerts.split("- alert: ").skip(1).map(|rule| {
+        let severity = rule.split_once("severity: ").unwrap().1.split('}').next().unwrap();
+        (rule.lines().next().unwrap(), severity)
+    });
+    let row = |(name, severity): (&str, &str)| format!("| `{name}` | {severity} | ");
+    let missing: Vec<String> = rules.map(row).filter(|row| !text.contains(row)).collect();
+    assert_eq!(missing, Vec::<String>::new());
 }
 
 #[test]

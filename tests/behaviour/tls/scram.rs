@@ -1,10 +1,10 @@
-//! SCRAM and channel binding match the table in docs/operations.md, cell by cell.
+//! SCRAM and channel binding match the table in docs/run/tls-and-access.md, cell by cell.
 
 use super::world::{offering, psql, refused};
 use crate::support::certificates::{Authority, Certificate};
 use crate::support::{Options, Postgres, Proxy, ProxyOptions};
 
-const DOCUMENT: &str = include_str!("../../../docs/operations.md");
+const DOCUMENT: &str = include_str!("../../../docs/run/tls-and-access.md");
 const HEAD: &str = "| clients to the proxy | the proxy to the server | `channel_binding=disable` | `prefer`, the default | `require` |";
 const BINDINGS: [&str; 3] = ["disable", "prefer", "require"];
 
