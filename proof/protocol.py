@@ -1,4 +1,4 @@
-"""An inductive proof of the protocol of docs/guarantees.md, for any number of proxies, processes, resources and tokens.
+"""An inductive proof of the protocol of docs/trust/protocol.md, for any number of proxies, processes, resources and tokens.
 
 Promises. Every state that the steps below can reach keeps three promises:
 - order: on no resource does a write under a lower epoch commit after a write under a higher one;

@@ -1,7 +1,7 @@
 //! The shape of a text: the text without the content of its literals. Texts with the same shape are parsed once.
 //!
 //! Must never assign one shape to two texts that the server's lexer splits differently, and must never let a shape
-//! stand for a verdict that depends on a literal. docs/guarantees.md, "One verdict for many texts", explains why
+//! stand for a verdict that depends on a literal. docs/trust/protocol.md, "One verdict for many texts", explains why
 //! neither happens.
 
 use super::functions::is_harmless;

@@ -1,6 +1,6 @@
 //! What must always hold, and what has to be reached for that to mean something.
 //!
-//! Owns the properties, by the names that docs/guarantees.md uses. Must never go by what the protocol believes: it sees
+//! Owns the properties, by the names that docs/internals/verification.md uses. Must never go by what the protocol believes: it sees
 //! commits, what clients are told, and the epochs as they are.
 
 use crate::protocol::{Protocol, pick};

@@ -47,7 +47,7 @@ pub use sql::process::may_terminate;
 /// The protected database, as one proxy sees it: epochs, admissions, server processes and their locks.
 ///
 /// Each operation is atomic. It takes effect at one moment after the call or not at all. After an error, that moment may be
-/// long after the return. A late effect must therefore be harmless; docs/guarantees.md explains why it is.
+/// long after the return. A late effect must therefore be harmless; docs/trust/protocol.md explains why it is.
 /// Only operations that only read are cancel-safe.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync {

@@ -1,5 +1,5 @@
 //! Possible holes of a fencing proxy, one by one, through real proxies: each test opens the hole as far as possible and
-//! shows that no stale write passes. `docs/guarantees.md` lists the holes and their tests; holes that no client can
+//! shows that no stale write passes. `docs/internals/verification.md` lists the holes and their tests; holes that no client can
 //! reach are tested in `tests/behaviour/fence`.
 
 mod identity;
