@@ -33,7 +33,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md"), root.join("CHANGELOG.md")];
     for folder in ["docs", "examples"] {
-        add_pages(&root.join(folder), &mut pages);
+        add_files(&root.join(folder), "md", &mut pages);
     }
     assert!(pages.len() > 50, "{}", pages.len());
     let mut broken = Vec::new();
@@ -52,13 +52,72 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-fn add_pages(folder: &Path, pages: &mut Vec<PathBuf>) {
+/// A name in code with `::` is a test or a module of tests. Mutants, variants of the model and preconditions of the proof are
+/// all on the page of verification.
+#[test]
+fn every_named_test_exists_and_every_mistake_is_listed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = Vec::new();
+    for folder in ["src", "tests"] {
+        add_files(&root.join(folder), "rs", &mut sources);
+    }
+    let sources: Vec<(String, BTreeSet<String>)> = sources.iter().map(|path| (modules(path), words(path))).collect();
+    let exists = |name: &str| {
+        let (within, last) = name.rsplit_once("::").unwrap();
+        let is_module_of = |modules: &str, name: &str| modules.contains(&format!("/{name}/"));
+        sources.iter().any(|(modules, words)| {
+            within.split("::").all(|name| is_module_of(modules, name))
+                && (words.contains(last) || is_module_of(modules, last))
+        })
+    };
+    let mut pages = vec![root.join("docs/internals/attacks.md"), root.join("docs/internals/verification.md")];
+    add_files(&root.join("docs/trust"), "md", &mut pages);
+    let mut named = BTreeSet::new();
+    for page in &pages {
+        let text = fs::read_to_string(page).unwrap();
+        let is_name = |it: &&str| it.contains("::") && it.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b':'));
+        named.extend(text.split('`').skip(1).step_by(2).filter(is_name).map(str::to_owned));
+    }
+    assert!(named.len() > 100, "{}", named.len());
+    let missing: Vec<_> = named.iter().filter(|name| !exists(name)).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let between = |text: &str, from: &str, to: &str| {
+        text.split_once(from).and_then(|(_, rest)| rest.split_once(to)).unwrap().0.to_owned()
+    };
+    let mut patches = Vec::new();
+    add_files(&root.join("tests/mutants"), "patch", &mut patches);
+    let mut mistakes: Vec<String> =
+        patches.iter().map(|it| it.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    let variants = between(&read("tests/model/scenario.rs"), "Right,", "}");
+    mistakes.extend(variants.lines().filter_map(|it| it.trim().strip_suffix(',')).map(str::to_owned));
+    let broken = between(&read("proof/protocol.py"), "BROKEN = ", "TAKEOVER = ");
+    mistakes.extend(broken.split("\n    (\"").skip(1).filter_map(|it| it.split('"').next()).map(str::to_owned));
+    assert!(mistakes.len() > 100, "{}", mistakes.len());
+    let page = read("docs/internals/verification.md");
+    let unlisted: Vec<_> = mistakes.iter().filter(|it| !page.contains(&format!("`{it}`"))).collect();
+    assert!(unlisted.is_empty(), "{unlisted:#?}");
+}
+
+/// The path of a source file as modules: `/tests/behaviour/fence/late/`.
+fn modules(path: &Path) -> String {
+    let path = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().with_extension("");
+    format!("/{}/", path.display())
+}
+
+fn words(path: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(path).unwrap();
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned).collect()
+}
+
+fn add_files(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            add_pages(&path, pages);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            pages.push(path);
+            add_files(&path, extension, files);
+        } else if path.extension().is_some_and(|it| it == extension) {
+            files.push(path);
         }
     }
 }
