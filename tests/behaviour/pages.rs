@@ -75,7 +75,8 @@ fn every_named_test_exists_and_every_mistake_is_listed() {
     let mut named = BTreeSet::new();
     for page in &pages {
         let text = fs::read_to_string(page).unwrap();
-        let is_name = |it: &&str| it.contains("::") && it.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b':'));
+        let is_name =
+            |it: &&str| it.contains("::") && it.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b':'));
         named.extend(text.split('`').skip(1).step_by(2).filter(is_name).map(str::to_owned));
     }
     assert!(named.len() > 100, "{}", named.len());
