@@ -1,4 +1,4 @@
-//! The protocol alone, with every interleaving of its steps: docs/internals/verification.md walks through it.
+//! The protocol alone, with every interleaving of its steps: docs/internals/verification.md describes it.
 //!
 //! Owns the checks: that the right protocol holds within the bounds of each scenario, and that a protocol without one of
 //! its protections fails. Must never share code with the proxy: it is a second telling of the same.
