@@ -43,8 +43,8 @@ pub fn told_overtaken(state: &mut State, session: Session) {
 
 pub const ORDER: &str = "tokens never decrease in commit order";
 pub const DRAINED: &str = "nothing below a drained epoch is committed";
-pub const OUTCOME: &str = "what is acknowledged is committed";
-pub const STALE: &str = "nobody is told stale who was not overtaken";
+pub const OUTCOME: &str = "acknowledged writes are committed";
+pub const STALE: &str = "only overtaken sessions get LF001";
 
 pub const ALWAYS: [&str; 4] = [ORDER, DRAINED, OUTCOME, STALE];
 
