@@ -228,7 +228,7 @@ async fn lead<C: Coordinator>(
         Ok(leadership) => leadership,
         Err(NotLed::Signal(signal)) => return Ok(command::exit_code_of_signal(signal)),
         Err(NotLed::Conflict) => {
-            tracing::info!(election = %election.name(), "another candidate leads: the command is not run");
+            tracing::info!(election = %election.name(), reason = "another candidate leads", "command_not_run");
             return Ok(waiting.conflict);
         }
     };
@@ -289,7 +289,9 @@ async fn campaign<C: Coordinator>(
 async fn end_of_campaign(signals: &mut Signals) -> Signal {
     loop {
         match signals.next().await {
-            Signal::SIGTSTP => tracing::warn!("not suspended: a suspended candidate loses its place"),
+            Signal::SIGTSTP => {
+                tracing::warn!(reason = "a suspended candidate would lose its place", "suspension_refused")
+            }
             signal => return signal,
         }
     }
@@ -299,7 +301,7 @@ async fn end_of_campaign(signals: &mut Signals) -> Signal {
 async fn give_up(leadership: &Leadership) {
     match timeout(Patience::USUAL.limit, leadership.resign()).await {
         Ok(Ok(()) | Err(LeaderError::Lost(_))) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "the lease could not be released; it ends by itself"),
-        Err(late) => tracing::warn!(error = %late, "the lease could not be released; it ends by itself"),
+        Ok(Err(error)) => tracing::warn!(%error, "lease_not_released"),
+        Err(late) => tracing::warn!(error = %late, "lease_not_released"),
     }
 }

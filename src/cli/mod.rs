@@ -14,6 +14,8 @@ mod output;
 mod policy;
 mod proxy;
 mod remove;
+#[cfg(test)]
+mod tests;
 mod text_line;
 mod timeline;
 mod variables;
@@ -107,7 +109,7 @@ fn runtime() -> Result<Runtime, ExitCode> {
 }
 
 fn no_runtime(error: io::Error) -> ExitCode {
-    tracing::error!(%error, "cannot start the runtime");
+    tracing::error!(%error, "runtime_not_started");
     ExitCode::FAILURE
 }
 

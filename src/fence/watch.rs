@@ -110,7 +110,7 @@ async fn beat(database: &Arc<Database>, told: &mut Option<StoreError>) {
     *database.queue_usage.lock() = beaten.as_ref().ok().copied();
     let trouble = beaten.err();
     if let Some(error) = trouble.as_ref().filter(|error| told.as_ref() != Some(error) && !database.fences_nothing()) {
-        tracing::warn!(database = database.name(), %error, "the control connection does not listen");
+        tracing::warn!(database = database.name(), %error, "control_not_listening");
     }
     *told = trouble;
 }

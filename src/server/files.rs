@@ -4,7 +4,7 @@ use crate::config::Settings;
 use crate::state::shared::BESIDE_SESSIONS;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors for policies, listeners, etcd, up to four control connections per database, and cancel requests.
+/// Descriptors for policies, listeners, etcd, up to six control connections per database, and cancel requests.
 const BESIDE_CLIENTS: u64 = 128 + BESIDE_SESSIONS as u64;
 
 /// Raises the limit as far as permitted. Warns if it is insufficient for the connections in the settings.
@@ -14,19 +14,20 @@ pub fn provide(settings: &Settings) {
     let needed = 3 * connections + BESIDE_CLIENTS;
     let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok(limits) => limits,
-        Err(error) => return tracing::warn!(%error, "cannot read the limit of open files"),
+        Err(error) => return tracing::warn!(%error, "open_files_limit_unknown"),
     };
     if soft < hard
         && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
     {
-        tracing::warn!(%error, soft, hard, "cannot raise the limit of open files");
+        tracing::warn!(%error, soft, hard, "open_files_limit_not_raised");
     }
     if hard < needed {
         tracing::warn!(
             limit = hard,
             needed,
             max_connections = connections,
-            "too few open files for max_connections: raise LimitNOFILE or `ulimit -n`"
+            hint = "raise LimitNOFILE or `ulimit -n`",
+            "open_files_limit_too_low"
         );
     }
 }

@@ -81,9 +81,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
         Err(faults) => {
             shared.metrics.policy_reloads.with_label_values(&["failed"]).inc();
             shared.metrics.reload_successful.set(0);
-            faults
-                .iter()
-                .for_each(|error| tracing::error!(%error, "not reloaded: the previous configuration stays in force"));
+            faults.iter().for_each(|error| tracing::error!(%error, "reload_failed"));
             return Err(ReloadError { faults });
         }
     };

@@ -48,6 +48,7 @@ mod policy_check;
 mod prepared;
 mod reach;
 mod reads;
+mod reference;
 mod refusals_cli;
 mod rejections;
 mod relay;

@@ -342,7 +342,7 @@ impl Lane {
                     ended
                 });
                 if !matches!(ended.await, Ok(Ok(()))) {
-                    tracing::warn!("a lost control connection's server process could not be ended");
+                    tracing::warn!("control_process_not_ended");
                 }
             });
         }

@@ -106,7 +106,7 @@ impl Supervisor<'_> {
         let gone = ended && self.family.living(recipients)?.is_empty();
         if !gone && self.ending.is_none() {
             if !ended {
-                tracing::error!("the command's guard was killed: ending the command");
+                tracing::error!("command_guard_killed");
             }
             self.end(false, BootInstant::now() + self.terms.kill_after)?;
         }
@@ -121,11 +121,11 @@ impl Supervisor<'_> {
         let deadline = self.leadership.deadline();
         let kill_at = match self.leadership.why_lost() {
             None if self.family.is_killed_by_guard() => {
-                tracing::error!("this process was suspended past the deadline: the guard has killed the command");
+                tracing::error!(reason = "this process was suspended past the deadline", "command_killed_by_guard");
                 deadline
             }
             None => {
-                tracing::error!(left = ?deadline.remaining(), "the lease is running out: the command must end");
+                tracing::error!(left = ?deadline.remaining(), "lease_running_out");
                 deadline
             }
             // No time is left.
@@ -158,7 +158,7 @@ impl Supervisor<'_> {
     fn kill(&mut self) -> Result<(), CommandError> {
         let Some(ending) = &mut self.ending else { return Ok(()) };
         if !ending.killed {
-            tracing::error!("the command is killed");
+            tracing::error!("command_killed");
             ending.killed = true;
         }
         ending.kill_at = BootInstant::now() + LOOK;
@@ -180,10 +180,10 @@ impl Supervisor<'_> {
 
     fn pass_on(&self, signal: Signal) -> Result<(), CommandError> {
         if signal == Signal::SIGTSTP {
-            tracing::warn!("not suspended: a suspended leader loses its lease");
+            tracing::warn!(reason = "a suspended leader would lose its lease", "suspension_refused");
             return Ok(());
         }
-        tracing::info!(signal = signal.as_str(), "passed on to the command");
+        tracing::info!(signal = signal.as_str(), "signal_forwarded");
         self.family.signal(signal, Recipients::Group)
     }
 
@@ -192,7 +192,7 @@ impl Supervisor<'_> {
     fn see_to_a_stop(&mut self) -> Result<(), CommandError> {
         let goes_on = match self.family.stopped() {
             Some(Signal::SIGTSTP) => {
-                tracing::warn!("the command is not suspended: a suspended leader would block the others");
+                tracing::warn!(reason = "a suspended leader would block the others", "command_continued");
                 true
             }
             Some(Signal::SIGTTIN | Signal::SIGTTOU) => {

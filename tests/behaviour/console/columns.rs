@@ -5,12 +5,13 @@ use crate::support::fenced::{code_in, ok};
 use crate::support::message::{self, query};
 use crate::support::ticks::{WRITE, refused};
 use crate::support::{DEADLINE, Wire, wait_until};
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Client, Row};
 
 /// Each command, with its columns and their types. i: int8, t: text, b: bool, z: timestamptz.
-const COLUMNS: [(&str, &str); 14] = [
+const COLUMNS: [(&str, &str); 15] = [
     (
         "SHOW FENCES",
         "database t, resource t, mode t, election t, generation i, token i, drained b, admissions i, leader i, leader_state t",
@@ -24,6 +25,7 @@ const COLUMNS: [(&str, &str); 14] = [
         "SHOW ADMISSIONS",
         "database t, resource t, generation i, token i, pid i, backend_start z, admitted z, proxy t, session i, alive b",
     ),
+    ("SHOW LEASES", "database t, election t, token i, state t, holder t, role t, acquired z, renewed z, expires z"),
     (
         "SHOW POLICIES",
         "database t, resource t, table t, operations t, key t, functions t, on_missing t, mode t, election t, status t, \
@@ -71,12 +73,43 @@ async fn every_command_has_its_columns_and_types() {
         assert_eq!(columns.join(", "), expected, "{command}");
         // In binary, as they were described.
         let rows = console.query(&prepared, &[]).await.unwrap();
-        let may_be_empty = ["RELOAD", "SHOW REJECTIONS"].contains(&command);
+        let may_be_empty = ["RELOAD", "SHOW LEASES", "SHOW REJECTIONS"].contains(&command);
         assert!(may_be_empty || !rows.is_empty(), "{command}");
         for row in &rows {
             (0..row.len()).for_each(|index| decodes(row, index));
         }
     }
+}
+
+/// The message of a failure contains the expected table.
+#[test]
+fn the_tables_of_the_page_list_every_command_and_column() {
+    let page = include_str!("../../../docs/reference/console.md");
+    let section = |name: &str| {
+        let (_, rest) = page.split_once(&format!("<!-- {name} -->\n")).unwrap();
+        rest.split_once(&format!("<!-- end of {name} -->")).unwrap().0
+    };
+    let row = |(command, columns): &(&str, &str)| {
+        let kinds = [(" i", " int8"), (" b", " bool"), (" z", " timestamptz"), (" t", "")];
+        let column = |column: &str| {
+            let (end, kind) = kinds.into_iter().find(|(end, _)| column.ends_with(end)).unwrap();
+            format!("`{}`{kind}", column.trim_end_matches(end))
+        };
+        let columns: Vec<_> = columns.split(", ").map(column).collect();
+        format!("| `{}` | {} |\n", command.trim_end_matches(" scheduler TO 47"), columns.join(", "))
+    };
+    let rows: String = COLUMNS.iter().map(row).collect();
+    let table = format!("| command | columns |\n|---|---|\n{rows}");
+    assert!(section("columns") == table, "expected in docs/reference/console.md:\n{table}");
+
+    let world = World::start();
+    let help = world.console().rows("SHOW HELP").unwrap();
+    let mut commands: BTreeSet<String> = help.into_iter().filter_map(|mut row| row.remove(0)).collect();
+    commands.insert("HELP".to_owned());
+    let cells = section("commands").lines().skip(2).map(|row| row.split(" | ").next().unwrap());
+    let listed: BTreeSet<String> =
+        cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    assert_eq!(listed, commands);
 }
 
 fn letter(kind: &Type) -> &'static str {

@@ -160,7 +160,7 @@ fn the_policies_of_a_lost_proxy_are_unknown() {
     world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later]\n"));
     console.rows("RELOAD").unwrap();
     wait_until("one is lost", DEADLINE, || status(&mut console, "public.later") == "unknown 1 2");
-    other.wait_for_log("the control connection does not listen", DEADLINE);
+    other.wait_for_log("control_not_listening", DEADLINE);
     // It goes by its own policies, but cannot tell any more what leads to the tables that they name.
     let doubt = through_other.rows("INSERT INTO later VALUES (1)").unwrap_err();
     assert!(doubt.code() == "LF006" && doubt.detail().is_empty(), "{doubt:?}");

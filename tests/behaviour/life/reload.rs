@@ -49,8 +49,7 @@ fn missing_files_keep_the_previous_configuration() {
     world.proxy.sighup();
     world.proxy.wait_for_log("cannot read the directory", DEADLINE);
     let log = world.proxy.log();
-    let lines: Vec<_> =
-        log.lines().filter(|line| line.contains("not reloaded: the previous configuration stays in force")).collect();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("reload_failed")).collect();
     assert!(lines.len() == 2 && lines[0].contains("fencegate.yaml: cannot read the file"), "{log}");
     assert_eq!(code(&mut login(&world.proxy), WRITE), "LF002");
     assert_eq!(postgres.value("SELECT count(*) FROM jobs"), "0");

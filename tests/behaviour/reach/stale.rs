@@ -39,7 +39,7 @@ fn init_for_control_role(postgres: &Postgres) {
 fn take_control_away(fenced: &Fenced) {
     end_control(&fenced.postgres);
     // The proxy may learn of it a moment later than a client.
-    fenced.proxy.wait_for_log("the control connection does not listen", DEADLINE);
+    fenced.proxy.wait_for_log("control_not_listening", DEADLINE);
 }
 
 fn end_control(postgres: &Postgres) {
