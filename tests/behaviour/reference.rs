@@ -193,7 +193,7 @@ resources:
 
     let executable = |role: &str| {
         found(&format!(
-            "SELECT proname FROM pg_proc, aclexplode(proacl) WHERE pronamespace = 'fencegate'::regnamespace AND grantee = {role}"
+            "SELECT proname FROM pg_proc, aclexplode(coalesce(proacl, acldefault('f', proowner))) WHERE pronamespace = 'fencegate'::regnamespace AND grantee = {role}"
         ))
     };
     let mut public = functions_of_guard;
