@@ -52,6 +52,22 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+#[test]
+fn the_index_lists_every_decision_with_its_title() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/internals/decisions");
+    let mut pages = Vec::new();
+    add_files(&folder, "md", &mut pages);
+    let index = fs::read_to_string(folder.join("README.md")).unwrap();
+    let entry = |page: &PathBuf| {
+        let text = fs::read_to_string(page).unwrap();
+        let title = text.lines().next().unwrap().trim_start_matches("# ").to_owned();
+        format!("- [{title}]({})\n", page.file_name().unwrap().display())
+    };
+    let decisions = pages.iter().filter(|page| !page.ends_with("README.md"));
+    let missing: Vec<String> = decisions.map(entry).filter(|entry| !index.contains(entry)).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
 /// A name in code with `::` is a test or a module of tests. Mutants, variants of the model and preconditions of the proof are
 /// all on the page of verification.
 #[test]

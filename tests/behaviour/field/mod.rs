@@ -1,5 +1,5 @@
 //! Bugs of the field: known failures of locks, leases and proxies, each shown on a naive baseline and withstood by
-//! fencegate. docs/robustness.md has a row for each, with its public reference.
+//! fencegate. docs/internals/known-failures.md has a row for each, with its public reference.
 
 mod elections;
 mod proxies;
@@ -63,7 +63,8 @@ fn is_kept_out(scenario: fn(&mut Field)) {
 fn tests_named_in_the_table_exist() {
     let listed = run(Command::new(std::env::current_exe().unwrap()).arg("--list")).stdout;
     let listed = String::from_utf8(listed).unwrap();
-    let table = include_str!("../../../docs/robustness.md").lines().filter_map(|line| line.strip_suffix("` |"));
+    let table =
+        include_str!("../../../docs/internals/known-failures.md").lines().filter_map(|line| line.strip_suffix("` |"));
     let commands = table.filter_map(|row| Some(row.rsplit_once('`')?.1));
     let filters: Vec<&str> = commands.filter(|command| !command.contains(' ')).collect();
     assert!(filters.len() >= 10, "{filters:?}");
