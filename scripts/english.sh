@@ -6,7 +6,8 @@
 # - that have "what": name the thing ("what it writes" is right in places, therefore the limit);
 # - that have "X is no NOUN", unless X is "there": "is not a NOUN";
 # - that have "all the same", "as ever", "likewise", "in vain", "anew", "by then" or "of which".
-# Lower a limit when comments become plainer; never raise one.
+# The same phrases are counted in the finished pages.
+# Lower a limit when comments or pages become plainer; never raise one.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -21,9 +22,25 @@ count() { # what is counted, the limit, an extended regular expression
     fi
 }
 any='//.*'
+# A page that is rewritten in plain English is added here.
+pages='README.md CONTRIBUTING.md docs/concepts.md docs/why.md docs/fence docs/internals docs/reference docs/run docs/trust'
+count_in_pages() { # what is counted, the limit, an extended regular expression
+    # shellcheck disable=SC2086 # a list of paths
+    lines=$(grep -rnE --include='*.md' "$3" $pages || true)
+    number=$(printf '%s' "$lines" | grep -c '' || true)
+    if [ "$number" -gt "$2" ]; then
+        printf '%s\n' "$lines" >&2
+        echo "$number lines of pages with $1; at most $2 may have it" >&2
+        failed=1
+    fi
+}
 count "a first word such as Of or What" 0 '//[/!]? ?(Of|So|That|Who|What|Else|The same)\b'
 count '"who", "whoever" or "whom"' 2 "$any\\b([Ww]ho|[Ww]hoever|[Ww]hom)\\b"
 count '"what"' 36 "$any\\b[Ww]hat\\b"
 count '"X is no NOUN"' 0 "$any[^e] is no ([a-km-z]|l[^o])"
 count '"all the same", "anew" and the like' 4 "$any\\b(all the same|as ever|[Ll]ikewise|in vain|anew|by then|of which)\\b"
+count_in_pages '"whoever" or "whom"' 0 '\b([Ww]hoever|whom)\b'
+count_in_pages '"X is no NOUN"' 0 '[^e] is no ([a-km-z]|l[^o])'
+count_in_pages '"all the same", "anew" and the like' 0 '\b(all the same|as ever|[Ll]ikewise|in vain|anew|by then)\b'
+count_in_pages '"of which"' 3 '\bof which\b'
 exit $failed
