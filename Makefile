@@ -102,7 +102,7 @@ lint:
 deny:
 	cargo deny --locked check
 
-# What the proxy costs, beside HAProxy and PgBouncer: writes docs/performance.md and its picture. SECONDS: of each run; with
+# What the proxy costs, beside HAProxy and PgBouncer: writes docs/reference/performance.md and its picture. SECONDS: of each run; with
 # one second, all of it takes less than five minutes.
 SECONDS = 5
 ROUNDS = $(if $(filter 1,$(SECONDS)),3,5)

@@ -1,6 +1,6 @@
 """What the proxy costs, beside HAProxy and PgBouncer: throughput, processor time, latency, connections, tokens, takeovers.
 
-Runs of all ways are interleaved, so that a busy machine is busy for all of them. Writes the measured part of docs/performance.md,
+Runs of all ways are interleaved, so that a busy machine is busy for all of them. Writes the measured part of docs/reference/performance.md,
 and docs/performance.svg. Usage: bench.py FENCEGATE SECONDS ROUNDS"""
 
 import os, platform, re, statistics, subprocess, sys, time
@@ -203,36 +203,36 @@ def main():
         print("memory", flush=True)
         memory = Memory(servers).measure()
         updates, guarded = bench.cells(["direct", "haproxy", "fenced", "unfenced"], UPDATES), bench.guarded()
-    parts.append("Transactions a second (`pgbench -S`), median, least and most. PgBouncer reuses its connections to the server for new clients:\n\n" + table(
+    parts.append("Transactions per second (`pgbench -S`): median (minimum to maximum). PgBouncer reuses its server connections for new clients:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS)],
         [[kind, *(spread([run[0] for run in runs[way]]) for way in WAYS)] for kind, runs in cells.items()]
         + [["simple-update, 8 clients", *(spread([run[0] for run in updates[way]]) if way in updates else "" for way in WAYS)]]))
-    parts.append("[The guard](policies.md#the-guard) on the same tables, simple-update with 8 clients through fencegate, fenced:\n\n" + table(
-        ["without it", "with it", "of the rate without"],
+    parts.append("[The guard](../policies.md#the-guard) on the same tables, `simple-update` with 8 clients through fencegate:\n\n" + table(
+        ["without the guard", "with the guard", "ratio"],
         [[spread(guarded["without"]), spread(guarded["with"]),
           spread([with_it / without for with_it, without in zip(guarded["with"], guarded["without"])], 2)]]))
-    parts.append("Processor time of the proxy for a transaction, user + system, in microseconds: medians, and the least and most of the sum:\n\n" + table(
+    parts.append("Processor time of the proxy for a transaction in microseconds: medians of user + system time (minimum to maximum of the sum):\n\n" + table(
         ["", *(NAMES[way] for way in WAYS[1:])],
         [[kind, *(processor(runs[way]) for way in WAYS[1:])] for kind, runs in cells.items()]))
     percentiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
     latencies = {name: {way: [percentile(times, part) for times in latency[way]] for way in WAYS} for name, part in percentiles.items()}
-    parts.append("Latency with one client, prepared, in microseconds: of each run the percentile; median, least and most of these:\n\n" + table(
+    parts.append("Latency with one client, prepared, in microseconds. Each percentile is that of a run: median (minimum to maximum) of all runs:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS)],
         [[name, *(spread(by_way[way]) for way in WAYS)] for name, by_way in latencies.items()]))
-    parts.append("A token for each job: `SET lease.fence` and an `INSERT` under a key of its own, jobs a second:\n\n" + table(
+    parts.append("Jobs per second with a token each: `SET lease.fence`, and an `INSERT` under a new key:\n\n" + table(
         ["workers", "direct", "HAProxy tcp", "fencegate"],
         [[str(clients), *(spread([run[0] for run in runs[way]]) for way in runs)] for clients, runs in jobs.items()]))
-    parts.append(f"Takeover: the new leader's first write, in milliseconds, {TAKEOVERS} of each, {CROWDS} of the last:\n\n" + table(
-        ["the old leader's session", "least", "median", "most"],
+    parts.append(f"Duration of a new leader's first write, in milliseconds ({TAKEOVERS} takeovers each, {CROWDS} in the last row):\n\n" + table(
+        ["the old leader's session", "minimum", "median", "maximum"],
         [[kind, *(f"{time:.1f}" for time in bar(times))] for kind, times in takeovers.items()]))
-    parts.append(f"With {RESOURCES:,} resources, each in a file and with a table of its own, and {SESSIONS:,} idle sessions beside, "
-                 "against one resource and none; transactions a second, and user + system time of the proxy for each:\n\n" + table(
+    parts.append(f"{RESOURCES:,} resources, each with a file and a table, and {SESSIONS:,} idle sessions, compared with one resource and "
+                 "no idle session: transactions per second, and the proxy's user + system time for each:\n\n" + table(
         ["", "one resource", "many", "processor, one", "many"],
         [[kind, *(spread([run[0] for run in runs[way]]) for way in ["one", "many"]),
           *(processor(runs[way]) for way in ["one", "many"])] for kind, runs in beside.items()]))
     parts.append("Resident memory of the proxy:\n\n" + table(["", ""], [list(pair) for pair in memory]))
     parts[0] += f"; {rounds} runs of {seconds} s each, interleaved."
-    page = ROOT / "docs/performance.md"
+    page = ROOT / "docs/reference/performance.md"
     before, rest = page.read_text().split("<!-- measured -->\n", 1)
     after = rest.split("<!-- /measured -->", 1)[1]
     page.write_text(before + "<!-- measured -->\n" + "\n".join(parts) + "<!-- /measured -->" + after)

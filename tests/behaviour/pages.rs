@@ -31,7 +31,8 @@ fn every_command_runs_and_prints_the_documented_output() {
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md"), root.join("CHANGELOG.md")];
+    let mut pages =
+        ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"].map(|name| root.join(name)).to_vec();
     for folder in ["docs", "examples"] {
         add_files(&root.join(folder), "md", &mut pages);
     }
