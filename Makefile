@@ -78,7 +78,7 @@ torture:
 	@FENCEGATE_SEED=$(SEED) FENCEGATE_TORTURE=$$(($(MINUTES) * 60)) RUST_TEST_THREADS=1 \
 		scripts/tests.sh --test soak -- torture:: --nocapture
 
-# The same steps with every driver and pool that docs/compatibility.md names, also with those that need more to be installed.
+# The same steps with every driver and pool that docs/reference/compatibility.md names, also with those that need more to be installed.
 drivers:
 	@scripts/setup.sh drivers
 	cargo test --locked --test soak -- --include-ignored drivers::
@@ -132,7 +132,7 @@ failover:
 	@target/release/failover $(COORDINATOR) 20
 	$(if $(filter postgres,$(COORDINATOR)),@target/release/leases)
 
-# What many leases cost, with one for each election and with one for all: a table, and docs/renewals.svg.
+# What many leases cost, with one for each election and with one for all: a table, and target/renewals.svg.
 renewals:
 	@scripts/setup.sh demo
 	@$(BESIDE) --bin renewals

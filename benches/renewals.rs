@@ -3,7 +3,7 @@
 //!
 //! Usage: target/release/renewals [SECONDS [ELECTIONS…]]   (default: 20 s of each, of 10, 100, 1000 and 10000)
 //!
-//! A table goes to standard output, a plot to docs/renewals.svg. The lease lives for 30 s: without a session each is renewed
+//! A table goes to standard output, a plot to target/renewals.svg. The lease lives for 30 s: without a session each is renewed
 //! every 10 s.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -22,7 +22,7 @@ use tokio_postgres::{Client, Config, NoTls};
 const TTL: Duration = Duration::from_secs(30);
 /// Campaigns at the same time.
 const AT_ONCE: usize = 32;
-const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/renewals.svg");
+const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/renewals.svg");
 
 /// What was measured.
 struct Line {

@@ -1,4 +1,4 @@
-//! Leases of the fenced database, for resources whose policy names one: docs/leases.md.
+//! Leases of the fenced database, for resources whose policy names one: docs/lead/leases.md.
 //!
 //! Owns the check of the lease before a fence is raised, and the observation of lease changes. Must never let a token raise a
 //! fence because of earlier knowledge: Publish reads the lease again, and observed leases are only a reason to query.

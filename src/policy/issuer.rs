@@ -11,7 +11,7 @@ use std::fmt;
 pub enum Issuer {
     /// An election in etcd: the token is the create_revision of its leader's key.
     Election(ElectionName),
-    /// A lease in the fenced database, by the name of its election: see docs/leases.md.
+    /// A lease in the fenced database, by the name of its election: see docs/lead/leases.md.
     Lease(ElectionName),
 }
 

@@ -1,4 +1,4 @@
-//! README, the guide and the quickstarts are correct: a new user can follow them in order, and every link leads to a heading.
+//! README, the tutorial and the quickstarts are correct: a new user can follow them in order, and every link leads to a heading.
 //! Tests run the commands as written, with the ports of temporary servers.
 
 use crate::support::page::Reader;
@@ -12,7 +12,7 @@ fn every_command_runs_and_prints_the_documented_output() {
     let postgres = Postgres::start(Options::default());
     let etcd = Etcd::start();
     let reader = Reader::new(&postgres, Some(etcd.url()));
-    for page in ["README.md", "docs/etcd.md", "docs/guide.md", "docs/leases.md"] {
+    for page in ["README.md", "docs/lead/etcd.md", "docs/tutorial.md", "docs/lead/leases.md"] {
         reader.follow(page);
     }
     let value = |database: &str, query: &str| postgres.sql_in(database, query)[0][0].clone().unwrap();

@@ -1,4 +1,4 @@
-//! docs/tokens.md is correct as far as it needs only PostgreSQL and etcd: its code runs unchanged, except for ports and
+//! docs/lead/other-tokens.md is correct as far as it needs only PostgreSQL and etcd: its code runs unchanged, except for ports and
 //! lease TTLs. tests/soak/tokens has the rest.
 
 use crate::authority::world::World;
@@ -8,7 +8,7 @@ use crate::support::wait::{DEADLINE, wait_until};
 use crate::support::wire::Wire;
 use std::process::{Command, Output, Stdio};
 
-const PAGE: &str = include_str!("../../docs/tokens.md");
+const PAGE: &str = include_str!("../../docs/lead/other-tokens.md");
 
 #[test]
 fn the_program_takes_the_single_key_of_etcd_and_its_token() {

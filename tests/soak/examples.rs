@@ -2,7 +2,7 @@
 
 use crate::support::example::example;
 use crate::support::guardian::Folder;
-use crate::support::programs::{forget_settings, run};
+use crate::support::programs::{build_go, forget_settings};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -33,22 +33,13 @@ fn play(name: &str, arguments: &[&str], in_order: &[&str]) {
     assert!(readme.contains("](timeline.svg)") && here.join("timeline.svg").exists());
 }
 
-/// A program in Go, built with the libraries of the system.
-fn build_go(source: &str, program: &Path) {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-    let mut go = Command::new("go");
-    go.arg("build").arg("-o").args([program, &here]);
-    go.env("GO111MODULE", "off").env("GOPATH", "/usr/share/gocode");
-    run(go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go")));
-}
-
 /// With the node in Go among its nodes, which the README does without.
 #[test]
 fn distributed_cron() {
     example("distributed_cron");
     let folder = Folder::new("go");
     let go = folder.join("node");
-    build_go("examples/distributed_cron/node.go", &go);
+    build_go(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/distributed_cron/node.go"), &go);
     let scenes = ["1. Straight", "WRONG", "2. The same", "rejected: LF001", "RIGHT", "3. A guard in each row"];
     let more = ["INSERT 0 0", "INSERT 0 1", "WRONG", "4. The same", "LF001", "LF001", "RIGHT", "5. Jobs in 4 shards"];
     let last = ["8 candidates under 2 leases", "wakes up", "RIGHT", "6. Nodes in Rust", "RIGHT", "All claims hold"];

@@ -13,6 +13,7 @@ mod demo;
 mod drivers;
 mod examples;
 mod frameworks;
+mod languages;
 mod pgbench;
 mod readme;
 mod status;

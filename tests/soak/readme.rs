@@ -1,4 +1,4 @@
-//! docs/leading.md shows a working program in Rust, and docs/why.md the demo's output.
+//! docs/lead/rust.md shows a working program in Rust, and docs/why.md the demo's output.
 //! `tests/behaviour/pages.rs` runs the commands of README.
 
 use crate::support::guardian::Folder;
@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const WHY: &str = include_str!("../../docs/why.md");
-const LEADING: &str = include_str!("../../docs/leading.md");
-/// The policy of docs/etcd.md.
+const RUST: &str = include_str!("../../docs/lead/rust.md");
+/// The policy of docs/lead/etcd.md.
 const POLICIES: &str = "version: 1
 resources:
   - name: scheduler
@@ -44,7 +44,7 @@ fn the_program_in_rust_leads_and_writes() {
 
 /// Builds the program in a package of its own, with the versions that we build with, and runs it.
 fn program_in_rust(folder: &Folder, here: impl Fn(&str) -> String) {
-    let only = |language| match blocks(LEADING, language).as_slice() {
+    let only = |language| match blocks(RUST, language).as_slice() {
         [block] => block.clone(),
         several => panic!("{several:?}"),
     };

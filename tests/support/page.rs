@@ -6,7 +6,7 @@ use super::programs::{self, forget_settings};
 use super::proxy::BINARY;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Stands before the output of each block, and after it with the exit status.
@@ -17,6 +17,20 @@ pub fn blocks(page: &str, language: &str) -> Vec<String> {
     let start = format!("```{language}\n");
     let rest = page.split(&start).skip(1);
     rest.map(|rest| rest.split("\n```").next().unwrap().to_owned()).collect()
+}
+
+/// The programs of a page: blocks whose first line is a comment with the name of a file.
+fn programs(page: &str) -> impl Iterator<Item = (&str, &str)> {
+    page.split("\n```").skip(1).step_by(2).filter_map(|block| {
+        let (_, text) = block.split_once('\n')?;
+        let (first, _) = text.split_once('\n')?;
+        let name = first.strip_prefix("# ").or_else(|| first.strip_prefix("// "))?;
+        (name.contains('.') && !name.contains(' ')).then_some((name, text))
+    })
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
 }
 
 /// Runs a block of `sh`.
@@ -55,6 +69,8 @@ pub struct Reader<'a> {
     pub folder: Folder,
     postgres: &'a Postgres,
     etcd: Option<String>,
+    /// Folders in front of `PATH`.
+    pub programs: Vec<PathBuf>,
     proxy: Port,
     http: Port,
 }
@@ -70,7 +86,19 @@ impl<'a> Reader<'a> {
         let passwords = folder.join(".pgpass");
         fs::write(&passwords, "127.0.0.1:*:*:postgres:first\n").unwrap();
         fs::set_permissions(&passwords, fs::Permissions::from_mode(0o600)).unwrap();
-        Self { folder, postgres, etcd, proxy: Port::claim(), http: Port::claim() }
+        Self { folder, postgres, etcd, programs: Vec::new(), proxy: Port::claim(), http: Port::claim() }
+    }
+
+    /// The port of the page's proxy.
+    pub fn proxy_port(&self) -> u16 {
+        self.proxy.number()
+    }
+
+    /// Writes the programs of a page to the reader's folder.
+    pub fn save_programs(&self, name: &str) {
+        for (file, text) in programs(&read(name)) {
+            fs::write(self.folder.join(file), self.here(text) + "\n").unwrap();
+        }
     }
 
     /// The text with the ports of this reader's servers. `make` only prints its commands: other tests run them.
@@ -85,14 +113,19 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Commands of a shell that enter the reader's folder and set its environment.
+    pub fn environment(&self) -> String {
+        let folder = self.folder.path().display();
+        let programs: String = self.programs.iter().map(|folder| format!("{}:", folder.display())).collect();
+        format!("cd '{folder}'; export HOME='{folder}' PATH='{programs}{}'", path())
+    }
+
     /// Runs the page's commands in their order, in one shell. Each prints what the page shows, and succeeds unless the
     /// page shows an error.
     pub fn follow(&self, name: &str) {
-        let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
-        let steps = steps(&page);
-        assert!(steps.len() >= 5, "{name}");
-        let folder = self.folder.path().display();
-        let mut script = format!("set -um; cd '{folder}'; export HOME='{folder}' PATH='{}'; exec 2>&1\n", path());
+        let steps = steps(&read(name));
+        assert!(!steps.is_empty(), "{name}");
+        let mut script = format!("set -um; {}; exec 2>&1\n", self.environment());
         for step in &steps {
             script += &format!("echo {MARK}\n{}\necho \"{MARK} $?\"\n", self.here(&step.commands));
         }

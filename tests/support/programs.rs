@@ -49,7 +49,7 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// A Python with psycopg, psycopg2 and asyncpg, Django and SQLAlchemy, in the versions that docs/compatibility.md names.
+/// A Python with drivers and frameworks, in the versions that docs/reference/compatibility.md names.
 pub fn python() -> PathBuf {
     let packages = [
         "psycopg[binary]==3.2.13",
@@ -59,6 +59,7 @@ pub fn python() -> PathBuf {
         "Django==5.2.19",
         "SQLAlchemy[asyncio]==2.0.58",
         "procrastinate==3.5.3",
+        "celery==5.4.0",
     ];
     let folder = made_once("python", &packages, |folder| {
         run(Command::new("python3").args(["-m", "venv"]).arg(folder));
@@ -67,7 +68,7 @@ pub fn python() -> PathBuf {
     folder.join("bin/python")
 }
 
-/// A folder in which node finds node-postgres and postgres.js: the working folder for a script that requires them.
+/// A folder whose `node_modules` has drivers, queues and the compiler of TypeScript.
 pub fn node_folder() -> PathBuf {
     let packages = [
         "pg@8.23.1",
@@ -77,11 +78,22 @@ pub fn node_folder() -> PathBuf {
         "postgres@3.4.9",
         "pg-boss@10.4.2",
         "graphile-worker@0.16.6",
+        "typescript@5.9.3",
+        "@types/node@20.19.43",
+        "@types/pg@8.23.1",
     ];
     made_once("node", &packages, |folder| {
         fs::create_dir_all(folder).unwrap();
         run(npm_install(folder).args(packages));
     })
+}
+
+/// Builds a program in Go with the libraries that the system has installed.
+pub fn build_go(source: &Path, program: &Path) {
+    let mut go = Command::new("go");
+    go.arg("build").arg("-o").args([program, source]);
+    go.env("GO111MODULE", "off").env("GOPATH", "/usr/share/gocode");
+    run(go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go")));
 }
 
 /// A folder whose `node_modules` has Prisma, without the programs that its scripts would load from a host of its own.

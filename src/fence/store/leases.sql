@@ -1,4 +1,4 @@
--- Leases: elections whose coordinator is this database. See docs/leases.md. Run after schema.sql, in the same transaction.
+-- Leases: elections whose coordinator is this database. See docs/lead/leases.md. Run after schema.sql, in the same transaction.
 -- Names compare byte by byte. With another collation, a new version of the system's library could break the index, and with it
 -- the uniqueness of an election's row.
 

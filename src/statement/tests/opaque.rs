@@ -1,4 +1,4 @@
-//! The list of opaque statements in docs/compatibility.md is that of the code.
+//! The list of opaque statements in docs/reference/compatibility.md is that of the code.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ fn read(path: &str) -> String {
 
 /// The cells of each row.
 fn listed() -> Vec<[String; 2]> {
-    let page = read("docs/compatibility.md");
+    let page = read("docs/reference/compatibility.md");
     let section = page.split_once(HEADING).unwrap().1.split("\n## ").next().unwrap().to_owned();
     let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
     let cells = rows.map(|row| {

@@ -53,7 +53,7 @@ fn settings_are_read_from_the_environment() {
 /// With the role that the documents give a leader, and with half of it.
 #[test]
 fn an_etcd_user_needs_the_documented_permissions() {
-    const PAGE: &str = include_str!("../../../docs/leading.md");
+    const PAGE: &str = include_str!("../../../docs/lead/etcd.md");
     const OUTER: [&str; 2] = ["/cron/0", "/cron/g"];
     let mut stage = Stage::new();
     for line in PAGE.lines().filter_map(|line| line.strip_prefix("etcdctl ")) {

@@ -92,10 +92,10 @@ fn policies_for_other_databases_and_wrong_ones_are_errors() {
     assert!(text(&nobody.stderr).starts_with("fencegate: cannot connect: "), "{nobody:?}");
 }
 
-/// The example in docs/policies.md is what the program prints.
+/// The example in docs/fence/policies.md is what the program prints.
 #[test]
 fn the_documented_output_is_real() {
-    let documented = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policies.md")).unwrap();
+    let documented = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/fence/policies.md")).unwrap();
     let block = |after: &str| {
         let (_, rest) = documented.split_once(after).expect(after);
         rest.split_once("\n```").expect("the end of the block").0.to_owned()

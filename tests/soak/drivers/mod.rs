@@ -2,7 +2,7 @@
 //! way, writes by everything that it offers, and shows the SQLSTATE of each rejection in an error of its own.
 //!
 //! A driver is a program that takes the steps and prints what came of each. To add one, write such a program, give it a
-//! test here, and put the row that this test asks for into docs/compatibility.md.
+//! test here, and put the row that this test asks for into docs/reference/compatibility.md.
 
 mod pools;
 mod program;

@@ -1,13 +1,13 @@
 //! Connection pools: who checks a connection out presents the token of the moment, whatever its last holder presented,
 //! and gets another one when that was cut off.
 //!
-//! docs/frameworks.md has the code to copy: it is part of the programs that run here.
+//! docs/use/drivers-and-pools.md has the code to copy. It is part of the programs that run here.
 
 use crate::drivers::program::{self, java, node, python, sqlx};
 use crate::drivers::steps::{Report, World};
 use std::process::Command;
 
-const FRAMEWORKS: &str = include_str!("../../../docs/frameworks.md");
+const PAGE: &str = include_str!("../../../docs/use/drivers-and-pools.md");
 
 #[test]
 fn with_psycopg_pool() {
@@ -61,9 +61,9 @@ fn the_documented_code_is_what_runs() {
     }
 }
 
-/// What docs/frameworks.md says of pools.
+/// The section about pools.
 fn section() -> &'static str {
-    let (_, section) = FRAMEWORKS.split_once("\n## Connection pools\n").expect("the section");
+    let (_, section) = PAGE.split_once("\n## Connection pools\n").expect("the section");
     section.split("\n## ").next().unwrap_or_default()
 }
 
@@ -77,10 +77,7 @@ fn visits_a_pool(name: &str, command: impl FnOnce() -> Command) {
     let report = Report::of(&program::output(command(), &world.address()));
     // HikariCP is what the system brings.
     if let Some(version) = report.result("version") {
-        assert!(
-            section().contains(&format!("{name} {version}")),
-            "docs/frameworks.md names another version than {version}"
-        );
+        assert!(section().contains(&format!("{name} {version}")), "the page names another version than {version}");
     }
     let found = |visit: &str| report.result(visit).unwrap_or_else(|| panic!("{visit}: {report:#?}")).to_owned();
     let (token, session) =

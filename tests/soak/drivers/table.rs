@@ -1,8 +1,8 @@
-//! The table of drivers in docs/compatibility.md is what the tests have seen.
+//! The table of drivers in docs/reference/compatibility.md is what the tests have seen.
 
 use crate::drivers::steps::{OFFERED, Report};
 
-const COMPATIBILITY: &str = include_str!("../../../docs/compatibility.md");
+const COMPATIBILITY: &str = include_str!("../../../docs/reference/compatibility.md");
 
 /// What the system brings: its version in the table is the one that was tried, another is no mistake.
 const OF_THE_SYSTEM: &[&str] = &["psql", "JDBC"];
@@ -17,13 +17,14 @@ fn every_row_has_a_test() {
 #[track_caller]
 pub fn assert_row(driver: &str, report: &Report) {
     let shown = COMPATIBILITY.lines().find(|line| line.starts_with(&format!("| {driver} | ")));
-    let shown =
-        shown.unwrap_or_else(|| panic!("docs/compatibility.md has no row for {driver}: {}", row(driver, "", report)));
+    let shown = shown.unwrap_or_else(|| {
+        panic!("docs/reference/compatibility.md has no row for {driver}: {}", row(driver, "", report))
+    });
     let version = match report.result("version") {
         Some(version) if !OF_THE_SYSTEM.contains(&driver) => version,
         _ => shown.split('|').nth(2).unwrap_or_default().trim(),
     };
-    assert_eq!(shown, row(driver, version, report), "in docs/compatibility.md");
+    assert_eq!(shown, row(driver, version, report), "in docs/reference/compatibility.md");
 }
 
 fn row(driver: &str, version: &str, report: &Report) -> String {

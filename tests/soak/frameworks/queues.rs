@@ -1,4 +1,4 @@
-//! Queues in tables, as docs/frameworks.md has them: anybody gives them jobs, and whoever leads works them.
+//! Queues in tables, with the policies of docs/use/queues.md: every session adds jobs, and the leader works them.
 
 use crate::frameworks::world::{Outcome, run};
 use crate::support::fenced::init;
@@ -7,7 +7,7 @@ use crate::support::{Options, Postgres, Proxy, programs};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-const FRAMEWORKS: &str = include_str!("../../../docs/frameworks.md");
+const PAGE: &str = include_str!("../../../docs/use/queues.md");
 
 /// A server with the queue's schema, which an exempt role has made through the proxy.
 struct Queue {
@@ -57,7 +57,7 @@ impl Queue {
 
 /// The policy in that section.
 fn policy(section: &str) -> String {
-    let (_, section) = FRAMEWORKS.split_once(&format!("\n### {section}\n")).expect("the section");
+    let (_, section) = PAGE.split_once(&format!("\n## {section}\n")).expect("the section");
     let (_, block) = section.split_once("```yaml\n").expect("its policy");
     let block = block.split("```").next().unwrap_or_default();
     format!("version: 1\n{block}exempt_roles: [migrator]\n")

@@ -21,7 +21,7 @@ def sqlstate(error):
 
 
 def give_up_when_stale(engine):
-    """As docs/frameworks.md advises."""
+    """As in docs/use/python.md."""
 
     @event.listens_for(engine, "handle_error")
     def give_up(context):

@@ -1,4 +1,4 @@
-//! docs/tokens.md is true, as far as it needs servers that `make test` does without: its code runs as it stands, save the ports.
+//! docs/lead/other-tokens.md is correct as far as it needs Redis and ZooKeeper: its code runs unchanged, except for ports.
 
 mod redis;
 mod zookeeper;
@@ -7,7 +7,7 @@ use crate::support::ticks::{self, WRITE, ok, refused, session};
 use crate::support::wire::Wire;
 use crate::support::{Postgres, Proxy};
 
-const PAGE: &str = include_str!("../../../docs/tokens.md");
+const PAGE: &str = include_str!("../../../docs/lead/other-tokens.md");
 
 /// A fence that takes tokens as they are presented.
 struct Fence {

@@ -20,7 +20,7 @@ class HikariPoolSteps {
         return token;
     }
 
-    /** A connection that presents the current token; close it as ever. */
+    /** A connection that presents the current token. Close it as usual. */
     static Connection checkOut(HikariDataSource pool) throws SQLException {
         Connection connection = pool.getConnection();
         try (Statement statement = connection.createStatement()) {

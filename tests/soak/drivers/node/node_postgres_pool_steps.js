@@ -10,7 +10,7 @@ let token
 const currentToken = () => token
 
 const pool = new Pool({ ...address, max: 1 })
-// The end of a connection is thrown by the query that meets it, too; without listeners it would end the process.
+// The query that meets the end of a connection throws it, too. Without listeners it would end the process.
 pool.on('error', () => {})
 pool.on('connect', (client) => client.on('error', () => {}))
 
@@ -20,7 +20,7 @@ async function withClient(work) {
     await client.query(`SET lease.fence = '${currentToken()}'`)
     return await work(client)
   } finally {
-    // Who takes a client by another way finds no token. One that is broken is thrown away.
+    // Clients that are taken in another way find no token. A broken client is removed from the pool.
     const tidied = client.query('ROLLBACK; RESET lease.fence')
     await tidied.then(() => client.release(), (error) => client.release(error))
   }

@@ -26,7 +26,7 @@ async fn present_token(connection: &mut PgConnection) -> sqlx::Result<()> {
 async fn open_pool(options: PgConnectOptions, size: u32) -> sqlx::Result<PgPool> {
     PgPoolOptions::new()
         .max_connections(size)
-        // A new connection is not one that is acquired again.
+        // Only reused connections are acquired.
         .after_connect(|connection, _| Box::pin(present_token(connection)))
         .before_acquire(|connection, _| Box::pin(async { present_token(connection).await.map(|()| true) }))
         .connect_with(options)

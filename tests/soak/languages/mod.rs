@@ -1,0 +1,112 @@
+//! docs/use/python.md, go.md and typescript.md are correct: their programs run unchanged, except for ports, and print the
+//! documented output.
+
+use crate::support::guardian::Program;
+use crate::support::page::{Reader, blocks};
+use crate::support::programs::{self, build_go, postgres_program, run};
+use crate::support::proxy::{BINARY, fencegate};
+use crate::support::{DEADLINE, Options, Postgres, wait_until};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+const LEASED: &str = "    lease: cron/scheduler\n";
+
+/// The database and the proxy of README's quickstart.
+struct World<'a> {
+    // Before the folder of its policies: fields are dropped in this order.
+    _proxy: Program,
+    reader: Reader<'a>,
+}
+
+impl<'a> World<'a> {
+    fn start(postgres: &'a Postgres, issuer: &str) -> Self {
+        postgres.sql("CREATE DATABASE app");
+        postgres.sql("CREATE ROLE app LOGIN PASSWORD 'change-me'");
+        postgres.sql_in("app", "CREATE TABLE ticks (tick text PRIMARY KEY, run_by text)");
+        postgres.sql_in("app", "INSERT INTO ticks VALUES ('12:00'); GRANT SELECT, UPDATE ON ticks TO app");
+        let control = postgres.control_url() + "app";
+        run(fencegate().args(["init", "--control", &control, "--leases-for", "app", "--elections", "cron/*"]));
+        let reader = Reader::new(postgres, None);
+        let policies = reader.folder.join("policies.d");
+        fs::create_dir(&policies).unwrap();
+        let policy = format!("version: 1\nresources:\n  - name: scheduler\n{issuer}    tables: [public.ticks]\n");
+        fs::write(policies.join("scheduler.yaml"), policy).unwrap();
+        let command = "PGPASSWORD=first exec \"$0\" proxy --listen 127.0.0.1:6432 --upstream postgres://127.0.0.1:5432 \
+            --control postgres://postgres@127.0.0.1:5432/ --policies policies.d";
+        let command = format!("{}; {}", reader.environment(), reader.here(command));
+        let proxy = Program::start(&["sh", "-c", &command, BINARY], &reader.folder.join("proxy.log"), "TERM");
+        let port = reader.proxy_port().to_string();
+        let mut is_ready = Command::new(postgres_program("pg_isready"));
+        is_ready.args(["-q", "-h", "127.0.0.1", "-p", &port]);
+        wait_until("the proxy listens", DEADLINE, || is_ready.status().unwrap().success());
+        Self { _proxy: proxy, reader }
+    }
+}
+
+fn run_by(postgres: &Postgres) -> String {
+    postgres.sql_in("app", "SELECT coalesce(run_by, '') FROM ticks")[0][0].clone().unwrap()
+}
+
+#[test]
+fn in_python() {
+    const PAGE: &str = "docs/use/python.md";
+    let postgres = Postgres::start(Options::default());
+    let mut world = World::start(&postgres, LEASED);
+    world.reader.programs = vec![programs::python().parent().unwrap().to_owned()];
+    world.reader.save_programs(PAGE);
+    world.reader.follow(PAGE);
+    assert!(!["", "python"].contains(&run_by(&postgres).as_str()), "leader.py has written its name");
+
+    // Celery: a worker, and Beat under `fencegate lead`.
+    let tasks = world.reader.folder.join("tasks.py");
+    fs::write(&tasks, fs::read_to_string(&tasks).unwrap().replace("\"schedule\": 60", "\"schedule\": 1")).unwrap();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
+    let commands = blocks(&page, "text").into_iter().find(|block| block.starts_with("celery")).unwrap();
+    let start = |(number, command): (usize, &str)| {
+        let environment = world.reader.environment();
+        let broker = "BROKER=sqla+sqlite:///broker.sqlite";
+        let command = format!("{environment}; export {broker}; exec {}", world.reader.here(command));
+        Program::start(&["sh", "-c", &command], &world.reader.folder.join(&format!("celery{number}.log")), "TERM")
+    };
+    let programs: Vec<Program> = commands.lines().enumerate().map(start).collect();
+    assert_eq!(programs.len(), 2, "{commands}");
+    wait_until("the task has written", DEADLINE, || run_by(&postgres) == "celery");
+}
+
+#[test]
+fn in_a_transaction_of_django() {
+    let postgres = Postgres::start(Options::default());
+    let world = World::start(&postgres, "");
+    world.reader.save_programs("docs/use/python.md");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/soak/languages/fenced_by_django.py");
+    let mut python = Command::new(programs::python());
+    python.arg(script).arg(world.reader.proxy_port().to_string()).env("PYTHONPATH", world.reader.folder.path());
+    let output = run(python.env("PYTHONDONTWRITEBYTECODE", "1"));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "afterwards ''\nolder LF001\n");
+    assert_eq!(run_by(&postgres), "django");
+}
+
+#[test]
+fn in_go() {
+    let postgres = Postgres::start(Options::default());
+    let world = World::start(&postgres, LEASED);
+    world.reader.save_programs("docs/use/go.md");
+    build_go(&world.reader.folder.join("leader.go"), &world.reader.folder.join("leader"));
+    world.reader.follow("docs/use/go.md");
+    assert_ne!(run_by(&postgres), "");
+}
+
+#[test]
+fn in_typescript() {
+    const PAGE: &str = "docs/use/typescript.md";
+    let postgres = Postgres::start(Options::default());
+    let mut world = World::start(&postgres, LEASED);
+    let modules = programs::node_folder().join("node_modules");
+    world.reader.programs = vec![modules.join(".bin")];
+    symlink(&modules, world.reader.folder.join("node_modules")).unwrap();
+    world.reader.save_programs(PAGE);
+    world.reader.follow(PAGE);
+    assert!(!["", "typescript"].contains(&run_by(&postgres).as_str()), "leader.ts has written its name");
+}
