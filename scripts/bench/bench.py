@@ -207,7 +207,7 @@ def main():
         ["", *(NAMES[way] for way in WAYS)],
         [[kind, *(spread([run[0] for run in runs[way]]) for way in WAYS)] for kind, runs in cells.items()]
         + [["simple-update, 8 clients", *(spread([run[0] for run in updates[way]]) if way in updates else "" for way in WAYS)]]))
-    parts.append("[The guard](../fence/policies.md#the-guard) on the same tables, `simple-update` with 8 clients through fencegate:\n\n" + table(
+    parts.append("[The guard](../fence/guard.md) on the same tables, `simple-update` with 8 clients through fencegate:\n\n" + table(
         ["without the guard", "with the guard", "ratio"],
         [[spread(guarded["without"]), spread(guarded["with"]),
           spread([with_it / without for with_it, without in zip(guarded["with"], guarded["without"])], 2)]]))
