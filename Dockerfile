@@ -1,5 +1,5 @@
 # fencegate in a small image: `docker build -t fencegate .`; with the cron of examples/distributed_cron:
-# `docker build --target distributed_cron .`. What is tested of it, and what is not: docs/containers.md.
+# `docker build --target distributed_cron .`. What is tested of it, and what is not: docs/run/install.md.
 
 FROM rust:1.95-bookworm AS build
 RUN apt-get update \

@@ -1,4 +1,4 @@
-//! A managed server, as in docs/managed.md: from installation to an enforced fence, without a superuser, with TLS and
+//! A managed server, as in docs/run/deploy.md: from installation to an enforced fence, without a superuser, with TLS and
 //! SCRAM.
 
 use crate::support::certificates::{Authority, text};

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use topology::Topology;
 
-const PAGE: &str = include_str!("../../../docs/containers.md");
+const PAGE: &str = include_str!("../../../examples/distributed_cron/README.md");
 const LEADERS: [&str; 2] = ["cron-a", "cron-b"];
 
 /// A file of the project.
@@ -217,7 +217,7 @@ fn services_named_in_the_page_exist() {
     let commands = PAGE.lines().filter_map(|line| line.strip_prefix("docker compose "));
     let words: BTreeSet<&str> = commands.flat_map(str::split_whitespace).collect();
     for word in ["up", "pause", "unpause", "logs"] {
-        assert!(words.contains(word), "docs/containers.md does not say `docker compose {word}`");
+        assert!(words.contains(word), "the page does not contain `docker compose {word}`");
     }
     let named = words.iter().filter(|word| word.contains('-') && !word.starts_with('-'));
     let named: Vec<_> = named.inspect(|name| assert!(compose.services.contains_key(**name), "{name}")).collect();
