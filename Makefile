@@ -1,7 +1,7 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
 EXAMPLES = distributed_cron dispatch_leader blue_green_scheduler job_queue
-.PHONY: build deb demo examples $(EXAMPLES) test proof soak simulate mutants torture drivers compat lint deny bench instructions micro failover renewals guard definitions
+.PHONY: build deb demo examples $(EXAMPLES) test docs proof soak simulate mutants torture drivers compat lint deny bench instructions micro failover renewals guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -38,6 +38,11 @@ test:
 	@/usr/bin/python3 proof/protocol.py
 	@scripts/mutants.sh --check
 	@scripts/tests.sh --test behaviour --lib --test memory --test model
+
+# The documentation as a site with a search: target/docs/index.html.
+docs:
+	@scripts/setup.sh docs
+	@scripts/docs.py "$${CARGO_TARGET_DIR:-target}/tools/bin/mdbook"
 
 # The inductive proof of the protocol, and for each precondition the story of what happens without it; STORY=no_drain tells one.
 STORY = --stories

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|examples|bench|instructions|deb|proof|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|examples|bench|instructions|deb|docs|proof|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|examples|bench|instructions|deb|proof|test|soak|drivers|compat}
+wanted=${1:?usage: scripts/setup.sh demo|examples|bench|instructions|deb|docs|proof|test|soak|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -95,6 +95,11 @@ find_missing() {
     missing=
     case $wanted in proof|test|soak|drivers|compat) need has_z3 "python3 python3-z3" ;; esac
     [ "$wanted" != proof ] || return 0
+    if [ "$wanted" = docs ]; then
+        need has_python3 python3
+        need has_c_compiler "gcc libc6-dev"
+        return
+    fi
     need has_postgres postgresql
     need has_setpriv util-linux
     need has_libclang libclang-dev
@@ -209,6 +214,18 @@ if [ "$(printf '%s\n' "$cargo_needed" "${cargo_version:-0}" | sort -V | head -n 
     exit 1
 fi
 
+if [ "$wanted" = docs ]; then
+    tools=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/tools
+    [ ! -x "$tools/bin/mdbook" ] || exit 0
+    mkdir -p "$tools"
+    # Of the features only the search: building the server and the watcher for files takes longer.
+    env -u CARGO_TARGET_DIR cargo install --locked --root "$tools" mdbook --version 0.5.4 --no-default-features --features search \
+        >"$tools/mdbook.log" 2>&1 || {
+        echo "cargo cannot install mdBook 0.5.4 ($tools/mdbook.log has the reason); put a program mdbook into $tools/bin" >&2
+        exit 1
+    }
+    exit 0
+fi
 case $wanted in deb|soak)
     # A program of ours alone: nothing is put into the user's own ~/.cargo/bin.
     tools=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/tools

@@ -53,6 +53,28 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// `docs/SUMMARY.md` is the table of contents of the site.
+#[test]
+fn the_summary_lists_every_page_once_in_order() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let summary = fs::read_to_string(root.join("SUMMARY.md")).unwrap();
+    let links = summary.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let listed: Vec<&str> = links.filter(|link| !link.starts_with("../")).collect();
+    let mut pages = Vec::new();
+    add_files(&root, "md", &mut pages);
+    let pages = pages.iter().map(|page| page.strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
+    let mut pages: Vec<String> = pages.filter(|page| page != "SUMMARY.md").collect();
+    pages.sort();
+    let mut sorted = listed.clone();
+    sorted.sort();
+    assert_eq!(sorted, pages);
+
+    // A page beside the folders belongs to no part.
+    let mut parts: Vec<&str> = listed.iter().map(|link| link.split_once('/').map_or("", |(part, _)| part)).collect();
+    parts.dedup();
+    assert_eq!(parts, ["", "use", "lead", "fence", "run", "reference", "trust", "internals"]);
+}
+
 #[test]
 fn the_index_lists_every_decision_with_its_title() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/internals/decisions");
