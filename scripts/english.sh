@@ -23,7 +23,7 @@ count() { # what is counted, the limit, an extended regular expression
 }
 any='//.*'
 # Files and folders with finished pages.
-pages='README.md CONTRIBUTING.md docs'
+pages='README.md CONTRIBUTING.md SECURITY.md docs examples fuzz/README.md'
 count_in_pages() { # what is counted, the limit, an extended regular expression
     # shellcheck disable=SC2086 # a list of paths
     lines=$(grep -rnE --include='*.md' "$3" $pages || true)

@@ -147,4 +147,4 @@ for event, expected in expected.items():
     claim(count == expected, f"{event} is counted {count} times, of {expected}")
 claim("stale_write_blocked" in dict(counts), "the stale heartbeat is counted")
 print(f"  RIGHT: {jobs} jobs, {stopped['made']} of them generated, each done once in {attempts} attempts.")
-finish("two entries for one job without the fence, one with it, whoever pauses or crashes.")
+finish("two entries for one job without the fence, one with it, whichever worker pauses or crashes.")
