@@ -8,6 +8,7 @@ RUN apt-get update \
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY src src
+COPY crates crates
 COPY benches benches
 COPY examples examples
 RUN cargo build --release --locked --package fencegate --package fencegate-examples --bin fencegate --bin distributed_cron

@@ -16,20 +16,20 @@ deb:
 # A throwaway Postgres, the proxy and two leaders: the zombie's write lands without the proxy, not with it.
 demo:
 	@scripts/setup.sh demo
-	@cargo build --release --locked --quiet
-	@target/release/fencegate demo --events target/demo.jsonl
-	@target/release/fencegate timeline target/demo.jsonl > target/timeline.svg
+	@cargo build --profile demo --locked --quiet
+	@target/demo/fencegate demo --events target/demo.jsonl
+	@target/demo/fencegate timeline target/demo.jsonl > target/timeline.svg
 	@echo "target/timeline.svg is a picture of the last scene."
 
 # The program, as `make build` leaves it, and others that run beside it.
-BESIDE = cargo build --release --locked --quiet --package fencegate --package fencegate-examples --package fencegate-benches --bin fencegate
+BESIDE = cargo build --locked --quiet --package fencegate --package fencegate-examples --package fencegate-benches --bin fencegate
 
 # The programs of examples/, each beside servers of its own: without a fence, with it, and what that proves.
 examples: $(EXAMPLES)
 $(EXAMPLES):
 	@scripts/setup.sh examples
-	@$(BESIDE) --bin stage --bin distributed_cron --bin job_queue
-	@target/release/stage --timeline target/$@.svg examples/$@/policy.yaml examples/$@/schema.sql -- examples/$@/show.py
+	@$(BESIDE) --profile demo --bin stage --bin distributed_cron --bin job_queue
+	@target/demo/stage --timeline target/$@.svg examples/$@/policy.yaml examples/$@/schema.sql -- examples/$@/show.py
 
 # Every guarantee, in a few minutes and without the network; a little of each random suite. Without optimisation: the
 # tests wait for servers, not for our code, and it builds in half the time.
@@ -37,7 +37,7 @@ test:
 	@scripts/setup.sh test
 	@/usr/bin/python3 proof/protocol.py
 	@scripts/mutants.sh --check
-	@scripts/tests.sh --test behaviour --lib --test memory --test model
+	@scripts/tests.sh --test behaviour --lib --test simulation --test memory --test model
 
 # The documentation as a site with a search: target/docs/index.html.
 docs:
@@ -58,8 +58,8 @@ soak:
 	@RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- abuse::
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
 	@FENCEGATE_TORTURE=60 RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- torture::
-	@FENCEGATE_SIMULATE=90 FENCEGATE_LENGTH=1 scripts/tests.sh --lib --test model --test memory -- --include-ignored \
-		--skip in_this_process simulation::no_history the_protocol_holds_within_wider_bounds buffers:: keys:: sessions::
+	@FENCEGATE_SIMULATE=90 FENCEGATE_LENGTH=1 scripts/tests.sh --lib --test simulation --test model --test memory -- --include-ignored \
+		--skip in_this_process no_history the_protocol_holds_within_wider_bounds buffers:: keys:: sessions::
 	@FENCEGATE_LENGTH=1 scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: rejections:: robustness:: search_path:: transparency::
 	@$(MAKE) --no-print-directory instructions
 
@@ -69,7 +69,7 @@ HOURS = 1
 simulate:
 	@scripts/setup.sh test
 	@FENCEGATE_SEED=$(SEED) FENCEGATE_SIMULATE=$$(($(HOURS) * 3600)) $(if $(HISTORY),FENCEGATE_HISTORY=$(HISTORY)) \
-		cargo test --locked --quiet --profile simulate --lib simulation::no_history -- --nocapture
+		cargo test --locked --quiet --profile simulate --test simulation no_history -- --nocapture
 
 # Whether the simulator finds the wrong variants of tests/mutants, and after how many histories.
 mutants:
@@ -98,8 +98,6 @@ lint:
 	cargo fmt --check --all
 	cargo fmt --check --manifest-path tests/soak/drivers/sqlx/Cargo.toml
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --features micro --lib --bench micro -- -D warnings
-	cargo clippy --locked --no-default-features --features leader --lib -- -D warnings
 	@scripts/leader_alone.sh
 	@scripts/english.sh
 
@@ -120,37 +118,37 @@ bench:
 # The program that the tests use is measured: to build an optimized one takes minutes, and both cost more by the same changes.
 instructions:
 	@scripts/setup.sh instructions
-	@cargo bench --locked --quiet --profile dev --bench instructions -- $(WRITE)
+	@cargo bench --locked --quiet --workspace --profile dev --bench instructions -- $(WRITE)
 
 # What single steps cost, in nanoseconds: frames, verdicts, and a transaction in the session's machine. About a minute, once it is built,
 # which takes as long as a release: it needs dependencies of the tests.
 micro:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --features micro --bench micro
+	@cargo bench --locked --quiet --package fencegate-session --bench micro
 
 # How long a follower takes to write after its leader's crash, stall or resignation, against the TTL: with etcd, or with
 # COORDINATOR=postgres by leases, and then also how these do under contention, after a crash of the server, and as locks of jobs.
 COORDINATOR = etcd
 failover:
 	@scripts/setup.sh demo
-	@$(BESIDE) --bin failover --bin leases
+	@$(BESIDE) --release --bin failover --bin leases
 	@target/release/failover $(COORDINATOR) 20
 	$(if $(filter postgres,$(COORDINATOR)),@target/release/leases)
 
 # What many leases cost, with one for each election and with one for all: a table, and target/renewals.svg.
 renewals:
 	@scripts/setup.sh demo
-	@$(BESIDE) --bin renewals
+	@$(BESIDE) --release --bin renewals
 	@target/release/renewals
 
 # What the guard inside the database costs, a statement and a row.
 guard:
 	@scripts/setup.sh demo
-	@$(BESIDE) --bin guard
+	@$(BESIDE) --release --bin guard
 	@target/release/guard
 
 # Cost of DDL where hundreds and thousands of tables are fenced: a reading of the catalog, and the writes that wait for it.
 definitions:
 	@scripts/setup.sh demo
-	@$(BESIDE) --bin definitions
+	@$(BESIDE) --release --bin definitions
 	@target/release/definitions

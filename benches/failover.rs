@@ -8,9 +8,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use fencegate::etcd::{ElectionName, Etcd, EtcdSettings, Patience, candidates};
-use fencegate::leader::{Coordinator, Election, Leases, Timings};
 use fencegate::stage::{Stage, program};
+use fencegate_leader::etcd::{Etcd, EtcdSettings, candidates};
+use fencegate_leader::{Coordinator, Election, Leases, Timings};
+use fencegate_leader::{ElectionName, Patience};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

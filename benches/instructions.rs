@@ -10,9 +10,9 @@
 
 use bytes::{BufMut, BytesMut};
 use fencegate::stage::Stage;
-use fencegate::wire::frame::{Header, put_frame};
-use fencegate::wire::message::{put_execute, put_parse, put_query, put_sync, put_terminate};
-use fencegate::wire::tag::{backend, frontend};
+use fencegate_wire::frame::{Header, put_frame};
+use fencegate_wire::message::{put_execute, put_parse, put_query, put_sync, put_terminate};
+use fencegate_wire::tag::{backend, frontend};
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::net::Shutdown;

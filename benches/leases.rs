@@ -4,8 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use fencegate::leader::{Election, Leadership, Leases, Timings};
 use fencegate::stage::{Stage, program};
+use fencegate_leader::{Election, Leadership, Leases, Timings};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::fs::MetadataExt;

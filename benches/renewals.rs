@@ -8,9 +8,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use fencegate::etcd::{ElectionName, Etcd, EtcdSettings};
-use fencegate::leader::{Coordinator, Election, Leadership, LeaseSession, Leases, Share, Timings};
 use fencegate::stage::{Stage, program};
+use fencegate_leader::ElectionName;
+use fencegate_leader::etcd::{Etcd, EtcdSettings};
+use fencegate_leader::{Coordinator, Election, Leadership, LeaseSession, Leases, Share, Timings};
 use procfs::process::{Process, all_processes};
 use std::fmt::Write as _;
 use std::sync::Arc;

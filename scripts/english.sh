@@ -1,5 +1,5 @@
 #!/bin/sh
-# Counts phrases in the comments of src that make English read as translated, and fails where there are more than the limits.
+# Counts phrases in the comments of src and crates that make English read as translated, and fails where there are more than the limits.
 # Counted are lines that begin with // and
 # - whose first word is Of, So, That, Who, What or Else, or "The same": a comment begins with its subject;
 # - that have "who", "whoever" or "whom": name the role, session or client;
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 failed=0
 count() { # what is counted, the limit, an extended regular expression
-    lines=$(grep -rnE --include='*.rs' '^ *//' src | grep -E "^[^:]*:[0-9]*: *$3" || true)
+    lines=$(grep -rnE --include='*.rs' --exclude-dir=testing --exclude-dir=benches --exclude-dir=simulated '^ *//' src crates | grep -E "^[^:]*:[0-9]*: *$3" || true)
     number=$(printf '%s' "$lines" | grep -c '' || true)
     if [ "$number" -gt "$2" ]; then
         printf '%s\n' "$lines" >&2

@@ -18,11 +18,11 @@ fi
 copy=$(mktemp -d /tmp/fencegate-mutants-XXXXXX)
 trap 'rm -rf "$copy"' EXIT
 trap 'exit 1' INT TERM HUP
-cp -R Cargo.toml Cargo.lock src tests benches examples "$copy"
+cp -R Cargo.toml Cargo.lock src crates tests benches examples "$copy"
 
 look() {
-    FENCEGATE_SIMULATE=${MUTANT_SECONDS:-180} cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --lib \
-        simulation::no_history -- --nocapture
+    FENCEGATE_SIMULATE=${MUTANT_SECONDS:-180} cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --test simulation \
+        no_history -- --nocapture
 }
 
 left=0
@@ -31,7 +31,7 @@ for name; do
     (cd "$copy" && patch --quiet --strip 1 --forward) <"$mutant" || { echo "$name does not apply" >&2; exit 1; }
     if [ -z "$check" ]; then
         echo "== $name: $(head -n 1 "$mutant")"
-        if ! cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --lib --no-run; then
+        if ! cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --test simulation --no-run; then
             left=$((left + 1))
         elif look >"$copy/story" 2>&1; then
             echo "NOT FOUND: $(grep ' histories, ' "$copy/story")"

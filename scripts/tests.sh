@@ -51,13 +51,13 @@ threads=${RUST_TEST_THREADS:-$(($(nproc) * 4))}
 run() {
     status=0
     env --default-signal=INT,QUIT TMPDIR="$folder/t" \
-        cargo test --locked --config "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']" \
+        cargo test --locked --workspace --config "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']" \
         "$@" -Z unstable-options --report-time --test-threads "$threads" 2>&1 || status=$?
     echo "$status" >>"$folder/status"
 }
 
 # Built first, so that none waits for another's build.
-cargo test --locked --no-run $targets
+cargo test --locked --workspace --no-run $targets
 # The first is shown as it runs. The others run meanwhile, and are shown when all have ended.
 shown=${targets# }
 shown=${shown%% *}

@@ -3,9 +3,11 @@
 //! It campaigns; while it leads it writes one row per tick, over a session that carries its fencing token.
 
 use fencegate::config::{Address, EtcdArguments, http_address};
-use fencegate::etcd::{ElectionName, Etcd};
-use fencegate::leader::{Election, InvalidTimings, LeaderMetrics, Leadership, Ticker, Timings};
+use fencegate::metrics::LeaderMetrics;
 use fencegate::metrics::http;
+use fencegate_leader::ElectionName;
+use fencegate_leader::etcd::Etcd;
+use fencegate_leader::{Election, InvalidTimings, Leadership, Ticker, Timings};
 use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The cron, divided: an election and a token for each shard of the jobs, and one lease for all that this process leads.
 
 use crate::node::{Member, time_of_day};
-use fencegate::etcd::Etcd;
-use fencegate::leader::{Election, Leadership, LeaseSession};
+use fencegate_leader::etcd::Etcd;
+use fencegate_leader::{Election, Leadership, LeaseSession};
 use futures_util::future::try_join_all;
 use std::convert::Infallible;
 use std::error::Error;

@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use fencegate::statement::{Cache, Encoding, Lexing, ServerEncoding, read_tokens};
+use fencegate_statement::{Cache, Encoding, Lexing, ServerEncoding, read_tokens};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,9 +1,8 @@
-//! The properties of `tests/behaviour/decoders/properties/startup.rs`, for long runs.
+//! The properties of `crates/testing/src/properties/startup.rs`, for long runs.
 
 #![no_main]
 
-#[path = "../../tests/behaviour/decoders/properties/startup.rs"]
-mod property;
+use fencegate_testing::properties::startup as property;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     property::check(input);

@@ -1,9 +1,8 @@
-//! The properties of `tests/behaviour/decoders/properties/tokens.rs`, for long runs.
+//! The properties of `crates/testing/src/properties/tokens.rs`, for long runs.
 
 #![no_main]
 
-#[path = "../../tests/behaviour/decoders/properties/tokens.rs"]
-mod property;
+use fencegate_testing::properties::tokens as property;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     property::check(input);

@@ -2,10 +2,10 @@
 
 use super::output::{complain, counted, load_policies, print, print_done, script, table};
 use super::{Ended, failed, runtime};
-use crate::guard::{self, GuardState, GuardStatus, Installed, StatusLine};
-use crate::policy::PolicySet;
-use crate::tls::ControlConfig;
 use clap::Subcommand;
+use fencegate_fence::guard::{self, GuardState, GuardStatus, Installed, StatusLine};
+use fencegate_policy::PolicySet;
+use fencegate_postgres::tls::ControlConfig;
 use std::{path::PathBuf, process::ExitCode};
 
 #[derive(clap::Args)]

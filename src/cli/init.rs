@@ -2,7 +2,6 @@
 
 use super::output::{print_done, script};
 use super::{Ended, database, failed, runtime};
-use crate::fence;
 use clap::builder::NonEmptyStringValueParser;
 use std::process::ExitCode;
 
@@ -26,16 +25,16 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: Arguments) -> Ended {
     let config = database("--control", &arguments.control)?;
     let runtime = runtime()?;
-    let report = runtime.block_on(fence::init(&config, arguments.role.as_deref())).map_err(failed)?;
+    let report = runtime.block_on(fencegate_fence::init(&config, arguments.role.as_deref())).map_err(failed)?;
     let leases = arguments.leases_for.as_ref().map(|role| {
-        let patterns = runtime.block_on(fence::grant_leases(&config, role, &arguments.elections));
+        let patterns = runtime.block_on(fencegate_fence::grant_leases(&config, role, &arguments.elections));
         patterns.map(|patterns| format!("{role} may lead {}\n", patterns.join(", ")))
     });
     print_report(&report, &leases.transpose().map_err(failed)?.unwrap_or_default());
     Ok(if report.to_run.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print_report(report: &fence::InitReport, leases: &str) {
+fn print_report(report: &fencegate_fence::InitReport, leases: &str) {
     let done = match report.versions {
         Some((before, now)) if before > now => format!("downgraded from version {before} to {now}"),
         Some((before, now)) => format!("upgraded from version {before} to {now}"),

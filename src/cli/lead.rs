@@ -2,11 +2,13 @@
 
 use super::{Ended, database, runtime, unusable};
 use crate::config::{Address, EtcdArguments, SettingError, duration, http_address};
-use crate::etcd::{ElectionName, Etcd, Patience};
-use crate::leader::command::{self, Access, CommandError, CommandOutcome, Signals, Terms};
-use crate::leader::{Coordinator, CoordinatorError, Election, LeaderError, LeaderMetrics, Leadership, Leases, Timings};
+use crate::metrics::LeaderMetrics;
 use crate::metrics::http;
 use clap::builder::NonEmptyStringValueParser;
+use fencegate_leader::command::{self, Access, CommandError, CommandOutcome, Signals, Terms};
+use fencegate_leader::etcd::Etcd;
+use fencegate_leader::{Coordinator, CoordinatorError, Election, LeaderError, Leadership, Leases, Timings};
+use fencegate_leader::{ElectionName, Patience};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::process::ExitCode;

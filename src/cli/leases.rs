@@ -5,8 +5,9 @@
 use super::output::{print, table};
 use super::{Ended, database, failed, runtime, unusable};
 use crate::config::{EtcdAccess, EtcdArguments};
-use crate::etcd::{ElectionName, Etcd, Leader, Patience, leaders};
-use crate::leader::{Leases, RunningLease};
+use fencegate_leader::etcd::{Etcd, leaders};
+use fencegate_leader::{ElectionName, Leader, Patience};
+use fencegate_leader::{Leases, RunningLease};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]

@@ -21,14 +21,14 @@ mod timeline;
 mod variables;
 
 use crate::config;
-use crate::leader::command::{GUARD_COMMAND, START_COMMAND};
-use crate::nearest::nearest;
-use crate::reader_process::{READER_COMMAND, read_for_another};
 use crate::server::workers;
-use crate::tls::{Connector, ControlConfig};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use fencegate_leader::command::{GUARD_COMMAND, START_COMMAND};
+use fencegate_policy::nearest::nearest;
+use fencegate_postgres::tls::{Connector, ControlConfig};
+use fencegate_statement::reader_process::{READER_COMMAND, read_for_another};
 use std::{ffi::OsString, fmt::Display, io, path::PathBuf, process::ExitCode, sync::Arc};
 use tokio::runtime::Runtime;
 

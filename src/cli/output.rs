@@ -3,7 +3,7 @@
 //! Must never fail because the reader has gone: the exit code still reports the result.
 
 use super::{EXIT_USAGE, logging};
-use crate::policy::{self, PolicySet};
+use fencegate_policy::PolicySet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ pub(super) fn complain(line: &str) {
 
 /// Loads a directory of policies and prints any errors.
 pub(super) fn load_policies(directory: &Path) -> Result<PolicySet, ExitCode> {
-    policy::load(directory).map_err(|errors| {
+    fencegate_policy::load(directory).map_err(|errors| {
         errors.iter().for_each(|error| complain(&error.to_string()));
         ExitCode::from(EXIT_USAGE)
     })

@@ -2,10 +2,9 @@
 
 use super::output::{complain, counted, load_policies, print, table};
 use super::{Ended, database, failed, runtime};
-use crate::catalog::{Covered, DatabaseNames, Explanation, Unnamed, missing_text, with_tables};
-use crate::fence;
-use crate::policy::{Opaque, PolicySet, Resource};
 use clap::Subcommand;
+use fencegate_catalog::{Covered, DatabaseNames, Explanation, Unnamed, missing_text, with_tables};
+use fencegate_policy::{Opaque, PolicySet, Resource};
 use std::{collections::BTreeSet, path::PathBuf, process::ExitCode};
 
 #[derive(clap::Args)]
@@ -61,8 +60,8 @@ fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
     let (control, here) = (|name: &str| config.with_database(name), BTreeSet::from([database.clone()]));
     let reading = async {
         match set.databases {
-            Some(_) => Ok(fence::read_names_in(control, &[set], here.clone()).await),
-            None => fence::read_names(control, &[set], &database, &here).await,
+            Some(_) => Ok(fencegate_fence::read_names_in(control, &[set], here.clone()).await),
+            None => fencegate_fence::read_names(control, &[set], &database, &here).await,
         }
     };
     let names = runtime()?.block_on(reading).map_err(failed)?;
@@ -124,7 +123,7 @@ fn explain(set: &PolicySet, url: &str) -> Ended {
 /// Fails for a database that the policies exclude.
 fn explained(set: &PolicySet, url: &str) -> Result<Explanation, ExitCode> {
     let config = database("--database", url)?;
-    let explanation = runtime()?.block_on(fence::explain(&config, set)).map_err(failed)?;
+    let explanation = runtime()?.block_on(fencegate_fence::explain(&config, set)).map_err(failed)?;
     if !set.applies_to(&explanation.database) {
         return Err(failed(format!("the policies do not fence anything in database {}", explanation.database)));
     }

@@ -4,8 +4,6 @@ use super::output::{load_policies, print};
 use super::policy::summary;
 use super::{Ended, no_runtime, runtime, unusable};
 use crate::config::{Settings, SettingsArguments};
-use crate::etcd::Etcd;
-use crate::reader_process;
 use crate::server::{
     self,
     check::{Finding, Outcome, check},
@@ -13,6 +11,8 @@ use crate::server::{
 };
 use crate::state::encryption::TlsMaterial;
 use crate::state::shared::StartOptions;
+use fencegate_leader::etcd::Etcd;
+use fencegate_statement::reader_process;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use super::output::print;
 use super::{Ended, database, failed, runtime};
-use crate::guard;
+use fencegate_fence::guard;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]

@@ -2,7 +2,7 @@
 //!
 //! Must never print a value: it may contain a password.
 
-use crate::nearest::nearest;
+use fencegate_policy::nearest::nearest;
 use std::collections::BTreeSet;
 
 const PREFIX: &str = "FENCEGATE_";

@@ -1,7 +1,7 @@
 //! Addresses to listen on and connect to.
 
 use super::Origin;
-use crate::policy::percent_decoded;
+use fencegate_policy::percent_decoded;
 use std::{
     fmt,
     path::{Path, PathBuf},

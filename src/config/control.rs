@@ -3,8 +3,9 @@
 //! Must never print a password.
 
 use super::ChoiceError;
-use super::tls::{self, RootCertificateError, ServerTls, SslMode};
-use crate::policy::percent_decoded;
+use super::tls;
+use fencegate_policy::percent_decoded;
+use fencegate_postgres::{RootCertificateError, ServerTls, SslMode, is_system};
 use std::path::PathBuf;
 use tokio_postgres::Config;
 
@@ -82,7 +83,7 @@ impl TlsParameters {
     }
 
     fn or(self, default: &ServerTls) -> Result<ServerTls, ConnectionStringError> {
-        let of_system = self.root_certificate.as_deref().is_some_and(tls::is_system);
+        let of_system = self.root_certificate.as_deref().is_some_and(is_system);
         let identity = match (self.certificate, self.key) {
             (None, None) => default.identity.clone(),
             (Some(certificate), Some(key)) => Some((certificate, key)),

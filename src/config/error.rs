@@ -5,9 +5,9 @@
 use super::address::AddressError;
 use super::control::ConnectionStringError;
 use super::table::variable;
-use super::tls::RootCertificateError;
-use crate::etcd::EtcdSettingsError;
-use crate::yaml::FileError;
+use fencegate_leader::etcd::EtcdSettingsError;
+use fencegate_policy::yaml::FileError;
+use fencegate_postgres::RootCertificateError;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 
 use super::sources::{GivenBy, Texts};
 use super::{ConfigError, SettingError};
-use crate::etcd::{EtcdPassword, EtcdSettings};
+use fencegate_leader::etcd::{EtcdPassword, EtcdSettings};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -136,7 +136,7 @@ const KEYS: [&str; 7] =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::etcd::EtcdSettingsError;
+    use fencegate_leader::etcd::EtcdSettingsError;
 
     fn arguments(urls: &[&str]) -> EtcdArguments {
         EtcdArguments { etcd: urls.iter().map(|&url| url.into()).collect(), ..EtcdArguments::default() }

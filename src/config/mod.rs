@@ -8,7 +8,6 @@ mod error;
 mod etcd;
 mod limits;
 mod origin;
-mod passfile;
 mod sources;
 mod table;
 mod tls;
@@ -19,21 +18,17 @@ pub use error::{ChoiceError, ConfigError, SettingError};
 pub use etcd::{EtcdAccess, EtcdArguments, EtcdFlagError};
 pub use limits::{Limits, duration};
 pub use origin::{AllowedOrigin, Origin};
-pub use passfile::password;
 pub use sources::{SettingsArguments, Shown};
 pub use table::{Fallback, Form, Reload, SETTINGS, Setting};
-pub(crate) use tls::is_system;
-pub use tls::{ClientCertificates, ClientTls, Encryption, RootCertificateError, ServerTls, SslMode, TlsVersion};
+pub use tls::{ClientCertificates, ClientTls, Encryption, TlsVersion};
 
-use crate::etcd::EtcdSettings;
-use crate::policy::PolicySet;
+use fencegate_leader::etcd::EtcdSettings;
+use fencegate_policy::PolicySet;
+use fencegate_postgres::ServerTls;
 use sources::{Given, Texts};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use tokio_postgres::config::Host;
-
-/// Reserved database name of the console.
-pub const CONSOLE: &str = "fencegate";
 
 /// Validated settings.
 #[derive(Debug, Clone)]

@@ -4,10 +4,10 @@
 
 use super::table::{Fallback, Form, SETTINGS, Setting};
 use super::{ConfigError, SettingError};
-use crate::yaml::{self, Fault, FileError, LARGEST_FILE, Node, NodeReader, Value};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use fencegate_policy::yaml::{self, Fault, FileError, LARGEST_FILE, Node, NodeReader, Value};
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};

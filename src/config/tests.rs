@@ -1,7 +1,8 @@
 //! Sources of settings, and the errors of invalid ones.
 
 use super::*;
-use crate::etcd::EtcdPassword;
+use fencegate_leader::etcd::EtcdPassword;
+use fencegate_postgres::SslMode;
 use std::path::Path;
 
 /// The required arguments, and those of `line`.

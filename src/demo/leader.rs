@@ -5,7 +5,7 @@
 use super::DemoError;
 use super::check::{DemoReply, Row};
 use super::transcript::Transcript;
-use crate::sql::{number, query_rows, text};
+use fencegate_postgres::sql::{number, query_rows, text};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow};

@@ -11,8 +11,8 @@ mod story;
 mod takeover;
 mod transcript;
 
-use crate::etcd::EtcdError;
 use crate::stage::{Stage, StageError};
+use fencegate_leader::etcd::EtcdError;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use transcript::Transcript;
@@ -47,7 +47,7 @@ pub enum DemoError {
     #[error(transparent)]
     Etcd(#[from] EtcdError),
     /// A statement that only prepares the story failed.
-    #[error("the demo's database: {}", crate::sql::message(.0))]
+    #[error("the demo's database: {}", fencegate_postgres::sql::message(.0))]
     Database(#[source] tokio_postgres::Error),
     /// The story took an unexpected course.
     #[error("the demo is stuck: {0}")]

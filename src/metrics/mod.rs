@@ -5,10 +5,12 @@
 //! Must never use a label that an unauthenticated client supplied, nor a label per key of a keyed resource.
 
 pub mod http;
+mod leader;
 mod proxy;
 mod registered;
 pub(crate) mod table;
 
+pub use leader::LeaderMetrics;
 pub use proxy::{Metrics, Now, VERDICTS, WriteCount};
 pub(crate) use registered::Registered;
 pub use table::{Described, METRICS, MetricKind};

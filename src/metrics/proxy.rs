@@ -2,9 +2,10 @@
 
 use super::registered::Registered;
 use super::{MetricsError, table};
+use fencegate_fence::FenceMetrics;
 use parking_lot::{Mutex, RwLock};
 use prometheus::core::Collector;
-use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use std::collections::HashSet;
 
 /// Values of the label `verdict`.
@@ -22,14 +23,8 @@ pub struct Metrics {
     registered: Registered,
     writes: IntCounterVec,
     fence_token: IntGaugeVec,
-    /// Fences that this proxy has raised and drained.
-    pub advances: IntCounter,
-    /// Duration of drains, in seconds.
-    pub drain_seconds: Histogram,
-    /// Admissions that a newer token ended, by method.
-    pub drained_sessions: IntCounterVec,
-    /// Sessions that were admitted to a resource.
-    pub admissions: IntCounter,
+    /// Steps of the protocol.
+    pub fence: FenceMetrics,
     sessions: IntGauge,
     /// Bytes from clients.
     pub bytes_from_clients: IntCounter,
@@ -109,10 +104,12 @@ impl Metrics {
         let metrics = Metrics {
             writes: registered.counters(&table::WRITES)?,
             fence_token: registered.gauges(&table::FENCE_TOKEN)?,
-            advances: registered.counter(&table::ADVANCES)?,
-            drain_seconds: registered.histogram(&table::DRAIN_SECONDS)?,
-            drained_sessions: registered.counters(&table::DRAINED_SESSIONS)?,
-            admissions: registered.counter(&table::ADMISSIONS)?,
+            fence: FenceMetrics {
+                advances: registered.counter(&table::ADVANCES)?,
+                drain_seconds: registered.histogram(&table::DRAIN_SECONDS)?,
+                drained_sessions: registered.counters(&table::DRAINED_SESSIONS)?,
+                admissions: registered.counter(&table::ADMISSIONS)?,
+            },
             sessions: registered.gauge(&table::SESSIONS)?,
             bytes_from_clients: relayed_bytes.with_label_values(&["from_client"]),
             bytes_to_clients: relayed_bytes.with_label_values(&["to_client"]),
@@ -136,7 +133,7 @@ impl Metrics {
         metrics.reload_successful.set(1);
         // Created at startup, so that the first event already shows as a rate.
         for how in ["idle", "released", "terminated", "dead"] {
-            metrics.drained_sessions.with_label_values(&[how]);
+            metrics.fence.drained_sessions.with_label_values(&[how]);
         }
         for reason in ["client", "server", "upstream"] {
             metrics.connections_refused.with_label_values(&[reason]);

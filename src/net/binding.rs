@@ -7,11 +7,11 @@
 //! Must never read more of a client's response than the mechanism and the flag before the name.
 
 use super::peer::Peer;
-use crate::wire::error::ErrorText;
-use crate::wire::frame::body;
-use crate::wire::frame::{put_frame, split_string};
-use crate::wire::tag::backend;
 use bytes::{Bytes, BytesMut};
+use fencegate_wire::error::ErrorText;
+use fencegate_wire::frame::body;
+use fencegate_wire::frame::{put_frame, split_string};
+use fencegate_wire::tag::backend;
 
 const SASL: [u8; 4] = 10_u32.to_be_bytes();
 const PLUS: &[u8] = b"SCRAM-SHA-256-PLUS";

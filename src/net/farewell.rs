@@ -2,16 +2,16 @@
 
 use super::driver::{Driver, Socket};
 use super::upstream;
-use crate::fence::CutOff;
-use crate::session::rejection::{CutOffOutcome, cut_off};
-use crate::session::{End, Session};
 use crate::state::host::SessionHost;
 use crate::state::lifecycle::{session_ends, session_killed};
 use crate::state::sessions::SessionRecord;
-use crate::wire::error::{ErrorText, field};
-use crate::wire::frame::body;
-use crate::wire::startup;
-use crate::wire::tag::frontend;
+use fencegate_fence::CutOff;
+use fencegate_session::rejection::{CutOffOutcome, cut_off};
+use fencegate_session::{End, Session};
+use fencegate_wire::error::{ErrorText, field};
+use fencegate_wire::frame::body;
+use fencegate_wire::startup;
+use fencegate_wire::tag::frontend;
 use std::io;
 use std::time::Duration;
 

@@ -12,11 +12,11 @@ use super::upstream;
 use crate::state::connections::Seat;
 use crate::state::shared::Shared;
 use crate::tls::Acceptor;
-use crate::wire::error::ErrorText;
-use crate::wire::frame::Header;
-use crate::wire::startup::{self, InvalidPacket, Packet};
-use crate::wire::tag::backend;
 use bytes::{Bytes, BytesMut};
+use fencegate_wire::error::ErrorText;
+use fencegate_wire::frame::Header;
+use fencegate_wire::startup::{self, InvalidPacket, Packet};
+use fencegate_wire::tag::backend;
 use std::io;
 use tokio::net::TcpStream;
 

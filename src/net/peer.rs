@@ -4,9 +4,9 @@
 
 use super::stream::{ReadHalf, Stream, WriteHalf};
 use crate::config::Origin;
-use crate::tls::Secured;
-use crate::wire::frame::{Header, InvalidLength};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use fencegate_postgres::tls::Secured;
+use fencegate_wire::frame::{Header, InvalidLength};
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};

@@ -1,11 +1,11 @@
 //! Performs the task that a session has asked for, in a tokio task of its own: the session's sockets do not wait for it.
 //! Whatever asks a database runs in the background, since other sessions wait for its locks and connections.
 
-use crate::fence::{FenceError, Obstacle};
-use crate::session::judge::Need;
-use crate::session::task::{Done, Task};
 use crate::state::context::Context;
 use crate::state::sessions::SessionRecord;
+use fencegate_fence::{FenceError, Obstacle};
+use fencegate_session::judge::Need;
+use fencegate_session::task::{Done, Task};
 use futures_util::FutureExt;
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -81,9 +81,9 @@ impl Performing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::task::HeldRoom;
     use crate::state::room::LOOK_AGAIN;
     use crate::state::shared::Shared;
+    use fencegate_session::task::HeldRoom;
     use tokio::task::yield_now;
     use tokio::time::advance;
 

@@ -1,7 +1,7 @@
 //! Sockets to clients and to the server: TCP, with or without TLS, or Unix.
 
 use crate::config::{Address, Origin};
-use crate::tls::Secured;
+use fencegate_postgres::tls::Secured;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
 use std::net;

@@ -3,10 +3,10 @@
 //! Must never end a session in a transaction, unless the proxy's time is up or an operator ends that session.
 
 use super::alarm::Alarm;
-use crate::fence::session::SessionFence;
-use crate::session::End;
 use crate::state::lifecycle::{FAREWELL, Orders, Phase};
 use crate::state::sessions::SessionRecord;
+use fencegate_fence::session::SessionFence;
+use fencegate_session::End;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::future::poll_fn;
 use std::pin::Pin;

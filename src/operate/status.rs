@@ -5,7 +5,7 @@
 
 use super::console::{OpenSession, Rejected};
 use crate::escape::escaped;
-use crate::fence::session::{Epoch, Token};
+use fencegate_fence::session::{Epoch, Token};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -3,16 +3,17 @@
 //! Must change nothing, and leave no connection open.
 
 use super::tables::{TableState, state_in};
-use crate::catalog::{DatabaseNames, missing_text, with_tables};
 use crate::config::{Encryption, Settings};
-use crate::etcd::{ElectionName, Etcd, EtcdError, Patience, leader};
-use crate::fence::session::Token;
-use crate::fence::{self, Need, Remedy};
-use crate::guard::{self, GuardState};
 use crate::metrics::Metrics;
 use crate::net::upstream;
-use crate::policy::{PolicySet, Resource};
 use crate::state::shared::{Shared, StartOptions};
+use fencegate_catalog::{DatabaseNames, missing_text, with_tables};
+use fencegate_fence::guard::{self, GuardState};
+use fencegate_fence::session::Token;
+use fencegate_fence::{Need, Remedy};
+use fencegate_leader::etcd::{Etcd, EtcdError, leader};
+use fencegate_leader::{ElectionName, Patience};
+use fencegate_policy::{PolicySet, Resource};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -151,7 +152,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
 async fn closed_databases(shared: &Shared) -> Option<Finding> {
     let settings = shared.settings();
     let control = shared.encryption.control_for(&settings, settings.control_database());
-    let Ok(Ok(closed)) = timeout(GUARD_LIMIT, fence::closed_databases(&control)).await else { return None };
+    let Ok(Ok(closed)) = timeout(GUARD_LIMIT, fencegate_fence::closed_databases(&control)).await else { return None };
     let text = format!(
         "the control role {role} may not connect to {databases}. Where the policies fence tables: GRANT CONNECT ON DATABASE … TO {role}",
         role = control.role(),

@@ -6,8 +6,6 @@
 
 use super::{outage, reload};
 use crate::config::{self, Settings};
-use crate::fence::store::StoreError;
-use crate::fence::{self, Database, Leaders, Need};
 use crate::metrics::WriteCount;
 use crate::net::handshake::{IncomingClient, Refused, refuse};
 use crate::net::peer::{Peer, Reader};
@@ -16,20 +14,22 @@ use crate::net::upstream::log_in;
 use crate::operate::console::{
     self, Console, OpenSession, PreparedCommand, Rejected, ReloadedItem, frontend, refusal, told,
 };
-use crate::policy::{self, PolicySet};
-use crate::session::ClientFault;
-use crate::session::End;
 use crate::state::connections::Seat;
 use crate::state::lifecycle::session_ends;
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
-use crate::wire::error::{ErrorText, Severity};
-use crate::wire::frame::Header;
-use crate::wire::frame::body;
-use crate::wire::message;
-use crate::wire::tag;
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
+use fencegate_fence::store::StoreError;
+use fencegate_fence::{Database, Leaders, Need};
+use fencegate_policy::PolicySet;
+use fencegate_session::ClientFault;
+use fencegate_session::End;
+use fencegate_wire::error::{ErrorText, Severity};
+use fencegate_wire::frame::Header;
+use fencegate_wire::frame::body;
+use fencegate_wire::message;
+use fencegate_wire::tag;
 use futures_util::SinkExt;
 use pgwire::api::{ClientInfo, DefaultClient, NoopHandler, PgWireConnectionState};
 use pgwire::error::PgWireError;
@@ -306,7 +306,7 @@ impl console::Proxy for Shared {
         let all = match named {
             Some(named) => named,
             None => {
-                let listed = timeout(LISTING_LIMIT, fence::databases(&control)).await;
+                let listed = timeout(LISTING_LIMIT, fencegate_fence::databases(&control)).await;
                 listed.unwrap_or(Err(StoreError::TimedOut(LISTING_LIMIT)))?
             }
         };
@@ -409,7 +409,7 @@ fn changes(reloaded: reload::Reloaded) -> Vec<ReloadedItem> {
         after: None,
         in_force: true,
     };
-    let policy = |it: policy::PolicyChange| ReloadedItem {
+    let policy = |it: fencegate_policy::PolicyChange| ReloadedItem {
         what: "policy",
         name: it.resource.unwrap_or_default(),
         change: it.what,

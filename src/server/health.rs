@@ -2,17 +2,17 @@
 //!
 //! Must never keep a connection to the server, or query it more than once per second, however often clients ask.
 
-use crate::fence::session::Token;
-use crate::fence::store::StoreError;
-use crate::fence::{Leaders, Leased, Need, followed_leader, probe};
 use crate::metrics::Now;
 use crate::metrics::http::{Pages, StatusPage};
 use crate::net::upstream;
 use crate::operate::status;
-use crate::policy::{PolicySet, Resource};
 use crate::state::database::SharedDatabase;
 use crate::state::health::{Condition, NotReady};
 use crate::state::shared::Shared;
+use fencegate_fence::session::Token;
+use fencegate_fence::store::StoreError;
+use fencegate_fence::{Leaders, Leased, Need, followed_leader, probe};
+use fencegate_policy::{PolicySet, Resource};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;

@@ -7,10 +7,10 @@
 use crate::net::peer::Peer;
 use crate::net::upstream;
 use crate::state::shared::Shared;
-use crate::wire::frame::put_frame;
-use crate::wire::message::{self, Status};
-use crate::wire::tag::backend;
 use bytes::{BufMut, BytesMut};
+use fencegate_wire::frame::put_frame;
+use fencegate_wire::message::{self, Status};
+use fencegate_wire::tag::backend;
 use nix::unistd::geteuid;
 
 /// User ID that the kernel reports for users of other user namespaces (`/proc/sys/kernel/overflowuid`).

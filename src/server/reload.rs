@@ -3,12 +3,12 @@
 //! Must never apply a part, or run twice concurrently.
 
 use super::{files, systemd};
-use crate::catalog::LostFence;
 use crate::config::{ConfigError, SettingChange, Settings};
-use crate::policy::{self, FileError, PolicySet};
 use crate::state::encryption::NewCertificates;
 use crate::state::shared::Shared;
-use crate::tls::TlsFileError;
+use fencegate_catalog::LostFence;
+use fencegate_policy::{FileError, PolicySet};
+use fencegate_postgres::tls::TlsFileError;
 use tokio::signal::unix::Signal;
 
 /// Changes made by a reload.
@@ -19,7 +19,7 @@ pub struct Reloaded {
     /// Settings whose certificate or key file has changed.
     pub certificates: Vec<String>,
     /// Changed policies.
-    pub policies: Vec<policy::PolicyChange>,
+    pub policies: Vec<fencegate_policy::PolicyChange>,
 }
 
 /// Why nothing was reloaded.
@@ -98,7 +98,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
         tracing::info!(key, "certificate_changed");
     }
     let difference = shared.policies.borrow().difference(&policies);
-    for policy::PolicyChange { resource, what, before, after } in &difference {
+    for fencegate_policy::PolicyChange { resource, what, before, after } in &difference {
         tracing::info!(resource, what, before, after, "policy_changed");
     }
     let resources = policies.resources.len();
@@ -121,7 +121,7 @@ async fn read(shared: &Shared) -> Result<Read, Vec<ReloadFault>> {
     let reading = tokio::task::spawn_blocking(move || {
         let settings = Settings::load(&arguments).map_err(|error| vec![error.into()]);
         // A reload does not change settings such as the directory of policies and the paths of certificates.
-        let policies = policy::load(&in_force.policies).map_err(faults);
+        let policies = fencegate_policy::load(&in_force.policies).map_err(faults);
         let policies = policies.and_then(|policies| match in_force.check(&policies) {
             Ok(()) => Ok(policies),
             Err(error) => Err(vec![error.into()]),

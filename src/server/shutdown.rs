@@ -69,12 +69,12 @@ fn log_remaining_sessions(shared: &Shared, reason: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::background::Background;
-    use crate::fence::Database;
-    use crate::fence::session::Identity;
     use crate::metrics::Metrics;
-    use crate::policy::PolicySet;
-    use crate::support::store::Server;
+    use fencegate_fence::Database;
+    use fencegate_fence::background::Background;
+    use fencegate_fence::session::Identity;
+    use fencegate_fence::simulated::Server;
+    use fencegate_policy::PolicySet;
     use std::future::pending;
     use tokio::sync::watch;
     use tokio::time::{Instant, sleep};
@@ -84,8 +84,14 @@ mod tests {
         let [backend_start, system_identifier, postmaster_start] = [const { String::new() }; 3];
         let process = Identity { pid: 1, backend_start, system_identifier, postmaster_start };
         let (server, metrics) = (Server::new(0, &process, []), Arc::new(Metrics::new().unwrap()));
-        let fence =
-            Database::over(|it| server.store("one", it), name, "one", None, metrics.clone(), Background::current());
+        let fence = Database::over(
+            |it| server.store("one", it),
+            name,
+            "one",
+            None,
+            metrics.fence.clone(),
+            Background::current(),
+        );
         let policies = watch::Sender::new(Arc::new(PolicySet::default()));
         let database = SharedDatabase::new(fence, policies.subscribe(), metrics);
         database.fence.announce_catalog().await;

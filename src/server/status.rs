@@ -3,14 +3,14 @@
 //! Must never query the server, except through the cached condition of `/readyz`: the page shows this process's
 //! knowledge.
 
-use crate::fence::session::Token;
-use crate::fence::{Leaders, Leased, Rise, followed_leader};
 use crate::operate::console::{OpenSession, Proxy};
 use crate::operate::status::{AdvanceStatus, FenceStatus, MOST_ROWS, Status};
-use crate::policy::Resource;
 use crate::state::database::SharedDatabase;
 use crate::state::health::Condition;
 use crate::state::shared::Shared;
+use fencegate_fence::session::Token;
+use fencegate_fence::{Leaders, Leased, Rise, followed_leader};
+use fencegate_policy::Resource;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;

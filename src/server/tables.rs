@@ -2,11 +2,11 @@
 //!
 //! Owns the reports of missing tables. Must never decide on a write, nor keep a connection open.
 
-use crate::catalog::{DatabaseNames, LostFence, NamesFound, fences_at_risk, lost_fences, missing_text, with_tables};
-use crate::fence::store::StoreError;
-use crate::fence::{read_names, read_names_in};
-use crate::policy::{FencedTable, PolicySet, Resource};
 use crate::state::shared::Shared;
+use fencegate_catalog::{DatabaseNames, LostFence, NamesFound, fences_at_risk, lost_fences, missing_text, with_tables};
+use fencegate_fence::store::StoreError;
+use fencegate_fence::{read_names, read_names_in};
+use fencegate_policy::{FencedTable, PolicySet, Resource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

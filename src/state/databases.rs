@@ -74,9 +74,9 @@ impl Databases {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::session::{Identity, SessionFence};
     use crate::state::context::Context;
     use crate::state::shared::Shared;
+    use fencegate_fence::session::{Identity, SessionFence};
     use tokio::runtime::Handle;
     use tokio::time::sleep;
 

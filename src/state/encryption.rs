@@ -1,7 +1,8 @@
 //! The TLS of one proxy: with clients, with the server, and of its control connections.
 
 use crate::config::Settings;
-use crate::tls::{Acceptor, ClientSide, Connector, ControlConfig, ServerSide, TlsFileError};
+use crate::tls::{Acceptor, ClientSide};
+use fencegate_postgres::tls::{Connector, ControlConfig, ServerSide, TlsFileError};
 use std::sync::Arc;
 
 /// Certificates and keys, read.

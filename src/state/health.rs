@@ -3,7 +3,7 @@
 //! Must never perform a check: `server` does.
 
 use crate::config::Address;
-use crate::fence::store::StoreError;
+use fencegate_fence::store::StoreError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Mutex;
 use tokio::time::Instant;

@@ -3,24 +3,26 @@
 use super::audit::counter;
 use super::context::Context;
 use super::sessions::SessionRecord;
-use crate::fence::Claim;
-use crate::fence::session::{Epoch, SessionFence, Token};
-use crate::policy::{PolicySet, Resource};
-use crate::reader_process;
-use crate::session::Host;
-use crate::session::Task;
-use crate::session::host::{CatalogRequest, CatalogView, Changes};
-use crate::session::judge::{Need, PassedWrite};
-use crate::session::parameter::ParameterValue;
-use crate::session::pending_definitions::PendingDefinitions;
-use crate::session::rejection::Rejection;
-use crate::session::task::{ParsePermit, Room};
-use crate::statement::{Analysis, Lexing, Statement};
+use fencegate_fence::Claim;
+use fencegate_fence::session::{Epoch, SessionFence, Token};
+use fencegate_policy::{PolicySet, Resource};
+use fencegate_session::Host;
+use fencegate_session::Task;
+use fencegate_session::host::{CatalogRequest, CatalogView, Changes};
+use fencegate_session::judge::{Need, PassedWrite};
+use fencegate_session::parameter::ParameterValue;
+use fencegate_session::pending_definitions::PendingDefinitions;
+use fencegate_session::rejection::Rejection;
+use fencegate_session::task::{ParsePermit, Room};
+use fencegate_statement::reader_process;
+use fencegate_statement::{Analysis, Lexing, Statement};
 use std::sync::Arc;
 
 /// A session's view of the shared state, and its record.
 pub struct SessionHost {
+    /// Database, policies and limits of the session.
     pub context: Context,
+    /// The session, as the console shows it.
     pub record: Arc<SessionRecord>,
 }
 

@@ -1,6 +1,6 @@
 //! Phases of the proxy's life, and their signals to sessions.
 
-use crate::wire::error::ErrorText;
+use fencegate_wire::error::ErrorText;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,7 @@ pub enum Phase {
 /// The orders to running sessions.
 #[derive(Clone, Debug)]
 pub struct Orders {
+    /// The phase.
     pub phase: Phase,
     /// How long they may be idle outside of a transaction.
     pub idle_timeout: Option<Duration>,

@@ -3,7 +3,7 @@
 //! Owns the queue of the waiting sessions: first come, first served, as long as the role has not used up its share. Must
 //! never let one role have all permits, however many sessions it has.
 
-use crate::session::task::ParsePermit;
+use fencegate_session::task::ParsePermit;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -2,8 +2,8 @@
 //!
 //! Must never read them: the server does.
 
-use crate::catalog::DatabaseNames;
-use crate::policy::{PolicySet, Resource};
+use fencegate_catalog::DatabaseNames;
+use fencegate_policy::{PolicySet, Resource};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -5,10 +5,10 @@
 use super::audit::table_name;
 use super::sessions::SessionRecord;
 use crate::operate::console::Rejected;
-use crate::policy::Mode;
-use crate::session::rejection::Rejection;
-use crate::statement::Statement;
-use crate::wire::client_error::ClientError;
+use fencegate_policy::Mode;
+use fencegate_session::rejection::Rejection;
+use fencegate_statement::Statement;
+use fencegate_wire::client_error::ClientError;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Owns the reservations and the order of waiting sessions. Must never reserve more than the budget, or let a session
 //! with an unused reservation block the others.
 
-use crate::session::task::HeldRoom;
+use fencegate_session::task::HeldRoom;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;

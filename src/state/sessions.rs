@@ -4,16 +4,16 @@
 //! admissions, which `fence::Database` also finds by the server process. Must never keep a session that has ended, nor
 //! reveal values in its statements.
 
-use crate::fence::session::SessionFence;
 use crate::metrics::Metrics;
-use crate::session::End;
-use crate::session::parameter::ParameterValue;
-use crate::wire::error::start_of;
-use crate::wire::startup::Startup;
-#[cfg(test)]
-use crate::wire::startup::{self, Packet};
 use bytes::Bytes;
 use dashmap::DashMap;
+use fencegate_fence::session::SessionFence;
+use fencegate_session::End;
+use fencegate_session::parameter::ParameterValue;
+use fencegate_wire::error::start_of;
+use fencegate_wire::startup::Startup;
+#[cfg(test)]
+use fencegate_wire::startup::{self, Packet};
 use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::Arc;
@@ -270,7 +270,7 @@ impl SessionRecord {
     pub fn of_test(number: u64) -> Arc<Self> {
         let packet = Bytes::from_static(b"\0\0\0\x17\0\x03\0\0user\0stranger\0\0");
         let Ok(Packet::Startup(startup)) = startup::read(packet) else { unreachable!() };
-        let fence = SessionFence::new(Err(crate::fence::session::IdentityError::NoAnswer));
+        let fence = SessionFence::new(Err(fencegate_fence::session::IdentityError::NoAnswer));
         let backend = (None, Bytes::new());
         Arc::new(SessionRecord::new(number, &startup, String::new(), backend, fence, &ParameterValue::Unknown, ""))
     }

@@ -14,16 +14,16 @@ use super::recent::Recent;
 use super::room::MessageBudget;
 use super::sessions::Sessions;
 use super::succession;
-use crate::background::Background;
 use crate::config::{Settings, SettingsArguments};
-use crate::etcd::Etcd;
-use crate::fence::{Authority, Database, Leaders, Role, is_missing};
-use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
-use crate::policy::PolicySet;
-use crate::reader_process::READERS;
-use crate::statement::{Alone, Cache};
-use crate::supervise::supervise;
+use fencegate_fence::background::Background;
+use fencegate_fence::log_limit::LogLimit;
+use fencegate_fence::supervise::supervise;
+use fencegate_fence::{Authority, Database, Leaders, Role, is_missing};
+use fencegate_leader::etcd::Etcd;
+use fencegate_policy::PolicySet;
+use fencegate_statement::reader_process::READERS;
+use fencegate_statement::{Alone, Cache};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -70,22 +70,31 @@ pub struct Shared {
     pub arguments: SettingsArguments,
     /// Held by the reload that is under way.
     pub reloading: tokio::sync::Mutex<()>,
+    /// Time of the start.
     pub started: SystemTime,
     /// Changed settings and the shutdown, for running sessions.
     pub orders: watch::Sender<Orders>,
+    /// Clients and their places.
     pub connections: Arc<Connections>,
+    /// The open sessions.
     pub sessions: Arc<Sessions>,
     /// The latest rejections.
     pub recent: Recent,
+    /// The counters.
     pub metrics: Arc<Metrics>,
+    /// Certificates and keys in force.
     pub encryption: Arc<TlsMaterial>,
+    /// The limit on repeated log lines.
     pub log_limit: Arc<LogLimit>,
     /// Runs the work that sessions share.
     pub background: Background,
+    /// State of the server and of etcd, for `/readyz`.
     pub health: Health,
+    /// The policies in force.
     pub policies: watch::Sender<Arc<PolicySet>>,
     /// Which of their tables exist.
     pub policy_tables: PolicyTables,
+    /// Texts that were read.
     pub cache: Cache,
     /// For the tokens of long texts: [`TOKENS_AT_ONCE`].
     pub parse_permits: ParsePermits,
@@ -215,7 +224,7 @@ impl Shared {
         self.databases.take_up(name, || {
             let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
             let (metrics, background) = (self.metrics.clone(), self.background.clone());
-            let fence = Database::new(name, control, self.id.clone(), authority, metrics, background);
+            let fence = Database::new(name, control, self.id.clone(), authority, metrics.fence.clone(), background);
             let shared_database = SharedDatabase::new(fence, self.policies.subscribe(), self.metrics.clone());
             shared_database.follow();
             let leaders = self.authority.as_ref().map(|authority| authority.leaders());

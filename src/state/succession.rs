@@ -8,9 +8,9 @@
 //! others when a token would raise the fence.
 
 use super::database::SharedDatabase;
-use crate::fence::session::Token;
-use crate::fence::{Database, Leaders, Leased};
-use crate::policy::{PolicySet, Resource};
+use fencegate_fence::session::Token;
+use fencegate_fence::{Database, Leaders, Leased};
+use fencegate_policy::{PolicySet, Resource};
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
 use std::sync::{Arc, Weak};

@@ -1,8 +1,7 @@
 //! The side that clients see: our certificate, which can be replaced, and theirs.
 
-use super::files::{Contents, PemFile, TlsFileError};
-use super::{Secured, provider};
 use crate::config::{ClientCertificates, ClientTls, Encryption, TlsVersion};
+use fencegate_postgres::tls::{Contents, PemFile, Secured, TlsFileError, provider};
 use parking_lot::RwLock;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};

@@ -1,34 +1,7 @@
-//! TLS: with clients, as their server; with the server, as a client with libpq's `sslmode`; and for control
-//! connections.
+//! TLS with clients, as their server.
 //!
-//! Owns certificates, keys and the verification of peers. Must never use sessions or print a key.
+//! Owns the proxy's certificate, its key and the verification of clients. Must never use sessions or print a key.
 
 mod clients;
-mod control;
-mod diagnosis;
-mod files;
-mod server;
-mod verifier;
 
 pub use clients::{Acceptor, ClientSide};
-pub use control::{ControlConfig, Encrypted};
-pub use diagnosis::{Diagnosis, NoTls, Told, trouble};
-pub use files::TlsFileError;
-pub use server::{Attempt, Connector, Negotiated, ServerSide};
-
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::CertificateDer;
-use std::sync::Arc;
-
-/// Facts about a TLS connection.
-#[derive(Clone, Debug)]
-pub struct Secured {
-    /// Certificate of the accepting side, to which channel binding binds.
-    pub server_certificate: CertificateDer<'static>,
-    /// The side that connected has one too, and it has been checked.
-    pub has_client_certificate: bool,
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
-}

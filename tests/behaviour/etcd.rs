@@ -3,7 +3,8 @@
 use crate::support::etcd::Etcd;
 use crate::support::guardian::Port;
 use crate::support::programs::run;
-use fencegate::etcd::{ElectionName, Etcd as Client, EtcdError, EtcdSettings, Observer, Patience, leader};
+use fencegate_leader::etcd::{Etcd as Client, EtcdError, EtcdSettings, Observer, leader};
+use fencegate_leader::{ElectionName, Patience};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ async fn keys_of_other_programs_do_not_lead() {
     server.put_new("/test/leader/b");
     let found = leader(&client, &election(), Patience::USUAL).await.unwrap().0.unwrap();
     assert_eq!((found.value.as_slice(), found.token), (&b"a"[..], first));
-    let candidates = fencegate::etcd::candidates(&client, &election(), Patience::USUAL).await.unwrap();
+    let candidates = fencegate_leader::etcd::candidates(&client, &election(), Patience::USUAL).await.unwrap();
     assert_eq!(candidates.len(), 2);
 }
 

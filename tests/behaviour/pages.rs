@@ -97,7 +97,7 @@ fn the_index_lists_every_decision_with_its_title() {
 fn every_named_test_exists_and_every_mistake_is_listed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sources = Vec::new();
-    for folder in ["src", "tests"] {
+    for folder in ["src", "crates", "tests"] {
         add_files(&root.join(folder), "rs", &mut sources);
     }
     let sources: Vec<(String, BTreeSet<String>)> = sources.iter().map(|path| (modules(path), words(path))).collect();

@@ -43,8 +43,9 @@ fn the_table_of_errors_is_complete() {
     let shown: BTreeSet<String> = rows.filter(|code| is_code(code)).map(str::to_owned).collect();
     // pgwire's own, of the console.
     let mut said = BTreeSet::from(["26000".to_owned()]);
-    let fences = "src/fence/client_error.rs";
-    for folder in [fences, "src/net", "src/operate", "src/server", "src/session", "src/state", "src/wire"] {
+    let fences = "crates/fence/src/client_error.rs";
+    for folder in [fences, "src/net", "src/operate", "src/server", "crates/session/src", "src/state", "crates/wire/src"]
+    {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let files = if folder.is_dir() { files(&folder) } else { vec![folder.clone()] };
         let within = |file: &PathBuf| file.strip_prefix(&folder).unwrap().to_owned();
@@ -69,10 +70,15 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
+/// The sources of the program and of all crates.
+fn sources() -> Vec<PathBuf> {
+    ["src", "crates"].into_iter().flat_map(|it| files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(it))).collect()
+}
+
 #[test]
 fn the_table_of_events_is_complete() {
     let mut missing = Vec::new();
-    for file in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+    for file in sources() {
         for (level, message) in messages(&fs::read_to_string(file).unwrap()) {
             let is_event = message.contains('_') && message.chars().all(|c| c.is_ascii_lowercase() || c == '_');
             // What is told of a thing in words, at the level of what is only for us, may change.
@@ -115,7 +121,7 @@ fn in_parentheses(text: &str) -> &str {
 
 #[test]
 fn every_listed_event_exists() {
-    let sources = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let sources = sources();
     let source: String = sources.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     let tables = EVENTS_PAGE.split("| event | level |").skip(1);
     let rows = tables.flat_map(|table| table.lines().skip(2).take_while(|line| line.starts_with("| `")));

@@ -3,13 +3,13 @@
 use crate::support::fenced::init;
 use crate::support::identity::identity;
 use crate::support::{Options, Postgres, length};
-use fencegate::background::Background;
-use fencegate::config::ServerTls;
-use fencegate::fence::session::{Activity, FULL, SessionFence};
-use fencegate::fence::{Database, Registration};
 use fencegate::metrics::Metrics;
-use fencegate::policy::{Resource, load};
-use fencegate::tls::{Connector, ControlConfig};
+use fencegate_fence::background::Background;
+use fencegate_fence::session::{Activity, FULL, SessionFence};
+use fencegate_fence::{Database, Registration};
+use fencegate_policy::{Resource, load};
+use fencegate_postgres::ServerTls;
+use fencegate_postgres::tls::{Connector, ControlConfig};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,8 +47,7 @@ async fn in_this_process() {
     ));
     let config: Config = (postgres.control_url() + "postgres").parse().unwrap();
     let control = ControlConfig::new(config.clone(), Arc::new(Connector::new(ServerTls::default()).unwrap()));
-    let database =
-        Database::new("postgres", control, "p1", None, Arc::new(Metrics::new().unwrap()), Background::current());
+    let database = Database::new("postgres", control, "p1", None, Metrics::new().unwrap().fence, Background::current());
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
         sessions.push(Session::open(&database, &config).await);

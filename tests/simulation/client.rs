@@ -7,12 +7,12 @@ use super::pipe::{Reader, Writer, receive};
 use super::proxy::{Accepted, Proxy};
 use super::sql::{Ids, Sql, Table, shown};
 use super::world::{Dice, World, pass};
-use crate::fence::session::Token;
-use crate::wire::error::field;
-use crate::wire::frame::{Header, body, put_frame};
-use crate::wire::message::{put_bind, put_close_statement, put_execute, put_flush, put_parse, put_query, put_sync};
-use crate::wire::tag::{backend, frontend};
 use bytes::{BufMut, Bytes, BytesMut};
+use fencegate_fence::session::Token;
+use fencegate_wire::error::field;
+use fencegate_wire::frame::{Header, body, put_frame};
+use fencegate_wire::message::{put_bind, put_close_statement, put_execute, put_flush, put_parse, put_query, put_sync};
+use fencegate_wire::tag::{backend, frontend};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 

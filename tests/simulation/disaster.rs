@@ -5,7 +5,7 @@ use super::proxy::Proxy;
 use super::sql::Table;
 use super::store::State;
 use super::world::{Dice, Disaster, World, pass};
-use crate::fence::session::Token;
+use fencegate_fence::session::Token;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;

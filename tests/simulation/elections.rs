@@ -6,10 +6,11 @@
 
 use super::server::Kept;
 use super::world::{Chances, Dice, World, moment, pass};
-use crate::etcd::{ElectionName, EtcdError};
-use crate::fence::session::Token;
-use crate::fence::{Elections, Following};
 use async_trait::async_trait;
+use fencegate_fence::session::Token;
+use fencegate_fence::{Elections, Following};
+use fencegate_leader::ElectionName;
+use fencegate_leader::etcd::EtcdError;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -4,7 +4,7 @@
 
 use super::sql::{Fence, Table};
 use super::world::Dice;
-use crate::fence::session::{Epoch, Token};
+use fencegate_fence::session::{Epoch, Token};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 

@@ -4,7 +4,7 @@ use super::client::{Client, Form, Outcome, Unit, cancel, write};
 use super::proxy::Proxy;
 use super::sql::{Ids, SHARDS, Sql, Table};
 use super::world::{Dice, World, pass};
-use crate::fence::session::Token;
+use fencegate_fence::session::Token;
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
 use std::time::Duration;

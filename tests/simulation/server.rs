@@ -9,10 +9,10 @@ use super::pipe::{Reader, Writer, pipe};
 use super::process::Process;
 use super::sql::{Fence, Table};
 use super::world::World;
-use crate::fence::session::{Epoch, Identity, Token};
-use crate::fence::store::Key;
-use crate::policy::QualifiedName;
-use crate::support::store::{self, Disk};
+use fencegate_fence::session::{Epoch, Identity, Token};
+use fencegate_fence::simulated::{self, Disk};
+use fencegate_fence::store::Key;
+use fencegate_policy::QualifiedName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub enum Kept {
 
 /// One server with one database.
 pub struct Server {
-    pub store: Arc<store::Server>,
+    pub store: Arc<simulated::Server>,
     /// Somebody has let go of locks.
     pub released: Notify,
     state: Mutex<State>,
@@ -126,7 +126,7 @@ pub fn qualified(table: Table) -> QualifiedName {
 impl Server {
     pub fn new() -> Self {
         let who = identity(0, 0, 0);
-        let store = store::Server::new(1_000_000, &who, Table::ALL.map(qualified));
+        let store = simulated::Server::new(1_000_000, &who, Table::ALL.map(qualified));
         store.end_late();
         Server { store, released: Notify::new(), state: Mutex::default() }
     }

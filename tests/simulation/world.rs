@@ -9,7 +9,7 @@ use super::proxy::Proxy;
 use super::server::Server;
 use super::sql::{SHARDS, SHARED, Table};
 use super::store::State as Gate;
-pub use crate::support::dice::Dice;
+pub use fencegate_testing::dice::Dice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

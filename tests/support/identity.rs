@@ -1,6 +1,6 @@
 //! What tests of the fence's library ask a session of tokio-postgres.
 
-use fencegate::fence::session::Identity;
+use fencegate_fence::session::Identity;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// Whose server process it is, as the proxy learns it when a session starts.

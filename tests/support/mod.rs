@@ -7,10 +7,8 @@
 #![allow(dead_code, unused_imports)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-pub mod bombs;
 pub mod certificates;
 pub mod commit_order;
-pub mod dice;
 pub mod etcd;
 pub mod etcd_cluster;
 pub mod example;
@@ -19,9 +17,7 @@ pub mod frozen;
 pub mod full_pipe;
 pub mod guardian;
 pub mod identity;
-pub mod length;
 pub mod link;
-pub mod literals;
 pub mod malicious;
 pub mod page;
 pub mod postgres;
@@ -29,7 +25,6 @@ pub mod postgres_source;
 pub mod programs;
 pub mod proxy;
 pub mod server;
-pub mod store;
 pub mod target;
 pub mod ticks;
 pub mod wait;
@@ -37,7 +32,7 @@ pub mod wire;
 
 pub use etcd::Etcd;
 pub use etcd_cluster::EtcdCluster;
-pub use length::{length, seed, share};
+pub use fencegate_testing::length::{length, seed, share};
 pub use postgres::{Options, Postgres, Release};
 pub use proxy::{Proxy, ProxyOptions};
 pub use target::{Target, Via};

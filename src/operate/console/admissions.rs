@@ -3,7 +3,7 @@
 use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, OpenSession, notice, unreadable};
-use crate::fence::{Admission, Database};
+use fencegate_fence::{Admission, Database};
 use std::sync::Arc;
 
 /// An admission in a database, and the number of its session here.

@@ -4,9 +4,9 @@
 
 use super::driver_statement::DriverStatement;
 use super::lexer::{CommandWord, words};
-use crate::fence::session::Token;
-use crate::nearest::edits;
-use crate::wire::error::ErrorText;
+use fencegate_fence::session::Token;
+use fencegate_policy::nearest::edits;
+use fencegate_wire::error::ErrorText;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {

@@ -2,7 +2,7 @@
 
 use super::Console;
 use super::command::Control;
-use crate::wire::error::ErrorText;
+use fencegate_wire::error::ErrorText;
 
 /// Does it, and returns the tag of the answer.
 /// Not cancel-safe: a database may stay paused.

@@ -6,7 +6,7 @@
 use super::lexer::CommandWord;
 use super::result_set::{ColumnType, ResultSet, Table, TableColumn};
 use crate::config::SETTINGS;
-use crate::wire::error::ErrorText;
+use fencegate_wire::error::ErrorText;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DriverStatement {

@@ -3,9 +3,9 @@
 use super::result_set::ColumnType::{Boolean, Integer, Text};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, no_databases, notice, unreadable};
-use crate::fence::session::Token;
-use crate::fence::{Database, Fence, followed_leader};
-use crate::policy::Resource;
+use fencegate_fence::session::Token;
+use fencegate_fence::{Database, Fence, followed_leader};
+use fencegate_policy::Resource;
 use std::sync::Arc;
 
 /// A resource, or that of a key, in a database.

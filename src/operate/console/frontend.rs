@@ -3,11 +3,11 @@
 //! Owns the check of their layout: pgwire's own decoders panic where a body is shorter than it says, read on into the
 //! next frame, and take any bytes for UTF-8. Must never pass on a number from which pgwire would size an allocation.
 
-use crate::wire::error::ErrorText;
-use crate::wire::frame::split_string;
-use crate::wire::message::{bind, parameter_types};
-use crate::wire::tag::frontend;
 use bytes::Bytes;
+use fencegate_wire::error::ErrorText;
+use fencegate_wire::frame::split_string;
+use fencegate_wire::message::{bind, parameter_types};
+use fencegate_wire::tag::frontend;
 use pgwire::messages::PgWireFrontendMessage as Message;
 use pgwire::messages::extendedquery::{Bind, Close, Describe, Execute, Flush, Parse, Sync};
 use pgwire::messages::simplequery::Query;

@@ -3,7 +3,7 @@
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, notice, unreadable};
-use crate::fence::{Database, StoredLease};
+use fencegate_fence::{Database, StoredLease};
 use std::sync::Arc;
 
 /// A lease in a database.

@@ -2,7 +2,7 @@
 //!
 //! Owns quotes, comments and semicolons. Must never know a command.
 
-use crate::wire::error::ErrorText;
+use fencegate_wire::error::ErrorText;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CommandWord {

@@ -29,14 +29,14 @@ pub use server::{PreparedCommand, told};
 pub use sessions::OpenSession;
 
 use crate::config::Settings;
-use crate::fence::store::StoreError;
-use crate::fence::{Database, Leaders};
 use crate::metrics::WriteCount;
-use crate::policy::PolicySet;
-use crate::wire::error::{ErrorText, Severity};
 use async_trait::async_trait;
 use command::{COMMANDS, Command, Show};
 use driver_statement::DriverStatement;
+use fencegate_fence::store::StoreError;
+use fencegate_fence::{Database, Leaders};
+use fencegate_policy::PolicySet;
+use fencegate_wire::error::{ErrorText, Severity};
 use parking_lot::Mutex;
 use result_set::{Heading, Notice, ResultSet, Table, headings};
 use std::collections::BTreeSet;

@@ -3,8 +3,8 @@
 use super::result_set::ColumnType::{Integer, Text};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, is_concerned, no_databases, unreadable};
-use crate::fence::{Database, Enforcement, Reach};
-use crate::policy::{FencedTable, Mode, PolicySet, Resource};
+use fencegate_fence::{Database, Enforcement, Reach};
+use fencegate_policy::{FencedTable, Mode, PolicySet, Resource};
 use std::sync::Arc;
 
 /// A table of a resource in a database, and how far its fence is enforced there, if that is known.

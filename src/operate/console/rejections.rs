@@ -2,7 +2,7 @@
 
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{Table, TableColumn};
-use crate::fence::session::Token;
+use fencegate_fence::session::Token;
 use std::sync::Arc;
 use std::time::SystemTime;
 

@@ -3,7 +3,7 @@
 use super::result_set::ColumnType::{Boolean, Text};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::{Console, shortened};
-use crate::wire::error::ErrorText;
+use fencegate_wire::error::ErrorText;
 
 /// Something that is another than before the reload.
 #[derive(Clone, Debug, PartialEq, Eq)]

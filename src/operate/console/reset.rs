@@ -4,10 +4,10 @@ use super::command::FenceReset;
 use super::result_set::ColumnType::{Integer, Text};
 use super::result_set::{Notice, ResultSet, Table, TableColumn};
 use super::{Console, shortened, unreadable};
-use crate::fence::session::Token;
-use crate::fence::{Database, Higher, Reset, ResetError};
-use crate::policy::{PolicySet, Resource};
-use crate::wire::error::{ErrorText, Severity};
+use fencegate_fence::session::Token;
+use fencegate_fence::{Database, Higher, Reset, ResetError};
+use fencegate_policy::{PolicySet, Resource};
+use fencegate_wire::error::{ErrorText, Severity};
 use std::sync::Arc;
 
 /// A resource in a database, reset.

@@ -2,7 +2,7 @@
 //!
 //! Owns how a value is written, as text and in binary. Must never give a column another type than its values have.
 
-use crate::wire::error::{ErrorText, Severity};
+use fencegate_wire::error::{ErrorText, Severity};
 use futures_util::stream;
 use pgwire::api::Type;
 use pgwire::api::portal::Format;

@@ -3,8 +3,8 @@
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{Table, TableColumn};
 use super::shortened;
-use crate::fence::Database;
-use crate::fence::session::{Activity, Epoch};
+use fencegate_fence::Database;
+use fencegate_fence::session::{Activity, Epoch};
 use std::time::SystemTime;
 
 /// A session as it is shown.

@@ -4,7 +4,7 @@ use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::sessions::{OpenSession, doing};
 use super::{Console, unreadable};
-use crate::fence::Database;
+use fencegate_fence::Database;
 use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
 use std::sync::Arc;

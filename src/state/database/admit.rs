@@ -3,9 +3,9 @@
 //! Owns the order: one resource after the other. Must never say yes where one of them has said no.
 
 use super::SharedDatabase;
-use crate::fence::session::SessionFence;
-use crate::fence::{Claim, FenceError, Raise};
-use crate::session::judge::Need;
+use fencegate_fence::session::SessionFence;
+use fencegate_fence::{Claim, FenceError, Raise};
+use fencegate_session::judge::Need;
 use std::sync::{Arc, Weak};
 
 impl SharedDatabase {

@@ -4,11 +4,11 @@
 //! which came before the current statement.
 
 use super::{FRESH, SharedDatabase};
-use crate::catalog::{Catalog, Dependencies, Fenced};
-use crate::fence::store::StoreError;
-use crate::policy::{PolicySet, QualifiedName};
-use crate::session::host::{CatalogRequest, CatalogView, Changes};
-use crate::supervise::supervise;
+use fencegate_catalog::{Catalog, Dependencies, Fenced};
+use fencegate_fence::store::StoreError;
+use fencegate_fence::supervise::supervise;
+use fencegate_policy::{PolicySet, QualifiedName};
+use fencegate_session::host::{CatalogRequest, CatalogView, Changes};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -386,12 +386,12 @@ async fn announce_harmless_changes(database: Weak<SharedDatabase>, harmless: Arc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::background::Background;
-    use crate::fence::Database;
-    use crate::fence::session::Identity;
     use crate::metrics::Metrics;
-    use crate::policy::PolicySet;
-    use crate::support::store::Server;
+    use fencegate_fence::Database;
+    use fencegate_fence::background::Background;
+    use fencegate_fence::session::Identity;
+    use fencegate_fence::simulated::Server;
+    use fencegate_policy::PolicySet;
     use tokio::sync::watch;
 
     fn database() -> Arc<SharedDatabase> {
@@ -403,7 +403,7 @@ mod tests {
             "postgres",
             "one",
             None,
-            metrics.clone(),
+            metrics.fence.clone(),
             Background::current(),
         );
         let policies = watch::Sender::new(Arc::new(PolicySet::default()));

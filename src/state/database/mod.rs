@@ -8,10 +8,10 @@ mod catalog;
 mod pending_definitions;
 mod recorded;
 
-use crate::fence::Database;
 use crate::metrics::Metrics;
-use crate::policy::PolicySet;
 use catalog::CatalogState;
+use fencegate_fence::Database;
+use fencegate_policy::PolicySet;
 use parking_lot::Mutex;
 use pending_definitions::AllDefinitions;
 use recorded::RecordedPolicies;
@@ -38,7 +38,9 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A database that sessions are connected to.
 pub struct SharedDatabase {
+    /// The fences of the database.
     pub fence: Arc<Database>,
+    /// The policies in force.
     pub policies: watch::Receiver<Arc<PolicySet>>,
     /// Wakes the task that shuts deposed leaders out.
     pub registered: Arc<Notify>,

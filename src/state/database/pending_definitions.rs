@@ -4,7 +4,7 @@
 //! Must never withdraw a session's suspects before its transaction has ended and the catalog is forgotten: a session that
 //! looks here first, and at the catalog then, finds them in one of the two.
 
-use crate::session::pending_definitions::PendingDefinitions;
+use fencegate_session::pending_definitions::PendingDefinitions;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //! Owns when that is tried. Success does not mean that the policies are in force: Admit compares them again.
 
 use super::{FRESH, PREPARE_LIMIT, SharedDatabase};
-use crate::fence::RecordError;
-use crate::policy::{Mode, PolicySet, Resource};
+use fencegate_fence::RecordError;
+use fencegate_policy::{Mode, PolicySet, Resource};
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 

@@ -6,7 +6,7 @@ use crate::metrics::world::http_address;
 use crate::support::ticks::{WRITE, ok, refused, session};
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Proxy, Stalls, Wire, wait_until};
-use fencegate::etcd::Patience;
+use fencegate_leader::Patience;
 use std::time::{Duration, Instant};
 
 #[test]

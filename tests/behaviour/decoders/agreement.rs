@@ -1,9 +1,9 @@
 //! The proxy and `fencegate.token` in the database read the same tokens from a value of `lease.fence`.
 
 use super::corpus;
-use crate::support::dice::Dice;
 use crate::support::{Options, Postgres, fenced};
-use fencegate::fence::value::FenceValue;
+use fencegate_fence::value::FenceValue;
+use fencegate_testing::dice::Dice;
 use std::collections::BTreeSet;
 
 const VALUES: u64 = 6_000;

@@ -1,7 +1,7 @@
 //! Valid input, to be damaged by tests.
 
-use crate::support::dice::Dice;
 use crate::support::message::{self, bind_text, copy_data, execute, parse, query, sync};
+use fencegate_testing::dice::Dice;
 
 pub fn borrow(corpus: &[Vec<u8>]) -> Vec<&[u8]> {
     corpus.iter().map(Vec::as_slice).collect()

@@ -1,15 +1,15 @@
 //! The decoders of external input, with random and damaged input: they never panic, never read past the end, and return
 //! the encoded values.
 //!
-//! The properties are in `properties`, for use by the fuzz targets in `fuzz/` too. Every case can be repeated: random
+//! The properties are in `fencegate_testing::properties`, for use by the fuzz targets in `fuzz/` too. Every case can be repeated: random
 //! input is seeded, and a failure prints its input.
 
 mod agreement;
 mod corpus;
-mod properties;
 
-use crate::support::dice::Dice;
 use crate::support::{length, seed};
+use fencegate_testing::dice::Dice;
+use fencegate_testing::properties;
 
 /// Of so many cases, those that this run tries.
 fn share(full: u64) -> usize {

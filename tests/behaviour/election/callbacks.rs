@@ -3,8 +3,8 @@
 use super::{LONG, election, keys, lease, run, soon, wait_for_keys};
 use crate::support::etcd::Etcd;
 use crate::support::{DEADLINE, wait_until};
-use fencegate::etcd::Leader;
-use fencegate::leader::{Callbacks, Leadership, Loss};
+use fencegate_leader::Leader;
+use fencegate_leader::{Callbacks, Leadership, Loss};
 use std::sync::{Arc, Mutex};
 
 /// What was called, in order; the work itself ends at once, or never.

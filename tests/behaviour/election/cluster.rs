@@ -2,8 +2,8 @@
 
 use super::{NAME, client, is_silence, soon, timings, win};
 use crate::support::{DEADLINE, EtcdCluster, Stalls, wait_until};
-use fencegate::leader::clock::BootInstant;
-use fencegate::leader::{Election, Leadership};
+use fencegate_leader::clock::BootInstant;
+use fencegate_leader::{Election, Leadership};
 use std::time::Duration;
 
 async fn lead(cluster: &EtcdCluster, ttl: u64) -> Leadership {

@@ -4,8 +4,8 @@ use super::{LONG, NAME, election, is_silence, keys, lease, queue_up, soon, wait_
 use crate::support::Stalls;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
-use fencegate::leader::clock::BootInstant;
-use fencegate::leader::{LeaderError, Loss};
+use fencegate_leader::clock::BootInstant;
+use fencegate_leader::{LeaderError, Loss};
 use std::time::Duration;
 
 /// How late may be noticed what was due, on a machine that has the time.

@@ -4,8 +4,8 @@ use super::{LONG, client, soon, timings, win};
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, wait_until};
-use fencegate::etcd::Etcd as Client;
-use fencegate::leader::{CoordinatorError, Election, LeaderError};
+use fencegate_leader::etcd::Etcd as Client;
+use fencegate_leader::{CoordinatorError, Election, LeaderError};
 
 fn election(server: &Etcd, name: &str) -> Election<Client> {
     Election::new(client(&[&server.url()]), name.parse().unwrap(), "holder", timings(LONG))

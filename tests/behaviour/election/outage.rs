@@ -3,7 +3,7 @@
 use super::{LONG, NAME, client, election, keys, queue_up, soon, timings, win};
 use crate::support::etcd::Etcd;
 use crate::support::{DEADLINE, wait_until};
-use fencegate::leader::{CoordinatorError, Election, LeaderError, Leadership};
+use fencegate_leader::{CoordinatorError, Election, LeaderError, Leadership};
 
 fn wait_for_renewal(leadership: &Leadership) {
     let before = leadership.deadline();

@@ -4,7 +4,7 @@ use super::{LONG, NAME, client, election, keys, lease, queue_up, soon, wait_for_
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, wait_until};
-use fencegate::etcd::Observer;
+use fencegate_leader::etcd::Observer;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,9 +3,10 @@
 use super::{NAME, client, keys, lease, soon};
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
-use fencegate::etcd::{Etcd as Client, Patience};
-use fencegate::leader::clock::BootInstant;
-use fencegate::leader::{Candidate, Coordinator, CoordinatorError};
+use fencegate_leader::Patience;
+use fencegate_leader::clock::BootInstant;
+use fencegate_leader::etcd::Etcd as Client;
+use fencegate_leader::{Candidate, Coordinator, CoordinatorError};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;

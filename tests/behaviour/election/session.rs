@@ -3,7 +3,7 @@
 use super::{LONG, election, keys, lease, run, win};
 use crate::support::etcd::Etcd;
 use crate::support::{DEADLINE, Options, Postgres, wait_until};
-use fencegate::leader::{ConnectError, Loss};
+use fencegate_leader::{ConnectError, Loss};
 use tokio_postgres::{Config, NoTls};
 
 fn config(postgres: &Postgres) -> Config {

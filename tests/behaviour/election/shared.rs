@@ -5,7 +5,7 @@ use crate::metrics::page::get;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, Stalls, wait_until};
-use fencegate::leader::{Election, LeaderError, Leadership, LeaseSession, Loss};
+use fencegate_leader::{Election, LeaderError, Leadership, LeaseSession, Loss};
 use std::sync::Arc;
 
 fn session(server: &Etcd, ttl: u64) -> Arc<LeaseSession<Client>> {

@@ -4,9 +4,9 @@ use crate::fence::server::{Session, World, connect, metrics, resource};
 use crate::fence::{reason, stale_below};
 use crate::support::identity::identity;
 use crate::support::until;
-use fencegate::background::Background;
-use fencegate::fence::CutOff;
-use fencegate::fence::session::{Activity, Epoch, SessionFence};
+use fencegate_fence::CutOff;
+use fencegate_fence::background::Background;
+use fencegate_fence::session::{Activity, Epoch, SessionFence};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -211,10 +211,10 @@ async fn a_process_with_a_false_identity_is_refused() {
     let other = connect(&world.server.config("postgres", &format!("{}_app", world.database))).await;
     let elsewhere = identity(&other).await;
     let wrong = [
-        (fencegate::fence::session::Identity { pid: 1, ..good.clone() }, "no such server process"),
-        (fencegate::fence::session::Identity { backend_start: "1.000000".into(), ..good.clone() }, "another process"),
-        (fencegate::fence::session::Identity { system_identifier: "1".into(), ..good.clone() }, "another server"),
-        (fencegate::fence::session::Identity { postmaster_start: "1".into(), ..good.clone() }, "was restarted"),
+        (fencegate_fence::session::Identity { pid: 1, ..good.clone() }, "no such server process"),
+        (fencegate_fence::session::Identity { backend_start: "1.000000".into(), ..good.clone() }, "another process"),
+        (fencegate_fence::session::Identity { system_identifier: "1".into(), ..good.clone() }, "another server"),
+        (fencegate_fence::session::Identity { postmaster_start: "1".into(), ..good.clone() }, "was restarted"),
         (elsewhere, "another database"),
     ];
     for (identity, expected) in wrong {
@@ -237,7 +237,7 @@ async fn superusers_session_needs_a_superuser_as_control_role() {
     let session = world.session_as(&proxy, "postgres").await;
     assert!(reason(session.admit(&world.resource, 1).await).contains("superuser"));
     assert_eq!(world.epoch().await, "none");
-    let strong = fencegate::fence::Database::new(
+    let strong = fencegate_fence::Database::new(
         "strong",
         world.control_config("postgres"),
         "p2",

@@ -3,9 +3,9 @@
 use crate::fence::server::{Session, World, connect, metrics};
 use crate::fence::{reason, stale_below};
 use crate::support::{DEADLINE, Stalls, until};
-use fencegate::background::Background;
-use fencegate::fence::session::{Activity, Epoch};
-use fencegate::fence::{CutOff, Database, FenceError};
+use fencegate_fence::background::Background;
+use fencegate_fence::session::{Activity, Epoch};
+use fencegate_fence::{CutOff, Database, FenceError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -458,7 +458,7 @@ async fn many_sessions_raise_at_once() {
 }
 
 /// One leader: writes under its token, in and out of transactions, until it is told or ended.
-async fn lead(session: Session, resource: std::sync::Arc<fencegate::policy::Resource>, token: i64) -> u32 {
+async fn lead(session: Session, resource: std::sync::Arc<fencegate_policy::Resource>, token: i64) -> u32 {
     if session.admit(&resource, token).await.is_err() {
         return 0;
     }

@@ -3,9 +3,9 @@
 use crate::fence::server::{World, connect};
 use crate::fence::{reason, stale_below};
 use crate::support::until;
-use fencegate::fence::session::Activity;
-use fencegate::fence::{FenceError, Need, Remedy};
-use fencegate::wire::client_error::ClientError;
+use fencegate_fence::session::Activity;
+use fencegate_fence::{FenceError, Need, Remedy};
+use fencegate_wire::client_error::ClientError;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -39,7 +39,7 @@ async fn control_role_without_privileges_or_schema_is_refused() {
     bare.run(&format!("GRANT pg_read_all_stats, pg_signal_backend TO {}", bare.control())).await;
     let session = bare.session(&bare.proxy("p1")).await;
     assert!(reason(session.admit(&bare.resource, 1).await).contains("fencegate init"));
-    fencegate::fence::init(&bare.control_config("postgres"), Some(&bare.control())).await.unwrap();
+    fencegate_fence::init(&bare.control_config("postgres"), Some(&bare.control())).await.unwrap();
     bare.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 0'").await;
     let session = bare.session(&bare.proxy("p1")).await;
     assert!(reason(session.admit(&bare.resource, 1).await).contains("version 0"));
@@ -77,7 +77,7 @@ async fn a_privilege_that_the_control_role_has_lost_is_named() {
         let fresh_proxy = world.proxy(&format!("p{token}"));
         let fresh = world.session(&fresh_proxy).await;
         world.run(&format!("REVOKE {privilege}{on} FROM {from_public}{control}")).await;
-        let probed = fencegate::fence::probe(&config, Need::Tables).await.expect_err(privilege).to_string();
+        let probed = fencegate_fence::probe(&config, Need::Tables).await.expect_err(privilege).to_string();
         let refused = reason(fresh.admit(&world.resource, token).await);
         let mut told = vec![("probe", probed), ("new proxy", refused)];
         // Nothing that an open connection does needs these; own_database is a constant in what it has planned.

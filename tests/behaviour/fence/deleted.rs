@@ -2,7 +2,7 @@
 
 use crate::fence::server::{World, connect};
 use crate::support::{Release, until};
-use fencegate::fence::session::Activity;
+use fencegate_fence::session::Activity;
 
 #[tokio::test]
 async fn the_next_leader_shuts_out_earlier_admissions() {

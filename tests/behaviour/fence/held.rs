@@ -2,7 +2,7 @@
 //! later.
 
 use crate::fence::server::{World, control_config};
-use fencegate::tls::ControlConfig;
+use fencegate_postgres::tls::ControlConfig;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -6,7 +6,7 @@ use crate::support::fenced::ok;
 use crate::support::identity::one;
 use crate::support::proxy::{NO_POLICIES, fencegate};
 use crate::support::{Options, Postgres, Proxy, Release, Wire, until};
-use fencegate::fence::{FenceError, Remedy};
+use fencegate_fence::{FenceError, Remedy};
 
 #[tokio::test]
 async fn token_function_reads_both_forms() {
@@ -44,7 +44,7 @@ async fn token_function_reads_both_forms() {
 async fn init_may_be_run_again_and_at_once() {
     let world = World::bare().await;
     let (config, control) = (world.control_config("postgres"), world.control());
-    let run = || fencegate::fence::init(&config, Some(&control));
+    let run = || fencegate_fence::init(&config, Some(&control));
     let (a, b, c) = tokio::join!(run(), run(), run());
     for report in [a.unwrap(), b.unwrap(), c.unwrap()] {
         assert_eq!(report.role, control);
@@ -57,11 +57,11 @@ async fn init_may_be_run_again_and_at_once() {
     // A role that may create a schema, but not grant.
     let poor = World::bare().await;
     poor.run(&format!("GRANT CREATE ON DATABASE {} TO {}", poor.database, poor.control())).await;
-    let report = fencegate::fence::init(&poor.control_config(&poor.control()), None).await.unwrap();
+    let report = fencegate_fence::init(&poor.control_config(&poor.control()), None).await.unwrap();
     assert!(report.created);
     assert_eq!(report.to_run.len(), 2);
     poor.run(&report.to_run.join(";")).await;
-    assert!(fencegate::fence::init(&poor.control_config(&poor.control()), None).await.unwrap().to_run.is_empty());
+    assert!(fencegate_fence::init(&poor.control_config(&poor.control()), None).await.unwrap().to_run.is_empty());
 }
 
 /// As a superuser runs it for an upgrade or for `--leases-for`, beside proxies.
@@ -69,7 +69,7 @@ async fn init_may_be_run_again_and_at_once() {
 async fn init_without_a_role_keeps_the_owner() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
-    let init = async |role: Option<&str>| fencegate::fence::init(&config, role).await;
+    let init = async |role: Option<&str>| fencegate_fence::init(&config, role).await;
     let session = world.session(&world.proxy("p1")).await;
     session.admit(&world.resource, 1).await.unwrap();
     let owners = "SELECT string_agg(DISTINCT pg_get_userbyid(owner), ' ') FROM ( \
@@ -89,12 +89,12 @@ async fn init_without_a_role_keeps_the_owner() {
     assert_eq!(world.ask(owners).await, control);
     session.admit(&world.resource, 2).await.unwrap();
     world.session(&world.proxy("p2")).await.admit(&world.resource, 3).await.unwrap();
-    let patterns = fencegate::fence::grant_leases(&config, &format!("{}_app", world.database), "*").await.unwrap();
+    let patterns = fencegate_fence::grant_leases(&config, &format!("{}_app", world.database), "*").await.unwrap();
     assert_eq!((patterns, world.ask(owners).await), (vec!["*".to_owned()], control.clone()));
 
     // init does not advise a GRANT that would give every privilege.
     world.run("ALTER SCHEMA fencegate OWNER TO postgres").await;
-    let refused = fencegate::fence::init(&world.control_config(&control), None).await.unwrap_err().to_string();
+    let refused = fencegate_fence::init(&world.control_config(&control), None).await.unwrap_err().to_string();
     assert!(refused.contains("belongs to the superuser postgres") && !refused.contains("GRANT"), "{refused}");
     world.run(&format!("ALTER SCHEMA fencegate OWNER TO {control}")).await;
 
@@ -116,7 +116,7 @@ async fn init_without_a_role_keeps_the_owner() {
 
     // A new schema belongs to the connecting role.
     let bare = World::bare().await;
-    let report = fencegate::fence::init(&bare.control_config("postgres"), None).await.unwrap();
+    let report = fencegate_fence::init(&bare.control_config("postgres"), None).await.unwrap();
     assert_eq!((report.role.as_str(), report.created), ("postgres", true));
     assert_eq!(bare.ask(owners).await, "postgres");
 }
@@ -129,11 +129,11 @@ async fn repeated_init_does_not_wait_for_users_of_the_tables() {
     let (config, control) = (world.control_config("postgres"), world.control());
     let tables = "fencegate_state.epoch, fencegate_state.admission, fencegate_state.proxy, fencegate_state.reset";
     world.run(&format!("BEGIN; LOCK TABLE {tables} IN ROW EXCLUSIVE MODE")).await;
-    fencegate::fence::init(&config, Some(&control)).await.unwrap();
+    fencegate_fence::init(&config, Some(&control)).await.unwrap();
     // What has to be changed waits, and lets others pass meanwhile.
     let (proxy, role) = (world.proxy("p1"), format!("{}_app", world.database));
     let session = world.session(&proxy).await;
-    let (changed, ()) = tokio::join!(fencegate::fence::init(&config, Some(&role)), async {
+    let (changed, ()) = tokio::join!(fencegate_fence::init(&config, Some(&role)), async {
         session.admit(&world.resource, 1).await.unwrap();
         world.run("COMMIT").await;
     });
@@ -159,7 +159,7 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_its_content() {
     world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 2'").await;
     let session = world.session(&world.proxy("p1")).await;
     assert!(reason(session.admit(&world.resource, 7).await).contains("run `fencegate init`"));
-    let run = || fencegate::fence::init(&config, Some(&control));
+    let run = || fencegate_fence::init(&config, Some(&control));
     let (one, two) = tokio::join!(run(), run());
     assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.versions == Some((2, 6))));
     assert_eq!(run().await.unwrap().versions, None);
@@ -199,7 +199,7 @@ async fn the_schema_of_version_5_is_moved_while_in_use() {
     assert_eq!(one(&app, is_admitted).await, ["t"]);
     let older = connect(world.config(&control).application_name("fencegate control")).await;
     older.batch_execute("PREPARE p AS SELECT FROM fencegate.epoch").await.unwrap();
-    let run = || fencegate::fence::init(&config, Some(&control));
+    let run = || fencegate_fence::init(&config, Some(&control));
     let (one_report, two) = tokio::join!(run(), run());
     assert!([one_report.unwrap(), two.unwrap()].iter().any(|report| report.versions == Some((5, 6))));
     until("the older control connection has ended", async || older.batch_execute("").await.is_err()).await;
@@ -226,7 +226,7 @@ async fn a_schema_of_a_newer_program_is_reported() {
     let Err(FenceError::Store { error, .. }) = refused else { panic!("{refused:?}") };
     assert!(error.to_string().contains("version 10"), "{error}");
     assert_eq!(error.remedy(), Remedy::Upgrade);
-    let report = fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
+    let report = fencegate_fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
     assert_eq!(report.versions, Some((10, 6)));
     world.session(&world.proxy("p2")).await.admit(&world.resource, 1).await.unwrap();
 }
@@ -243,14 +243,14 @@ async fn the_master_role_of_a_managed_service_is_sufficient() {
     let role = format!("{database}_gate");
     client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
     let config = world.control_config(&master);
-    let report = fencegate::fence::init(&config, Some(&role)).await.unwrap();
+    let report = fencegate_fence::init(&config, Some(&role)).await.unwrap();
     assert!(report.created && report.to_run.is_empty(), "{report:?}");
     assert_eq!(report.granted, ["pg_read_all_stats", "pg_signal_backend"]);
     client.batch_execute(&format!("CREATE ROLE {database}_leader LOGIN")).await.unwrap();
-    let patterns = fencegate::fence::grant_leases(&config, &format!("{database}_leader"), "cron/*").await.unwrap();
+    let patterns = fencegate_fence::grant_leases(&config, &format!("{database}_leader"), "cron/*").await.unwrap();
     assert_eq!(patterns, ["cron/*"]);
     // Again, as after an upgrade: the schema is the role's by now.
-    assert!(!fencegate::fence::init(&config, Some(&role)).await.unwrap().created);
+    assert!(!fencegate_fence::init(&config, Some(&role)).await.unwrap().created);
     let lent = format!(
         "SELECT pg_has_role('{master}', '{role}', 'MEMBER') OR has_database_privilege('{role}', '{database}', 'CREATE')"
     );
@@ -264,7 +264,7 @@ async fn the_master_role_of_a_managed_service_is_sufficient() {
     poor.run(&format!("CREATE ROLE {database}_master LOGIN; ALTER DATABASE {database} OWNER TO {database}_master"))
         .await;
     let error =
-        fencegate::fence::init(&poor.control_config(&format!("{database}_master")), Some(&control)).await.unwrap_err();
+        fencegate_fence::init(&poor.control_config(&format!("{database}_master")), Some(&control)).await.unwrap_err();
     assert!(error.to_string().contains(&format!("run: GRANT \"{control}\" TO {database}_master")), "{error}");
 }
 
@@ -319,8 +319,8 @@ async fn a_strangers_schema_is_not_taken_over() {
         .run(&format!("CREATE ROLE {database}_evil LOGIN; GRANT CREATE ON DATABASE {database} TO {database}_evil"))
         .await;
     let evil = connect(&world.config(&format!("{database}_evil"))).await;
-    let init = async || fencegate::fence::init(&world.control_config("postgres"), Some(&control)).await;
-    let is_refused = |refused: Result<_, fencegate::fence::InitError>| {
+    let init = async || fencegate_fence::init(&world.control_config("postgres"), Some(&control)).await;
+    let is_refused = |refused: Result<_, fencegate_fence::InitError>| {
         refused.is_err_and(|error| error.to_string().contains(&format!("belongs to role {database}_evil")))
     };
     // It comes in between, and is committed only when `init` has looked.
@@ -334,7 +334,7 @@ async fn a_strangers_schema_is_not_taken_over() {
     assert!(is_refused(refused));
     assert!(is_refused(init().await));
     // Its owner is kept, but not trusted.
-    assert!(is_refused(fencegate::fence::init(&world.control_config("postgres"), None).await));
+    assert!(is_refused(fencegate_fence::init(&world.control_config("postgres"), None).await));
     world.run(&format!("ALTER SCHEMA fencegate_state OWNER TO {control}")).await;
     world
         .run(&format!(
@@ -351,7 +351,7 @@ async fn a_master_role_keeps_its_privileges() {
     let (database, control) = (world.database.clone(), world.control());
     let master = format!("{database}_master");
     world.run(&format!("CREATE ROLE {master} LOGIN CREATEROLE NOINHERIT; GRANT {control} TO {master} WITH ADMIN OPTION; ALTER DATABASE {database} OWNER TO {master}")).await;
-    fencegate::fence::init(&world.control_config(&master), Some(&control)).await.unwrap();
+    fencegate_fence::init(&world.control_config(&master), Some(&control)).await.unwrap();
     let has = format!(
         "SELECT admin_option FROM pg_auth_members WHERE member = '{master}'::regrole AND roleid = '{control}'::regrole"
     );

@@ -3,8 +3,8 @@
 use crate::fence::reason;
 use crate::fence::server::{Session, World, connect};
 use crate::support::until;
-use fencegate::fence::session::{Activity, FULL, MOST_AT_ONCE};
-use fencegate::policy::{Resource, load};
+use fencegate_fence::session::{Activity, FULL, MOST_AT_ONCE};
+use fencegate_policy::{Resource, load};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -101,7 +101,7 @@ async fn admissions_of_a_transaction_are_limited() {
     let session = world.session(&proxy).await;
     seed(&world, &family, 1).await;
     let name = |number: usize| format!("elsewhere/{number}");
-    let seven = fencegate::fence::session::Epoch { generation: 1, token: 7 };
+    let seven = fencegate_fence::session::Epoch { generation: 1, token: 7 };
     for number in 0..MOST_AT_ONCE {
         assert!(session.fence.record_admission(&name(number), seven, 0));
         assert!(session.fence.begin_write([(name(number).as_str(), 7)]));

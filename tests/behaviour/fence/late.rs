@@ -4,9 +4,9 @@ use crate::fence::held::Held;
 use crate::fence::keys::{family, seed};
 use crate::fence::reason;
 use crate::fence::server::{World, metrics, resource};
-use fencegate::background::Background;
-use fencegate::fence::session::{Activity, Epoch, FULL};
-use fencegate::fence::{Database, ResetError};
+use fencegate_fence::background::Background;
+use fencegate_fence::session::{Activity, Epoch, FULL};
+use fencegate_fence::{Database, ResetError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn proxy_behind(world: &World, held: &Held) -> Arc<Database> {
     proxy
 }
 
-fn slice(resource: &Arc<fencegate::policy::Resource>) -> &[Arc<fencegate::policy::Resource>] {
+fn slice(resource: &Arc<fencegate_policy::Resource>) -> &[Arc<fencegate_policy::Resource>] {
     std::slice::from_ref(resource)
 }
 

@@ -14,8 +14,8 @@ mod store;
 mod tables;
 mod way_back;
 
-use fencegate::fence::FenceError;
-use fencegate::wire::client_error::{ClientError, ErrorKind};
+use fencegate_fence::FenceError;
+use fencegate_wire::client_error::{ClientError, ErrorKind};
 
 fn reason(result: Result<(), FenceError>) -> String {
     match result {

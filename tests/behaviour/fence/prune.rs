@@ -4,13 +4,13 @@ use crate::fence::keys::{family, seed};
 use crate::fence::server::{World, connect};
 use crate::fence::stale_below;
 use crate::support::until;
-use fencegate::fence::session::{Activity, Token};
+use fencegate_fence::session::{Activity, Token};
 
 const EPOCHS: &str =
     "SELECT coalesce(string_agg(resource || '=' || token, ' ' ORDER BY resource), '') FROM fencegate_state.epoch";
 
 /// A world with the epochs of keys 1 to `keys`, which were last raised two days ago.
-async fn aged(keys: usize) -> (World, std::sync::Arc<fencegate::policy::Resource>) {
+async fn aged(keys: usize) -> (World, std::sync::Arc<fencegate_policy::Resource>) {
     let (world, family) = (World::new().await, family());
     seed(&world, &family, keys).await;
     world.run("UPDATE fencegate_state.epoch SET updated = updated - interval '2 days'").await;

@@ -2,14 +2,15 @@
 
 use crate::support::identity::{identity, one};
 use crate::support::{Address, Options, Postgres, Release, until};
-use fencegate::background::Background;
-use fencegate::config::ServerTls;
-use fencegate::fence::session::{Activity, Identity, SessionFence, Token};
-use fencegate::fence::{Database, FenceError, Registration, init};
 use fencegate::metrics::Metrics;
-use fencegate::policy::{FencedTable, Mode, OnMissing, QualifiedName, Resource};
-use fencegate::statement::Operation;
-use fencegate::tls::{Connector, ControlConfig};
+use fencegate_fence::FenceMetrics;
+use fencegate_fence::background::Background;
+use fencegate_fence::session::{Activity, Identity, SessionFence, Token};
+use fencegate_fence::{Database, FenceError, Registration, init};
+use fencegate_policy::{FencedTable, Mode, OnMissing, QualifiedName, Resource};
+use fencegate_postgres::ServerTls;
+use fencegate_postgres::tls::{Connector, ControlConfig};
+use fencegate_statement::Operation;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -222,6 +223,6 @@ pub async fn connect(config: &Config) -> Client {
 }
 
 /// Counters that nobody reads.
-pub fn metrics() -> Arc<Metrics> {
-    Arc::new(Metrics::new().unwrap())
+pub fn metrics() -> FenceMetrics {
+    Metrics::new().unwrap().fence
 }

@@ -11,7 +11,7 @@ use crate::support::programs::run;
 use crate::support::proxy::fencegate;
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Release, Wire, until, wait_until};
-use fencegate::fence::INIT_LOCK;
+use fencegate_fence::INIT_LOCK;
 use tokio_postgres::Client;
 
 const TABLES: [&str; 2] = ["admission", "epoch"];

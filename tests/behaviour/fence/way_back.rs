@@ -23,7 +23,7 @@ async fn earlier_init(release: Release) {
     let world = World::new_on(release).await;
     world.session(&world.proxy("p1")).await.admit(&world.resource, 7).await.unwrap();
     world.run(VERSION_5).await;
-    let report = fencegate::fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
+    let report = fencegate_fence::init(&world.control_config("postgres"), Some(&world.control())).await.unwrap();
     assert_eq!(report.versions, Some((5, 6)));
 
     let tables = "SELECT count(*) FROM pg_class WHERE relnamespace = 'fencegate'::regnamespace";

@@ -54,8 +54,8 @@ mod silent_keep_alive {
     use crate::election::is_silence;
     use crate::support::Stalls;
     use crate::support::guardian::Port;
-    use fencegate::etcd::{Etcd as Connection, EtcdSettings};
-    use fencegate::leader::{Election, Timings};
+    use fencegate_leader::etcd::{Etcd as Connection, EtcdSettings};
+    use fencegate_leader::{Election, Timings};
     use std::time::Duration;
     use tokio::time::timeout;
 

@@ -4,7 +4,7 @@ use super::world::World;
 use crate::support::fenced::{code_in, ok, value};
 use crate::support::postgres::SUPERUSER;
 use crate::support::{Options, Postgres, Release, Wire, message};
-use fencegate::statement::FunctionName;
+use fencegate_statement::FunctionName;
 
 /// Each by itself: the slot is made in a transaction that has written nothing.
 const SCHEMA: [&str; 3] = [

@@ -1,7 +1,7 @@
 //! Random statements that write a keyed table `t (id, k, v)`, beside `u` with the same columns and `w` without a key.
 
-use crate::support::dice::Dice;
-use fencegate::statement::rows::ValueType;
+use fencegate_statement::rows::ValueType;
+use fencegate_testing::dice::Dice;
 
 /// A type that a key can have.
 pub struct ColumnType {

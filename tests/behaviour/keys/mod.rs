@@ -4,13 +4,13 @@
 
 mod generator;
 
-use crate::support::dice::Dice;
 use crate::support::message::{execute, parse, query, sync, tagged};
 use crate::support::wire::{error_in, rows_in};
 use crate::support::{Options, Postgres, Release, Wire, length, seed};
-use fencegate::statement::rows::{ColumnValue, Declared, ValueType};
-use fencegate::statement::{Encoding, Lexing, Operation, PreparedEffect, ServerEncoding, Statement, analyze_rows};
-use fencegate::wire::message::{Bound, bound_values, parameter_types};
+use fencegate_statement::rows::{ColumnValue, Declared, ValueType};
+use fencegate_statement::{Encoding, Lexing, Operation, PreparedEffect, ServerEncoding, Statement, analyze_rows};
+use fencegate_testing::dice::Dice;
+use fencegate_wire::message::{Bound, bound_values, parameter_types};
 use generator::{Case, ColumnType, TYPES, statement};
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -6,9 +6,9 @@ use crate::lead::stage::{kill, stop};
 use crate::support::link::{Fault, Link};
 use crate::support::postgres::SUPERUSER;
 use crate::support::{DEADLINE, Options, Postgres, Stalls, fenced, ticks, until, wait_until};
-use fencegate::etcd::Patience;
-use fencegate::leader::clock::BootInstant;
-use fencegate::leader::{
+use fencegate_leader::Patience;
+use fencegate_leader::clock::BootInstant;
+use fencegate_leader::{
     self, Candidate, Coordinator, CoordinatorError, Election, LeaderError, Leadership, Loss, Observe, Timings,
 };
 use std::pin::pin;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::{Config, NoTls};
 
-pub(super) type Client = leader::Leases<(Config, NoTls)>;
+pub(super) type Client = fencegate_leader::Leases<(Config, NoTls)>;
 
 const NAME: &str = "e";
 /// So long that no renewal, and no expiry, has a part in the test.
@@ -46,7 +46,7 @@ impl Server {
         let mut config = Config::new();
         config.host("127.0.0.1").port(self.link.port()).user(SUPERUSER).dbname("postgres");
         config.application_name(name);
-        leader::Leases::new((config, NoTls))
+        fencegate_leader::Leases::new((config, NoTls))
     }
 
     fn election(&self, holder: &str, ttl: u64) -> Election<Client> {
@@ -320,7 +320,7 @@ async fn observers_see_the_leader() {
 async fn a_role_that_may_not_lead_receives_the_reason() {
     let leases = Leases::new().await;
     let refused = async |user: &str, name: &str| {
-        let client = leader::Leases::new((leases.config(user), NoTls));
+        let client = fencegate_leader::Leases::new((leases.config(user), NoTls));
         match soon(election(client, name, "a", LONG).campaign()).await {
             Err(LeaderError::Coordinator(CoordinatorError::Refused { reason })) => reason,
             other => panic!("{other:?}"),

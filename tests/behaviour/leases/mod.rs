@@ -39,7 +39,7 @@ impl Leases {
     }
 
     pub async fn may_lead(&self, role: &str, elections: &str) -> Vec<String> {
-        fencegate::fence::grant_leases(&self.control_config("postgres"), role, elections).await.unwrap()
+        fencegate_fence::grant_leases(&self.control_config("postgres"), role, elections).await.unwrap()
     }
 
     /// A session of the role that may lead.

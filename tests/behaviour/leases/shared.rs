@@ -4,7 +4,7 @@ use super::leading::{Client, Server};
 use super::{Leases, call_in};
 use crate::election::{renewed, silence_ends, soon};
 use crate::support::{Stalls, until};
-use fencegate::leader::{Election, Leadership, LeaseSession, Loss, Timings};
+use fencegate_leader::{Election, Leadership, LeaseSession, Loss, Timings};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ async fn the_schema_of_version_3_gets_leases() {
     world.run(VERSION_5).await;
     world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 3'").await;
     let (config, control) = (world.control_config("postgres"), world.control());
-    let run = || fencegate::fence::init(&config, Some(&control));
+    let run = || fencegate_fence::init(&config, Some(&control));
     let (one, two) = tokio::join!(run(), run());
     assert!([one.unwrap(), two.unwrap()].iter().any(|report| report.versions == Some((3, 6))));
     assert_eq!(world.epoch().await, "(1,7,t)");
@@ -34,7 +34,7 @@ async fn the_schema_of_version_3_gets_leases() {
 async fn another_init_keeps_leases_and_grants() {
     let leases = Leases::new().await;
     assert_eq!(leases.call("acquire('e', 'a', '1 min')").await, "1");
-    let init = fencegate::fence::init(&leases.control_config("postgres"), Some(&leases.control())).await;
+    let init = fencegate_fence::init(&leases.control_config("postgres"), Some(&leases.control())).await;
     assert_eq!(init.unwrap().versions, None);
     assert_eq!(leases.call("acquire('e', 'b', '1 min')").await, "");
     assert_eq!(leases.call("release('e', 1)").await, "t");

@@ -5,13 +5,13 @@
 mod random;
 mod scenarios;
 
-use crate::support::dice::Dice;
 use crate::support::fenced::{Fenced, code_in, ok};
 use crate::support::message::{
     bind_text, close_portal, close_statement, execute, flush, parse, query, sync, terminate, unnamed,
 };
 use crate::support::wire::{error_in, exact};
 use crate::support::{Address, Frame, Wire, length, seed};
+use fencegate_testing::dice::Dice;
 use scenarios::SCENARIOS;
 
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (n int)";

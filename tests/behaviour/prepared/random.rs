@@ -2,7 +2,7 @@
 
 use crate::prepared::Act::{self, Bind, ClosePortal, CloseStatement, Execute, Flush, Parse, Query, Run, Sync};
 use crate::prepared::{BROKEN, READ, ROWS, WRITE, WRITE_ROWS};
-use crate::support::dice::Dice;
+use fencegate_testing::dice::Dice;
 
 /// A few messages that belong together, so that not all fails for want of a name.
 pub fn phrase(dice: &mut Dice) -> Vec<Act> {

@@ -1,10 +1,10 @@
 //! Texts that cost far more than their length crash nothing, delay no other session, and leave nothing behind.
 
 use super::world::{WRITE, World, codes};
-use crate::support::bombs::bombs;
 use crate::support::fenced::value;
 use crate::support::message::{bind_text, execute, parse, query, sync};
 use crate::support::{Stalls, share};
+use fencegate_testing::bombs::bombs;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use crate::support::programs::run;
 use crate::support::{
     DEADLINE, Frame, Options, Postgres, Proxy, ProxyOptions, Stalls, Wire, fenced, share, wait_until,
 };
-use fencegate::wire::frame::{HEADER, Header};
+use fencegate_wire::frame::{HEADER, Header};
 use std::fmt;
 use std::io;
 use std::process::Command;

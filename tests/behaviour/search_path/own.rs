@@ -8,7 +8,7 @@ use crate::support::message::{bind_text, execute, parse, sync};
 use crate::support::postgres::SUPERUSER;
 use crate::support::wire::error_in;
 use crate::support::{Options, Postgres, ProxyOptions, Release, Wire};
-use fencegate::statement::{Encoding, Lexing, OWN_SCHEMAS, ServerEncoding, analyze};
+use fencegate_statement::{Encoding, Lexing, OWN_SCHEMAS, ServerEncoding, analyze};
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 const DELETE: &str = "DELETE FROM epoch";

@@ -1,11 +1,11 @@
 //! Random changes of the search path: a stale leader never writes the fenced table, and every refused statement may
 //! mean it, as the server confirms.
 
-use crate::support::dice::Dice;
 use crate::support::fenced::{Fenced, code_in, ok};
 use crate::support::message::{bind_text, close_statement, execute, parse, query, sync, unnamed};
 use crate::support::wire::rows_in;
 use crate::support::{Frame, Options, ProxyOptions, Release, Wire, length, seed};
+use fencegate_testing::dice::Dice;
 use std::fmt::Write as _;
 
 const FEW: u64 = 60;

@@ -2,8 +2,8 @@
 
 use super::world::{World, psycopg, s_client};
 use crate::support::message;
-use fencegate::config::{ServerTls, SslMode};
-use fencegate::tls::{Connector, Negotiated};
+use fencegate_postgres::tls::{Connector, Negotiated};
+use fencegate_postgres::{ServerTls, SslMode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;

@@ -1,8 +1,8 @@
 //! COPY in all directions, formats and protocols: valid and invalid data, odd fragments, and all kinds of ends.
 
 use super::session::{Step, Then};
-use crate::support::dice::Dice;
 use crate::support::message::{copy_data, copy_done, copy_fail, flush, query, sync, unnamed};
+use fencegate_testing::dice::Dice;
 
 pub fn conversation(dice: &mut Dice) -> Vec<Step> {
     if dice.chance(40) { vec![copy_out(dice)] } else { copy_in(dice) }

@@ -3,11 +3,11 @@
 use super::session::{Step, Then};
 use super::sql::{self, Scope};
 use super::values;
-use crate::support::dice::Dice;
 use crate::support::message::{
     close_portal, close_statement, copy_done, copy_fail, describe_portal, describe_statement, execute, flush, parse,
     query, sync, tagged,
 };
+use fencegate_testing::dice::Dice;
 
 /// One statement as drivers send it, with parameters and formats.
 pub fn statement(dice: &mut Dice, scope: Scope) -> Vec<Step> {

@@ -2,7 +2,7 @@
 
 use super::sql::table;
 use super::values::{Type, value};
-use crate::support::dice::Dice;
+use fencegate_testing::dice::Dice;
 
 /// Columns of the table `wide`, and what they hold.
 const COLUMNS: [(&str, Type); 38] = {

@@ -1,7 +1,7 @@
 //! A random session: the steps of its clients, and how each step detects the end of its response.
 
-use crate::support::dice::Dice;
 use crate::support::message;
+use fencegate_testing::dice::Dice;
 use std::fmt;
 
 /// One session with all its clients. The first one does most; others notify it, cancel it or compete with it.

@@ -3,7 +3,7 @@
 
 use super::query::{query, text};
 use super::values::{Type, value};
-use crate::support::dice::Dice;
+use fencegate_testing::dice::Dice;
 
 /// What statements may hold.
 #[derive(Clone, Copy, PartialEq, Eq)]

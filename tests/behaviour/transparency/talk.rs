@@ -3,8 +3,8 @@
 use super::session::{Session, Step, Then};
 use super::sql::{self, Scope};
 use super::{copy, pipeline};
-use crate::support::dice::Dice;
 use crate::support::message::{self, query};
+use fencegate_testing::dice::Dice;
 
 /// Every session holds this token: where a table is fenced its writes are judged and admitted.
 pub const TOKEN: &str = "-c lease.fence=7";

@@ -1,6 +1,6 @@
 //! Literals, and parameters in both formats.
 
-use crate::support::dice::Dice;
+use fencegate_testing::dice::Dice;
 
 /// What an expression is, as far as other expressions depend on it.
 #[derive(Clone, Copy, PartialEq, Eq)]

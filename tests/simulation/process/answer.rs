@@ -1,9 +1,9 @@
 //! What a process says: rows, tags, errors.
 
 use super::{Answer, Diagnosis, Process};
-use crate::wire::frame::put_frame;
-use crate::wire::tag::backend;
 use bytes::BufMut;
+use fencegate_wire::frame::put_frame;
+use fencegate_wire::tag::backend;
 
 impl Process {
     pub(super) fn answer(&mut self, (rows, tag): Answer) {

@@ -4,8 +4,8 @@
 
 use super::transaction::{Savepoint, Setting, Transaction};
 use super::{Answer, Diagnosis, Process, told_to_end, trouble};
-use crate::simulation::sql::Sql;
-use crate::simulation::world::pass;
+use crate::sql::Sql;
+use crate::world::pass;
 
 /// No rows.
 fn done(tag: &'static str) -> Answer {

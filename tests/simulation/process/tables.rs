@@ -3,14 +3,14 @@
 //! Owns what a write may be done under: it is looked at here, where the write takes effect.
 
 use super::{Diagnosis, Process, told_to_end, trouble};
-use crate::fence::session::{Epoch, Token};
-use crate::fence::value::FenceValue;
-use crate::simulation::judge::Write;
-use crate::simulation::locks::{Mode, Taken, Thing};
-use crate::simulation::server::{View, qualified};
-use crate::simulation::sql::{Fence, Sql, Table, meant};
-use crate::wire::frame::body;
-use crate::wire::tag::{backend, frontend};
+use crate::judge::Write;
+use crate::locks::{Mode, Taken, Thing};
+use crate::server::{View, qualified};
+use crate::sql::{Fence, Sql, Table, meant};
+use fencegate_fence::session::{Epoch, Token};
+use fencegate_fence::value::FenceValue;
+use fencegate_wire::frame::body;
+use fencegate_wire::tag::{backend, frontend};
 use std::time::Duration;
 use tokio::time::Instant;
 

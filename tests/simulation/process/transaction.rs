@@ -1,7 +1,7 @@
 //! The state of a transaction, and the settings within it.
 
-use crate::simulation::judge::Write;
-use crate::simulation::server::View;
+use crate::judge::Write;
+use crate::server::View;
 
 /// `lease.fence`, and how texts are read.
 #[derive(Clone)]

@@ -1,18 +1,18 @@
 //! What a session knows of its proxy, and asks of it.
 
 use super::Proxy;
-use crate::fence::Claim;
-use crate::fence::session::{Epoch, SessionFence, Token};
-use crate::policy::{PolicySet, Resource};
-use crate::session::host::{CatalogRequest, CatalogView, Changes};
-use crate::session::judge::{Need, PassedWrite};
-use crate::session::parameter::ParameterValue;
-use crate::session::pending_definitions::PendingDefinitions;
-use crate::session::rejection::Rejection;
-use crate::session::task::{ParsePermit, Room};
-use crate::session::{Done, Host, Task};
-use crate::statement::{Analysis, Cache, Lexing, Statement};
-use crate::wire::client_error::ClientError;
+use fencegate_fence::Claim;
+use fencegate_fence::session::{Epoch, SessionFence, Token};
+use fencegate_policy::{PolicySet, Resource};
+use fencegate_session::host::{CatalogRequest, CatalogView, Changes};
+use fencegate_session::judge::{Need, PassedWrite};
+use fencegate_session::parameter::ParameterValue;
+use fencegate_session::pending_definitions::PendingDefinitions;
+use fencegate_session::rejection::Rejection;
+use fencegate_session::task::{ParsePermit, Room};
+use fencegate_session::{Done, Host, Task};
+use fencegate_statement::{Analysis, Cache, Lexing, Statement};
+use fencegate_wire::client_error::ClientError;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};

@@ -10,16 +10,16 @@ use super::elections::Seen as Election;
 use super::pipe::{Reader, Writer, pipe};
 use super::store::{Gate, Hears, Reached, State};
 use super::world::{Plan, World};
-use crate::background::Background;
-use crate::fence::session::Token;
-use crate::fence::store::Store;
-use crate::fence::{Authority, Database};
-use crate::metrics::Metrics;
-use crate::policy::{PolicySet, join};
-use crate::session::host::CatalogRequest;
-use crate::state::database::SharedDatabase;
-use crate::state::succession::shut_out_deposed;
-use crate::statement::Cache;
+use fencegate::metrics::Metrics;
+use fencegate::state::database::SharedDatabase;
+use fencegate::state::succession::shut_out_deposed;
+use fencegate_fence::background::Background;
+use fencegate_fence::session::Token;
+use fencegate_fence::store::Store;
+use fencegate_fence::{Authority, Database};
+use fencegate_policy::{PolicySet, join};
+use fencegate_session::host::CatalogRequest;
+use fencegate_statement::Cache;
 use std::sync::atomic::{AtomicI32, AtomicU64};
 use std::sync::{Arc, LazyLock, Mutex};
 use tokio::sync::watch;
@@ -92,8 +92,14 @@ impl Proxy {
             let store = here.server.store.store(&id, hears);
             Reached::new(here, store, stands) as Arc<dyn Store>
         };
-        let fence =
-            Database::over(store, "postgres", &name, Some(authority.clone()), METRICS.clone(), Background::current());
+        let fence = Database::over(
+            store,
+            "postgres",
+            &name,
+            Some(authority.clone()),
+            METRICS.fence.clone(),
+            Background::current(),
+        );
         let downstream = SharedDatabase::new(fence, policies.subscribe(), METRICS.clone());
         downstream.follow();
         tokio::spawn(shut_out_deposed(Arc::downgrade(&downstream), Some(authority.leaders())));

@@ -1,8 +1,8 @@
 //! What a proxy hears of news, late.
 
 use super::Gate;
-use crate::fence::store::Listener;
-use crate::simulation::world::{Chances, World, delay, moment};
+use crate::world::{Chances, World, delay, moment};
+use fencegate_fence::store::Listener;
 use std::fmt;
 use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};

@@ -11,12 +11,14 @@ pub use hears::Hears;
 
 use super::server::qualified;
 use super::world::{Chances, Dice, World, moment, pass};
-use crate::catalog::{Catalog, Dependencies, Fenced};
-use crate::fence::session::{Epoch, Identity, Token};
-use crate::fence::store::{AdmissionRow, EpochRow, Found, Holder, Key, Marked, Report, ResetReport, Store, StoreError};
-use crate::fence::{Admissions, Blocker, Enforcement, Fences, First, Leases, RequiredPrivilege, Role, StoredLease};
-use crate::policy::Resource;
 use async_trait::async_trait;
+use fencegate_catalog::{Catalog, Dependencies, Fenced};
+use fencegate_fence::session::{Epoch, Identity, Token};
+use fencegate_fence::store::{
+    AdmissionRow, EpochRow, Found, Holder, Key, Marked, Report, ResetReport, Store, StoreError,
+};
+use fencegate_fence::{Admissions, Blocker, Enforcement, Fences, First, Leases, RequiredPrivilege, Role, StoredLease};
+use fencegate_policy::Resource;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};

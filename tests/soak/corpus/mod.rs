@@ -5,16 +5,13 @@ mod second_reader;
 mod session;
 mod stream;
 mod suite;
-#[path = "../../behaviour/decoders/properties/tokens.rs"]
-#[allow(dead_code, reason = "here each text is read as its session reads it")]
-mod tokens;
 mod trial;
 
-use crate::support::dice::Dice;
-use crate::support::literals::{LEXING, read_once};
 use crate::support::{postgres_source, seed};
-use fencegate::statement::rows::{Column, ColumnValue};
-use fencegate::statement::{OpaqueReason, Script, Statement, StatementKind, Unreadable, Write, analyze_rows};
+use fencegate_statement::rows::{Column, ColumnValue};
+use fencegate_statement::{OpaqueReason, Script, Statement, StatementKind, Unreadable, Write, analyze_rows};
+use fencegate_testing::dice::Dice;
+use fencegate_testing::literals::{LEXING, read_once};
 use second_reader::Target;
 use session::Record;
 use std::collections::BTreeMap;
@@ -90,7 +87,9 @@ fn what_was_written_is_what_the_verdict_says() {
 fn what_tokens_prove_is_what_the_parsers_say() {
     let (mut proved, mut wrong) = (0, Vec::new());
     for query in &SUITE.queries {
-        let Some((proof, read)) = tokens::both(&query.text, query.lexing) else { continue };
+        let Some((proof, read)) = fencegate_testing::properties::tokens::both(&query.text, query.lexing) else {
+            continue;
+        };
         proved += 1;
         if proof != read {
             wrong.push(format!("{}\n    {proof:?}\n    {read:?}", query.text.escape_ascii()));

@@ -2,8 +2,8 @@
 //!
 //! It claims nothing that it is not sure of, so what it says has to be in the verdict.
 
-use fencegate::statement::Operation;
-use fencegate::statement::rows::Column;
+use fencegate_statement::Operation;
+use fencegate_statement::rows::Column;
 use sqlparser::ast::{
     Assignment, AssignmentTarget, BinaryOperator, CopySource, Delete, Expr, FromTable, Insert, Merge, MergeAction,
     ObjectName, ObjectType, OnConflictAction, OnInsert, SetExpr, Statement, TableFactor, TableObject, Update, Value,

@@ -4,7 +4,7 @@
 use crate::corpus::stream::{Message, Stream};
 use crate::corpus::trial::{self, Finding};
 use crate::support::message::query;
-use fencegate::statement::{
+use fencegate_statement::{
     Encoding, Lexing, PreparedEffect, Script, ServerEncoding, Statement, TransactionEffect, Unreadable, analyze,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};

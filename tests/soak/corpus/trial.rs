@@ -3,7 +3,7 @@
 use crate::corpus::session::{Session, controls_transactions};
 use crate::corpus::stream::Message;
 use crate::support::message::query;
-use fencegate::statement::{Operation, Script, Statement, StatementKind, Unreadable, Write};
+use fencegate_statement::{Operation, Script, Statement, StatementKind, Unreadable, Write};
 use std::collections::HashMap;
 use std::io;
 

@@ -1,11 +1,11 @@
 //! What breaks, and how it is mended. One fault follows another, and several last at the same time.
 
 use super::world::{World, policies};
-use crate::support::dice::Dice;
 use crate::support::link::Fault as LinkFault;
 use crate::support::programs;
 use crate::support::proxy::BINARY;
 use crate::support::{Address, DEADLINE, EtcdCluster, wait_until};
+use fencegate_testing::dice::Dice;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::Command;

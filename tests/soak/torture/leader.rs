@@ -4,9 +4,9 @@
 //! has lost. Its diary has a line for each write whose end it knows.
 
 use super::Way;
-use crate::support::dice::Dice;
-use fencegate::etcd::{Etcd, EtcdSettings};
-use fencegate::leader::{Election, Leadership, Timings};
+use fencegate_leader::etcd::{Etcd, EtcdSettings};
+use fencegate_leader::{Election, Leadership, Timings};
+use fencegate_testing::dice::Dice;
 use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::Write;

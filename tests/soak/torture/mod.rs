@@ -7,11 +7,11 @@ mod faults;
 mod leader;
 mod world;
 
-use crate::support::dice::Dice;
-use crate::support::length::number;
 use crate::support::ticks::out_of_order;
 use crate::support::{DEADLINE, seed, wait_until};
 use faults::Faults;
+use fencegate_testing::dice::Dice;
+use fencegate_testing::length::number;
 use std::collections::HashSet;
 use std::str::FromStr;
 use std::time::{Duration, Instant};

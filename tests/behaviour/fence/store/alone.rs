@@ -4,7 +4,7 @@
 use super::store_in;
 use crate::fence::server::World;
 use crate::support::frozen::Frozen;
-use fencegate::fence::store::{Postgres, Store};
+use fencegate_fence::store::{Postgres, Store};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 

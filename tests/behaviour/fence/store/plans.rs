@@ -6,9 +6,9 @@ use crate::fence::keys::family;
 use crate::fence::server::World;
 use crate::support::identity::identity;
 use crate::support::until;
-use fencegate::fence::First;
-use fencegate::fence::session::{Epoch, Identity};
-use fencegate::fence::store::{AdmissionRow, Key, Postgres, Store};
+use fencegate_fence::First;
+use fencegate_fence::session::{Epoch, Identity};
+use fencegate_fence::store::{AdmissionRow, Key, Postgres, Store};
 
 /// Rows of a kind. A plan that reads all of a kind for each reads a hundred times what is allowed.
 const ROWS: usize = 1000;

@@ -3,9 +3,9 @@
 use super::store_in;
 use crate::fence::server::World;
 use crate::support::frozen::Frozen;
-use fencegate::catalog::Fenced;
-use fencegate::fence::session::Epoch;
-use fencegate::fence::store::Store;
+use fencegate_catalog::Fenced;
+use fencegate_fence::session::Epoch;
+use fencegate_fence::store::Store;
 use std::sync::Arc;
 
 /// The server process that reads the catalog.

@@ -2,11 +2,11 @@
 
 use super::{Both, ELECTION, FUTURE, PROXIES, SESSIONS, Session, holders, key, plain, row, sorted, table};
 use crate::fence::server::connect;
-use crate::support::dice::Dice;
 use crate::support::identity::identity;
-use fencegate::fence::session::{Epoch, Identity};
-use fencegate::fence::store::{AdmissionRow, Key, Marked, Recorded};
-use fencegate::fence::{First, Higher};
+use fencegate_fence::session::{Epoch, Identity};
+use fencegate_fence::store::{AdmissionRow, Key, Marked, Recorded};
+use fencegate_fence::{First, Higher};
+use fencegate_testing::dice::Dice;
 
 impl Both {
     /// One operation. Returns its name.

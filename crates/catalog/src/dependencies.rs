@@ -1,0 +1,82 @@
+//! Objects that `DROP … CASCADE` may drop from fenced tables: along `pg_depend`, everything that a part of them depends on.
+//!
+//! Owns that question and its answer, which is read only where a statement says CASCADE. Must never leave a dependency out.
+
+use super::sql::MOST_ROWS;
+use super::{CatalogError, Fenced, is_in_schema};
+use fencegate_postgres::sql::{StatementResult, arrays, column, named_as};
+use fencegate_statement::{Operation, RelationName, Write};
+use std::collections::HashMap;
+use tokio_postgres::SimpleQueryRow;
+
+/// Objects that CASCADE may drop from fenced tables, by the unqualified name of the dropped object.
+#[derive(Debug, Default)]
+pub struct Dependencies(pub(super) HashMap<String, Vec<DependedOn>>);
+
+/// A relation on which something of a fenced table depends: a foreign key, a column's type, a parent.
+#[derive(Debug)]
+pub(super) struct DependedOn {
+    pub(super) schema: String,
+    pub(super) by: RelationName,
+}
+
+impl Dependencies {
+    /// The fenced tables that such a write to a relation also changes, because it drops the relation's dependents.
+    pub fn cascades_to<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = &'a RelationName> {
+        let relation = &write.relation;
+        let found = self.0.get(&relation.name).filter(|_| write.operation == Operation::Cascade);
+        found.into_iter().flatten().filter(move |it| is_in_schema(relation, &it.schema)).map(|it| &it.by)
+    }
+
+    /// Reads the answer to the [`question`].
+    ///
+    /// # Errors
+    /// The answer has too many rows.
+    pub fn read(answers: &[StatementResult]) -> Result<Self, CatalogError> {
+        let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
+        if rows.len() > MOST_ROWS {
+            return Err(CatalogError::TooManyDependencies);
+        }
+        let mut dependencies = Dependencies::default();
+        for row in rows {
+            let text = |name| column(row, name).map(str::to_owned);
+            // The statements that set the planner's settings return no rows.
+            let (Some(name), Some(schema)) = (text("name"), text("schema")) else { continue };
+            let by = RelationName { schema: text("by_schema"), name: text("by_name").unwrap_or_default() };
+            dependencies.0.entry(name).or_default().push(DependedOn { schema, by });
+        }
+        Ok(dependencies)
+    }
+}
+
+/// Objects that `CASCADE` may drop from these tables, a row for each relation: something of the fenced table
+/// `by_schema.by_name` depends on it along `pg_depend`, from the table's parts (constraints, defaults, policies,
+/// partitions).
+pub fn question(fences: Fenced) -> String {
+    let settings = "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)";
+    format!("{settings}; {}", query(&arrays(fences.tables().map(|(_, table)| &table.name))))
+}
+
+/// The query for the tables in these arrays.
+pub(super) fn query(tables: &[String; 2]) -> String {
+    format!(
+        "WITH RECURSIVE {named}, \
+         part(by_oid, classid, objid) AS ( \
+           SELECT c.oid, 'pg_class'::regclass::oid, c.oid FROM named \
+             JOIN pg_namespace n ON n.nspname = named.schema \
+             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
+           UNION SELECT part.by_oid, d.classid, d.objid FROM part JOIN pg_depend d \
+             ON d.refclassid = part.classid AND d.refobjid = part.objid AND d.deptype IN ('a', 'i', 'P', 'S')), \
+         needed AS ( \
+           SELECT * FROM part \
+           UNION SELECT needed.by_oid, d.refclassid, d.refobjid FROM needed JOIN pg_depend d \
+             ON d.classid = needed.classid AND d.objid = needed.objid) \
+         SELECT n.nspname AS schema, c.relname AS name, bn.nspname AS by_schema, b.relname AS by_name \
+         FROM needed JOIN pg_class c ON c.oid = needed.objid AND needed.classid = 'pg_class'::regclass \
+           JOIN pg_namespace n ON n.oid = c.relnamespace \
+           JOIN pg_class b ON b.oid = needed.by_oid JOIN pg_namespace bn ON bn.oid = b.relnamespace \
+         WHERE c.relkind IN ('r', 'p', 'f') AND c.oid <> b.oid LIMIT {limit}",
+        named = named_as("named", tables),
+        limit = MOST_ROWS + 1,
+    )
+}

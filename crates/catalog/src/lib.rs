@@ -1,0 +1,374 @@
+//! The fenced tables in the database's catalog: which exist, and which writes to other relations are writes to one of them;
+//! and the callers of functions that count as writes.
+//!
+//! Owns that question and its answer. Must never leave a relation out for being complicated: where a write may be one to
+//! a fenced table, it is.
+
+mod calls;
+mod dependencies;
+mod example;
+mod explain;
+mod graph;
+mod key_column;
+mod lost;
+mod mentions;
+mod names;
+mod sql;
+mod subject;
+
+pub use dependencies::{Dependencies, question as question_of_dependencies};
+pub use explain::{Covered, Explanation, Unnamed, explanation};
+pub use key_column::KeyColumn;
+pub use lost::{DatabaseNames, LostFence, fences_at_risk, lost_fences, with_tables};
+pub use mentions::{database_and_functions, functions_that_mention};
+pub use names::{NamesFound, PolicyNames, missing_text};
+pub use sql::Views;
+pub use sql::most_rows;
+pub use sql::{FENCED_KINDS, settings};
+pub use subject::{Keys, Subject, with_parameters};
+
+use fencegate_policy::{FencedTable, QualifiedName, Resource};
+use fencegate_postgres::sql::{StatementResult, column};
+use fencegate_statement::{FunctionName, Operation, RelationName, Write};
+use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use tokio_postgres::SimpleQueryRow;
+
+/// Why the server's catalog rows cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CatalogError {
+    /// More rows than are read.
+    #[error("more than {most} dependencies lead to the fenced tables{}", of_owner(owner.as_deref()))]
+    TooManyWays {
+        /// The limit.
+        most: usize,
+        /// The role that owns most of the relations concerned, so that an operator can have some dropped.
+        owner: Option<String>,
+    },
+    /// More rows than are read.
+    #[error("the fenced tables depend on more than {} relations", sql::MOST_ROWS)]
+    TooManyDependencies,
+    /// A kind of dependency that this program does not know.
+    #[error("the catalog has an edge that is not known")]
+    UnknownEdge,
+}
+
+fn of_owner(owner: Option<&str>) -> String {
+    owner.map(|owner| format!(", most of them for relations of role {owner}")).unwrap_or_default()
+}
+
+/// The catalog at one moment.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    /// The fenced tables that exist, or whatever has their names.
+    fenced: HashSet<QualifiedName>,
+    relations: HashMap<Oid, Relation>,
+    /// By the own name of the relation that is written.
+    ways: HashMap<String, Vec<WayTo>>,
+    graph: Graph,
+    paths: Paths,
+    /// The functions that the policies name.
+    functions: HashMap<Oid, FunctionName>,
+    /// By the own name of a function that calls one of these.
+    callers: HashMap<String, Vec<Caller>>,
+    /// The schemas of temporary relations that lead to fenced tables, but only in the session that made them.
+    temporary: HashSet<String>,
+    key_columns: HashMap<QualifiedName, KeyColumn>,
+    /// Schemas with an operator `=` or a type that may hide the catalog's own in key comparisons.
+    shadowing: HashSet<String>,
+    has_event_triggers: bool,
+}
+
+/// A function that calls one that a policy names.
+#[derive(Debug)]
+struct Caller {
+    schema: String,
+    calls: Oid,
+}
+
+#[derive(Debug)]
+struct Relation {
+    name: RelationName,
+    /// As people say it: `partition`, `view`.
+    kind: String,
+}
+
+/// A way to a fenced table.
+#[derive(Debug)]
+struct WayTo {
+    table: Oid,
+    way: Way,
+}
+
+/// The effect of a write to another relation on a fenced table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached<'a> {
+    /// The fenced table.
+    pub table: &'a RelationName,
+    /// The operation on that table.
+    pub operation: Operation,
+    /// The written relation has the table's columns under the same names, with the values that they receive.
+    pub same_columns: bool,
+}
+
+impl Catalog {
+    /// A fenced table exists.
+    pub fn has_fenced_tables(&self) -> bool {
+        !self.fenced.is_empty()
+    }
+
+    /// The fenced table exists.
+    pub fn has(&self, table: &QualifiedName) -> bool {
+        self.fenced.contains(table)
+    }
+
+    /// The resource has something here that could be written: one of its tables exists, or it has functions only.
+    pub fn may_have(&self, resource: &Resource) -> bool {
+        resource.tables.is_empty() || resource.tables.iter().any(|table| self.has(&table.name))
+    }
+
+    /// Any statement that changes the catalog may run code that changes more of it.
+    pub fn has_event_triggers(&self) -> bool {
+        self.has_event_triggers
+    }
+
+    /// The column by which a table is keyed, if there is one of that name.
+    pub fn key_column(&self, table: &FencedTable) -> Option<&KeyColumn> {
+        self.key_columns.get(&table.name)
+    }
+
+    /// True if any schema has operators or types that may hide the catalog's own in key comparisons.
+    pub fn has_shadows(&self) -> bool {
+        !self.shadowing.is_empty()
+    }
+
+    /// True if key comparisons with this search path, as `current_schemas(true)` shows it, use the catalog's own
+    /// operators and types for names without a schema. False in doubt.
+    pub fn path_leads_to_catalog(&self, path: &str) -> bool {
+        let schemas = path.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        let is_plain = |schemas: &&str| schemas.is_ascii() && !schemas.contains(['"', '\\']);
+        let is_clear = |schemas: &str| schemas.split(',').all(|schema| !self.shadowing.contains(schema));
+        self.shadowing.len() < key_column::MOST_SHADOWS && schemas.filter(is_plain).is_some_and(is_clear)
+    }
+
+    /// The effects of a write on fenced tables, besides that on the relation that it names, which may be fenced, too.
+    pub fn reached_by<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = Reached<'a>> {
+        self.ways_from(&write.relation).flat_map(move |WayTo { table, way }| {
+            let effects = way.effects.iter().filter(|(operation, _)| *operation == write.operation);
+            effects.filter_map(move |(_, operation)| {
+                let table = &self.relations.get(table)?.name;
+                Some(Reached { table, operation: *operation, same_columns: way.same_columns })
+            })
+        })
+    }
+
+    /// Some write to the relation is a write to a fenced table.
+    pub fn leads_from(&self, relation: &RelationName) -> bool {
+        self.ways_from(relation).next().is_some()
+    }
+
+    /// The functions named in policies that such a use of a relation calls.
+    pub fn called_by<'a>(
+        &'a self,
+        relation: &'a RelationName,
+        operation: Operation,
+    ) -> impl Iterator<Item = &'a FunctionName> {
+        let uses = move |way: &Way| way.effects.iter().any(|(by, _)| *by == operation);
+        self.ways_from(relation).filter(move |it| uses(&it.way)).filter_map(|it| self.functions.get(&it.table))
+    }
+
+    /// The functions named in policies that this one calls, as far as the catalog shows it.
+    pub fn called_by_function<'a>(&'a self, function: &'a FunctionName) -> impl Iterator<Item = &'a FunctionName> {
+        let callers = self.callers.get(&function.name).into_iter().flatten();
+        let is_meant = |it: &&Caller| function.schema.as_ref().is_none_or(|schema| *schema == it.schema);
+        callers.filter(is_meant).filter_map(|it| self.functions.get(&it.calls))
+    }
+
+    /// The functions named in policies that reading some relation calls.
+    pub fn called_by_reading(&self) -> impl Iterator<Item = &FunctionName> {
+        let reads = |it: &&WayTo| it.way.effects.iter().any(|(by, _)| *by == Operation::Read);
+        self.ways.values().flatten().filter(reads).filter_map(|it| self.functions.get(&it.table))
+    }
+
+    /// Returns true if only a reading for the session that made these temporary relations shows where they lead.
+    pub fn leaves_to_session(&self, temporary_schema: &str) -> bool {
+        self.temporary.contains(temporary_schema)
+    }
+
+    /// The schemas in which a relation of that name is a way to a fenced table.
+    pub fn schemas_that_lead_by<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        let ways = self.ways.get(name).into_iter().flatten();
+        ways.filter_map(|it| self.relations.get(&it.way.from)?.name.schema.as_deref())
+    }
+
+    fn ways_from<'a>(&'a self, relation: &'a RelationName) -> impl Iterator<Item = &'a WayTo> {
+        self.ways.get(&relation.name).into_iter().flatten().filter(move |it| {
+            let schema = self.relations.get(&it.way.from).and_then(|from| from.name.schema.as_deref());
+            schema.is_some_and(|schema| is_in_schema(relation, schema))
+        })
+    }
+
+    /// Reads the answer to the [`question`], which has at most so many rows ([`most_rows`]).
+    ///
+    /// # Errors
+    /// There are more rows, or unknown ones.
+    pub fn read(answers: &[StatementResult], most_rows: usize) -> Result<Self, CatalogError> {
+        let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
+        if rows.len() > most_rows {
+            return Err(CatalogError::TooManyWays { most: most_rows, owner: main_owner(&rows) });
+        }
+        let mut catalog = Catalog::default();
+        let mut fenced: Vec<Oid> = Vec::new();
+        let mut edges: Vec<Edge> = Vec::new();
+        for row in rows {
+            match column(row, "part") {
+                Some("relation") => fenced.extend(catalog.add_relation(row)),
+                Some("temporary") => catalog.temporary.extend(column(row, "schema").map(str::to_owned)),
+                Some("function") => catalog.add_function(row),
+                Some("caller") => catalog.add_caller(row),
+                Some("event trigger") => catalog.has_event_triggers = true,
+                Some("shadow") => catalog.shadowing.extend(column(row, "schema").map(str::to_owned)),
+                Some(part) => edges.extend(read_edges(part, row).ok_or(CatalogError::UnknownEdge)?),
+                // The lock_timeout, and key columns.
+                None => {}
+            }
+        }
+        catalog.key_columns = key_column::read(answers);
+        // If a rule and a view lead to the same relation, report the rule.
+        edges.sort_by_key(|edge| (!matches!(edge.link, Link::Rule { .. }), edge.from, edge.to));
+        catalog.find_ways(fenced, edges);
+        Ok(catalog)
+    }
+
+    fn find_ways(&mut self, fenced: Vec<Oid>, edges: Vec<Edge>) {
+        self.graph = Graph::new(edges);
+        let Catalog { graph, paths, functions, .. } = self;
+        let mut found: Vec<(Oid, Vec<Way>)> = Vec::new();
+        found.extend(fenced.into_iter().map(|table| (table, graph.ways_to(table, paths))));
+        found.extend(functions.keys().map(|function| (*function, graph.calls_of(*function, paths))));
+        for (table, ways) in found {
+            for way in ways {
+                let Some(from) = self.relations.get(&way.from) else { continue };
+                self.ways.entry(from.name.name.clone()).or_default().push(WayTo { table, way });
+            }
+        }
+    }
+
+    /// Its number, if it is fenced.
+    fn add_relation(&mut self, row: &SimpleQueryRow) -> Option<Oid> {
+        let oid = oid(row, "from")?;
+        let (schema, name) = (column(row, "schema")?.to_owned(), column(row, "name")?.to_owned());
+        let kind = column(row, "kind").unwrap_or("table").to_owned();
+        let is_fenced = column(row, "detail") == Some("true");
+        if is_fenced {
+            self.fenced.insert(QualifiedName { schema: schema.clone(), name: name.clone() });
+        }
+        self.relations.insert(oid, Relation { name: RelationName { schema: Some(schema), name }, kind });
+        is_fenced.then_some(oid)
+    }
+
+    fn add_function(&mut self, row: &SimpleQueryRow) {
+        let name = column(row, "name").unwrap_or_default().to_owned();
+        let schema = column(row, "schema").map(str::to_owned);
+        if let Some(oid) = oid(row, "from") {
+            self.functions.insert(graph::function(oid), FunctionName { schema, name });
+        }
+    }
+
+    fn add_caller(&mut self, row: &SimpleQueryRow) {
+        let text = |name| column(row, name).unwrap_or_default().to_owned();
+        if let Some(calls) = oid(row, "to").map(graph::function) {
+            self.callers.entry(text("name")).or_default().push(Caller { schema: text("schema"), calls });
+        }
+    }
+}
+
+/// The owner of the relations that most of the rows start from.
+fn main_owner(rows: &[&SimpleQueryRow]) -> Option<String> {
+    let owners: HashMap<&str, &str> =
+        rows.iter().filter_map(|row| Some((column(row, "from")?, column(row, "owner")?))).collect();
+    let mut edges: HashMap<&str, usize> = HashMap::new();
+    for owner in rows.iter().filter_map(|row| owners.get(column(row, "from")?)) {
+        *edges.entry(owner).or_default() += 1;
+    }
+    edges.into_iter().max_by_key(|(owner, edges)| (*edges, *owner)).map(|(owner, _)| owner.to_owned())
+}
+
+/// All that is asked of the catalog for one reading.
+pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String {
+    let subject = Subject::of(fences);
+    let mut asked = vec![settings(temporary), sql::ways(&subject, temporary, views)];
+    if let Some(keys) = &subject.keys {
+        asked.extend([key_column::shadows(), key_column::query(keys)]);
+    }
+    asked.join("; ")
+}
+
+/// The subject of a reading of the catalog.
+#[derive(Clone, Copy)]
+pub struct Fenced<'a>(pub &'a [Arc<Resource>]);
+
+impl<'a> Fenced<'a> {
+    fn tables(self) -> impl Iterator<Item = (&'a Resource, &'a FencedTable)> {
+        self.0.iter().flat_map(|resource| resource.tables.iter().map(|table| (&**resource, table)))
+    }
+}
+
+/// The edges of a row; None for an unknown value.
+fn read_edges(part: &str, row: &SimpleQueryRow) -> Option<Vec<Edge>> {
+    let (from, to) = (oid(row, "from")?, oid(row, "to")?);
+    let name = || column(row, "name").unwrap_or_default().to_owned();
+    let detail = column(row, "detail")?;
+    let edge = |link| vec![Edge { from, to, link }];
+    Some(match (part, detail) {
+        ("child", kind) => {
+            let partitioned = kind == "p";
+            let child = Edge { from, to, link: Link::Child { of_partitioned: partitioned } };
+            vec![child, Edge { from: to, to: from, link: Link::Parent { partitioned } }]
+        }
+        ("reference", actions) => {
+            let mut actions = actions.chars().map(action);
+            edge(Link::ForeignKey { name: name(), on_delete: actions.next()??, on_update: actions.next()?? })
+        }
+        ("view", "trigger") => edge(Link::View(Through::Trigger)),
+        ("view", "stored") => edge(Link::View(Through::Refresh)),
+        ("view", events) => edge(Link::View(writes(events)?)),
+        ("rule", "2") => edge(Link::Rule { name: name(), event: Operation::Update }),
+        ("rule", "3") => edge(Link::Rule { name: name(), event: Operation::Insert }),
+        ("call", letters) => {
+            vec![Edge { from, to: graph::function(to), link: Link::Call(calls::operations(letters)?) }]
+        }
+        ("rule", "4") => edge(Link::Rule { name: name(), event: Operation::Delete }),
+        _ => return None,
+    })
+}
+
+/// Reads the result of `pg_relation_is_updatable`.
+fn writes(events: &str) -> Option<Through> {
+    let events: u32 = events.parse().ok()?;
+    Some(Through::Writes { update: events & 4 != 0, insert: events & 8 != 0, delete: events & 16 != 0 })
+}
+
+/// As in `pg_constraint`.
+fn action(letter: char) -> Option<Action> {
+    match letter {
+        'a' | 'r' => Some(Action::Refuse),
+        'c' => Some(Action::Cascade),
+        'n' => Some(Action::SetNull),
+        'd' => Some(Action::SetDefault),
+        _ => None,
+    }
+}
+
+fn oid(row: &SimpleQueryRow, name: &str) -> Option<Oid> {
+    column(row, name)?.parse().ok()
+}
+
+/// A statement that leaves the schema out may mean any. `pg_temp` is the session's own, `pg_temp_3` or the like.
+fn is_in_schema(relation: &RelationName, schema: &str) -> bool {
+    relation
+        .schema
+        .as_deref()
+        .is_none_or(|named| named == schema || named == "pg_temp" && schema.starts_with("pg_temp_"))
+}

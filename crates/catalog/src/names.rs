@@ -1,0 +1,199 @@
+//! Which tables and functions of the policies exist in a database, and the likely correction of a missing name.
+//!
+//! Owns this query and its result. Must never count a relation that the proxy would not fence: the relation kinds are
+//! those of [`super::question`].
+
+use super::calls;
+use super::sql::FENCED_KINDS;
+use super::subject::Functions;
+use fencegate_policy::{FencedFunction, PolicySet, QualifiedName, Resource};
+use fencegate_postgres::sql::{column, is_true, named};
+use fencegate_statement::FunctionName;
+use std::collections::HashSet;
+use strsim::osa_distance;
+use tokio_postgres::SimpleQueryRow;
+
+/// Missing tables for which similar names are read.
+const MOST_SUGGESTED: usize = 20;
+/// Names among which the most similar one is chosen.
+const MOST_SIMILAR: usize = 10_000;
+
+/// The names of policies that exist in one database.
+#[derive(Debug, Default)]
+pub struct NamesFound {
+    /// The database has the schema `fencegate`.
+    pub is_prepared: bool,
+    tables: HashSet<QualifiedName>,
+    functions: HashSet<QualifiedName>,
+    /// Existing tables whose names are about as long as that of a missing one.
+    similar: Vec<QualifiedName>,
+}
+
+/// The tables and functions that some set of policies names.
+#[derive(Debug, Default)]
+pub struct PolicyNames<'a> {
+    tables: HashSet<&'a QualifiedName>,
+    functions: HashSet<&'a FencedFunction>,
+}
+
+impl<'a> PolicyNames<'a> {
+    /// Those of all these sets.
+    pub fn of(sets: &[&'a PolicySet]) -> Self {
+        let resources = || sets.iter().flat_map(|set| &set.resources);
+        PolicyNames {
+            tables: resources().flat_map(|it| it.tables.iter().map(|table| &table.name)).collect(),
+            functions: resources().flat_map(|it| &it.functions).collect(),
+        }
+    }
+
+    /// The query string. Any role that can connect may run it.
+    pub fn question(&self) -> String {
+        let functions: Vec<&FencedFunction> = self.functions.iter().copied().collect();
+        format!(
+            "SELECT to_regnamespace('fencegate') IS NOT NULL AS prepared; \
+             WITH {named}, {functions}, relation AS ( \
+               SELECT n.nspname AS schema, c.relname AS name, c.relispartition FROM pg_class c \
+                 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN {FENCED_KINDS}), \
+             missing AS (SELECT named.schema, named.name FROM named \
+               WHERE NOT EXISTS (SELECT FROM relation r WHERE r.schema = named.schema AND r.name = named.name) \
+               ORDER BY 1, 2 LIMIT {MOST_SUGGESTED}) \
+             SELECT 'table' AS part, r.schema, r.name FROM named JOIN relation r USING (schema, name) \
+             UNION ALL SELECT 'function', n.nspname, p.proname FROM fenced_function f JOIN pg_proc p ON p.oid = f.oid \
+               JOIN pg_namespace n ON n.oid = p.pronamespace \
+             UNION ALL (SELECT 'similar', r.schema, r.name FROM relation r WHERE NOT r.relispartition \
+               AND r.schema NOT IN ('information_schema', 'fencegate', 'fencegate_state') AND r.schema NOT LIKE 'pg\\_%' \
+               AND EXISTS (SELECT FROM missing m WHERE abs(length(m.name::text) - length(r.name::text)) <= 3) \
+               ORDER BY 2, 3 LIMIT {MOST_SIMILAR})",
+            named = named(self.tables.iter().copied()),
+            functions = calls::fenced_functions(&Functions::of(&functions)),
+        )
+    }
+}
+
+impl NamesFound {
+    /// Those of a database in which these tables and functions exist; the latter end in `()`.
+    #[cfg(test)]
+    pub(super) fn of(sets: &[&PolicySet], existing: &[&str]) -> Self {
+        let asked = PolicyNames::of(sets);
+        let mut found = NamesFound::default();
+        for text in existing {
+            let (schema, name) = text.trim_end_matches("()").split_once('.').unwrap_or_default();
+            let name = QualifiedName { schema: schema.to_owned(), name: name.to_owned() };
+            match text.ends_with("()") {
+                true => drop(found.functions.insert(name)),
+                false if asked.tables.contains(&name) => drop(found.tables.insert(name)),
+                false => found.similar.push(name),
+            }
+        }
+        found
+    }
+
+    /// Reads the rows of [`PolicyNames::question`].
+    pub fn read<'r>(rows: impl IntoIterator<Item = &'r SimpleQueryRow>) -> Self {
+        let mut found = NamesFound::default();
+        for row in rows {
+            found.is_prepared |= is_true(row, "prepared");
+            let (Some(schema), Some(name)) = (column(row, "schema"), column(row, "name")) else { continue };
+            let name = QualifiedName { schema: schema.to_owned(), name: name.to_owned() };
+            match column(row, "part") {
+                Some("table") => drop(found.tables.insert(name)),
+                Some("function") => drop(found.functions.insert(name)),
+                _ => found.similar.push(name),
+            }
+        }
+        found
+    }
+
+    /// The table exists.
+    pub fn has_table(&self, table: &QualifiedName) -> bool {
+        self.tables.contains(table)
+    }
+
+    /// The function exists, or one with that prefix.
+    pub fn has_function(&self, function: &FencedFunction) -> bool {
+        let called = |it: &QualifiedName| FunctionName { schema: Some(it.schema.clone()), name: it.name.clone() };
+        self.functions.iter().any(|it| function.is_meant_by(&called(it)))
+    }
+
+    /// A write could reach the resource: one of its tables exists, or, if it names no tables, one of its functions.
+    pub fn has_some_of(&self, resource: &Resource) -> bool {
+        match resource.tables.is_empty() {
+            true => resource.functions.iter().any(|function| self.has_function(function)),
+            false => resource.tables.iter().any(|table| self.has_table(&table.name)),
+        }
+    }
+
+    /// A table of the policies exists.
+    pub fn has_tables(&self) -> bool {
+        !self.tables.is_empty()
+    }
+
+    /// The existing table whose name is most similar, if it is similar enough to have been meant.
+    pub fn nearest(&self, missing: &QualifiedName) -> Option<&QualifiedName> {
+        let all = self.similar.iter().chain(&self.tables);
+        let nearest = all.map(|it| (slips(missing, it), it)).min()?;
+        (nearest.0 <= most_slips(missing)).then_some(nearest.1)
+    }
+}
+
+/// Wrong letters in `written`, if it was meant to be `existing`. A wrong schema, or wrong case, counts as one.
+fn slips(written: &QualifiedName, existing: &QualifiedName) -> usize {
+    let folded = |it: &QualifiedName| (it.schema.to_lowercase(), it.name.to_lowercase());
+    if written.name == existing.name || folded(written) == folded(existing) {
+        return 1;
+    }
+    osa_distance(&written.schema, &existing.schema) + osa_distance(&written.name, &existing.name)
+}
+
+/// Names with more slips were meant to be something else. A short name has few letters to go by.
+fn most_slips(written: &QualifiedName) -> usize {
+    (written.name.chars().count() / 3).clamp(1, 3)
+}
+
+/// The error for a name that does not exist: `public.tikcs does not exist in app; did you mean public.ticks?`
+pub fn missing_text(name: &str, database: &str, nearest: Option<&QualifiedName>) -> String {
+    format!(
+        "{name} does not exist in {}{}",
+        fencegate_policy::quoted(database),
+        fencegate_policy::nearest::advice(nearest)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> QualifiedName {
+        let (schema, name) = text.split_once('.').unwrap();
+        QualifiedName { schema: schema.to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn the_nearest_table_is_suggested() {
+        let found = NamesFound {
+            similar: ["public.ticks", "public.jobs", "other.Odd", "tenant.orders"].map(name).into(),
+            ..NamesFound::default()
+        };
+        let nearest = |missing| found.nearest(&name(missing)).map(ToString::to_string);
+        for (missing, expected) in [
+            ("public.tikcs", Some("public.ticks")),
+            ("public.tick", Some("public.ticks")),
+            ("publik.ticks", Some("public.ticks")),
+            ("public.orders", Some("tenant.orders")),
+            ("other.odd", Some("other.\"Odd\"")),
+            ("public.jots", Some("public.jobs")),
+            ("public.logs_of_jobs", None),
+            ("public.tasks", None),
+        ] {
+            assert_eq!(nearest(missing).as_deref(), expected, "{missing}");
+        }
+    }
+
+    #[test]
+    fn a_missing_name_is_reported_with_its_database() {
+        let nearest = name("public.ticks");
+        let text = missing_text("public.tikcs", "app", Some(&nearest));
+        assert_eq!(text, "public.tikcs does not exist in app; did you mean public.ticks?");
+        assert_eq!(missing_text("public.t", "My-App", None), "public.t does not exist in \"My-App\"");
+    }
+}

@@ -1,0 +1,353 @@
+//! The authority over tokens: etcd, for resources whose policy names an election.
+//!
+//! Owns the check of the current leader before a fence is raised, and the observation of leader changes. Must
+//! never let a token raise a fence because of earlier knowledge: every raise queries etcd again, and
+//! observed leaders are only a reason to query.
+
+use super::database::Database;
+use super::fence_error::{FenceError, Issued};
+use super::obstacle::Obstacle;
+use super::session::{Epoch, Token};
+use crate::background::Background;
+use crate::supervise::supervise;
+use async_trait::async_trait;
+use fencegate_leader::etcd::{Etcd, EtcdError, Observer, leader};
+use fencegate_leader::{ElectionName, Patience};
+use fencegate_policy::{Issuer, Resource};
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+/// Limits of one query. A session waits for its answer.
+const PATIENCE: Patience = Patience { limit: Duration::from_secs(3), member: Duration::from_millis(500) };
+/// First and maximum pause before an election that could not be followed is followed again.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Maximum number of followed elections of keys. Leaders of other elections are queried when a token would raise the fence.
+const MOST_OF_KEYS: usize = 1000;
+
+/// The leaders' tokens, by election. None: the election has no leader. Elections with an unknown leader are missing.
+pub type Leaders = HashMap<ElectionName, Option<Token>>;
+
+/// The source of elections: the current leader of each, and its successors.
+#[async_trait]
+pub trait Elections: fmt::Debug + Send + Sync {
+    /// The token of the election's leader, if any, as of a moment after the call began (linearizable). Cancel-safe.
+    async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError>;
+
+    /// Begins to follow the election.
+    fn follow(&self, election: &ElectionName) -> Box<dyn Following>;
+}
+
+/// A followed election.
+#[async_trait]
+pub trait Following: Send {
+    /// First returns the leader's current token, then each change. Fast successive changes may be reported as one. After an error
+    /// the election is no longer followed. Cancel-safe.
+    async fn next(&mut self) -> Result<Option<Token>, EtcdError>;
+}
+
+/// The elections of one etcd.
+#[derive(Debug)]
+struct InEtcd(Arc<Etcd>);
+
+#[async_trait]
+impl Elections for InEtcd {
+    async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError> {
+        let (found, _) = leader(&self.0, election, PATIENCE).await?;
+        Ok(found.map(|leader| leader.token))
+    }
+
+    fn follow(&self, election: &ElectionName) -> Box<dyn Following> {
+        Box::new(Observer::new(self.0.clone(), election.clone()))
+    }
+}
+
+#[async_trait]
+impl Following for Observer {
+    async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
+        Ok(Observer::next(self).await?.map(|leader| leader.token))
+    }
+}
+
+/// The elections whose tokens may raise fences. Its methods need a tokio runtime with timers and I/O.
+#[derive(Debug)]
+pub struct Authority {
+    elections: Arc<dyn Elections>,
+    /// Runs the tasks that follow elections.
+    background: Background,
+    leaders: watch::Sender<Leaders>,
+    /// The tasks that follow elections.
+    followed: Mutex<HashMap<ElectionName, AbortHandle>>,
+    wanted: Mutex<FollowedElections>,
+}
+
+/// The elections to follow.
+#[derive(Debug, Default)]
+struct FollowedElections {
+    /// Elections that policies name.
+    named: BTreeSet<ElectionName>,
+    /// By database, the elections of keys to which a session is admitted.
+    of_keys: HashMap<String, BTreeSet<ElectionName>>,
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        self.followed.lock().drain().for_each(|(_, task)| task.abort());
+    }
+}
+
+impl Authority {
+    /// An authority that follows no election yet.
+    pub fn new(etcd: Arc<Etcd>, background: Background) -> Arc<Self> {
+        Authority::over(Arc::new(InEtcd(etcd)), background)
+    }
+
+    /// An authority over elections of any kind.
+    pub fn over(elections: Arc<dyn Elections>, background: Background) -> Arc<Self> {
+        Arc::new(Authority {
+            elections,
+            background,
+            leaders: watch::Sender::default(),
+            followed: Mutex::default(),
+            wanted: Mutex::default(),
+        })
+    }
+
+    /// Follows exactly these elections, which policies name, in addition to those of keys.
+    pub fn follow(&self, elections: &BTreeSet<ElectionName>) {
+        let mut wanted = self.wanted.lock();
+        wanted.named.clone_from(elections);
+        self.follow_wanted(&wanted);
+    }
+
+    /// Follows exactly these elections of keys for the database. In total, at most [`MOST_OF_KEYS`] are followed.
+    pub(super) fn follow_keys(&self, database: &str, elections: BTreeSet<ElectionName>) {
+        let mut wanted = self.wanted.lock();
+        if wanted.of_keys.get(database).is_none_or(|before| *before != elections) {
+            wanted.of_keys.insert(database.to_owned(), elections);
+            wanted.of_keys.retain(|_, elections| !elections.is_empty());
+            self.follow_wanted(&wanted);
+        }
+    }
+
+    fn follow_wanted(&self, wanted: &FollowedElections) {
+        let of_keys = wanted.of_keys.values().flatten().take(MOST_OF_KEYS);
+        let elections: BTreeSet<&ElectionName> = wanted.named.iter().chain(of_keys).collect();
+        let mut followed = self.followed.lock();
+        followed.retain(|election, task| {
+            let stays = elections.contains(election);
+            if !stays {
+                task.abort();
+                self.leaders.send_if_modified(|leaders| leaders.remove(election).is_some());
+            }
+            stays
+        });
+        for election in elections {
+            followed.entry(election.clone()).or_insert_with(|| {
+                let (elections, election, leaders) = (self.elections.clone(), election.clone(), self.leaders.clone());
+                supervise(&self.background, "follow_election", move || {
+                    follow(elections.clone(), election.clone(), leaders.clone())
+                })
+            });
+        }
+    }
+
+    /// The observed leaders. They may be outdated, so they never justify an admission or a raise.
+    pub fn leaders(&self) -> watch::Receiver<Leaders> {
+        self.leaders.subscribe()
+    }
+
+    /// Returns true if the token is that of the election's observed leader.
+    pub(super) fn leads(&self, election: &ElectionName, token: Token) -> bool {
+        self.leaders.borrow().get(election) == Some(&Some(token))
+    }
+
+    /// The token of the election's current leader (linearizable). None: the election has no leader. Cancel-safe.
+    pub async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError> {
+        self.elections.leader(election).await
+    }
+
+    /// Returns true if etcd answers: the leader of every followed election is known. If none is followed, queries an arbitrary
+    /// election. Cancel-safe.
+    pub async fn is_up(&self) -> bool {
+        let followed: Vec<_> = self.followed.lock().keys().cloned().collect();
+        match (followed.is_empty(), "/fencegate".parse()) {
+            (true, Ok(any)) => self.leader(&any).await.is_ok(),
+            _ => followed.iter().all(|election| self.leaders.borrow().contains_key(election)),
+        }
+    }
+
+    /// Asks etcd whether the token is that of the election's current leader (linearizable). Cancel-safe.
+    ///
+    /// A newer leader may appear between the answer and the Publish. This is harmless: the Publish
+    /// raises the fence to a token that was issued, and the newer leader's token raises it further.
+    ///
+    /// # Errors
+    /// LF001 if the leader's token is higher; LF005 if it is lower, or there is no leader; LF006 if etcd
+    /// does not answer.
+    async fn confirm(&self, resource: &Resource, election: &ElectionName, target: Epoch) -> Result<(), FenceError> {
+        let issued = self.elections.leader(election).await.map_err(|error| {
+            let obstacle = Obstacle::Etcd { election: election.clone(), reason: error.to_string() };
+            FenceError::unavailable(&resource.name, obstacle)
+        })?;
+        let presented = target.token;
+        match issued {
+            Some(token) if token == presented => Ok(()),
+            Some(token) if token > presented => {
+                let (resource, highest) = (resource.name.clone(), Epoch { token, ..target });
+                Err(FenceError::Stale { resource, presented, highest })
+            }
+            Some(token) => Err(FenceError::unissued(resource, presented, Issued::ToLeader(token))),
+            None => Err(FenceError::unissued(resource, presented, Issued::ToNobody)),
+        }
+    }
+}
+
+impl Database {
+    /// Checks whether the token may raise the resource's fence. If the policy names no issuer, any token may. Cancel-safe.
+    /// Returns LF001, LF005 or LF006 if the token may not.
+    pub(super) async fn may_raise(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<(), FenceError> {
+        match (&resource.issuer, &self.authority) {
+            (None, _) => Ok(()),
+            (Some(Issuer::Lease(lease)), _) => self.confirm_lease(resource, lease.as_str(), target).await,
+            (Some(Issuer::Election(election)), Some(authority)) => authority.confirm(resource, election, target).await,
+            (Some(Issuer::Election(election)), None) => {
+                Err(FenceError::unavailable(&resource.name, Obstacle::NoEtcd(election.clone())))
+            }
+        }
+    }
+
+    /// Follows the elections of the keys to which a session is admitted.
+    pub(super) fn follow_elections_of_keys(&self) {
+        if let Some(authority) = &self.authority {
+            let keys = if self.has_keys(Resource::has_elections_of_keys) { self.keys_in_use() } else { Vec::new() };
+            authority.follow_keys(self.name(), keys.iter().filter_map(|it| it.election().cloned()).collect());
+        }
+    }
+
+    /// If a stale token is the current leader's, reports that tokens have gone back. Queries the leader after the epoch was read:
+    /// a predecessor of the leader that raised the epoch cannot lead again with its token. Cancel-safe.
+    pub(super) async fn explained(self: &Arc<Self>, resource: &Resource, refusal: FenceError) -> FenceError {
+        let Some(issuer) = &resource.issuer else { return refusal };
+        match refusal {
+            FenceError::Stale { resource: name, presented, highest }
+                if self.leads(resource, presented)
+                    && self.may_raise(resource, Epoch { token: presented, ..highest }).await.is_ok() =>
+            {
+                FenceError::GoneBack { resource: name, presented, highest, issuer: issuer.clone() }
+            }
+            refusal => refusal,
+        }
+    }
+
+    /// Returns true if the token is that of the resource's observed leader.
+    pub(super) fn leads(&self, resource: &Resource, token: Token) -> bool {
+        match (&resource.issuer, &self.authority) {
+            (Some(Issuer::Lease(_)), _) => self.is_leased(&resource.name, token),
+            (Some(Issuer::Election(election)), Some(authority)) => authority.leads(election, token),
+            _ => false,
+        }
+    }
+}
+
+/// Keeps the election's entry among the leaders current, until the task is aborted.
+async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: watch::Sender<Leaders>) {
+    let mut pause = PAUSE.0;
+    let mut logged = None;
+    // After a restart of this task, the leader may have changed.
+    leaders.send_if_modified(|leaders| leaders.remove(&election).is_some());
+    loop {
+        let mut following = elections.follow(&election);
+        let error: EtcdError = loop {
+            match following.next().await {
+                Ok(token) => {
+                    pause = PAUSE.0;
+                    // The token may be the same, after an outage or because the leader has proclaimed another value.
+                    if logged.replace(token) != Some(token) {
+                        match token {
+                            Some(token) => tracing::info!(%election, token, "leader_observed"),
+                            None => tracing::info!(%election, "leader_gone"),
+                        }
+                    }
+                    leaders.send_if_modified(|leaders| leaders.insert(election.clone(), token) != Some(token));
+                }
+                Err(error) => break error,
+            }
+        };
+        tracing::warn!(%election, %error, "election_not_observed");
+        // Forget the last known leader. The next observer reports the current one, even if it is the same.
+        leaders.send_if_modified(|leaders| leaders.remove(&election).is_some());
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use fencegate_leader::etcd::EtcdSettings;
+    use std::net::TcpListener;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_etcd_that_is_silent_names_no_leader() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let members = vec![format!("http://{}", silent.local_addr().unwrap())];
+        let etcd = InEtcd(Etcd::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap());
+        let election = "/jobs".parse().unwrap();
+        let asked = etcd.leader(&election).await;
+        assert!(matches!(asked, Err(EtcdError::Unreachable { limit, .. }) if limit == PATIENCE.limit), "{asked:?}");
+        let followed = etcd.follow(&election).next().await;
+        let usual = Patience::USUAL.limit;
+        assert!(matches!(followed, Err(EtcdError::Unreachable { limit, .. }) if limit == usual), "{followed:?}");
+    }
+    /// The first observer reports a leader and then panics. The second observes nothing.
+    #[derive(Debug, Default)]
+    struct Defective(AtomicU32);
+
+    #[async_trait]
+    impl Elections for Defective {
+        async fn leader(&self, _: &ElectionName) -> Result<Option<Token>, EtcdError> {
+            Ok(None)
+        }
+
+        fn follow(&self, _: &ElectionName) -> Box<dyn Following> {
+            let observers = self.0.fetch_add(1, Ordering::Relaxed);
+            Box::new(DefectiveObserver { is_first: observers == 0, has_told: false })
+        }
+    }
+
+    struct DefectiveObserver {
+        is_first: bool,
+        has_told: bool,
+    }
+
+    #[async_trait]
+    impl Following for DefectiveObserver {
+        async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
+            assert!(!self.has_told, "as a defect would");
+            self.has_told = true;
+            if self.is_first { Ok(Some(5)) } else { std::future::pending().await }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_observer_that_panics_is_replaced_and_its_leader_forgotten() {
+        let elections = Arc::new(Defective::default());
+        let authority = Authority::over(elections.clone(), Background::current());
+        let mut leaders = authority.leaders();
+        let election: ElectionName = "/jobs".parse().unwrap();
+        authority.follow(&BTreeSet::from([election.clone()]));
+        leaders.wait_for(|leaders| leaders.contains_key(&election)).await.unwrap();
+        leaders.wait_for(|leaders| !leaders.contains_key(&election)).await.unwrap();
+        sleep(PAUSE.1).await;
+        assert_eq!(elections.0.load(Ordering::Relaxed), 2);
+    }
+}

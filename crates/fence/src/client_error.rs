@@ -1,0 +1,174 @@
+//! The errors that clients receive when the fence refuses a write.
+
+use super::fence_error::{Blocker, FenceError, Issued, Remedy};
+use super::session::Token;
+use fencegate_policy::Issuer;
+use fencegate_wire::client_error::{ClientError, ErrorKind};
+use fencegate_wire::error::ErrorText;
+
+impl ClientError for FenceError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            FenceError::Stale { .. } | FenceError::GoneBack { .. } => ErrorKind::Stale,
+            FenceError::WrittenUnderAnotherToken { .. } => ErrorKind::Invalid,
+            FenceError::NotInForce { .. } => ErrorKind::Unverifiable,
+            FenceError::Unissued { .. } => ErrorKind::Unissued,
+            FenceError::Denied { .. } => ErrorKind::Denied,
+            FenceError::RoleUnknown { .. } | FenceError::Store { .. } | FenceError::Unavailable { .. } => {
+                ErrorKind::Unavailable
+            }
+        }
+    }
+
+    fn log_reason(&self) -> String {
+        match self {
+            FenceError::Store { error, .. } => error.log_reason(),
+            FenceError::Unavailable { obstacle, .. } => obstacle.to_string(),
+            other => other.text().message,
+        }
+    }
+
+    fn text(&self) -> ErrorText {
+        match self {
+            FenceError::Stale { resource, presented, highest } => stale(resource, *presented, highest.token)
+                .detail(format!("resource={resource} presented={presented} highest={}", highest.token))
+                .hint("A newer leader has taken over. Stop this work; campaign again before you write again."),
+            FenceError::GoneBack { resource, presented, highest, issuer } => {
+                let highest = highest.token;
+                let message = format!(
+                    "tokens have gone back: the leader of {issuer} holds {presented}, and the fence of resource \"{resource}\" is at {highest}"
+                );
+                ErrorText::new("LF001", message)
+                    .detail(format!("resource={resource} presented={presented} highest={highest}"))
+                    .hint(format!("You lead, and cannot write until an operator lowers the fence: FENCE RESET {resource} TO {presented} in the proxy's console, once no leader of the lost history runs anymore."))
+            }
+            FenceError::WrittenUnderAnotherToken { resource, presented, current } => {
+                ErrorText::new("LF003", format!("this transaction has already written to resource \"{resource}\" under token {current}"))
+                    .detail(format!("resource={resource} presented={presented} highest={current}"))
+                    .hint("Change the token between transactions, not within one.")
+            }
+            FenceError::NotInForce { resource, presented, highest } => {
+                let message = format!("cannot tell what this statement would write, and token {presented} for resource \"{resource}\" is not in force yet");
+                let highest = highest.map(|token| format!(" highest={token}")).unwrap_or_default();
+                ErrorText::new("LF004", message)
+                    .detail(format!("resource={resource} presented={presented}{highest}"))
+                    .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
+            }
+            FenceError::Unissued { resource, presented, issuer, issued } => unissued(resource, *presented, issuer, *issued),
+            FenceError::Denied { resource, presented, what } => {
+                ErrorText::new("42501", format!("permission denied for {what}"))
+                    .detail(format!("resource={resource} presented={presented}"))
+                    .hint("Only a role that may do this can raise the token. What the open transaction has granted or made counts once it is committed.")
+            }
+            // Sessions query the server for the role. Only callers that cannot do so get here.
+            FenceError::RoleUnknown { resource } => {
+                unavailable(resource, "the session's current role is not known", &[], Remedy::TryAgain)
+            }
+            FenceError::Store { resource, error } => {
+                unavailable(resource, &error.text().message, error.blockers(), error.remedy())
+            }
+            FenceError::Unavailable { resource, obstacle } => {
+                unavailable(resource, &obstacle.to_string(), obstacle.blockers(), obstacle.remedy())
+            }
+        }
+    }
+}
+
+impl FenceError {
+    /// The token presented and the highest one, as in the error's DETAIL.
+    pub fn tokens(&self) -> (Option<Token>, Option<Token>) {
+        match self {
+            FenceError::Stale { presented, highest, .. } | FenceError::GoneBack { presented, highest, .. } => {
+                (Some(*presented), Some(highest.token))
+            }
+            FenceError::WrittenUnderAnotherToken { presented, current, .. } => (Some(*presented), Some(*current)),
+            FenceError::NotInForce { presented, highest, .. } => (Some(*presented), *highest),
+            FenceError::Unissued { presented, issued, .. } => (Some(*presented), issued.token()),
+            FenceError::Denied { presented, .. } => (Some(*presented), None),
+            FenceError::RoleUnknown { .. } | FenceError::Store { .. } | FenceError::Unavailable { .. } => (None, None),
+        }
+    }
+}
+
+/// LF001, without DETAIL and HINT.
+pub fn stale(resource: &str, presented: Token, highest: Token) -> ErrorText {
+    let message = format!("fencing token {presented} for resource \"{resource}\" is stale: the highest is {highest}");
+    ErrorText::new("LF001", message)
+}
+
+/// LF006. Only clients see the blockers' queries: these may contain values, which must not be logged.
+fn unavailable(resource: &str, reason: &str, blockers: &[Blocker], remedy: Remedy) -> ErrorText {
+    let queries: Vec<_> = blockers.iter().map(|it| it.query.as_str()).filter(|query| !query.is_empty()).collect();
+    let queries = if queries.is_empty() { String::new() } else { format!(", query: {}", queries.join("; ")) };
+    let message = format!("cannot prove which token for resource \"{resource}\" is the highest: {reason}{queries}");
+    ErrorText::new("LF006", message).detail(format!("resource={resource}")).hint(remedy.hint())
+}
+
+fn unissued(resource: &str, presented: Token, issuer: &Issuer, issued: Issued) -> ErrorText {
+    let is_its = issued.token() == Some(presented);
+    let why = match issued {
+        Issued::ToNobody => format!("was not issued: nobody leads {issuer}"),
+        Issued::ToLeader(token) => format!("was not issued: the leader of {issuer} holds {token}"),
+        Issued::Released(_) if is_its => format!("is not in force any more: {issuer} was released"),
+        Issued::Expired(_) if is_its => format!("is not in force any more: {issuer} has expired"),
+        Issued::Released(token) => format!("was not issued: {issuer} was released, and had token {token}"),
+        Issued::Expired(token) => format!("was not issued: {issuer} has expired, and had token {token}"),
+    };
+    // The highest token known to be issued.
+    let highest = issued.token().map(|token| format!(" highest={token}")).unwrap_or_default();
+    let hint = match issuer {
+        Issuer::Election(_) => {
+            "Present the create_revision of your own key while it leads the election. If you do not lead it any more, stop this work and campaign again."
+        }
+        Issuer::Lease(_) => {
+            "Present the token that fencegate.acquire has returned, once it is committed and while the lease lasts. If you do not lead any more, stop this work and acquire the lease again."
+        }
+    };
+    ErrorText::new("LF005", format!("fencing token {presented} for resource \"{resource}\" {why}"))
+        .detail(format!("resource={resource} presented={presented}{highest}"))
+        .hint(hint)
+}
+
+impl Remedy {
+    /// The hint of LF006.
+    pub fn hint(self) -> String {
+        let what = match self {
+            Remedy::ServerTimeout(setting) => {
+                return format!("Nothing was written. Retry. To let writes wait longer, raise {setting}.");
+            }
+            Remedy::TryAgain => "Retry. If the error persists, see the proxy's log.",
+            Remedy::Connect => {
+                "Retry. If the error persists, check that the server is up and that the proxy's `control` setting and its \
+             password are correct. The proxy's log has the details."
+            }
+            Remedy::Init => {
+                "Retrying will not help. Run fencegate init --control URL --role ROLE, \
+             with a superuser's URL of this database and the proxy's control role."
+            }
+            Remedy::Upgrade => {
+                "Retrying will not help. The database was prepared for a newer version: upgrade this proxy, \
+             or go back with the fencegate init of its version."
+            }
+            Remedy::Grant => "Retrying will not help. Run the GRANT as a superuser.",
+            Remedy::Superuser => {
+                "Retrying will not help. Give the proxy a superuser as its control role, or write as a role that is not a superuser."
+            }
+            Remedy::SameServer => {
+                "Connect again. If the error persists, check that the proxy's `upstream` and `control` settings lead to the \
+             same server, without a pooler in between."
+            }
+            Remedy::Reload => {
+                "Retrying will not help. Give this proxy the policies that the others have, and reload it \
+             (SIGHUP, or RELOAD in its console)."
+            }
+            Remedy::EndThem => {
+                "Retry. If the error persists, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared."
+            }
+            Remedy::Etcd => {
+                "Retry. If the error persists, check that etcd is reachable and that the proxy's `etcd` setting is correct."
+            }
+            Remedy::Split => "Write to fewer resources in one transaction.",
+        };
+        format!("Nothing was written. {what}")
+    }
+}

@@ -1,0 +1,92 @@
+//! Explains what policies cover in a database. Any role that can connect may run it.
+
+use fencegate_catalog::{
+    Catalog, CatalogError, Dependencies, Explanation, Fenced, Views, database_and_functions, explanation,
+    functions_that_mention, most_rows, question, question_of_dependencies,
+};
+use fencegate_policy::PolicySet;
+use fencegate_postgres::sql::{StatementResult, answers, message};
+use fencegate_postgres::tls::ControlConfig;
+use tokio_postgres::Client;
+
+/// Why policies cannot be explained.
+#[derive(Debug, thiserror::Error)]
+pub enum ExplainError {
+    /// No connection.
+    #[error("cannot connect: {}", message(.0))]
+    Connect(#[source] tokio_postgres::Error),
+    /// The server refused.
+    #[error("cannot read the catalog: {}", message(.0))]
+    Refused(#[source] tokio_postgres::Error),
+    /// The catalog cannot be understood.
+    #[error("cannot read the catalog: {0}")]
+    Catalog(#[from] CatalogError),
+}
+
+/// Reads what the policies cover in the database of `config`. Cancel-safe.
+///
+/// # Errors
+/// The database cannot be queried, or its catalog cannot be decoded.
+pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Explanation, ExplainError> {
+    let (client, connection) = config.connect().await.map_err(ExplainError::Connect)?;
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET jit = off").await?;
+    let fences = Fenced(&policies.resources);
+    let asked = question(fences, None, Views::Asked);
+    let answers = match ask(&client, &asked).await {
+        Ok(answers) => answers,
+        // A view is being altered. Treat all views as writable.
+        Err(_) => ask(&client, &question(fences, None, Views::AllWritable)).await?,
+    };
+    let catalog = Catalog::read(&answers, most_rows(None))?;
+    let answers = ask(&client, &question_of_dependencies(fences)).await?;
+    let dependencies = Dependencies::read(&answers)?;
+    let answers = ask(&client, &database_and_functions(policies)).await?;
+    let mentions = ask(&client, &functions_that_mention(policies)).await?;
+    Ok(explanation(policies, &catalog, &dependencies, &answers, &mentions))
+}
+
+async fn ask(client: &Client, query: &str) -> Result<Vec<StatementResult>, ExplainError> {
+    client.simple_query(query).await.map(answers).map_err(ExplainError::Refused)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use fencegate_postgres::sql::column;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio_postgres::{Config, NoTls};
+
+    fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len() + 4).unwrap();
+        [&[tag], &length.to_be_bytes()[..], body].concat()
+    }
+
+    /// The result of a server that accepts any login.
+    async fn answered(answer: Vec<u8>) -> Result<Vec<StatementResult>, ExplainError> {
+        let (mut server, stream) = duplex(4096);
+        let ready = message(b'Z', b"I");
+        tokio::spawn(async move {
+            for answer in [message(b'R', &[0; 4]), answer] {
+                assert!(server.read(&mut [0; 1024]).await.unwrap() > 0);
+                server.write_all(&[&answer[..], &ready].concat()).await.unwrap();
+            }
+        });
+        let (client, connection) = Config::new().user("app").connect_raw(stream, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        ask(&client, "SELECT 'one' AS word").await
+    }
+
+    #[tokio::test]
+    async fn what_is_explained_is_what_the_server_has_answered() {
+        let columns = message(b'T', b"\0\x01word\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0");
+        let row = message(b'D', b"\0\x01\0\0\0\x03one");
+        let answers = answered([columns, row, message(b'C', b"SELECT 1\0")].concat()).await.unwrap();
+        let words: Vec<_> = answers.iter().flat_map(|it| &it.rows).map(|row| column(row, "word")).collect();
+        assert_eq!((answers.len(), words), (1, vec![Some("one")]));
+        let refused = answered(message(b'E', b"SERROR\0C42501\0Mno\0\0")).await.unwrap_err();
+        assert_eq!(refused.to_string(), "cannot read the catalog: no");
+    }
+}

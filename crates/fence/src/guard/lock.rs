@@ -1,0 +1,122 @@
+//! The transaction in which the guard is changed, and the locks of its tables.
+//!
+//! Owns taking all locks at once, and starting over while one of them is held. Must never wait so long that a writer that
+//! waits for another of these locks is ended as the victim of a deadlock.
+
+use super::catalog::rows;
+use super::{GuardError, refused, run, temporary};
+use crate::begin_with_init_lock;
+use fencegate_postgres::sql::{column, quote};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::{Client, error::SqlState};
+
+/// For how long it is tried, and the pause in which writers get on.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+/// No holder of a temporary object is ended before.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Makes the change in one transaction: again and again, while others hold locks that it needs.
+/// After an error nothing was changed.
+pub(super) async fn transaction<T>(
+    client: &Client,
+    change: impl AsyncFn() -> Result<T, GuardError>,
+) -> Result<T, GuardError> {
+    let began = Instant::now();
+    let deadline = began + PATIENCE;
+    loop {
+        let error = match attempt(client, deadline, &change).await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        refused("roll back", client.batch_execute("ROLLBACK").await)?;
+        if !is_about_locks(&error) || Instant::now() >= deadline {
+            return Err(explain(client, error).await?);
+        }
+        temporary::end_holders(client, began.elapsed() >= GRACE).await?;
+        sleep(PAUSE).await;
+    }
+}
+
+/// Adds the lock holders to an error about locks. Call it outside transactions.
+pub(super) async fn explain(client: &Client, error: GuardError) -> Result<GuardError, GuardError> {
+    if !is_about_locks(&error) {
+        return Ok(error);
+    }
+    let (relations, source) = match error {
+        GuardError::HeldUp { relations, source, .. } => (relations, source),
+        GuardError::Refused(what, source) => match temporary::end_holders(client, false).await? {
+            by if by.is_empty() => return Ok(GuardError::Refused(what, source)),
+            by => return Ok(GuardError::HeldUp { relations: String::new(), by, source }),
+        },
+        error => return Ok(error),
+    };
+    let by = holders(client, &relations).await?;
+    Ok(GuardError::HeldUp { relations, by, source })
+}
+
+async fn attempt<T>(
+    client: &Client,
+    deadline: Instant,
+    change: impl AsyncFn() -> Result<T, GuardError>,
+) -> Result<T, GuardError> {
+    begin_with_init_lock(client, deadline).await?;
+    let done = change().await?;
+    run(client, "commit", "COMMIT").await?;
+    Ok(done)
+}
+
+fn is_about_locks(error: &GuardError) -> bool {
+    let (GuardError::Refused(_, source) | GuardError::HeldUp { source, .. }) = error else { return false };
+    source.code().is_some_and(|code| [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))
+}
+
+/// Takes the locks that changes, or drops, of triggers need of these relations, in the same order at all times.
+pub(super) async fn lock_tables(
+    client: &Client,
+    relations: impl Iterator<Item = String>,
+    drops: bool,
+) -> Result<(), GuardError> {
+    // Only dropping a trigger keeps readers out.
+    let mode = if drops { "ACCESS EXCLUSIVE" } else { "SHARE ROW EXCLUSIVE" };
+    let relations = literals(relations);
+    // The server locks no foreign table by this statement.
+    let tables = format!(
+        "SELECT string_agg(name, ', ' ORDER BY oid) AS tables \
+         FROM (SELECT c.oid, format('%I.%I', n.nspname, c.relname) AS name FROM pg_class c \
+               JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')) t \
+         WHERE name = ANY (ARRAY[{relations}]::text[])"
+    );
+    let answer = rows(client, "read the catalog", &tables).await?;
+    let Some(tables) = answer.first().and_then(|row| column(row, "tables")) else { return Ok(()) };
+    let lock = client.batch_execute(&format!("LOCK TABLE {tables} IN {mode} MODE")).await;
+    lock.map_err(|source| GuardError::HeldUp { relations, by: String::new(), source })
+}
+
+/// A list of literals.
+pub(super) fn literals(relations: impl Iterator<Item = String>) -> String {
+    relations.map(|relation| quote(&relation)).collect::<Vec<_>>().join(", ")
+}
+
+/// The holders of locks on these relations and on those that inherit from them.
+async fn holders(client: &Client, relations: &str) -> Result<String, GuardError> {
+    let query = format!(
+        "WITH RECURSIVE tree(oid) AS ( \
+           SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE format('%I.%I', n.nspname, c.relname) = ANY (ARRAY[{relations}]::text[]) \
+           UNION SELECT h.inhrelid FROM tree JOIN pg_inherits h ON h.inhparent = tree.oid) \
+         SELECT string_agg(DISTINCT CASE WHEN p.gid IS NULL \
+           THEN format('process %s, %s, query: %s', l.pid, coalesce(a.state, a.backend_type), left(a.query, 60)) \
+           ELSE format('prepared transaction %s', p.gid) END, '; ') AS holders \
+         FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid \
+         LEFT JOIN pg_locks x ON l.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid' \
+           AND x.virtualtransaction = l.virtualtransaction \
+         LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid \
+         WHERE l.locktype = 'relation' AND l.granted AND l.relation IN (SELECT oid FROM tree) \
+         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    );
+    let answer = rows(client, "see who holds locks", &query).await?;
+    let holders = answer.first().and_then(|row| column(row, "holders"));
+    Ok(holders.unwrap_or("somebody who has ended since").to_owned())
+}

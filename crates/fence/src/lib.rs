@@ -1,0 +1,100 @@
+//! Fences: which sessions may write now, and the protocol that keeps all others from writing.
+//!
+//! Owns tokens, epochs, admissions and drains. Knows no client sockets. Must never admit
+//! from memory: the authority is the table `fencegate_state.epoch` in the database that is written.
+//!
+//! # The argument
+//!
+//! Comparing a token with a number and then forwarding the write proves nothing: a newer token may
+//! be admitted between the two. Therefore a server process must be *admitted* before it writes. A
+//! newer token is admitted only when no process with an older one can commit any more:
+//!
+//! 1. **Admit** (`admit.rs`) is one transaction that holds the resource's epoch row FOR SHARE while
+//!    it inserts the row of the session's server process, if the session's token is the epoch's and
+//!    the epoch is drained.
+//! 2. **Publish** (`advance.rs`) raises the epoch, not drained, and commits before anything else
+//!    starts. An Admit of an older token either committed before, so that the drain sees its row,
+//!    or comes after, reads the new epoch and fails.
+//! 3. **Drain** removes every admission below the epoch. The process is dead, or it belongs to a session
+//!    of this proxy that was revoked first and then seen to have nothing uncommitted.
+//! 4. **Mark** sets the epoch drained, after it has verified that no process below it is left.
+//!
+//! If a policy names the election that issues a resource's tokens, the proxy asks etcd before a Publish
+//! whether the token is the leader's (`authority.rs`). If the policy names a lease, Publish itself checks that the lease is
+//! in force under the token (`lease.rs`). These checks reject tokens that were never issued. The argument does not depend on
+//! them.
+//!
+//! A resource without an epoch and without admissions has no process to drain. Its first token is published, marked and
+//! admitted in one Query under the resource's lock (`first.rs`).
+//!
+//! Hence, when the first write under a token starts, no process admitted under a lower one has
+//! anything left to commit. This does not depend on clocks, on closed sockets, on the number of
+//! proxies, or on whether any of them survives.
+//!
+//! The trait [`store::Store`] is the database's part: each step is one of its operations. This module makes decisions from the
+//! rows that they return.
+//!
+//! A process is identified by pid *and* backend_start, in this database, of this postmaster. Admit
+//! compares all of these with the values that the server reported to the session itself.
+
+mod admissions;
+mod admit;
+mod advance;
+mod authority;
+pub mod background;
+mod catalog;
+mod client_error;
+mod database;
+mod enforcement;
+mod explain;
+mod fence_error;
+mod first;
+pub mod guard;
+mod in_force;
+mod lease;
+pub mod log_limit;
+mod memory;
+mod metrics;
+mod names;
+mod obstacle;
+mod overtake;
+mod permission;
+mod reset;
+mod resource_lock;
+pub mod session;
+#[allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "only tests use it")]
+pub mod simulated;
+pub mod store;
+pub mod supervise;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;
+mod vacate;
+pub mod value;
+mod watch;
+
+/// Reserved database name of the console.
+pub const CONSOLE: &str = "fencegate";
+
+pub use admissions::{Admission, Admissions};
+pub use admit::Raise;
+pub use authority::{Authority, Elections, Following, Leaders};
+pub use client_error::stale;
+pub use database::{Database, Registration};
+pub use enforcement::{Enforcement, Reach};
+pub use explain::{ExplainError, explain};
+pub use fence_error::{Blocker, CutOff, FenceError, Issued, Remedy};
+pub use first::First;
+pub use in_force::RecordError;
+pub use lease::{LeaseState, Leased, Leases, StoredLease, UnknownLeader, followed_leader};
+pub use memory::Rise;
+pub use metrics::FenceMetrics;
+pub use names::{read_names, read_names_in};
+pub use obstacle::{Obstacle, ProcessFault};
+pub use permission::{Claim, RequiredPrivilege, Role};
+pub use reset::{Fence, Fences, Higher, Reset, ResetError};
+pub use store::{
+    FUNCTIONS, INIT_LOCK, InitError, InitLockError, InitReport, Need, RELATIONS, begin_with_init_lock,
+    closed_databases, databases, grant_leases, init, is_missing, is_newer, is_proxy, may_terminate, other_policies,
+    probe,
+};

@@ -1,0 +1,216 @@
+//! The reasons for LF006 other than a failure of the database.
+
+use super::fence_error::{Blocker, Remedy, named};
+use super::session::{IdentityError, MOST_AT_ONCE};
+use fencegate_leader::ElectionName;
+
+/// Why the highest token, or the end of all processes below it, cannot be proved although the database answers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
+pub enum Obstacle {
+    /// The session's server process is unknown.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The session's server process is known, but no drain could terminate it.
+    #[error("the session's server process {pid} cannot be fenced: {fault}")]
+    Process { pid: i32, fault: ProcessFault },
+    /// The session has ended in the meantime.
+    #[error("the session is not registered: nobody could revoke it")]
+    Unregistered,
+    /// The Admit has inserted no row.
+    #[error("the database did not admit the session's server process")]
+    NotAdmitted,
+    /// Each look found a different epoch.
+    #[error("tokens are raised faster than sessions can be admitted")]
+    RaisedTooFast,
+    /// The wait for the session that raises the epoch took too long.
+    #[error("another session's advance did not end in time")]
+    OtherAdvance,
+    /// The open transaction is admitted to the maximum number of resources.
+    #[error("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several")]
+    TooManyResources,
+    /// The database has recorded policies that were loaded later.
+    #[error("another proxy has loaded other policies since: reload this proxy")]
+    NewerPolicies,
+    /// Nothing was published, because the policies differ.
+    #[error("the policies that the database has recorded are others")]
+    OtherPolicies,
+    /// The statement no longer affects the resource.
+    #[error("the catalog has changed meanwhile")]
+    CatalogChanged,
+    /// The policies were reloaded in the meantime.
+    #[error("the policies name no issuer of its tokens any more")]
+    NoIssuer,
+    /// The reason is the report of etcd's client.
+    #[error("etcd cannot be asked who leads {election}: {reason}")]
+    Etcd { election: ElectionName, reason: String },
+    /// The proxy's settings name no etcd.
+    #[error("no etcd is set that says who leads {0}")]
+    NoEtcd(ElectionName),
+    /// The global identifiers of transactions that were prepared below the epoch.
+    #[error("prepared transactions hold writes on it: {}", .0.join(", "))]
+    PreparedTransactions(Vec<String>),
+    /// Processes that have not ended after their termination was requested.
+    #[error("{}", not_ended(.0))]
+    NotEnded(Vec<Blocker>),
+    /// The server was about to end the session. Its Admit continues, and waits for these processes, if known.
+    #[error("{}; stopped waiting, because {setting} ({value}) would end the session", wait(.waits_for))]
+    ServerTimeout { setting: &'static str, value: String, waits_for: Vec<Blocker> },
+    /// A bug in the proxy.
+    #[error("the task that asks for it has failed")]
+    TaskFailed,
+    /// An observed write was not checked.
+    #[error("too many at once")]
+    TooManyObserved,
+}
+
+impl Obstacle {
+    /// The remedy for this obstacle.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            Obstacle::Process { fault, .. } => fault.remedy(),
+            Obstacle::TooManyResources => Remedy::Split,
+            Obstacle::NewerPolicies | Obstacle::OtherPolicies => Remedy::Reload,
+            Obstacle::Etcd { .. } | Obstacle::NoEtcd(_) => Remedy::Etcd,
+            Obstacle::PreparedTransactions(_) | Obstacle::NotEnded(_) => Remedy::EndThem,
+            Obstacle::ServerTimeout { setting, .. } => Remedy::ServerTimeout(setting),
+            Obstacle::Identity(_)
+            | Obstacle::Unregistered
+            | Obstacle::NotAdmitted
+            | Obstacle::RaisedTooFast
+            | Obstacle::OtherAdvance
+            | Obstacle::CatalogChanged
+            | Obstacle::NoIssuer
+            | Obstacle::TaskFailed
+            | Obstacle::TooManyObserved => Remedy::TryAgain,
+        }
+    }
+
+    /// The processes that the write waits for.
+    pub fn blockers(&self) -> &[Blocker] {
+        match self {
+            Obstacle::NotEnded(by) | Obstacle::ServerTimeout { waits_for: by, .. } => by,
+            _ => &[],
+        }
+    }
+}
+
+fn not_ended(by: &[Blocker]) -> String {
+    named("admitted under lower tokens and not ended", by)
+}
+
+fn wait(waits_for: &[Blocker]) -> String {
+    match waits_for {
+        [] => "the session has not been admitted yet".to_owned(),
+        by => not_ended(by),
+    }
+}
+
+/// Why no drain could terminate the session's server process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProcessFault {
+    /// The system identifiers differ.
+    #[error("it is on another server than the control connection (a failover or a proxy in between)")]
+    OtherServer,
+    /// The start times of the postmaster differ.
+    #[error("the server was restarted after the session began")]
+    Restarted,
+    /// The control connection's server is in recovery.
+    #[error("the server is in recovery")]
+    Standby,
+    /// pg_stat_activity has no row of that pid.
+    #[error("the control connection sees no such server process (a pooler in between, or it has ended)")]
+    Unseen,
+    /// The start times of the process differ.
+    #[error("the process id belongs to another process by now")]
+    OtherProcess,
+    /// The databases differ.
+    #[error("it is connected to another database")]
+    OtherDatabase,
+    /// The server would refuse `pg_terminate_backend`.
+    #[error("the control role may not terminate it: a superuser's session needs a superuser as control role")]
+    NotTerminable,
+}
+
+impl ProcessFault {
+    fn remedy(self) -> Remedy {
+        match self {
+            ProcessFault::OtherServer | ProcessFault::Unseen => Remedy::SameServer,
+            ProcessFault::NotTerminable => Remedy::Superuser,
+            ProcessFault::Restarted
+            | ProcessFault::Standby
+            | ProcessFault::OtherProcess
+            | ProcessFault::OtherDatabase => Remedy::TryAgain,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FenceError;
+    use fencegate_wire::client_error::ClientError;
+
+    #[test]
+    fn each_obstacle_arrives_at_the_client() {
+        let election = || "/jobs".parse().expect("a name");
+        let by = || vec![Blocker { who: "process 7".to_owned(), query: "LOCK TABLE t".to_owned() }];
+        let process = |fault| Obstacle::Process { pid: 3, fault };
+        let timeout = |waits_for| {
+            let value = "5s".to_owned();
+            Obstacle::ServerTimeout { setting: "idle_in_transaction_session_timeout", value, waits_for }
+        };
+        for (obstacle, reason, remedy) in [
+            (IdentityError::NoAnswer.into(), "did not say whose process this is", Remedy::TryAgain),
+            (process(ProcessFault::OtherServer), "3 cannot be fenced: it is on another server", Remedy::SameServer),
+            (process(ProcessFault::Restarted), "the server was restarted", Remedy::TryAgain),
+            (process(ProcessFault::Standby), "the server is in recovery", Remedy::TryAgain),
+            (process(ProcessFault::Unseen), "sees no such server process", Remedy::SameServer),
+            (process(ProcessFault::OtherProcess), "belongs to another process", Remedy::TryAgain),
+            (process(ProcessFault::OtherDatabase), "connected to another database", Remedy::TryAgain),
+            (process(ProcessFault::NotTerminable), "may not terminate it", Remedy::Superuser),
+            (Obstacle::Unregistered, "is not registered", Remedy::TryAgain),
+            (Obstacle::NotAdmitted, "did not admit", Remedy::TryAgain),
+            (Obstacle::RaisedTooFast, "raised faster", Remedy::TryAgain),
+            (Obstacle::OtherAdvance, "another session's advance", Remedy::TryAgain),
+            (Obstacle::TooManyResources, "10000 resources at most", Remedy::Split),
+            (Obstacle::NewerPolicies, "reload this proxy", Remedy::Reload),
+            (Obstacle::OtherPolicies, "has recorded are others", Remedy::Reload),
+            (Obstacle::CatalogChanged, "the catalog has changed", Remedy::TryAgain),
+            (Obstacle::NoIssuer, "name no issuer", Remedy::TryAgain),
+            (
+                Obstacle::Etcd { election: election(), reason: "no answer".to_owned() },
+                "who leads /jobs: no answer",
+                Remedy::Etcd,
+            ),
+            (Obstacle::NoEtcd(election()), "no etcd is set that says who leads /jobs", Remedy::Etcd),
+            (
+                Obstacle::PreparedTransactions(vec!["one".to_owned(), "two".to_owned()]),
+                "on it: one, two",
+                Remedy::EndThem,
+            ),
+            (Obstacle::NotEnded(by()), "not ended: process 7, query: LOCK TABLE t", Remedy::EndThem),
+            (
+                timeout(by()),
+                "not ended: process 7; stopped waiting, because idle_in_transaction_session_timeout (5s) would end the \
+                 session, query: LOCK TABLE t",
+                Remedy::ServerTimeout("idle_in_transaction_session_timeout"),
+            ),
+            (
+                timeout(Vec::new()),
+                "the session has not been admitted yet; stopped waiting",
+                Remedy::ServerTimeout("idle_in_transaction_session_timeout"),
+            ),
+            (Obstacle::TaskFailed, "the task that asks for it has failed", Remedy::TryAgain),
+            (Obstacle::TooManyObserved, "too many at once", Remedy::TryAgain),
+        ] {
+            let refused = FenceError::unavailable("jobs", obstacle);
+            let text = refused.text();
+            let proof = "cannot prove which token for resource \"jobs\" is the highest: ";
+            assert!(text.message.starts_with(proof) && text.message.contains(reason), "{text:?}");
+            assert_eq!((text.code, refused.kind().label()), ("LF006", "unavailable"));
+            assert_eq!((text.detail.as_str(), text.hint), ("resource=jobs", remedy.hint()));
+            assert!(!refused.log_reason().contains("LOCK TABLE"), "no log has a query");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Checks whether the server would permit the session's role to run the statement that would raise a fence.
+//!
+//! Owns this check only. Must never permit a write: a positive result only permits raising the token. After a negative result
+//! the proxy rejects the statement instead of forwarding it.
+
+use super::database::Database;
+use super::fence_error::{FenceError, about};
+use super::obstacle::Obstacle;
+use super::session::Token;
+use fencegate_policy::{QualifiedName, Resource};
+use fencegate_statement::{Operation, RelationName};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Time for which a positive result is valid for first tokens, and maximum number of remembered results.
+const PERMITTED_FOR: Duration = Duration::from_secs(1);
+const MOST_PERMITTED: usize = 1024;
+
+/// Time of each positive result, by family of resources, privileges, [`Claim::one_suffices`] and login.
+pub(super) type Permitted = HashMap<(String, Arc<[RequiredPrivilege]>, bool, String), Instant>;
+
+/// One operation by which a statement affects a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RequiredPrivilege {
+    /// The statement writes or locks the relation, which is named as in the statement.
+    Write(RelationName, Operation),
+    /// The statement calls the function.
+    Call(QualifiedName),
+}
+
+/// The role as which the session acts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The session's current role.
+    Current(String),
+    /// Any role that this login role is a member of: the session may change its role before the statement runs.
+    AnyOf(String),
+}
+
+/// The statement on whose behalf a session would raise a fence.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The privileges that its statement requires.
+    pub privileges: Arc<[RequiredPrivilege]>,
+    /// The statement needs only one of these privileges, but it is unknown which.
+    pub one_suffices: bool,
+    /// The role that runs the statement. None: it must be determined before the token can be raised.
+    pub role: Option<Role>,
+    /// The login role of the session.
+    pub login: String,
+}
+
+impl Database {
+    /// As [`Database::permits`], but accepts a positive result of any session of the same login that is at most a second old.
+    /// Used for the first tokens of many keys of a family. A session that has lost the privilege within that second, or currently
+    /// acts as a role without it, may therefore raise the fence of a key that has no epoch. Cancel-safe.
+    pub(super) async fn has_permitted(
+        self: &Arc<Self>,
+        claim: &Claim,
+        resource: &Resource,
+        token: Token,
+    ) -> Result<(), FenceError> {
+        let key = (resource.lock_name().to_owned(), claim.privileges.clone(), claim.one_suffices, claim.login.clone());
+        if self.permitted.lock().get(&key).is_some_and(|since| since.elapsed() < PERMITTED_FOR) {
+            return Ok(());
+        }
+        let since = Instant::now();
+        self.permits(claim, resource, token).await?;
+        let mut permitted = self.permitted.lock();
+        if permitted.len() >= MOST_PERMITTED {
+            permitted.clear();
+        }
+        permitted.insert(key, since);
+        Ok(())
+    }
+
+    /// Returns Ok if the server would permit the claim to the role. Ignores uncommitted changes of other transactions.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// 42501 if the server would refuse; LF006; or [`FenceError::RoleUnknown`] if the role must be determined first.
+    pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), FenceError> {
+        let Some(role) = &claim.role else { return Err(FenceError::RoleUnknown { resource: resource.name.clone() }) };
+        if claim.privileges.is_empty() {
+            // The statement affected the resource when it was judged, but the catalog has changed since.
+            return Err(FenceError::unavailable(&resource.name, Obstacle::CatalogChanged));
+        }
+        let together = if claim.one_suffices { 1 } else { claim.privileges.len() };
+        let mut denied = String::new();
+        for privileges in claim.privileges.chunks(together) {
+            match about(resource, self.store().denied(resource, privileges, role).await)? {
+                None => return Ok(()),
+                Some(what) => denied = what,
+            }
+        }
+        Err(FenceError::Denied { resource: resource.name.clone(), presented: token, what: denied })
+    }
+}

@@ -1,0 +1,48 @@
+//! What goes wrong with the database, and what others do in between.
+
+use super::{Server, State};
+use crate::store::{Found, StoreError};
+use std::fmt;
+
+/// What somebody else does before the next Publish or Reset.
+#[derive(Default)]
+pub(super) struct Meanwhile(Option<Box<dyn FnOnce() + Send>>);
+
+impl fmt::Debug for Meanwhile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("what somebody else does first")
+    }
+}
+
+impl Server {
+    /// Whoever connects from now on finds the database like that. The connections that there are break.
+    pub fn is_found(&self, found: Found) {
+        let mut state = self.state();
+        state.found = found;
+        state.lose_connections(|_| true);
+    }
+
+    /// That is done just before the next Publish or Reset, whose asker has read all it knows before.
+    pub fn meanwhile(&self, does: impl FnOnce() + Send + 'static) {
+        self.state().meanwhile = Meanwhile(Some(Box::new(does)));
+    }
+
+    pub(super) fn others_come_first(&self) {
+        let first = self.state().meanwhile.0.take();
+        if let Some(first) = first {
+            first();
+        }
+    }
+}
+
+impl State {
+    /// Why nobody can connect, if so.
+    pub(super) fn refusal(&self) -> Option<StoreError> {
+        let database = "memory".to_owned();
+        match self.found {
+            Found::Nothing => None,
+            Found::Missing => Some(StoreError::NoDatabase { database }),
+            Found::Unprepared => Some(StoreError::Unprepared { database }),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The leases of the database.
+
+use super::{Server, State, shown::time};
+use crate::session::Token;
+use crate::{LeaseState, Leases, StoredLease};
+
+/// Of the table of leases.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaseRow {
+    token: Token,
+    released: bool,
+    acquired: i64,
+    expires: i64,
+}
+
+impl Server {
+    /// The lease of the election is that from now on, for `lasting` microseconds; it is announced.
+    pub fn lease(&self, election: &str, token: Token, released: bool, lasting: i64) {
+        let mut state = self.state();
+        let acquired = state.tick();
+        let row = LeaseRow { token, released, acquired, expires: acquired + lasting };
+        state.leases.insert(election.to_owned(), row);
+        state.listeners.values().for_each(|listener| listener.lease_changed(election));
+    }
+
+    /// The lease is extended, if it is there under that token and was not released. Nobody is told.
+    pub fn extend_lease(&self, election: &str, token: Token, lasting: i64) {
+        let mut state = self.state();
+        let expires = state.tick() + lasting;
+        if let Some(row) = state.leases.get_mut(election).filter(|row| row.token == token && !row.released) {
+            row.expires = row.expires.max(expires);
+        }
+    }
+}
+
+impl State {
+    pub(super) fn lease(&self, election: &str) -> Option<StoredLease> {
+        let LeaseRow { token, released, acquired, expires } = *self.leases.get(election)?;
+        let state = match released {
+            true => LeaseState::Released,
+            false if expires > self.clock => LeaseState::InForce,
+            false => LeaseState::Expired,
+        };
+        let (election, holder, role) = (election.to_owned(), String::new(), String::new());
+        let (acquired, expires) = (time(acquired)?, time(expires)?);
+        Some(StoredLease { election, token, state, holder, role, acquired, renewed: acquired, expires })
+    }
+
+    /// The lease is in force under the token.
+    pub(super) fn has_issued(&self, election: &str, token: Token) -> bool {
+        self.lease(election).is_some_and(|lease| lease.state == LeaseState::InForce && lease.token == token)
+    }
+
+    pub(super) fn all_leases(&self, most: usize) -> Leases {
+        let mut list: Vec<StoredLease> = self.leases.keys().filter_map(|election| self.lease(election)).collect();
+        list.sort_by(|one, other| (other.acquired, &one.election).cmp(&(one.acquired, &other.election)));
+        let left_out = list.len().saturating_sub(most);
+        list.truncate(most);
+        Leases { list, left_out }
+    }
+}

@@ -1,0 +1,78 @@
+//! The questions whose answers are shown to people.
+
+use super::{Admitted, Row, State};
+use crate::{Admission, Admissions, Enforcement, Fence, Fences, Reach};
+use fencegate_policy::Resource;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// As long as a lost proxy counts, in microseconds.
+pub(super) const LOST_PROXY_COUNTS: i64 = 600_000_000;
+
+/// Of microseconds since 1970.
+pub(super) fn time(micros: i64) -> Option<SystemTime> {
+    Some(UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).ok()?))
+}
+
+impl State {
+    pub(super) fn enforcement(&self, resources: &[Arc<Resource>]) -> Enforcement {
+        let mut reach = HashMap::new();
+        for resource in resources {
+            let of: &mut Reach = reach.entry(resource.fingerprint.clone()).or_default();
+            *of = Reach::default();
+            for proxy in self.proxies.values() {
+                let lives = self.listeners.contains_key(&proxy.connection);
+                let counts = lives || proxy.announced + LOST_PROXY_COUNTS > self.clock;
+                of.proxies += u64::from(counts);
+                of.lost += u64::from(counts && !lives);
+                of.enforcing += u64::from(lives && proxy.enforced.contains(&resource.fingerprint));
+            }
+        }
+        let tables = resources.iter().flat_map(|resource| resource.tables.iter().map(|table| &table.name));
+        let unresolved = tables.filter(|table| !self.tables.contains(*table)).cloned().collect();
+        Enforcement { reach, unresolved }
+    }
+
+    pub(super) fn admissions(&self, own_proxy: &str, most: usize) -> Admissions {
+        let admission = |it: &Admitted| Admission {
+            resource: it.row.resource.clone(),
+            epoch: it.row.epoch,
+            pid: it.row.pid,
+            backend_start: started(&it.row.backend_start),
+            admitted: time(it.at),
+            proxy: it.proxy.clone(),
+            is_ours: it.proxy == own_proxy,
+            is_alive: self.is_alive(it),
+        };
+        let mut list: Vec<Admission> = self.admissions.iter().map(admission).collect();
+        list.sort_by(|one, other| (&one.resource, one.epoch, one.pid).cmp(&(&other.resource, other.epoch, other.pid)));
+        let left_out = list.len().saturating_sub(most);
+        list.truncate(most);
+        Admissions { list, left_out }
+    }
+
+    pub(super) fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Fences {
+        let fence = |(name, row): (&String, &Row)| {
+            let admissions = self.admissions.iter().filter(|it| it.row.resource == *name).count() as u64;
+            (name.clone(), Fence { epoch: row.epoch, drained: row.drained, admissions })
+        };
+        let is_plain = |name: &str| resources.iter().any(|it| it.keyed.is_none() && it.name == name);
+        let is_key = |name: &str| resources.iter().any(|it| it.keyed.is_some() && it.is_called(name));
+        let mut of_keys: Vec<_> = self.epochs.iter().filter(|(name, _)| is_key(name)).collect();
+        of_keys.sort_by_key(|(_, row)| -row.updated);
+        let left_out = of_keys.len().saturating_sub(most_keys);
+        Fences {
+            plain: self.epochs.iter().filter(|(name, _)| is_plain(name)).map(fence).collect(),
+            of_keys: of_keys.into_iter().take(most_keys).map(fence).collect(),
+            left_out,
+        }
+    }
+}
+
+/// As [`crate::session::Identity::backend_start`] has it.
+fn started(seconds: &str) -> Option<SystemTime> {
+    let (whole, fraction) = seconds.split_once('.')?;
+    let micros: u64 = format!("{fraction:0<6}").parse().ok()?;
+    Some(UNIX_EPOCH + Duration::from_secs(whole.parse().ok()?) + Duration::from_micros(micros))
+}

@@ -1,0 +1,425 @@
+//! The control connections of one database: opened when needed, probed, limited, replaced.
+//!
+//! Owns connecting, session settings, the privilege probe and every limit on waiting. Must never
+//! run a statement twice by itself: only the caller knows whether repeating it is safe.
+//!
+//! Functions here are not cancel-safe unless their comment says so: a Query that was sent continues.
+
+use super::common::{Common, Process};
+use super::error::is_no_database;
+use super::sql::prepared::{Prepared, prepare};
+use super::table_lock::past_table_locks;
+use super::{Listener, StoreError, sql};
+use crate::resource_lock::ResourceLocks;
+use fencegate_postgres::sql::{StatementResult, answers, column};
+use fencegate_postgres::tls::ControlConfig;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Mutex, MutexGuard as Held, Notify};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::{AsyncMessage, Client, error::SqlState};
+
+/// Time limit of each action on a control connection: connecting, or one Query.
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
+/// Time limit of LISTEN, which scans the server's notification queue. The queue may hold gigabytes.
+const LISTEN_LIMIT: Duration = Duration::from_secs(60);
+/// Between two notifications that end a LISTEN.
+const BETWEEN_CLOSES: Duration = Duration::from_millis(10);
+/// The part of [`LIMIT`] within which a new connection must have prepared its statements. The rest is for the error to arrive.
+const PREPARE_LIMIT: Duration = Duration::from_secs(4);
+/// Pause between checks whether a connection or its server process has ended.
+pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+/// Minimum and maximum time for which all operations fail after a failed attempt to connect.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The schema version that this program works with; `schema.sql` has the same.
+pub(super) const VERSION: &str = "fencegate schema version 6";
+
+/// Where the functions of `leases.sql` announce elections.
+const LEASE_CHANNEL: &str = "fencegate_lease";
+/// The payload that announces a catalog change. No resource can have this name.
+pub(super) const CATALOG_CHANGED: &str = "{catalogue}";
+
+/// A slot for one control connection, which is opened when needed.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) config: ControlConfig,
+    /// `on` if a commit must be durable before its result is used.
+    synchronous_commit: &'static str,
+    /// Statements that are prepared on the connection.
+    prepared: &'static [&'static Prepared],
+    /// Set for the lane that listens.
+    listener: Option<Arc<dyn Listener>>,
+    pub(super) common: Arc<Common>,
+    slot: Mutex<Slot>,
+    /// Ends a LISTEN that is under way: the slot is about to be closed or held.
+    closing: Notify,
+    /// Order the retries of Queries that wait for a resource's lock: one at a time per resource.
+    pub(super) resource_locks: ResourceLocks,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    connected: Option<Arc<Connected>>,
+    failed: Option<Failure>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    error: StoreError,
+    /// [`Common::sessions()`] when the attempt began.
+    sessions: u64,
+    until: Instant,
+    pause: Duration,
+}
+
+#[derive(Debug)]
+struct Connected {
+    client: Client,
+    pid: String,
+    backend_start: String,
+    /// The task that drives the socket.
+    driver: tokio::task::AbortHandle,
+    serial: u64,
+}
+
+impl Slot {
+    /// The connection's server process and its start. None while the connection is not open.
+    pub(super) fn process(&self) -> Option<Process> {
+        self.connected.as_ref().map(|connected| (connected.pid.clone(), connected.backend_start.clone()))
+    }
+}
+
+impl Lane {
+    pub(super) fn new(
+        config: ControlConfig,
+        synchronous_commit: &'static str,
+        prepared: &'static [&'static Prepared],
+        listener: Option<Arc<dyn Listener>>,
+        common: Arc<Common>,
+    ) -> Self {
+        Lane {
+            config,
+            synchronous_commit,
+            prepared,
+            listener,
+            common,
+            slot: Mutex::default(),
+            closing: Notify::new(),
+            resource_locks: ResourceLocks::default(),
+        }
+    }
+
+    /// Runs one simple Query. Several statements in it are one implicit transaction.
+    ///
+    /// After an error that is not [an answer](StoreError::is_answer), it is unknown whether the statements
+    /// took effect. Not cancel-safe: a Query that was sent continues.
+    pub(super) async fn run(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
+        let connected = self.connected().await?;
+        let error = match timeout(LIMIT, connected.client.simple_query(query)).await {
+            Ok(Ok(messages)) => return Ok(answers(messages)),
+            Ok(Err(error)) => match StoreError::on_query(error) {
+                refusal @ StoreError::Denied(_) => return Err(name_privilege(&connected.client, refusal).await),
+                error if error.is_answer() => return Err(error),
+                error => error,
+            },
+            Err(_) => StoreError::TimedOut(LIMIT),
+        };
+        self.discard(&connected).await;
+        Err(error)
+    }
+
+    /// Names the privilege that the role has lost since the connection was opened, if any.
+    pub(super) async fn check_privileges(&self) -> Result<(), StoreError> {
+        let answers = self.run(&sql::process::privileges()).await?;
+        Said(answers).has_privileges()
+    }
+
+    /// The connection's server process and its start. None while the connection is not open or is being opened.
+    pub(super) fn process(&self) -> Option<Process> {
+        self.slot.try_lock().ok()?.process()
+    }
+
+    /// The number of the connection. 0 while the connection is not open or is being opened.
+    pub(super) fn serial(&self) -> u64 {
+        let Some(slot) = self.slot.try_lock().ok() else { return 0 };
+        slot.connected.as_ref().filter(|it| !it.client.is_closed()).map_or(0, |it| it.serial)
+    }
+
+    /// Prevents that the connection is opened, or a Query begins on it, while the result is held. Cancel-safe.
+    pub(super) async fn hold(&self) -> Held<'_, Slot> {
+        let mut slot = pin!(self.slot.lock());
+        loop {
+            self.closing.notify_waiters();
+            // LISTEN may begin after the notification.
+            if let Ok(slot) = timeout(BETWEEN_CLOSES, slot.as_mut()).await {
+                return slot;
+            }
+        }
+    }
+
+    /// Returns true if the connection is open or being opened.
+    pub(super) fn is_open(&self) -> bool {
+        self.slot.try_lock().map_or(true, |slot| slot.connected.is_some())
+    }
+
+    /// Closes the connection, if open, after the Queries on it are answered.
+    pub(super) async fn close(&self) {
+        let mut slot = self.hold().await;
+        if let Some(connected) = slot.connected.take() {
+            self.give_up(&connected);
+        }
+    }
+
+    /// Closes the connection, and returns after its server process has ended.
+    pub(super) async fn end(&self) {
+        let mut slot = self.hold().await;
+        let Some(connected) = slot.connected.take() else { return };
+        self.give_up(&connected);
+        let ended = async {
+            // The expected answer is the error that the process was terminated.
+            connected.client.simple_query("SELECT pg_terminate_backend(pg_backend_pid())").await.ok();
+            while !connected.driver.is_finished() {
+                sleep(BETWEEN_LOOKS).await;
+            }
+        };
+        timeout(LIMIT, ended).await.ok();
+    }
+
+    /// Lets the next operation try to connect even if a recent attempt failed. Cancel-safe.
+    pub(super) async fn ask_anew(&self) {
+        self.slot.lock().await.failed = None;
+    }
+
+    async fn connected(&self) -> Result<Arc<Connected>, StoreError> {
+        let mut slot = self.slot.lock().await;
+        if let Some(connected) = &slot.connected {
+            if !connected.client.is_closed() {
+                return Ok(connected.clone());
+            }
+            self.give_up(connected);
+            slot.connected = None;
+        }
+        if self.common.is_kept_closed() {
+            return Err(StoreError::Vacated);
+        }
+        let sessions = self.common.sessions();
+        let counts = |failure: &&Failure| {
+            Instant::now() < failure.until
+                && (failure.sessions == sessions || !matches!(failure.error, StoreError::NoDatabase { .. }))
+        };
+        if let Some(failure) = slot.failed.as_ref().filter(counts) {
+            return Err(failure.error.clone());
+        }
+        let opened = async {
+            let opened = timeout(LIMIT, self.connect()).await.unwrap_or(Err(StoreError::TimedOut(LIMIT)))?;
+            self.listen(&opened).await?;
+            Ok(Arc::new(opened))
+        };
+        let error = match opened.await {
+            Ok(connected) => {
+                self.common.note(None);
+                *slot = Slot { connected: Some(connected.clone()), failed: None };
+                return Ok(connected);
+            }
+            Err(error) => error,
+        };
+        self.common.note(Some(&error));
+        // The attempt itself waited for the lock, which may be free by now. A closed lane may open again.
+        if matches!(error, StoreError::TablesLocked(_) | StoreError::LockNotAvailable | StoreError::Vacated) {
+            slot.failed = None;
+            return Err(error);
+        }
+        let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
+        slot.failed = Some(Failure { error: error.clone(), sessions, until: Instant::now() + pause, pause });
+        Err(error)
+    }
+
+    async fn connect(&self) -> Result<Connected, StoreError> {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        let until = Instant::now() + PREPARE_LIMIT;
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let (client, mut connection) =
+            self.config.connect().await.map_err(|error| StoreError::on_connect(&self.config, error))?;
+        let listener = self.listener.clone();
+        let common = self.common.clone();
+        let driver = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                if let (AsyncMessage::Notification(news), Some(listener)) = (message, &listener) {
+                    if news.channel() == LEASE_CHANNEL {
+                        listener.lease_changed(news.payload());
+                    } else if news.payload() != CATALOG_CHANGED {
+                        listener.announced(news.payload());
+                    } else if !common.is_own(news.process_id()) {
+                        listener.catalog_changed();
+                    }
+                }
+            }
+            if let Some(listener) = listener {
+                listener.lost(serial);
+            }
+            // The server sends the reason before it ends the process, and closes the connection after the process has ended.
+            let has_more = |polled: Result<_, tokio_postgres::Error>| {
+                polled.map_or_else(|error| error.as_db_error().is_some(), |_| true)
+            };
+            while poll_fn(|context| connection.poll_message(context)).await.is_some_and(has_more) {}
+        });
+        let mut opening = Connected {
+            client,
+            pid: String::new(),
+            backend_start: String::new(),
+            driver: driver.abort_handle(),
+            serial,
+        };
+        let said = Said::of(&self.config, &opening.client, self.synchronous_commit).await?;
+        said.may_fence()?;
+        said.has_schema()?;
+        said.has_privileges()?;
+        opening.pid = said.field("pid");
+        opening.backend_start = said.field("backend_start");
+        self.prepare(&opening, until).await?;
+        Ok(opening)
+    }
+
+    /// Executes LISTEN on the connection, if the lane has a listener.
+    async fn listen(&self, opened: &Connected) -> Result<(), StoreError> {
+        let Some(listener) = &self.listener else { return Ok(()) };
+        let listen = format!("LISTEN fencegate; LISTEN {LEASE_CHANNEL}");
+        let listens = tokio::select! {
+            listens = timeout(LISTEN_LIMIT, opened.client.simple_query(&listen)) => {
+                let listens = listens.map_err(|_| StoreError::TimedOut(LISTEN_LIMIT));
+                listens.and_then(|it| it.map_err(|error| StoreError::on_opening(&self.config, error)))
+            }
+            () = self.closing.notified() => Err(StoreError::Vacated),
+        };
+        match listens {
+            Ok(_) => listener.listens(opened.serial),
+            Err(_) => self.give_up(opened),
+        }
+        listens.map(drop)
+    }
+
+    /// Prepares the lane's statements, which locks the tables. Terminates processes that block these locks.
+    async fn prepare(&self, opening: &Connected, until: Instant) -> Result<(), StoreError> {
+        let statements = prepare(self.prepared);
+        let attempt = |text: String| async move {
+            opening.client.batch_execute(&text).await.map_err(|error| match error.code() {
+                Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => StoreError::LockNotAvailable,
+                _ => StoreError::on_opening(&self.config, error),
+            })
+        };
+        match attempt(statements.clone()).await {
+            Err(StoreError::LockNotAvailable) => {
+                // The statements before the one that waited are already prepared.
+                let again = format!("DEALLOCATE ALL; {statements}");
+                let control = || Some((opening.pid.clone(), opening.backend_start.clone()));
+                // Boxed, so that the future of every Query stays small.
+                let again = past_table_locks(&self.config, &self.common, control, until, || attempt(again.clone()));
+                Box::pin(again).await
+            }
+            prepared => prepared,
+        }
+    }
+
+    /// Abandons a connection after an error. Terminates its server process over a new connection, because
+    /// the process may hold locks or still be running, and may not notice that the socket is closed.
+    async fn discard(&self, connected: &Arc<Connected>) {
+        connected.driver.abort();
+        self.give_up(connected);
+        let mut slot = self.slot.lock().await;
+        if slot.connected.as_ref().is_some_and(|current| Arc::ptr_eq(current, connected)) {
+            slot.connected = None;
+            let (config, query) =
+                (self.config.clone(), sql::process::end_process(&connected.pid, &connected.backend_start));
+            tokio::spawn(async move {
+                let ended = timeout(LIMIT, async {
+                    let (client, connection) = config.connect().await?;
+                    let driver = tokio::spawn(connection);
+                    let ended = client.simple_query(&query).await.map(drop);
+                    driver.abort();
+                    ended
+                });
+                if !matches!(ended.await, Ok(Ok(()))) {
+                    tracing::warn!("control_process_not_ended");
+                }
+            });
+        }
+    }
+
+    fn give_up(&self, connected: &Connected) {
+        self.common.leaves((connected.pid.clone(), connected.backend_start.clone()));
+        if let Some(listener) = &self.listener {
+            listener.lost(connected.serial);
+        }
+    }
+}
+
+/// The facts that a new control connection reports about its server, its database and its role.
+pub(super) struct Said(Vec<StatementResult>);
+
+impl Said {
+    /// Applies the settings that the fence needs, and queries the facts. Not cancel-safe.
+    pub(super) async fn of(
+        config: &ControlConfig,
+        client: &Client,
+        synchronous_commit: &str,
+    ) -> Result<Self, StoreError> {
+        match client.simple_query(&sql::process::open(synchronous_commit)).await {
+            Ok(opened) => Ok(Said(answers(opened))),
+            Err(error) => Err(name_privilege(client, StoreError::on_opening(config, error)).await),
+        }
+    }
+
+    /// Checks that the role has the privileges on the server that the fence needs.
+    pub(super) fn may_fence(&self) -> Result<(), StoreError> {
+        let (role, grant) = (self.field("role"), self.field("missing_grant"));
+        if grant.is_empty() { Ok(()) } else { Err(StoreError::Privilege { role, grant }) }
+    }
+
+    /// As [`Said::may_fence`]. Also checks that the role may use the tables of the schema.
+    pub(super) fn has_privileges(&self) -> Result<(), StoreError> {
+        self.may_fence()?;
+        let (role, database, lacking) = (self.field("role"), self.field("database"), self.field("lacking"));
+        if lacking.is_empty() { Ok(()) } else { Err(StoreError::SchemaPrivileges { role, database, lacking }) }
+    }
+
+    /// Checks that the database has the schema version that this program works with.
+    pub(super) fn has_schema(&self) -> Result<(), StoreError> {
+        let (database, found) = (self.field("database"), self.field("version"));
+        match found.as_str() {
+            VERSION => Ok(()),
+            "" => Err(StoreError::Unprepared { database }),
+            _ if version_number(&found) > version_number(VERSION) => Err(StoreError::Newer { database, found }),
+            _ => Err(StoreError::Version { database, found }),
+        }
+    }
+
+    fn field(&self, name: &str) -> String {
+        let row = self.0.last().and_then(|answer| answer.rows.first());
+        row.and_then(|row| column(row, name)).unwrap_or_default().to_owned()
+    }
+}
+
+/// Replaces a refusal by the privilege that the role lacks, if one is found. Returns other errors unchanged. Not cancel-safe.
+async fn name_privilege(client: &Client, error: StoreError) -> StoreError {
+    if !matches!(error, StoreError::Denied(_)) {
+        return error;
+    }
+    match timeout(LIMIT, client.simple_query(&sql::process::privileges())).await {
+        Ok(Ok(messages)) => Said(answers(messages)).has_privileges().err().unwrap_or(error),
+        _ => error,
+    }
+}
+
+/// The version number in the schema's comment, if it is fencegate's.
+pub(super) fn version_number(comment: &str) -> Option<u32> {
+    comment.rsplit(' ').next()?.parse().ok()
+}
+
+/// Returns true if the server reports that the database does not exist. Returns false if the server does not answer in time.
+/// Cancel-safe.
+pub async fn is_missing(config: &ControlConfig) -> bool {
+    matches!(timeout(LIMIT, config.connect()).await, Ok(Err(error)) if is_no_database(&error))
+}

@@ -1,0 +1,453 @@
+//! `fencegate init`: the schemas in a downstream database, and the privileges of the control role.
+//!
+//! Owns creating and upgrading the schemas. Must never remove anything that a running proxy needs:
+//! `init` may be run at any time, even several times at once.
+
+use super::control::{VERSION, version_number};
+use super::init_lock::{InitLockError, begin};
+use super::sql::THIS_DATABASE;
+use super::sql::process::may_terminate;
+use crate::CONSOLE;
+use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
+use fencegate_postgres::tls::ControlConfig;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+/// The current schema. May be run over an older or the same one.
+const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sql"));
+/// The tables and sequences.
+pub const RELATIONS: [&str; 9] =
+    ["epoch", "admission", "proxy", "reset", "leased", "lease", "lease_history", "lease_grant", "lease_token"];
+/// The functions, except those of the guard.
+pub const FUNCTIONS: [&str; 31] = [
+    "own_system_identifier",
+    "own_database",
+    "token",
+    "announce",
+    "prune",
+    "end_holders",
+    "take_lock",
+    "receive_epoch",
+    "lease_caller",
+    "lease_matches",
+    "lease_candidate",
+    "lease_may",
+    "lease_role",
+    "lease_time",
+    "lease_holder",
+    "lease_ended",
+    "lease_durable",
+    "lease_day",
+    "lease_extend",
+    "lease_prune",
+    "is_key",
+    "lease_resources",
+    "lease_fence",
+    "acquire",
+    "renew",
+    "renew_all",
+    "release",
+    "proclaim",
+    "leader",
+    "leases",
+    "leased_resources",
+];
+/// Predefined roles that a control role needs to see and terminate other roles' processes. Each has an alternative that
+/// includes it and that the master role of a managed service may be able to grant.
+const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor")), ("pg_signal_backend", None)];
+
+/// The oids of both schemas, as SQL.
+const SCHEMAS: &str = "(to_regnamespace('fencegate'), to_regnamespace('fencegate_state'))";
+
+/// The time for all attempts, and the pause between them, in which other processes get the lock.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The outcome of `init`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitReport {
+    /// The owner of the schema: the control role.
+    pub role: String,
+    /// True if there was no version of the schema before.
+    pub created: bool,
+    /// The previous and the current version of the schema, if they differ.
+    pub versions: Option<(u32, u32)>,
+    /// The roles that this run granted to the control role.
+    pub granted: Vec<String>,
+    /// Statements that a role with more privileges must still run.
+    pub to_run: Vec<String>,
+}
+
+/// Why the schema was not created.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// No connection.
+    #[error("cannot connect: {}", fencegate_postgres::sql::message(.0))]
+    Connect(#[source] tokio_postgres::Error),
+    /// The server refused an action.
+    #[error("cannot {}: {}", .0, fencegate_postgres::sql::message(.1))]
+    Refused(&'static str, #[source] tokio_postgres::Error),
+    /// Another command is running, or another process holds the lock.
+    #[error(transparent)]
+    Locked(#[from] InitLockError),
+    /// The address does not lead to a PostgreSQL server.
+    #[error(
+        "this is a fencegate, not the server behind it: give the server's own address, as the proxy's setting `upstream` has it"
+    )]
+    Proxy,
+    /// An existing schema, or an object in it, belongs to an untrusted role. Its triggers and grants would remain.
+    #[error(
+        "the schema fencegate or fencegate_state, or an object in it, belongs to role {0}, which is no superuser and no member of pg_signal_backend. If {0} is the proxy's control role, name it with --role. Otherwise find out what the schema is for; DROP SCHEMA … CASCADE removes it, with all tokens that it holds"
+    )]
+    Foreign(String),
+    /// The connecting role may not create the schema for the control role. Includes the statements that would permit it.
+    #[error("cannot create the schema: {}; let a role that may do so run: {}", fencegate_postgres::sql::message(.0), .1.join("; "))]
+    NotAllowed(#[source] tokio_postgres::Error, Vec<String>),
+    /// A superuser owns the schema, and the connecting role is not a superuser.
+    #[error(
+        "the schema fencegate belongs to the superuser {0}, so that only a superuser may change it: connect as a superuser, and name the proxy's control role with --role"
+    )]
+    Superuser(String),
+}
+
+/// Creates or upgrades the schemas `fencegate` and `fencegate_state` in the database of `config`, and transfers them to the
+/// control role `role`. Without `role`, existing schemas keep their owner, and new ones belong to the connecting role.
+///
+/// Not cancel-safe: the schema may exist while grants are missing. May be repeated.
+pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitReport, InitError> {
+    if is_proxy(config).await {
+        return Err(InitError::Proxy);
+    }
+    run(&open(config).await?, role).await
+}
+
+/// A connection with the settings that the statements here require.
+async fn open(config: &ControlConfig) -> Result<Client, InitError> {
+    let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    let settings = "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET synchronous_commit = on";
+    refused("set up the session", client.batch_execute(settings).await)?;
+    Ok(client)
+}
+
+/// Returns true if a fencegate answers at the address: with its console, or with the error that the role may not use it.
+pub async fn is_proxy(config: &ControlConfig) -> bool {
+    match config.with_database(CONSOLE).connect().await {
+        Ok((client, connection)) => {
+            tokio::spawn(connection);
+            let version = query_rows(&client, "SHOW VERSION").await.unwrap_or_default();
+            version.first().is_some_and(|row| column(row, "fencegate").is_some())
+        }
+        // PostgreSQL names the routine that raised an error. The proxy does not.
+        Err(error) => error
+            .as_db_error()
+            .is_some_and(|error| *error.code() == SqlState::INSUFFICIENT_PRIVILEGE && error.routine().is_none()),
+    }
+}
+
+async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {
+    let facts = "SELECT current_user AS me, \
+         coalesce((SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencegate'), current_user) AS owner";
+    let facts = refused("read the catalog", query_rows(client, facts).await)?;
+    let fact = |name| facts.first().and_then(|row| column(row, name));
+    let lent = lent(client, role.or(fact("owner")).unwrap_or_default()).await?;
+    let Before { owner, version, .. } = create_schema(client, role, &lent).await?;
+    let role = role.map(str::to_owned).or(owner).or(fact("me").map(str::to_owned)).unwrap_or_default();
+
+    let created = version.is_none();
+    let versions = version.as_deref().and_then(version_number).zip(version_number(VERSION));
+    let versions = versions.filter(|(before, now)| before != now);
+    if versions.is_some() {
+        end_control_connections(client).await?;
+    }
+    let mut report = InitReport { role, created, versions, granted: Vec::new(), to_run: Vec::new() };
+    for (privilege, wider) in ROLES {
+        if has(client, &report.role, privilege).await? {
+            continue;
+        }
+        match grant_one_of(client, &report.role, privilege, [Some(privilege), wider]).await? {
+            Some(granted) => report.granted.push(granted.to_owned()),
+            None => report.to_run.push(format!("GRANT {privilege} TO {}", quote_name(&report.role))),
+        }
+    }
+    Ok(report)
+}
+
+/// Terminates the control connections of proxies, which prepared their statements for another version. A proxy opens new ones
+/// and then reads the version. Spares connections that this role may not terminate: such a proxy refuses first writes with the
+/// server's error.
+async fn end_control_connections(client: &Client) -> Result<(), InitError> {
+    let end = format!(
+        "SELECT pg_terminate_backend(s.pid) FROM pg_stat_get_activity(NULL) s JOIN pg_roles t ON t.oid = s.usesysid \
+         WHERE s.datid = {THIS_DATABASE} AND s.application_name = 'fencegate control' AND s.pid <> pg_backend_pid() AND {}",
+        may_terminate("s", "t")
+    );
+    refused("end the proxies' control connections", query_rows(client, &end).await).map(drop)
+}
+
+/// Grants the first of `roles` that can be granted and that gives `role` the privilege.
+async fn grant_one_of(
+    client: &Client,
+    role: &str,
+    privilege: &str,
+    roles: [Option<&'static str>; 2],
+) -> Result<Option<&'static str>, InitError> {
+    for granted in roles.into_iter().flatten() {
+        let grant = format!("GRANT {granted} TO {}", quote_name(role));
+        // Success is not enough: a role with NOINHERIT would still lack the privilege.
+        if client.batch_execute(&grant).await.is_ok() && has(client, role, privilege).await? {
+            return Ok(Some(granted));
+        }
+    }
+    Ok(None)
+}
+
+/// The schemas before this `init`.
+struct Before {
+    /// The owner of the schema `fencegate`. None: the schema did not exist.
+    owner: Option<String>,
+    /// True if the schema `fencegate_state` existed.
+    has_state: bool,
+    /// None: there was no schema, or only the part that `remove --keep-token` left.
+    version: Option<String>,
+    /// The existing relations and functions: arrays of oids.
+    relations: String,
+    functions: String,
+    /// An untrusted role that owns one of the schemas or an object in them.
+    stranger: Option<String>,
+}
+
+/// Reads the existing schemas, and whether an untrusted role owns a part of them. Any role with CREATE on the database could
+/// have created the schema, with triggers that run as the role that writes to its tables. Trusted are superusers, the
+/// connecting role, the role that it names, and former control roles, which are members of pg_signal_backend. The owner as
+/// such is not trusted.
+async fn look(client: &Client, role: Option<&str>) -> Result<Before, tokio_postgres::Error> {
+    let query = format!(
+        "SELECT (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
+           to_regnamespace('fencegate_state') IS NOT NULL AS has_state, \
+           obj_description(to_regnamespace('fencegate'), 'pg_namespace') AS version, \
+           ARRAY(SELECT oid FROM pg_class WHERE relnamespace IN {SCHEMAS}) AS relations, \
+           ARRAY(SELECT oid FROM pg_proc WHERE pronamespace IN {SCHEMAS}) AS functions, \
+           (SELECT min(r.rolname) FROM pg_roles r \
+           WHERE NOT r.rolsuper AND r.rolname NOT IN (current_user, {}) \
+             AND NOT pg_has_role(r.oid, 'pg_signal_backend', 'USAGE') AND r.oid IN ( \
+               SELECT nspowner FROM pg_namespace WHERE oid IN {SCHEMAS} \
+               UNION SELECT relowner FROM pg_class WHERE relnamespace IN {SCHEMAS} \
+               UNION SELECT proowner FROM pg_proc WHERE pronamespace IN {SCHEMAS} \
+               UNION SELECT typowner FROM pg_type WHERE typnamespace IN {SCHEMAS})) AS stranger",
+        role.map_or_else(|| "current_user".to_owned(), quote)
+    );
+    let rows = query_rows(client, &query).await?;
+    let fact = |name| rows.first().and_then(|row| text(row, name));
+    let array = |name| fact(name).unwrap_or_else(|| "{}".to_owned());
+    let (relations, functions) = (array("relations"), array("functions"));
+    let (owner, version, stranger) = (fact("owner"), fact("version"), fact("stranger"));
+    let has_state = rows.iter().any(|row| is_true(row, "has_state"));
+    Ok(Before { owner, has_state, version, relations, functions, stranger })
+}
+
+/// Temporary grants to the connecting role and the control role during the creation of the schema, and the statements that
+/// revoke them. Only a superuser can transfer objects without them: other roles must be members of the new owner, which needs
+/// CREATE on the database.
+struct Lent {
+    give: Vec<String>,
+    take_back: Vec<String>,
+}
+
+async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
+    // Since version 16, membership is not enough to act as the role. Never repeat an existing grant: the later REVOKE would
+    // remove it.
+    let facts = format!(
+        "SELECT current_user = {role} OR me.rolsuper AS is_enough, \
+           quote_ident(current_user) AS me, quote_ident(current_database()) AS database, \
+           has_database_privilege({role}, current_database(), 'CREATE') AS creates, \
+           EXISTS (SELECT FROM pg_roles WHERE rolname = {role} AND rolsuper) AS is_superuser, \
+           pg_has_role({role}, 'USAGE') AND pg_has_role({role}, CASE WHEN before_16 THEN 'MEMBER' ELSE 'SET' END) \
+             OR EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid \
+                WHERE r.rolname = {role} AND m.member = me.oid AND (before_16 OR m.grantor = me.oid)) AS acts \
+         FROM pg_roles me, (SELECT current_setting('server_version_num')::int < 160000 AS before_16) version \
+         WHERE me.rolname = current_user",
+        role = quote(role)
+    );
+    let facts = refused("read the role's privileges", query_rows(client, &facts).await)?;
+    let is = |name| facts.iter().any(|row| is_true(row, name));
+    let mut lent = Lent { give: Vec::new(), take_back: Vec::new() };
+    if is("is_enough") {
+        return Ok(lent);
+    }
+    let fact = |name| facts.first().and_then(|row| column(row, name)).unwrap_or_default();
+    let (owner, me, database) = (quote_name(role), fact("me"), fact("database"));
+    if !is("acts") {
+        // Membership in a superuser's role would give the connecting role every privilege.
+        if is("is_superuser") {
+            return Err(InitError::Superuser(role.to_owned()));
+        }
+        lent.give.push(format!("GRANT {owner} TO {me}"));
+        lent.take_back.push(format!("REVOKE {owner} FROM {me}"));
+    }
+    if !is("creates") {
+        lent.give.push(format!("GRANT CREATE ON DATABASE {database} TO {owner}"));
+        lent.take_back.push(format!("REVOKE CREATE ON DATABASE {database} FROM {owner}"));
+    }
+    Ok(lent)
+}
+
+/// Creates or upgrades the schemas. A wait for a table's lock blocks all later requests, above all every Admit. Each wait is
+/// therefore short, and repeated.
+async fn create_schema(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, InitError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        begin(client, deadline).await?;
+        let error = match attempt(client, role, lent).await {
+            Ok(Before { stranger: Some(owner), .. }) => return Err(InitError::Foreign(owner)),
+            Ok(before) => return Ok(before),
+            Err(error) => error,
+        };
+        refused("roll back", client.batch_execute("ROLLBACK").await)?;
+        if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && !lent.give.is_empty() {
+            return Err(InitError::NotAllowed(error, lent.give.clone()));
+        }
+        // INTERNAL_ERROR: "tuple concurrently updated", if another init grants at the same time. Duplicates: another role has
+        // created the schema in the meantime.
+        let may_pass = [
+            SqlState::LOCK_NOT_AVAILABLE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::INTERNAL_ERROR,
+            SqlState::UNIQUE_VIOLATION,
+            SqlState::DUPLICATE_SCHEMA,
+        ];
+        let may_pass = error.code().is_some_and(|code| may_pass.contains(code));
+        if !may_pass || Instant::now() >= deadline {
+            return refused("create the schema", Err(error));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// One attempt, in the transaction that has begun. Changes nothing if a stranger is found. With `role`, transfers objects of
+/// other roles to it. Without, transfers only new objects to the schema's owner. Skips objects that already have the right
+/// owner, because ALTER would still take the table's lock.
+async fn attempt(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, tokio_postgres::Error> {
+    let before = look(client, role).await?;
+    if before.stranger.is_some() {
+        return Ok(before);
+    }
+    // Fails if a stranger has created one in the meantime.
+    let create = [(before.owner.is_some(), "fencegate"), (before.has_state, "fencegate_state")];
+    let create: String =
+        create.iter().filter(|(is_there, _)| !is_there).map(|(_, name)| format!("CREATE SCHEMA {name}; ")).collect();
+    let of_state = role.or(before.owner.as_deref().filter(|_| !before.has_state)).map(quote_name);
+    // The new owner of an object needs CREATE on its schema. The schema of the tables is transferred last: a role that does
+    // not inherit the new owner's privileges could no longer name the tables.
+    let give = role.map_or_else(String::new, |role| format!("; ALTER SCHEMA fencegate OWNER TO {}", quote_name(role)))
+        + &of_state
+            .as_ref()
+            .map_or_else(String::new, |owner| format!("; GRANT CREATE ON SCHEMA fencegate_state TO {owner}"));
+    client.batch_execute(&format!("{}{create}{SCHEMA}{give}", all(&lent.give))).await?;
+    let changes = match role.or(before.owner.as_deref()) {
+        Some(owner) => changes_of_owner(client, owner, role.is_none().then_some(&before)).await?,
+        None => String::new(),
+    };
+    let give_state =
+        of_state.map_or_else(String::new, |owner| format!("ALTER SCHEMA fencegate_state OWNER TO {owner}; "));
+    client.batch_execute(&format!("{changes}{give_state}{}COMMIT", all(&lent.take_back))).await?;
+    Ok(before)
+}
+
+/// The statements that transfer the objects of other roles to `owner`, except those in `keep`.
+async fn changes_of_owner(
+    client: &Client,
+    owner: &str,
+    keep: Option<&Before>,
+) -> Result<String, tokio_postgres::Error> {
+    let array = |names: &[&str]| quote(&format!("{{{}}}", names.join(",")));
+    let kept = |of: fn(&Before) -> &str| quote(keep.map_or("{}", of));
+    let others = format!(
+        "SELECT 'TABLE ' || c.oid::regclass AS object FROM pg_class c JOIN pg_roles r ON r.rolname = {role} \
+         WHERE c.relnamespace = 'fencegate_state'::regnamespace AND c.relkind IN ('r', 'S') AND c.relowner <> r.oid \
+           AND c.relname = ANY ({}::name[]) AND c.oid <> ALL ({}::oid[]) \
+         UNION ALL SELECT 'TYPE ' || t.oid::regtype FROM pg_type t JOIN pg_roles r ON r.rolname = {role} \
+         WHERE t.oid = to_regtype('fencegate.epoch') AND t.typowner <> r.oid \
+         UNION ALL SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p JOIN pg_roles r ON r.rolname = {role} \
+         WHERE p.pronamespace = 'fencegate'::regnamespace AND p.proowner <> r.oid \
+           AND p.proname = ANY ({}::name[]) AND p.oid <> ALL ({}::oid[])",
+        array(&RELATIONS),
+        kept(|it| &it.relations),
+        array(&FUNCTIONS),
+        kept(|it| &it.functions),
+        role = quote(owner),
+    );
+    let others = query_rows(client, &others).await?;
+    let change = |object| format!("ALTER {object} OWNER TO {}; ", quote_name(owner));
+    Ok(others.iter().filter_map(|row| column(row, "object")).map(change).collect())
+}
+
+/// Permits `role` to lead the elections whose names match `elections`, where `*` matches any text. Returns all patterns that
+/// the role may now lead. May be repeated.
+///
+/// Not cancel-safe: the grant may have taken effect.
+pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -> Result<Vec<String>, InitError> {
+    let client = open(config).await?;
+    let owner = "SELECT pg_get_userbyid(nspowner) AS owner FROM pg_namespace WHERE nspname = 'fencegate'";
+    let owner = refused("read the catalog", query_rows(&client, owner).await)?;
+    let lent = lent(&client, owner.first().and_then(|row| column(row, "owner")).unwrap_or_default()).await?;
+    let (name, grantee) = (quote_name(role), quote(&quote_name(role)));
+    let grant = format!(
+        "SET LOCAL lock_timeout = {}; {}\
+         GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
+           fencegate.renew_all(text[], bigint[], interval), fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases() TO {name}; \
+         INSERT INTO fencegate_state.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
+         SELECT pattern FROM fencegate_state.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; \
+         {}COMMIT",
+        PATIENCE.as_millis(),
+        all(&lent.give),
+        quote(elections),
+        all(&lent.take_back)
+    );
+    begin(&client, Instant::now() + PATIENCE).await?;
+    let rows = refused("let the role lead", query_rows(&client, &grant).await)?;
+    Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
+}
+
+/// Returns true if the comment on the schema is that of a newer program.
+pub fn is_newer(comment: &str) -> bool {
+    version_number(comment) > version_number(VERSION)
+}
+
+/// The statements as part of a query string.
+fn all(statements: &[String]) -> String {
+    statements.iter().map(|statement| format!("{statement}; ")).collect()
+}
+
+async fn has(client: &Client, role: &str, privilege: &str) -> Result<bool, InitError> {
+    let query = format!("SELECT pg_has_role({}, {}, 'USAGE') AS has", quote(role), quote(privilege));
+    let rows = refused("read the role's privileges", query_rows(client, &query).await)?;
+    Ok(rows.iter().any(|row| is_true(row, "has")))
+}
+
+fn refused<T>(what: &'static str, result: Result<T, tokio_postgres::Error>) -> Result<T, InitError> {
+    result.map_err(|source| InitError::Refused(what, source))
+}
+
+fn quote_name(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_end_no_identifier() {
+        assert_eq!(quote_name("plain"), "\"plain\"");
+        assert_eq!(quote_name("o\"dd\"; --"), "\"o\"\"dd\"\"; --\"");
+    }
+
+    #[test]
+    fn schema_has_the_version_that_connections_ask_for() {
+        assert!(SCHEMA.contains(&format!("IS '{VERSION}'")));
+    }
+}

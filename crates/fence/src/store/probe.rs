@@ -1,0 +1,70 @@
+//! Checks that control connections can be opened and meet the needs of the fences.
+//!
+//! Must never leave a connection open, because it would block DROP DATABASE.
+
+use super::control::Said;
+use super::table_lock::blockers;
+use super::{StoreError, sql};
+use fencegate_postgres::sql::{answers, is_true, query_rows, rows, text};
+use fencegate_postgres::tls::ControlConfig;
+
+/// The purpose of a control connection. Each purpose includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// A server that accepts writes, and a role with the privileges on it that the fences need.
+    Server,
+    /// The schema, and the privileges of the role in it.
+    Schema,
+    /// The tables of the schema, without blocking locks.
+    Tables,
+}
+
+/// Opens a connection as the fence does, checks the need, and closes the connection. Has no time limit of its own. Cancel-safe:
+/// the connection is closed.
+///
+/// # Errors
+/// Why the fence could not use the connection.
+pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError> {
+    let (client, connection) = config.connect().await.map_err(|error| StoreError::on_connect(config, error))?;
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    let said = Said::of(config, &client, "off").await?;
+    said.may_fence()?;
+    let mut question = "SELECT pg_is_in_recovery() AS recovering".to_owned();
+    if need >= Need::Tables {
+        question = format!("{question}; {}", sql::table_lock::all());
+    }
+    let answers = answers(client.simple_query(&question).await.map_err(|error| StoreError::on_opening(config, error))?);
+    if rows(&answers).any(|row| is_true(row, "recovering")) {
+        return Err(StoreError::Standby);
+    }
+    if need >= Need::Schema {
+        said.has_schema()?;
+        said.has_privileges()?;
+    }
+    let holders = blockers(answers.get(1..).unwrap_or_default());
+    if holders.is_empty() { Ok(()) } else { Err(StoreError::TablesLocked(holders)) }
+}
+
+/// The names of the server's databases to which this role may connect. Has no time limit of its own. Cancel-safe.
+pub async fn databases(config: &ControlConfig) -> Result<Vec<String>, StoreError> {
+    list(config, true).await
+}
+
+/// The names of the databases for which this role lacks CONNECT. Has no time limit of its own. Cancel-safe.
+pub async fn closed_databases(config: &ControlConfig) -> Result<Vec<String>, StoreError> {
+    list(config, false).await
+}
+
+async fn list(config: &ControlConfig, may_connect: bool) -> Result<Vec<String>, StoreError> {
+    let failed = |error| StoreError::on_opening(config, error);
+    let (client, connection) = config.connect().await.map_err(failed)?;
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    let names = format!(
+        "SELECT datname FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate \
+         AND pg_catalog.has_database_privilege(oid, 'CONNECT') = {may_connect} ORDER BY 1"
+    );
+    let rows = query_rows(&client, &names).await.map_err(failed)?;
+    Ok(rows.iter().filter_map(|row| text(row, "datname")).collect())
+}

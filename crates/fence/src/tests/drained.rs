@@ -1,0 +1,283 @@
+//! Sessions admitted under lower tokens: which keep their process, which are terminated, and when.
+
+use super::*;
+use crate::advance::GRACE;
+
+/// Sets the activity of a client that waits in a transaction or runs a statement.
+fn is_now(client: &Client, activity: Activity) {
+    client.session.set_activity(activity);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_who_may_have_something_to_commit_is_ended() {
+    let jobs = policies(POLICIES).resource_called("notes").unwrap().tables[0].name.clone();
+    for (activity, locks, guarded, forwarded, lives) in [
+        (Activity::Idle, false, false, false, true),
+        (Activity::Waiting, false, false, false, true),
+        (Activity::Waiting, true, false, false, false),
+        (Activity::Waiting, false, true, false, false),
+        (Activity::Waiting, false, false, true, false),
+        (Activity::Busy, false, false, false, false),
+    ] {
+        let proxy = Proxy::start(&server(), "one").await;
+        let old = proxy.writer(1, "notes", 5).await;
+        if forwarded {
+            assert!(old.session.begin_write([("notes", 5)]));
+        }
+        is_now(&old, activity);
+        if locks {
+            proxy.server.write(1, &jobs, true);
+        }
+        if guarded {
+            proxy.server.guard_passes(1, "notes");
+        }
+        let since = Instant::now();
+        let _new = proxy.writer(2, "notes", 6).await;
+        let what = format!("{activity:?} {locks} {guarded} {forwarded}");
+        assert_eq!(proxy.server.lives(1), lives, "{what}");
+        assert!(!proxy.has_row(&old, "notes") && since.elapsed() < GRACE, "{what}");
+        let how = if !lives {
+            "terminated"
+        } else if activity == Activity::Idle {
+            "idle"
+        } else {
+            "released"
+        };
+        let drained = |how: &str| proxy.fence.metrics.drained_sessions.with_label_values(&[how]).get();
+        assert_eq!(["idle", "released", "terminated", "dead"].map(drained).iter().sum::<u64>(), 1, "{what}");
+        assert_eq!(drained(how), 1, "{what}");
+        assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 2);
+    }
+}
+
+/// The raising session keeps its process and its locks, unless it has written.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_written() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.writer(1, "notes", 5).await;
+    is_now(&client, Activity::Waiting);
+    assert_eq!(proxy.admit(&client, "notes", 6).await, "admitted");
+    assert_eq!(proxy.server.admissions(1, "notes"), [epoch(1, 6)]);
+    let written = "token 7 for resource notes: the transaction has already written under token 6";
+    proxy.server.guard_passes(1, "notes");
+    assert_eq!(proxy.admit(&client, "notes", 7).await, written);
+    proxy.server.end_transaction(1);
+    assert!(client.session.begin_write([("notes", 6)]));
+    is_now(&client, Activity::Waiting);
+    assert_eq!(proxy.admit(&client, "notes", 7).await, written);
+    assert_eq!((proxy.epoch("notes"), proxy.server.lives(1)), (Some(epoch(1, 6)), true));
+    is_now(&client, Activity::Idle);
+    assert_eq!(proxy.admit(&client, "notes", 7).await, "admitted");
+    // Also for a first token, although no trace of its writes can be found.
+    assert_eq!(proxy.admit(&client, "shard/1", 7).await, "admitted");
+    assert!(client.session.begin_write([("shard/1", 7)]));
+    is_now(&client, Activity::Waiting);
+    let written = "token 8 for resource shard/1: the transaction has already written under token 7";
+    assert_eq!(proxy.admit(&client, "shard/1", 8).await, written);
+}
+
+/// Only the guard has seen the write. The row stays until the write is committed.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_has_prepared_a_write_is_admitted_under_no_other_token() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.writer(1, "notes", 5).await;
+    proxy.server.guard_passes(1, "notes");
+    proxy.server.prepare(1, "own");
+    let written = "token 6 for resource notes: the transaction has already written under token 5";
+    assert_eq!(proxy.admit(&client, "notes", 6).await, written);
+    assert!(proxy.has_row(&client, "notes"));
+    proxy.server.end_prepared("own");
+    assert_eq!(proxy.admit(&client, "notes", 6).await, "admitted");
+}
+
+/// The other proxy is notified of the higher token, so the drain need not wait for the grace period.
+#[tokio::test(start_paused = true)]
+async fn sessions_of_another_proxy_give_way_before_the_grace_is_over() {
+    for (activity, lives) in [(Activity::Idle, true), (Activity::Waiting, true), (Activity::Busy, false)] {
+        let server = server();
+        let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+        let old = one.writer(1, "notes", 5).await;
+        is_now(&old, activity);
+        let since = Instant::now();
+        let _new = two.writer(2, "notes", 6).await;
+        assert!(since.elapsed() < GRACE, "{activity:?}: {:?}", since.elapsed());
+        assert_eq!(server.lives(1), lives, "{activity:?}");
+        assert!(old.session.admission("notes").is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_for_the_token_itself_does_not_give_way() {
+    for (asks, lives) in
+        [(None, false), (Some(("notes", 5)), false), (Some(("notes", 6)), true), (Some(("jobs", 6)), false)]
+    {
+        let server = server();
+        let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+        let old = one.writer(1, "notes", 5).await;
+        is_now(&old, Activity::Busy);
+        old.session.set_asking(asks.map(|(name, token)| (name.to_owned(), token)));
+        let advance = two.fence.advance(&two.policies.resources[2], epoch(1, 6));
+        assert_eq!(advance.publish(Some(epoch(1, 5))).await, Ok(Some(epoch(1, 6))));
+        until(|| old.session.admission("notes").is_none()).await;
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(server.lives(1), lives, "{asks:?}");
+    }
+}
+
+/// The sessions of a proxy that misses the notification are terminated after the grace period.
+#[tokio::test(start_paused = true)]
+async fn sessions_of_a_deaf_proxy_are_ended_after_the_grace() {
+    let server = server();
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+    let old = one.writer(1, "notes", 5).await;
+    one.fence.stop_watching();
+    let since = Instant::now();
+    let _new = two.writer(2, "notes", 6).await;
+    assert!(since.elapsed() >= GRACE && since.elapsed() < 2 * GRACE && !server.lives(1), "{:?}", since.elapsed());
+    let cut_off = CutOff { resource: "notes".to_owned(), presented: epoch(1, 5), highest: epoch(1, 6) };
+    assert_eq!(one.fence.cut_off_by(&old.session).await, Some(cut_off));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_does_not_end_is_named() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let old = proxy.writer(1, "notes", 5).await;
+    proxy.server.end_late();
+    is_now(&old, Activity::Busy);
+    let new = proxy.client(2);
+    let since = Instant::now();
+    let blocked = "resource notes: admitted under lower tokens and not ended: process 1";
+    assert_eq!(proxy.admit(&new, "notes", 6).await, blocked);
+    assert!(since.elapsed() >= Duration::from_secs(10) && since.elapsed() < Duration::from_secs(11));
+    proxy.server.end_process(1);
+    assert_eq!(proxy.admit(&new, "notes", 6).await, "admitted");
+    // A prepared transaction blocks as well.
+    proxy.server.write(2, &proxy.resource("notes").tables[0].name, false);
+    proxy.server.prepare(2, "theirs");
+    let blocked = "resource notes: prepared transactions hold writes on it: theirs";
+    assert_eq!(proxy.admit(&proxy.client(3), "notes", 7).await, blocked);
+    proxy.server.end_prepared("theirs");
+    assert_eq!(proxy.admit(&proxy.client(4), "notes", 7).await, "admitted");
+}
+
+/// The list of processes in a message is bounded.
+#[tokio::test(start_paused = true)]
+async fn of_many_processes_that_do_not_end_some_are_named() {
+    let proxy = Proxy::start(&server(), "one").await;
+    proxy.server.end_late();
+    let clients: Vec<Client> = (0..=13).map(|pid| proxy.client(pid)).collect();
+    for old in &clients[1..] {
+        assert_eq!(proxy.admit(old, "notes", 5).await, "admitted");
+        is_now(old, Activity::Busy);
+    }
+    let blocked = proxy.admit(&clients[0], "notes", 6).await;
+    assert_eq!((blocked.matches("process").count(), blocked.ends_with("; 3 more")), (10, true), "{blocked}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_one_session_advances_a_fence_and_the_others_wait() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let old = proxy.writer(1, "notes", 5).await;
+    proxy.server.end_late();
+    is_now(&old, Activity::Busy);
+    let clients: Vec<Client> = (2..5).map(|pid| proxy.client(pid)).collect();
+    let admit = |client: &Client| {
+        let (fence, session, notes) = (proxy.fence.clone(), client.session.clone(), proxy.resource("notes"));
+        tokio::spawn(async move { told(fence.admit(&session, &notes, 6).await, "admitted") })
+    };
+    let admits: Vec<_> = clients.iter().map(admit).collect();
+    sleep(Duration::from_secs(1)).await;
+    proxy.server.end_process(1);
+    for admit in admits {
+        assert_eq!(admit.await.unwrap(), "admitted");
+    }
+    assert_eq!(proxy.fence.metrics.advances.get(), 2);
+    assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 2, "one drain for each token");
+}
+
+/// A session that was revoked while a statement ran deletes its row as soon as possible, and keeps its process.
+#[tokio::test(start_paused = true)]
+async fn a_revoked_session_is_released_as_soon_as_nothing_runs() {
+    let notes = policies(POLICIES).resource_called("notes").unwrap().tables[0].name.clone();
+    for (activity, writes, is_released) in [
+        (Activity::Busy, false, false),
+        (Activity::Waiting, true, false),
+        (Activity::Waiting, false, true),
+        (Activity::Idle, false, true),
+    ] {
+        let proxy = Proxy::start(&server(), "one").await;
+        let old = proxy.writer(1, "notes", 5).await;
+        assert_eq!(proxy.admit(&old, "trial", 5).await, "admitted");
+        proxy.fence.release(&old.session).await;
+        assert!(proxy.has_row(&old, "notes"), "nothing has revoked it");
+        is_now(&old, activity);
+        if writes {
+            proxy.server.write(1, &notes, false);
+        }
+        let advance = proxy.fence.advance(&proxy.policies.resources[2], epoch(1, 6));
+        advance.publish(Some(epoch(1, 5))).await.unwrap();
+        let _ = old.session.revoke("notes", epoch(1, 6));
+        proxy.fence.stop_watching();
+        proxy.fence.release(&old.session).await;
+        assert_eq!(proxy.has_row(&old, "notes"), !is_released, "{activity:?} {writes}");
+        assert!(proxy.has_row(&old, "trial"), "that is as it was");
+        // Afterwards, a newer token does not terminate its process.
+        assert_eq!(old.session.presented().contains_key("notes"), !is_released);
+        assert!(proxy.server.lives(1));
+    }
+    // Later admissions stay.
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.writer(1, "notes", 5).await;
+    let _ = client.session.revoke("notes", epoch(1, 5));
+    proxy.fence.release(&client.session).await;
+    assert!(proxy.has_row(&client, "notes"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_cut_off_is_told_by_what() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.writer(1, "notes", 5).await;
+    assert_eq!(proxy.fence.cut_off_by(&client.session).await, None);
+    assert_eq!(proxy.fence.cut_off_by(&proxy.client(2).session).await, None);
+    let asks = proxy.client(3);
+    asks.session.set_asking(Some(("notes".to_owned(), 4)));
+    let of_asked = CutOff { resource: "notes".to_owned(), presented: epoch(1, 4), highest: epoch(1, 5) };
+    assert_eq!(proxy.fence.cut_off_by(&asks.session).await, Some(of_asked));
+    asks.session.set_asking(Some(("notes".to_owned(), 5)));
+    assert_eq!(proxy.fence.cut_off_by(&asks.session).await, None);
+    is_now(&client, Activity::Busy);
+    let _new = proxy.writer(4, "notes", 6).await;
+    let cut_off = CutOff { resource: "notes".to_owned(), presented: epoch(1, 5), highest: epoch(1, 6) };
+    assert_eq!(proxy.fence.cut_off_by(&client.session).await, Some(cut_off));
+}
+
+/// Rows of dead processes are deleted when a session ends, and the connections close after the last session.
+#[tokio::test(start_paused = true)]
+async fn a_proxy_cleans_up_behind_its_sessions() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let (mut gone, mut last) = (proxy.writer(1, "notes", 5).await, proxy.writer(2, "trial", 5).await);
+    sleep(Duration::from_millis(10)).await;
+    proxy.server.end_process(1);
+    drop(gone.registration.take());
+    let swept = until(|| !proxy.has_row(&gone, "notes")).await;
+    assert!(swept < Duration::from_secs(1), "{swept:?}");
+    sleep(Duration::from_secs(5)).await;
+    assert!(proxy.fence.store.is_open() && proxy.fence.has_sessions());
+    proxy.server.end_process(2);
+    // The row of a process that ended silently is removed some seconds later.
+    let swept = until(|| !proxy.has_row(&last, "trial")).await;
+    assert!(swept > Duration::from_secs(3) && swept < Duration::from_secs(13), "{swept:?}");
+    drop(last.registration.take());
+    let closed = until(|| !proxy.fence.store.is_open()).await;
+    assert!(closed >= Duration::from_millis(400) && closed < Duration::from_secs(2), "{closed:?}");
+    assert!(!proxy.fence.has_sessions() && proxy.fence.listener() == 0 && proxy.fence.was_prepared());
+    // The next session opens the connections again and starts the watcher.
+    let _next = proxy.writer(3, "notes", 5).await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(proxy.fence.store.is_open());
+    proxy.server.lose_connection("one");
+    assert!(!proxy.fence.store.is_open());
+    until(|| proxy.fence.store.is_open()).await;
+    proxy.fence.close().await;
+    assert!(!proxy.fence.store.is_open());
+}

@@ -1,0 +1,108 @@
+//! A database that was dropped or has no schema: its remembered state, and the messages about it.
+
+use super::*;
+use crate::store::{Found, StoreError};
+use fencegate_catalog::Fenced;
+
+const MISSING: &str = "database \"memory\" does not exist";
+const UNPREPARED: &str = "database memory has no fencegate schema: run `fencegate init`";
+
+#[tokio::test(start_paused = true)]
+async fn a_database_is_missing_as_long_as_nobody_comes() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let notes = proxy.resource("notes");
+    let has_epoch = async || proxy.fence.has_epoch(&notes).await.map_err(|error| error.to_string());
+    assert!(!proxy.fence.is_missing());
+    proxy.server.is_found(Found::Missing);
+    assert!(!proxy.fence.is_missing(), "nobody has tried to connect");
+    assert_eq!(has_epoch().await, Err(MISSING.to_owned()));
+    assert!(proxy.fence.is_missing() && !proxy.fence.is_unprepared() && !proxy.fence.fences_nothing());
+    let client = proxy.client(1);
+    assert!(!proxy.fence.is_missing(), "somebody has logged in");
+    drop(client);
+    assert!(proxy.fence.is_missing());
+    proxy.server.is_found(Found::Nothing);
+    assert_eq!(has_epoch().await, Err(MISSING.to_owned()), "it is not asked again for a moment");
+    proxy.fence.session_comes();
+    assert_eq!(has_epoch().await, Ok(false));
+    assert!(!proxy.fence.is_missing());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_database_without_schema_fences_nothing_unless_a_fenced_table_exists() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let has_tables = |has| proxy.fence.has_fenced_tables.store(has, Ordering::Relaxed);
+    for (found, tables, unprepared, nothing) in [
+        (Found::Nothing, false, false, false),
+        (Found::Nothing, true, false, false),
+        (Found::Unprepared, true, true, false),
+        (Found::Unprepared, false, true, true),
+    ] {
+        proxy.server.is_found(found);
+        has_tables(tables);
+        let asked = proxy.fence.has_epoch(&proxy.resource("notes")).await.map_err(|error| error.to_string());
+        assert_eq!(asked, if unprepared { Err(UNPREPARED.to_owned()) } else { Ok(false) });
+        assert_eq!((proxy.fence.is_unprepared(), proxy.fence.fences_nothing()), (unprepared, nothing), "{tables}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_fenced_is_as_the_catalog_was_last_read() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let fenced = Fenced(&proxy.policies.resources);
+    let has_tables = || proxy.fence.has_fenced_tables.load(Ordering::Relaxed);
+    proxy.fence.has_fenced_tables.store(true, Ordering::Relaxed);
+    proxy.server.is_found(Found::Missing);
+    assert_eq!(proxy.fence.catalog(fenced).await.unwrap_err().to_string(), MISSING);
+    assert_eq!(proxy.fence.dependencies(fenced).await.unwrap_err().to_string(), MISSING);
+    let of_session = proxy.fence.catalog_of_session(fenced, "pg_temp_3").await.unwrap_err().to_string();
+    assert_eq!(of_session, format!("{MISSING}, with the temporary relations of this session (schema pg_temp_3)"));
+    assert!(has_tables());
+    proxy.server.is_found(Found::Nothing);
+    assert!(!proxy.fence.catalog(fenced).await.unwrap().has_fenced_tables());
+    assert!(!has_tables());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_says_what_is_wrong_with_the_database() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let notes = proxy.resource("notes");
+    let reset = async || proxy.fence.reset(&notes, 3, "operator", true).await.unwrap_err();
+    proxy.server.is_found(Found::Missing);
+    assert_eq!(reset().await, ResetError::NoDatabase);
+    let client = proxy.client(1);
+    assert_eq!(reset().await.to_string(), MISSING, "somebody is in it");
+    drop(client);
+    proxy.server.is_found(Found::Unprepared);
+    assert_eq!(reset().await, ResetError::Unprepared);
+    // Other failures say nothing about the schema.
+    proxy.fence.store.keep_closed(Some(Instant::now() + Duration::from_secs(1)));
+    assert_eq!(reset().await, ResetError::Store(StoreError::Vacated));
+    proxy.fence.store.keep_closed(None);
+    proxy.server.is_found(Found::Nothing);
+    assert_eq!(reset().await, ResetError::NoEpoch, "an operator is not told what others were");
+}
+
+/// The proxy retries every two seconds. It logs nothing if the database has nothing to fence.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_the_way_of_the_control_connection_is_told_once() {
+    let log = Log::start();
+    let proxy = Proxy::start(&server(), "one").await;
+    let _client = proxy.client(1);
+    for (found, tables) in [
+        (Found::Missing, false),
+        (Found::Nothing, true),
+        (Found::Missing, true),
+        (Found::Unprepared, true),
+        (Found::Nothing, true),
+        (Found::Unprepared, false),
+    ] {
+        proxy.fence.has_fenced_tables.store(tables, Ordering::Relaxed);
+        proxy.server.is_found(found);
+        sleep(Duration::from_secs(10)).await;
+    }
+    let text = log.end();
+    let told = text.lines().filter(|line| line.contains("control_not_listening"));
+    let why = |line: &str| [MISSING, UNPREPARED].map(|why| line.contains(why));
+    assert_eq!(told.map(why).collect::<Vec<_>>(), [[true, false], [true, false], [false, true]], "{text}");
+}

@@ -1,0 +1,277 @@
+//! Work that must not happen: needless connections, leftover tasks, needless queries, needless memory.
+
+use super::*;
+use crate::background::Background;
+use crate::store::StoreError;
+use fencegate_wire::client_error::ClientError;
+use tokio::task::yield_now;
+
+/// A database without remembered state and without policies.
+fn database(server: &Arc<Server>) -> Arc<Database> {
+    let metrics = metrics();
+    Database::over(|listener| server.store("one", listener), "postgres", "one", None, metrics, Background::current())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_listens_has_a_number_of_its_own() {
+    let (server, policies) = (server(), policies(POLICIES));
+    let fence = database(&server);
+    let numbers = || (fence.listener(), fence.last_listener());
+    assert_eq!((numbers(), fence.was_prepared()), ((0, 0), false));
+    assert_eq!(fence.apply_policy(&policies.resources).await, Ok(()));
+    assert!(fence.resource("notes").is_some());
+    let (first, _) = numbers();
+    assert!(first != 0 && numbers() == (first, first) && fence.was_prepared());
+    fence.close().await;
+    assert_eq!((numbers(), fence.was_prepared()), ((0, first), true));
+    assert_eq!(fence.has_epoch(&fence.resource("notes").unwrap()).await, Ok(false));
+    let (second, _) = numbers();
+    assert!(second > first && numbers() == (second, second));
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_that_cannot_be_recorded_are_not_applied_well() {
+    let (server, policies) = (server(), policies(POLICIES));
+    server.is_found(crate::store::Found::Missing);
+    let applied = database(&server).apply_policy(&policies.resources).await;
+    assert_eq!(applied.unwrap_err().to_string(), "database \"memory\" does not exist");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_is_fenced_nobody_watches_over_a_session() {
+    let (server, policies) = (server(), policies(POLICIES));
+    let fence = database(&server);
+    let register = |pid| fence.register(Arc::new(SessionFence::new(Ok(process(pid)))));
+    let _first = register(1);
+    assert!(fence.watcher.lock().is_none() && fence.has_sessions());
+    fence.put_in_force(&policies.resources);
+    let _second = register(2);
+    assert!(fence.watcher.lock().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_database_that_is_gone_leaves_no_task_behind() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let (server, before) = (server(), tasks());
+    let fence = database(&server);
+    fence.apply_policy(&policies(POLICIES).resources).await.unwrap();
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(tasks(), before + 1);
+    drop(fence);
+    yield_now().await;
+    assert_eq!(tasks(), before, "at once");
+}
+
+/// Neither without a revocation, nor while a statement runs.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_has_nothing_to_release_asks_for_nothing() {
+    for (revoked, activity, asks) in [
+        (false, Activity::Idle, false),
+        (false, Activity::Busy, false),
+        (true, Activity::Busy, false),
+        (true, Activity::Idle, true),
+    ] {
+        let proxy = Proxy::start(&server(), "one").await;
+        let client = proxy.writer(1, "notes", 5).await;
+        client.session.set_activity(activity);
+        if revoked {
+            let _ = client.session.revoke("notes", epoch(1, 6));
+        }
+        proxy.fence.close().await;
+        proxy.fence.release(&client.session).await;
+        assert_eq!(proxy.fence.store.is_open(), asks, "{revoked} {activity:?}");
+    }
+}
+
+/// A proxy signs off after its last session. One that ends while it has sessions counts as lost.
+#[tokio::test(start_paused = true)]
+async fn a_proxy_whose_sessions_have_ended_counts_no_longer() {
+    for (has_sessions, expected) in [(false, (1, 0)), (true, (2, 1))] {
+        let server = server();
+        let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+        let (_own, mut client) = (one.client(1), two.client(2));
+        if !has_sessions {
+            drop(client.registration.take());
+        }
+        two.fence.close().await;
+        let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();
+        let reach = enforcement.reach[&one.resource("notes").fingerprint];
+        assert_eq!((reach.proxies, reach.lost), expected, "{has_sessions}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_enforced_is_said_again_over_another_connection() {
+    let server = server();
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+    let _clients = (one.client(1), two.client(2));
+    sleep(Duration::from_secs(1)).await;
+    server.lose_connection("two");
+    until(|| two.fence.store.is_open()).await;
+    sleep(Duration::from_secs(5)).await;
+    let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();
+    let reach = enforcement.reach[&one.resource("notes").fingerprint];
+    assert_eq!((reach.proxies, reach.lost), (2, 0));
+}
+
+/// A proxy repeats its announcement, so that it counts as recently seen if it is lost, but not more often than necessary.
+#[tokio::test(start_paused = true)]
+async fn what_is_enforced_is_said_again_when_a_minute_is_over() {
+    for (millis, expected) in [(59_999, (1, 0)), (60_000, (2, 1))] {
+        let server = server();
+        let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+        let _client = two.client(2);
+        // Again, over the connection that the first announcement has opened.
+        two.fence.announce().await.unwrap();
+        two.fence.stop_watching();
+        server.pass(Duration::from_secs(300));
+        tokio::time::advance(Duration::from_millis(millis)).await;
+        two.fence.announce().await.unwrap();
+        two.fence.stop_watching();
+        server.lose_connection("two");
+        server.pass(Duration::from_secs(400));
+        let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();
+        let reach = enforcement.reach[&one.resource("notes").fingerprint];
+        assert_eq!((reach.proxies, reach.lost), expected, "{millis}");
+    }
+}
+
+/// The load time is queried once. Later changes of the database's clock do not affect it.
+#[tokio::test(start_paused = true)]
+async fn policies_that_are_applied_again_claim_no_later_time() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let (notes, at) = (proxy.resource("notes"), Instant::now().into_std() + Duration::from_secs(1));
+    let apply = async |at| proxy.fence.apply_policy_of(&proxy.policies.resources, at).await.unwrap();
+    apply(at).await;
+    let loaded = proxy.fence.loaded(&notes);
+    proxy.server.pass(Duration::from_secs(60));
+    apply(at).await;
+    assert!(loaded > 0);
+    assert_eq!(proxy.fence.loaded(&notes), loaded);
+    apply(at + Duration::from_secs(1)).await;
+    assert!(proxy.fence.loaded(&notes) > loaded, "others do");
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_that_are_not_recorded_yet_are_not_superseded() {
+    let server = server();
+    let other = POLICIES.replace("[public.notes]", "[public.notes, public.more]");
+    let (one, two) = (Proxy::start(&server, "one").await, Proxy::start_with(&server, "two", &other).await);
+    let _writer = two.writer(1, "notes", 5).await;
+    sleep(Duration::from_secs(1)).await;
+    one.fence.put_in_force(&one.policies.resources);
+    one.fence.check_policies().await;
+    assert!(one.fence.superseded().is_empty());
+}
+
+/// Permissions of one login and of several.
+#[tokio::test(start_paused = true)]
+async fn a_permission_is_remembered_beside_others() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.client(1);
+    let one = claim(Some("app"));
+    let other = Claim { login: "other".to_owned(), ..one.clone() };
+    for (key, claim) in [(1, &one), (2, &other)] {
+        assert_eq!(proxy.admit_if(&client, &format!("shard/{key}"), 5, Raise::WhoMay(claim)).await, "admitted");
+    }
+    proxy.server.forbid("app");
+    for (key, claim) in [(3, &one), (4, &other)] {
+        assert_eq!(proxy.admit_if(&client, &format!("shard/{key}"), 5, Raise::WhoMay(claim)).await, "admitted");
+    }
+}
+
+/// The server waits five seconds for other sessions to end, and then refuses the statement.
+#[tokio::test(start_paused = true)]
+async fn connections_make_way_for_as_long_as_the_server_waits() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let _client = proxy.client(1);
+    assert!(!proxy.fence.vacating.lasts());
+    proxy.fence.close_for(&Role::Current("owner".to_owned()), false, false).await;
+    for (millis, lasts) in [(0, true), (4_999, true), (1, false), (1, false)] {
+        tokio::time::advance(Duration::from_millis(millis)).await;
+        assert_eq!(proxy.fence.vacating.lasts(), lasts);
+    }
+    proxy.fence.close_for(&Role::Current("owner".to_owned()), false, false).await;
+    assert!(proxy.fence.vacating.lasts());
+    proxy.fence.end_vacating();
+    assert!(!proxy.fence.vacating.lasts());
+}
+
+/// With FORCE the server terminates other sessions, if any. If the role may not do that, the server refuses the statement,
+/// and the control connections stay open.
+#[tokio::test(start_paused = true)]
+async fn who_may_not_end_others_drops_by_force_what_nobody_uses() {
+    for (by_force, has_others, makes_way) in
+        [(false, false, true), (false, true, true), (true, false, true), (true, true, false)]
+    {
+        let proxy = Proxy::start(&server(), "one").await;
+        proxy.server.forbid_to_end("owner");
+        let _other = has_others.then(|| proxy.client(1));
+        proxy.fence.close_for(&Role::Current("owner".to_owned()), by_force, false).await;
+        let what = format!("{by_force} {has_others}");
+        assert_eq!(proxy.fence.vacating.lasts(), makes_way, "{what}");
+        assert_eq!(!proxy.fence.store.is_open(), makes_way && !has_others, "{what}");
+    }
+}
+
+#[test]
+fn only_what_runs_a_query_is_named_with_one() {
+    let blocker = |who: &str, query: &str| Blocker { who: who.to_owned(), query: query.to_owned() };
+    let by = [blocker("process 1", "UPDATE a"), blocker("theirs", ""), blocker("process 2", "UPDATE b")];
+    let not_ended = FenceError::unavailable("notes", Obstacle::NotEnded(by.to_vec()));
+    let locked = FenceError::Store { resource: "notes".to_owned(), error: StoreError::Blocked(by.to_vec()) };
+    for (refusal, reason) in [(not_ended, "admitted under lower tokens and not ended"), (locked, "its lock is held by")]
+    {
+        let (reason, text) = (format!("{reason}: process 1; theirs; process 2"), refusal.text());
+        assert_eq!(refusal.log_reason(), reason, "no log has a query");
+        assert!(text.message.ends_with(&format!("{reason}, query: UPDATE a; UPDATE b")), "{text:?}");
+        assert!(text.hint.contains("pg_terminate_backend"), "{text:?}");
+    }
+}
+
+/// Log lines about the leader of `of`.
+fn leader_lines(log: &str, of: &str) -> Vec<String> {
+    let fields = |line: &str| line.split_once("leader_").unwrap().1.to_owned();
+    log.lines().filter(|line| line.contains(of) && line.contains("leader_")).map(fields).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaders_by_leases_are_logged_once_per_change() {
+    let log = Log::start();
+    let proxy = Proxy::start(&server(), "one").await;
+    proxy.server.lease("bills", 5, false, HOUR);
+    for (token, released) in [(5, false), (6, false), (6, true)] {
+        // After the last session, leases are not followed until the next session.
+        let client = proxy.writer(1, "bills", 5).await;
+        proxy.server.lease("bills", token, released, HOUR);
+        sleep(Duration::from_secs(10)).await;
+        drop(client);
+        sleep(Duration::from_secs(10)).await;
+    }
+    let text = log.end();
+    let changes = [
+        "observed database=\"postgres\" resource=\"bills\" token=5",
+        "observed database=\"postgres\" resource=\"bills\" token=6",
+        "gone database=\"postgres\" resource=\"bills\"",
+    ];
+    assert_eq!(leader_lines(&text, "resource=\"bills\""), changes, "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaders_of_elections_are_logged_once_per_change() {
+    let log = Log::start();
+    let proxy = Proxy::start(&server(), "one").await;
+    let elects = async |leader| {
+        proxy.election.elects(leader);
+        sleep(Duration::from_secs(10)).await;
+    };
+    for leader in [Some(5), Some(5), Some(6), None, None] {
+        elects(leader).await;
+        proxy.election.falls_silent();
+        sleep(Duration::from_secs(10)).await;
+        elects(leader).await;
+    }
+    let text = log.end();
+    let changes = ["observed election=/jobs token=5", "observed election=/jobs token=6", "gone election=/jobs"];
+    assert_eq!(leader_lines(&text, "election=/jobs"), changes, "{text}");
+}

@@ -1,0 +1,20 @@
+//! Events of an election, for metrics.
+
+use super::loss::Loss;
+use crate::ElectionName;
+use std::time::Duration;
+
+/// Receives the events of candidates. Must not block: the task that keeps the lease calls it.
+pub trait Meter: Send + Sync {
+    /// A candidate has entered the election. It does not lead yet.
+    fn campaigns(&self, election: &ElectionName);
+
+    /// The candidate has become the leader.
+    fn leads(&self, election: &ElectionName);
+
+    /// The candidate no longer leads.
+    fn lost(&self, election: &ElectionName, loss: &Loss);
+
+    /// A renewal of the lease, answered or not, took this long.
+    fn renewed(&self, took: Duration);
+}

@@ -1,0 +1,313 @@
+//! Policies: which tables are fenced, how, and for which roles.
+//!
+//! Owns the YAML model and the loading of a directory, with positions for every error. Must never apply a part of a
+//! directory: a set is valid as a whole or refused as a whole.
+
+mod difference;
+mod document;
+mod fingerprint;
+mod function;
+mod guarded;
+mod index;
+mod issuer;
+mod keyed;
+mod load;
+mod name;
+pub mod nearest;
+#[cfg(test)]
+mod tests;
+pub mod yaml;
+
+pub use difference::PolicyChange;
+pub use function::FencedFunction;
+pub use guarded::{guard_arguments, guarded_lease};
+pub use issuer::{Issuer, Issuers};
+pub use keyed::percent_decoded;
+pub use keyed::{InvalidTemplate, Keyed, Template};
+pub use load::{join, load};
+pub use yaml::FileError;
+
+use crate::yaml::Position;
+use fencegate_leader::ElectionName;
+use fencegate_statement::{FunctionName, Operation, RelationName};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{fmt, path::PathBuf, sync::Arc, time::Instant};
+
+/// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
+#[derive(Clone, Debug)]
+pub struct PolicySet {
+    /// In the order of the files' names and of the lists in them.
+    pub resources: Vec<Arc<Resource>>,
+    /// Rule for statements whose text does not show what they write.
+    pub opaque: Opaque,
+    /// Another rule for sessions of these login roles.
+    pub opaque_roles: BTreeMap<String, Opaque>,
+    /// The databases in which the resources are fenced; None: wherever a named table exists.
+    pub databases: Option<Vec<String>>,
+    /// Login roles that bypass the fences.
+    pub exempt_roles: Vec<String>,
+    /// How many files it was read from.
+    pub files: usize,
+    /// When it was made: of two sets that proxies load, the later one is in force.
+    pub loaded: Instant,
+    index: index::Index,
+    /// Where each table is declared, if it was in a file.
+    places: HashMap<QualifiedName, (PathBuf, Position)>,
+}
+
+/// Nothing is fenced.
+impl Default for PolicySet {
+    fn default() -> Self {
+        Self::new(Vec::new(), Opaque::default(), None, Vec::new())
+    }
+}
+
+impl PolicySet {
+    /// A set of these resources. Their fingerprints are filled in here, because they depend on the rest of the set.
+    pub fn new(
+        resources: Vec<Resource>,
+        opaque: Opaque,
+        databases: Option<Vec<String>>,
+        exempt_roles: Vec<String>,
+    ) -> Self {
+        let set = Self {
+            resources: resources.into_iter().map(Arc::new).collect(),
+            opaque,
+            opaque_roles: BTreeMap::new(),
+            databases,
+            exempt_roles,
+            files: 0,
+            loaded: Instant::now(),
+            index: index::Index::default(),
+            places: HashMap::new(),
+        };
+        set.with_opaque_roles(BTreeMap::new())
+    }
+
+    /// This set with another value of `opaque` for these login roles.
+    pub fn with_opaque_roles(mut self, opaque_roles: BTreeMap<String, Opaque>) -> Self {
+        self.opaque_roles = opaque_roles;
+        let settings = fingerprint::settings(&self);
+        let with_fingerprint = |resource: &Arc<Resource>| {
+            let fingerprint = fingerprint::fingerprint(&settings, resource);
+            Arc::new(Resource { fingerprint, ..Resource::clone(resource) })
+        };
+        self.resources = self.resources.iter().map(with_fingerprint).collect();
+        self.index = index::Index::new(&self.resources);
+        self
+    }
+
+    /// An error about a table, at its place in the file that declares it; `None` if no file does.
+    pub fn fault_at(&self, table: &QualifiedName, message: &str) -> Option<FileError> {
+        let (file, at) = self.places.get(table)?;
+        Some(FileError::new(file, *at, message))
+    }
+
+    /// The role bypasses the fences.
+    pub fn exempts(&self, role: &str) -> bool {
+        self.exempt_roles.iter().any(|exempt| exempt == role)
+    }
+
+    /// Something may be fenced in the database of that name.
+    pub fn applies_to(&self, database: &str) -> bool {
+        !self.resources.is_empty()
+            && self.databases.as_ref().is_none_or(|databases| databases.iter().any(|name| name == database))
+    }
+
+    /// Some fence acts.
+    pub fn enforces(&self) -> bool {
+        self.resources.iter().any(|resource| resource.mode == Mode::Enforce)
+    }
+
+    /// The rule for opaque statements of the role.
+    pub fn opaque_of(&self, role: &str) -> Opaque {
+        self.opaque_roles.get(role).copied().unwrap_or(self.opaque)
+    }
+
+    /// Calling some function counts as a write.
+    pub fn has_functions(&self) -> bool {
+        self.index.has_functions()
+    }
+
+    /// Some resource is keyed.
+    pub fn has_keys(&self) -> bool {
+        self.index.has_keys()
+    }
+
+    /// The resource, as in its policy, that has this name or whose key has it.
+    pub fn resource_called(&self, name: &str) -> Option<&Arc<Resource>> {
+        self.resources.iter().find(|resource| resource.is_called(name))
+    }
+
+    /// The elections in etcd that issue tokens of a resource, those of single keys left out.
+    pub fn elections(&self) -> BTreeSet<ElectionName> {
+        self.resources.iter().filter_map(|resource| resource.election().cloned()).collect()
+    }
+
+    /// The tables whose fences an operation on a relation may affect, each with its resource. A relation without a
+    /// schema may be the table of that name in any schema. [`Operation::Lock`] affects every table with fenced inserts,
+    /// updates or deletes.
+    pub fn fenced<'a>(
+        &'a self,
+        relation: &'a RelationName,
+        operation: Operation,
+    ) -> impl Iterator<Item = (&'a Arc<Resource>, &'a FencedTable)> {
+        self.tables_called(relation).filter(move |(_, table)| table.fences(operation))
+    }
+
+    /// The tables that a relation's name may mean, each with its resource.
+    pub fn tables_called<'a>(
+        &'a self,
+        relation: &'a RelationName,
+    ) -> impl Iterator<Item = (&'a Arc<Resource>, &'a FencedTable)> {
+        self.index.tables(relation.schema.as_deref(), &relation.name)
+    }
+
+    /// The resources, each once, that a call of a function may count as a write to. A function without a
+    /// schema may be the one of that name in any schema.
+    pub fn resources_of_function(&self, function: &FunctionName) -> Vec<&Arc<Resource>> {
+        self.index.resources_of_function(function)
+    }
+}
+
+/// A thing that one leader at a time may write; or, where it is keyed, one such thing for every value of a column.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    /// The name in tokens, errors and metrics; of a keyed resource, with its placeholder.
+    pub name: String,
+    /// Only the token of its leader may raise the fence; None: any token may.
+    pub issuer: Option<Issuer>,
+    /// Set for a resource that represents the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
+    pub keyed: Option<Keyed>,
+    /// For the resource of one key: a name for all keys, `shard/{}`.
+    pub family: Option<String>,
+    /// The tables whose writes need the resource's token.
+    pub tables: Vec<FencedTable>,
+    /// Calling one of these counts as a write to the resource.
+    pub functions: Vec<FencedFunction>,
+    /// The rule for sessions without a token.
+    pub on_missing: OnMissing,
+    /// Whether the fence acts or only counts and logs.
+    pub mode: Mode,
+    /// A stable hash (32 hex digits) of everything that affects this resource's enforcement, including the set's
+    /// `opaque`, `databases` and `exempt_roles`. Proxies with equal fingerprints agree.
+    pub fingerprint: String,
+}
+
+impl Resource {
+    /// The election in etcd that issues its tokens.
+    pub fn election(&self) -> Option<&ElectionName> {
+        match &self.issuer {
+            Some(Issuer::Election(name)) => Some(name),
+            Some(Issuer::Lease(_)) | None => None,
+        }
+    }
+
+    /// The lease in the fenced database that issues its tokens.
+    pub fn lease(&self) -> Option<&str> {
+        match &self.issuer {
+            Some(Issuer::Lease(name)) => Some(name.as_str()),
+            Some(Issuer::Election(_)) | None => None,
+        }
+    }
+}
+
+/// A table and the operations on it that are fenced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FencedTable {
+    /// Its schema and name.
+    pub name: QualifiedName,
+    /// Sorted; never contains [`Operation::Lock`], [`Operation::Cascade`] and [`Operation::TruncateCascade`], which follow the others.
+    pub operations: Vec<Operation>,
+    /// The table's only database, if the policy names it. The table is fenced wherever it exists; a missing table is
+    /// reported only for this database.
+    pub database: Option<String>,
+    /// The column whose value says which resource a row belongs to, if the resource is keyed.
+    pub key: Option<String>,
+}
+
+/// A schema-qualified SQL name, folded and unquoted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QualifiedName {
+    /// The schema.
+    pub schema: String,
+    /// The name in it.
+    pub name: String,
+}
+
+impl fmt::Display for QualifiedName {
+    /// As SQL, with every quote that it could need.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", quoted(&self.schema), quoted(&self.name))
+    }
+}
+
+/// A name by itself, as SQL with every quote that it could need.
+pub fn quoted(name: &str) -> String {
+    let is_plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+/// The rule for writes without a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnMissing {
+    /// LF002.
+    #[default]
+    Reject,
+    /// It passes.
+    Allow,
+}
+
+impl OnMissing {
+    /// As in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnMissing::Reject => "reject",
+            OnMissing::Allow => "allow",
+        }
+    }
+}
+
+/// Whether a fence acts. Where several fences concern a statement, the greatest decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Mode {
+    /// Forwards writes, and counts and logs those that it would have rejected. Does not drain processes.
+    Observe,
+    /// It rejects.
+    #[default]
+    Enforce,
+}
+
+impl Mode {
+    /// As in a policy file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Enforce => "enforce",
+            Mode::Observe => "observe",
+        }
+    }
+}
+
+/// The rule for opaque statements in a database where a fenced table exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Opaque {
+    /// LF004.
+    #[default]
+    Reject,
+    /// It passes if the session's token is in force for every resource that it may write. It raises none.
+    RequireToken,
+    /// It passes.
+    Allow,
+}
+
+impl Opaque {
+    /// As in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Opaque::Reject => "reject",
+            Opaque::RequireToken => "require_token",
+            Opaque::Allow => "allow",
+        }
+    }
+}

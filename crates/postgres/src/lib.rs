@@ -1,0 +1,11 @@
+//! Connections to PostgreSQL: encryption with libpq's `sslmode`, passwords, literals and rows.
+//!
+//! Owns how the proxy connects as a client. Must never use sessions, or print a key or a password.
+
+mod passfile;
+mod server_tls;
+pub mod sql;
+pub mod tls;
+
+pub use passfile::password;
+pub use server_tls::{RootCertificateError, ServerTls, SslMode, is_system};

@@ -1,0 +1,135 @@
+//! SQL as text: literals that go into it, and the rows that a simple Query returns.
+//!
+//! Must never guess: a column that cannot be read is not there.
+
+use crate::tls;
+use crate::tls::{Diagnosis, Told};
+use fencegate_policy::QualifiedName;
+use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+
+/// Result of one statement of a Query.
+#[derive(Debug, Default)]
+pub struct StatementResult {
+    /// The rows that it returned.
+    pub rows: Vec<SimpleQueryRow>,
+    /// Number of rows in its command tag.
+    pub affected: u64,
+}
+
+/// Runs a simple Query, and returns the rows of all its statements. Not cancel-safe: a Query that was sent continues.
+pub async fn query_rows(client: &Client, query: &str) -> Result<Vec<SimpleQueryRow>, tokio_postgres::Error> {
+    let answers = answers(client.simple_query(query).await?);
+    Ok(answers.into_iter().flat_map(|answer| answer.rows).collect())
+}
+
+/// The text of a column, if it is there and not null.
+pub fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
+    row.try_get(name).ok().flatten()
+}
+
+/// A column read as a number.
+pub fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Option<T> {
+    column(row, name)?.parse().ok()
+}
+
+/// A column that is the boolean true. Null, false and a missing column are all no.
+pub fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
+    column(row, name) == Some("t")
+}
+
+/// Groups the messages of a Query into one result per statement.
+pub fn answers(messages: Vec<SimpleQueryMessage>) -> Vec<StatementResult> {
+    let mut answers = Vec::new();
+    let mut answer = StatementResult::default();
+    for message in messages {
+        match message {
+            SimpleQueryMessage::Row(row) => answer.rows.push(row),
+            SimpleQueryMessage::CommandComplete(affected) => {
+                answers.push(StatementResult { affected, ..std::mem::take(&mut answer) });
+            }
+            _ => {}
+        }
+    }
+    answers
+}
+
+/// The rows of all statements.
+pub fn rows(answers: &[StatementResult]) -> impl Iterator<Item = &SimpleQueryRow> {
+    answers.iter().flat_map(|answer| &answer.rows)
+}
+
+/// The column's text as an owned String.
+pub fn text(row: &SimpleQueryRow, name: &str) -> Option<String> {
+    column(row, name).map(str::to_owned)
+}
+
+/// A string literal. The text must not contain NUL; standard_conforming_strings must be on.
+pub fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A common table expression of these names. As two arrays: the server reads many names in them at once.
+pub fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
+    named_as("named", &arrays(names))
+}
+
+/// Like [`named`], with another table alias.
+pub fn named_as(table: &str, [schemas, names]: &[String; 2]) -> String {
+    format!("{table}(schema, name) AS (SELECT * FROM unnest({schemas}, {names}))")
+}
+
+/// The schemas and the names, as two arrays.
+pub fn arrays<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> [String; 2] {
+    let (schemas, names): (Vec<&str>, Vec<&str>) =
+        names.into_iter().map(|name| (name.schema.as_str(), name.name.as_str())).unzip();
+    [array("name", schemas), array("name", names)]
+}
+
+/// An array of that type.
+pub fn array<'a>(of: &str, elements: impl IntoIterator<Item = &'a str>) -> String {
+    let elements: Vec<String> = elements.into_iter().map(element).collect();
+    format!("{}::{of}[]", quote(&format!("{{{}}}", elements.join(","))))
+}
+
+/// An element of an array literal.
+fn element(name: &str) -> String {
+    format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Replaces the message "password missing".
+const NO_PASSWORD: &str = "the server asks for a password, and none is given: put it into the URL, \
+     into PGPASSWORD, or into the file that PGPASSFILE names (default: ~/.pgpass)";
+
+/// The server's message. tokio-postgres displays only "db error"; the message is in the source.
+pub fn message(error: &tokio_postgres::Error) -> String {
+    if let Some(Diagnosis { message, hint }) = tls::trouble(error, Told::Url) {
+        return format!("{message}. {hint}");
+    }
+    match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(refusal), _) => refusal.message().to_owned(),
+        (None, Some(source)) if source.to_string() == "password missing" => NO_PASSWORD.to_owned(),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_end_no_literal() {
+        assert_eq!(quote("plain"), "'plain'");
+        assert_eq!(quote("it's"), "'it''s'");
+        assert_eq!(quote("'; DROP TABLE x; --"), "'''; DROP TABLE x; --'");
+        assert_eq!(quote("back\\slash' "), "'back\\slash'' '");
+        assert_eq!(quote(""), "''");
+    }
+
+    #[test]
+    fn names_end_no_element() {
+        let name = QualifiedName { schema: "a\"b".into(), name: "it's\\".into() };
+        let expected = r#"named(schema, name) AS (SELECT * FROM unnest('{"a\"b"}'::name[], '{"it''s\\"}'::name[]))"#;
+        assert_eq!(named([&name]), expected);
+    }
+}

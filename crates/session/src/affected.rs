@@ -1,0 +1,162 @@
+//! The resources that a statement touches, directly or by way of others: each once, with the keys of keyed ones.
+//!
+//! Must never leave out a resource that the statement may write.
+
+use super::host::CatalogView;
+use super::keys::{self, Columns, KeyedResource};
+use fencegate_catalog::Catalog;
+use fencegate_fence::RequiredPrivilege;
+use fencegate_policy::{FencedTable, PolicySet, Resource};
+use fencegate_statement::{FunctionName, Operation, RelationName, Statement, StatementKind, Write};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// A resource that a statement touches.
+pub struct AffectedResource {
+    pub resource: Arc<Resource>,
+    /// Set if the statement writes; otherwise it only locks.
+    pub writes: bool,
+    /// The keys of a keyed resource; `None` for any other. Empty where only the guard can tell them.
+    pub keys: Option<Vec<KeyedResource>>,
+}
+
+/// The resources that a statement touches, as far as its text and the catalog tell.
+pub fn affected_resources(statement: &Statement, policies: &PolicySet, seen: &CatalogView) -> Vec<AffectedResource> {
+    let CatalogView { catalog, dependencies, .. } = seen;
+    let mut affected = AffectedResources::default();
+    for write in &statement.writes {
+        let keys = |resource: &Arc<Resource>, table: &FencedTable, columns| {
+            keys_of(statement, catalog, resource, table, write, columns)
+        };
+        let writes = write.operation != Operation::Lock;
+        for (resource, table) in policies.fenced(&write.relation, write.operation) {
+            affected.add(resource, writes, || keys(resource, table, Columns::OfTable));
+        }
+        // A write to a relation that leads to a fenced table counts as the write to that table.
+        for reached in catalog.reached_by(write) {
+            let columns = if reached.same_columns { Columns::SameNames } else { Columns::Others };
+            for (resource, table) in policies.fenced(reached.table, reached.operation) {
+                affected.add(resource, reached.operation != Operation::Lock, || keys(resource, table, columns));
+            }
+        }
+        // An object that CASCADE drops counts as if the statement named the fenced table that it belongs to.
+        for fenced in dependencies.iter().flat_map(|dependencies| dependencies.cascades_to(write)) {
+            for (resource, table) in policies.fenced(fenced, Operation::Ddl) {
+                affected.add(resource, true, || keys(resource, table, Columns::Others));
+            }
+        }
+    }
+    for function in called(statement, catalog) {
+        for resource in policies.resources_of_function(function) {
+            affected.add(resource, true, Vec::new);
+        }
+    }
+    affected.0
+}
+
+/// The privileges by which the statement affects the resource, which may be a key's.
+pub fn privileges(
+    statement: &Statement,
+    policies: &PolicySet,
+    seen: &CatalogView,
+    resource: &Resource,
+) -> Arc<[RequiredPrivilege]> {
+    let CatalogView { catalog, dependencies, .. } = seen;
+    let is_it = |it: &Arc<Resource>| it.called(&resource.name).is_some();
+    let mut privileges = HashSet::new();
+    for write in &statement.writes {
+        let is_written = |name: &RelationName, operation| policies.fenced(name, operation).any(|(it, _)| is_it(it));
+        let mut cascades = dependencies.iter().flat_map(|dependencies| dependencies.cascades_to(write));
+        if is_written(&write.relation, write.operation)
+            || catalog.reached_by(write).any(|reached| is_written(reached.table, reached.operation))
+            || cascades.any(|fenced| is_written(fenced, Operation::Ddl))
+        {
+            privileges.insert(RequiredPrivilege::Write(write.relation.clone(), write.operation));
+        }
+    }
+    for called in called(statement, catalog) {
+        privileges.extend(
+            resource.functions.iter().filter_map(|function| function.called(called)).map(RequiredPrivilege::Call),
+        );
+    }
+    privileges.into_iter().collect()
+}
+
+/// A fenced object that a statement reaches without naming it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IndirectTarget {
+    /// A fenced table, with the relation that leads to it.
+    Table(RelationName),
+    /// A function of the policies; it may name it.
+    Function(FunctionName),
+}
+
+/// The object of the resource that the statement reaches, unless it names a table of the resource.
+pub fn indirect_target(
+    statement: &Statement,
+    policies: &PolicySet,
+    seen: &CatalogView,
+    resource: &str,
+) -> Option<IndirectTarget> {
+    let CatalogView { catalog, dependencies, .. } = seen;
+    let is_it = |it: &Arc<Resource>| it.name == resource || it.is_called(resource);
+    let is_of_it = |table: &RelationName, operation| policies.fenced(table, operation).any(|(it, _)| is_it(it));
+    if statement.writes.iter().any(|write| is_of_it(&write.relation, write.operation)) {
+        return None;
+    }
+    let table = statement.writes.iter().find_map(|write| {
+        let mut ways = catalog.reached_by(write).filter(|way| is_of_it(way.table, way.operation)).map(|way| way.table);
+        let cascades = dependencies.iter().flat_map(|dependencies| dependencies.cascades_to(write));
+        ways.next().or_else(|| cascades.into_iter().find(|table| is_of_it(table, Operation::Ddl)))
+    });
+    let is_function_of_it = |it: &&FunctionName| policies.resources_of_function(it).into_iter().any(is_it);
+    let function = || called(statement, catalog).find(is_function_of_it).cloned().map(IndirectTarget::Function);
+    table.cloned().map(IndirectTarget::Table).or_else(function)
+}
+
+/// The functions that the statement calls: by name, or through catalog objects.
+fn called<'a>(statement: &'a Statement, catalog: &'a Catalog) -> impl Iterator<Item = &'a FunctionName> {
+    let named = &statement.functions;
+    let by_others = named.iter().flat_map(|function| catalog.called_by_function(function));
+    let by_writes = statement.writes.iter().flat_map(|write| catalog.called_by(&write.relation, write.operation));
+    let by_reads = statement.reads.iter().flat_map(|relation| catalog.called_by(relation, Operation::Read));
+    let by_any = statement.reads_more.then(|| catalog.called_by_reading()).into_iter().flatten();
+    named.iter().chain(by_others).chain(by_writes).chain(by_reads).chain(by_any)
+}
+
+fn keys_of(
+    statement: &Statement,
+    catalog: &Catalog,
+    resource: &Arc<Resource>,
+    table: &FencedTable,
+    write: &Write,
+    columns: Columns,
+) -> Vec<KeyedResource> {
+    let column = catalog.key_column(table);
+    let is_guarded = columns == Columns::OfTable && column.is_some_and(|column| column.is_guarded);
+    if statement.kind == StatementKind::CopyFrom && is_guarded {
+        // The guard looks at each row. Those of a child it need not see.
+        return Vec::new();
+    }
+    keys::resources(resource, table, column, write, columns)
+}
+
+/// Each resource once.
+#[derive(Default)]
+struct AffectedResources(Vec<AffectedResource>);
+
+impl AffectedResources {
+    fn add(&mut self, resource: &Arc<Resource>, writes: bool, keys: impl FnOnce() -> Vec<KeyedResource>) {
+        let known = self.0.iter().position(|touch| Arc::ptr_eq(&touch.resource, resource));
+        let index = known.unwrap_or_else(|| {
+            let keys = resource.keyed.as_ref().map(|_| Vec::new());
+            self.0.push(AffectedResource { resource: resource.clone(), writes: false, keys });
+            self.0.len() - 1
+        });
+        let touch = &mut self.0[index];
+        touch.writes |= writes;
+        if let Some(known) = &mut touch.keys {
+            known.extend(keys());
+        }
+    }
+}

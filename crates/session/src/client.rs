@@ -1,0 +1,183 @@
+//! Messages from the client: those that need a verdict wait for it, all others are forwarded.
+//!
+//! Must never forward a message of unknown effect where statements are judged.
+
+use super::message::{MessageRoom, Stage};
+use super::pipeline::Request;
+use super::rejection::Rejection;
+use super::verdict::{Run, Verdict};
+use super::{ClientFault, HIGH_WATER, Host, LITTLE, Life, Session, Step, frame_of};
+use fencegate_statement::{Statement, StatementKind};
+use fencegate_wire::frame::Header;
+use fencegate_wire::tag::frontend;
+use std::sync::Arc;
+
+/// Tags of the messages that a server ignores up to a Sync. At any other message the server ends the session.
+const SKIPPED: [u8; 11] = [
+    frontend::QUERY,
+    frontend::FUNCTION_CALL,
+    frontend::PARSE,
+    frontend::BIND,
+    frontend::DESCRIBE,
+    frontend::EXECUTE,
+    frontend::CLOSE,
+    frontend::FLUSH,
+    frontend::COPY_DATA,
+    frontend::COPY_DONE,
+    frontend::COPY_FAIL,
+];
+
+/// Number of messages in one step: many small ones together may take long, and the driver checks the clock between steps.
+const MAX_AT_ONCE: usize = 64;
+
+impl<H: Host> Session<H> {
+    /// Handles the client's input, as far as the server's output has room and no message is held back.
+    pub(super) fn handle_client(&mut self) -> Result<Step, ClientFault> {
+        if !self.message.is_held() {
+            self.server.output.reserve(self.client.input.len().min(LITTLE));
+        }
+        let mut handled = 0;
+        while !self.message.is_held() && self.server.output.len() < HIGH_WATER {
+            if self.client.rest > 0 {
+                if !self.client.pass_on(&mut self.server.output) {
+                    break;
+                }
+                if self.client.discard {
+                    self.client.discard = false;
+                    self.raise_discarded();
+                }
+            }
+            if self.pipeline.is_full() {
+                break;
+            }
+            let Some(header) = Header::from_client(&self.client.input)? else { break };
+            if !self.client_message(header)? {
+                break;
+            }
+            self.message.want(0);
+            handled += 1;
+            if handled >= MAX_AT_ONCE {
+                return Ok(Step::GoOn);
+            }
+        }
+        if self.client.rest == 0 && self.pipeline.flush_is_due() {
+            self.flush();
+        }
+        Ok(Step::Wait)
+    }
+
+    /// Returns false if the message has to wait, for more of it or for something else.
+    fn client_message(&mut self, header: Header) -> Result<bool, ClientFault> {
+        if matches!(header.tag, frontend::SYNC | frontend::FLUSH) && header.body > 0 {
+            return Err(ClientFault::Unjudged("Sync or Flush that is not empty"));
+        }
+        if self.pipeline.is_skipping() && SKIPPED.contains(&header.tag) {
+            // The server would ignore it. Forwarded, the message would run unjudged if the proxy were wrong about that.
+            return Ok(self.drop_message(header));
+        }
+        let judged = self.host.is_fenced();
+        match header.tag {
+            frontend::SYNC if judged && self.pipeline.is_copying_in() => {
+                // The server would ignore it, unless the COPY has failed: then it is unknown whether the server still skips.
+                self.pipeline.withhold_sync();
+                return Ok(self.drop_message(header));
+            }
+            frontend::SYNC if judged && self.pipeline.may_copy_in() => return Ok(self.hold(header)),
+            frontend::QUERY if judged => return self.query(header),
+            frontend::PARSE if judged => return self.parse(header),
+            frontend::BIND if judged => return self.bind(header),
+            frontend::EXECUTE if judged => return Ok(self.execute(header)),
+            frontend::CLOSE if judged => return Ok(self.close(header)),
+            frontend::FUNCTION_CALL if judged => return Ok(self.function_call(header)),
+            _ => (),
+        }
+        let request = match header.tag {
+            frontend::QUERY => {
+                self.pipeline.begin_batch();
+                Some(Request::query(Vec::new()))
+            }
+            frontend::PARSE => Some(Request::Parse { defines: None }),
+            frontend::BIND => Some(Request::bind()),
+            frontend::DESCRIBE => Some(Request::Describe),
+            frontend::EXECUTE => Some(Request::execute()),
+            frontend::CLOSE => Some(Request::Close),
+            frontend::SYNC => Some(Request::Sync),
+            frontend::FUNCTION_CALL => Some(Request::FunctionCall),
+            frontend::COPY_DATA => Some(Request::CopyData),
+            frontend::COPY_DONE | frontend::COPY_FAIL => Some(Request::CopyEnd),
+            frontend::TERMINATE => {
+                self.life = Life::Terminating;
+                None
+            }
+            _ => None,
+        };
+        let is_sync = header.tag == frontend::SYNC;
+        self.pass(header, request);
+        if is_sync {
+            self.pipeline.begin_batch();
+            self.pipeline.close_rejection(&mut self.server.output);
+        }
+        Ok(true)
+    }
+
+    /// Forwards a message as it comes.
+    pub(super) fn pass(&mut self, header: Header, request: Option<Request>) {
+        self.begin_forwarding();
+        self.pipeline.note_part(request.as_ref());
+        if matches!(header.tag, frontend::QUERY | frontend::EXECUTE | frontend::FUNCTION_CALL) {
+            self.host.note_query();
+        }
+        let audience = self.note_repetition(header, request.as_ref());
+        if let Some(request) = request {
+            self.pipeline.push(request, audience);
+        }
+        self.client.rest = header.frame();
+        self.client.pass_on(&mut self.server.output);
+        self.finish_message();
+    }
+
+    /// Judges a message by its kind alone: forwards it, or rejects it at its end.
+    pub(super) fn unread(&mut self, header: Header, statement: Arc<Statement>, request: Request) -> bool {
+        match self.judge(std::slice::from_ref(&statement), Run::Begins).0 {
+            Verdict::Hold => return false,
+            Verdict::Forward => {
+                self.pipeline.begin_batch();
+                self.pass(header, Some(request));
+            }
+            Verdict::Reject(_, rejection) => self.discard(header, rejection, &statement),
+        }
+        true
+    }
+
+    /// Holds a message back until the server owes nothing. Returns true when that cannot be, and rejects it.
+    pub(super) fn hold(&mut self, header: Header) -> bool {
+        let Verdict::Reject(_, rejection) = self.settle() else { return false };
+        self.discard(header, rejection, &Statement { kind: StatementKind::Unspecified, ..Statement::default() });
+        true
+    }
+
+    fn drop_message(&mut self, header: Header) -> bool {
+        self.client.rest = header.frame();
+        self.client.discard = true;
+        self.message.room = MessageRoom::Unasked;
+        self.message.text.read = None;
+        true
+    }
+
+    /// Forwards the message nowhere. The server raises the error where the message ends.
+    pub(super) fn discard(&mut self, header: Header, rejection: Rejection, statement: &Statement) {
+        self.report_rejection(&rejection, statement);
+        self.drop_message(header);
+        self.message.set_stage(Stage::Discarding { tag: header.tag, rejection: Box::new(rejection) });
+    }
+
+    /// The message at hand has been answered with an error.
+    pub(super) fn drop_held_message(&mut self) {
+        let Ok(Some(header)) = Header::from_client(&self.client.input) else { return };
+        self.finish_message();
+        match self.client.input.len() >= header.frame() {
+            true => drop(frame_of(&mut self.client, header.frame())),
+            false => _ = self.drop_message(header),
+        }
+    }
+}

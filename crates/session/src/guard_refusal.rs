@@ -1,0 +1,256 @@
+//! Writes that only the guard sees, under a token that is not in force yet. The guard's error names the resource: the proxy
+//! raises the fence to the session's token, and sends the statement again where nothing of it was lost.
+//!
+//! Must never raise a fence by an error for which the session could not raise it by naming the table: any function can raise
+//! that error. Must never send a statement again that may have left anything behind.
+
+use super::judge::Need;
+use super::message::Stage;
+use super::parameter::ParameterValue;
+use super::pipeline::{Audience, Request, rollback};
+use super::rejection::{Rejection, now_in_force};
+use super::repetition::Begin;
+use super::{Host, Session, Status, Task, frame_of};
+use bytes::{Bytes, BytesMut};
+use fencegate_fence::session::Token;
+use fencegate_fence::value::FenceValue;
+use fencegate_fence::{Claim, FenceError, RequiredPrivilege};
+use fencegate_policy::{Mode, Resource};
+use fencegate_statement::{Operation, RelationName, Statement};
+use fencegate_wire::client_error::ClientError;
+use fencegate_wire::error::{Severity, field, put_with_hint};
+use fencegate_wire::frame::{HEADER, Header, body};
+use fencegate_wire::message::put_ready;
+use fencegate_wire::tag::frontend;
+use std::sync::Arc;
+
+/// The guard's refusal of a write.
+pub(super) struct GuardRefusal {
+    need: Need,
+    /// The guard's error, if the client has not received it.
+    error: Option<Bytes>,
+    /// The part of the answer before the error that was held back.
+    description: Option<Bytes>,
+    /// The messages that are sent again.
+    again: Option<Bytes>,
+    /// The statement that begins the transaction again before them.
+    begin: Option<Begin>,
+    /// Resources whose fences were raised for the statement before.
+    raised: Vec<String>,
+    /// Work before the refused statement may have been committed.
+    may_have_committed: bool,
+    /// The ReadyForQuery that waits until the fence is raised.
+    ready: Option<Bytes>,
+}
+
+impl GuardRefusal {
+    /// The client waits until the fence is raised.
+    pub(super) fn waits_for_fence(&self) -> bool {
+        self.ready.is_some()
+    }
+}
+
+impl<H: Host> Session<H> {
+    /// A message at the front of the client's input is about to be forwarded as it is. Returns the receiver of its answer.
+    pub(super) fn note_repetition(&mut self, header: Header, request: Option<&Request>) -> Audience {
+        let repetition = &mut self.pipeline.repetition;
+        let is_bound = header.tag == frontend::BIND && repetition.take_bound();
+        match self.settings.parameter.current() {
+            ParameterValue::Known(FenceValue::Missing) => repetition.lose(),
+            _ => repetition.note(header.tag, self.client.input.get(..header.frame()), request),
+        }
+        if is_bound { Audience::Proxy } else { Audience::Client }
+    }
+
+    /// The next message of the server is for the client, and no error.
+    pub(super) fn note_answer(&mut self, header: Header) {
+        self.show_description();
+        self.pipeline.repetition.note_answer(header.tag);
+    }
+
+    /// Holds back a RowDescription that the server sends again when the Query is sent again. Returns false if this message is
+    /// none.
+    pub(super) fn keep_description(&mut self, header: Header) -> bool {
+        let is_held = self.pipeline.repetition.holds_description(header.tag);
+        if is_held {
+            let frame = frame_of(&mut self.server, header.frame());
+            self.pipeline.repetition.keep_description(frame);
+        }
+        is_held
+    }
+
+    pub(super) fn show_description(&mut self) {
+        if let Some(description) = self.pipeline.repetition.take_description() {
+            self.client.output.extend_from_slice(&description);
+        }
+    }
+
+    /// The guard's refusal, if the error at the front of the server's input is one, about a token of this session that may be
+    /// put in force.
+    pub(super) fn guard_refusal(&mut self, header: Header) -> Option<GuardRefusal> {
+        let error = &self.server.input[HEADER..header.frame()];
+        let (resource, token) = not_in_force(error)?;
+        let policies = self.host.policies();
+        let resource = policies.resource_called(resource)?.called(resource)?;
+        let presents = match self.settings.parameter.current() {
+            ParameterValue::Known(value) => value.token(&resource.name) == Some(token),
+            // A statement that ran may have set it. One that cannot set it could not make the guard report it either.
+            ParameterValue::Unknown => true,
+            ParameterValue::Invalid => false,
+        };
+        if !presents || resource.mode != Mode::Enforce || policies.exempts(self.host.user()) {
+            return None;
+        }
+        let request = &self.pipeline.front()?.to;
+        let may_have_committed = self.transaction.may_have_committed() || request.may_commit();
+        let is_run = matches!(request, Request::Query { completed: 0, .. } | Request::Execute { .. });
+        let statement = request.statements().first().cloned().unwrap_or_default();
+        let kept = self.pipeline.repetition.take(&resource.name, is_run);
+        Some(GuardRefusal {
+            need: Need { resource, token, may_raise: true, statement, role_changes: false, presumed: false },
+            error: None,
+            description: kept.description,
+            again: kept.messages,
+            begin: kept.begin,
+            raised: Vec::new(),
+            may_have_committed,
+            ready: None,
+        })
+    }
+
+    /// The client receives the guard's error with the ReadyForQuery behind it, unless it may wait for the error before it
+    /// sends the Sync.
+    pub(super) fn keep_error(&mut self, refusal: GuardRefusal, error: Bytes) {
+        let front = self.pipeline.front();
+        let is_ended = front.is_some_and(|reply| matches!(reply.to, Request::Query { .. } | Request::Sync));
+        let error = if is_ended || self.client.input.first() == Some(&frontend::SYNC) {
+            Some(error)
+        } else {
+            self.client.output.extend_from_slice(&error);
+            None
+        };
+        self.pipeline.repetition.refusal = Some(GuardRefusal { error, ..refusal });
+    }
+
+    /// Forwards ReadyForQuery. Before that it raises the fence, if the guard has refused the statement that ends here. It does
+    /// not while anything else runs or is asked for, which may concern the same fence.
+    pub(super) fn forward_ready(&mut self, frame: Bytes) {
+        let is_alone = self.pipeline.is_empty() && self.client.rest == 0;
+        let status = self.transaction.status();
+        let raised = self.pipeline.repetition.ready(is_alone, status);
+        let Some(mut refusal) = self.pipeline.repetition.refusal.take() else {
+            return self.client.output.extend_from_slice(&frame);
+        };
+        let claim = self.claim_by_table(&refusal.need.resource);
+        let is_free = matches!(self.message.stage(), Stage::Reading | Stage::Settling);
+        if !is_alone || self.process.has_given_up() || !is_free || claim.privileges.is_empty() {
+            return self.answer_refused(&refusal, &frame, |output, error| output.extend_from_slice(error));
+        }
+        let expected = if refusal.begin.is_some() { Status::Failed } else { Status::Idle };
+        let is_expected = status == expected && self.client.input.is_empty();
+        refusal.again = refusal.again.filter(|_| is_expected);
+        refusal.raised = raised;
+        refusal.ready = Some(frame);
+        self.request(Task::Admit(vec![(refusal.need.clone(), claim)]));
+        self.pipeline.repetition.refusal = Some(refusal);
+    }
+
+    /// The client could raise the fence by naming one of its tables in LOCK TABLE or SELECT FOR UPDATE, as any role that it may
+    /// assume.
+    fn claim_by_table(&self, resource: &Resource) -> Claim {
+        let policies = self.host.policies();
+        let names = resource.tables.iter().map(|table| &table.name);
+        let relations = names.map(|name| RelationName { schema: Some(name.schema.clone()), name: name.name.clone() });
+        let is_fenced = |relation: &RelationName| {
+            policies.fenced(relation, Operation::Lock).any(|(it, _)| it.is_called(&resource.name))
+        };
+        let privileges =
+            relations.filter(is_fenced).map(|relation| RequiredPrivilege::Write(relation, Operation::Lock)).collect();
+        Claim { privileges, one_suffices: true, role: Some(self.any_role()), login: self.host.user().to_owned() }
+    }
+
+    /// The fence was raised, or not.
+    pub(super) fn fence_raised(&mut self, outcome: Result<(), FenceError>) {
+        let Some(mut refusal) = self.pipeline.repetition.refusal.take() else { return };
+        let ready = refusal.ready.take().unwrap_or_default();
+        let again = refusal.again.take().filter(|_| !self.client.ended);
+        match (outcome, again) {
+            (Ok(()), Some(again)) => {
+                refusal.again = Some(again);
+                match refusal.begin.clone() {
+                    Some((begin, statement)) => self.restart_transaction(&begin, statement),
+                    None => return self.send_again(refusal),
+                }
+                self.pipeline.repetition.refusal = Some(refusal);
+            }
+            (Ok(()), None) => {
+                let hint = now_in_force(refusal.may_have_committed);
+                self.answer_refused(&refusal, &ready, |output, error| put_with_hint(output, body(error), hint));
+            }
+            // The guard's hint already has the advice.
+            (Err(FenceError::Denied { .. }), _) => {
+                self.answer_refused(&refusal, &ready, |output, error| output.extend_from_slice(error));
+            }
+            (Err(why), _) => {
+                let rejection = Rejection::from(why);
+                self.host.note_rejected(&rejection, &refusal.need.statement);
+                self.answer_refused(&refusal, &ready, |output, _| rejection.text().put(output, Severity::Error));
+            }
+        }
+    }
+
+    /// Ends the failed transaction, in which nothing was done, and begins another one like it. Not with a Query, which would
+    /// drop the unnamed statement.
+    fn restart_transaction(&mut self, begin: &str, statement: Arc<Statement>) {
+        self.begin_forwarding();
+        let output = &mut self.server.output;
+        for (text, statement) in [("ROLLBACK", rollback()), (begin, statement)] {
+            self.pipeline.run(output, text, statement, &Audience::Proxy);
+            self.pipeline.put_sync(output, Audience::Proxy);
+        }
+        self.message.set_stage(Stage::Restarting);
+    }
+
+    /// The transaction was begun again; or it was not, because a cancel request has met the statements: then the client
+    /// receives the error. Outside of a transaction nothing may run that the client has sent within one.
+    pub(super) fn transaction_restarted(&mut self) {
+        self.message.resume();
+        let Some(refusal) = self.pipeline.repetition.refusal.take() else { return };
+        if self.transaction.status() == Status::Transaction {
+            return self.send_again(refusal);
+        }
+        let mut ready = BytesMut::new();
+        put_ready(&mut ready, self.transaction.status());
+        self.answer_refused(&refusal, &ready, |output, error| output.extend_from_slice(error));
+    }
+
+    /// Puts the statement at the front of the client's input: the proxy judges it again, and so does the guard.
+    fn send_again(&mut self, refusal: GuardRefusal) {
+        let again = refusal.again.unwrap_or_default();
+        let behind = self.client.input.split();
+        self.client.input.extend_from_slice(&again);
+        self.client.input.extend_from_slice(&behind);
+        let mut raised = refusal.raised;
+        raised.push(refusal.need.resource.name.clone());
+        self.pipeline.repetition.repeat(&again, refusal.begin, raised);
+    }
+
+    /// Forwards the answer that was held back. `put` writes the error.
+    fn answer_refused(&mut self, refusal: &GuardRefusal, ready: &[u8], put: impl FnOnce(&mut BytesMut, &[u8])) {
+        let output = &mut self.client.output;
+        output.extend_from_slice(refusal.description.as_deref().unwrap_or_default());
+        if let Some(error) = &refusal.error {
+            put(output, error);
+        }
+        output.extend_from_slice(ready);
+    }
+}
+
+/// The resource and the token of the guard's error, if it reports that the token is not in force.
+fn not_in_force(error: &[u8]) -> Option<(&str, Token)> {
+    let text = |tag| std::str::from_utf8(field(error, tag)?).ok();
+    let mut detail = text(b'D').filter(|_| field(error, b'C') == Some(b"LF004"))?.split(' ');
+    let resource = detail.next()?.strip_prefix("resource=")?;
+    let presented = detail.next()?.strip_prefix("presented=")?;
+    Some((resource, presented.parse().ok()?))
+}

@@ -1,0 +1,159 @@
+//! The interface between a session and the proxy that hosts it. All calls return at once: work that takes time is a
+//! [`Task`].
+
+use super::judge::{Need, PassedWrite};
+use super::parameter::ParameterValue;
+use super::pending_definitions::PendingDefinitions;
+use super::rejection::Rejection;
+use super::task::{ParsePermit, Room, Task};
+use fencegate_catalog::{Catalog, Dependencies};
+use fencegate_fence::Claim;
+use fencegate_fence::session::{Epoch, SessionFence, Token};
+use fencegate_fence::store::StoreError;
+use fencegate_policy::{PolicySet, Resource};
+use fencegate_statement::{Analysis, Lexing, RelationName, Statement};
+use std::sync::Arc;
+
+/// The proxy, as one of its sessions sees it.
+pub trait Host: Send {
+    /// The role that logged in.
+    fn user(&self) -> &str;
+
+    /// The admissions and the activity of the session's server process.
+    fn fence(&self) -> &Arc<SessionFence>;
+
+    /// Takes up policies that have come into force since the last call. True when statements are judged from now on that
+    /// were not before.
+    fn take_up_policies(&mut self) -> bool;
+
+    /// Statements have to be judged.
+    fn is_fenced(&self) -> bool;
+
+    /// The policies in force.
+    fn policies(&self) -> &PolicySet;
+
+    /// A higher epoch of the resource than this token, if one is known that counts without asking the database.
+    fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch>;
+
+    /// Has the revoked admissions deleted, so that the server process may live.
+    fn release(&self);
+
+    /// The last reading. It is current if it covers `wanted`, or for None if it covers all changes seen so far.
+    fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView;
+
+    /// The changes of the catalog seen until now.
+    fn changes(&self) -> Changes;
+
+    /// True if reading the catalog may provide `wanted`: [`Task::CatchUp`].
+    fn is_unread(&self, wanted: &CatalogRequest) -> bool;
+
+    /// Until the catalog is read, any relation may be fenced.
+    fn forget_catalog(&self);
+
+    /// The session has changed the catalog: all proxies forget it, and this one reads it soon.
+    fn catalog_changed(&self);
+
+    /// The session has changed the catalog in a way that had nothing to do with fenced tables as of that count of doubts.
+    /// False if the count is higher by now: then nothing was noted.
+    fn note_harmless_change(&self, doubts: u64) -> bool;
+
+    /// A database of that name may have been dropped or created.
+    fn forget_database(&self, name: &str);
+
+    /// The suspects of each of the other sessions of the database. To be called before [`Host::catalog`].
+    fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>>;
+
+    /// Shows this session's suspects to the others.
+    fn publish_definitions(&self, suspects: &PendingDefinitions);
+
+    /// Withdraws them. They count until the catalog was read with all changes seen until now.
+    fn withdraw_definitions(&self);
+
+    /// Analyzes a text, with the rows that it writes if `with_rows` is set.
+    ///
+    /// # Errors
+    /// The [`Task::ParsePermit`] to wait for, where parsing may take long and no permit is free.
+    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, permit: Option<ParsePermit>)
+    -> Result<Analysis, Task>;
+
+    /// Room for a message of `bytes`, with `there` of them received, if free immediately; otherwise [`Task::Room`].
+    fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room>;
+
+    /// Does work that takes long enough for other sessions on the thread to notice.
+    fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R;
+
+    /// The client has asked for something to be run.
+    fn note_query(&self);
+
+    /// The session presents these tokens from now on.
+    fn note_presented(&self, value: &ParameterValue);
+
+    /// The server reports this `application_name`.
+    fn note_application_name(&self, name: &str);
+
+    /// A write to the resource has been admitted.
+    fn note_admitted(&mut self, resource: &Resource);
+
+    /// A statement has been rejected.
+    fn note_rejected(&self, rejection: &Rejection, statement: &Statement);
+
+    /// A forwarded statement writes past these fences: they only observe, or its role is exempt.
+    fn note_passed(&self, passed: Vec<PassedWrite>);
+
+    /// A write under this token has passed a fence that only observes: finds out whether it would be rejected.
+    fn observe(&self, need: Need, claim: Claim);
+}
+
+/// The changes seen up to a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// All of them, as far as the proxy saw or supposes them.
+    pub all: u64,
+    /// Those that may have to do with fenced tables.
+    pub doubts: u64,
+}
+
+/// The part of the catalog that a verdict needs.
+#[derive(Clone, Debug)]
+pub struct CatalogRequest {
+    /// It came after these changes. One that is seen later is made by a session beside it: the suspects of that count,
+    /// until the catalog was read again.
+    pub since: Changes,
+    /// The schema of its session's temporary relations.
+    pub temporary: Option<Arc<str>>,
+    /// Include the dependents that CASCADE removes.
+    pub cascades: bool,
+    /// The statement writes only relations that the policies name, so concurrent changes cannot matter.
+    pub is_plain: bool,
+}
+
+/// A database's catalog, as far as it is known at a moment.
+#[derive(Default)]
+pub struct CatalogView {
+    /// As last read.
+    pub catalog: Arc<Catalog>,
+    /// Objects that CASCADE drops, if they were requested and are known.
+    pub dependencies: Option<Arc<Dependencies>>,
+    /// No change that may concern fenced tables had happened at the time of the reading.
+    pub is_current: bool,
+    /// Where it is not current: only because no control connection listens to announcements of changes.
+    pub is_unheard: bool,
+    /// How many such changes it has.
+    pub doubts: u64,
+    /// Why it could not be read last, where it is not current.
+    pub unread: Option<StoreError>,
+}
+
+impl CatalogView {
+    /// The policies name the relation, or some write to it is one to a fenced table.
+    pub fn concerns_fences(&self, relation: &RelationName, policies: &PolicySet) -> bool {
+        policies.tables_called(relation).next().is_some() || self.catalog.leads_from(relation)
+    }
+}
+
+impl Changes {
+    /// They are all among these.
+    pub fn has(self, other: Changes) -> bool {
+        self.all >= other.all && self.doubts >= other.doubts
+    }
+}

@@ -1,0 +1,311 @@
+//! The verdict on statements before they are forwarded: a pure function of the known facts.
+//!
+//! If a fact is missing, reports it and is called again. Must never pass a statement that it cannot decide.
+
+mod earlier;
+mod hidden;
+mod resolve;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
+mod token;
+
+use super::affected::{AffectedResource, affected_resources};
+use super::host::CatalogView;
+use super::keys;
+use super::parameter::Parameter;
+use super::pending_definitions::PendingDefinitions;
+use super::rejection::Rejection;
+use earlier::{Earlier, Needs};
+use fencegate_fence::FenceError;
+use fencegate_fence::session::{Epoch, MOST_AT_ONCE, Token};
+use fencegate_fence::value::FenceValue;
+use fencegate_policy::{Opaque, PolicySet, Resource};
+use fencegate_statement::{ParameterEffect, Statement, TransactionEffect};
+pub use hidden::{is_named_plainly, needs_every_token};
+pub use resolve::{opaque, resolve};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// A resource that a statement writes, and the token for it.
+#[derive(Clone, Debug)]
+pub struct Need {
+    /// The resource.
+    pub resource: Arc<Resource>,
+    /// The token.
+    pub token: Token,
+    /// Whether the token may raise the fence, or has to be in force already.
+    pub may_raise: bool,
+    /// The statement that needs the token.
+    pub statement: Arc<Statement>,
+    /// An earlier statement of the same string may change the session's role.
+    pub role_changes: bool,
+    /// An earlier statement of the same string may have changed the token: the server has to check it in between.
+    pub presumed: bool,
+}
+
+/// The decision on the statements of a message.
+#[derive(Debug)]
+pub enum Decision {
+    /// Forward, if the session is admitted to all of the needs whose fences act; the writes pass without.
+    Forward(Vec<Need>, Vec<PassedWrite>),
+    /// Reject the statement at this index. Those before it run, and may commit: that takes the needs, as in `Forward`.
+    Reject(usize, Rejection, Vec<Need>),
+    /// Wait until the server owes nothing.
+    Settle,
+    /// Read the parameter from the server.
+    ReadValue,
+    /// Read the text again, for the rows that it writes: keys stand in them.
+    ReadRows,
+}
+
+/// A write that passes a fence, and that operators want to know of.
+#[derive(Clone, Debug)]
+pub struct PassedWrite {
+    /// None where it is unknown.
+    pub resource: Option<Arc<Resource>>,
+    /// The statement that passes.
+    pub statement: Arc<Statement>,
+    /// Why it would be rejected by a fence that acts; None: the role bypasses the fences.
+    pub observed: Option<Rejection>,
+}
+
+/// Writes of the session past fences that only observe. Enforcing fences would consider them.
+#[derive(Debug, Default)]
+pub struct ObservedWrites {
+    /// The tokens under which the open transaction has written, by resource.
+    pub written: HashMap<String, Token>,
+    /// It would be admitted to this one, among others.
+    pub admitted: Option<Arc<Resource>>,
+}
+
+impl ObservedWrites {
+    /// Remembers a forwarded write, of at most [`MOST_AT_ONCE`] resources: a second token for any other goes unnoticed. A fence
+    /// that enforces refuses so many resources in one transaction.
+    pub fn note(&mut self, resource: &Arc<Resource>, token: Token) {
+        if let Some(written) = self.written.get_mut(&resource.name) {
+            *written = token;
+        } else if self.written.len() < MOST_AT_ONCE {
+            self.written.insert(resource.name.clone(), token);
+        }
+        self.admitted = Some(resource.clone());
+    }
+}
+
+/// How the session stands with the fences.
+pub trait Standing {
+    /// The token under which its process is admitted to the resource.
+    fn admitted(&self, resource: &str) -> Option<Token>;
+
+    /// Its process is admitted to some resource.
+    fn holds_admissions(&self) -> bool;
+
+    /// A higher epoch of the resource than this token, if one is known that counts without asking the database.
+    fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch>;
+}
+
+/// All that a decision depends on.
+pub struct Judge<'a> {
+    /// The policies in force.
+    pub policies: &'a PolicySet,
+    /// The admissions and epochs that the fence knows of the session.
+    pub standing: &'a dyn Standing,
+    /// The catalog, as far as it is known.
+    pub seen: &'a CatalogView,
+    /// This transaction has changed it where fenced tables are concerned.
+    pub changes_catalog: bool,
+    /// True if the transaction may have created operators or types that hide the catalog's own in key comparisons.
+    pub shadows_keys: bool,
+    /// The search path, where the server was asked for it.
+    pub path: Option<&'a str>,
+    /// Relations that this transaction may have turned into ways to fenced tables.
+    pub suspects: &'a PendingDefinitions,
+    /// Such relations of each other session. They are read before the catalog.
+    pub definitions_of_others: &'a [Arc<PendingDefinitions>],
+    /// The login role bypasses the fences.
+    pub exempt: bool,
+    /// The policy on opaque statements of that role.
+    pub opaque: Opaque,
+    /// The session's `lease.fence`.
+    pub parameter: &'a Parameter,
+    /// The server owes replies.
+    pub owed: bool,
+    /// Some of these replies may change the parameter, or a rollback that they cause.
+    pub parameter_in_doubt: bool,
+    /// The tokens under which this transaction has written.
+    pub written: &'a HashMap<String, Token>,
+    /// Writes past fences that only observe.
+    pub observed: &'a ObservedWrites,
+    /// Why an Admit for the statements at hand failed.
+    pub refused: Option<&'a FenceError>,
+    /// Databases that the session's role may not drop, rename or move.
+    pub foreign_databases: Option<&'a HashSet<String>>,
+}
+
+/// Why a statement does not just pass.
+enum Stop {
+    Reject(Rejection),
+    Settle,
+    /// The parameter or the search path is unknown.
+    Read,
+    /// The text was not read for the rows that it writes.
+    ReadRows,
+}
+
+impl From<Rejection> for Stop {
+    fn from(rejection: Rejection) -> Self {
+        Stop::Reject(rejection)
+    }
+}
+
+impl Judge<'_> {
+    /// Judges statements that the server will run one after the other, before any of them is sent.
+    pub fn statements(&self, statements: &[Arc<Statement>]) -> Decision {
+        if self.exempt {
+            let refused = statements.iter().enumerate().find_map(|(index, it)| Some((index, self.not_owner(it)?)));
+            return match refused {
+                Some((index, rejection)) => Decision::Reject(index, rejection, Vec::new()),
+                None => Decision::Forward(Vec::new(), self.exempt_writes(statements)),
+            };
+        }
+        // A statement that may have changed the token could also have written, if the policies allow it. Therefore
+        // later statements pass under the earlier token, and the server checks that token. A rejected string is sent
+        // without checks, so a token that may have changed must not cause the rejection.
+        match self.judged(statements, self.opaque == Opaque::Allow) {
+            Decision::Reject(..) => self.judged(statements, false),
+            decision => decision,
+        }
+    }
+
+    fn judged(&self, statements: &[Arc<Statement>], presume: bool) -> Decision {
+        let mut parameter = self.parameter.clone();
+        let mut earlier = Earlier::default();
+        for (index, statement) in statements.iter().enumerate() {
+            if parameter.refuses(statement) {
+                if self.owed {
+                    // A forwarded message may have ended the failed transaction.
+                    return Decision::Settle;
+                }
+                // The server refuses it, and all that follows in the same string.
+                break;
+            }
+            earlier.statement = statement.clone();
+            match self.statement(statement, &parameter, &mut earlier) {
+                Ok(more) => {
+                    earlier.needs.extend(more);
+                    earlier.suspects.note(statement, self.policies, self.seen, self.definitions_of_others);
+                }
+                Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
+                Err(Stop::Settle) => return Decision::Settle,
+                Err(Stop::Read) => return Decision::ReadValue,
+                Err(Stop::ReadRows) => return Decision::ReadRows,
+            }
+            let is_presumed = presume && statement.parameter == ParameterEffect::Unknown;
+            match is_presumed {
+                true => parameter.completed(&statement.without_parameter(), parameter.failed()),
+                false => parameter.completed(statement, parameter.failed()),
+            }
+            earlier.note_token(statement, is_presumed);
+            earlier.role_changes |= statement.may_change_role();
+            earlier.ended_transaction |= statement.ends_transaction();
+            earlier.may_set_path |= !statement.runs_nothing();
+            earlier.shadow_keys |= statement.may_shadow_key_types();
+        }
+        Decision::Forward(earlier.needs.into_list(), earlier.passed)
+    }
+
+    fn statement(
+        &self,
+        statement: &Arc<Statement>,
+        parameter: &Parameter,
+        earlier: &mut Earlier,
+    ) -> Result<Needs, Stop> {
+        if let Some(rejection) = self.not_owner(statement) {
+            return Err(rejection.into());
+        }
+        if let ParameterEffect::Set { value, .. } = &statement.parameter
+            && let Err(why) = FenceValue::parse(value)
+        {
+            return Err(Rejection::InvalidSetting { why, value: value.clone() }.into());
+        }
+        if statement.transaction == TransactionEffect::PrepareTransaction && !parameter.failed() {
+            self.refuse_to_prepare(earlier)?;
+        }
+        let hidden = self.hidden(statement, earlier)?;
+        let affected = affected_resources(statement, self.policies, self.seen);
+        if statement.leaves_rows_out() && affected.iter().any(|it| it.keys.is_some()) {
+            return Err(Stop::ReadRows);
+        }
+        self.refuse_what_is_unread(statement, &affected, earlier)?;
+        let mut needs = Needs::default();
+        for it in affected {
+            let AffectedResource { resource, writes, keys } = it;
+            let Some(keys) = keys else {
+                self.need(resource, writes, true, parameter, earlier, &mut needs)?;
+                continue;
+            };
+            // Without a token the keys do not matter; with keys that only the guard finds, there has to be one.
+            let are_known = !keys.is_empty() && keys.iter().all(Result::is_ok);
+            let by_path = are_known && statement.keys_by_path && self.names_may_differ(earlier);
+            if (!are_known || by_path) && !self.presents(&resource, writes, parameter, earlier)? {
+                continue;
+            }
+            if by_path && !self.path_leads_to_catalog(earlier)? {
+                earlier.observed_or(&resource, keys::by_path(&resource))?;
+                continue;
+            }
+            for key in keys {
+                match key {
+                    Ok((resource, writes)) => self.need(resource, writes, true, parameter, earlier, &mut needs)?,
+                    Err(rejection) if self.seen.is_current || self.seen.is_unheard => {
+                        earlier.observed_or(&resource, rejection)?;
+                    }
+                    Err(_) => earlier.observed_or(&resource, self.unread())?,
+                }
+            }
+        }
+        for resource in hidden {
+            if resource.keyed.is_none() {
+                self.need(resource, true, false, parameter, earlier, &mut needs)?;
+            } else if self.presents(&resource, true, parameter, earlier)? {
+                earlier.observed_or(&resource, keys::any(&resource, statement.kind))?;
+            }
+        }
+        Ok(needs)
+    }
+
+    /// The server's refusal of a statement that would drop, rename or move a database of others.
+    fn not_owner(&self, statement: &Statement) -> Option<Rejection> {
+        let database = statement.database_to_own()?;
+        let is_foreign = self.foreign_databases.is_some_and(|foreign| foreign.contains(database));
+        is_foreign.then(|| Rejection::NotOwner { database: database.to_owned() })
+    }
+
+    /// An operator or type without a schema may not be the catalog's own.
+    fn names_may_differ(&self, earlier: &Earlier) -> bool {
+        self.seen.catalog.has_shadows() || self.shadows_keys || earlier.shadow_keys
+    }
+
+    /// The answer for the current search path. Earlier statements of the same string may change the path.
+    fn path_leads_to_catalog(&self, earlier: &Earlier) -> Result<bool, Stop> {
+        if self.shadows_keys || earlier.shadow_keys || earlier.may_set_path {
+            return Ok(false);
+        }
+        self.path.map(|path| self.seen.catalog.path_leads_to_catalog(path)).ok_or(Stop::Read)
+    }
+
+    fn exempt_writes(&self, statements: &[Arc<Statement>]) -> Vec<PassedWrite> {
+        let of_statement = |statement: &Arc<Statement>| {
+            let written = affected_resources(statement, self.policies, self.seen).into_iter().filter(|it| it.writes);
+            let mut observed = Earlier::default();
+            let hidden = match self.hidden(statement, &mut observed) {
+                Ok(resources) if observed.passed.is_empty() => resources.into_iter().map(Some).collect(),
+                // Rejected for any other role, or it would be.
+                _ => vec![None],
+            };
+            let passed = |resource| PassedWrite { resource, statement: statement.clone(), observed: None };
+            written.map(|it| Some(it.resource)).chain(hidden).map(passed).collect::<Vec<_>>()
+        };
+        statements.iter().flat_map(of_statement).collect()
+    }
+}

@@ -1,0 +1,309 @@
+//! One session as a state machine. Input: bytes and events. Output: bytes and requests ([`Task`]).
+//!
+//! Owns the order of messages: forwarded, owed by the server, or held back. Must never
+//! - use a socket, a task or a clock;
+//! - decode and re-encode a message that it only forwards;
+//! - hold a message whole because of its size, unless the message needs a verdict and `room` permits it;
+//! - write into the middle of another message.
+//!
+//! The parts of a session cannot see each other's fields. [`Pipeline`]: what was forwarded and what the server owes.
+//! [`Settings`] and [`Names`]: what the server knows by now. [`Transaction`]: what it may still commit. [`Process`]: what the
+//! fence knows of it. [`Message`]: the first message that was not forwarded yet. This file connects them and shows the order
+//! of events. `client` and `server` handle the messages of either side, `verdict` decides.
+//!
+//! The driver (`net`) moves the bytes and performs the tasks. The session queries the proxy through its [`Host`].
+
+mod affected;
+mod checks;
+mod client;
+mod databases;
+mod definitions;
+mod end;
+mod extended;
+mod guard_refusal;
+pub mod host;
+pub mod judge;
+mod keys;
+mod message;
+mod names;
+pub mod parameter;
+pub mod path;
+mod path_lookup;
+pub mod pending_definitions;
+mod pipeline;
+mod process;
+mod question;
+mod reject;
+pub mod rejection;
+mod repetition;
+mod room;
+mod server;
+mod settings;
+mod side;
+mod simple;
+pub mod task;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
+mod transaction;
+mod values;
+mod verdict;
+mod wait;
+
+pub use affected::{IndirectTarget, indirect_target};
+pub use end::{ClientFault, End};
+pub use host::Host;
+pub use settings::Settings;
+pub use side::{HIGH_WATER, Side};
+pub use task::{Done, Task};
+
+use fencegate_fence::session::{Activity, SessionFence};
+use fencegate_wire::message::Status;
+use message::{Message, Stage};
+use names::Names;
+use pipeline::Pipeline;
+use process::Process;
+use side::{LITTLE, frame_of, server_fault};
+use std::sync::Arc;
+use std::time::Instant;
+use transaction::Transaction;
+
+/// The state of one session.
+pub struct Session<H: Host> {
+    /// The proxy, as the session queries it.
+    pub host: H,
+    /// Bytes from and to the client.
+    pub client: Side,
+    /// Bytes from and to the server.
+    pub server: Side,
+    life: Life,
+    process: Process,
+    pipeline: Pipeline,
+    settings: Settings,
+    names: Names,
+    transaction: Transaction,
+    message: Message,
+}
+
+/// The state of the client's side.
+#[derive(Debug)]
+enum Life {
+    Open,
+    /// The client has sent Terminate.
+    Terminating,
+    /// The client broke the protocol. The error follows once everything before it is answered.
+    Broken(ClientFault),
+}
+
+/// The driver's next action.
+pub enum Step {
+    /// Wait until something happens.
+    Wait,
+    /// Call again: there is more to handle, and other sessions of the thread may want their turn.
+    GoOn,
+    /// Begin this task, and wait.
+    Do(Task),
+}
+
+impl<H: Host> Session<H> {
+    /// A session whose first ReadyForQuery waits in the client's output.
+    pub fn new(host: H, client: Side, server: Side, settings: Settings, now: Instant) -> Self {
+        Session {
+            client,
+            server,
+            life: Life::Open,
+            process: Process::new(host.fence().clone()),
+            host,
+            pipeline: Pipeline::new(now),
+            settings,
+            names: Names::default(),
+            transaction: Transaction::default(),
+            message: Message::default(),
+        }
+    }
+
+    /// Handles all input.
+    ///
+    /// # Errors
+    /// When the session is over, as far as it can tell.
+    pub fn step(&mut self, now: Instant) -> Result<Step, End> {
+        self.process.fence.begin_step();
+        self.pipeline.begin_step(now);
+        let step = self.handle_input();
+        self.process.fence.end_step();
+        step
+    }
+
+    /// The order of events in a step: new policies, the server's replies, the end of what the message at hand waits for, the
+    /// client's messages, the next task.
+    fn handle_input(&mut self) -> Result<Step, End> {
+        self.take_up_policies()?;
+        self.handle_server()?;
+        if self.server.ended && self.client.output.len() < HIGH_WATER {
+            return Err(End::Server);
+        }
+        self.take_answer();
+        self.handle_timeouts();
+        self.end_wait_for_server();
+        if self.server.output.len() < HIGH_WATER {
+            self.pipeline.release_room();
+        }
+        let step = self.handle_client().unwrap_or_else(|fault| {
+            // Everything before the fault is answered first, as if the client had ended there.
+            self.life = Life::Broken(fault);
+            self.client.ended = true;
+            self.client.input.clear();
+            Step::Wait
+        });
+        self.report_activity();
+        match self.process.has_given_up() {
+            true => Ok(step),
+            false => Ok(self.message.take_request().map_or(step, Step::Do)),
+        }
+    }
+
+    fn take_up_policies(&mut self) -> Result<(), End> {
+        if self.host.take_up_policies() {
+            // Names and settings from the time without fences are unknown.
+            self.names.forget();
+            self.settings.forget();
+            if self.pipeline.is_sync_in_doubt() {
+                return Err(End::ClientFault(ClientFault::Unjudged("an earlier Sync within COPY data that failed")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Resumes the message at hand if it waits for the server to owe nothing, and that is so.
+    fn end_wait_for_server(&mut self) {
+        match self.message.stage() {
+            Stage::Settling if self.pipeline.is_empty() || self.pipeline.is_copying_in() => {
+                self.message.resume();
+                // The next task may query the fence, which has to know by then that a transaction has ended.
+                self.report_activity();
+            }
+            Stage::Restarting if self.pipeline.is_empty() => self.transaction_restarted(),
+            _ => {}
+        }
+    }
+
+    /// The driver has performed the task.
+    pub fn done(&mut self, done: Done) {
+        let was_given_up = matches!(done, Done::Admit(_)) && self.process.end_admit();
+        if was_given_up && !matches!(self.message.stage(), Stage::BehindAdmit) {
+            return;
+        }
+        match self.message.hold.is_asked() {
+            // The server still owes the answer to a question.
+            true => self.message.set_stage(Stage::Settling),
+            false => self.message.resume(),
+        }
+        match done {
+            Done::Admit(_) if was_given_up => {}
+            Done::Admit(outcome) if self.pipeline.repetition.waits_for_fence() => {
+                self.message.hold.end();
+                self.fence_raised(outcome);
+            }
+            Done::Admit(outcome) => self.message.facts.refused = outcome.err(),
+            Done::ParsePermit(permit) => self.message.text.permit = permit,
+            Done::Room(room) => self.message.room = room.into(),
+            Done::CheckedOwner(foreign) => self.message.facts.foreign_databases = Some(foreign),
+            Done::LeftAlone => self.message.facts.is_left_alone = true,
+            Done::Tried => {}
+        }
+    }
+
+    /// A newer token has revoked an admission.
+    pub fn revoked(&mut self) {
+        self.process.revoke();
+        self.host.release();
+    }
+
+    /// State that the fence and the session share.
+    pub fn fence(&self) -> &Arc<SessionFence> {
+        &self.process.fence
+    }
+
+    /// Returns true if a message of the client that has arrived waits for something. It waits for the end of a long message
+    /// from the server only where the proxy may have to answer by itself and the server owes nothing: a server that owes
+    /// something may keep the rest of a long row until it has read more.
+    pub fn is_held_back(&self) -> bool {
+        let waits_for_message = self.server.rest > 0 && self.process.is_idle() && !self.client.input.is_empty();
+        self.message.is_held() || self.pipeline.is_full() || waits_for_message
+    }
+
+    /// Returns true if there may be more to handle once some of the output is written.
+    pub fn is_held_up(&self) -> bool {
+        let is_full = |side: &Side| side.output.len() >= HIGH_WATER;
+        self.pipeline.keeps_room() || is_full(&self.client) || is_full(&self.server)
+    }
+
+    /// Returns true if the session has room for a message that has not arrived yet. It then checks now and then whether it may
+    /// keep the room.
+    pub fn keeps_room(&self) -> bool {
+        self.message.room.is_granted() && !self.message.is_held()
+    }
+
+    /// Bytes of the client's input that are wanted at once.
+    pub fn room_for_input(&self) -> usize {
+        self.message.wanted().max(HIGH_WATER)
+    }
+
+    /// Returns true if the client waits for nothing and no transaction is open. Nothing was done for a message that has begun.
+    pub fn is_idle(&self) -> bool {
+        let is_asked = self.message.is_held() || self.is_terminating() || self.client.ended;
+        self.process.is_idle() && !is_asked
+    }
+
+    /// Returns true if the client has sent Terminate.
+    pub fn is_terminating(&self) -> bool {
+        matches!(self.life, Life::Terminating)
+    }
+
+    /// The message at hand waits until the driver has performed this task.
+    fn request(&mut self, task: Task) {
+        self.begin_hold(&task);
+        self.message.set_stage(Stage::Requesting(Box::new(task)));
+    }
+
+    /// Reports the server process's activity to the fence when it changes.
+    fn report_activity(&mut self) {
+        let activity = if !self.pipeline.is_empty() || self.client.rest > 0 {
+            Activity::Busy
+        } else if self.is_in_transaction() {
+            Activity::Waiting
+        } else {
+            Activity::Idle
+        };
+        self.process.report(activity, &self.host);
+    }
+
+    /// Returns true if a transaction is open, or may be.
+    fn is_in_transaction(&self) -> bool {
+        self.transaction.status() != Status::Idle || self.pipeline.sent_since().is_some()
+    }
+
+    /// To be called before bytes are put into the server's output.
+    fn begin_forwarding(&mut self) {
+        if self.pipeline.begin_forwarding() {
+            self.transaction.begin_forwarding(self.pipeline.now());
+        }
+        self.process.begin_forwarding();
+    }
+
+    /// Discards facts about the finished message, which do not apply to the next one.
+    fn finish_message(&mut self) {
+        let room = self.message.finish();
+        self.pipeline.keep_room(room);
+    }
+}
+
+impl<H: Host> Drop for Session<H> {
+    /// The session may not have seen its last transaction end.
+    fn drop(&mut self) {
+        if self.transaction.definitions().are_under_way() {
+            self.host.forget_catalog();
+            self.transaction.definitions_mut().withdraw(&self.host);
+        }
+    }
+}

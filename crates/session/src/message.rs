@@ -1,0 +1,240 @@
+//! The message at hand: the first message from the client that was not forwarded yet.
+//!
+//! Owns the stage of that message and the facts that were found out for it. Facts of one message never apply to the next.
+
+use super::checks::Check;
+use super::host::Changes;
+use super::question::ResultColumns;
+use super::rejection::Rejection;
+use super::task::{ParsePermit, Room, Task};
+use super::wait::Hold;
+use fencegate_fence::{FenceError, Role};
+use fencegate_statement::{Analysis, Lexing};
+use std::collections::HashSet;
+use std::time::Instant;
+
+/// The message at hand.
+#[derive(Default)]
+pub(super) struct Message {
+    stage: Stage,
+    /// Length that the client's input has to reach, in bytes.
+    wanted: usize,
+    pub(super) room: MessageRoom,
+    pub(super) text: Text,
+    pub(super) facts: Facts,
+    pub(super) hold: Hold,
+    /// Statements of the proxy that the server has to run between those of the message, if it is forwarded.
+    pub(super) checks: Vec<Check>,
+}
+
+/// How far the message at hand has come. In every stage but the first and the last it is held back, and no other message of
+/// the client is handled.
+#[derive(Default)]
+pub(super) enum Stage {
+    /// Read and judged, as far as it has arrived. It leaves this stage when it is forwarded.
+    #[default]
+    Reading,
+    /// Held until the server owes nothing.
+    Settling,
+    /// Held until the server answers a question of the proxy.
+    Asking(Question),
+    /// Held until the driver begins this task.
+    Requesting(Box<Task>),
+    /// Held until the driver has performed the task.
+    Performing,
+    /// Held until an Admit ends that was given up.
+    BehindAdmit,
+    /// Held while a failed transaction is begun again, for a statement that is then sent again.
+    Restarting,
+    /// Rejected: read to its end and forwarded nowhere. Then the server raises the error.
+    Discarding { tag: u8, rejection: Box<Rejection> },
+}
+
+/// A question of the proxy that the server answers in the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// The value of the parameter, how text is read, and the search path.
+    Settings,
+    /// The role that the session acts as.
+    Role,
+    /// The search path, and the role where it matters.
+    Path,
+}
+
+/// The room for a message that is held whole.
+#[derive(Default)]
+pub(super) enum MessageRoom {
+    /// None was requested.
+    #[default]
+    Unasked,
+    Granted(Room),
+    Refused,
+}
+
+impl MessageRoom {
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self, MessageRoom::Granted(_))
+    }
+}
+
+impl From<Option<Room>> for MessageRoom {
+    fn from(room: Option<Room>) -> Self {
+        room.map_or(MessageRoom::Refused, MessageRoom::Granted)
+    }
+}
+
+/// The text of the message.
+#[derive(Default)]
+pub(super) struct Text {
+    /// Permit to parse the text although that may take long.
+    pub(super) permit: Option<ParsePermit>,
+    /// How the text was read, whether with its rows, and the analysis. It is judged again whenever more is known.
+    pub(super) read: Option<(Lexing, bool, Analysis)>,
+    /// The text has to be read for the rows that it writes.
+    pub(super) with_rows: bool,
+}
+
+/// Facts that were found out for the message.
+#[derive(Default)]
+pub(super) struct Facts {
+    /// Since when it has been judged, or tasks have been performed for that.
+    pub(super) judged_since: Option<Instant>,
+    /// The changes of the catalog that had been seen when the message arrived, or when it was last held back.
+    pub(super) changes: Option<Changes>,
+    /// The role that it would run as.
+    pub(super) role: Asked<Role>,
+    /// The schemas of the search path.
+    pub(super) path: Option<String>,
+    /// Those of the databases that it needs alone which its role may not drop, rename or move.
+    pub(super) foreign_databases: Option<HashSet<String>>,
+    /// The control connections to the database that it needs alone are closed, if it needs that.
+    pub(super) is_left_alone: bool,
+    /// Why an Admit for it has failed.
+    pub(super) refused: Option<FenceError>,
+    /// The server's answer to the current question, so far.
+    pub(super) answer: ResultColumns,
+}
+
+/// A fact that the server is asked for only where it is needed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Asked<T> {
+    #[default]
+    Not,
+    Due,
+    Answered(T),
+}
+
+impl Message {
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// Returns true while the message is held back: the session handles no message of the client.
+    pub(super) fn is_held(&self) -> bool {
+        !matches!(self.stage, Stage::Reading | Stage::Discarding { .. })
+    }
+
+    /// Returns true while a task is requested or performed, or an Admit ends that was given up.
+    pub(super) fn waits_for_task(&self) -> bool {
+        matches!(self.stage, Stage::Performing | Stage::BehindAdmit)
+    }
+
+    pub(super) fn asks(&self) -> Option<Question> {
+        match self.stage {
+            Stage::Asking(question) => Some(question),
+            _ => None,
+        }
+    }
+
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        self.stage = stage;
+    }
+
+    /// The message is read and judged again.
+    pub(super) fn resume(&mut self) {
+        self.stage = Stage::Reading;
+    }
+
+    /// The driver begins the requested task, if there is one.
+    pub(super) fn take_request(&mut self) -> Option<Task> {
+        if !matches!(self.stage, Stage::Requesting(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.stage, Stage::Performing) {
+            Stage::Requesting(task) => Some(*task),
+            _ => None,
+        }
+    }
+
+    /// The rejected message has been read to its end.
+    pub(super) fn take_discarded(&mut self) -> Option<(u8, Rejection)> {
+        if !matches!(self.stage, Stage::Discarding { .. }) {
+            return None;
+        }
+        match std::mem::take(&mut self.stage) {
+            Stage::Discarding { tag, rejection } => Some((tag, *rejection)),
+            _ => None,
+        }
+    }
+
+    /// Length that the client's input has to reach, in bytes.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// The client's input has to reach this length.
+    pub(super) fn want(&mut self, bytes: usize) {
+        self.wanted = bytes;
+    }
+
+    /// The message has been dealt with. Returns the room that it was granted.
+    pub(super) fn finish(&mut self) -> Option<Room> {
+        match std::mem::take(self).room {
+            MessageRoom::Granted(room) => Some(room),
+            MessageRoom::Unasked | MessageRoom::Refused => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_held_in_every_stage_but_the_first_and_the_last() {
+        let mut message = Message::default();
+        assert!(!message.is_held());
+        for stage in [
+            Stage::Settling,
+            Stage::Asking(Question::Role),
+            Stage::Requesting(Box::new(Task::ParsePermit { apart: false })),
+            Stage::Performing,
+            Stage::BehindAdmit,
+            Stage::Restarting,
+        ] {
+            message.set_stage(stage);
+            assert!(message.is_held());
+        }
+        message.resume();
+        assert!(!message.is_held());
+    }
+
+    #[test]
+    fn a_requested_task_is_begun_once() {
+        let mut message = Message::default();
+        assert!(message.take_request().is_none());
+        message.set_stage(Stage::Requesting(Box::new(Task::ParsePermit { apart: false })));
+        assert!(message.take_request().is_some() && message.waits_for_task());
+        assert!(message.take_request().is_none() && message.waits_for_task());
+    }
+
+    #[test]
+    fn nothing_of_a_finished_message_applies_to_the_next() {
+        let mut message = Message::default();
+        message.facts.role = Asked::Due;
+        message.text.with_rows = true;
+        message.want(100);
+        assert!(message.finish().is_none());
+        assert!(message.facts.role == Asked::Not && !message.text.with_rows && message.wanted() == 0);
+    }
+}

@@ -1,0 +1,243 @@
+//! The session's search path: the schemas in which an unqualified name may be looked up.
+//!
+//! Owns the path that the server reported last, updated by later statements. It is a guess, used only to decide whether
+//! querying the server is worthwhile: any code may have set the path (`Pipeline::path_in_doubt`). Must never omit a
+//! schema of the setting: a value that is not a plain list of schemas stands for every schema.
+
+use fencegate_statement::{OWN_SCHEMAS, ParameterEffect, PathEffect, Statement, TransactionEffect};
+use fencegate_wire::message::Status;
+use std::sync::Arc;
+
+/// The server keeps this many bytes of a name (NAMEDATALEN - 1).
+const LONGEST_NAME: usize = 63;
+
+/// A path of more schemas is not followed: a name would stand for as many tables.
+const MOST_SCHEMAS: usize = 16;
+
+/// After a statement that was judged by the path, the proxy asks for the path ahead of so many more statements. A session that
+/// writes less often waits for an answer.
+const AHEAD: u8 = 16;
+
+/// The value of the setting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SearchPath {
+    /// The server has to be asked.
+    #[default]
+    Unasked,
+    /// Any schema may be in it, but fencegate's own only as this tells.
+    Any(OwnSchemas),
+    /// No other than these, each as the server knows it; some may not exist, or be closed to the session.
+    Schemas(Arc<[String]>),
+}
+
+/// Whether a path has fencegate's own schemas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnSchemas {
+    /// It has none of them.
+    Absent,
+    /// It has one if the current role is called so.
+    AsRole,
+    /// It may have one.
+    Possible,
+}
+
+impl OwnSchemas {
+    fn read(text: &str) -> Self {
+        let holds = |names: &[String], wanted: &str| names.iter().any(|name| name == wanted);
+        let (own, role) = match names(text) {
+            Some(names) => (OWN_SCHEMAS.iter().any(|own| holds(&names, own)), holds(&names, "$user")),
+            // Whatever the server makes of it, none of its names is one that does not stand in it.
+            None => (OWN_SCHEMAS.iter().any(|own| text.to_ascii_lowercase().contains(own)), text.contains("$user")),
+        };
+        match (own, role) {
+            (true, _) => OwnSchemas::Possible,
+            (_, true) => OwnSchemas::AsRole,
+            _ => OwnSchemas::Absent,
+        }
+    }
+}
+
+impl SearchPath {
+    /// From the server's text; None: it has none.
+    pub fn read(text: Option<&str>) -> Self {
+        // `$user` is the role of the moment, or nothing. Other sessions can rename roles.
+        let is_plain = |names: &Vec<String>| names.len() <= MOST_SCHEMAS && !names.iter().any(|name| name == "$user");
+        let own = || text.map_or(OwnSchemas::Possible, OwnSchemas::read);
+        let listed = text.and_then(names).filter(is_plain);
+        listed.map_or_else(|| SearchPath::Any(own()), |names| SearchPath::Schemas(names.into()))
+    }
+
+    /// Whether the path has fencegate's own schemas; `None` if the server has to be asked.
+    pub(super) fn own_schemas(&self) -> Option<OwnSchemas> {
+        match self {
+            SearchPath::Unasked => None,
+            SearchPath::Any(own) => Some(*own),
+            SearchPath::Schemas(schemas) if OWN_SCHEMAS.iter().any(|own| schemas.iter().any(|it| it == own)) => {
+                Some(OwnSchemas::Possible)
+            }
+            SearchPath::Schemas(_) => Some(OwnSchemas::Absent),
+        }
+    }
+}
+
+/// The names in a list, as the server parses it; None if the server would refuse it, or the names depend on an
+/// encoding.
+fn names(text: &str) -> Option<Vec<String>> {
+    const SPACE: [char; 6] = [' ', '\t', '\n', '\r', '\u{b}', '\u{c}'];
+    let (mut names, mut rest) = (Vec::new(), text.trim_start_matches(SPACE));
+    if !text.is_ascii() || rest.is_empty() {
+        return text.is_ascii().then_some(names);
+    }
+    loop {
+        let (mut name, after) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted_name(quoted)?,
+            None => {
+                let end = rest.find(|c| c == ',' || SPACE.contains(&c)).unwrap_or(rest.len());
+                (Some(rest[..end].to_ascii_lowercase()).filter(|name| !name.is_empty())?, &rest[end..])
+            }
+        };
+        name.truncate(LONGEST_NAME);
+        names.push(name);
+        rest = match after.trim_start_matches(SPACE) {
+            "" => return Some(names),
+            more => more.strip_prefix(',')?.trim_start_matches(SPACE),
+        };
+    }
+}
+
+/// A name up to its closing quote, and the rest.
+fn quoted_name(mut rest: &str) -> Option<(String, &str)> {
+    let mut name = String::new();
+    loop {
+        let (part, after) = rest.split_once('"')?;
+        name.push_str(part);
+        match after.strip_prefix('"') {
+            Some(doubled) => {
+                name.push('"');
+                rest = doubled;
+            }
+            None => return Some((name, after)),
+        }
+    }
+}
+
+/// The path of one session.
+#[derive(Debug, Default)]
+pub struct Path {
+    startup: SearchPath,
+    now: SearchPath,
+    /// As the server reported it last. From PostgreSQL 18 on it does so with ReadyForQuery, if it is another than at the last one.
+    reported: Option<SearchPath>,
+    /// The open transaction has set it: a rollback brings another one back.
+    is_set: bool,
+    /// It has done so until its end.
+    is_local: bool,
+    /// How often the proxy still asks ahead: recent statements were judged by the path.
+    ahead: u8,
+    /// The answer to a question that was asked ahead has arrived.
+    is_answered_ahead: bool,
+}
+
+impl Path {
+    /// The path at the start of a session, if the server reports it. `is_reported`: the server also reports changes.
+    pub fn new(text: Option<&str>, is_reported: bool) -> Self {
+        let startup = text.map_or(SearchPath::Unasked, |text| SearchPath::read(Some(text)));
+        Path { now: startup.clone(), reported: is_reported.then(|| startup.clone()), startup, ..Path::default() }
+    }
+
+    /// The server was asked.
+    pub fn learn(&mut self, text: Option<&str>) {
+        self.now = SearchPath::read(text);
+    }
+
+    /// The server has answered a question that no message waits for.
+    pub fn learn_ahead(&mut self, text: Option<&str>) {
+        self.learn(text);
+        self.is_answered_ahead = true;
+    }
+
+    /// The path, as far as it is known.
+    pub fn current(&self) -> &SearchPath {
+        &self.now
+    }
+
+    /// A statement was judged by the path.
+    pub fn judged_by(&mut self) {
+        self.ahead = AHEAD;
+    }
+
+    /// Returns true if the path is to be asked for ahead, and counts that.
+    pub fn take_turn_ahead(&mut self) -> bool {
+        let is_due = self.ahead > 0;
+        self.ahead -= u8::from(is_due);
+        is_due
+    }
+
+    /// ReadyForQuery, after which the path is known. `ends_question`: it ends a question that was asked ahead. Returns false if
+    /// the path stays as it was.
+    pub fn ready_reports(&mut self, ends_question: bool) -> bool {
+        let is_answered = std::mem::take(&mut self.is_answered_ahead) && ends_question;
+        if let Some(reported) = &self.reported {
+            // A question since the last report may have been rolled back.
+            self.now = reported.clone();
+        }
+        self.reported.is_some() || is_answered
+    }
+
+    /// The server reports it without being asked. None: in a text that cannot be read.
+    pub fn report(&mut self, text: Option<&str>) {
+        if self.reported.is_some() || text.is_some() {
+            self.reported = Some(SearchPath::read(text));
+        }
+    }
+
+    /// It may be anything.
+    pub fn forget(&mut self) {
+        self.now = SearchPath::Unasked;
+    }
+
+    /// A statement succeeded.
+    pub fn completed(&mut self, statement: &Statement) {
+        if self.reported.is_some() {
+            return;
+        }
+        let guess = match (&statement.path, &statement.parameter) {
+            (PathEffect::Set { value, local }, _) => Some((SearchPath::read(Some(value)), *local)),
+            (PathEffect::None, ParameterEffect::ResetAll) => Some((self.startup.clone(), false)),
+            (PathEffect::Unknown, _) | (_, ParameterEffect::Unknown) => Some((SearchPath::Unasked, true)),
+            _ => None,
+        };
+        if let Some((guess, is_local)) = guess {
+            self.now = guess;
+            self.is_set = true;
+            self.is_local |= is_local;
+        }
+        let goes_back = matches!(
+            statement.transaction,
+            TransactionEffect::Rollback | TransactionEffect::RollbackTo(_) | TransactionEffect::PrepareTransaction
+        );
+        if goes_back && self.is_set {
+            self.forget();
+        }
+    }
+
+    /// After the server's error, which rolls back the transaction's settings.
+    pub fn error(&mut self) {
+        if self.is_set {
+            self.forget();
+        }
+    }
+
+    /// ReadyForQuery.
+    pub fn ready(&mut self, status: Status) {
+        if status == Status::Idle {
+            self.is_set = false;
+            if std::mem::take(&mut self.is_local) && self.reported.is_none() {
+                self.forget();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

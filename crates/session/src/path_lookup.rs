@@ -1,0 +1,135 @@
+//! Unqualified names: the relations that a statement's names may mean under the session's search path.
+//!
+//! Must never narrow a name by a path that may have changed: such a name stands for every schema.
+
+use super::message::Asked;
+use super::path::{OwnSchemas, SearchPath};
+use super::verdict::Verdict;
+use super::{Host, Session};
+use fencegate_catalog::Catalog;
+use fencegate_fence::Role;
+use fencegate_policy::Opaque;
+use fencegate_statement::{OWN_SCHEMAS, RelationName, Statement, StatementKind};
+use std::sync::Arc;
+
+/// The schema that the server searches first, if the session has one and the path does not name it.
+const TEMPORARY: &str = "pg_temp";
+
+/// When the server looks up the names of the statements at hand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lookup {
+    /// One statement after the other: a simple query.
+    InString,
+    /// When the portal is bound.
+    AtBind,
+    /// When the portal is executed.
+    AtExecute,
+}
+
+impl Lookup {
+    fn concerns(self, statement: &Statement) -> bool {
+        // The server analyzes a query as a whole before any of it runs: when its portal is bound.
+        let is_planned = statement.kind.is_query();
+        let is_executed = is_resolved_at_execution(statement);
+        match self {
+            Lookup::InString => is_planned || is_executed,
+            Lookup::AtBind => is_planned,
+            Lookup::AtExecute => is_executed,
+        }
+    }
+
+    /// The server may resolve the names of a definition, or of a statement within another, at Bind or at Execute: both count.
+    fn concerns_own(self, statement: &Statement) -> bool {
+        self != Lookup::AtBind || !is_resolved_at_execution(statement)
+    }
+}
+
+/// Returns true if the server resolves the statement's names only when it executes the statement.
+fn is_resolved_at_execution(statement: &Statement) -> bool {
+    matches!(statement.kind, StatementKind::CopyFrom | StatementKind::Truncate | StatementKind::LockTable)
+}
+
+impl<H: Host> Session<H> {
+    /// Replaces unqualified names by the relations that they may mean, where the path makes a difference and is known. Other
+    /// names stand for every schema. Returns the verdict until then if the path has to be found out first.
+    pub(super) fn resolve_by_path(&mut self, statements: &mut [Arc<Statement>], lookup: Lookup) -> Option<Verdict> {
+        if self.host.policies().exempts(self.host.user()) {
+            return None;
+        }
+        // The server answers nothing in a failed transaction or during COPY. Replication sessions have another grammar.
+        let can_ask = !self.settings.parameter.failed() && !self.settings.replicates && !self.pipeline.is_copying_in();
+        if let Some(verdict) = self.resolve_own(statements, lookup, can_ask) {
+            return Some(verdict);
+        }
+        if !can_ask || matches!(self.settings.path.current(), SearchPath::Any(_)) {
+            return None;
+        }
+        let catalog = self.host.catalog(None).catalog;
+        // An earlier statement of the string may set the path.
+        let first_alone = statements.iter().take_while(|it| it.runs_nothing()).count() + 1;
+        for statement in statements.iter_mut().take(first_alone).filter(|it| lookup.concerns(it)) {
+            let mut written = statement.writes.iter().map(|write| &write.relation);
+            if !written.any(|relation| self.is_elsewhere(relation, &catalog)) {
+                continue;
+            }
+            if self.pipeline.path_in_doubt() || *self.settings.path.current() == SearchPath::Unasked {
+                return Some(self.ask_for_path());
+            }
+            self.settings.path.judged_by();
+            let SearchPath::Schemas(schemas) = self.settings.path.current() else { continue };
+            let is_named = schemas.iter().any(|schema| schema == TEMPORARY);
+            let temporary = (!is_named).then(|| TEMPORARY.to_owned());
+            let schemas: Vec<String> = temporary.into_iter().chain(schemas.iter().cloned()).collect();
+            *statement = Arc::new(statement.in_schemas(&schemas, |relation| self.is_elsewhere(relation, &catalog)));
+        }
+        None
+    }
+
+    /// Makes statements that may name fencegate's own objects count as touching them, unless the path has none of their schemas.
+    /// An earlier statement of the string makes the path unknown only where its text shows that it may set the path or the
+    /// role: code that the text does not show could touch these objects by itself.
+    fn resolve_own(&mut self, statements: &mut [Arc<Statement>], lookup: Lookup, can_ask: bool) -> Option<Verdict> {
+        if self.host.policies().opaque_of(self.host.user()) == Opaque::Allow {
+            return None;
+        }
+        let mut is_known = can_ask;
+        for statement in statements {
+            if statement.own_by_path && statement.opaque.is_none() && lookup.concerns_own(statement) {
+                let in_doubt = self.pipeline.path_in_doubt();
+                let own = self.settings.path.current().own_schemas().filter(|_| !in_doubt);
+                let means_own = match (own, &self.message.facts.role) {
+                    _ if !is_known => true,
+                    (None, _) | (Some(OwnSchemas::AsRole), Asked::Not | Asked::Due) => {
+                        return Some(self.ask_for_path_and_role());
+                    }
+                    (Some(OwnSchemas::AsRole), Asked::Answered(Role::Current(role))) => {
+                        OWN_SCHEMAS.contains(&role.as_str())
+                    }
+                    (Some(OwnSchemas::AsRole), Asked::Answered(_)) => true,
+                    (Some(own), _) => own == OwnSchemas::Possible,
+                };
+                self.settings.path.judged_by();
+                if means_own || lookup == Lookup::AtBind && statement.kind.is_query() {
+                    *statement = Arc::new(statement.by_own_path(means_own));
+                }
+            }
+            is_known &= !statement.shows_other_path();
+        }
+        None
+    }
+
+    /// Returns true if an unqualified name may be that of a fenced table, or of a way to one, in a schema that was not in the path
+    /// when the path was last known.
+    fn is_elsewhere(&self, relation: &RelationName, catalog: &Catalog) -> bool {
+        let is_outside = |schema: &str| match self.settings.path.current() {
+            SearchPath::Unasked => true,
+            SearchPath::Any(_) => false,
+            SearchPath::Schemas(schemas) => {
+                schema != "pg_catalog" && !schema.starts_with(TEMPORARY) && !schemas.iter().any(|it| it == schema)
+            }
+        };
+        let mut fenced = self.host.policies().tables_called(relation).map(|(_, table)| table.name.schema.as_str());
+        relation.schema.is_none()
+            && (fenced.any(is_outside) || catalog.schemas_that_lead_by(&relation.name).any(is_outside))
+    }
+}

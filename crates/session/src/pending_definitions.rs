@@ -1,0 +1,193 @@
+//! Relations that an open transaction may have turned into paths to fenced tables. The proxy's catalog readings do not
+//! include its changes until it commits.
+//!
+//! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
+//! one too many.
+
+use super::host::CatalogView;
+use fencegate_catalog::Catalog;
+use fencegate_policy::PolicySet;
+use fencegate_statement::rows::Rows;
+use fencegate_statement::{Operation, Redirect, RelationName, Statement, Write};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// More names than this are all names.
+const MOST: usize = 1024;
+
+/// Operations that a pending rule may rewrite. Locking or altering a view does not affect the relations behind it, and
+/// altering a parent or child already needed their token.
+const SUSPECT: [Operation; 4] = [Operation::Insert, Operation::Update, Operation::Delete, Operation::Truncate];
+
+/// The suspect names of one transaction.
+#[derive(Clone, Debug, Default)]
+pub struct PendingDefinitions {
+    /// By the relation's own name, the schemas; None for one that is named without.
+    schemas: HashMap<String, HashSet<Option<String>>>,
+    /// There were too many to remember.
+    all: bool,
+}
+
+impl PendingDefinitions {
+    /// Records a statement that is about to run. Returns true if it adds pending definitions. A redirection to a
+    /// relation that cannot concern fenced tables, by policies, catalog and the names known here and to others, adds
+    /// none.
+    pub fn note(
+        &mut self,
+        statement: &Statement,
+        policies: &PolicySet,
+        seen: &CatalogView,
+        others: &[Arc<PendingDefinitions>],
+    ) -> bool {
+        let is_suspect = |to: &RelationName| self.contains(to) || others.iter().any(|other| other.contains(to));
+        let leads_to_fenced =
+            |to: &RelationName| !seen.is_current || seen.concerns_fences(to, policies) || is_suspect(to);
+        let mut found: Vec<RelationName> = Vec::new();
+        for Redirect { relation, to } in &statement.redirects {
+            match to {
+                Some(to) if to == relation => found.extend(keyed_tables(to, policies, &seen.catalog)),
+                Some(to) if !leads_to_fenced(to) => {}
+                _ => found.push(relation.clone()),
+            }
+        }
+        // The key may be another column by now, or of another type.
+        for write in statement.writes.iter().filter(|write| write.operation == Operation::Ddl) {
+            found.extend(keyed_tables(&write.relation, policies, &seen.catalog));
+        }
+        let mut are_more = false;
+        for RelationName { schema, name } in found.into_iter().filter(|_| !self.all) {
+            are_more |= self.schemas.entry(name).or_default().insert(schema);
+        }
+        if self.schemas.values().map(HashSet::len).sum::<usize>() > MOST {
+            *self = PendingDefinitions::everything();
+        }
+        are_more
+    }
+
+    /// Every relation is one.
+    pub fn everything() -> Self {
+        PendingDefinitions { all: true, ..PendingDefinitions::default() }
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.schemas.is_empty()
+    }
+
+    /// The first relation that the statement writes which is one, or by writing which, as the catalog has it, one is written.
+    pub fn written_by<'s>(&self, statement: &'s Statement, catalog: &Catalog) -> Option<&'s RelationName> {
+        let is_suspect = |write: &&Write| {
+            self.contains(&write.relation) || catalog.reached_by(write).any(|reached| self.contains(reached.table))
+        };
+        self.writes(statement).find(is_suspect).map(|write| &write.relation)
+    }
+
+    /// Like [`Self::written_by`], within the defining transaction: every earlier path to such a relation now leads
+    /// further, so only names in the policies are known.
+    pub fn written_within<'s>(
+        &self,
+        statement: &'s Statement,
+        policies: &PolicySet,
+        catalog: &Catalog,
+    ) -> Option<&'s RelationName> {
+        let is_unnamed = |write: &&Write| policies.tables_called(&write.relation).next().is_none();
+        let unnamed = || self.writes(statement).find(is_unnamed).map(|write| &write.relation);
+        self.written_by(statement, catalog).or_else(unnamed)
+    }
+
+    /// The writes that matter, if there are any suspects.
+    fn writes<'s>(&self, statement: &'s Statement) -> impl Iterator<Item = &'s Write> {
+        let writes = if self.is_empty() { &[] } else { statement.writes.as_slice() };
+        writes.iter().filter(|write| SUSPECT.contains(&write.operation))
+    }
+
+    fn contains(&self, relation: &RelationName) -> bool {
+        let same_name = self.schemas.get(&relation.name);
+        let may_be_same = |schemas: &HashSet<Option<String>>| {
+            relation.schema.is_none() || schemas.contains(&relation.schema) || schemas.contains(&None)
+        };
+        self.all || same_name.is_some_and(may_be_same)
+    }
+}
+
+/// The keyed tables whose keys a definition on the relation may change: itself, and those that it is a part or parent of.
+fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalog: &Catalog) -> Vec<RelationName> {
+    let is_keyed = |table: &RelationName| policies.tables_called(table).any(|(_, table)| table.key.is_some());
+    let definition = Write { relation: relation.clone(), operation: Operation::Ddl, rows: Rows::default() };
+    let reached: Vec<RelationName> = catalog.reached_by(&definition).map(|reached| reached.table.clone()).collect();
+    [relation.clone()].into_iter().chain(reached).filter(is_keyed).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use fencegate_policy::Opaque;
+    use fencegate_statement::{Lexing, analyze};
+
+    fn statement(text: &str) -> Statement {
+        analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].as_ref().clone()
+    }
+
+    fn policies() -> PolicySet {
+        PolicySet::new(Vec::new(), Opaque::Reject, None, Vec::new())
+    }
+
+    fn written_by(suspects: &PendingDefinitions, text: &str) -> bool {
+        suspects.written_by(&statement(text), &Catalog::default()).is_some()
+    }
+
+    fn after(texts: &[&str]) -> PendingDefinitions {
+        let mut suspects = PendingDefinitions::default();
+        for text in texts {
+            // Where the catalog is not known, whatever is named may be fenced.
+            let seen = CatalogView { is_current: !text.contains("fenced"), ..CatalogView::default() };
+            suspects.note(&statement(text), &policies(), &seen, &[]);
+        }
+        suspects
+    }
+
+    #[test]
+    fn a_name_may_stand_without_its_schema() {
+        let rule = "CREATE RULE r AS ON INSERT TO t DO ALSO DELETE FROM fenced";
+        let suspects = after(&["CREATE VIEW s.v AS SELECT * FROM fenced", rule]);
+        for text in ["INSERT INTO v VALUES (1)", "DELETE FROM s.v", "UPDATE x.t SET a = 1", "TRUNCATE t"] {
+            assert!(written_by(&suspects, text), "{text}");
+        }
+        for text in ["INSERT INTO x.v VALUES (1)", "DELETE FROM u", "DROP VIEW v", "SELECT 1 FROM v FOR UPDATE"] {
+            assert!(!written_by(&suspects, text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_suspect_is_one_by_its_new_name_as_well() {
+        let suspects =
+            after(&["CREATE VIEW v AS TABLE fenced", "ALTER VIEW v RENAME TO w", "ALTER VIEW w SET SCHEMA s"]);
+        assert!(written_by(&suspects, "DELETE FROM s.w"));
+        let suspects = after(&["ALTER TABLE t RENAME TO u", "CREATE TABLE c PARTITION OF t DEFAULT"]);
+        assert!(suspects.is_empty());
+        assert!(after(&["CREATE VIEW v AS SELECT 1 FROM t", "CREATE RULE r AS ON INSERT TO t DO NOTHING"]).is_empty());
+    }
+
+    #[test]
+    fn within_the_transaction_every_relation_is_one_once_there_is_one() {
+        let within = |suspects: &PendingDefinitions, text| {
+            suspects.written_within(&statement(text), &policies(), &Catalog::default()).is_some()
+        };
+        let suspects = after(&["CREATE VIEW v AS TABLE fenced"]);
+        assert!(within(&suspects, "INSERT INTO another VALUES (1)"));
+        assert!(!within(&suspects, "SELECT 1 FROM another FOR UPDATE"));
+        assert!(!written_by(&suspects, "INSERT INTO another VALUES (1)"));
+        assert!(!within(&after(&["CREATE VIEW v AS TABLE t"]), "INSERT INTO another VALUES (1)"));
+    }
+
+    #[test]
+    fn too_many_are_all() {
+        let mut suspects = PendingDefinitions::default();
+        for number in 0..=MOST {
+            let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));
+            suspects.note(&view, &policies(), &CatalogView::default(), &[]);
+        }
+        assert!(written_by(&suspects, "DELETE FROM another"));
+    }
+}

@@ -1,0 +1,184 @@
+//! A forwarded message that the server will answer: its kind, and its possible effects.
+
+use fencegate_statement::{ParameterEffect, Statement, StatementKind};
+use fencegate_wire::error::ErrorText;
+use std::sync::Arc;
+
+/// The receiver of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// The client asked.
+    Client,
+    /// The proxy asked: the client must see only an error.
+    Proxy,
+    /// The proxy asked before the client's next message: the client must not even see an error.
+    ProxyAhead,
+    /// The proxy's statement stands in place of a rejected one: the client receives the error as its own.
+    Rejection {
+        /// Characters that the proxy put before the client's text, to be taken from an error's position.
+        shift: usize,
+        /// The error that the client receives.
+        text: Arc<ErrorText>,
+    },
+}
+
+/// A name that a message defines, and the number of that definition.
+#[derive(Debug)]
+pub struct Defined {
+    pub name: Vec<u8>,
+    pub sequence: u64,
+}
+
+/// A forwarded message.
+#[derive(Debug)]
+pub enum Request {
+    /// A simple query: answered up to ReadyForQuery.
+    Query {
+        /// Its statements; empty if they were not judged.
+        statements: Vec<Arc<Statement>>,
+        /// How many of them the server has completed.
+        completed: usize,
+        /// Names that its PREPAREs define: index of the statement, name, number to confirm.
+        defines: Vec<(usize, String, u64)>,
+    },
+    /// Parse: defines a statement, where statements are judged.
+    Parse { defines: Option<Defined> },
+    /// Bind: defines a portal, where statements are judged.
+    Bind {
+        /// The definition to confirm.
+        defines: Option<Defined>,
+        /// Planning the statement may call functions that are declared immutable or stable, whatever they do.
+        plans: Arc<Statement>,
+    },
+    /// Describe.
+    Describe,
+    /// Execute.
+    Execute {
+        /// The statement that it runs.
+        statement: Arc<Statement>,
+        /// The name that its PREPARE defines, and the number to confirm.
+        defines: Option<(String, u64)>,
+    },
+    /// Close, where statements are not judged.
+    Close,
+    /// Close of a statement.
+    CloseStatement { name: Vec<u8> },
+    /// Close of a portal.
+    ClosePortal { name: Vec<u8> },
+    /// Sync: ReadyForQuery.
+    Sync,
+    /// A fast-path call: answered up to ReadyForQuery.
+    FunctionCall,
+    /// CopyData, however much in a row: never answered.
+    CopyData,
+    /// CopyDone or CopyFail: never answered, but ends a COPY from the client.
+    CopyEnd,
+}
+
+/// Binding it plans it, which may call a function that sets `lease.fence`. Definitions, CALL and DO are not planned then.
+pub(crate) fn planning_may_set_parameter(statement: &Statement) -> bool {
+    let is_definition = statement.opaque.is_none() && statement.changes_catalog;
+    let is_utility = is_definition || matches!(statement.kind, StatementKind::Call | StatementKind::Do);
+    statement.parameter == ParameterEffect::Unknown && !is_utility
+}
+
+impl Audience {
+    /// The client is to see the answer, or an error in it.
+    pub(crate) fn is_clients(&self) -> bool {
+        !matches!(self, Audience::Proxy | Audience::ProxyAhead)
+    }
+
+    pub(crate) fn is_rejection(&self) -> bool {
+        matches!(self, Audience::Rejection { .. })
+    }
+}
+
+impl Request {
+    /// A simple query with these statements, which define no names.
+    pub fn query(statements: Vec<Arc<Statement>>) -> Self {
+        Request::Query { statements, completed: 0, defines: Vec::new() }
+    }
+
+    /// A Bind whose portal does not matter.
+    pub fn bind() -> Self {
+        Request::Bind { defines: None, plans: Arc::default() }
+    }
+
+    /// An Execute whose statement does not matter.
+    pub fn execute() -> Self {
+        Request::Execute { statement: Arc::default(), defines: None }
+    }
+
+    pub(crate) fn affects_parameter(&self) -> bool {
+        matches!(self, Request::FunctionCall)
+            || matches!(self, Request::Bind { plans, .. } if planning_may_set_parameter(plans))
+            || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
+    }
+
+    /// It may change standard_conforming_strings or client_encoding.
+    pub(crate) fn affects_lexing(&self) -> bool {
+        let may_set = |statement: &Statement| !statement.runs_nothing();
+        match self {
+            // Where they were not judged there are no statements.
+            Request::Query { statements, .. } => {
+                statements.is_empty() || statements.iter().any(|statement| may_set(statement))
+            }
+            // Its values are parsed by their types' input functions, domains included, and planning evaluates immutable
+            // functions.
+            Request::Bind { plans: statement, .. } => may_set(statement) || !statement.declared.is_empty(),
+            Request::Execute { statement, .. } => may_set(statement),
+            Request::FunctionCall => true,
+            _ => false,
+        }
+    }
+
+    /// It writes, or may do so.
+    pub(crate) fn may_write(&self) -> bool {
+        let may_write = |statement: &Statement| {
+            !statement.writes.is_empty() || !statement.functions.is_empty() || statement.opaque.is_some()
+        };
+        matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_write(statement))
+    }
+
+    pub(crate) fn changes_catalog(&self) -> bool {
+        self.statements().iter().any(|statement| statement.changes_catalog)
+    }
+
+    /// True if the request may be a COPY from the client. A named statement may be one too.
+    pub(crate) fn may_copy_in(&self) -> bool {
+        use StatementKind::{CopyFrom, Execute, Fetch, Portal};
+        self.statements().iter().any(|it| it.opaque.is_some() || matches!(it.kind, CopyFrom | Execute | Fetch | Portal))
+    }
+
+    /// True if the request may commit while it runs, so that an error does not roll back everything before it.
+    pub fn may_commit(&self) -> bool {
+        self.statements().iter().any(|statement| statement.opaque.is_some())
+    }
+
+    /// Approximate memory of its statements, in bytes. An Execute usually runs its portal's statement.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Request::Query { statements, .. } => statements.iter().map(|statement| statement.weight()).sum(),
+            Request::Execute { statement, .. } if Arc::strong_count(statement) == 1 => statement.weight(),
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn statements(&self) -> &[Arc<Statement>] {
+        match self {
+            Request::Query { statements, .. } => statements,
+            Request::Execute { statement, .. } => std::slice::from_ref(statement),
+            _ => &[],
+        }
+    }
+
+    /// An error in the answer makes the server skip all that follows, up to the next Sync.
+    pub(crate) fn is_extended(&self) -> bool {
+        !matches!(self, Request::Query { .. } | Request::Sync | Request::FunctionCall) && !self.is_copy()
+    }
+
+    /// Part of a COPY from the client, which is not answered.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self, Request::CopyData | Request::CopyEnd)
+    }
+}

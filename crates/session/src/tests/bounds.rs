@@ -1,0 +1,58 @@
+//! Bounds on data kept for the server, and when the fence learns of forwarded messages.
+
+use super::*;
+use crate::task::{HeldRoom, Room};
+
+/// Room that nobody else wants.
+struct Wide;
+
+impl HeldRoom for Wide {
+    fn is_overdue(&mut self, _: usize) -> bool {
+        false
+    }
+}
+
+#[test]
+fn an_output_that_is_full_takes_no_more_and_keeps_the_room_of_what_is_in_it() {
+    for (bytes, is_full) in [(HIGH_WATER - 1, false), (HIGH_WATER, true)] {
+        let mut session = session("");
+        session.pipeline.keep_room(Some(Box::new(Wide)));
+        session.server.output.put_bytes(b'x', bytes);
+        says(&mut session, &query("SELECT 1"));
+        assert_eq!(session.server.output.len() == bytes, is_full);
+        assert_eq!(session.client.input == query("SELECT 1"), is_full);
+        assert_eq!(session.pipeline.keeps_room(), is_full);
+        assert!(session.is_held_up());
+        // Some of it is written.
+        session.server.output.clear();
+        settle(&mut session);
+        assert!(!session.pipeline.keeps_room() && session.client.input.is_empty() && !session.is_held_up());
+    }
+}
+
+/// The last words to a client that does not read may take minutes.
+#[test]
+fn a_session_that_has_ended_gives_its_room_back() {
+    for (unsent, keeps) in [(0, false), (1, true)] {
+        let mut session = session("");
+        session.pipeline.keep_room(Some(Box::new(Wide)));
+        session.message.room = Some(Box::new(Wide) as Room).into();
+        session.client.input.put_bytes(b'x', HIGH_WATER);
+        session.server.output.put_bytes(b'x', unsent);
+        session.release_room();
+        assert!(!session.message.room.is_granted() && session.client.input.capacity() == 0);
+        assert_eq!(session.pipeline.keeps_room(), keeps, "the server may still get the rest");
+    }
+}
+
+/// A takeover that looks in between must not think that the process is idle.
+#[test]
+fn the_fence_hears_that_the_session_is_busy_before_anything_is_sent() {
+    let mut session = session("");
+    assert_eq!(session.fence().activity(), Activity::Idle);
+    session.begin_forwarding();
+    assert!(session.is_busy() && session.fence().activity() == Activity::Busy);
+    assert!(session.server.output.is_empty());
+    session.begin_forwarding();
+    assert!(session.is_busy());
+}

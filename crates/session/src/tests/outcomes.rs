@@ -1,0 +1,240 @@
+//! The server process's activity after each message and response, and the outcome of a terminated transaction.
+
+use super::*;
+use crate::rejection::CutOffOutcome;
+
+/// Begins a transaction.
+pub(super) fn begun() -> Session<OneSession> {
+    let mut session = session("");
+    says(&mut session, &query("BEGIN"));
+    answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+    session
+}
+
+#[test]
+fn a_session_is_idle_when_nothing_is_open_and_nothing_owed() {
+    let mut session = begun();
+    assert_eq!(session.fence().activity(), Activity::Waiting);
+    assert!(!session.is_idle() && !session.is_busy() && !session.is_in_flight());
+    says(&mut session, &query("COMMIT"));
+    assert!(session.is_busy() && session.is_in_flight());
+    answers(&mut session, &[completes("COMMIT"), ready()].concat());
+    assert!(session.is_idle() && session.fence().activity() == Activity::Idle);
+    // Messages without a Sync keep a transaction open, even where all of them are answered.
+    says(&mut session, &parse("", "SELECT 1"));
+    answers(&mut session, &parsed());
+    assert_eq!(session.fence().activity(), Activity::Waiting);
+    says(&mut session, &sync());
+    answers(&mut session, &ready());
+    assert_eq!(session.fence().activity(), Activity::Idle);
+    // The head of a message that nobody answers.
+    says(&mut session, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
+    assert!(session.is_busy() && session.is_in_flight() && session.fence().activity() == Activity::Busy);
+}
+
+#[test]
+fn a_revoked_session_is_released_when_it_waits_and_again_when_it_is_idle() {
+    let mut session = begun();
+    let released = |session: &Session<OneSession>| session.host.released.swap(0, Relaxed);
+    says(&mut session, &query("SELECT 1"));
+    session.revoked();
+    assert_eq!(released(&session), 1);
+    answers(&mut session, &at_rest(Status::Transaction));
+    assert_eq!(released(&session), 1, "it waits");
+    for (statement, status, times) in
+        [("SELECT 1", Status::Transaction, 1), ("COMMIT", Status::Idle, 1), ("SELECT 1", Status::Idle, 0)]
+    {
+        says(&mut session, &query(statement));
+        assert_eq!(released(&session), 0);
+        answers(&mut session, &at_rest(status));
+        assert_eq!(released(&session), times, "{statement}");
+    }
+}
+
+#[test]
+fn what_was_cut_off_may_have_been_committed_or_not() {
+    let rolled_back = begun();
+    assert_eq!(rolled_back.cut_off(), CutOffOutcome::RolledBack);
+    assert_eq!(rolled_back.fence().activity(), Activity::CutOff);
+    let mut in_flight = begun();
+    says(&mut in_flight, &query("SELECT 1"));
+    assert_eq!(in_flight.cut_off(), CutOffOutcome::Unknown);
+    let mut within = begun();
+    says(&mut within, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
+    assert_eq!(within.cut_off(), CutOffOutcome::Unknown);
+    // In a pipeline a COMMIT is done before the Sync.
+    for (statement, tag, outcome) in [
+        ("COMMIT", "COMMIT", CutOffOutcome::Unknown),
+        ("COMMIT", "ROLLBACK", CutOffOutcome::RolledBack),
+        ("SELECT 1", "SELECT 1", CutOffOutcome::RolledBack),
+    ] {
+        let mut session = begun();
+        says(&mut session, &[parse("", statement), bind("", ""), execute("")].concat());
+        answers(&mut session, &[parsed(), is_bound(), completes(tag)].concat());
+        assert!(!session.is_in_flight());
+        assert_eq!(session.cut_off(), outcome, "{tag}");
+        let status = if statement == "COMMIT" { Status::Idle } else { Status::Transaction };
+        says(&mut session, &sync());
+        answers(&mut session, &at_rest(status));
+        assert_eq!(session.cut_off(), CutOffOutcome::RolledBack, "the client knows of it");
+    }
+}
+
+#[test]
+fn the_last_word_of_a_session_that_is_cut_off_ends_a_statement() {
+    let text = ErrorText::new("57P05", "bye");
+    let end = |session: &Session<OneSession>| String::from_utf8_lossy(&session.client.output).into_owned();
+    for (why, ends) in [(End::Shutdown, false), (End::Killed, false)] {
+        let mut session = session("");
+        session.say_last(&text, &why);
+        assert!(end(&session).contains("FATAL") && session.client.output.ends_with(&at_rest(Status::Failed)) == ends);
+    }
+    let epoch = Epoch { generation: 1, token: 5 };
+    let by = fencegate_fence::CutOff { resource: "scheduler".to_owned(), presented: epoch, highest: epoch };
+    let mut session = session("");
+    session.say_last(&text, &End::CutOff(by));
+    assert!(session.client.output.ends_with(&at_rest(Status::Failed)));
+    // Behind a row that is discarded there is room for one.
+    session.client.output.clear();
+    (session.server.rest, session.server.discard) = (10, true);
+    session.say_last(&text, &End::Shutdown);
+    assert!(!session.client.output.is_empty());
+}
+
+#[test]
+fn a_goodbye_is_passed_on_and_not_within_a_message() {
+    let mut session = session("");
+    let goodbye = frame(frontend::TERMINATE, b"");
+    says(&mut session, &goodbye);
+    assert!(session.is_terminating() && !session.is_idle() && session.server.output == goodbye);
+    let mut session = self::session("");
+    session.put_terminate();
+    assert_eq!(session.server.output, goodbye);
+    says(&mut session, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
+    let before = session.server.output.clone();
+    session.put_terminate();
+    assert_eq!(session.server.output, before);
+    session.client.ended = true;
+    assert!(!session.is_idle());
+}
+
+/// A fast-path call names its function by a number: those for large objects write no table.
+#[test]
+fn a_function_call_passes_if_it_is_about_large_objects() {
+    for (function, passes) in [(954_u32, true), (3172, true), (952, true), (1, false), (959, false)] {
+        let mut session = session("");
+        let call = frame(frontend::FUNCTION_CALL, &[&function.to_be_bytes()[..], &[0; 6]].concat());
+        says(&mut session, &call[..8]);
+        assert!(session.server.output.is_empty(), "its number is not there");
+        says(&mut session, &call[8..]);
+        assert_eq!(session.server.output == call, passes, "{function}");
+        assert_eq!(session.host.told() == "query", passes);
+        let (answer, told) = if passes { (ready(), ready()) } else { (answer_to_rejected_call(), failed_call()) };
+        answers(&mut session, &answer);
+        assert!(session.is_idle());
+        assert_eq!(session.client.output, told, "{function}");
+    }
+    let mut session = session("");
+    let short = frame(frontend::FUNCTION_CALL, &[1]);
+    says(&mut session, &short);
+    assert!(!session.server.output.is_empty() && session.client.input.is_empty());
+}
+
+#[test]
+fn a_server_that_answers_what_nobody_asked_breaks_the_protocol() {
+    for bytes in [ready(), at_rest(Status::Failed), frame(backend::READY, b"?"), BytesMut::from(&b"Z\0\0\0\x01"[..])] {
+        let mut session = session("");
+        session.server.input.extend_from_slice(&bytes);
+        assert!(matches!(session.step(now()), Err(End::ServerFault(_))));
+    }
+    // A FATAL error ends the session; its wording is left to the cause.
+    let mut session = session("");
+    let mut fatal = BytesMut::new();
+    ErrorText::new("57P01", "terminating").put(&mut fatal, Severity::Fatal);
+    session.server.input.extend_from_slice(&fatal);
+    assert!(matches!(session.step(now()), Err(End::Server)));
+    assert_eq!(session.last_error().as_deref(), Some(&fatal[..]));
+}
+
+/// The server's report of the session's role.
+pub(super) fn roles(role: &str, session: &str) -> BytesMut {
+    let answer = |value: &str| [frame(backend::ROW_DESCRIPTION, &[0, 0]), row_of(&[value]), completes("SHOW")].concat();
+    BytesMut::from(&[&answer(role)[..], &answer(session), &ready()].concat()[..])
+}
+
+#[test]
+fn as_whom_a_session_acts_is_asked_only_where_a_token_would_be_raised() {
+    for (role, acts_as) in [("none", "app"), ("admin", "admin")] {
+        let mut session = session("47");
+        let write = query("DELETE FROM jobs");
+        let Some(Task::Admit(needs)) = says(&mut session, &write) else { panic!() };
+        assert_eq!(needs[0].1.role, None);
+        let unknown = FenceError::RoleUnknown { resource: "scheduler".to_owned() };
+        session.done(Done::Admit(Err(unknown)));
+        assert!(settle(&mut session).is_none());
+        let asked = String::from_utf8_lossy(&session.server.output.split()).into_owned();
+        assert!(asked.contains("SHOW role; SHOW session_authorization"), "{asked}");
+        let Some(Task::Admit(needs)) = answers(&mut session, &roles(role, "app")) else { panic!() };
+        assert_eq!(needs[0].1.role, Some(fencegate_fence::Role::Current(acts_as.to_owned())));
+        assert!(session.client.output.is_empty(), "the client sees nothing of it");
+        assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
+        session.done(Done::Admit(Ok(())));
+        settle(&mut session);
+        assert_eq!(session.server.output, write);
+    }
+    // A cancel that meets the question answers the client's query.
+    let mut session = session("47");
+    says(&mut session, &query("DELETE FROM jobs"));
+    session.done(Done::Admit(Err(FenceError::RoleUnknown { resource: "scheduler".to_owned() })));
+    settle(&mut session);
+    answers(&mut session, &[cancelled(), ready()].concat());
+    assert_eq!(session.client.output, [cancelled(), ready()].concat());
+    assert!(session.is_idle() && session.client.input.is_empty());
+}
+
+#[test]
+fn a_role_that_cannot_be_asked_for_before_a_write_may_be_any() {
+    let any = || Some(fencegate_fence::Role::AnyOf("postgres".to_owned()));
+    let alter = "ALTER TABLE jobs ADD x int";
+    for (sql, in_pipeline, role) in [
+        // Some of it the server does not run in a pipeline.
+        (alter, true, any()),
+        (alter, false, None),
+        ("DELETE FROM jobs", true, None),
+        ("SET ROLE admin; DELETE FROM jobs", false, any()),
+    ] {
+        let mut session = session("47");
+        let pipeline = [parse("", sql), bind("", ""), execute("")].concat();
+        let sent = if in_pipeline { pipeline } else { query(sql).to_vec() };
+        let Some(Task::Admit(needs)) = says(&mut session, &sent) else { panic!("{sql}: nothing is asked for") };
+        assert_eq!(needs[0].1.role, role, "{sql}, {in_pipeline}");
+    }
+}
+
+#[test]
+fn a_role_in_an_unknown_encoding_may_be_any() {
+    use fencegate_fence::Role;
+    use fencegate_statement::Encoding;
+    for (encoding, acts_as) in
+        [(Encoding::Utf8, Role::Current("été".to_owned())), (Encoding::AsciiSafe, Role::AnyOf("postgres".to_owned()))]
+    {
+        let mut session = session("47");
+        session.settings.lexing.encoding = encoding;
+        says(&mut session, &query("DELETE FROM jobs"));
+        session.done(Done::Admit(Err(FenceError::RoleUnknown { resource: "scheduler".to_owned() })));
+        settle(&mut session);
+        let Some(Task::Admit(needs)) = answers(&mut session, &roles("été", "app")) else { panic!() };
+        assert_eq!(needs[0].1.role, Some(acts_as));
+    }
+}
+
+#[test]
+fn what_is_not_sent_yet_is_taken_back_while_the_server_is_busy() {
+    let mut session = session("");
+    session.put_terminate();
+    assert!(!session.take_back_unsent() && !session.server.output.is_empty(), "it is idle");
+    session.server.output.clear();
+    says(&mut session, &query("SELECT 1"));
+    assert!(session.take_back_unsent() && session.server.output.is_empty());
+    assert!(!session.take_back_unsent(), "all was sent");
+}

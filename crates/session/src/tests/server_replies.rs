@@ -1,0 +1,132 @@
+//! Long messages of the server, its reports, and the effects of its responses.
+
+use super::outcomes::begun;
+use super::*;
+use crate::rejection::CutOffOutcome;
+
+/// Longer than messages that are forwarded as a whole.
+const LONG: usize = 70_000;
+
+/// A long error of that severity.
+fn long_error(severity: &str) -> BytesMut {
+    let head = format!("S{severity}\0V{severity}\0C57014\0M");
+    frame(backend::ERROR, &[head.as_bytes(), &[b'x'; LONG], b"\0\0"].concat())
+}
+
+#[test]
+fn a_long_message_passes_as_it_comes_and_what_follows_with_its_end() {
+    let messages = [
+        frame(backend::DATA_ROW, &[0; LONG]),
+        frame(backend::ROW_DESCRIPTION, &[0; LONG]),
+        frame(backend::COMMAND_COMPLETE, &[b'x'; LONG]),
+        long_error("ERROR"),
+    ];
+    for message in messages {
+        let mut session = session("47");
+        says(&mut session, &query("SELECT f()"));
+        let (start, rest) = message.split_at(100);
+        answers(&mut session, start);
+        assert_eq!(session.client.output, start, "{:?}", message[0] as char);
+        answers(&mut session, &[rest, &ready()].concat());
+        assert_eq!(session.client.output, [&message[..], &ready()].concat());
+        assert!(session.is_idle());
+    }
+}
+
+#[test]
+fn the_last_error_ends_the_session_once_all_of_it_or_much_is_there() {
+    let mut last = BytesMut::new();
+    ErrorText::new("57P01", "terminating connection").put(&mut last, Severity::Fatal);
+    for (error, much) in [(long_error("FATAL"), 5 + 64 * 1024), (last.clone(), last.len())] {
+        for (at, ends) in [(much - 1, false), (much, true)] {
+            let mut session = session("");
+            session.server.input.extend_from_slice(&error[..at]);
+            let step = session.step(now());
+            assert_eq!(matches!(step, Err(End::Server)), ends, "{at} of {}", error.len());
+        }
+    }
+    // Later messages have no effect.
+    let mut session = session("");
+    session.server.input.extend_from_slice(&[last, ready()].concat());
+    assert!(matches!(session.step(now()), Err(End::Server)));
+}
+
+/// Only the search path is another one then.
+#[test]
+fn a_report_of_another_setting_leaves_the_path_as_it_was() {
+    let write = query("INSERT INTO jobs VALUES (1)");
+    for (report, passes) in [
+        (&b"application_name\0x\0"[..], true),
+        (b"application_name\0\xe9\0", true),
+        (b"search_path\0other\0", true),
+        (b"search_path\0public\0", false),
+    ] {
+        let mut session = session_with("", Path::new(Some("other"), true));
+        let report = frame(backend::PARAMETER_STATUS, report);
+        answers(&mut session, &report);
+        assert_eq!(session.client.output, report);
+        says(&mut session, &query("SELECT 1"));
+        answers(&mut session, &ready());
+        session.server.output.clear();
+        says(&mut session, &write);
+        assert_eq!(session.server.output == write, passes, "{report:?}");
+    }
+}
+
+/// In a pipeline each is done before the Sync.
+#[test]
+fn whatever_follows_a_commit_it_may_have_been_committed() {
+    let mut session = begun();
+    says(&mut session, &parse("", "COMMIT"));
+    answers(&mut session, &parsed());
+    for _ in 0..2 {
+        says(&mut session, &[bind("", ""), execute("")].concat());
+        answers(&mut session, &[is_bound(), completes("COMMIT")].concat());
+        assert!(!session.is_in_flight());
+        assert_eq!(session.cut_off(), CutOffOutcome::Unknown);
+    }
+}
+
+#[test]
+fn all_definitions_of_a_transaction_count_until_its_end() {
+    let mut session = begun();
+    for view in ["v", "w"] {
+        says(&mut session, &query(&format!("CREATE VIEW {view} AS SELECT * FROM jobs")));
+        answers(&mut session, &[completes("CREATE VIEW"), at_rest(Status::Transaction)].concat());
+    }
+    assert!(!session.host.told().contains("withdraw"));
+    says(&mut session, &query("COMMIT"));
+    answers(&mut session, &[completes("COMMIT"), ready()].concat());
+    assert_eq!(session.host.told(), "query, changed, withdraw");
+}
+
+/// No message waits for it: the server refuses its execution.
+#[test]
+fn a_portal_whose_bind_was_skipped_is_not_waited_for() {
+    let mut session = begun();
+    says(&mut session, &[parse("", "SELECT 1"), bind("p", ""), sync()].concat());
+    answers(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
+    session.server.output.clear();
+    says(&mut session, &execute("p"));
+    assert_eq!(session.server.output, execute("p"));
+}
+
+#[test]
+fn a_server_that_is_ready_too_early_breaks_the_protocol() {
+    for sent in [parse("", "SELECT 1"), bind("", ""), execute("p")] {
+        let mut session = session("");
+        session.host.fenced = false;
+        says(&mut session, &sent);
+        session.server.input.extend_from_slice(&ready());
+        assert!(matches!(session.step(now()), Err(End::ServerFault(_))), "{sent:?}");
+    }
+}
+
+/// Messages without a Sync keep a transaction open, also behind a query that is answered later.
+#[test]
+fn what_was_sent_behind_a_query_is_open_when_that_is_answered() {
+    let mut session = session("");
+    says(&mut session, &[query("SELECT 1"), parse("", "SELECT 1")].concat());
+    answers(&mut session, &[completes("SELECT 1"), ready(), parsed()].concat());
+    assert_eq!(session.fence().activity(), Activity::Waiting);
+}

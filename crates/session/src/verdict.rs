@@ -1,0 +1,343 @@
+//! The verdict on the message at hand: it is forwarded, rejected, or held back until more is known.
+//!
+//! Owns the waiting for that. Must never forward a write that is not admitted.
+
+use super::affected::privileges;
+use super::checks::checks;
+use super::host::{CatalogRequest, CatalogView};
+use super::judge::{Decision, Judge, Need, Standing, is_named_plainly, needs_every_token, resolve};
+use super::message::Asked;
+use super::path_lookup::Lookup;
+use super::pending_definitions::PendingDefinitions;
+use super::pipeline::Part;
+use super::rejection::Rejection;
+use super::{Host, Session, Task};
+use fencegate_fence::session::{Epoch, SessionFence, Token};
+use fencegate_fence::{Claim, FenceError, RequiredPrivilege, Role};
+use fencegate_policy::Mode;
+use fencegate_statement::{Operation, Statement};
+use fencegate_wire::message::Status;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long statements are held back for a reading of the catalog, at most.
+const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
+/// The limit where all fences only observe: one observation less is better than a statement that waits.
+const CATCH_UP_TO_OBSERVE: Duration = Duration::from_millis(500);
+
+/// Number of admissions in one task. Then the message is judged again.
+const MAX_AT_ONCE: usize = 256;
+
+/// Number of looks at the other sessions' suspects. If some end between all looks, the ended ones count after the last look.
+const MAX_SURVEYS: usize = 4;
+
+/// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
+const MANY: usize = 200;
+
+/// The fate of the message at hand.
+pub(super) enum Verdict {
+    Forward,
+    Reject(usize, Rejection),
+    Hold,
+}
+
+/// Which run of the statements is judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    /// The first: their writes are counted.
+    Begins,
+    /// More rows of a portal, whose writes were counted when it began.
+    GoesOn,
+}
+
+impl<H: Host> Session<H> {
+    /// Judges statements. Requests missing facts first.
+    pub(super) fn judge(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
+        let size = |it: &Arc<Statement>| 1 + it.writes.len() + it.functions.len() + it.redirects.len();
+        match statements.iter().map(size).sum::<usize>() > MANY {
+            true => H::without_delaying_others(|| self.judge_all(statements, run)),
+            false => self.judge_all(statements, run),
+        }
+    }
+
+    fn judge_all(&mut self, statements: &[Arc<Statement>], run: Run) -> (Verdict, Vec<Arc<Statement>>) {
+        let Some(mut resolved) = resolve(statements, &self.names, self.pipeline.batch()) else {
+            return (self.settle(), statements.to_vec());
+        };
+        // No fact matters to a statement that only reads: see the test `no_fact_matters_to_what_only_reads`.
+        if resolved.iter().all(|statement| statement.only_reads()) && !self.host.policies().has_functions() {
+            return (Verdict::Forward, resolved);
+        }
+        if let Some(verdict) = self.wait_behind_admit(&resolved) {
+            return (verdict, resolved);
+        }
+        let writes = resolved.iter().any(|statement| self.may_write(statement));
+        if writes && (self.pipeline.may_change_catalog() || self.pipeline.holds_rejection()) {
+            // A definition under way may make the written relation a way to a fenced table. Behind a rejection the server may
+            // skip the statement, and no token is raised for a statement that never runs.
+            return (self.settle(), resolved);
+        }
+        let facts = &mut self.message.facts;
+        if matches!(facts.refused, Some(FenceError::RoleUnknown { .. })) {
+            facts.refused = None;
+            facts.role = Asked::Due;
+        }
+        let lookup = if self.is_extended() { Lookup::AtExecute } else { Lookup::InString };
+        if let Some(verdict) = self.resolve_by_path(&mut resolved, lookup) {
+            return (verdict, resolved);
+        }
+        if let Some(verdict) = self.prepare_databases(&resolved) {
+            return (verdict, resolved);
+        }
+        if self.message.facts.role == Asked::Due {
+            return (self.ask_for_role(), resolved);
+        }
+        let Some((others, seen)) = self.survey(&resolved) else { return (Verdict::Hold, resolved) };
+        let judge = Judge {
+            policies: self.host.policies(),
+            standing: &StandingOf { fence: &self.process.fence, host: &self.host },
+            seen: &seen,
+            changes_catalog: self.transaction.changes_fenced_catalog(),
+            shadows_keys: self.transaction.definitions().shadow_keys(),
+            path: self.message.facts.path.as_deref(),
+            suspects: self.transaction.definitions().own(),
+            definitions_of_others: &others,
+            exempt: self.host.policies().exempts(self.host.user()),
+            opaque: self.host.policies().opaque_of(self.host.user()),
+            parameter: &self.settings.parameter,
+            owed: !self.pipeline.is_empty(),
+            parameter_in_doubt: !self.pipeline.is_empty()
+                && (self.pipeline.may_change_parameter() || !self.settings.parameter.is_settled()),
+            written: self.transaction.written(),
+            observed: self.transaction.observed(),
+            refused: self.message.facts.refused.as_ref(),
+            foreign_databases: self.message.facts.foreign_databases.as_ref(),
+        };
+        let decision = judge.statements(&resolved);
+        let is_reported = match &decision {
+            Decision::Forward(_, passed) => !passed.is_empty(),
+            Decision::Reject(..) => true,
+            Decision::Settle | Decision::ReadValue | Decision::ReadRows => false,
+        };
+        if is_reported && !self.pipeline.is_empty() && resolved.iter().any(|statement| statement.is_unread()) {
+            // The server may report a syntax error in the text, and the proxy has to recognize that answer.
+            return (self.settle(), resolved);
+        }
+        self.message.checks = match &decision {
+            Decision::Forward(needs, _) => checks(needs, &resolved),
+            _ => Vec::new(),
+        };
+        let verdict = match decision {
+            Decision::Forward(needs, passed) => {
+                let verdict = self.forward_when_admitted(needs, run, &seen);
+                if matches!(verdict, Verdict::Forward) && run == Run::Begins {
+                    self.report_passed(&resolved, passed);
+                }
+                verdict
+            }
+            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run, &seen) {
+                Verdict::Forward => Verdict::Reject(index, rejection),
+                hold => hold,
+            },
+            Decision::Settle => self.settle(),
+            Decision::ReadRows => {
+                self.message.text.with_rows = true;
+                Verdict::Hold
+            }
+            Decision::ReadValue if !self.pipeline.is_empty() => self.settle(),
+            Decision::ReadValue => {
+                self.ask();
+                Verdict::Hold
+            }
+        };
+        let forwarded = match verdict {
+            Verdict::Forward => resolved.len(),
+            Verdict::Reject(index, _) => index,
+            Verdict::Hold => 0,
+        };
+        for statement in &resolved[..forwarded] {
+            self.transaction.definitions_mut().note(statement, &seen, &self.host);
+        }
+        if matches!(verdict, Verdict::Hold) {
+            // Changes that others make meanwhile may have ended when the message is judged again.
+            self.message.facts.changes = None;
+        }
+        (verdict, resolved)
+    }
+
+    /// Reads the pending definitions of other sessions, then the catalog: in this order, each definition is in at least
+    /// one of the two. Returns `None` if the catalog must be read first.
+    fn survey(&mut self, statements: &[Arc<Statement>]) -> Option<(Vec<Arc<PendingDefinitions>>, CatalogView)> {
+        let mut surveys = 0;
+        loop {
+            let others = self.host.definitions_of_others();
+            let wanted = self.wanted(statements, &others);
+            let mut seen = self.host.catalog(wanted.as_ref());
+            if let Some(wanted) = wanted
+                && statements.iter().any(|statement| self.depends_on_catalog(statement, &others, &seen))
+            {
+                if let Some(task) = self.first(&wanted) {
+                    self.request(task);
+                    return None;
+                }
+                // Another session may have read it meanwhile.
+                seen = self.host.catalog(Some(&wanted));
+            }
+            // A definition that was read meanwhile would count twice: as pending, and as part of the catalog.
+            let is_same = |now: Vec<Arc<PendingDefinitions>>| {
+                now.len() == others.len() && now.iter().zip(&others).all(|(one, other)| Arc::ptr_eq(one, other))
+            };
+            surveys += 1;
+            if others.is_empty() || surveys == MAX_SURVEYS || is_same(self.host.definitions_of_others()) {
+                return Some((others, seen));
+            }
+        }
+    }
+
+    /// Returns true if the statement may need a token, whatever the catalog contains.
+    pub(super) fn may_need_token(&self, statement: &Statement) -> bool {
+        self.may_write(statement) || self.host.policies().has_functions() && !statement.functions.is_empty()
+    }
+
+    /// Returns true if the statement's portal waits outside of a transaction, and the server may refuse the statement behind an
+    /// Execute of the proxy.
+    pub(super) fn may_stand_alone(&self, statement: &Statement) -> bool {
+        let is_alone = self.transaction.status() == Status::Idle && self.pipeline.part() == Part::Bound;
+        self.is_extended() && is_alone && statement.may_commit()
+    }
+
+    /// Returns true if the statement may write a fenced table, whatever the catalog contains.
+    fn may_write(&self, statement: &Statement) -> bool {
+        let reads = || self.host.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
+        !statement.writes.is_empty() || statement.opaque.is_some() || reads()
+    }
+
+    /// The part of the catalog that is needed to judge these statements; `None` where their text is enough. Other sessions may
+    /// change the catalog again as soon as it is read. A reading therefore has to contain only the changes that were seen when the
+    /// message arrived, or the wait would have no end.
+    pub(super) fn wanted(
+        &mut self,
+        statements: &[Arc<Statement>],
+        others: &[Arc<PendingDefinitions>],
+    ) -> Option<CatalogRequest> {
+        let policies = self.host.policies();
+        let calls = |it: &Statement| policies.has_functions() && !it.functions.is_empty();
+        let is_concerned = |it: &Arc<Statement>| {
+            (self.may_write(it) || it.changes_catalog || calls(it))
+                && !(others.is_empty() && needs_every_token(it, policies))
+        };
+        if !statements.iter().any(is_concerned) {
+            return None;
+        }
+        let since = *self.message.facts.changes.get_or_insert_with(|| self.host.changes());
+        let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
+        let is_plain = statements.iter().all(|it| is_named_plainly(it, policies));
+        Some(CatalogRequest { since, temporary: self.settings.temporary.clone(), cascades, is_plain })
+    }
+
+    /// Returns true if changes in the catalog may change the verdict.
+    fn depends_on_catalog(
+        &self,
+        statement: &Statement,
+        others: &[Arc<PendingDefinitions>],
+        seen: &CatalogView,
+    ) -> bool {
+        let is_suspect = || others.iter().any(|it| it.written_by(statement, &seen.catalog).is_some());
+        (self.may_write(statement) || statement.changes_catalog)
+            && (!needs_every_token(statement, self.host.policies()) || is_suspect())
+    }
+
+    /// The task that has to be performed before the statements can be judged.
+    fn first(&mut self, wanted: &CatalogRequest) -> Option<Task> {
+        let now = self.pipeline.now();
+        let since = *self.message.facts.judged_since.get_or_insert(now);
+        let limit = if self.host.policies().enforces() { CATCH_UP_LIMIT } else { CATCH_UP_TO_OBSERVE };
+        let left = limit.saturating_sub(now.saturating_duration_since(since));
+        (!left.is_zero() && self.host.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
+    }
+
+    fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &CatalogView) -> Verdict {
+        let (needs, observed): (Vec<Need>, Vec<Need>) =
+            needs.into_iter().partition(|need| need.resource.mode == Mode::Enforce);
+        if needs.is_empty()
+            || self.process.fence.begin_write(needs.iter().map(|need| (need.resource.name.as_str(), need.token)))
+        {
+            if !needs.is_empty() {
+                self.process.write_begun();
+                self.pipeline.admit_next();
+            }
+            if run == Run::Begins {
+                for need in observed {
+                    let privileges = self.privileges(&need, seen);
+                    let claim = self.claim_of(privileges, Some(self.any_role()));
+                    self.transaction.note_observed(&need);
+                    self.host.observe(need, claim);
+                }
+                needs.iter().for_each(|need| self.host.note_admitted(&need.resource));
+            }
+            self.transaction.note_written(needs);
+            return Verdict::Forward;
+        }
+        if self.process.fence.is_full() && !self.pipeline.is_empty() {
+            // The session first gives up other admissions, which is possible only when the process is idle.
+            return self.settle();
+        }
+        let lacks = |need: &Need| {
+            self.process.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token)
+        };
+        // All admissions that are needed before judging again is worth it, from the first statement on.
+        let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MAX_AT_ONCE).cloned().collect();
+        let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
+        let lacking = self.with_claims(lacking, seen);
+        // An Admit that raises the token looks at the activity of the process.
+        self.report_activity();
+        self.request(Task::Admit(lacking));
+        Verdict::Hold
+    }
+
+    /// The needs, each with the grounds on which its token may be raised. These are the same for all keys of a resource.
+    fn with_claims(&self, needs: Vec<Need>, seen: &CatalogView) -> Vec<(Need, Claim)> {
+        let mut known: HashMap<(*const Statement, String), Arc<[RequiredPrivilege]>> = HashMap::new();
+        let with_claim = |need: Need| {
+            let role = match &self.message.facts.role {
+                _ if self.may_stand_alone(&need.statement) => Some(self.any_role()),
+                _ if need.role_changes => Some(self.any_role()),
+                Asked::Answered(role) => Some(role.clone()),
+                Asked::Not | Asked::Due => None,
+            };
+            let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
+            let privileges = known.entry(place).or_insert_with(|| self.privileges(&need, seen)).clone();
+            (need, self.claim_of(privileges, role))
+        };
+        needs.into_iter().map(with_claim).collect()
+    }
+
+    fn claim_of(&self, privileges: Arc<[RequiredPrivilege]>, role: Option<Role>) -> Claim {
+        Claim { privileges, one_suffices: false, role, login: self.host.user().to_owned() }
+    }
+
+    fn privileges(&self, need: &Need, seen: &CatalogView) -> Arc<[RequiredPrivilege]> {
+        privileges(&need.statement, self.host.policies(), seen, &need.resource)
+    }
+}
+
+/// The session's admissions, and the proxy's knowledge of the fences.
+struct StandingOf<'a, H> {
+    fence: &'a SessionFence,
+    host: &'a H,
+}
+
+impl<H: Host> Standing for StandingOf<'_, H> {
+    fn admitted(&self, resource: &str) -> Option<Token> {
+        self.fence.admission(resource).map(|epoch| epoch.token)
+    }
+
+    fn holds_admissions(&self) -> bool {
+        self.fence.holds_admissions()
+    }
+
+    fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
+        self.host.known_stale(resource, token)
+    }
+}

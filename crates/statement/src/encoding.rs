@@ -1,0 +1,147 @@
+//! Bytes in a client encoding → the UTF-8 that the parser reads, and its positions back to bytes.
+//!
+//! Must never let a byte that is part of a longer character pass for syntax, nor a name for a key word that the server does
+//! not know.
+
+use super::tokens::{Lexeme, Lexemes};
+use super::{Encoding, Lexing, ServerEncoding, Unreadable, newer};
+use std::borrow::Cow;
+use std::ops::Range;
+
+impl Encoding {
+    /// The class of a value of `client_encoding`; as Postgres does it, only letters and digits of the name count.
+    pub fn from_name(name: &str) -> Self {
+        let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+        match plain.to_ascii_uppercase().as_str() {
+            "UTF8" | "UNICODE" => Encoding::Utf8,
+            "SQLASCII" | "MULEINTERNAL" | "EUCJP" | "EUCCN" | "EUCKR" | "EUCTW" | "EUCJIS2004" => Encoding::AsciiSafe,
+            "LATIN1" | "LATIN2" | "LATIN3" | "LATIN4" | "LATIN5" | "LATIN6" | "LATIN7" | "LATIN8" | "LATIN9"
+            | "LATIN10" | "ISO88595" | "ISO88596" | "ISO88597" | "ISO88598" | "KOI8R" | "KOI8U" => Encoding::AsciiSafe,
+            "WIN866" | "WIN874" | "WIN1250" | "WIN1251" | "WIN1252" | "WIN1253" | "WIN1254" | "WIN1255" | "WIN1256"
+            | "WIN1257" | "WIN1258" => Encoding::AsciiSafe,
+            _ => Encoding::AsciiUnsafe,
+        }
+    }
+}
+
+impl ServerEncoding {
+    /// The class of a value of `server_encoding`.
+    pub fn from_name(name: &str) -> Self {
+        const SINGLE: [&str; 7] = ["SQL_ASCII", "LATIN", "ISO_8859_", "WIN", "KOI8R", "KOI8U", "ISO88"];
+        match name {
+            "UTF8" => ServerEncoding::Utf8,
+            _ if SINGLE.iter().any(|start| name.starts_with(start)) => ServerEncoding::SingleByte,
+            _ => ServerEncoding::Other,
+        }
+    }
+}
+
+impl Lexing {
+    /// The lexing of most sessions.
+    pub const USUAL: Lexing = Lexing {
+        standard_conforming_strings: true,
+        encoding: Encoding::Utf8,
+        server: ServerEncoding::Utf8,
+        release: Lexing::NEWEST,
+    };
+
+    /// The release of an unknown server: as new as the parser's grammar.
+    pub const NEWEST: u8 = u8::MAX;
+
+    /// The server says that a setting has this value.
+    pub fn note(&mut self, name: &str, value: &str) {
+        match name {
+            "standard_conforming_strings" => self.standard_conforming_strings = value != "off",
+            "client_encoding" => self.encoding = Encoding::from_name(value),
+            "server_encoding" => self.server = ServerEncoding::from_name(value),
+            "server_version" => self.release = release(value),
+            _ => (),
+        }
+    }
+
+    /// Returns true if bytes beyond ASCII are the same characters to the client, the proxy and the server.
+    pub fn keeps_text(self) -> bool {
+        self.encoding == Encoding::Utf8 && self.server != ServerEncoding::Other
+    }
+}
+
+/// The major version that a value of `server_version` begins with.
+fn release(version: &str) -> u8 {
+    let digits = version.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().unwrap_or(Lexing::NEWEST)
+}
+
+/// A text as the parser reads it.
+pub(super) struct Sql<'t> {
+    text: Cow<'t, str>,
+    /// One character for every byte of the text that was sent.
+    widened: bool,
+    /// Where the text has quotes that were not sent.
+    quotes: Vec<usize>,
+    foreign: bool,
+    folds_more: bool,
+}
+
+impl<'t> Sql<'t> {
+    pub(super) fn read(bytes: &'t [u8], lexing: Lexing) -> Result<Self, Unreadable> {
+        let foreign = !lexing.keeps_text();
+        let folds_more = lexing.server != ServerEncoding::Utf8 && has_plain_word(bytes, lexing);
+        if bytes.contains(&0) {
+            return Err(Unreadable::Syntax);
+        }
+        let (mut text, widened) = match (std::str::from_utf8(bytes), lexing.encoding) {
+            (Ok(text), Encoding::Utf8) => (Cow::Borrowed(text), false),
+            (Ok(text), _) if text.is_ascii() => (Cow::Borrowed(text), false),
+            // One character per byte, each without a meaning for the lexer: only the structure remains.
+            (_, Encoding::AsciiSafe) => (Cow::Owned(bytes.iter().copied().map(char::from).collect()), true),
+            _ => return Err(Unreadable::Encoding),
+        };
+        let mut quotes = Vec::new();
+        if let Some((quoted, at)) = newer::quoted(&text, lexing).map_err(|newer::HiddenWord| Unreadable::Syntax)? {
+            (text, quotes) = (Cow::Owned(quoted), at);
+        }
+        Ok(Self { text, widened, quotes, foreign, folds_more })
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// True if the text has names with non-ASCII characters, which the server may read differently.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+
+    /// True if the text has unquoted names that the server may fold to lower case in more characters than the proxy.
+    pub(super) fn folds_more(&self) -> bool {
+        self.folds_more
+    }
+
+    /// Turns ranges of [`Sql::text`], in order and apart, into ranges of the bytes it was read from.
+    pub(super) fn restore<'r>(&self, ranges: impl Iterator<Item = &'r mut Range<usize>>) {
+        if let Cow::Borrowed(_) = self.text {
+            return;
+        }
+        let (mut position, mut bytes, mut quotes) = (0, 0, self.quotes.as_slice());
+        let mut byte_at = |to: usize| {
+            let passed = self.text.get(position..to).unwrap_or_default();
+            let (added, left) = quotes.split_at(quotes.partition_point(|quote| *quote < to));
+            bytes += if self.widened { passed.chars().count() } else { passed.len() } - added.len();
+            (position, quotes) = (to, left);
+            bytes
+        };
+        for range in ranges {
+            *range = byte_at(range.start)..byte_at(range.end);
+        }
+    }
+}
+
+/// A word that is not ASCII stands outside of quotes, for all that its tokens tell.
+fn has_plain_word(bytes: &[u8], lexing: Lexing) -> bool {
+    let is_plain = |token| match token {
+        Lexeme::Word(word) => !word.is_ascii(),
+        Lexeme::Unsure => true,
+        Lexeme::Quoted(_) | Lexeme::Literal | Lexeme::Symbol(_) => false,
+    };
+    !bytes.is_ascii() && Lexemes::new(bytes, lexing.standard_conforming_strings).any(is_plain)
+}

@@ -1,0 +1,351 @@
+//! The effects of a statement, as far as its text shows them: text → [`Script`].
+//!
+//! Owns the parsers' results and their cache. Must never guess: anything that the text does not show is reported as
+//! opaque or unknown, and the caller refuses it or queries the server. Nothing here depends on policies, sessions or
+//! tokens, so results can be cached by text.
+//!
+//! Overview: [`analyze`] reads a text with `plain` (the parser's summary) or from the tree, where `classify` has a row
+//! for every statement type. `nested`, `ddl`, `query` and `expression` handle the details, and `conditions` the
+//! affected rows. `lexical` reads texts that are too large for the parsers, as far as their tokens prove something.
+//! Untrusted texts pass through [`Cache`]: `cost` decides which ones the parsers may read immediately; a potentially
+//! expensive text is parsed in another process (`reader_process`).
+//!
+//! No text shows the code that triggers, rules, views, defaults, row security, casts, operators, and functions in
+//! another schema with a harmless name run. The catalog and the guard cover these.
+
+mod analyze;
+mod cache;
+mod classify;
+mod conditions;
+mod cost;
+mod ddl;
+pub(crate) mod encoded;
+mod encoding;
+mod expression;
+mod facts;
+mod functions;
+mod inserted;
+mod kind;
+mod lexical;
+mod nested;
+mod newer;
+mod own;
+mod parameter;
+mod plain;
+mod query;
+pub mod reader_process;
+pub mod rows;
+mod shape;
+pub(crate) mod stack;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
+mod tests;
+mod tokens;
+mod values;
+
+pub(crate) use analyze::{LONGEST_TREE, read_text};
+pub use analyze::{analyze, analyze_rows, read_tokens};
+pub use cache::{Analysis, Cache};
+pub use kind::{OpaqueReason, StatementKind};
+pub use own::OWN_SCHEMAS;
+
+use serde::{Deserialize, Serialize};
+
+/// A statement's operation on a relation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Operation {
+    /// `INSERT`, `COPY … FROM`, the insert action of `MERGE`.
+    Insert,
+    /// `UPDATE`, `INSERT … ON CONFLICT DO UPDATE` (as well as [`Operation::Insert`]), the update action of `MERGE`.
+    Update,
+    /// `DELETE`, the delete action of `MERGE`.
+    Delete,
+    /// `TRUNCATE`.
+    Truncate,
+    /// `CASCADE` in `TRUNCATE`, as well as [`Operation::Truncate`]: empties the tables that refer to the relation too.
+    TruncateCascade,
+    /// Changes or drops the table, its triggers or its rules.
+    Ddl,
+    /// `CASCADE` in `DROP TABLE` and `ALTER TABLE`, in addition to [`Operation::Ddl`]: also drops the relation's
+    /// dependents.
+    Cascade,
+    /// `SELECT … FOR UPDATE/SHARE` and `LOCK TABLE`, other than in the mode of a plain SELECT: writes nothing, but can
+    /// block writers.
+    Lock,
+    /// `SELECT`, or any other mention: writes nothing, but a view, or row security, may call a function that does.
+    Read,
+}
+
+/// A relation as a statement names it, folded and unquoted as Postgres does it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RelationName {
+    /// None when the statement leaves it to the search path.
+    pub schema: Option<String>,
+    /// The relation's own name.
+    pub name: String,
+}
+
+/// One relation that a statement writes, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Write {
+    /// The written relation.
+    pub relation: RelationName,
+    /// How it is written.
+    pub operation: Operation,
+    /// Which of its rows, as far as the text tells.
+    pub rows: rows::Rows,
+}
+
+/// A statement's effect on the session parameter `lease.fence`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ParameterEffect {
+    /// Nothing.
+    #[default]
+    None,
+    /// `SET [SESSION | LOCAL] lease.fence = value`.
+    Set {
+        /// The value as the server will hold it.
+        value: String,
+        /// `SET LOCAL`: until the end of the transaction.
+        local: bool,
+    },
+    /// `RESET lease.fence`, `SET lease.fence TO DEFAULT` (`local` for `SET LOCAL … TO DEFAULT`): back to the startup value.
+    Reset {
+        /// `SET LOCAL … TO DEFAULT`.
+        local: bool,
+    },
+    /// `RESET ALL`, `DISCARD ALL`: back to the startup value, if it is not there already.
+    ResetAll,
+    /// It may have changed in a way that the text does not show: the server has to be asked.
+    Unknown,
+}
+
+/// A statement's effect on the session's search path, as far as its text shows it. Code that it runs may do more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PathEffect {
+    /// Nothing.
+    #[default]
+    None,
+    /// `SET [SESSION | LOCAL] search_path = value`.
+    Set {
+        /// The value as the server will show it, except for its quotes.
+        value: String,
+        /// `SET LOCAL`: until the end of the transaction.
+        local: bool,
+    },
+    /// Set to a value that the text does not show.
+    Unknown,
+}
+
+/// A statement's effect on the transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TransactionEffect {
+    /// Nothing.
+    #[default]
+    None,
+    /// `BEGIN`, `START TRANSACTION`.
+    Begin,
+    /// `COMMIT`, `END`, with or without `AND CHAIN`.
+    Commit,
+    /// `ROLLBACK`, `ABORT`, with or without `AND CHAIN`.
+    Rollback,
+    /// `SAVEPOINT name`.
+    Savepoint(String),
+    /// `RELEASE SAVEPOINT name`.
+    Release(String),
+    /// `ROLLBACK TO SAVEPOINT name`.
+    RollbackTo(String),
+    /// `PREPARE TRANSACTION`: moves the transaction's writes out of the server process.
+    PrepareTransaction,
+}
+
+/// A statement's effect on the session's prepared statements, in SQL.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub enum PreparedEffect {
+    /// Nothing.
+    #[default]
+    None,
+    /// `PREPARE name AS statement`. The statement's writes have not happened yet.
+    Prepare {
+        /// The name, shared with the protocol's prepared statements.
+        name: String,
+        /// The prepared statement.
+        #[serde(serialize_with = "encoded::put_shared", deserialize_with = "encoded::shared")]
+        statement: std::sync::Arc<Statement>,
+    },
+    /// `EXECUTE name`, also within EXPLAIN ANALYZE and CREATE TABLE AS: see [`Statement::executing`].
+    Execute {
+        /// The name to look up.
+        name: String,
+        /// Values of the parameters; `None` for an expression.
+        arguments: Vec<Option<rows::ColumnValue>>,
+    },
+    /// `FETCH` or `MOVE` from a cursor: runs the portal of that name, which Bind may have made, see [`Statement::executing`].
+    Fetch {
+        /// The name to look up.
+        name: String,
+    },
+    /// `DEALLOCATE name`.
+    Deallocate {
+        /// The name.
+        name: String,
+    },
+    /// `DEALLOCATE ALL`, `DISCARD ALL`, (not `DISCARD PLANS`).
+    DeallocateAll,
+}
+
+/// A function that a statement names in a call, folded and unquoted as Postgres does it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FunctionName {
+    /// None when the statement leaves it to the search path.
+    pub schema: Option<String>,
+    /// The function's own name.
+    pub name: String,
+}
+
+/// A relation that a statement may turn into a way to write others: from then on a write to it may be one to them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Redirect {
+    /// Its name afterwards.
+    pub relation: RelationName,
+    /// Target; None if the text does not show it.
+    pub to: Option<RelationName>,
+}
+
+/// The effects of one statement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Statement {
+    /// Where it starts in the text it was read from, in bytes, and where it ends (exclusive, without the semicolon).
+    pub range: std::ops::Range<usize>,
+    /// Its type.
+    pub kind: StatementKind,
+    /// The relations it writes or locks.
+    pub writes: Vec<Write>,
+    /// True if the search path determines the operators or types that identify the written rows.
+    pub keys_by_path: bool,
+    /// The types that were declared for its parameters, from `$1`.
+    pub declared: Vec<rows::Declared>,
+    /// The functions it calls by name, those of Postgres too.
+    pub functions: Vec<FunctionName>,
+    /// The relations that it reads, as far as it names them; not those that it only writes.
+    pub reads: Vec<RelationName>,
+    /// It may name more of them.
+    pub reads_more: bool,
+    /// Its effect on `lease.fence`.
+    pub parameter: ParameterEffect,
+    /// Its effect on the search path.
+    pub path: PathEffect,
+    /// Its effect on the transaction.
+    pub transaction: TransactionEffect,
+    /// Its effect on prepared statements.
+    pub prepared: PreparedEffect,
+    /// True if the statement names, without a schema, an object that may be fencegate's own. That depends on the search
+    /// path.
+    pub own_by_path: bool,
+    /// Why the text does not show what the statement writes, if it does not.
+    pub opaque: Option<OpaqueReason>,
+    /// It may change which relations exist or how they depend on one another.
+    pub changes_catalog: bool,
+    /// The relations and types that the statement creates, and the relations that it redefines except for their name.
+    pub defines: Vec<RelationName>,
+    /// It changes more of the catalog than `writes`, `redirects` and `defines` name.
+    pub changes_unnamed: bool,
+    /// How, as far as a write to one relation becomes one to another. Others do not see that before the transaction ends.
+    pub redirects: Vec<Redirect>,
+    /// A database that must have no other connection while this runs: `DROP DATABASE x`, `CREATE DATABASE y TEMPLATE x`, `ALTER DATABASE x RENAME/SET TABLESPACE`.
+    pub needs_database_alone: Option<Alone>,
+}
+
+/// A database that a statement needs without other connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alone {
+    /// The database's name.
+    pub database: String,
+    /// The server ends the others: `DROP DATABASE x WITH (FORCE)`.
+    pub by_force: bool,
+    /// It is the template of a new database. Otherwise it is dropped, renamed or moved.
+    pub is_copied: bool,
+}
+
+impl Statement {
+    /// The database that it drops, renames or moves, which only the database's owner may do.
+    pub fn database_to_own(&self) -> Option<&str> {
+        self.needs_database_alone.as_ref().filter(|it| !it.is_copied).map(|it| it.database.as_str())
+    }
+
+    /// The session may act as another role after it, as far as its text tells.
+    pub fn may_change_role(&self) -> bool {
+        let sets_another = matches!(self.kind, StatementKind::Set | StatementKind::Reset)
+            && matches!(self.parameter, ParameterEffect::None | ParameterEffect::Unknown);
+        let runs_code = self.opaque.is_some() || self.parameter == ParameterEffect::Unknown;
+        let goes_back = self.ends_transaction() || matches!(self.transaction, TransactionEffect::RollbackTo(_));
+        let sets_token = matches!(self.parameter, ParameterEffect::Set { .. });
+        let calls_set_config = self.functions.iter().any(|function| function.name == "set_config");
+        sets_another || runs_code || goes_back || self.kind.is_discard() || calls_set_config && !sets_token
+    }
+}
+
+/// The statements of one query string, in order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Script {
+    /// In the order in which the server runs them. Empty for an empty query.
+    #[serde(serialize_with = "encoded::put_list", deserialize_with = "encoded::list")]
+    pub statements: Vec<std::sync::Arc<Statement>>,
+}
+
+impl Script {
+    /// Replaces the rows that its statements write.
+    fn with_all_rows(mut self, rows: &rows::Rows) -> Self {
+        for statement in self.statements.iter_mut().filter_map(std::sync::Arc::get_mut) {
+            statement.writes.iter_mut().for_each(|write| write.rows = rows.clone());
+        }
+        self
+    }
+}
+
+/// Why a text could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unreadable {
+    /// Postgres' grammar (as of the parser's version) does not know it.
+    Syntax,
+    /// Too long or nested too deeply for the parsers.
+    TooComplex,
+    /// Bytes outside ASCII in a client encoding in which they could hide syntax.
+    Encoding,
+}
+
+/// How the session's server lexes text: settings that change the meaning of the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lexing {
+    /// The session parameter of that name, as reported by ParameterStatus.
+    pub standard_conforming_strings: bool,
+    /// The class of the session's client_encoding, as reported by ParameterStatus.
+    pub encoding: Encoding,
+    /// The class of the database's encoding, as reported by ParameterStatus.
+    pub server: ServerEncoding,
+    /// The server's major version, as reported by ParameterStatus: an older server has fewer key words.
+    pub release: u8,
+}
+
+/// Classes of database encodings, by their treatment of non-ASCII characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServerEncoding {
+    /// UTF8: characters stay unchanged, also in unquoted names.
+    Utf8,
+    /// One byte is one character (or unknown, in SQL_ASCII). In unquoted names, the server folds capital letters by the
+    /// database's locale.
+    SingleByte,
+    /// Several characters of UTF-8 may become one; and every name that is not known.
+    Other,
+}
+
+/// Classes of client encodings, by the meaning of bytes above 127.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// UTF8.
+    Utf8,
+    /// Every byte above 127 belongs to a character without ASCII bytes: single-byte sets, EUC_*, SQL_ASCII.
+    AsciiSafe,
+    /// A character may end in an ASCII byte: SJIS, BIG5, GBK, GB18030, UHC, JOHAB; and every name that is not known.
+    AsciiUnsafe,
+}

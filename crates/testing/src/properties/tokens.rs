@@ -1,0 +1,54 @@
+//! Everything that the tokens of a text prove agrees with its tree.
+
+use fencegate_statement::rows::Rows;
+use fencegate_statement::{Encoding, Lexing, Script, ServerEncoding, Statement, analyze, analyze_rows, read_tokens};
+use std::sync::Arc;
+
+const ENCODINGS: [Encoding; 3] = [Encoding::Utf8, Encoding::AsciiSafe, Encoding::AsciiUnsafe];
+
+pub fn check(text: &[u8]) -> bool {
+    let mut proved = false;
+    for encoding in ENCODINGS {
+        for (standard_conforming_strings, release) in [(true, Lexing::NEWEST), (false, Lexing::NEWEST), (true, 15)] {
+            let server = ServerEncoding::Utf8;
+            proved |= agrees(text, Lexing { standard_conforming_strings, encoding, server, release });
+        }
+    }
+    proved
+}
+
+/// True when the tokens prove something that the server may take.
+pub fn agrees(text: &[u8], lexing: Lexing) -> bool {
+    let Some((proved, read)) = both(text, lexing) else { return false };
+    assert_eq!(proved, read, "{}", text.escape_ascii());
+    same_rows(text, lexing);
+    true
+}
+
+/// Where tokens tell of rows, they tell of columns what the tree does. It takes nothing but constants as they stand there,
+/// so no operator and no type that the search path may find elsewhere.
+fn same_rows(text: &[u8], lexing: Lexing) {
+    let (Some(proved), Ok(read)) = (read_tokens(text, lexing, true), analyze_rows(text, lexing)) else { return };
+    let told = |script: &Script| script.statements.first().and_then(|first| Some(first.writes.first()?.rows.clone()));
+    if let Some(proved) = told(&proved).filter(|rows| !rows.are_unread()) {
+        assert!(proved.tells_no_more_than(&told(&read).unwrap_or_default()), "{}", text.escape_ascii());
+    }
+}
+
+/// What the tokens prove and what the parsers say, where both say something.
+pub fn both(text: &[u8], lexing: Lexing) -> Option<(Vec<Statement>, Vec<Statement>)> {
+    Some((sorted(read_tokens(text, lexing, false)?), sorted(analyze(text, lexing).ok()?)))
+}
+
+/// The readers find functions in different orders, keep or drop the comments at the end, and tokens tell of no rows, so not by
+/// what these are told, nor of what is read.
+fn sorted(script: Script) -> Vec<Statement> {
+    let mut statements: Vec<_> = script.statements.into_iter().map(Arc::unwrap_or_clone).collect();
+    for statement in &mut statements {
+        statement.functions.sort_by(|a, b| (&a.schema, &a.name).cmp(&(&b.schema, &b.name)));
+        statement.range = 0..0;
+        (statement.reads, statement.reads_more, statement.keys_by_path) = (Vec::new(), false, false);
+        statement.writes.iter_mut().for_each(|write| write.rows = Rows::default());
+    }
+    statements
+}
