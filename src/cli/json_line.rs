@@ -29,12 +29,18 @@ where
         SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
         let metadata = event.metadata();
         let (level, target) = (json(&metadata.level().to_string()), json(metadata.target()));
-        let is_ours = metadata.target().split("::").next() == Some(OURS);
+        let is_ours = is_ours(metadata.target());
         let key = if is_ours && is_name(&fields.message) { "event" } else { "message" };
         let (timestamp, message) = (json(&timestamp), json(&fields.message));
         write!(writer, "{{\"timestamp\":{timestamp},\"level\":{level},\"{key}\":{message},\"target\":{target}")?;
         writeln!(writer, "{}}}", fields.rest)
     }
+}
+
+/// Returns true if the target is a module of the program or of its crates, which are called `fencegate_…`.
+fn is_ours(target: &str) -> bool {
+    let name = target.split("::").next().unwrap_or_default();
+    name.strip_prefix(OURS).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
 /// Distinguishes event names from sentences.

@@ -205,7 +205,7 @@ fn sources(folder: &Path, read: &mut impl FnMut(&str, &str)) {
 fn is_sql(literal: &str) -> bool {
     let word = literal.to_ascii_uppercase();
     let is_code = literal.bytes().all(|it| it.is_ascii_uppercase() || it.is_ascii_digit());
-    let is_query = ["SELECT ", "SHOW "].iter().any(|it| literal.starts_with(it));
+    let is_query = ["SELECT ", "SET ", "SHOW "].iter().any(|it| literal.starts_with(it));
     literal.len() <= 2
         || is_query
         || is_code

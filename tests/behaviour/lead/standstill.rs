@@ -44,7 +44,7 @@ fn a_command_killed_by_the_guard_counts_as_deposed(stage: Stage) {
     assert_eq!(lead.wait(), LOST, "{}", stage.log());
     // It may have been told in the moment between what the guard reports and what it does.
     assert_eq!(state(command), None);
-    assert!(stage.log().contains("the guard has killed the command"), "{}", stage.log());
+    assert!(stage.log().contains("command_killed_by_guard"), "{}", stage.log());
     assert_eq!(stage.candidates(), [""; 0]);
 }
 
