@@ -50,7 +50,7 @@ fn a_reload_with_a_wrong_letter_is_refused_and_the_fence_stays() {
     assert_eq!(code(&mut world.login(), "INSERT INTO ticks VALUES (1)"), "LF002");
     // By SIGHUP.
     world.proxy.sighup();
-    world.proxy.wait_for_log("not reloaded", DEADLINE);
+    world.proxy.wait_for_log("reload_failed", DEADLINE);
     wait_until("it is counted", DEADLINE, || {
         get(address(&world), "/metrics").body.contains("\nfencegate_reload_successful 0\n")
     });

@@ -334,7 +334,7 @@ fn a_reload_applies_whole() {
     // Broken: what is in force stays, also what the file would have allowed.
     world.proxy.write_policies(&POLICIES.replace("public.jobs", "jobs"));
     world.proxy.sighup();
-    world.proxy.wait_for_log("not reloaded", DEADLINE);
+    world.proxy.wait_for_log("reload_failed", DEADLINE);
     assert_eq!(code(&mut running, "INSERT INTO jobs VALUES (1)"), "LF002");
     ok(&mut running, "INSERT INTO free VALUES (1)");
 

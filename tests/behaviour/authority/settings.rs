@@ -38,7 +38,7 @@ fn a_reload_that_adds_an_election_without_etcd_is_refused() {
     ok(&mut session(&proxy.address(), 5), WRITE);
     proxy.write_policies(&POLICIES.replace("[public.ticks]", "[public.other]"));
     proxy.sighup();
-    proxy.wait_for_log("the previous configuration stays in force", DEADLINE);
+    proxy.wait_for_log("reload_failed", DEADLINE);
     assert!(proxy.log().contains("names the election /cron/scheduler/leader"));
     refused(&mut session(&proxy.address(), 4), WRITE, "LF001");
     ok(&mut session(&proxy.address(), 6), WRITE);
