@@ -49,8 +49,10 @@ fn program_in_rust(folder: &Folder, here: impl Fn(&str) -> String) {
         several => panic!("{several:?}"),
     };
     let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let dependencies =
-        only("toml").replace("git = \"https://git.example.com/fencegate.git\"", &format!("path = {:?}", ours.join("crates/leader")));
+    let dependencies = only("toml").replace(
+        "git = \"https://git.example.com/fencegate.git\"",
+        &format!("path = {:?}", ours.join("crates/leader")),
+    );
     assert!(dependencies.contains(" path = "), "{dependencies}");
     let package = folder.join("node-b");
     fs::create_dir_all(package.join("src")).unwrap();

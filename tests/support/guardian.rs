@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Where the guardian reads. Never closed: it takes that for the end of this process.
 static GUARDIAN: LazyLock<PipeWriter> = LazyLock::new(|| {
@@ -69,8 +70,13 @@ impl Program {
     }
 
     pub fn wait(&mut self) -> i32 {
+        self.wait_within(DEADLINE)
+    }
+
+    /// Like [`Self::wait`], for a program that does the work of several.
+    pub fn wait_within(&mut self, limit: Duration) -> i32 {
         let what = End { pid: self.pid(), log: self.log.clone() };
-        wait_for(what, DEADLINE, || self.exit_status())
+        wait_for(what, limit, || self.exit_status())
     }
 
     /// Sends a signal, named as `kill -s` names it. A process that has ended already is left alone.

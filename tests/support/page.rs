@@ -4,6 +4,7 @@ use super::Postgres;
 use super::guardian::{Folder, Port, Program};
 use super::programs::{self, forget_settings};
 use super::proxy::BINARY;
+use super::wait::DEADLINE;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
         let log = self.folder.join("log");
         let _ = fs::remove_file(&log);
         let mut shell = Program::start(&["bash", "-c", &script], &log, "KILL");
-        shell.wait();
+        shell.wait_within(DEADLINE * steps.len().max(1) as u32);
         let printed = fs::read_to_string(&log).unwrap();
         let outputs: Vec<&str> = printed.split(&format!("{MARK}\n")).skip(1).collect();
         assert_eq!(outputs.len(), steps.len(), "{name}: {printed}");
