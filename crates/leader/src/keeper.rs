@@ -90,7 +90,8 @@ fn over(keeper_state: &watch::Sender<KeeperState>) -> Loss {
     keeper_state.borrow().failure.clone().map_or(Loss::Expired, Loss::from)
 }
 
-#[cfg(all(test, feature = "etcd"))]
+#[cfg(test)]
+#[cfg(feature = "etcd")]
 mod tests {
     use super::*;
     use crate::etcd::{Etcd, EtcdSettings};
