@@ -135,7 +135,7 @@ failover:
 	@target/release/failover $(COORDINATOR) 20
 	$(if $(filter postgres,$(COORDINATOR)),@target/release/leases)
 
-# What many leases cost, with one for each election and with one for all: a table, and target/renewals.svg.
+# What many leases cost, with one for each election and with one for all: a table.
 renewals:
 	@scripts/setup.sh demo
 	@$(BESIDE) --release --bin renewals

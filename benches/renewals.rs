@@ -3,7 +3,7 @@
 //!
 //! Usage: target/release/renewals [SECONDS [ELECTIONS…]]   (default: 20 s of each, of 10, 100, 1000 and 10000)
 //!
-//! A table goes to standard output, a plot to target/renewals.svg. The lease lives for 30 s: without a session each is renewed
+//! A table goes to standard output. The lease lives for 30 s: without a session each is renewed
 //! every 10 s.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -13,7 +13,6 @@ use fencegate_leader::ElectionName;
 use fencegate_leader::etcd::{Etcd, EtcdSettings};
 use fencegate_leader::{Coordinator, Election, Leadership, LeaseSession, Leases, Share, Timings};
 use procfs::process::{Process, all_processes};
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -23,7 +22,6 @@ use tokio_postgres::{Client, Config, NoTls};
 const TTL: Duration = Duration::from_secs(30);
 /// Campaigns at the same time.
 const AT_ONCE: usize = 32;
-const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/renewals.svg");
 
 /// What was measured.
 struct Line {
@@ -43,7 +41,6 @@ async fn main() {
     let seconds = numbers.first().copied().unwrap_or(20);
     let counts: Vec<usize> = numbers.iter().skip(1).map(|&number| number.try_into().unwrap()).collect();
     let counts = if counts.is_empty() { vec![10, 100, 1000, 10_000] } else { counts };
-    let mut lines = Vec::new();
     println!("{:>10} {:>8} {:>10} {:>12} {:>12}", "", "lease", "elections", "renewals/s", "processor");
     for &count in &counts {
         for kind in ["each", "shared"] {
@@ -56,11 +53,9 @@ async fn main() {
                 };
                 let Line { coordinator, lease, elections, renewals, processor } = &line;
                 println!("{coordinator:>10} {lease:>8} {elections:>10} {renewals:>12.1} {processor:>10.1} %");
-                lines.push(line);
             }
         }
     }
-    std::fs::write(PLOT, plot(&lines)).unwrap();
 }
 
 async fn measure(
@@ -164,48 +159,4 @@ async fn connect(database: &str) -> Client {
     let (client, connection) = database.parse::<Config>().unwrap().connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     client
-}
-
-/// Processor time against elections, both with logarithmic scales.
-fn plot(lines: &[Line]) -> String {
-    const SERIES: [(&str, &str, &str); 4] = [
-        ("etcd", "each", "#c0392b"),
-        ("etcd", "shared", "#e59866"),
-        ("PostgreSQL", "each", "#1f618d"),
-        ("PostgreSQL", "shared", "#7fb3d5"),
-    ];
-    let x = |elections: f64| 60.0 + (elections.log10() - 1.0) * 160.0;
-    let y = |percent: f64| 280.0 - (percent.max(0.1).log10() + 1.0) * 80.0;
-    let mut svg = String::from(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 330\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"720\" height=\"330\" fill=\"white\"/>\n",
-    );
-    for (percent, label) in [(0.1, "0.1 %"), (1.0, "1 %"), (10.0, "10 %"), (100.0, "100 %")] {
-        let at = y(percent);
-        writeln!(
-            svg,
-            "<path d=\"M60 {at}H540\" stroke=\"#ddd\"/><text x=\"52\" y=\"{at}\" text-anchor=\"end\">{label}</text>"
-        )
-        .unwrap();
-    }
-    for elections in [10.0, 100.0, 1000.0, 10_000.0] {
-        writeln!(svg, "<text x=\"{}\" y=\"300\" text-anchor=\"middle\">{elections}</text>", x(elections)).unwrap();
-    }
-    writeln!(
-        svg,
-        "<text x=\"300\" y=\"320\" text-anchor=\"middle\">elections; processor time of the coordinator</text>"
-    )
-    .unwrap();
-    for (index, (coordinator, lease, colour)) in SERIES.into_iter().enumerate() {
-        let of = lines.iter().filter(|line| line.coordinator == coordinator && line.lease == lease);
-        let points: Vec<String> =
-            of.map(|line| format!("{:.0},{:.0}", x(line.elections as f64), y(line.processor))).collect();
-        let points = points.join(" ");
-        writeln!(svg, "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>").unwrap();
-        let at = 60 + 20 * index;
-        let label = if lease == "each" { "a lease each" } else { "a session" };
-        writeln!(svg, "<text x=\"560\" y=\"{at}\" fill=\"{colour}\">{coordinator}, {label}</text>").unwrap();
-    }
-    svg.push_str("</svg>\n");
-    svg
 }

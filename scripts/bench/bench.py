@@ -9,7 +9,7 @@ from pathlib import Path
 from crowd import Member
 from many import KINDS, RESOURCES, SESSIONS, many
 from memory import Memory
-from plot import plot
+from plot import main as draw_performance
 from servers import ROOT, Servers, program_at
 
 WAYS = ["direct", "haproxy", "pgbouncer", "fenced", "unfenced"]
@@ -156,7 +156,7 @@ def spread(values, digits=0):
 
 
 def bar(values):
-    """What the picture shows: least, median, most."""
+    """Least, median, most."""
     return min(values), statistics.median(values), max(values)
 
 
@@ -236,19 +236,7 @@ def main():
     before, rest = page.read_text().split("<!-- measured -->\n", 1)
     after = rest.split("<!-- /measured -->", 1)[1]
     page.write_text(before + "<!-- measured -->\n" + "\n".join(parts) + "<!-- /measured -->" + after)
-    # New connections are another scale: PgBouncer gives them to the server once, and then reuses them.
-    drawn = {kind: runs for kind, runs in cells.items() if "new" not in kind}
-    # Of each round by itself: what keeps the machine busy keeps it busy for both.
-    shares = {kind: {way: bar([run[0] / direct[0] for run, direct in zip(runs[way], runs["direct"])]) for way in WAYS[1:]}
-              for kind, runs in drawn.items()}
-    times = {kind: {way: bar([run[1] + run[2] for run in runs[way]]) for way in WAYS[1:]} for kind, runs in drawn.items()}
-    added = {name: {way: bar([time - direct for time, direct in zip(by_way[way], by_way["direct"])]) for way in WAYS[1:]}
-             for name, by_way in latencies.items() if name != "p99.9"}
-    ended = {kind: {"fenced": bar(times)} for kind, times in takeovers.items()}
-    panels = [("Throughput, of that without a proxy", shares, "{:.2f}"),
-              ("Processor time of the proxy for a transaction, µs", times, "{:.0f}"),
-              ("Latency added, one client, µs", added, "{:.0f}"), ("Takeover, ms", ended, "{:.1f}")]
-    (ROOT / "docs/performance.svg").write_text(plot(panels, NAMES))
+    draw_performance()
     print("\n".join(parts))
 
 

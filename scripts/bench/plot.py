@@ -1,34 +1,57 @@
-"""Bars, as SVG, for light and dark pages: each as long as the median, with a line from the least to the most."""
+"""Draws docs/performance.svg from the first table of docs/reference/performance.md: one group of bars, each as long as the
+median, with a line from the minimum to the maximum."""
 
+import pathlib
+import re
 from html import escape
 
-COLOURS = {"haproxy": "#8c959f", "pgbouncer": "#bf8700", "fenced": "#1f6feb", "unfenced": "#54aeff"}
-WIDTH, LEFT, BAR, GAP = 840, 230, 13, 10
-STYLE = """<style>text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-weight:600;font-size:14px}.value{font-size:10px}
-.range{stroke:#1f2328;stroke-width:1.5;opacity:.55}
-@media (prefers-color-scheme: dark){text{fill:#e6edf3}.range{stroke:#e6edf3}}</style>"""
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+ROW = "prepared, 8 clients"
+WIDTH, RIGHT, BAR, GAP = 640, 62, 20, 9
+STYLE = """<style>text{font:13px system-ui,sans-serif;fill:#1f2328}.title{font-weight:600;font-size:14px}.small{font-size:12px;fill:#59636e}
+.other{fill:#afb8c1}.own{fill:#54aeff}.range{stroke:#1f2328;stroke-width:1.5;opacity:.6}
+@media (prefers-color-scheme: dark){text{fill:#f0f6fc}.small{fill:#9198a1}.other{fill:#656c76}.own{fill:#1f6feb}.range{stroke:#f0f6fc}}</style>"""
 
 
-def plot(panels, names):
-    """Of each panel: its title, {group: {series: (least, median, most)}}, and the format of a value."""
+def cells(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def figures(page):
+    """Of each column of the row: its name, and the texts of median, minimum and maximum."""
+    lines = page.read_text().splitlines()
+    place = next(place for place, line in enumerate(lines) if line.startswith(f"| {ROW} |"))
+    head = next(lines[above - 1] for above in range(place, 0, -1) if lines[above].startswith("| ---"))
+    return [(name, *re.fullmatch(r"(\S+) \((\S+) to (\S+)\)", cell).groups())
+            for name, cell in list(zip(cells(head), cells(lines[place])))[1:]]
+
+
+def draw():
+    rows = figures(DOCS / "reference/performance.md")
+    number = lambda text: int(text.replace(",", ""))
+    longest = max(number(most) for *_, most in rows)
+    length = lambda text: (WIDTH - 10 - RIGHT) * number(text) / longest
+    label = ", ".join(f"{name} {median}" for name, median, _, _ in rows)
     parts, y = [], 24
-    used = [way for way in COLOURS if any(way in group for _, groups, _ in panels for group in groups.values())]
-    for number, way in enumerate(used):
-        parts.append(f'<rect x="{10 + number * 205}" y="{y - 11}" width="12" height="12" fill="{COLOURS[way]}"/>'
-                     f'<text x="{28 + number * 205}" y="{y}">{escape(names[way])}</text>')
-    for title, groups, shape in panels:
-        y += 36
-        parts.append(f'<text class="title" x="10" y="{y}">{escape(title)}</text>')
-        y += 12
-        longest = max(most for group in groups.values() for _, _, most in group.values()) or 1
-        length = lambda value: max(1, (WIDTH - LEFT - 60) * max(value, 0) / longest)
-        for name, group in groups.items():
-            parts.append(f'<text x="{LEFT - 10}" y="{y + BAR * (len(group) + 1) / 2}" text-anchor="end">{escape(name)}</text>')
-            for way, (least, value, most) in group.items():
-                parts.append(f'<rect x="{LEFT}" y="{y + 1:.0f}" width="{length(value):.1f}" height="{BAR - 2}" fill="{COLOURS[way]}"/>'
-                             f'<path class="range" d="M{LEFT + length(least):.1f} {y + BAR / 2}H{LEFT + length(most):.1f}"/>'
-                             f'<text class="value" x="{LEFT + length(most) + 4:.1f}" y="{y + BAR - 3}">{shape.format(value)}</text>')
-                y += BAR
-            y += GAP
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 4}" role="img" '
-            f'aria-label="What a proxy costs">{STYLE}\n' + "\n".join(parts) + "\n</svg>\n")
+    parts.append(f'<text class="title" x="10" y="{y}">Transactions per second</text>')
+    y += 18
+    parts.append(f'<text class="small" x="10" y="{y}">pgbench -S, {ROW}: median, minimum to maximum</text>')
+    y += 12
+    for name, median, least, most in rows:
+        middle = y + 18 + BAR / 2
+        parts.append(f'<text x="10" y="{y + 13}">{escape(name)}</text>'
+                     f'<rect class="{"own" if "fencegate" in name else "other"}" x="10" y="{y + 18}" width="{length(median):.1f}" '
+                     f'height="{BAR}" rx="2"/>'
+                     f'<path class="range" d="M{10 + length(least):.1f} {middle}H{10 + length(most):.1f}"/>'
+                     f'<text x="{16 + length(most):.1f}" y="{middle + 4.5}">{median}</text>')
+        y += 18 + BAR + GAP
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 2}" role="img" '
+            f'aria-label="Transactions per second: {escape(label)}">{STYLE}\n' + "\n".join(parts) + "\n</svg>\n")
+
+
+def main():
+    (DOCS / "performance.svg").write_text(draw())
+
+
+if __name__ == "__main__":
+    main()

@@ -140,6 +140,23 @@ fn every_named_test_exists_and_every_mistake_is_listed() {
     assert!(unlisted.is_empty(), "{unlisted:#?}");
 }
 
+/// The first row of the first table has the figures of the picture: the median is what is before a range.
+#[test]
+fn the_picture_of_the_performance_has_the_figures_of_its_table() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let (page, picture) = (read("docs/reference/performance.md"), read("docs/performance.svg"));
+    let row = page.lines().find(|line| line.starts_with("| prepared, 8 clients |")).unwrap();
+    let medians: Vec<&str> = row.split('|').skip(2).filter_map(|cell| cell.trim().split(' ').next()).collect();
+    let medians: Vec<&str> = medians.into_iter().filter(|it| !it.is_empty()).collect();
+    assert_eq!(medians.len(), 5, "{row}");
+    for page in [&page, &read("README.md")] {
+        let text = page.split("![Transactions per second: ").nth(1).unwrap().split(']').next().unwrap();
+        let missing = |it: &&&str| !picture.contains(&format!(">{it}</text>")) || !text.contains(**it);
+        assert_eq!(medians.iter().find(missing), None, "{text}");
+    }
+}
+
 /// The path of a source file as modules: `/tests/behaviour/fence/late/`.
 fn modules(path: &Path) -> String {
     let path = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().with_extension("");
