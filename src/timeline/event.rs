@@ -2,7 +2,7 @@
 //!
 //! Owns the bounds on its input. Must never fail because of a line's content: it skips the line.
 
-use serde::Deserialize;
+use crate::picture::{Event, Kind, Micros};
 use std::collections::HashSet;
 use std::io::{self, BufRead, Read};
 
@@ -11,66 +11,10 @@ pub const MOST_EVENTS: usize = 20_000;
 /// Maximum length of an event's line, in bytes. Longer lines are from other programs.
 const LONGEST_LINE: u64 = 16 * 1024;
 
-/// Microseconds since 1970.
-pub(super) type Micros = i64;
-
-/// The fields of a log line that a timeline needs, as documented in docs/reference/events.md.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-pub(super) struct Event {
-    timestamp: String,
-    pub(super) event: Kind,
-    pub(super) election: Option<String>,
-    pub(super) holder: Option<String>,
-    pub(super) reason: Option<String>,
-    pub(super) database: Option<String>,
-    pub(super) resource: Option<String>,
-    pub(super) token: Option<i64>,
-    pub(super) presented: Option<i64>,
-    pub(super) highest: Option<i64>,
-    pub(super) session: Option<u64>,
-    pub(super) user: Option<String>,
-    pub(super) address: Option<String>,
-    pub(super) application_name: Option<String>,
-    pub(super) statement: Option<String>,
-    pub(super) code: Option<String>,
-    pub(super) outcome: Option<String>,
-    /// Time of the event; not a field of the line.
-    #[serde(skip)]
-    pub(super) at: Micros,
-}
-
-/// The events that are shown.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
-    LeaseAwaited,
-    LeaseAcquired,
-    LeaseLost,
-    SessionAdmitted,
-    SessionEnded,
-    SessionCutOff,
-    StaleWriteBlocked,
-    WriteRejected,
-    FenceAdvanced,
-    FenceReset,
-}
-
-impl Event {
-    fn parse(line: &[u8]) -> Option<Self> {
-        let mut event: Event = serde_json::from_slice(line).ok()?;
-        event.at = micros(&event.timestamp)?;
-        Some(event)
-    }
-
-    /// Session numbers are unique within a proxy; the address distinguishes proxies.
-    pub(super) fn session(&self) -> (u64, String) {
-        (self.session.unwrap_or_default(), self.address.clone().unwrap_or_default())
-    }
-
-    /// Format: `2026-01-31 12:00:00`.
-    pub(super) fn date_and_time(&self) -> String {
-        self.timestamp.chars().take(19).map(|c| if c == 'T' { ' ' } else { c }).collect()
-    }
+fn parsed(line: &[u8]) -> Option<Event> {
+    let mut event: Event = serde_json::from_slice(line).ok()?;
+    event.at = micros(&event.timestamp)?;
+    Some(event)
 }
 
 /// The events read so far.
@@ -103,7 +47,7 @@ impl Events {
     }
 
     fn add(&mut self, line: &[u8]) {
-        if let Some(event) = Event::parse(line) {
+        if let Some(event) = parsed(line) {
             // Ignore sessions that have not written: their number is unlimited, and they are not shown.
             let is_shown = match event.event {
                 Kind::SessionAdmitted if self.list.len() < MOST_EVENTS => {

@@ -1,4 +1,3 @@
-use super::history::History;
 use super::*;
 use proptest::prelude::*;
 use std::fmt::Write;
@@ -44,7 +43,7 @@ fn a_takeover_is_shown() {
     let picture = picture(&takeover()).unwrap();
     let expected = [
         "from 2026-01-31 12:00:00 UTC",
-        r#"class="name" x="10.0" y="65.0">A</text>"#,
+        r#"class="name" x="10.0" y="61.0">A</text>"#,
         "<title>/e: token 41; lost: superseded</title>",
         "<title>/e: another leads, and it still holds token 41; lost: superseded</title>",
         "<title>UPDATE, r, token 41: admitted</title>",
@@ -115,31 +114,6 @@ fn clients_without_candidacy_lead_while_their_token_is_the_highest() {
 fn nothing_is_drawn_of_nothing() {
     assert_eq!(picture(""), None);
     assert_eq!(picture(&line(0, "session_ended", r#""session":1"#)), None);
-}
-
-/// A tooltip has the times of its element.
-#[test]
-fn terms_are_not_drawn_longer_than_they_lasted() {
-    let acquired = line(0, "lease_acquired", r#""election":"/e","holder":"twice","token":1"#);
-    let lost = line(1000, "lease_lost", r#""election":"/e","holder":"twice","token":1,"reason":"deadline""#);
-    let of =
-        |session: u32, token: u32| format!(r#""session":{session},"user":"u{session}","resource":"r","token":{token}"#);
-    let log = [
-        acquired.clone(),
-        acquired,
-        lost,
-        line(0, "session_admitted", &of(7, 100)),
-        line(3000, "fence_reset", r#""resource":"r","token":2,"outcome":"unknown""#),
-        line(4000, "fence_reset", r#""resource":"r","token":2"#),
-        line(5000, "session_admitted", &of(8, 2)),
-    ];
-    let mut events = Events::default();
-    events.read(log.concat().as_bytes()).unwrap();
-    let history = History::new(events.into_sorted().0).unwrap();
-    let terms: Vec<_> = history.nodes.iter().flat_map(|node| &node.terms).map(|it| (it.token, it.to)).collect();
-    let at = |millis: i64| Some(history.from + millis * 1000);
-    assert_eq!(terms, [(1, at(1000)), (100, at(4000)), (2, None)]);
-    assert_eq!(history.fences[0].tokens.iter().map(|it| it.1).collect::<Vec<_>>(), [100, 2]);
 }
 
 /// A proxy logs the end of each session, including those that have not written.

@@ -9,6 +9,7 @@ const LAYERS: &[&str] = &[
     "listen",
     "log_queue",
     "escape",
+    "picture",
     "config",
     "tls",
     "metrics",

@@ -157,9 +157,12 @@ fn draw(file: &Path) -> String {
 }
 
 #[test]
-fn the_documented_picture_shows_its_events() {
+fn the_documented_pictures_show_their_events() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    assert_eq!(draw(&docs.join("timeline.jsonl")), fs::read_to_string(docs.join("timeline.svg")).unwrap());
+    for name in ["timeline", "guide"] {
+        let picture = fs::read_to_string(docs.join(name).with_extension("svg")).unwrap();
+        assert_eq!(draw(&docs.join(name).with_extension("jsonl")), picture, "{name}");
+    }
 }
 
 #[test]

@@ -48,11 +48,24 @@ impl Scale {
         self.left + share.clamp(0.0, 1.0) * self.width
     }
 
-    /// The labeled moments, with their labels.
-    pub(super) fn ticks(&self) -> Vec<(Micros, String)> {
-        let step = step(self.length / MOST_TICKS);
-        let ticks = (0..=MOST_TICKS).map(|number| number * step).filter(|offset| *offset <= self.length);
-        ticks.map(|offset| (self.from + offset, name(offset, step))).collect()
+    /// The labeled moments, with the time since the beginning.
+    pub(super) fn offsets(&self) -> Vec<(Micros, String)> {
+        self.steps().map(|(offset, step)| (self.from + offset, name(offset, step))).collect()
+    }
+
+    /// The labeled moments, with the time before the end.
+    pub(super) fn ages(&self) -> Vec<(Micros, String)> {
+        let name = |age: Micros, step| if age == 0 { "now".to_owned() } else { format!("−{}", name(age, step)) };
+        self.steps().map(|(age, step)| (self.from + self.length - age, name(age, step))).collect()
+    }
+
+    /// Each moment as a number of steps, and the step.
+    fn steps(&self) -> impl Iterator<Item = (Micros, Micros)> {
+        // A label needs this width.
+        #[expect(clippy::cast_possible_truncation)]
+        let most = ((self.width / 64.0) as Micros).clamp(1, MOST_TICKS);
+        let (step, length) = (step(self.length / most), self.length);
+        (0..=most).map(move |number| (number * step, step)).filter(move |(offset, _)| *offset <= length)
     }
 }
 
@@ -87,7 +100,7 @@ mod tests {
     #[test]
     fn ticks_are_few_and_round() {
         let names =
-            |length| Scale::new((7, 7 + length), 0.0, 1.0).ticks().into_iter().map(|it| it.1).collect::<Vec<_>>();
+            |length| Scale::new((7, 7 + length), 0.0, 600.0).offsets().into_iter().map(|it| it.1).collect::<Vec<_>>();
         assert_eq!(names(0), ["0 µs", "1 µs"]);
         assert_eq!(names(2_400_000), ["0 s", "0.5 s", "1 s", "1.5 s", "2 s"]);
         assert_eq!(names(3 * MINUTE).last().unwrap(), "180 s");

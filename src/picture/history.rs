@@ -2,7 +2,9 @@
 //!
 //! Owns the assignment of events to nodes. Must never guess between two nodes: it then names the client.
 
-use super::event::{Event, Kind, Micros};
+use super::event::{Event, Kind, Micros, date_and_time};
+use super::life::Life;
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 /// Maximum number of lanes of nodes, and of fences. Events of further ones are counted.
@@ -18,6 +20,8 @@ pub(super) struct History {
     pub(super) fences: Vec<Fence>,
     /// Number of events of nodes and fences without a lane.
     pub(super) without_lane: usize,
+    /// Maximum number of lanes of each kind while events are added.
+    most: usize,
 }
 
 /// A node: a candidate, or another client of the proxy.
@@ -35,15 +39,25 @@ pub(super) struct Node {
 /// A period of leadership, as the leader itself sees it.
 #[derive(Debug)]
 pub(super) struct Term {
-    /// The election; for a client that is not a candidate, the resource.
+    /// The election, or the resource if that is not known.
     pub(super) over: String,
+    /// The resource, for a client that is not a candidate.
+    pub(super) resource: Option<String>,
     pub(super) token: i64,
     pub(super) from: Micros,
+    /// Interval without a sign of life of a leader that was overtaken, or whose lease expired.
+    pub(super) stalled: Option<(Micros, Micros)>,
     /// Time at which another leader took over.
     pub(super) overtaken: Option<Micros>,
     /// End of the term; None: it has not ended.
     pub(super) to: Option<Micros>,
     pub(super) reason: Option<String>,
+}
+
+impl Term {
+    fn new(over: String, token: i64, from: Micros) -> Self {
+        Term { over, resource: None, token, from, stalled: None, overtaken: None, to: None, reason: None }
+    }
 }
 
 /// An event of a write.
@@ -71,9 +85,12 @@ pub(super) struct Fence {
     pub(super) tokens: Vec<(Micros, i64)>,
 }
 
-impl Fence {
-    pub(super) fn name(&self) -> &str {
-        &self.key.1
+impl History {
+    /// The resource, with its database if another database has a resource of that name.
+    pub(super) fn name_of(&self, fence: &Fence) -> String {
+        let (database, resource) = &fence.key;
+        let is_unique = self.fences.iter().filter(|it| it.key.1 == *resource).count() < 2;
+        if is_unique { resource.clone() } else { format!("{resource} ({database})") }
     }
 }
 
@@ -86,16 +103,23 @@ struct Known {
     elections: HashMap<String, String>,
     /// Lane and time of a session's first write.
     writers: HashMap<(u64, String), (usize, Micros)>,
+    /// Signs of life of a node under a token.
+    lives: HashMap<(usize, i64), Life>,
+    /// Tokens under which a session has written.
+    tokens: HashMap<(u64, String), BTreeSet<i64>>,
     waiting: HashMap<usize, Micros>,
 }
 
 impl History {
-    /// None if there is no event to show.
-    pub(super) fn new(events: Vec<Event>) -> Option<Self> {
+    /// None if there is no event to show. Without a window, the history is as long as the events.
+    pub(super) fn new(events: &[Event], window: Option<(Micros, Micros)>) -> Option<Self> {
         let (first, last) = (events.first()?, events.last()?);
-        let mut history = History { from: first.at, to: last.at, started: first.date_and_time(), ..History::default() };
+        let (from, to) = window.unwrap_or((first.at, last.at));
+        // The lanes of a window are known in the end. Its events are bounded by the record that they come from.
+        let most = if window.is_some() { usize::MAX } else { MOST_LANES };
+        let mut history = History { from, to, most, started: date_and_time(&first.timestamp), ..History::default() };
         let mut known = Known::default();
-        for event in &events {
+        for event in events {
             // The leader's log may be later than the proxy's events about it.
             if let (Kind::LeaseAcquired, Some(token)) = (event.event, event.token) {
                 let holder = (text(&event.election), text(&event.holder));
@@ -105,7 +129,7 @@ impl History {
                 known.elections.insert(resource.clone(), election.clone());
             }
         }
-        for event in &events {
+        for event in events {
             if history.add(event, &mut known).is_none() {
                 history.without_lane += 1;
             }
@@ -113,7 +137,35 @@ impl History {
         for (node, from) in known.waiting {
             history.nodes[node].waits.push((from, history.to));
         }
+        let none = Life::default();
+        for (place, node) in history.nodes.iter_mut().enumerate() {
+            for term in &mut node.terms {
+                known.lives.get(&(place, term.token)).unwrap_or(&none).settle(term, to);
+            }
+        }
+        if window.is_some() {
+            history.keep_window();
+        }
         (!history.nodes.is_empty() || !history.fences.is_empty()).then_some(history)
+    }
+
+    /// Removes terms that ended before the window, and then the lanes that changed first if there are too many.
+    fn keep_window(&mut self) {
+        for node in &mut self.nodes {
+            node.terms.retain(|it| it.to.is_none_or(|to| to > self.from));
+        }
+        self.nodes.retain(|it| !it.terms.is_empty() || !it.marks.is_empty());
+        if self.nodes.len() > MOST_LANES {
+            let marks = |it: &Node| it.marks.iter().map(|it| it.at).max();
+            self.nodes.sort_by_key(|it| Reverse(marks(it).max(it.terms.last().map(|it| it.from))));
+            let dropped = self.nodes.drain(MOST_LANES..);
+            self.without_lane += dropped.map(|it| it.marks.len().max(1)).sum::<usize>();
+        }
+        if self.fences.len() > MOST_LANES {
+            self.fences.sort_by_key(|it| Reverse(it.tokens.last().map(|it| it.0)));
+            let dropped = self.fences.drain(MOST_LANES..);
+            self.without_lane += dropped.map(|it| it.tokens.len()).sum::<usize>();
+        }
     }
 
     /// None if the event lacks a field, or there are too many lanes.
@@ -128,16 +180,22 @@ impl History {
                 let token = event.token?;
                 let node = self.node(writer(event, token, known))?;
                 if known.holder(event, token).is_none() {
-                    self.presented(node, event, token);
+                    let over = event.resource.as_ref().and_then(|it| known.elections.get(it));
+                    self.presented(node, event, token, over.or(event.resource.as_ref()).map_or("", String::as_str));
                 }
                 known.writers.entry(event.session()).or_insert((node, event.at));
+                known.tokens.entry(event.session()).or_default().insert(token);
+                known.lives.entry((node, token)).or_default().write(event.at, event.session());
                 self.highest(event, token);
                 self.mark(node, event, MarkKind::Written)
             }
             Kind::SessionEnded => {
                 // A session that has not written is not shown.
-                let written = known.writers.remove(&event.session());
-                written.into_iter().for_each(|(node, from)| self.nodes[node].sessions.push((from, event.at)));
+                let Some((node, from)) = known.writers.remove(&event.session()) else { return Some(()) };
+                self.nodes[node].sessions.push((from, event.at));
+                for token in known.tokens.remove(&event.session()).unwrap_or_default() {
+                    known.lives.entry((node, token)).or_default().end(event.at, &event.session());
+                }
                 Some(())
             }
             Kind::StaleWriteBlocked | Kind::WriteRejected | Kind::SessionCutOff => {
@@ -146,6 +204,9 @@ impl History {
                 // If the guard raised the fence, no proxy reports it.
                 event.highest.filter(|_| event.event != Kind::WriteRejected).map(|token| self.highest(event, token));
                 let kind = if event.event == Kind::SessionCutOff { MarkKind::CutOff } else { MarkKind::Rejected };
+                if let (MarkKind::Rejected, Some(token)) = (kind, event.presented) {
+                    known.lives.entry((node, token)).or_default().sign(event.at);
+                }
                 self.mark(node, event, kind)
             }
         }
@@ -178,23 +239,23 @@ impl History {
                 }
             }
         }
-        self.nodes[node].terms.push(Term { over, token, from: at, overtaken: None, to: None, reason: None });
+        self.nodes[node].terms.push(Term::new(over, token, at));
         Some(())
     }
 
-    /// A client that is not a candidate leads as long as its token is the highest.
-    fn presented(&mut self, node: usize, event: &Event, token: i64) {
-        let over = text(&event.resource);
+    /// A client that is not a candidate leads as long as its token is the highest, and nobody has a higher one from the
+    /// same election.
+    fn presented(&mut self, node: usize, event: &Event, token: i64, over: &str) {
         let terms = &mut self.nodes[node].terms;
-        if !terms.iter().any(|it| it.over == over && it.token == token) {
-            terms.push(Term { over, token, from: event.at, overtaken: None, to: None, reason: None });
+        if !terms.iter().any(|it| it.resource == event.resource && it.token == token) {
+            terms.push(Term { resource: event.resource.clone(), ..Term::new(over.to_owned(), token, event.at) });
         }
     }
 
     /// Ends the terms with higher tokens.
     fn reset(&mut self, event: &Event, token: i64) -> Option<()> {
         for term in self.nodes.iter_mut().flat_map(|it| &mut it.terms) {
-            if Some(&term.over) == event.resource.as_ref() && term.to.is_none() && term.token > token {
+            if term.resource.is_some() && term.resource == event.resource && term.to.is_none() && term.token > token {
                 term.to = Some(event.at);
             }
         }
@@ -208,10 +269,9 @@ impl History {
         if fence.tokens.last().is_none_or(|(_, before)| *before < token) {
             fence.tokens.push((event.at, token));
         }
-        let over = event.resource.as_ref();
         for term in self.nodes.iter_mut().flat_map(|it| &mut it.terms) {
-            if Some(&term.over) == over && term.to.is_none() && term.token < token {
-                term.to = Some(event.at);
+            if term.resource.is_some() && term.resource == event.resource && term.token < token {
+                term.overtaken.get_or_insert(event.at);
             }
         }
         Some(())
@@ -222,7 +282,7 @@ impl History {
         let key = (text(&event.database), event.resource.clone()?);
         match self.fences.iter().position(|it| it.key == key) {
             Some(place) => self.fences.get_mut(place),
-            None if self.fences.len() == MOST_LANES => None,
+            None if self.fences.len() >= self.most => None,
             None => {
                 self.fences.push(Fence { key, tokens: Vec::new() });
                 self.fences.last_mut()
@@ -231,6 +291,9 @@ impl History {
     }
 
     fn mark(&mut self, node: usize, event: &Event, kind: MarkKind) -> Option<()> {
+        if event.at < self.from {
+            return Some(());
+        }
         let resource = event.resource.as_deref().unwrap_or("a resource");
         let statement = event.statement.as_deref().unwrap_or("statement");
         let token = event.token.or(event.presented).map_or("no token".to_owned(), |token| format!("token {token}"));
@@ -259,7 +322,7 @@ impl History {
         if let Some(place) = self.nodes.iter().position(|it| it.name == name) {
             return Some(place);
         }
-        if self.nodes.len() == MOST_LANES {
+        if self.nodes.len() >= self.most {
             return None;
         }
         self.nodes.push(Node { name, ..Node::default() });
