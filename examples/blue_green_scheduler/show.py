@@ -53,7 +53,7 @@ def begin(title, token):
 
 
 def node(name, database, **environment):
-    return Actor(f"{HERE}/node.sh", name, SOCKET, database, **environment)
+    return Actor(f"{HERE}/node.sh", name, SOCKET, database, PGAPPNAME=name, **environment)
 
 
 def fall_due():

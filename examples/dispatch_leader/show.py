@@ -29,7 +29,7 @@ def begin(title):
 
 
 def node(name, database, *options):
-    return Actor(NODE, name, "--etcd", ETCD, "--database", database, *options)
+    return Actor(NODE, name, "--etcd", ETCD, "--database", database, *options, PGAPPNAME=name)
 
 
 def token_of(actor):

@@ -28,7 +28,7 @@ JOBS = ["backup", "billing", "cleanup", "digest", "invoices", "mails", "report",
 
 
 def node(name, url, database, ttl, *options):
-    place = ["--id", name, "--etcd", url, "--election", "/cron/leader", "--database", database]
+    place = ["--id", name, "--etcd", url, "--election", "/cron/leader", "--database", f"{database} application_name={name}"]
     return Actor(CRON, "node", *place, "--ttl", str(ttl), "--period", str(PERIOD), *options)
 
 
@@ -36,7 +36,7 @@ def under_lead(name, election, *command):
     """A command under `fencegate lead`."""
     lead = [FENCEGATE, "lead", "--etcd", ETCD, "--election", election, "--id", name, "--ttl", str(LONG_TTL), "--"]
     path = f"{os.path.dirname(PSQL)}:{os.environ['PATH']}"
-    login = {"PGHOST": STAGE, "PGPORT": "6432", "PGUSER": "postgres", "PGDATABASE": "app"}
+    login = {"PGHOST": STAGE, "PGPORT": "6432", "PGUSER": "postgres", "PGDATABASE": "app", "PGAPPNAME": name}
     return Actor(*lead, *command, PATH=path, RUST_LOG="error", **login)
 
 
@@ -156,7 +156,7 @@ begin(f"Jobs in {SHARDS} shards: an election and a token for each, and one lease
 sql("TRUNCATE shard_ticks")
 nodes = {}
 for name, home in (("a", "0,2"), ("b", "1,3")):
-    place = ["--id", name, "--etcd", ETCD, "--database", PROXIED, "--shards", str(SHARDS), "--home", home]
+    place = ["--id", name, "--etcd", ETCD, "--database", f"{PROXIED} application_name={name}", "--shards", str(SHARDS), "--home", home]
     nodes[name] = Actor(CRON, "shards", *place, "--ttl", str(TTL), "--period", str(PERIOD), *JOBS)
 
 
@@ -223,7 +223,7 @@ actors["shell"].until(" leads ")
 for name in "bc":
     actors[name] = node(name, ETCD, PROXIED, LONG_TTL)
 if twin:
-    place = ["-id", "go", "-etcd", ETCD, "-election", "/cron/leader", "-database", PROXIED]
+    place = ["-id", "go", "-etcd", ETCD, "-election", "/cron/leader", "-database", f"{PROXIED} application_name=go"]
     actors["go"] = Actor(*twin, *place, "-ttl", str(LONG_TTL))
 leader = actors["shell"]
 leader.until(" tick ", 2)

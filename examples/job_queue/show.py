@@ -27,7 +27,7 @@ def replica(name, database=PROXIED, ttl="30 s"):
 
 
 def worker(name, service, database=PROXIED, *barrier):
-    cast.append(Actor(WORKER, name, service, database, *barrier, shown=False))
+    cast.append(Actor(WORKER, name, service, database, *barrier, shown=False, PGAPPNAME=name))
     return cast[-1]
 
 
