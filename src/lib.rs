@@ -6,9 +6,9 @@
 //! |---|---|
 //! | [`cli`], [`demo`], [`timeline`], [`stage`] | subcommands, the picture of logged events, and the temporary servers of the demo |
 //! | [`server`] | the running proxy: start, reload, shutdown, the console's socket |
-//! | [`net`] | sockets: listener, handshake, TLS, and the driver of a session |
+//! | `net` | sockets: listener, handshake, TLS, and the driver of a session |
 //! | [`state`] | state shared by sessions: settings in force, registries of databases and sessions, limits |
-//! | [`operate`] | the console, and the status page |
+//! | `operate` | the console, and the status page |
 //! | [`metrics`], [`tls`], [`config`], `picture` | foundations of several modules |
 //!
 //! The crates below it: `fencegate_session` (one session as a state machine), `fencegate_fence` (the protocol and the

@@ -108,6 +108,7 @@ impl Driver {
         if may_be_cut_off && let Some(by) = self.host().context.cut_off_by(self.session.fence()).await {
             let outcome = self.session.cut_off();
             log_cut_off(&self.host().record, &by, outcome);
+            self.host().context.keep_cut_off(&self.host().record, &by, outcome.name());
             if !self.session.is_in_flight() && !self.wants_an_answer().await {
                 return (End::Client, None);
             }

@@ -1,10 +1,12 @@
-//! The status page: fences and their leaders, sessions, and recent events, as HTML for a browser.
+//! The status page: conditions that need attention, a picture of the last ten minutes, fences and their leaders, sessions,
+//! and recent events, as HTML for a browser.
 //!
 //! Owns its appearance. It has no script, form or link. Must never write unescaped text or perform queries: callers
 //! provide all data.
 
 use super::console::{OpenSession, Rejected};
 use crate::escape::escaped;
+use crate::picture::{self, Event, Micros, micros};
 use fencegate_fence::session::{Epoch, Token};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,8 +18,13 @@ pub const MOST_ROWS: usize = 100;
 const LONGEST: usize = 80;
 /// After so many seconds a browser asks again.
 const REFRESH: u8 = 2;
+/// The time that the picture shows.
+const WINDOW: Duration = Duration::from_secs(600);
+/// Widths of the picture on a wide page, and on a phone.
+const WIDE: f64 = 900.0;
+const NARROW: f64 = 344.0;
 
-/// The style sheet: the policy names its hash, so that no other counts.
+/// The page's style sheet. The policy names the hashes of this one and the picture's, so that no other counts.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--fg:#1f2328;--dim:#59636e;--line:#d1d9e0;--bg:#fff;--good:#1a7f37;--bad:#cf222e}
 @media(prefers-color-scheme:dark){:root{--fg:#f0f6fc;--dim:#9198a1;--line:#3d444d;--bg:#0d1117;--good:#3fb950;--bad:#ff7b72}}
@@ -25,11 +32,13 @@ body{font:15px/1.45 system-ui,sans-serif;color:var(--fg);background:var(--bg);ma
 h1{font-size:1.3rem}h2{font-size:1.05rem;margin:1.6rem 0 .4rem}p{color:var(--dim);margin:.2rem 0}
 table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3rem .7rem .3rem 0;border-bottom:1px solid var(--line);overflow-wrap:anywhere}
 th{color:var(--dim);font-weight:500}.good{color:var(--good)}.bad{color:var(--bad)}
+.attention{border-left:.3rem solid var(--bad);margin:1rem 0;padding:.1rem 0 .1rem .8rem}.attention h2{margin:.2rem 0;color:var(--bad)}
+ul{margin:.2rem 0;padding-left:1.1rem}li{margin:.25rem 0;overflow-wrap:anywhere}svg{display:block;width:100%;height:auto}.wide{max-width:60rem}.narrow{display:none}
 @media(max-width:40rem){thead{display:none}tr{display:block;border-bottom:1px solid var(--line);padding:.5rem 0}
-td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.1rem 0;text-align:right}td::before{content:attr(data-name);color:var(--dim)}td:empty{display:none}}";
+td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.1rem 0;text-align:right}td::before{content:attr(data-name);color:var(--dim)}td:empty{display:none}.wide{display:none}.narrow{display:block}}";
 
 /// The browser may only show the page, with this style sheet.
-pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'sha256-3xvMoXP/2qwAWnzCi7uoQm8B/86cTVJlOIiF7P9Ek/Q='; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'sha256-A+/cYIK7+9euE4s9gp7b5prdy4RmA+jDkEzrKmvuPZI=' 'sha256-3HplkTEXSBWF5CWPDSmNiIm+h8pVmJpBNYE/ib10YbM='; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Contents of the page.
 pub struct Status {
@@ -39,10 +48,14 @@ pub struct Status {
     pub started: SystemTime,
     /// Why the proxy is not ready for clients; None if it is.
     pub not_ready: Option<String>,
+    /// Further conditions for an operator to look at.
+    pub attention: Vec<String>,
     /// etcd answers; None where none is set.
     pub etcd: Option<bool>,
     /// The fence of each resource in each database.
     pub fences: Vec<FenceStatus>,
+    /// Events for the picture, in any order.
+    pub events: Vec<Event>,
     /// Those that write first.
     pub sessions: Vec<OpenSession>,
     /// The latest first.
@@ -89,7 +102,8 @@ pub fn page(status: &Status) -> String {
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>fencegate</title>\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><meta http-equiv=\"refresh\" content=\"{REFRESH}\">\
-         <style>{STYLE}</style></head>\n<body><h1>fencegate {}</h1>\n",
+         <style>{STYLE}</style><style>{}</style></head>\n<body><h1>fencegate {}</h1>\n",
+        picture::STYLE,
         env!("CARGO_PKG_VERSION")
     );
     let (class, ready) = match &status.not_ready {
@@ -108,6 +122,8 @@ pub fn page(status: &Status) -> String {
         "<p><span class=\"{class}\">{ready}</span>{etcd}; started {up}; sessions: {}</p>",
         status.sessions.len()
     );
+    attention(&mut html, status);
+    picture(&mut html, status);
     let now = status.now;
     table(
         &mut html,
@@ -124,6 +140,48 @@ pub fn page(status: &Status) -> String {
     let names = ["session", "user", "database", "address", "application", "token", "writes to", "state"];
     table(&mut html, "Sessions", &names, sessions);
     html + "</body></html>\n"
+}
+
+/// The list of conditions for an operator to look at, unless it is empty.
+fn attention(html: &mut String, status: &Status) {
+    let mut items: Vec<String> = status.not_ready.iter().map(|reason| format!("not ready: {reason}")).collect();
+    if status.etcd == Some(false) {
+        items.push(
+            "etcd does not answer: admitted sessions continue, and new leaders of elections cannot write".to_owned(),
+        );
+    }
+    let gone_back = status.fences.iter().filter_map(|it| {
+        let (leader, token) = (it.leader??, it.token?);
+        let text = format!("the leader of {} has token {leader}, and the highest is {token}", it.resource);
+        (leader < token).then_some(text)
+    });
+    items.extend(gone_back);
+    items.extend(status.attention.iter().cloned());
+    if items.is_empty() {
+        return;
+    }
+    html.push_str("<section class=\"attention\"><h2>Needs attention</h2>\n<ul>\n");
+    for item in items.iter().take(MOST_ROWS) {
+        let _ = writeln!(html, "<li>{}</li>", escaped(item, 500));
+    }
+    if items.len() > MOST_ROWS {
+        let _ = writeln!(html, "<li>and {} more</li>", items.len() - MOST_ROWS);
+    }
+    html.push_str("</ul></section>\n");
+}
+
+/// The last ten minutes, once for each kind of page.
+fn picture(html: &mut String, status: &Status) {
+    let to = micros(status.now);
+    let from = to - Micros::try_from(WINDOW.as_micros()).unwrap_or_default();
+    let mut events = status.events.clone();
+    events.sort_by_key(|it| it.at);
+    html.push_str("<h2>The last ten minutes</h2>\n");
+    let of = |width, class| picture::element(&events, (from, to), width, class);
+    match (of(WIDE, "wide"), of(NARROW, "narrow")) {
+        (Some(wide), Some(narrow)) => html.extend([wide, narrow]),
+        _ => html.push_str("<p>none</p>\n"),
+    }
 }
 
 fn fence(it: &FenceStatus) -> Row {
@@ -240,9 +298,93 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_names_the_style_sheet() {
-        let hash = format!("'sha256-{}'", base64(&Sha256::digest(STYLE)));
-        assert!(CONTENT_SECURITY_POLICY.contains(&hash), "{hash}");
+    fn the_policy_names_the_style_sheets() {
+        let hash = |style: &str| format!("'sha256-{}'", base64(&Sha256::digest(style)));
+        let hashes = format!("{} {}", hash(STYLE), hash(picture::STYLE));
+        assert!(CONTENT_SECURITY_POLICY.contains(&hashes), "{hashes}");
+    }
+
+    fn status(now: SystemTime) -> Status {
+        Status {
+            now,
+            started: now - Duration::from_secs(7300),
+            not_ready: None,
+            attention: Vec::new(),
+            etcd: Some(true),
+            fences: Vec::new(),
+            events: Vec::new(),
+            sessions: Vec::new(),
+            rejections: Vec::new(),
+            advances: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_page_begins_with_what_needs_attention() {
+        let fence = FenceStatus {
+            database: "app".to_owned(),
+            resource: "jobs".to_owned(),
+            mode: "enforce",
+            issuer: None,
+            is_keyed: false,
+            token: Some(48),
+            leader: Some(Some(47)),
+        };
+        let now = SystemTime::now();
+        let quiet = status(now);
+        assert!(!page(&quiet).contains("Needs attention"));
+        let html = page(&Status {
+            not_ready: Some("the server is <away>".to_owned()),
+            etcd: Some(false),
+            fences: vec![fence],
+            attention: vec!["unresolved: resource x".to_owned()],
+            ..quiet
+        });
+        let expected = [
+            "Needs attention",
+            "<li>not ready: the server is &lt;away&gt;</li>",
+            "<li>etcd does not answer: ",
+            "<li>the leader of jobs has token 47, and the highest is 48</li>",
+            "<li>unresolved: resource x</li>",
+            "<h2>The last ten minutes</h2>",
+            "<h2>Fences</h2>",
+        ];
+        let mut rest = html.as_str();
+        for text in expected {
+            rest = rest.split_once(text).unwrap_or_else(|| panic!("{text} in {html}")).1;
+        }
+    }
+
+    #[test]
+    fn the_picture_shows_ten_minutes_wide_and_narrow() {
+        let now = SystemTime::now();
+        let at = |seconds| micros(now - Duration::from_secs(seconds));
+        let fenced = |seconds, token| Event {
+            resource: Some("jobs".to_owned()),
+            token: Some(token),
+            ..Event::new(picture::Kind::FenceAdvanced, at(seconds))
+        };
+        let late = Event {
+            application_name: Some("<worker>".to_owned()),
+            presented: Some(46),
+            highest: Some(47),
+            resource: Some("jobs".to_owned()),
+            ..Event::new(picture::Kind::StaleWriteBlocked, at(10))
+        };
+        let html = page(&Status { events: vec![late, fenced(100, 47), fenced(7200, 46)], ..status(now) });
+        for text in [
+            "<svg class=\"wide\"",
+            "<svg class=\"narrow\"",
+            ">&lt;worker&gt;</text>",
+            ">LF001: 46 &lt; 47</text>",
+            "jobs: the highest token is 46",
+            "jobs: the highest token is 47",
+            ">now</text>",
+        ] {
+            assert!(html.contains(text), "{text} in {html}");
+        }
+        assert!(!html.contains("<script") && !html.contains(" style=") && !html.contains("http:"), "{html}");
+        assert!(page(&status(now)).contains("<h2>The last ten minutes</h2>\n<p>none</p>"));
     }
 
     #[test]
@@ -258,14 +400,11 @@ mod tests {
             leader: Some(Some(47)),
         };
         let status = Status {
-            now,
-            started: now - Duration::from_secs(7300),
             not_ready: Some(evil.clone()),
+            attention: vec![evil.clone(); MOST_ROWS],
             etcd: Some(false),
             fences: (0..MOST_ROWS + 3).map(fence).collect(),
-            sessions: Vec::new(),
-            rejections: Vec::new(),
-            advances: Vec::new(),
+            ..status(now)
         };
         let html = page(&status);
         assert!(!html.contains("<script") && !html.contains('\u{202e}') && !html.contains('\0'), "{html}");

@@ -4,12 +4,13 @@
 //! in a statement.
 
 use super::context::Context;
+use super::history::SessionEvent;
 use super::recent;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
 use crate::metrics::{Counter, Metrics};
 use fencegate_fence::session::Token;
-use fencegate_fence::{Claim, FenceError, Obstacle, Raise};
+use fencegate_fence::{Claim, CutOff, FenceError, Obstacle, Raise};
 use fencegate_policy::{Mode, PolicySet, Resource, quoted};
 use fencegate_session::host::CatalogView;
 use fencegate_session::judge::{Need, PassedWrite};
@@ -83,6 +84,20 @@ impl Rejected<'_> {
         shared.recent.push(recent::record(self.session, self.rejection, self.mode, self.statement, self.resource));
         if shared.log_limit.allows(verdict, label) {
             self.log(policies, seen);
+            self.keep(shared, label);
+        }
+    }
+
+    /// Keeps it for the status page, if the fence rejected it.
+    fn keep(&self, shared: &Shared, family: &str) {
+        if self.mode == Mode::Enforce {
+            let (presented, highest) = self.rejection.tokens();
+            let token = presented.or(self.presented);
+            let resource = self.resource.unwrap_or_default();
+            let is_stale = self.rejection.kind() == ErrorKind::Stale;
+            let code = (!is_stale).then(|| self.rejection.text().code);
+            let event = SessionEvent { session: self.session, resource, family, token, highest };
+            shared.history.rejected(&event, self.statement.kind.text(), code);
         }
     }
 
@@ -134,12 +149,15 @@ impl SessionRecord {
     /// Logs that the session may now write to the resource. Later writes under the same token are not logged.
     pub fn log_admission(&self, shared: &Shared, need: &Need) {
         let Need { resource, token, statement, .. } = need;
+        let (family, election) = (resource.lock_name(), resource.issuer.as_ref().map(|it| it.name().to_string()));
+        let (resource, statement) = (resource.name.as_str(), statement.kind.text());
         // However many keys there are, those of a resource are one kind.
-        if shared.log_limit.allows("session_admitted", resource.lock_name()) {
+        let is_logged = shared.log_limit.allows("session_admitted", family);
+        let event = SessionEvent { session: self, resource, family, token: Some(*token), highest: None };
+        shared.history.admitted(&event, statement, election.clone(), is_logged);
+        if is_logged {
             let SessionRecord { number: session, user, database, address, .. } = self;
             let application_name = self.application_name();
-            let election = resource.issuer.as_ref().map(|it| it.name().to_string());
-            let (resource, statement) = (resource.name.as_str(), statement.kind.text());
             tracing::info!(
                 session,
                 user,
@@ -164,6 +182,14 @@ impl SessionRecord {
 }
 
 impl Context {
+    /// Keeps the end of a session, by a newer token, for the status page.
+    pub fn keep_cut_off(&self, session: &SessionRecord, by: &CutOff, outcome: &str) {
+        let (family, _) = labels(self.policies(), Some(&by.resource));
+        let (resource, token) = (by.resource.as_str(), Some(by.presented.token));
+        let event = SessionEvent { session, resource, family, token, highest: Some(by.highest.token) };
+        self.shared.history.cut_off(&event, outcome);
+    }
+
     /// A statement has been forwarded that these may concern.
     pub fn passed(&self, session: &SessionRecord, passed: Vec<PassedWrite>) {
         for PassedWrite { resource, statement, observed } in passed {

@@ -9,6 +9,7 @@ pub mod database;
 pub mod databases;
 pub mod encryption;
 pub mod health;
+pub mod history;
 pub mod host;
 pub mod lifecycle;
 pub mod parse_permits;

@@ -7,6 +7,7 @@ use super::database::SharedDatabase;
 use super::databases::{Databases, LOOK};
 use super::encryption::TlsMaterial;
 use super::health::Health;
+use super::history::History;
 use super::lifecycle::{Orders, Phase};
 use super::parse_permits::ParsePermits;
 use super::policy_tables::PolicyTables;
@@ -80,6 +81,8 @@ pub struct Shared {
     pub sessions: Arc<Sessions>,
     /// The latest rejections.
     pub recent: Recent,
+    /// The latest events, for the picture on the status page.
+    pub history: History,
     /// The counters.
     pub metrics: Arc<Metrics>,
     /// Certificates and keys in force.
@@ -157,6 +160,7 @@ impl Shared {
             started: SystemTime::now(),
             sessions: Arc::default(),
             recent: Recent::default(),
+            history: History::default(),
             metrics,
             encryption: Arc::new(encryption),
             log_limit: LogLimit::new(background.clone()),

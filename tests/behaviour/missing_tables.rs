@@ -110,6 +110,8 @@ fn a_table_that_never_existed_is_a_visible_warning() {
     assert_eq!((tables(&world, "resolved"), tables(&world, "unknown")), (Some(0), Some(0)));
     wait_until("it is ready", DEADLINE, || page("/readyz").status == 200);
     assert_eq!(page("/readyz").body, "ok\nunresolved: resource scheduler: public.latr does not exist in postgres\n");
+    let attention = "<li>unresolved: resource scheduler: public.latr does not exist in postgres</li>";
+    wait_until("the status page shows it", DEADLINE, || page("/").body.contains(attention));
     world.proxy.wait_for_log("policy_table_unresolved", DEADLINE);
     // Not of its making.
     assert_eq!(reload(&world, &later), "");

@@ -38,6 +38,8 @@ fn a_proxy_with_older_policies_reports_it_until_its_reload() {
         page.status == 503 && page.body.contains("another proxy has loaded other policies of jobs")
     });
     assert!(superseded(1));
+    let attention = "<li>not ready: database postgres: another proxy has loaded other policies of jobs since";
+    wait_until("the status page shows it", DEADLINE, || get(address, "/").body.contains(attention));
     let mut console = Wire::login(&old.address(), "postgres", "fencegate");
     assert_eq!(console.rows("SHOW POLICIES").unwrap()[0][9].as_deref(), Some("superseded"));
     assert_eq!(code(&mut next, "INSERT INTO jobs VALUES (1)"), "LF006");

@@ -71,9 +71,14 @@ fn a_browser_shows_the_status_page() {
 
     // As the browser has understood it.
     let (dom, _) = browser.look(&["--dump-dom"]);
-    for text in
-        ["<h2>Fences</h2>", "<td data-name=\"highest token\">47</td>", ">LF001</td>", ">jobs=47</td>", "started "]
-    {
+    for text in [
+        "<svg class=\"wide\"",
+        "<h2>Fences</h2>",
+        "<td data-name=\"highest token\">47</td>",
+        ">LF001</td>",
+        ">jobs=47</td>",
+        "started ",
+    ] {
         assert!(dom.contains(text), "{text} in {dom}");
     }
     // Its own style sheet counts: else the background would be white in the dark, too.

@@ -58,9 +58,39 @@ fn the_page_shows_events_and_escapes_them() {
         let html = shown();
         (html.contains(good) && expected.iter().all(|cells| has(&html, cells))).then_some(html)
     });
+    for text in [
+        "<svg class=\"wide\"",
+        "<svg class=\"narrow\"",
+        "<title>jobs: the highest token is 47</title>",
+        "<title>jobs: token 47</title>",
+        "<title>INSERT, jobs, token 46: admitted",
+        "<title>LF001: INSERT, jobs, token 46: the highest is 47</title>",
+        "<text class=\"name\" x=\"10.0\" y=\"40.0\">&lt;script&gt;alert(1)&lt;/script&gt;</text>",
+    ] {
+        assert!(html.contains(text), "{text} in {html}");
+    }
     for never in ["<script", "31337", "<form", "<a ", "http://", "https://"] {
         assert!(!html.contains(never), "{never} in {html}");
     }
+}
+
+#[test]
+fn the_page_begins_with_an_unreachable_etcd_and_server() {
+    let mut world = World::start();
+    let address = world.of_proxy();
+    let shown = || get(address, "/").body;
+    wait_until("nothing needs attention", DEADLINE, || {
+        let html = shown();
+        html.contains(", etcd answers") && !html.contains("Needs attention")
+    });
+    world.etcd.kill9();
+    wait_until("etcd needs attention", DEADLINE, || shown().contains("<li>etcd does not answer: "));
+    world.postgres.stop();
+    let expected = ["<li>not ready: the control connection cannot be opened: ", " does not accept connections</li>"];
+    let html = wait_for("the server needs attention", DEADLINE, || {
+        Some(shown()).filter(|html| expected.iter().all(|text| html.contains(text)))
+    });
+    assert!(html.find("Needs attention") < html.find("<h2>Fences</h2>"), "{html}");
 }
 
 #[test]
