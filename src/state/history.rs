@@ -4,7 +4,7 @@
 //! nor a flood of one resource displace another resource. Must never keep a value of a statement.
 
 use super::sessions::SessionRecord;
-use crate::fence::session::Token;
+use fencegate_fence::session::Token;
 use crate::picture::{Event, Kind, Micros, micros};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
