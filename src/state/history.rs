@@ -4,8 +4,8 @@
 //! nor a flood of one resource displace another resource. Must never keep a value of a statement.
 
 use super::sessions::SessionRecord;
-use fencegate_fence::session::Token;
 use crate::picture::{Event, Kind, Micros, micros};
+use fencegate_fence::session::Token;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::time::SystemTime;
@@ -90,7 +90,7 @@ impl History {
     }
 
     /// All events, in no order.
-    pub fn list(&self) -> Vec<Event> {
+    pub(crate) fn list(&self) -> Vec<Event> {
         let kinds = [&self.takeovers, &self.writes, &self.cut_off, &self.rejections];
         kinds.into_iter().flat_map(|it| it.lock().list.iter().map(|it| it.event.clone()).collect::<Vec<_>>()).collect()
     }
