@@ -5,6 +5,7 @@
 mod passfile;
 mod server_tls;
 pub mod sql;
+pub mod sql_file;
 pub mod tls;
 
 pub use passfile::password;

@@ -108,7 +108,7 @@ impl Common {
         let settings = "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; SET search_path = pg_catalog";
         client.simple_query(settings).await.map_err(|error| StoreError::Refused(error.into()))?;
         // If the server does not report the process, nothing waits for its end.
-        if let Ok(own) = client.simple_query(&format!("SELECT {}", sql::process::OWN)).await {
+        if let Ok(own) = client.simple_query(&sql::process::own()).await {
             let own = answers(own);
             let process = |row| Some((column(row, "pid")?.to_owned(), column(row, "backend_start")?.to_owned()));
             rows(&own).filter_map(process).for_each(|it| self.leaves(it));

@@ -5,10 +5,10 @@
 
 use super::control::{VERSION, version_number};
 use super::init_lock::{InitLockError, begin};
-use super::sql::THIS_DATABASE;
-use super::sql::process::may_terminate;
+use super::sql::sql_file;
 use crate::CONSOLE;
 use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
+use fencegate_postgres::sql_file::Value::Sql;
 use fencegate_postgres::tls::ControlConfig;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -180,11 +180,8 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
 /// and then reads the version. Spares connections that this role may not terminate: such a proxy refuses first writes with the
 /// server's error.
 async fn end_control_connections(client: &Client) -> Result<(), InitError> {
-    let end = format!(
-        "SELECT pg_terminate_backend(s.pid) FROM pg_stat_get_activity(NULL) s JOIN pg_roles t ON t.oid = s.usesysid \
-         WHERE s.datid = {THIS_DATABASE} AND s.application_name = 'fencegate control' AND s.pid <> pg_backend_pid() AND {}",
-        may_terminate("s", "t")
-    );
+    let values = [("process", Sql("s")), ("role", Sql("t"))];
+    let end = sql_file!("init/end_control_connections.sql").with(&values);
     refused("end the proxies' control connections", query_rows(client, &end).await).map(drop)
 }
 

@@ -41,6 +41,7 @@ pub use init_lock::{InitLockError, begin as begin_with_init_lock};
 pub use others::other_policies;
 pub use postgres::Postgres;
 pub use probe::{Need, closed_databases, databases, probe};
+pub(crate) use sql::FRAGMENTS;
 pub use sql::lock::INIT_LOCK;
 pub use sql::process::may_terminate;
 

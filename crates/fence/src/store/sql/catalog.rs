@@ -4,17 +4,23 @@
 use super::prepared::Prepared;
 use fencegate_catalog::{Fenced, Keys, Subject, settings, with_parameters};
 
-pub const WAYS: Prepared = Prepared::new("ways", "name[], name[]", with_parameters::ways);
+pub const WAYS: Prepared =
+    Prepared::new("ways", || format!("PREPARE ways (name[], name[]) AS {}", with_parameters::ways()));
 
-pub const WAYS_AND_CALLS: Prepared =
-    Prepared::new("ways_and_calls", "name[], name[], name[], name[], name[], name[]", with_parameters::ways_and_calls);
+pub const WAYS_AND_CALLS: Prepared = Prepared::new("ways_and_calls", || {
+    let types = "name[], name[], name[], name[], name[], name[]";
+    format!("PREPARE ways_and_calls ({types}) AS {}", with_parameters::ways_and_calls())
+});
 
-pub const SHADOWS: Prepared = Prepared::new("shadows", "", with_parameters::shadows);
+pub const SHADOWS: Prepared = Prepared::new("shadows", || format!("PREPARE shadows AS {}", with_parameters::shadows()));
 
-pub const KEY_COLUMNS: Prepared =
-    Prepared::new("key_columns", "name[], name[], name[], bytea[]", with_parameters::key_columns);
+pub const KEY_COLUMNS: Prepared = Prepared::new("key_columns", || {
+    format!("PREPARE key_columns (name[], name[], name[], bytea[]) AS {}", with_parameters::key_columns())
+});
 
-pub const DEPENDENCIES: Prepared = Prepared::new("dependencies", "name[], name[]", with_parameters::dependencies);
+pub const DEPENDENCIES: Prepared = Prepared::new("dependencies", || {
+    format!("PREPARE dependencies (name[], name[]) AS {}", with_parameters::dependencies())
+});
 
 /// The prepared form of [`fencegate_catalog::question`].
 pub fn read(fences: Fenced) -> String {

@@ -2,32 +2,15 @@
 //!
 //! Must never terminate a process that may be a fencegate command.
 
-use super::THIS_DATABASE;
-use super::lock::{INIT_KEY, PREPARED, is_lock};
-use super::process::may_terminate;
+use fencegate_postgres::sql_file::Value::{Part, Sql};
 
 /// The processes that hold the lock or wait for it, holders first. With `ends`, terminates those that cannot be commands. The
 /// second statement's rows are prepared transactions that hold the lock.
-///
-/// A command runs as a superuser, or as a role that owns the schemas or can get their owner's rights. If there are no schemas
-/// yet, it runs as a role that may create them. The owner of a guarded table may also run `guard`, but only briefly, because
-/// its process counts as a stranger's.
 pub fn holders(ends: bool) -> String {
-    let is_it = format!("l.locktype = 'advisory' AND l.database = {THIS_DATABASE} AND {}", is_lock(INIT_KEY));
-    format!(
-        "SELECT f.*, CASE WHEN {ends} AND NOT f.is_command AND f.may_end THEN pg_terminate_backend(f.pid) END AS signalled \
-         FROM (SELECT a.pid, h.granted, coalesce(t.rolname, a.backend_type) AS role, a.application_name AS application, \
-             coalesce(t.rolsuper OR t.rolcreaterole \
-               OR EXISTS (SELECT FROM pg_namespace n WHERE n.nspname IN ('fencegate', 'fencegate_state') \
-                 AND pg_has_role(t.oid, n.nspowner, 'MEMBER')) \
-               OR to_regnamespace('fencegate') IS NULL AND has_database_privilege(t.oid, current_database(), 'CREATE'), true) \
-               AS is_command, \
-             coalesce({may_end}, false) AS may_end \
-           FROM (SELECT l.pid, bool_or(l.granted) AS granted FROM pg_locks l WHERE {is_it} AND l.pid <> pg_backend_pid() \
-             GROUP BY l.pid) h \
-           JOIN pg_stat_get_activity(NULL) a ON a.pid = h.pid LEFT JOIN pg_roles t ON t.oid = a.usesysid) f \
-         ORDER BY f.granted DESC, f.pid; \
-         SELECT DISTINCT p.gid FROM pg_locks l {PREPARED} WHERE l.pid IS NULL AND {is_it}",
-        may_end = may_terminate("a", "t"),
-    )
+    sql_file!("init_lock/holders.sql").with(&[
+        ("key", Part(":init_key")),
+        ("ends", Sql(&ends.to_string())),
+        ("process", Sql("a")),
+        ("role", Sql("t")),
+    ])
 }

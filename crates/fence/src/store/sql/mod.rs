@@ -1,10 +1,18 @@
-//! The statements of the fence, as text: a file for each of its tables, and for server processes and their locks.
+//! The statements of the fence: a folder for each of its tables, and for server processes and their locks.
 //!
-//! Owns quoting and all text sent to the database. Each function's text is one simple Query: its statements are one
-//! READ COMMITTED transaction, and each statement has its own snapshot. The same holds for an EXECUTE of a prepared
+//! Owns quoting and all text sent to the database. Each file is one simple Query, or one statement to prepare. Its first
+//! comment says what its rows are. The statements of a Query are one READ COMMITTED transaction, and each statement has its own snapshot. The same holds for an EXECUTE of a prepared
 //! statement: the server takes the snapshot when the EXECUTE begins, after all locks of the earlier statements.
 //! The rows of pg_stat_get_activity are fixed at the first read in a transaction. Reads that need current rows are
 //! therefore separate Queries.
+
+/// A file of SQL, with the fragments of the fence.
+macro_rules! sql_file {
+    ($path:literal) => {
+        fencegate_postgres::sql_file::SqlFile::new(include_str!($path), $crate::store::FRAGMENTS)
+    };
+}
+pub(crate) use sql_file;
 
 pub mod admission;
 pub mod catalog;
@@ -18,29 +26,61 @@ pub mod process;
 pub mod proxy;
 pub mod table_lock;
 
-macro_rules! is_of_this_database {
-    () => {
-        "((a.system_identifier, a.database) \
-           = (fencegate.own_system_identifier(), fencegate.own_database()) IS NOT FALSE)"
+use fencegate_postgres::sql_file::Fragment;
+
+macro_rules! fragments {
+    ($($name:ident,)*) => {
+        &[
+            $((stringify!($name), include_str!(concat!("fragments/", stringify!($name), ".sql"))),)*
+            ("fenced_kinds", fencegate_catalog::FENCED_KINDS),
+        ]
     };
 }
 
-/// True if row `a` of `admission` or `proxy` was written for this database of this cluster, or if that is unknown.
-const IS_OF_THIS_DATABASE: &str = is_of_this_database!();
-
-/// True if row `a` belongs to a live process: the row was written for this database, the pid exists, and its backend_start is
-/// the same or hidden. PostgreSQL never turns NOT IN into a join: it reads the processes once and hashes them, whatever the
-/// statistics of the table.
-const LIVING: &str = concat!(
-    "(",
-    is_of_this_database!(),
-    " AND (a.pid, a.backend_start) NOT IN (SELECT s.pid, s.backend_start FROM pg_stat_get_activity(NULL) s \
-       WHERE s.datid = fencegate.own_database() IS NOT FALSE) IS NOT TRUE)"
-);
-
-pub(super) const THIS_DATABASE: &str = "(SELECT oid FROM pg_database WHERE datname = current_database())";
-
-/// True if the epoch of row `a` is below this one. The arguments are SQL.
-fn below(resource: &str, generation: &str, token: &str) -> String {
-    format!("a.resource = {resource} AND (a.generation, a.token) < ({generation}, {token})")
-}
+/// The SQL that several files, or several places of one, include by its name.
+pub const FRAGMENTS: &[Fragment] = fragments![
+    any_write,
+    built_in,
+    control_awaits,
+    control_is_blocked,
+    fence_columns,
+    granted,
+    guarded_admissions,
+    has_prepared,
+    higher_admissions,
+    holds_lock,
+    identity,
+    identity_columns,
+    in_force,
+    init_key,
+    is_called,
+    is_control_connection,
+    is_due_in_page,
+    is_exclusive_lock,
+    is_identified,
+    is_lock,
+    is_lock_here,
+    is_of_this_database,
+    is_older,
+    is_one_of,
+    lacking,
+    lets_rows_through,
+    living,
+    lost_proxy_counts,
+    may_terminate,
+    named,
+    now,
+    own,
+    owns,
+    page_of_keys,
+    prepared_owner,
+    recorded_policy,
+    relations,
+    resource_key,
+    this_database,
+    usable,
+    who_any,
+    who_is,
+    write_locks,
+    write_or_row_locks,
+];

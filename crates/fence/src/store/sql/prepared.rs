@@ -11,8 +11,7 @@ use fencegate_postgres::sql::quote;
 #[derive(Debug)]
 pub struct Prepared {
     name: &'static str,
-    /// Types of the parameters.
-    types: &'static str,
+    /// The PREPARE statement.
     text: fn() -> String,
 }
 
@@ -66,25 +65,25 @@ pub const FOR_READINGS: &[&Prepared] =
     &[&catalog::WAYS, &catalog::WAYS_AND_CALLS, &catalog::SHADOWS, &catalog::KEY_COLUMNS, &catalog::DEPENDENCIES];
 
 impl Prepared {
-    pub(super) const fn new(name: &'static str, types: &'static str, text: fn() -> String) -> Self {
-        Prepared { name, types, text }
+    pub(super) const fn new(name: &'static str, text: fn() -> String) -> Self {
+        Prepared { name, text }
     }
 
     /// The EXECUTE statement. The arguments are SQL, one for each parameter.
     pub(super) fn execute(&self, arguments: &[&str]) -> String {
-        format!("EXECUTE {}{}", self.name, list(&arguments.join(", ")))
+        let arguments = arguments.join(", ");
+        // SQL permits no empty list.
+        if arguments.is_empty() {
+            format!("EXECUTE {}", self.name)
+        } else {
+            format!("EXECUTE {}({arguments})", self.name)
+        }
     }
-}
-
-/// A list in parentheses. SQL permits no empty one.
-fn list(elements: &str) -> String {
-    if elements.is_empty() { String::new() } else { format!("({elements})") }
 }
 
 /// The Query that prepares these statements.
 pub fn prepare(statements: &[&Prepared]) -> String {
-    let declare = |it: &&Prepared| format!("PREPARE {}{} AS {}", it.name, list(it.types), (it.text)());
-    statements.iter().map(declare).collect::<Vec<_>>().join("; ")
+    statements.iter().map(|it| (it.text)()).collect::<Vec<_>>().join("; ")
 }
 
 /// An SQL array of texts, or of another type whose values are written as text.
@@ -102,4 +101,18 @@ pub(super) fn numbers<T: ToString>(of: &str, elements: impl IntoIterator<Item = 
 /// An argument that may be null.
 pub(super) fn or_null(text: Option<String>) -> String {
     text.unwrap_or_else(|| "NULL".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_prepares_the_statement_of_its_name() {
+        for it in [FOR_ADMITS, FOR_EPOCHS, FOR_WAITS, FOR_LOOKS, FOR_READINGS].concat() {
+            let text = (it.text)();
+            let declared = text.strip_prefix("PREPARE ").unwrap().split([' ', '(']).next();
+            assert_eq!(declared, Some(it.name), "{text}");
+        }
+    }
 }

@@ -1,0 +1,7 @@
+-- One row: the number of live admissions to resource $1 below the epoch of generation $2 and token $3.
+-- Of the statements of Mark, the first to read the processes, and later ones see the same view. So the locks are
+-- read after the processes. In the opposite order, both reads would miss a process that prepares its transaction and
+-- ends in between.
+PREPARE count_below (text, bigint, bigint) AS
+SELECT count(*) FROM fencegate_state.admission a
+WHERE a.resource = $1 AND (a.generation, a.token) < ($2, $3) AND :living;

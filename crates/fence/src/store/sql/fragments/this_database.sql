@@ -1,0 +1,2 @@
+-- The oid of this database.
+(SELECT oid FROM pg_database WHERE datname = current_database())

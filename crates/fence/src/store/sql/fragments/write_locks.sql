@@ -1,0 +1,3 @@
+-- Lock modes that only writes need.
+'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock',
+'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'
