@@ -2,9 +2,10 @@
 //!
 //! Owns that question and its answer, which is read only where a statement says CASCADE. Must never leave a dependency out.
 
-use super::sql::MOST_ROWS;
+use super::sql::{MOST_ROWS, sql_file};
 use super::{CatalogError, Fenced, is_in_schema};
-use fencegate_postgres::sql::{StatementResult, arrays, column, named_as};
+use fencegate_postgres::sql::{StatementResult, arrays, column};
+use fencegate_postgres::sql_file::Value::{Count, Sql};
 use fencegate_statement::{Operation, RelationName, Write};
 use std::collections::HashMap;
 use tokio_postgres::SimpleQueryRow;
@@ -49,34 +50,14 @@ impl Dependencies {
     }
 }
 
-/// Objects that `CASCADE` may drop from these tables, a row for each relation: something of the fenced table
-/// `by_schema.by_name` depends on it along `pg_depend`, from the table's parts (constraints, defaults, policies,
-/// partitions).
+/// Objects that `CASCADE` may drop from these tables, a row for each relation.
 pub fn question(fences: Fenced) -> String {
-    let settings = "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)";
+    let settings = sql_file!("sql/planner.sql").with(&[]);
     format!("{settings}; {}", query(&arrays(fences.tables().map(|(_, table)| &table.name))))
 }
 
 /// The query for the tables in these arrays.
-pub(super) fn query(tables: &[String; 2]) -> String {
-    format!(
-        "WITH RECURSIVE {named}, \
-         part(by_oid, classid, objid) AS ( \
-           SELECT c.oid, 'pg_class'::regclass::oid, c.oid FROM named \
-             JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-           UNION SELECT part.by_oid, d.classid, d.objid FROM part JOIN pg_depend d \
-             ON d.refclassid = part.classid AND d.refobjid = part.objid AND d.deptype IN ('a', 'i', 'P', 'S')), \
-         needed AS ( \
-           SELECT * FROM part \
-           UNION SELECT needed.by_oid, d.refclassid, d.refobjid FROM needed JOIN pg_depend d \
-             ON d.classid = needed.classid AND d.objid = needed.objid) \
-         SELECT n.nspname AS schema, c.relname AS name, bn.nspname AS by_schema, b.relname AS by_name \
-         FROM needed JOIN pg_class c ON c.oid = needed.objid AND needed.classid = 'pg_class'::regclass \
-           JOIN pg_namespace n ON n.oid = c.relnamespace \
-           JOIN pg_class b ON b.oid = needed.by_oid JOIN pg_namespace bn ON bn.oid = b.relnamespace \
-         WHERE c.relkind IN ('r', 'p', 'f') AND c.oid <> b.oid LIMIT {limit}",
-        named = named_as("named", tables),
-        limit = MOST_ROWS + 1,
-    )
+pub(super) fn query([schemas, names]: &[String; 2]) -> String {
+    let limit = Count(MOST_ROWS + 1);
+    sql_file!("sql/dependencies.sql").with(&[("schemas", Sql(schemas)), ("names", Sql(names)), ("limit", limit)])
 }

@@ -3,11 +3,13 @@
 //! Owns which columns can tell rows apart by the text of a value. Must never accept a column with two texts for equal
 //! values, or one that stores another value than the given one.
 
+use super::sql::sql_file;
 use super::subject::Keys;
 use fencegate_policy::guard_arguments;
 use fencegate_policy::{FencedTable, QualifiedName, Resource};
 use fencegate_postgres::sql::quote;
 use fencegate_postgres::sql::{StatementResult, column, is_true, number};
+use fencegate_postgres::sql_file::Value::{Count, Sql};
 use fencegate_statement::rows::{ColumnValue, KEY_TYPES, ValueType};
 use std::collections::HashMap;
 
@@ -40,81 +42,24 @@ impl KeyColumn {
     }
 }
 
-/// The existing key columns. Includes the definition of the column in child tables and in their unique indexes, because
-/// a write to the table writes to its children.
-pub(super) fn query(Keys(keys): &Keys) -> String {
-    format!(
-        "WITH RECURSIVE named(schema, name, key, arguments) AS (SELECT * FROM unnest({})), \
-         family(root, oid) AS ( \
-           SELECT c.oid, c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-           UNION SELECT family.root, h.inhrelid FROM family JOIN pg_inherits h ON h.inhparent = family.oid) \
-         SELECT named.schema, named.name, \
-           b.oid AS type, \
-           CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END AS modifier, \
-           EXISTS (SELECT FROM family JOIN pg_attribute o ON o.attrelid = family.oid AND o.attname = named.key \
-             WHERE family.root = c.oid AND o.attgenerated <> '') AS generated, \
-           EXISTS (SELECT FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic) \
-             OR EXISTS (SELECT FROM family JOIN pg_attribute o ON o.attrelid = family.oid AND o.attname = named.key \
-               JOIN pg_index i ON i.indrelid = family.oid AND i.indisunique \
-               CROSS JOIN unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[]) AS k(attnum, opclass, indcollation) \
-               JOIN pg_opclass p ON p.oid = k.opclass LEFT JOIN pg_collation l ON l.oid = k.indcollation \
-               WHERE family.root = c.oid AND k.attnum = o.attnum AND (NOT l.collisdeterministic OR NOT p.opcdefault \
-                 OR p.opcnamespace <> 'pg_catalog'::regnamespace \
-                 OR p.opcintype <> CASE b.oid WHEN {VARCHAR} THEN {TEXT} ELSE b.oid END)) AS folds, \
-           EXISTS (SELECT FROM pg_cast k WHERE k.oid >= {FIRST_OWN} AND k.castmethod = 'f' \
-             AND k.castsource IN ({KINDS}) AND k.casttarget IN ({KINDS})) AS recast, \
-           (SELECT count(*) FROM pg_attribute p WHERE p.attrelid = c.oid AND p.attnum BETWEEN 1 AND a.attnum - 1 \
-             AND NOT p.attisdropped) AS place, \
-           EXISTS (SELECT FROM pg_trigger g JOIN pg_proc f ON f.oid = g.tgfoid AND f.proname = 'guard' \
-             JOIN pg_namespace s ON s.oid = f.pronamespace AND s.nspname = 'fencegate' \
-             WHERE g.tgrelid = c.oid AND g.tgenabled = 'A' AND g.tgqual IS NULL AND g.tgtype & {ROW_INSERT} = {ROW_INSERT} \
-             AND substring(g.tgargs FROM 1 FOR octet_length(named.arguments)) = named.arguments) AS guarded, \
-           (SELECT min(g.tgname) FROM family JOIN pg_trigger g ON g.tgrelid = family.oid WHERE family.root = c.oid \
-             AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype & {ROW_BEFORE} = {ROW_BEFORE} \
-             AND g.tgtype & {INSERT_OR_UPDATE} <> 0) AS changed_by \
-         FROM named JOIN pg_namespace n ON n.nspname = named.schema \
-         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = named.key AND a.attnum > 0 AND NOT a.attisdropped \
-         JOIN pg_type t ON t.oid = a.atttypid \
-         JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END",
-        keys.join(", ")
-    )
+/// The existing key columns.
+pub(super) fn query(Keys([schemas, names, keys, arguments]): &Keys) -> String {
+    sql_file!("sql/key_columns.sql").with(&[
+        ("schemas", Sql(schemas)),
+        ("names", Sql(names)),
+        ("keys", Sql(keys)),
+        ("arguments", Sql(arguments)),
+    ])
 }
 
-/// The schemas that have an operator `=` which may be taken for that of a key's type, or a type of such a name. Where one of them
-/// is in a session's search path, the text alone does not tell its keys. Of domains, operators of the type below may be taken.
+/// The schemas where an operator or a type may hide the catalog's own.
 pub fn shadows() -> String {
     let names: Vec<String> = KEY_TYPES.iter().map(|name| quote(name)).collect();
-    format!(
-        "SELECT DISTINCT 'shadow' AS part, n.nspname AS schema FROM pg_namespace n JOIN ( \
-           SELECT o.oprnamespace FROM pg_operator o JOIN pg_type l ON l.oid = o.oprleft JOIN pg_type r ON r.oid = o.oprright \
-             WHERE o.oprname = '=' AND o.oid >= {FIRST_OWN} \
-             AND (l.oid < {FIRST_OWN} OR l.typtype = 'd' OR r.oid < {FIRST_OWN} OR r.typtype = 'd') \
-           UNION ALL SELECT t.typnamespace FROM pg_type t WHERE t.typname IN ({}) AND t.oid >= {FIRST_OWN}) made(schema) \
-         ON n.oid = made.schema LIMIT {MOST_SHADOWS}",
-        names.join(", ")
-    )
+    sql_file!("sql/shadows.sql").with(&[("types", Sql(&names.join(", "))), ("most", Count(MOST_SHADOWS))])
 }
 
 /// As many schemas are all of them.
 pub(super) const MOST_SHADOWS: usize = 1000;
-
-/// Objects with a lower OID came with the server (`FirstNormalObjectId`).
-const FIRST_OWN: u32 = 16384;
-
-/// `pg_type.oid` of the types that tell a key.
-const KINDS: &str = "20, 21, 23, 25, 1043, 2950";
-
-/// `pg_type.oid`. The operator class of varchar is that of text.
-const VARCHAR: u32 = 1043;
-const TEXT: u32 = 25;
-
-/// Bits of `pg_trigger.tgtype`: for each row, on INSERT.
-const ROW_INSERT: u32 = 1 | 4;
-/// For each row, before the event.
-const ROW_BEFORE: u32 = 1 | 2;
-const INSERT_OR_UPDATE: u32 = 4 | 16;
 
 /// The arguments of the guard's trigger, as `pg_trigger.tgargs` has them: a bytea.
 pub(super) fn guard_bytes(resource: &Resource, table: &FencedTable) -> String {

@@ -4,10 +4,11 @@
 //! those of [`super::question`].
 
 use super::calls;
-use super::sql::FENCED_KINDS;
+use super::sql::sql_file;
 use super::subject::Functions;
 use fencegate_policy::{FencedFunction, PolicySet, QualifiedName, Resource};
-use fencegate_postgres::sql::{column, is_true, named};
+use fencegate_postgres::sql::{arrays, column, is_true};
+use fencegate_postgres::sql_file::Value::{Count, Sql};
 use fencegate_statement::FunctionName;
 use std::collections::HashSet;
 use strsim::osa_distance;
@@ -49,24 +50,11 @@ impl<'a> PolicyNames<'a> {
     /// The query string. Any role that can connect may run it.
     pub fn question(&self) -> String {
         let functions: Vec<&FencedFunction> = self.functions.iter().copied().collect();
-        format!(
-            "SELECT to_regnamespace('fencegate') IS NOT NULL AS prepared; \
-             WITH {named}, {functions}, relation AS ( \
-               SELECT n.nspname AS schema, c.relname AS name, c.relispartition FROM pg_class c \
-                 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN {FENCED_KINDS}), \
-             missing AS (SELECT named.schema, named.name FROM named \
-               WHERE NOT EXISTS (SELECT FROM relation r WHERE r.schema = named.schema AND r.name = named.name) \
-               ORDER BY 1, 2 LIMIT {MOST_SUGGESTED}) \
-             SELECT 'table' AS part, r.schema, r.name FROM named JOIN relation r USING (schema, name) \
-             UNION ALL SELECT 'function', n.nspname, p.proname FROM fenced_function f JOIN pg_proc p ON p.oid = f.oid \
-               JOIN pg_namespace n ON n.oid = p.pronamespace \
-             UNION ALL (SELECT 'similar', r.schema, r.name FROM relation r WHERE NOT r.relispartition \
-               AND r.schema NOT IN ('information_schema', 'fencegate', 'fencegate_state') AND r.schema NOT LIKE 'pg\\_%' \
-               AND EXISTS (SELECT FROM missing m WHERE abs(length(m.name::text) - length(r.name::text)) <= 3) \
-               ORDER BY 2, 3 LIMIT {MOST_SIMILAR})",
-            named = named(self.tables.iter().copied()),
-            functions = calls::fenced_functions(&Functions::of(&functions)),
-        )
+        let functions = Functions::of(&functions);
+        let [schemas, names] = arrays(self.tables.iter().copied());
+        let tables = [("schemas", Sql(&schemas)), ("names", Sql(&names))];
+        let most = [("most_suggested", Count(MOST_SUGGESTED)), ("most_similar", Count(MOST_SIMILAR))];
+        sql_file!("sql/names.sql").with(&[&tables[..], &most, &calls::values(&functions)].concat())
     }
 }
 

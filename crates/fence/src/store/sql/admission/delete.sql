@@ -15,11 +15,12 @@ WITH theirs AS MATERIALIZED (SELECT a.place, k.pid, k.family
   CROSS JOIN LATERAL (SELECT a.ctid AS place FROM fencegate_state.admission a
     WHERE a.pid = k.pid
       AND a.backend_start = timestamptz 'epoch' + (k.backend_start * 1000000)::bigint * interval '1 microsecond'
-      AND a.resource = k.resource AND a.generation = k.generation AND a.token = k.token AND a.xmin = k.version::text::xid
+      AND a.resource = k.resource AND a.generation = k.generation AND a.token = k.token
+      AND a.xmin = k.version::text::xid
     FOR NO KEY UPDATE) a),
   free AS MATERIALIZED (SELECT a.place, t.pid, t.family FROM theirs t
-    CROSS JOIN LATERAL (SELECT a.ctid AS place FROM fencegate_state.admission a WHERE a.ctid = t.place AND NOT a.ending
-      FOR UPDATE SKIP LOCKED) a)
+    CROSS JOIN LATERAL (SELECT a.ctid AS place FROM fencegate_state.admission a WHERE a.ctid = t.place
+      AND NOT a.ending FOR UPDATE SKIP LOCKED) a)
 DELETE FROM fencegate_state.admission a WHERE a.ctid = ANY (ARRAY(
   SELECT f.place FROM free f WHERE pg_try_advisory_xact_lock(hashtext(f.family), f.pid)))
 RETURNING :granted;

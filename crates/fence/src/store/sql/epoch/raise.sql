@@ -6,7 +6,8 @@
 -- because the transaction that waits for this Publish may have renewed it.
 PREPARE raise (text, bigint, text, bigint, bigint, bigint, text) AS
 INSERT INTO fencegate_state.epoch AS e (resource, generation, token, policy_hash, policy_loaded)
-SELECT $1, 1 + coalesce((SELECT max(a.generation) FROM fencegate_state.admission a WHERE a.resource = $1), 0), $2, $3, $4
+SELECT $1, 1 + coalesce((SELECT max(a.generation) FROM fencegate_state.admission a WHERE a.resource = $1), 0),
+  $2, $3, $4
 WHERE ($6 IS NULL OR EXISTS (SELECT FROM fencegate_state.epoch WHERE resource = $1))
   AND ($7 IS NULL OR EXISTS (SELECT FROM fencegate_state.lease l WHERE l.election = $7 AND l.token = $2 AND :in_force))
 ON CONFLICT (resource) DO UPDATE SET token = $2, drained = false, updated = clock_timestamp()

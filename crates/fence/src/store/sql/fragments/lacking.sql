@@ -22,6 +22,7 @@ current_database() AS database, current_user AS role,
   UNION ALL SELECT n.privilege || ' on ' || n.name FROM (VALUES
       ('lease', 'SELECT'), ('epoch', 'SELECT'), ('epoch', 'INSERT'), ('epoch', 'UPDATE'),
       ('admission', 'SELECT'), ('admission', 'INSERT'), ('admission', 'UPDATE'), ('admission', 'DELETE'),
-      ('proxy', 'SELECT'), ('proxy', 'INSERT'), ('proxy', 'UPDATE'), ('proxy', 'DELETE'), ('reset', 'INSERT')) n(name, privilege)
+      ('proxy', 'SELECT'), ('proxy', 'INSERT'), ('proxy', 'UPDATE'), ('proxy', 'DELETE'),
+      ('reset', 'INSERT')) n(name, privilege)
     JOIN pg_class c ON c.relnamespace = to_regnamespace('fencegate_state') AND c.relname = n.name
     WHERE NOT has_table_privilege(c.oid, n.privilege)) missing(it)) AS lacking
