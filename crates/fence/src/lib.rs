@@ -95,6 +95,5 @@ pub use permission::{Claim, RequiredPrivilege, Role};
 pub use reset::{Fence, Fences, Higher, Reset, ResetError};
 pub use store::{
     FUNCTIONS, INIT_LOCK, InitError, InitLockError, InitReport, Need, RELATIONS, begin_with_init_lock,
-    closed_databases, databases, grant_leases, init, is_missing, is_newer, is_proxy, may_terminate, other_policies,
-    probe,
+    closed_databases, databases, grant_leases, init, is_missing, is_newer, is_proxy, other_policies, probe,
 };

@@ -68,17 +68,7 @@ pub fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// A common table expression of these names. As two arrays: the server reads many names in them at once.
-pub fn named<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> String {
-    named_as("named", &arrays(names))
-}
-
-/// Like [`named`], with another table alias.
-pub fn named_as(table: &str, [schemas, names]: &[String; 2]) -> String {
-    format!("{table}(schema, name) AS (SELECT * FROM unnest({schemas}, {names}))")
-}
-
-/// The schemas and the names, as two arrays.
+/// The schemas and the names, as two arrays: the server reads many names in them at once.
 pub fn arrays<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> [String; 2] {
     let (schemas, names): (Vec<&str>, Vec<&str>) =
         names.into_iter().map(|name| (name.schema.as_str(), name.name.as_str())).unzip();
@@ -129,7 +119,8 @@ mod tests {
     #[test]
     fn names_end_no_element() {
         let name = QualifiedName { schema: "a\"b".into(), name: "it's\\".into() };
-        let expected = r#"named(schema, name) AS (SELECT * FROM unnest('{"a\"b"}'::name[], '{"it''s\\"}'::name[]))"#;
-        assert_eq!(named([&name]), expected);
+        let [schemas, names] = arrays([&name]);
+        assert_eq!(schemas, r#"'{"a\"b"}'::name[]"#);
+        assert_eq!(names, r#"'{"it''s\\"}'::name[]"#);
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! Owns the queries. Must never change anything.
 
-use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, OWNERS_FUNCTION, SIGNATURES};
+use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, SIGNATURES};
 use super::lock::literals;
-use super::temporary::cascade;
-use super::trigger::{GuardedRelation, PREFIX};
+use super::trigger::GuardedRelation;
 use super::{GuardError, GuardState, refused};
 use fencegate_policy::FencedTable;
-use fencegate_postgres::sql::{column, is_true, named, query_rows, quote, text};
+use fencegate_postgres::sql::{arrays, column, is_true, query_rows, quote, text};
+use fencegate_postgres::sql_file::Value::{Sql, Text};
 use std::collections::BTreeMap;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryRow};
@@ -31,23 +31,9 @@ pub(super) struct Removal {
     pub(super) statement: String,
 }
 
-/// Trigger `t` on relation `c` has the name and a function of the guard. Any role can make one on a table of its own. A temporary
-/// table has no guard: only its own session writes to it.
-pub(super) fn is_guards() -> String {
-    format!(
-        "(starts_with(t.tgname, '{PREFIX}') AND c.relpersistence <> 't' AND t.tgfoid IN ( \
-           SELECT p.oid FROM pg_proc p JOIN pg_namespace f ON f.oid = p.pronamespace WHERE f.nspname = 'fencegate'))"
-    )
-}
-
 /// The existing triggers, each with its relation. Omits copies, which are dropped with their original.
 pub(super) async fn drops(client: &Client) -> Result<Vec<(String, Removal)>, GuardError> {
-    let query = format!(
-        "SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name \
-         FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE {} AND t.tgparentid = 0 ORDER BY 1, 2",
-        is_guards()
-    );
+    let query = sql_file!("sql/triggers.sql").with(&[]);
     let rows = rows(client, "read the triggers", &query).await?;
     let drop = |row: &SimpleQueryRow| {
         let (relation, name) = (text(row, "relation")?, text(row, "name")?);
@@ -60,24 +46,24 @@ pub(super) async fn drops(client: &Client) -> Result<Vec<(String, Removal)>, Gua
 /// The event triggers, functions and leases of resources there are.
 pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> {
     let names = EVENT_TRIGGERS.map(quote).join(", ");
-    let query = format!("SELECT evtname AS name FROM pg_event_trigger WHERE evtname IN ({names}) ORDER BY evtname");
+    let query = sql_file!("sql/event_triggers.sql").with(&[("event_triggers", Sql(&names))]);
     let event_triggers = rows(client, "read the catalog", &query).await?;
     let event_triggers = event_triggers.iter().filter_map(|row| Some(format!("event trigger {}", text(row, "name")?)));
     let drop = |what: String, cascade: &str| Removal { statement: format!("DROP {what}{cascade}"), what };
     let mut others: Vec<Removal> = event_triggers.map(|what| drop(what, "")).collect();
     for signature in SIGNATURES.iter().rev().chain([&NOTICE_SIGNATURE]) {
-        let query = format!(
-            "SELECT {} AS cascade FROM (SELECT to_regprocedure({})::oid AS oid) it WHERE it.oid IS NOT NULL",
-            cascade("'pg_proc'::regclass", "it.oid"),
-            quote(signature)
-        );
+        let query = sql_file!("sql/function_cascade.sql").with(&[
+            ("signature", Text(signature)),
+            ("class", Sql("'pg_proc'::regclass")),
+            ("object", Sql("it.oid")),
+        ]);
         let there = rows(client, "read the catalog", &query).await?;
         others.extend(
             there.first().map(|row| drop(format!("function {signature}"), column(row, "cascade").unwrap_or_default())),
         );
     }
-    let is_there =
-        rows(client, "read the catalog", "SELECT to_regprocedure('fencegate.leased_resources()') IS NOT NULL AS there");
+    let is_there = sql_file!("sql/has_leases.sql").with(&[]);
+    let is_there = rows(client, "read the catalog", &is_there);
     if is_there.await?.iter().any(|row| is_true(row, "there")) {
         let leases = leased(client).await?.into_keys();
         others.extend(leases.map(|resource| Removal {
@@ -90,7 +76,7 @@ pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> 
 
 /// The leases of resources, as they are installed.
 pub(super) async fn leased(client: &Client) -> Result<BTreeMap<String, String>, GuardError> {
-    let rows = rows(client, "read the leases", "SELECT resource, lease FROM fencegate.leased_resources()").await?;
+    let rows = rows(client, "read the leases", &sql_file!("sql/leases.sql").with(&[])).await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, "resource")?, text(row, "lease")?))).collect())
 }
 
@@ -103,21 +89,8 @@ pub(super) struct Subscription {
     pub(super) is_rejected: bool,
 }
 
-/// The triggers' arguments are those of `guard.sql`: mode, on_missing, three more, the exempt roles.
 pub(super) async fn subscriptions(client: &Client) -> Result<Vec<Subscription>, GuardError> {
-    let query = format!(
-        "WITH guarded AS (SELECT tgrelid, string_to_array(encode(tgargs, 'escape'), '\\000') AS arguments FROM pg_trigger \
-           WHERE starts_with(tgname, '{PREFIX}') AND tgenabled IN ('A', 'R')) \
-         SELECT s.subname AS name, r.rolname AS owner, \
-           bool_or(g.arguments[1] <> 'observe' AND g.arguments[2] <> 'allow' \
-             AND encode(convert_to(r.rolname, getdatabaseencoding()), 'escape') <> ALL (g.arguments[6:])) \
-           AND NOT EXISTS (SELECT FROM pg_db_role_setting t, unnest(t.setconfig) c \
-             WHERE t.setdatabase IN (0, s.subdbid) AND t.setrole IN (0, s.subowner) AND c LIKE 'lease.fence=_%') AS rejected \
-         FROM pg_subscription s JOIN pg_roles r ON r.oid = s.subowner \
-         JOIN pg_subscription_rel l ON l.srsubid = s.oid JOIN guarded g ON g.tgrelid = l.srrelid \
-         WHERE s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND s.subenabled \
-         GROUP BY s.subname, r.rolname, s.subdbid, s.subowner ORDER BY s.subname"
-    );
+    let query = sql_file!("sql/subscriptions.sql").with(&[]);
     let rows = rows(client, "read the subscriptions", &query).await?;
     let subscription = |row: &SimpleQueryRow| {
         let (name, owner) = (text(row, "name")?, text(row, "owner")?);
@@ -129,45 +102,18 @@ pub(super) async fn subscriptions(client: &Client) -> Result<Vec<Subscription>, 
 /// One row about the current role and the objects other than triggers.
 pub(super) fn facts() -> String {
     let names = EVENT_TRIGGERS.map(quote).join(", ");
-    format!(
-        "SELECT current_database() AS database, current_setting('server_version_num') AS version, \
-           (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser, \
-           (SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
-           (SELECT pg_has_role(current_user, nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'fencegate') \
-             AS owns_schema, \
-           NOT EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
-             AND p.proname = 'leased_resources') AS outdated, {functions}, {notice}, \
-           (SELECT count(*) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') \
-             AND p.proname IN ({guard_names}) AND p.proname <> '{OWNERS_FUNCTION}' AND NOT (has_function_privilege('public', p.oid, 'EXECUTE') \
-               AND has_schema_privilege('public', p.pronamespace, 'USAGE'))) AS unusable, \
-           (SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
-             WHERE n.nspname = 'fencegate' AND p.proname IN ({guard_names}) AND p.proowner <> n.nspowner) AS others, \
-           (SELECT count(*) FROM pg_event_trigger WHERE evtname IN ({names})) AS event_triggers, \
-           (SELECT count(*) FROM pg_event_trigger WHERE evtname IN ({names}) AND evtenabled = 'A') \
-             AS enabled_event_triggers",
-        functions = GUARD_FUNCTIONS.columns("content", "seal"),
-        notice = NOTICE_FUNCTION.columns("notice_content", "notice_seal"),
-        guard_names = GUARD_FUNCTIONS.names,
-    )
+    sql_file!("sql/facts.sql").with(&[
+        ("guard_columns", Sql(&GUARD_FUNCTIONS.columns("content", "seal"))),
+        ("notice_columns", Sql(&NOTICE_FUNCTION.columns("notice_content", "notice_seal"))),
+        ("guard_functions", Sql(GUARD_FUNCTIONS.names)),
+        ("event_triggers", Sql(&names)),
+    ])
 }
 
 /// The relations of a policy's entry: the table first.
 pub(super) fn tree(table: &FencedTable) -> String {
-    format!(
-        "WITH RECURSIVE {named}, tree(oid, level) AS ( \
-           SELECT c.oid, 0 FROM named JOIN pg_namespace n ON n.nspname = named.schema \
-             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name \
-             WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm') \
-           UNION SELECT h.inhrelid, tree.level + 1 FROM tree JOIN pg_inherits h ON h.inhparent = tree.oid) \
-         SELECT c.oid, format('%I.%I', n.nspname, c.relname) AS name, c.relkind AS kind, \
-           c.relispartition AS is_partition, pg_partition_root(c.oid)::oid AS root, \
-           pg_has_role(current_user, c.relowner, 'USAGE') AS may_alter, \
-           EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = c.oid \
-                   AND h.inhparent NOT IN (SELECT oid FROM tree)) AS has_foreign_parent \
-         FROM (SELECT oid, min(level) AS level FROM tree GROUP BY oid) t JOIN pg_class c ON c.oid = t.oid \
-         JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY t.level, c.oid",
-        named = named([&table.name])
-    )
+    let [schemas, names] = arrays([&table.name]);
+    sql_file!("sql/tree.sql").with(&[("schemas", Sql(&schemas)), ("table_names", Sql(&names))])
 }
 
 pub(super) fn relation(row: &SimpleQueryRow) -> GuardedRelation {
@@ -190,21 +136,7 @@ pub(super) async fn found(
     fenced: &[GuardedRelation],
 ) -> Result<(BTreeMap<TriggerName, InstalledTrigger>, Vec<String>), GuardError> {
     let oids: Vec<&str> = fenced.iter().map(|it| it.oid.as_str()).collect();
-    // pg_get_triggerdef locks the table.
-    let query = format!(
-        "WITH fenced AS (SELECT oid, relowner FROM pg_class WHERE oid = ANY ('{{{oids}}}'::oid[])) SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name, \
-           t.tgenabled AS enabled, t.tgparentid <> 0 AS is_copy, \
-           CASE WHEN t.tgrelid IN (SELECT oid FROM fenced) THEN pg_get_triggerdef(t.oid) END AS definition, \
-           pg_has_role(current_user, c.relowner, 'USAGE') AS may_alter, \
-           t.tgrelid IN (SELECT oid FROM fenced) OR c.relowner IN (SELECT relowner FROM fenced) \
-             OR pg_has_role(c.relowner, n.nspowner, 'USAGE') OR pg_has_role(c.relowner, own.nspowner, 'USAGE') \
-             OR NOT me.rolsuper AND pg_has_role(me.oid, c.relowner, 'USAGE') AS belongs \
-         FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
-         JOIN pg_roles me ON me.rolname = current_user JOIN pg_namespace own ON own.nspname = 'fencegate' \
-         WHERE {is_guards} OR starts_with(t.tgname, '{PREFIX}') AND t.tgrelid IN (SELECT oid FROM fenced)",
-        oids = oids.join(","),
-        is_guards = is_guards(),
-    );
+    let query = sql_file!("sql/found.sql").with(&[("fenced", Text(&format!("{{{}}}", oids.join(","))))]);
     let rows = query_rows(client, &query).await.map_err(|source| match source.code() {
         Some(&SqlState::LOCK_NOT_AVAILABLE) => {
             let relations = literals(fenced.iter().map(|it| it.name.clone()));

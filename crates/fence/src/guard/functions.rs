@@ -2,7 +2,9 @@
 //!
 //! Owns the number in their comment. Must never take changed functions for its own.
 
-use super::{FUNCTIONS, GuardState, NOTICE};
+use super::{FRAGMENTS, FUNCTIONS, GuardState, NOTICE};
+use fencegate_postgres::sql_file::Value::{Sql, Text};
+use fencegate_postgres::sql_file::fill;
 use sha2::{Digest, Sha256};
 
 /// The functions of `guard.sql`, then that of `notice.sql`.
@@ -21,9 +23,6 @@ pub(super) const SIGNATURES: [&str; 12] = [
     "fencegate.guard()",
 ];
 pub(super) const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
-
-/// The function among them that only their owner calls: it ends processes.
-pub(super) const OWNERS_FUNCTION: &str = "await_lock";
 
 /// Functions that are created together. A hash of their definitions is stored in the comment on one of them.
 pub(super) struct Functions {
@@ -55,21 +54,17 @@ impl Functions {
 
     /// Columns: the number as it is now, and the comment.
     pub(super) fn columns(&self, content: &str, seal: &str) -> String {
-        // Not by to_regprocedure, which asks for a privilege of the schema.
-        format!(
-            "{} AS {content}, (SELECT obj_description(p.oid, 'pg_proc') FROM pg_proc p \
-               WHERE p.pronamespace = to_regnamespace('fencegate') AND p.proname = '{}' AND p.pronargs = 0) AS {seal}",
-            self.content(),
-            self.commented
-        )
+        let values = [
+            ("function_names", Sql(self.names)),
+            ("commented", Text(self.commented)),
+            ("content_column", Sql(content)),
+            ("seal_column", Sql(seal)),
+        ];
+        fill(":sealed_content", FRAGMENTS, &values).text
     }
 
     fn content(&self) -> String {
-        format!(
-            "(SELECT md5(string_agg(pg_get_functiondef(p.oid) || pg_get_userbyid(p.proowner), '' ORDER BY p.proname)) \
-             FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate') AND p.proname IN ({}))",
-            self.names
-        )
+        fill(":content", FRAGMENTS, &[("function_names", Sql(self.names))]).text
     }
 
     pub(super) fn state(&self, content: &str, seal: &str) -> GuardState {

@@ -7,6 +7,7 @@ use super::catalog::rows;
 use super::{GuardError, refused, run, temporary};
 use crate::begin_with_init_lock;
 use fencegate_postgres::sql::{column, quote};
+use fencegate_postgres::sql_file::Value::Sql;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, error::SqlState};
@@ -81,13 +82,7 @@ pub(super) async fn lock_tables(
     // Only dropping a trigger keeps readers out.
     let mode = if drops { "ACCESS EXCLUSIVE" } else { "SHARE ROW EXCLUSIVE" };
     let relations = literals(relations);
-    // The server locks no foreign table by this statement.
-    let tables = format!(
-        "SELECT string_agg(name, ', ' ORDER BY oid) AS tables \
-         FROM (SELECT c.oid, format('%I.%I', n.nspname, c.relname) AS name FROM pg_class c \
-               JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')) t \
-         WHERE name = ANY (ARRAY[{relations}]::text[])"
-    );
+    let tables = sql_file!("sql/tables_to_lock.sql").with(&[("relation_names", Sql(&relations))]);
     let answer = rows(client, "read the catalog", &tables).await?;
     let Some(tables) = answer.first().and_then(|row| column(row, "tables")) else { return Ok(()) };
     let lock = client.batch_execute(&format!("LOCK TABLE {tables} IN {mode} MODE")).await;
@@ -101,21 +96,7 @@ pub(super) fn literals(relations: impl Iterator<Item = String>) -> String {
 
 /// The holders of locks on these relations and on those that inherit from them.
 async fn holders(client: &Client, relations: &str) -> Result<String, GuardError> {
-    let query = format!(
-        "WITH RECURSIVE tree(oid) AS ( \
-           SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-             WHERE format('%I.%I', n.nspname, c.relname) = ANY (ARRAY[{relations}]::text[]) \
-           UNION SELECT h.inhrelid FROM tree JOIN pg_inherits h ON h.inhparent = tree.oid) \
-         SELECT string_agg(DISTINCT CASE WHEN p.gid IS NULL \
-           THEN format('process %s, %s, query: %s', l.pid, coalesce(a.state, a.backend_type), left(a.query, 60)) \
-           ELSE format('prepared transaction %s', p.gid) END, '; ') AS holders \
-         FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid \
-         LEFT JOIN pg_locks x ON l.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid' \
-           AND x.virtualtransaction = l.virtualtransaction \
-         LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid \
-         WHERE l.locktype = 'relation' AND l.granted AND l.relation IN (SELECT oid FROM tree) \
-         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    );
+    let query = sql_file!("sql/lock_holders.sql").with(&[("relation_names", Sql(relations))]);
     let answer = rows(client, "see who holds locks", &query).await?;
     let holders = answer.first().and_then(|row| column(row, "holders"));
     Ok(holders.unwrap_or("somebody who has ended since").to_owned())

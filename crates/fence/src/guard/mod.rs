@@ -4,6 +4,13 @@
 //! Owns the guard's triggers and functions (`guard.sql` has the decision), and their comparison with the policies. Must
 //! never weaken an existing guard on a table that is still fenced: all changes are one transaction.
 
+/// A file of SQL, with the fragments of the guard.
+macro_rules! sql_file {
+    ($path:literal) => {
+        fencegate_postgres::sql_file::SqlFile::new(include_str!($path), crate::guard::FRAGMENTS)
+    };
+}
+
 mod agreement;
 mod catalog;
 mod everything;
@@ -17,6 +24,7 @@ use crate::{InitError, InitLockError};
 use catalog::Removal;
 use fencegate_policy::PolicySet;
 use fencegate_postgres::sql;
+use fencegate_postgres::sql_file::Fragment;
 use fencegate_postgres::tls::ControlConfig;
 use functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use lock::{explain, lock_tables, transaction};
@@ -24,6 +32,21 @@ use survey::Survey;
 use tokio_postgres::Client;
 
 pub use everything::{Removed, remove_everything};
+
+/// The SQL that several files include by its name.
+const FRAGMENTS: &[Fragment] = &[
+    ("admitted_users", include_str!("sql/fragments/admitted_users.sql")),
+    ("cascade", include_str!("sql/fragments/cascade.sql")),
+    ("content", include_str!("sql/fragments/content.sql")),
+    ("dependent_schema", include_str!("sql/fragments/dependent_schema.sql")),
+    ("is_guards", include_str!("sql/fragments/is_guards.sql")),
+    ("is_here", include_str!("sql/fragments/is_here.sql")),
+    ("is_temporary", include_str!("sql/fragments/is_temporary.sql")),
+    ("may_admit_to", include_str!("sql/fragments/may_admit_to.sql")),
+    ("parts", include_str!("sql/fragments/parts.sql")),
+    ("sealed_content", include_str!("sql/fragments/sealed_content.sql")),
+    ("may_terminate", include_str!("../store/sql/fragments/may_terminate.sql")),
+];
 
 const FUNCTIONS: &str = include_str!("guard.sql");
 const NOTICE: &str = include_str!("notice.sql");

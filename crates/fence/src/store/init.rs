@@ -8,7 +8,7 @@ use super::init_lock::{InitLockError, begin};
 use super::sql::sql_file;
 use crate::CONSOLE;
 use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
-use fencegate_postgres::sql_file::Value::Sql;
+use fencegate_postgres::sql_file::Value::{Sql, Text};
 use fencegate_postgres::tls::ControlConfig;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -57,9 +57,6 @@ pub const FUNCTIONS: [&str; 31] = [
 /// Predefined roles that a control role needs to see and terminate other roles' processes. Each has an alternative that
 /// includes it and that the master role of a managed service may be able to grant.
 const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor")), ("pg_signal_backend", None)];
-
-/// The oids of both schemas, as SQL.
-const SCHEMAS: &str = "(to_regnamespace('fencegate'), to_regnamespace('fencegate_state'))";
 
 /// The time for all attempts, and the pause between them, in which other processes get the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -149,9 +146,8 @@ pub async fn is_proxy(config: &ControlConfig) -> bool {
 }
 
 async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {
-    let facts = "SELECT current_user AS me, \
-         coalesce((SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencegate'), current_user) AS owner";
-    let facts = refused("read the catalog", query_rows(client, facts).await)?;
+    let facts = sql_file!("init/facts.sql").with(&[]);
+    let facts = refused("read the catalog", query_rows(client, &facts).await)?;
     let fact = |name| facts.first().and_then(|row| column(row, name));
     let lent = lent(client, role.or(fact("owner")).unwrap_or_default()).await?;
     let Before { owner, version, .. } = create_schema(client, role, &lent).await?;
@@ -217,26 +213,10 @@ struct Before {
     stranger: Option<String>,
 }
 
-/// Reads the existing schemas, and whether an untrusted role owns a part of them. Any role with CREATE on the database could
-/// have created the schema, with triggers that run as the role that writes to its tables. Trusted are superusers, the
-/// connecting role, the role that it names, and former control roles, which are members of pg_signal_backend. The owner as
-/// such is not trusted.
+/// Reads the existing schemas, and whether an untrusted role owns a part of them.
 async fn look(client: &Client, role: Option<&str>) -> Result<Before, tokio_postgres::Error> {
-    let query = format!(
-        "SELECT (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencegate') AS owner, \
-           to_regnamespace('fencegate_state') IS NOT NULL AS has_state, \
-           obj_description(to_regnamespace('fencegate'), 'pg_namespace') AS version, \
-           ARRAY(SELECT oid FROM pg_class WHERE relnamespace IN {SCHEMAS}) AS relations, \
-           ARRAY(SELECT oid FROM pg_proc WHERE pronamespace IN {SCHEMAS}) AS functions, \
-           (SELECT min(r.rolname) FROM pg_roles r \
-           WHERE NOT r.rolsuper AND r.rolname NOT IN (current_user, {}) \
-             AND NOT pg_has_role(r.oid, 'pg_signal_backend', 'USAGE') AND r.oid IN ( \
-               SELECT nspowner FROM pg_namespace WHERE oid IN {SCHEMAS} \
-               UNION SELECT relowner FROM pg_class WHERE relnamespace IN {SCHEMAS} \
-               UNION SELECT proowner FROM pg_proc WHERE pronamespace IN {SCHEMAS} \
-               UNION SELECT typowner FROM pg_type WHERE typnamespace IN {SCHEMAS})) AS stranger",
-        role.map_or_else(|| "current_user".to_owned(), quote)
-    );
+    let named = role.map_or_else(|| "current_user".to_owned(), quote);
+    let query = sql_file!("init/before.sql").with(&[("named_role", Sql(&named))]);
     let rows = query_rows(client, &query).await?;
     let fact = |name| rows.first().and_then(|row| text(row, name));
     let array = |name| fact(name).unwrap_or_else(|| "{}".to_owned());
@@ -255,20 +235,8 @@ struct Lent {
 }
 
 async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
-    // Since version 16, membership is not enough to act as the role. Never repeat an existing grant: the later REVOKE would
-    // remove it.
-    let facts = format!(
-        "SELECT current_user = {role} OR me.rolsuper AS is_enough, \
-           quote_ident(current_user) AS me, quote_ident(current_database()) AS database, \
-           has_database_privilege({role}, current_database(), 'CREATE') AS creates, \
-           EXISTS (SELECT FROM pg_roles WHERE rolname = {role} AND rolsuper) AS is_superuser, \
-           pg_has_role({role}, 'USAGE') AND pg_has_role({role}, CASE WHEN before_16 THEN 'MEMBER' ELSE 'SET' END) \
-             OR EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid \
-                WHERE r.rolname = {role} AND m.member = me.oid AND (before_16 OR m.grantor = me.oid)) AS acts \
-         FROM pg_roles me, (SELECT current_setting('server_version_num')::int < 160000 AS before_16) version \
-         WHERE me.rolname = current_user",
-        role = quote(role)
-    );
+    // Never repeat an existing grant: the later REVOKE would remove it.
+    let facts = sql_file!("init/privileges.sql").with(&[("owner_role", Text(role))]);
     let facts = refused("read the role's privileges", query_rows(client, &facts).await)?;
     let is = |name| facts.iter().any(|row| is_true(row, name));
     let mut lent = Lent { give: Vec::new(), take_back: Vec::new() };
@@ -360,23 +328,15 @@ async fn changes_of_owner(
     owner: &str,
     keep: Option<&Before>,
 ) -> Result<String, tokio_postgres::Error> {
-    let array = |names: &[&str]| quote(&format!("{{{}}}", names.join(",")));
-    let kept = |of: fn(&Before) -> &str| quote(keep.map_or("{}", of));
-    let others = format!(
-        "SELECT 'TABLE ' || c.oid::regclass AS object FROM pg_class c JOIN pg_roles r ON r.rolname = {role} \
-         WHERE c.relnamespace = 'fencegate_state'::regnamespace AND c.relkind IN ('r', 'S') AND c.relowner <> r.oid \
-           AND c.relname = ANY ({}::name[]) AND c.oid <> ALL ({}::oid[]) \
-         UNION ALL SELECT 'TYPE ' || t.oid::regtype FROM pg_type t JOIN pg_roles r ON r.rolname = {role} \
-         WHERE t.oid = to_regtype('fencegate.epoch') AND t.typowner <> r.oid \
-         UNION ALL SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p JOIN pg_roles r ON r.rolname = {role} \
-         WHERE p.pronamespace = 'fencegate'::regnamespace AND p.proowner <> r.oid \
-           AND p.proname = ANY ({}::name[]) AND p.oid <> ALL ({}::oid[])",
-        array(&RELATIONS),
-        kept(|it| &it.relations),
-        array(&FUNCTIONS),
-        kept(|it| &it.functions),
-        role = quote(owner),
-    );
+    let array = |names: &[&str]| format!("{{{}}}", names.join(","));
+    let kept = |of: fn(&Before) -> &str| Text(keep.map_or("{}", of));
+    let others = sql_file!("init/of_other_owners.sql").with(&[
+        ("owner_role", Text(owner)),
+        ("relation_list", Text(&array(&RELATIONS))),
+        ("function_list", Text(&array(&FUNCTIONS))),
+        ("kept_relations", kept(|it| &it.relations)),
+        ("kept_functions", kept(|it| &it.functions)),
+    ]);
     let others = query_rows(client, &others).await?;
     let change = |object| format!("ALTER {object} OWNER TO {}; ", quote_name(owner));
     Ok(others.iter().filter_map(|row| column(row, "object")).map(change).collect())

@@ -43,7 +43,6 @@ pub use postgres::Postgres;
 pub use probe::{Need, closed_databases, databases, probe};
 pub(crate) use sql::FRAGMENTS;
 pub use sql::lock::INIT_LOCK;
-pub use sql::process::may_terminate;
 
 /// The protected database, as one proxy sees it: epochs, admissions, server processes and their locks.
 ///

@@ -53,6 +53,7 @@ pub const FRAGMENTS: &[Fragment] = fragments![
     identity_columns,
     in_force,
     init_key,
+    init_schemas,
     is_called,
     is_control_connection,
     is_due_in_page,

@@ -2,14 +2,12 @@
 //!
 //! Must never terminate a process that reuses the pid of another, or a process of another database.
 
-use super::FRAGMENTS;
 use super::prepared::{Prepared, numbers, texts};
 use crate::advance::GRACE;
 use crate::session::Epoch;
 use crate::store::Key;
 use fencegate_postgres::sql::quote;
 use fencegate_postgres::sql_file::Value::{Number, Sql, Text};
-use fencegate_postgres::sql_file::fill;
 
 /// First Query of a new control connection: its settings, then the probe.
 pub fn open(synchronous_commit: &str) -> String {
@@ -63,9 +61,4 @@ pub(super) const TERMINATE: Prepared = Prepared::new("terminate", || {
 /// because they may still take it, for example in a function that sleeps.
 pub fn open_transactions() -> String {
     sql_file!("process/open_transactions.sql").with(&[])
-}
-
-/// The condition under which PostgreSQL permits pg_terminate_backend.
-pub fn may_terminate(process: &str, role: &str) -> String {
-    fill(":may_terminate", FRAGMENTS, &[("process", Sql(process)), ("role", Sql(role))]).text
 }

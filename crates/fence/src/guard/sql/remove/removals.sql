@@ -1,0 +1,7 @@
+-- The objects, and the statements that remove them, in order. A schema that stays loses its version: it is none that
+-- a proxy could use.
+WITH :parts
+SELECT object, statement FROM (
+SELECT rank, object, 'DROP ' || object || :cascade AS statement FROM part WHERE object IS NOT NULL
+UNION ALL SELECT 7, 'version of schema fencegate', 'COMMENT ON SCHEMA fencegate IS NULL' FROM kept
+WHERE obj_description(schema, 'pg_namespace') IS NOT NULL) r ORDER BY rank, object;

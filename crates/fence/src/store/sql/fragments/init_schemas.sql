@@ -1,0 +1,2 @@
+-- The oids of both schemas of fencegate.
+(to_regnamespace('fencegate'), to_regnamespace('fencegate_state'))
