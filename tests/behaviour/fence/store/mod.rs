@@ -19,6 +19,7 @@ macro_rules! same {
 }
 
 mod alone;
+mod files;
 mod listening;
 mod plans;
 mod reading;
