@@ -124,7 +124,7 @@ instructions:
 # which takes as long as a release: it needs dependencies of the tests.
 micro:
 	@scripts/setup.sh demo
-	@cargo bench --locked --quiet --package fencegate-session --bench micro
+	@cargo bench --locked --quiet --package fencegate-benches --bench micro
 
 # How long a follower takes to write after its leader's crash, stall or resignation, against the TTL: with etcd, or with
 # COORDINATOR=postgres by leases, and then also how these do under contention, after a crash of the server, and as locks of jobs.
