@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_held_in_every_stage_but_the_first_and_the_last() {
+    fn a_message_is_held_between_its_first_and_last_stage() {
         let mut message = Message::default();
         assert!(!message.is_held());
         for stage in [
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_requested_task_is_begun_once() {
+    fn a_requested_task_starts_once() {
         let mut message = Message::default();
         assert!(message.take_request().is_none());
         message.set_stage(Stage::Requesting(Box::new(Task::ParsePermit { apart: false })));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_finished_message_applies_to_the_next() {
+    fn finish_resets_the_message() {
         let mut message = Message::default();
         message.facts.role = Asked::Due;
         message.text.with_rows = true;

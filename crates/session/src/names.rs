@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_holds_within_its_batch_and_once_confirmed() {
+    fn a_definition_is_certain_within_its_batch_and_once_confirmed() {
         let mut names = NameTable::default();
         assert_eq!(names.meaning(b"s", 1), Meaning::Unknown);
         let sequence = names.define(b"s", statement(StatementKind::Insert), 1);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn each_definition_of_a_portal_begins_once() {
+    fn a_new_definition_of_a_portal_has_not_begun() {
         let mut portals = NameTable::default();
         portals.begin(b"p");
         assert!(!portals.has_begun(b"p"), "nobody has bound it");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_definition_leaves_the_old_meaning() {
+    fn a_canceled_definition_keeps_the_old_meaning() {
         let mut names = NameTable::default();
         let first = names.define(b"s", statement(StatementKind::Insert), 1);
         names.confirm(b"s", first);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_one_where_they_are_one_at_the_server() {
+    fn names_are_truncated_as_in_the_server() {
         let mut names = NameTable::default();
         let [long, longer] = ["x", "y"].map(|end| "n".repeat(63) + end);
         let first = names.define(long.as_bytes(), statement(StatementKind::Select), 1);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_number_leave_no_old_meaning() {
+    fn a_full_table_keeps_no_outdated_meaning() {
         let mut names = NameTable::default();
         let sequence = names.define(b"s", statement(StatementKind::Select), 1);
         names.confirm(b"s", sequence);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_spares_what_was_defined_after_it() {
+    fn close_all_keeps_unconfirmed_definitions() {
         let mut names = NameTable::default();
         let first = names.define(b"s", statement(StatementKind::Insert), 1);
         names.confirm(b"s", first);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_definitions_the_one_that_is_confirmed_last_counts() {
+    fn the_last_confirmed_definition_counts() {
         let mut names = NameTable::default();
         let [first, second] =
             [StatementKind::Insert, StatementKind::Select].map(|kind| names.define(b"s", statement(kind), 1));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_gone_leaves_nothing() {
+    fn a_closed_or_canceled_name_uses_no_memory() {
         let mut names = NameTable::default();
         for name in [&b"s"[..], b""] {
             let sequence = names.define(name, statement(StatementKind::Insert), 1);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_byte_is_taken_and_none_beyond() {
+    fn definitions_are_accepted_up_to_the_byte_limit() {
         let mut names = NameTable { bytes: MAX_BYTES - 1, ..NameTable::default() };
         names.define(b"last", statement(StatementKind::Insert), 1);
         assert_eq!(names.meaning(b"last", 1), Meaning::Certain(statement(StatementKind::Insert)));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_weighs_what_it_takes_beside_its_statement() {
+    fn weight_includes_the_name_and_the_statement() {
         let statement = statement(StatementKind::Insert);
         for name in [&b""[..], b"s", b"name"] {
             assert_eq!(weight(name, &statement), statement.weight() + name.len() + ENTRY);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_stand_without_its_schema() {
+    fn names_match_with_and_without_their_schema() {
         let rule = "CREATE RULE r AS ON INSERT TO t DO ALSO DELETE FROM fenced";
         let suspects = after(&["CREATE VIEW s.v AS SELECT * FROM fenced", rule]);
         for text in ["INSERT INTO v VALUES (1)", "DELETE FROM s.v", "UPDATE x.t SET a = 1", "TRUNCATE t"] {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_is_one_by_its_new_name_as_well() {
+    fn a_renamed_view_stays_suspect() {
         let suspects =
             after(&["CREATE VIEW v AS TABLE fenced", "ALTER VIEW v RENAME TO w", "ALTER VIEW w SET SCHEMA s"]);
         assert!(written_by(&suspects, "DELETE FROM s.w"));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn within_the_transaction_every_relation_is_one_once_there_is_one() {
+    fn one_suspect_makes_every_relation_suspect_within_the_transaction() {
         let within = |suspects: &PendingDefinitions, text| {
             suspects.written_within(&statement(text), &policies(), &Catalog::default()).is_some()
         };
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_are_all() {
+    fn too_many_definitions_make_every_relation_suspect() {
         let mut suspects = PendingDefinitions::default();
         for number in 0..=MOST {
             let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));

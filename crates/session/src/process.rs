@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn revoked_admissions_are_released_when_nothing_runs_anymore() {
+    fn revoked_admissions_are_released_once_no_statement_runs() {
         let (mut process, host) = (process(), host());
         let releases = || host.released.load(Relaxed);
         process.begin_forwarding();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admit_that_was_given_up_counts_until_it_ends() {
+    fn an_abandoned_admit_counts_until_it_ends() {
         let mut process = process();
         process.give_up_admit();
         assert!(!process.has_given_up(), "none is under way");

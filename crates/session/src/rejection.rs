@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn details_name_what_applies() {
+    fn details_contain_the_tokens_and_the_outcome() {
         let text = FenceError::Stale { resource: "scheduler".into(), presented: 46, highest: epoch(47) }.text();
         assert_eq!((text.code, text.detail.as_str()), ("LF001", "resource=scheduler presented=46 highest=47"));
         let unissued = |issued| {
@@ -279,7 +279,7 @@ mod tests {
 
     /// Each rejection's text in the log and the metrics, in addition to its SQLSTATE.
     #[test]
-    fn each_says_what_it_is_about() {
+    fn each_rejection_has_a_code_label_resource_and_tokens() {
         let (resource, issuer) = (String::from("r"), Issuer::Election("/e".parse().unwrap()));
         let (presented, highest, written) = (46, 47, 47);
         let unissued = |issued| {

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_single_statement_is_sent_again() {
+    fn only_a_single_statement_is_resent() {
         let query = || (frontend::QUERY, Request::query(vec![select(&[])]));
         assert_eq!(kept(after(&[query()])).as_deref(), Some(&b"Q"[..]));
         assert_eq!(kept(after(&[query(), query()])), None);
@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_whose_effect_survives_an_error_is_not_sent_again() {
+    fn a_statement_whose_effect_survives_an_error_is_not_resent() {
         let query = Request::query(vec![select(&["pg_advisory_unlock"])]);
         assert_eq!(kept(after(&[(frontend::QUERY, query)])), None);
     }
 
     #[test]
-    fn an_answer_beyond_the_description_ends_the_repetition() {
+    fn a_row_prevents_the_resend() {
         let query = || after(&[(frontend::QUERY, Request::query(vec![select(&[])]))]);
         let mut described = query();
         described.note_answer(backend::ROW_DESCRIPTION);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fence_is_raised_once_for_a_statement() {
+    fn each_fence_is_raised_at_most_once_per_statement() {
         let mut repetition = Repetition::default();
         repetition.repeat(b"Q", None, vec!["scheduler".to_owned()]);
         repetition.note(frontend::QUERY, Some(b"Q"), Some(&Request::query(vec![select(&[])])));

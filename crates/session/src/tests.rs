@@ -103,7 +103,7 @@ fn now() -> Instant {
     *NOW
 }
 
-/// Steps until there is nothing more to handle; the task that is asked for.
+/// Steps until nothing is left to handle. Returns the requested task, if any.
 fn settle(session: &mut Session<OneSession>) -> Option<Task> {
     for _ in 0..10_000 {
         match session.step(now()) {
@@ -116,29 +116,29 @@ fn settle(session: &mut Session<OneSession>) -> Option<Task> {
     panic!("it comes to no end");
 }
 
-fn says(session: &mut Session<OneSession>, bytes: &[u8]) -> Option<Task> {
+fn sends(session: &mut Session<OneSession>, bytes: &[u8]) -> Option<Task> {
     session.client.input.extend_from_slice(bytes);
     settle(session)
 }
 
-fn answers(session: &mut Session<OneSession>, bytes: &[u8]) -> Option<Task> {
+fn replies(session: &mut Session<OneSession>, bytes: &[u8]) -> Option<Task> {
     session.server.input.extend_from_slice(bytes);
     settle(session)
 }
 
 #[test]
-fn a_read_passes_and_its_answer_comes_back() {
+fn a_read_and_its_response_are_forwarded() {
     let mut session = session("");
-    assert!(says(&mut session, &query("SELECT 1")).is_none());
+    assert!(sends(&mut session, &query("SELECT 1")).is_none());
     assert_eq!(session.server.output, query("SELECT 1"));
     assert_eq!(session.fence().activity(), Activity::Busy);
-    answers(&mut session, &ready());
+    replies(&mut session, &ready());
     assert_eq!(session.client.output, ready());
     assert!(session.is_idle() && session.fence().activity() == Activity::Idle);
 }
 
 #[test]
-fn the_last_error_of_the_server_is_there_as_soon_as_all_of_it_is() {
+fn last_error_is_returned_once_complete() {
     let mut session = session("");
     let mut error = BytesMut::new();
     ErrorText::new("57P01", "terminating connection").put(&mut error, Severity::Fatal);
@@ -152,11 +152,11 @@ fn the_last_error_of_the_server_is_there_as_soon_as_all_of_it_is() {
 }
 
 #[test]
-fn an_idle_session_is_told_of_a_rejection_at_once() {
+fn an_idle_session_receives_a_rejection_at_once() {
     let cases = [("", "LF002"), ("39", "LF001"), ("x", "LF003")];
     for (token, code) in cases {
         let mut session = session(token);
-        assert!(says(&mut session, &query("DELETE FROM jobs")).is_none());
+        assert!(sends(&mut session, &query("DELETE FROM jobs")).is_none());
         assert!(session.server.output.is_empty(), "{token}: the server hears of it");
         let told = String::from_utf8_lossy(&session.client.output).into_owned();
         assert!(told.contains(code) && session.client.output.ends_with(&ready()), "{told}");
@@ -164,28 +164,28 @@ fn an_idle_session_is_told_of_a_rejection_at_once() {
 }
 
 #[test]
-fn a_write_waits_for_its_admission_and_passes_as_it_came() {
+fn a_write_is_forwarded_unchanged_after_its_admission() {
     let mut session = session("47");
     let message = query("DELETE FROM jobs");
-    let Some(Task::Admit(needs)) = says(&mut session, &message) else { panic!("nothing is asked for") };
+    let Some(Task::Admit(needs)) = sends(&mut session, &message) else { panic!("nothing is asked for") };
     assert_eq!((needs[0].0.resource.name.as_str(), needs[0].0.token), ("scheduler", 47));
     assert!(session.server.output.is_empty() && session.is_held_back() && !session.is_idle());
     // Whatever else happens meanwhile, it waits.
-    assert!(says(&mut session, &query("SELECT 1")).is_none());
+    assert!(sends(&mut session, &query("SELECT 1")).is_none());
     assert!(session.server.output.is_empty());
     assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
     session.done(Done::Admit(Ok(())));
     assert!(settle(&mut session).is_none());
     assert_eq!(session.server.output, [message, query("SELECT 1")].concat());
     assert!(session.fence().may_have_written("scheduler"));
-    answers(&mut session, &ready());
+    replies(&mut session, &ready());
     assert!(!session.fence().may_have_written("scheduler"));
 }
 
 #[test]
-fn an_admission_that_a_newer_token_takes_away_meanwhile_is_asked_for_again() {
+fn an_admission_revoked_meanwhile_is_requested_again() {
     let mut session = session("47");
-    assert!(says(&mut session, &query("DELETE FROM jobs")).is_some());
+    assert!(sends(&mut session, &query("DELETE FROM jobs")).is_some());
     assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
     session.fence().revoke("scheduler", Epoch { generation: 1, token: 48 });
     session.revoked();
@@ -198,13 +198,13 @@ fn an_admission_that_a_newer_token_takes_away_meanwhile_is_asked_for_again() {
 #[test]
 fn in_a_transaction_the_server_raises_the_error() {
     let mut session = session("");
-    says(&mut session, &query("BEGIN"));
+    sends(&mut session, &query("BEGIN"));
     let mut in_transaction = BytesMut::new();
     put_ready(&mut in_transaction, Status::Transaction);
-    answers(&mut session, &in_transaction);
+    replies(&mut session, &in_transaction);
     session.server.output.clear();
     session.client.output.clear();
-    says(&mut session, &query("DELETE FROM jobs"));
+    sends(&mut session, &query("DELETE FROM jobs"));
     let sent = String::from_utf8_lossy(&session.server.output).into_owned();
     assert!(sent.contains("SET fencegate_lf002 = 1") && !sent.contains("DELETE"), "{sent}");
     assert!(session.client.output.is_empty());
@@ -216,15 +216,15 @@ fn in_a_transaction_the_server_raises_the_error() {
         ("42601", "syntax error at \"fencegate_lf002\"", "42601"),
     ] {
         let mut session = self::session("");
-        says(&mut session, &query("BEGIN"));
-        answers(&mut session, &in_transaction);
-        says(&mut session, &query("DELETE FROM jobs"));
+        sends(&mut session, &query("BEGIN"));
+        replies(&mut session, &in_transaction);
+        sends(&mut session, &query("DELETE FROM jobs"));
         session.client.output.clear();
         let mut error = BytesMut::new();
         put_frame(&mut error, backend::ERROR, |out| {
             out.extend_from_slice(format!("SERROR\0VERROR\0C{code}\0M{message}\0\0").as_bytes());
         });
-        answers(&mut session, &error);
+        replies(&mut session, &error);
         let said = String::from_utf8_lossy(&session.client.output).into_owned();
         assert!(said.contains(&format!("C{told}\0")), "{said}");
     }
@@ -232,33 +232,33 @@ fn in_a_transaction_the_server_raises_the_error() {
 
 /// If the path leads elsewhere, the server is queried after the statement, and no statement waits for the response.
 #[test]
-fn no_statement_waits_for_a_path_that_was_asked_ahead() {
+fn no_statement_waits_for_a_path_queried_ahead() {
     let write = query("INSERT INTO jobs VALUES (1)");
     let mut complete = BytesMut::new();
     put_frame(&mut complete, backend::COMMAND_COMPLETE, |out| out.extend_from_slice(b"INSERT 0 1\0"));
     let mut session = session_with("", Path::new(Some("other"), false));
     for _ in 0..3 {
-        assert!(says(&mut session, &write).is_none());
+        assert!(sends(&mut session, &write).is_none());
         assert_eq!(session.server.output, write);
         session.server.output.clear();
-        answers(&mut session, &[&complete[..], &ready()].concat());
+        replies(&mut session, &[&complete[..], &ready()].concat());
         let asked = String::from_utf8_lossy(&session.server.output.split()).into_owned();
         assert!(asked.contains("SHOW search_path") && session.client.output.ends_with(&ready()), "{asked}");
         session.client.output.clear();
-        answers(&mut session, &answer_of("other"));
+        replies(&mut session, &answer_of("other"));
         assert!(session.client.output.is_empty() && session.is_idle());
     }
     // The path is another one now; and one that is not told any more is asked for before the write.
-    says(&mut session, &write);
-    answers(&mut session, &[&complete[..], &ready(), &answer_of("public")].concat());
+    sends(&mut session, &write);
+    replies(&mut session, &[&complete[..], &ready(), &answer_of("public")].concat());
     session.server.output.clear();
     session.client.output.clear();
-    says(&mut session, &write);
+    sends(&mut session, &write);
     assert!(session.server.output.is_empty() && String::from_utf8_lossy(&session.client.output).contains("LF002"));
 }
 
 #[test]
-fn a_path_that_is_reported_is_not_asked_for() {
+fn a_reported_path_is_not_queried() {
     let write = query("INSERT INTO jobs VALUES (1)");
     let report = |path: &[u8]| {
         let mut message = BytesMut::new();
@@ -269,36 +269,36 @@ fn a_path_that_is_reported_is_not_asked_for() {
     };
     let mut session = session_with("", Path::new(Some("other"), true));
     for _ in 0..3 {
-        says(&mut session, &write);
+        sends(&mut session, &write);
         assert_eq!(session.server.output.split(), write);
-        answers(&mut session, &ready());
+        replies(&mut session, &ready());
         assert!(session.server.output.is_empty());
     }
     // Also in the client's encoding and with any length: an unreadable value may be any.
     let long = [b"other".as_slice(), &[b' '; 70_000]].concat();
     for path in [b"public".as_slice(), b"other, \xe9", &long] {
         let mut session = session_with("", Path::new(Some("other"), true));
-        says(&mut session, &write);
+        sends(&mut session, &write);
         session.server.output.clear();
-        answers(&mut session, &[report(path), ready()].concat());
+        replies(&mut session, &[report(path), ready()].concat());
         session.client.output.clear();
-        says(&mut session, &write);
+        sends(&mut session, &write);
         let said = String::from_utf8_lossy(&session.client.output);
         assert!(said.contains("LF002"), "{}: {said}", String::from_utf8_lossy(path));
     }
 }
 
-/// A cancel that comes late meets the question, and takes the transaction with it: the client must not go on as if nothing had been.
+/// A late cancel request aborts the proxy's query and the transaction: the client must not continue in it.
 #[test]
-fn a_question_that_ends_the_transaction_ends_the_session() {
+fn an_internal_query_that_ends_the_transaction_ends_the_session() {
     let mut error = BytesMut::new();
     put_frame(&mut error, backend::ERROR, |out| out.extend_from_slice(b"SERROR\0VERROR\0C57014\0Mcanceled\0\0"));
     for (status, ends) in [(Status::Idle, false), (Status::Transaction, true)] {
         let mut session = session_with("", Path::new(Some("other"), false));
-        says(&mut session, &query("INSERT INTO jobs VALUES (1)"));
+        sends(&mut session, &query("INSERT INTO jobs VALUES (1)"));
         let mut at_rest = BytesMut::new();
         put_ready(&mut at_rest, status);
-        answers(&mut session, &at_rest);
+        replies(&mut session, &at_rest);
         session.client.output.clear();
         session.server.input.extend_from_slice(&error);
         assert_eq!(session.step(now()).is_err(), ends);
@@ -325,15 +325,15 @@ fn answer_of(path: &str) -> BytesMut {
 
 /// The output is independent of the fragmentation of either side's bytes.
 #[test]
-fn messages_are_cut_anywhere() {
+fn fragmented_messages_do_not_change_the_output() {
     let sent = [query("SELECT 1"), query("INSERT INTO free VALUES (1)"), query("DELETE FROM jobs")].concat();
     let answered = [ready(), ready()].concat();
     let run = |at: usize, then: usize| {
         let mut session = session("");
-        says(&mut session, &sent[..at]);
-        answers(&mut session, &answered[..then]);
-        says(&mut session, &sent[at..]);
-        answers(&mut session, &answered[then..]);
+        sends(&mut session, &sent[..at]);
+        replies(&mut session, &answered[..then]);
+        sends(&mut session, &sent[at..]);
+        replies(&mut session, &answered[then..]);
         (session.server.output.clone(), session.client.output.clone())
     };
     let whole = run(sent.len(), answered.len());
@@ -347,42 +347,42 @@ fn messages_are_cut_anywhere() {
 
 /// The catalog already contains its definitions, and decides the write.
 #[test]
-fn a_definition_that_has_just_ended_rejects_nothing() {
+fn a_definition_that_has_just_ended_rejects_no_write() {
     for looks in 1..3 {
         let mut session = session("");
         session.host.looks = AtomicUsize::new(looks);
-        says(&mut session, &query("INSERT INTO free VALUES (1)"));
+        sends(&mut session, &query("INSERT INTO free VALUES (1)"));
         assert_eq!(session.server.output, query("INSERT INTO free VALUES (1)"), "{:?}", session.client.output);
     }
     let mut session = session("");
     session.host.looks = AtomicUsize::new(usize::MAX);
-    says(&mut session, &query("INSERT INTO free VALUES (1)"));
+    sends(&mut session, &query("INSERT INTO free VALUES (1)"));
     assert!(session.server.output.is_empty());
 }
 
-/// The server keeps its answers back until it is asked for them, and the session reads no more before it has some.
+/// The server buffers its replies until a Flush, and the session reads no more messages until it receives some.
 #[test]
-fn a_server_that_owes_as_much_as_it_may_is_told_to_flush_at_once() {
+fn the_session_sends_flush_once_the_pipeline_is_full() {
     let (mut messages, mut flush, mut last) = (BytesMut::new(), BytesMut::new(), BytesMut::new());
     put_parse(&mut messages, "", "SELECT 1");
     (0..10_000).for_each(|_| put_frame(&mut messages, frontend::COPY_DONE, |_| {}));
     put_flush(&mut flush);
     let mut asked = session("");
-    says(&mut asked, &messages);
+    sends(&mut asked, &messages);
     assert!(asked.server.output.ends_with(&flush) && !asked.client.input.is_empty());
 
     // Within a message it cannot be asked: that is passed on first.
     put_frame(&mut last, frontend::COPY_FAIL, |body| body.put_bytes(b'x', 1000));
     let (head, rest) = last.split_at(100);
     let mut asked = session("");
-    says(&mut asked, &[&messages[..messages.len() - 5 * 2], head].concat());
+    sends(&mut asked, &[&messages[..messages.len() - 5 * 2], head].concat());
     assert!(asked.server.output.ends_with(head));
-    says(&mut asked, rest);
+    sends(&mut asked, rest);
     assert!(asked.server.output.ends_with(&[rest, &flush].concat()));
 }
 
 #[test]
-fn the_driver_looks_at_the_clock_within_many_messages() {
+fn a_step_returns_before_many_messages_are_handled() {
     let mut session = session("");
     session.client.input.extend_from_slice(&query("SELECT 1").repeat(100));
     assert!(matches!(session.step(now()), Ok(Step::GoOn)));
@@ -391,10 +391,10 @@ fn the_driver_looks_at_the_clock_within_many_messages() {
 }
 
 #[test]
-fn what_breaks_the_protocol_ends_the_session_behind_what_is_owed() {
+fn a_protocol_violation_ends_the_session_after_pending_replies() {
     let mut session = session("");
-    says(&mut session, &query("SELECT 1"));
-    says(&mut session, b"Q\0\0\0\x01");
+    sends(&mut session, &query("SELECT 1"));
+    sends(&mut session, b"Q\0\0\0\x01");
     assert!(session.client.ended && session.client_fault().is_some());
     session.server.ended = true;
     assert!(matches!(session.step(now()), Err(End::Server)));

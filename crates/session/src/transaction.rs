@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_begins_with_the_first_message_outside_of_one() {
+    fn a_transaction_begins_with_its_first_message() {
         let now = Instant::now();
         let [second, third] = [1, 2].map(|seconds| now + Duration::from_secs(seconds));
         let mut transaction = Transaction::default();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_possible_until_the_server_is_ready() {
+    fn a_transaction_may_have_committed_until_the_server_is_ready() {
         let mut transaction = Transaction::default();
         transaction.note_completed(false, true);
         assert!(!transaction.may_have_committed() && transaction.has_changed_catalog());

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_what_every_fence_is_for_needs_every_token() {
+    fn a_statement_that_writes_all_fenced_tables_needs_every_token() {
         let set = |resources: Vec<Resource>| PolicySet::new(resources, Opaque::Reject, None, Vec::new());
         let one = set(vec![resource("a", Mode::Enforce)]);
         let two = set(vec![resource("a", Mode::Enforce), resource("b", Mode::Observe)]);

@@ -70,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_executed_often_is_looked_at_as_often() {
+    fn a_prepared_statement_is_resolved_for_each_execute() {
         let text = format!("PREPARE p AS DELETE FROM t; {}", "EXECUTE p; ".repeat(2_000));
         let resolved = resolved(&text);
         assert!(resolved[1..].iter().all(|statement| statement.writes.len() == 1 && statement.opaque.is_none()));
     }
 
     #[test]
-    fn what_is_executed_takes_no_more_room_than_a_text() {
+    fn resolved_statements_have_a_weight_limit() {
         let calls: Vec<_> = (0..1_000).map(|number| format!("f{number}()")).collect();
         let text = format!("PREPARE p AS SELECT {}; {}", calls.join(", "), "EXECUTE p; ".repeat(2_000));
         let resolved = resolved(&text);

@@ -98,7 +98,7 @@ fn a_write_waits_for_replies_that_may_change_the_token() {
 }
 
 #[test]
-fn statements_of_one_string_are_judged_in_their_order() {
+fn statements_of_a_string_are_judged_in_order() {
     let two_tokens = "INSERT INTO jobs VALUES (1); SET lease.fence = 48; DELETE FROM jobs";
     let set_config = "SELECT set_config(n, '1', false) FROM t; INSERT INTO jobs VALUES (1)";
     let prepares = "INSERT INTO jobs VALUES (1); PREPARE TRANSACTION 'a'";
@@ -139,7 +139,7 @@ fn a_statement_that_does_not_show_its_writes_is_rejected() {
 
 /// The session therefore does not judge such a statement at all.
 #[test]
-fn no_fact_matters_to_a_statement_that_only_reads() {
+fn a_read_only_statement_is_always_forwarded() {
     let writing = || world().admitted(46).knows(100).has_written(46).was_observed(46).refused();
     let worlds = [
         world(),
@@ -180,9 +180,9 @@ fn no_fact_matters_to_a_statement_that_only_reads() {
     }
 }
 
-/// The catalog says which column is the key. Until it is read, the proxy cannot blame the statement.
+/// The catalog states which column is the key. Until it is read, the statement is not at fault.
 #[test]
-fn a_key_whose_column_is_not_read_is_no_error_of_the_statement() {
+fn a_key_whose_column_is_unread_is_reported_as_unavailable() {
     let (policies, _) = keyed();
     let world = || world().reads_rows().without_tables();
     for text in ["UPDATE shards SET v = 2", "INSERT INTO shards VALUES (1) ON CONFLICT (v) DO UPDATE SET v = 2"] {
@@ -195,7 +195,7 @@ fn a_key_whose_column_is_not_read_is_no_error_of_the_statement() {
 }
 
 #[test]
-fn a_text_is_read_for_its_rows_only_where_they_have_keys() {
+fn rows_are_read_only_for_keyed_tables() {
     let policies = read_policies(
         "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n  - {name: other, tables: [public.other]}\n",
     );
@@ -214,7 +214,7 @@ resources:
 ";
 
 #[test]
-fn an_observing_fence_passes_exactly_the_writes_that_it_would_reject() {
+fn an_observing_fence_reports_the_writes_that_an_enforcing_one_rejects() {
     let two_tokens = "INSERT INTO trials VALUES (1); SET lease.fence = 48; DELETE FROM trials";
     let set_config = "SELECT set_config(n, '1', false) FROM t; INSERT INTO trials VALUES (1)";
     let (observing, enforcing) = (read_policies(OBSERVED), read_policies(&OBSERVED.replace("observe", "enforce")));
@@ -248,7 +248,7 @@ fn an_observing_fence_passes_exactly_the_writes_that_it_would_reject() {
 }
 
 #[test]
-fn an_enforcing_fence_decides_where_both_may_be_meant() {
+fn an_enforcing_fence_decides_if_a_statement_may_affect_both() {
     const MIXED: &str = "version: 1
 resources:
   - {name: scheduler, tables: [public.jobs]}

@@ -21,7 +21,7 @@ fn run(parameter: &mut Parameter, statements: &[Statement], status: Status) {
 }
 
 #[test]
-fn set_lasts_and_set_local_does_not() {
+fn set_local_ends_with_the_transaction() {
     let mut parameter = Parameter::new(token(1));
     run(&mut parameter, &[set("2", false)], Status::Idle);
     assert_eq!(parameter.current(), &token(2));
@@ -34,7 +34,7 @@ fn set_lasts_and_set_local_does_not() {
 }
 
 #[test]
-fn set_after_set_local_stays() {
+fn set_after_set_local_outlasts_the_transaction() {
     let mut parameter = Parameter::new(token(1));
     let statements = [transaction(TransactionEffect::Begin), set("3", true), set("4", false)];
     run(&mut parameter, &statements, Status::Transaction);
@@ -43,7 +43,7 @@ fn set_after_set_local_stays() {
 }
 
 #[test]
-fn rollback_and_savepoints_return() {
+fn rollback_restores_the_value() {
     let mut parameter = Parameter::new(token(1));
     let begin = [transaction(TransactionEffect::Begin), set("2", false)];
     run(&mut parameter, &begin, Status::Transaction);
@@ -58,7 +58,7 @@ fn rollback_and_savepoints_return() {
 }
 
 #[test]
-fn an_error_takes_back_the_implicit_transaction() {
+fn an_error_rolls_back_the_implicit_transaction() {
     let mut parameter = Parameter::new(token(1));
     parameter.completed(&set("2", false), false);
     parameter.error();
@@ -67,7 +67,7 @@ fn an_error_takes_back_the_implicit_transaction() {
 }
 
 #[test]
-fn a_commit_that_rolled_back() {
+fn a_commit_that_rolled_back_restores_the_value() {
     let mut parameter = Parameter::new(token(1));
     run(&mut parameter, &[transaction(TransactionEffect::Begin), set("2", false)], Status::Transaction);
     parameter.completed(&transaction(TransactionEffect::Commit), true);
@@ -76,7 +76,7 @@ fn a_commit_that_rolled_back() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_unknown_until_learned() {
+fn an_untracked_change_makes_the_value_unknown_until_learned() {
     let mut parameter = Parameter::new(token(1));
     let unknown = Statement { parameter: ParameterEffect::Unknown, ..Statement::default() };
     run(&mut parameter, &[unknown], Status::Idle);
@@ -88,7 +88,7 @@ fn what_cannot_be_followed_is_unknown_until_learned() {
 }
 
 #[test]
-fn what_cannot_be_followed_may_happen_again_at_the_commit() {
+fn an_untracked_change_makes_the_value_unknown_again_at_commit() {
     let mut parameter = Parameter::new(token(1));
     let begin = transaction(TransactionEffect::Begin);
     let unknown = Statement { parameter: ParameterEffect::Unknown, ..Statement::default() };
@@ -102,7 +102,7 @@ fn what_cannot_be_followed_may_happen_again_at_the_commit() {
 }
 
 #[test]
-fn an_answer_counts_for_the_session_where_the_transaction_has_not_touched_it() {
+fn a_learned_value_is_kept_only_if_the_transaction_has_not_changed_it() {
     let mut parameter = Parameter::new(ParameterValue::Unknown);
     let begin = [transaction(TransactionEffect::Begin), transaction(TransactionEffect::Savepoint("s".into()))];
     run(&mut parameter, &begin, Status::Transaction);
@@ -116,7 +116,7 @@ fn an_answer_counts_for_the_session_where_the_transaction_has_not_touched_it() {
 }
 
 #[test]
-fn the_values_of_savepoints_have_a_bound() {
+fn old_savepoints_are_forgotten_at_the_memory_limit() {
     let list: Vec<_> = (0..8_000).map(|number| format!("s{number}=1")).collect();
     let mut parameter = Parameter::new(token(1));
     for number in 0..100 {
@@ -131,7 +131,7 @@ fn the_values_of_savepoints_have_a_bound() {
 }
 
 #[test]
-fn a_forgotten_savepoint_takes_the_younger_ones_with_it() {
+fn releasing_a_forgotten_savepoint_discards_newer_ones() {
     let mut parameter = Parameter::new(token(1));
     parameter.completed(&transaction(TransactionEffect::Savepoint("young".into())), false);
     parameter.completed(&transaction(TransactionEffect::Savepoint("forgotten".into())), false);
@@ -146,7 +146,7 @@ fn a_forgotten_savepoint_takes_the_younger_ones_with_it() {
 }
 
 #[test]
-fn a_failed_transaction_refuses_all_but_its_end() {
+fn a_failed_transaction_accepts_only_its_end() {
     let mut parameter = Parameter::new(token(1));
     run(&mut parameter, &[transaction(TransactionEffect::Begin)], Status::Transaction);
     assert!(!parameter.failed() && !parameter.refuses(&set("2", false)));
@@ -158,7 +158,7 @@ fn a_failed_transaction_refuses_all_but_its_end() {
 }
 
 #[test]
-fn what_discard_all_has_reset_is_unknown_after_an_error() {
+fn an_error_after_discard_all_makes_the_value_unknown() {
     let reset = |kind| Statement { kind, parameter: ParameterEffect::ResetAll, ..Statement::default() };
     for (kind, after) in [(StatementKind::Reset, token(2)), (StatementKind::DiscardAll, ParameterValue::Unknown)] {
         let mut parameter = Parameter::new(token(1));
@@ -171,9 +171,9 @@ fn what_discard_all_has_reset_is_unknown_after_an_error() {
     }
 }
 
-/// SET LOCAL TO DEFAULT is passed over by RESET ALL, though only until the transaction ends.
+/// RESET ALL skips SET LOCAL TO DEFAULT, but only until the transaction ends.
 #[test]
-fn what_reset_all_has_reset_is_unknown_after_a_transaction_that_has_set_it() {
+fn reset_all_after_set_local_makes_the_value_unknown_at_commit() {
     let reset =
         || Statement { kind: StatementKind::Reset, parameter: ParameterEffect::ResetAll, ..Statement::default() };
     let set_again = || set("3", true);
@@ -193,7 +193,7 @@ fn what_reset_all_has_reset_is_unknown_after_a_transaction_that_has_set_it() {
 }
 
 #[test]
-fn what_a_rollback_would_change_is_not_settled() {
+fn a_value_that_a_rollback_would_change_is_not_settled() {
     let mut parameter = Parameter::new(token(1));
     run(&mut parameter, &[transaction(TransactionEffect::Begin)], Status::Transaction);
     assert!(parameter.is_settled());
@@ -204,7 +204,7 @@ fn what_a_rollback_would_change_is_not_settled() {
 }
 
 #[test]
-fn what_a_rollback_returns_to_is_unknown_where_code_may_have_committed() {
+fn rollback_makes_the_value_unknown_if_code_may_have_committed() {
     let unknown = |opaque| Statement { parameter: ParameterEffect::Unknown, opaque, ..Statement::default() };
     for (opaque, after) in [(None, token(1)), (Some(OpaqueReason::Do), ParameterValue::Unknown)] {
         let mut parameter = Parameter::new(token(1));
@@ -222,7 +222,7 @@ fn what_a_rollback_returns_to_is_unknown_where_code_may_have_committed() {
 }
 
 #[test]
-fn what_a_prepared_transaction_has_set_stays_unless_it_was_rolled_back() {
+fn prepare_transaction_keeps_the_value_unless_rolled_back() {
     for (rolled_back, after) in [(false, token(2)), (true, token(1))] {
         let mut parameter = Parameter::new(token(1));
         run(&mut parameter, &[transaction(TransactionEffect::Begin), set("2", false)], Status::Transaction);
@@ -234,7 +234,7 @@ fn what_a_prepared_transaction_has_set_stays_unless_it_was_rolled_back() {
 
 /// Planning evaluates immutable functions.
 #[test]
-fn what_is_planned_may_set_it_as_well() {
+fn planning_makes_the_value_unknown() {
     let mut parameter = Parameter::new(token(1));
     parameter.planned();
     assert_eq!(parameter.current(), &ParameterValue::Unknown);
@@ -252,7 +252,7 @@ fn oldest_of(savepoints: usize, value: impl Fn(usize) -> Statement) -> Parameter
 }
 
 #[test]
-fn so_many_savepoints_are_remembered_and_no_more() {
+fn the_number_of_remembered_savepoints_is_limited() {
     let value = |number: usize| set(&format!("{}", number + 1), false);
     for (savepoints, after) in
         [(2, token(1)), (MAX_SAVEPOINTS, token(1)), (MAX_SAVEPOINTS + 1, ParameterValue::Unknown)]
@@ -263,7 +263,7 @@ fn so_many_savepoints_are_remembered_and_no_more() {
 
 /// SET is remembered twice, because SET LOCAL may hide it.
 #[test]
-fn so_much_is_remembered_of_savepoints_and_no_more() {
+fn savepoints_are_remembered_up_to_the_memory_limit() {
     // 128 bytes for each resource: its name and the bookkeeping.
     let list: Vec<String> = (0..512).map(|number| format!("{number:064}=1")).collect();
     let (text, weight) = (list.join(","), 512 * 128);

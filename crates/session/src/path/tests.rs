@@ -25,7 +25,7 @@ fn a_path_is_read_as_the_server_reads_it() {
 
 /// An element that may mean another schema stands for every schema.
 #[test]
-fn what_is_not_plainly_a_list_is_every_schema() {
+fn an_unclear_path_means_every_schema() {
     let long = ["s"; MOST_SCHEMAS + 1].join(", ");
     for text in ["\"$user\", public", "$user", "$USER", "été", "\"a", "a b", "a,", ",a", &long] {
         assert!(matches!(SearchPath::read(Some(text)), SearchPath::Any(_)), "{text}");
@@ -35,9 +35,9 @@ fn what_is_not_plainly_a_list_is_every_schema() {
     assert_eq!(schemas("\"$USER\""), ["$USER"]);
 }
 
-/// The server's text, which the proxy may not read as the server does, still tells whether fencegate's schemas may be in it.
+/// Even if the proxy cannot read the path as the server does, it finds whether fencegate's schemas may be in it.
 #[test]
-fn fencegates_own_schemas_in_a_path() {
+fn fencegates_own_schemas_in_a_path_are_recognized() {
     use OwnSchemas::{Absent, AsRole, Possible};
     let long = |last: &str| "s, ".repeat(MOST_SCHEMAS) + last;
     for (text, expected) in [
@@ -81,7 +81,7 @@ fn after(statements: &[&str]) -> SearchPath {
 }
 
 #[test]
-fn a_path_is_followed_as_far_as_statements_show_it() {
+fn a_path_is_tracked_through_statements() {
     let is = |schema: &str| SearchPath::read(Some(schema));
     for (statements, expected) in [
         (&["SELECT 1"][..], is("first")),

@@ -27,7 +27,7 @@ fn an_error_skips_to_the_sync() {
 }
 
 #[test]
-fn without_a_sync_the_server_goes_on_skipping() {
+fn without_a_sync_the_server_keeps_skipping() {
     let mut pipeline = queue([execute(), execute()]);
     assert_eq!(pipeline.error().len(), 2);
     assert!(pipeline.is_skipping() && pipeline.is_empty());
@@ -61,7 +61,7 @@ fn sync_during_copy_in_is_not_answered() {
 }
 
 #[test]
-fn a_sync_within_a_copy_is_in_doubt_until_that_has_ended() {
+fn a_sync_within_a_copy_is_in_doubt_until_the_copy_ends() {
     let mut pipeline = queue([execute(), Request::CopyData, Request::CopyData]);
     pipeline.copy_in();
     assert!(pipeline.is_copying_in() && !pipeline.is_sync_in_doubt());
@@ -77,7 +77,7 @@ fn a_sync_within_a_copy_is_in_doubt_until_that_has_ended() {
 }
 
 #[test]
-fn each_copy_of_a_query_has_an_end_of_its_own() {
+fn each_copy_of_a_query_ends_separately() {
     let mut pipeline = queue([query(), Request::CopyData, Request::CopyEnd]);
     pipeline.copy_in();
     assert!(!pipeline.is_copying_in());
@@ -90,7 +90,7 @@ fn each_copy_of_a_query_has_an_end_of_its_own() {
 }
 
 #[test]
-fn a_copy_to_the_client_leaves_what_is_for_the_next_one() {
+fn a_copy_to_the_client_leaves_the_data_for_the_next_copy() {
     let mut pipeline = queue([query(), Request::CopyData, Request::CopyEnd]);
     pipeline.copy_done();
     pipeline.copy_in();
@@ -100,7 +100,7 @@ fn a_copy_to_the_client_leaves_what_is_for_the_next_one() {
 }
 
 #[test]
-fn a_copy_that_was_sent_ahead_ends_by_itself() {
+fn a_copy_whose_end_was_sent_ahead_expects_no_data() {
     let mut pipeline = queue([execute(), Request::Sync, Request::CopyEnd, Request::Sync]);
     pipeline.copy_in();
     assert!(!pipeline.is_copying_in());
@@ -110,7 +110,7 @@ fn a_copy_that_was_sent_ahead_ends_by_itself() {
 }
 
 #[test]
-fn stray_ends_of_copies_owe_nothing() {
+fn a_stray_copy_end_expects_no_reply() {
     let mut pipeline = queue([Request::CopyEnd]);
     assert!(pipeline.is_empty());
     assert!(queue([execute(), Request::CopyEnd]).needs_flush());
@@ -121,7 +121,7 @@ fn stray_ends_of_copies_owe_nothing() {
 }
 
 #[test]
-fn what_was_admitted_may_write_whatever_it_shows() {
+fn the_pipeline_may_write_until_the_admitted_request_is_answered() {
     let mut pipeline = queue([execute()]);
     pipeline.admit_next();
     pipeline.push(execute(), Audience::Client);
@@ -133,7 +133,7 @@ fn what_was_admitted_may_write_whatever_it_shows() {
 }
 
 #[test]
-fn what_is_owed_has_a_bound_in_bytes() {
+fn pending_replies_have_a_memory_limit() {
     let heavy = || Statement { kind: StatementKind::Select, opaque: Some(OpaqueReason::Do), ..Statement::default() };
     let mut pipeline = Pipeline::new(Instant::now());
     let mut pushed = 0;
@@ -149,9 +149,9 @@ fn what_is_owed_has_a_bound_in_bytes() {
     assert!(pipeline.is_empty() && pipeline.owed.weight == 0);
 }
 
-/// Whatever was reported within a pipeline: its end runs deferred code, and an error rolls back settings.
+/// A report within a pipeline does not last: its end runs deferred code, and an error rolls back settings.
 #[test]
-fn the_path_is_in_doubt_behind_what_ran() {
+fn the_path_is_in_doubt_after_code_has_run() {
     let mut pipeline = queue([execute()]);
     pipeline.pop();
     assert!(pipeline.path_in_doubt());
@@ -182,9 +182,9 @@ fn the_path_is_in_doubt_behind_what_ran() {
     }
 }
 
-/// With any number of requests: the second does not undo the doubt that two of them caused.
+/// The second of two requests does not clear the doubt of the first.
 #[test]
-fn what_has_run_more_than_once_leaves_as_much_in_doubt() {
+fn the_path_stays_in_doubt_after_any_number_of_requests() {
     for many in 1..4 {
         let mut pipeline = queue((0..many).map(|_| execute()));
         (0..many).for_each(|_| drop(pipeline.pop()));
@@ -198,7 +198,7 @@ fn what_has_run_more_than_once_leaves_as_much_in_doubt() {
 
 /// The failed request may have committed earlier changes.
 #[test]
-fn an_error_leaves_in_doubt_how_text_is_read() {
+fn an_error_leaves_the_lexing_in_doubt() {
     for done in 0..3 {
         let mut pipeline = queue((0..=done).map(|_| execute()).chain([Request::Sync]));
         (0..done).for_each(|_| drop(pipeline.pop()));
@@ -210,7 +210,7 @@ fn an_error_leaves_in_doubt_how_text_is_read() {
 }
 
 #[test]
-fn the_token_may_change_while_what_sets_it_is_under_way() {
+fn the_token_may_change_while_a_set_is_pending() {
     let parameter = ParameterEffect::Set { value: "1".into(), local: false };
     let sets = Arc::new(Statement { parameter, ..Statement::default() });
     let mut pipeline = queue([Request::query(vec![sets.clone()]), Request::query(vec![sets]), query()]);
@@ -222,7 +222,7 @@ fn the_token_may_change_while_what_sets_it_is_under_way() {
 }
 
 #[test]
-fn a_rejection_is_under_way_until_it_is_answered() {
+fn a_rejection_is_held_until_it_is_answered() {
     let text = Arc::new(ErrorText::new("LF002", "no token"));
     let mut pipeline = queue([query()]);
     assert!(!pipeline.holds_rejection());

@@ -4,13 +4,13 @@ use super::keyed::{UPDATE, bind_to, keyed, shadowed};
 use super::*;
 use fencegate_wire::message::Bound::Text;
 
-/// Everything that it says but its last byte.
+/// The message without its last byte.
 fn all_but_one(message: &BytesMut) -> &[u8] {
     &message[..message.len() - 1]
 }
 
 #[test]
-fn values_are_waited_for_only_where_keys_may_stand_in_them() {
+fn a_bind_waits_for_its_values_only_if_they_may_contain_keys() {
     let [without, with] = ["UPDATE shards SET v = 1 WHERE k = 3", "INSERT INTO shards (k, v) VALUES ($1, $2)"];
     for (session, sql, waits) in [
         (keyed as fn() -> Session<OneSession>, with, true),
@@ -21,15 +21,15 @@ fn values_are_waited_for_only_where_keys_may_stand_in_them() {
         let mut session = session();
         prepare(&mut session, "s", sql);
         let bind = bind_to("s", &[Text(b"3"), Text(b"4")]);
-        says(&mut session, all_but_one(&bind));
+        sends(&mut session, all_but_one(&bind));
         assert_eq!(session.server.output.is_empty(), waits, "{sql}");
-        says(&mut session, &bind[bind.len() - 1..]);
+        sends(&mut session, &bind[bind.len() - 1..]);
         assert_eq!(session.server.output, bind, "{sql}");
     }
 }
 
 #[test]
-fn the_path_that_tells_keys_is_asked_for_only_where_a_write_has_such_keys() {
+fn the_path_is_queried_only_if_a_key_depends_on_an_operator() {
     let unkeyed = || {
         let mut session = session("47");
         session.host.catalog = shadowed().host.catalog.clone();
@@ -46,25 +46,25 @@ fn the_path_that_tells_keys_is_asked_for_only_where_a_write_has_such_keys() {
     ] {
         let mut session = session();
         prepare(&mut session, "s", sql);
-        says(&mut session, &bind("", "s"));
+        sends(&mut session, &bind("", "s"));
         assert_eq!(session.server.output == bind("", "s"), !asks, "{sql}");
         assert_eq!(text(&session.server.output).contains("current_schemas(true)"), asks, "{sql}");
     }
     // In a failed transaction nothing is answered, and the server refuses it.
     let mut session = shadowed();
     prepare(&mut session, "s", UPDATE);
-    says(&mut session, &query("BEGIN"));
-    answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
-    says(&mut session, &query("SELECT 1"));
-    answers(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
+    sends(&mut session, &query("BEGIN"));
+    replies(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+    sends(&mut session, &query("SELECT 1"));
+    replies(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
     session.server.output.clear();
-    says(&mut session, &bind("", "s"));
+    sends(&mut session, &bind("", "s"));
     assert_eq!(session.server.output, bind("", "s"));
 }
 
-/// The server refuses it, if it is as the proxy reads it.
+/// The server rejects such a Parse if it reads the text as the proxy does.
 #[test]
-fn several_statements_in_one_parse_are_judged_as_none_of_them() {
+fn several_statements_in_one_parse_are_unverifiable() {
     for (sql, told) in [
         ("SELECT 1", "query"),
         ("", "query"),
@@ -72,7 +72,7 @@ fn several_statements_in_one_parse_are_judged_as_none_of_them() {
         ("SELECT 1; SELECT 2", "query, rejected unverifiable"),
     ] {
         let mut session = session("");
-        says(&mut session, &[parse("", sql), bind("", ""), execute("")].concat());
-        assert_eq!(session.host.told(), told, "{sql}");
+        sends(&mut session, &[parse("", sql), bind("", ""), execute("")].concat());
+        assert_eq!(session.host.notifications(), told, "{sql}");
     }
 }

@@ -13,12 +13,12 @@ impl HeldRoom for Wide {
 }
 
 #[test]
-fn an_output_that_is_full_takes_no_more_and_keeps_the_room_of_what_is_in_it() {
+fn a_full_output_accepts_no_message_and_keeps_its_room() {
     for (bytes, is_full) in [(HIGH_WATER - 1, false), (HIGH_WATER, true)] {
         let mut session = session("");
         session.pipeline.keep_room(Some(Box::new(Wide)));
         session.server.output.put_bytes(b'x', bytes);
-        says(&mut session, &query("SELECT 1"));
+        sends(&mut session, &query("SELECT 1"));
         assert_eq!(session.server.output.len() == bytes, is_full);
         assert_eq!(session.client.input == query("SELECT 1"), is_full);
         assert_eq!(session.pipeline.keeps_room(), is_full);
@@ -30,9 +30,9 @@ fn an_output_that_is_full_takes_no_more_and_keeps_the_room_of_what_is_in_it() {
     }
 }
 
-/// The last words to a client that does not read may take minutes.
+/// Sending the last error to a client that does not read may take minutes.
 #[test]
-fn a_session_that_has_ended_gives_its_room_back() {
+fn an_ended_session_releases_its_room() {
     for (unsent, keeps) in [(0, false), (1, true)] {
         let mut session = session("");
         session.pipeline.keep_room(Some(Box::new(Wide)));
@@ -45,9 +45,9 @@ fn a_session_that_has_ended_gives_its_room_back() {
     }
 }
 
-/// A takeover that looks in between must not think that the process is idle.
+/// A takeover in between must not find the process idle.
 #[test]
-fn the_fence_hears_that_the_session_is_busy_before_anything_is_sent() {
+fn the_session_is_marked_busy_before_it_sends() {
     let mut session = session("");
     assert_eq!(session.fence().activity(), Activity::Idle);
     session.begin_forwarding();

@@ -11,18 +11,18 @@ fn the_server_checks_the_token_before_the_write() {
     let policies = POLICIES.to_owned() + "opaque: allow\n";
     let mut session = session_under(&policies, "47", Path::new(Some("public"), false));
     let (sets, writes) = ("SELECT set_config(n, '1', false) FROM t", "DELETE FROM jobs; PREPARE p AS SELECT 1");
-    let task = says(&mut session, &query(&format!("{sets}; {writes}")));
+    let task = sends(&mut session, &query(&format!("{sets}; {writes}")));
     assert_eq!(admissions(task), "scheduler=47");
     admit(&session, "scheduler", 47);
     session.done(Done::Admit(Ok(())));
     assert!(settle(&mut session).is_none());
     assert_eq!(session.server.output.split(), query(&format!("{sets}; {CHECK}; {writes}")));
-    assert_eq!(session.host.told(), "query");
+    assert_eq!(session.host.notifications(), "query");
     // The statement's result is uncertain until it has completed.
-    says(&mut session, &query("EXECUTE p"));
+    sends(&mut session, &query("EXECUTE p"));
     assert!(session.server.output.is_empty() && session.is_held_back());
     let [set, check, written, prepared] = ["SELECT 1", "DO", "DELETE 1", "PREPARE"].map(completes);
-    answers(&mut session, &[&set[..], &check, &written, &prepared, &ready()].concat());
+    replies(&mut session, &[&set[..], &check, &written, &prepared, &ready()].concat());
     assert_eq!(session.client.output, [set, written, prepared, ready()].concat(), "of the check nothing is told");
     assert_eq!(session.server.output, query("EXECUTE p"));
 }

@@ -1,16 +1,16 @@
-//! A Sync that is sent ahead, or within the data of a COPY: the server ignores it there.
+//! Syncs sent ahead or within the data of a COPY, which the server ignores.
 
 use super::*;
 
-/// The server asks for the data. A Sync was sent ahead.
+/// The server requests the data. A Sync was sent ahead.
 fn copying() -> Session<OneSession> {
     let mut session = session("");
     let copy = [parse("", "COPY free FROM STDIN"), bind("", ""), execute("")].concat();
-    says(&mut session, &[&copy[..], &sync()].concat());
+    sends(&mut session, &[&copy[..], &sync()].concat());
     assert_eq!(session.server.output.split(), [&copy[..], &flush()].concat());
     assert!(session.is_held_back());
     let answer = [parsed(), is_bound(), copies_in()].concat();
-    answers(&mut session, &answer);
+    replies(&mut session, &answer);
     assert_eq!(session.client.output.split(), answer);
     assert!(session.server.output.is_empty() && session.client.input.is_empty() && !session.is_held_back());
     session
@@ -20,51 +20,51 @@ fn copying() -> Session<OneSession> {
 fn a_copy_ends_with_its_data() {
     let mut session = copying();
     let data = [frame(frontend::COPY_DATA, b"1\n"), frame(frontend::COPY_DONE, b"")].concat();
-    says(&mut session, &[&data[..], &sync()].concat());
+    sends(&mut session, &[&data[..], &sync()].concat());
     assert_eq!(session.server.output.split(), [&data[..], &flush()].concat());
-    answers(&mut session, &completes("COPY 1"));
+    replies(&mut session, &completes("COPY 1"));
     assert_eq!(session.server.output, sync());
-    answers(&mut session, &ready());
+    replies(&mut session, &ready());
     assert!(session.is_idle());
 }
 
 #[test]
-fn a_sync_within_a_copy_is_sent_once_that_has_failed() {
+fn a_sync_within_a_copy_is_sent_once_the_copy_has_failed() {
     let mut session = copying();
-    answers(&mut session, &cancelled());
+    replies(&mut session, &cancelled());
     assert_eq!(session.client.output.split(), cancelled());
     assert_eq!(session.server.output, sync());
     assert!(session.is_in_flight());
-    answers(&mut session, &ready());
+    replies(&mut session, &ready());
     assert_eq!(session.client.output, ready());
     assert!(session.is_idle());
 }
 
 #[test]
-fn a_sync_with_data_behind_it_is_not_sent() {
+fn a_sync_followed_by_copy_data_is_not_sent() {
     let mut session = copying();
     let data = frame(frontend::COPY_DATA, b"1\n");
-    says(&mut session, &[&data[..], &sync(), &data].concat());
+    sends(&mut session, &[&data[..], &sync(), &data].concat());
     assert_eq!(session.server.output.split(), data.repeat(2));
-    answers(&mut session, &cancelled());
+    replies(&mut session, &cancelled());
     assert!(session.server.output.is_empty());
     // Messages up to the next Sync are skipped.
-    says(&mut session, &[data, sync()].concat());
+    sends(&mut session, &[data, sync()].concat());
     assert_eq!(session.server.output, sync());
-    answers(&mut session, &ready());
+    replies(&mut session, &ready());
     assert!(session.is_idle());
 }
 
 /// Only the Sync after its end is answered: the server has already ignored the earlier ones.
 #[test]
-fn a_copy_that_its_client_ends_at_once_is_answered_once() {
+fn a_copy_ended_at_once_is_answered_once() {
     for end in [frame(frontend::COPY_DONE, b""), frame(frontend::COPY_FAIL, b"no\0")] {
         let mut session = copying();
-        says(&mut session, &[&end[..], &sync()].concat());
+        sends(&mut session, &[&end[..], &sync()].concat());
         let sent = session.server.output.split();
-        answers(&mut session, &cancelled());
+        replies(&mut session, &cancelled());
         assert_eq!([&sent[..], &session.server.output.split()].concat(), [&end[..], &flush(), &sync()].concat());
-        answers(&mut session, &ready());
+        replies(&mut session, &ready());
         assert_eq!(session.client.output.split(), [cancelled(), ready()].concat());
         assert!(session.is_idle() && !session.is_in_flight());
     }

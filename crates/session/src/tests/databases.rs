@@ -8,14 +8,14 @@ use std::collections::HashSet;
 
 const RENAME: &str = "ALTER DATABASE other RENAME TO another";
 
-/// Reports these databases as those of others.
+/// Reports these databases as owned by other roles.
 fn checked(session: &mut Session<OneSession>, foreign: &[&str]) -> Option<Task> {
     session.server.output.clear();
     session.done(Done::CheckedOwner(foreign.iter().map(|it| (*it).to_owned()).collect()));
     settle(session)
 }
 
-/// The databases to check, and the role. The server is asked for the role first where `acts_as` says it.
+/// The databases and the role to check.
 fn to_check(task: Option<Task>) -> (HashSet<String>, Role) {
     let Some(Task::CheckOwner(databases, role)) = task else { panic!("no owner is checked") };
     (databases.into_iter().collect(), role)
@@ -34,49 +34,49 @@ fn any() -> Role {
 }
 
 #[test]
-fn a_database_that_is_dropped_is_left_and_forgotten() {
+fn a_dropped_database_is_disconnected_and_forgotten() {
     let mut session = session("");
     let dropped = query("DROP DATABASE other WITH (FORCE)");
-    assert!(says(&mut session, &dropped).is_none());
+    assert!(sends(&mut session, &dropped).is_none());
     assert!(text(&session.server.output).contains("SHOW role"));
-    let task = answers(&mut session, &roles("none", "postgres"));
+    let task = replies(&mut session, &roles("none", "postgres"));
     assert_eq!(to_check(task), (names(&["other"]), current()));
     let Some(Task::LeaveAlone(alone, role)) = checked(&mut session, &[]) else { panic!("it is not left") };
     assert_eq!((alone.database.as_str(), alone.by_force, role), ("other", true, current()));
     session.done(Done::LeftAlone);
     assert!(settle(&mut session).is_none());
     assert_eq!(session.server.output, dropped);
-    session.host.told();
-    answers(&mut session, &completes("DROP DATABASE"));
-    assert!(session.host.told().contains("database other"));
+    session.host.notifications();
+    replies(&mut session, &completes("DROP DATABASE"));
+    assert!(session.host.notifications().contains("database other"));
 }
 
-/// Any role with CREATEDB may copy a template: the server decides which.
+/// Any role with CREATEDB may copy a template. The server decides which.
 #[test]
-fn a_template_is_left_whoever_owns_it() {
+fn a_template_is_disconnected_whichever_role_owns_it() {
     let mut session = session("");
     let copied = query("CREATE DATABASE another TEMPLATE other");
-    says(&mut session, &copied);
-    let task = answers(&mut session, &roles("none", "postgres"));
+    sends(&mut session, &copied);
+    let task = replies(&mut session, &roles("none", "postgres"));
     assert!(matches!(task, Some(Task::LeaveAlone(alone, _)) if alone.is_copied));
     for mut session in [begun(), super::session("")] {
         session.server.output.clear();
         let copied =
             if session.is_idle() { query("SELECT 1; CREATE DATABASE another TEMPLATE other") } else { copied.clone() };
-        assert!(says(&mut session, &copied).is_none());
+        assert!(sends(&mut session, &copied).is_none());
         assert_eq!(session.server.output, copied, "the server does not run it");
     }
 }
 
-/// The server drops no database in a pipeline, which an Execute of the proxy would begin: it asks nothing there.
+/// The proxy does not query the role: its query would begin a pipeline, in which the server drops no database.
 #[test]
-fn who_drops_a_database_by_an_execute_may_be_any_role() {
+fn the_role_is_unknown_for_a_drop_database_by_execute() {
     let mut session = session("");
     prepare(&mut session, "s", "DROP DATABASE other");
-    says(&mut session, &bind("", "s"));
-    answers(&mut session, &is_bound());
+    sends(&mut session, &bind("", "s"));
+    replies(&mut session, &is_bound());
     session.server.output.clear();
-    let task = says(&mut session, &execute(""));
+    let task = sends(&mut session, &execute(""));
     assert_eq!(to_check(task), (names(&["other"]), any()));
     assert!(session.server.output.is_empty());
     let Some(Task::LeaveAlone(_, role)) = checked(&mut session, &[]) else { panic!("it is not left") };
@@ -85,12 +85,12 @@ fn who_drops_a_database_by_an_execute_may_be_any_role() {
 
 /// The server would wait for a lock first.
 #[test]
-fn who_may_not_drop_a_database_is_told_by_the_proxy() {
+fn the_proxy_rejects_a_drop_database_by_a_non_owner() {
     for (sql, database) in [("DROP DATABASE other", "other"), ("DROP DATABASE postgres", "postgres"), (RENAME, "other")]
     {
         let mut session = session("");
-        says(&mut session, &query(sql));
-        let task = answers(&mut session, &roles("none", "postgres"));
+        sends(&mut session, &query(sql));
+        let task = replies(&mut session, &roles("none", "postgres"));
         assert_eq!(to_check(task), (names(&[database]), current()), "{sql}");
         assert!(checked(&mut session, &[database]).is_none());
         assert!(session.server.output.is_empty(), "{sql}");
@@ -109,10 +109,10 @@ fn every_statement_of_a_string_is_checked() {
         ("BEGIN; COMMIT; ", false, any()),
     ] {
         let mut session = session("");
-        let mut task = says(&mut session, &query(&format!("{before}{RENAME}; DROP DATABASE third")));
+        let mut task = sends(&mut session, &query(&format!("{before}{RENAME}; DROP DATABASE third")));
         assert_eq!(task.is_none(), asks, "{before}");
         if asks {
-            task = answers(&mut session, &roles("none", "postgres"));
+            task = replies(&mut session, &roles("none", "postgres"));
         }
         assert_eq!(to_check(task), (names(&["other", "third"]), role), "{before}");
         session.client.output.clear();
@@ -123,19 +123,19 @@ fn every_statement_of_a_string_is_checked() {
 }
 
 #[test]
-fn statements_before_a_refused_one_are_judged() {
+fn statements_before_a_rejected_one_are_judged() {
     let mut session = session("47");
-    says(&mut session, &query(&format!("DELETE FROM jobs; {RENAME}")));
-    answers(&mut session, &roles("none", "postgres"));
+    sends(&mut session, &query(&format!("DELETE FROM jobs; {RENAME}")));
+    replies(&mut session, &roles("none", "postgres"));
     assert!(matches!(checked(&mut session, &["other"]), Some(Task::Admit(_))));
 }
 
 #[test]
-fn a_string_that_may_run_is_forwarded_as_it_is() {
+fn a_permitted_string_is_forwarded_unchanged() {
     let mut session = session("");
     let string = query(&format!("SELECT 1; {RENAME}"));
-    says(&mut session, &string);
-    answers(&mut session, &roles("none", "postgres"));
+    sends(&mut session, &string);
+    replies(&mut session, &roles("none", "postgres"));
     assert!(checked(&mut session, &[]).is_none(), "the server needs no control connection closed for what it refuses");
     assert_eq!(session.server.output, string);
 }
@@ -144,30 +144,30 @@ fn a_string_that_may_run_is_forwarded_as_it_is() {
 fn a_statement_in_a_transaction_is_checked() {
     let mut session = begun();
     session.server.output.clear();
-    says(&mut session, &query(RENAME));
+    sends(&mut session, &query(RENAME));
     let reports =
         [&roles("none", "postgres")[..roles("none", "postgres").len() - ready().len()], &at_rest(Status::Transaction)]
             .concat();
-    let task = answers(&mut session, &reports);
+    let task = replies(&mut session, &reports);
     assert_eq!(to_check(task), (names(&["other"]), current()));
     assert!(checked(&mut session, &["other"]).is_none());
     let sent = text(&session.server.output);
     assert!(sent.contains("fencegate_42501") && !sent.contains(RENAME), "the transaction fails: {sent}");
     // Statements in a transaction close no control connection: the server drops no database there.
     let mut session = begun();
-    says(&mut session, &query("DROP DATABASE other"));
-    answers(&mut session, &reports);
+    sends(&mut session, &query("DROP DATABASE other"));
+    replies(&mut session, &reports);
     assert!(checked(&mut session, &[]).is_none());
     assert_eq!(session.server.output, query("DROP DATABASE other"));
     // In a failed one the server refuses everything but the end.
     let mut session = begun();
-    says(&mut session, &query("SELECT 1"));
-    answers(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
+    sends(&mut session, &query("SELECT 1"));
+    replies(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
     session.server.output.clear();
-    assert!(says(&mut session, &query(RENAME)).is_none());
+    assert!(sends(&mut session, &query(RENAME)).is_none());
     assert_eq!(session.server.output, query(RENAME));
-    answers(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
-    let task = says(&mut session, &query(&format!("ROLLBACK; {RENAME}")));
+    replies(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
+    let task = sends(&mut session, &query(&format!("ROLLBACK; {RENAME}")));
     assert_eq!(to_check(task), (names(&["other"]), any()));
 }
 
@@ -176,9 +176,9 @@ fn a_statement_in_a_pipeline_is_checked() {
     let mut session = session("");
     let first = [parse("", "SELECT 1"), bind("", ""), execute("")].concat();
     let second = [parse("", RENAME), bind("", ""), execute("")].concat();
-    assert!(says(&mut session, &[first, second, sync().to_vec()].concat()).is_none());
+    assert!(sends(&mut session, &[first, second, sync().to_vec()].concat()).is_none());
     let bound = || [parsed(), is_bound()].concat();
-    let task = answers(&mut session, &[bound(), completes("SELECT 1").to_vec(), bound()].concat());
+    let task = replies(&mut session, &[bound(), completes("SELECT 1").to_vec(), bound()].concat());
     assert_eq!(to_check(task), (names(&["other"]), any()));
     assert!(checked(&mut session, &["other"]).is_none());
     let sent = text(&session.server.output);
@@ -186,11 +186,11 @@ fn a_statement_in_a_pipeline_is_checked() {
 }
 
 #[test]
-fn an_exempt_role_is_checked_as_well() {
+fn an_exempt_role_is_also_checked() {
     let exempt = format!("{POLICIES}exempt_roles: [postgres]\n");
     let mut session = session_under(&exempt, "", Path::new(Some("public"), false));
-    says(&mut session, &query(&format!("DELETE FROM jobs; {RENAME}")));
-    answers(&mut session, &roles("none", "postgres"));
+    sends(&mut session, &query(&format!("DELETE FROM jobs; {RENAME}")));
+    replies(&mut session, &roles("none", "postgres"));
     assert!(checked(&mut session, &["other"]).is_none());
     let sent = text(&session.server.output);
     assert!(sent.contains("DELETE FROM jobs; ") && !sent.contains(RENAME), "{sent}");

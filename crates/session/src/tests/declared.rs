@@ -1,4 +1,4 @@
-//! The types that a Parse declares for its parameters, and keys that the guard looks at.
+//! Parameter types declared by a Parse, and keys checked by the guard.
 
 use super::keyed::{INSERT, bind_to, keyed, outcome};
 use super::*;
@@ -9,14 +9,14 @@ fn prepare_typed(session: &mut Session<OneSession>, name: &str, sql: &str, types
     let mut body = BytesMut::from(format!("{name}\0{sql}\0").as_bytes());
     body.put_u16(types.len() as u16);
     types.iter().for_each(|oid| body.put_u32(*oid));
-    says(session, &[frame(frontend::PARSE, &body), sync()].concat());
-    answers(session, &[parsed(), ready()].concat());
+    sends(session, &[frame(frontend::PARSE, &body), sync()].concat());
+    replies(session, &[parsed(), ready()].concat());
     session.server.output.clear();
     session.client.output.clear();
 }
 
 #[test]
-fn a_key_is_read_as_the_type_that_was_declared_for_it() {
+fn a_key_is_read_as_its_declared_type() {
     let key: [Bound; 2] = [Text(b"03"), Text(b"x")];
     for (types, expected) in [
         (&[23, 25][..], "shard/3=47"),
@@ -26,28 +26,28 @@ fn a_key_is_read_as_the_type_that_was_declared_for_it() {
     ] {
         let mut session = keyed();
         prepare_typed(&mut session, "s", INSERT, types);
-        let task = says(&mut session, &[bind_to("s", &key), execute("")].concat());
+        let task = sends(&mut session, &[bind_to("s", &key), execute("")].concat());
         assert_eq!(outcome(&session, task), expected, "{types:?}");
     }
 }
 
 /// A domain's checks may be any code, which may set how text is read.
 #[test]
-fn what_is_bound_to_a_declared_type_may_run_code() {
+fn binding_a_value_of_a_declared_type_may_run_code() {
     for (types, waits) in [(&[16_500][..], true), (&[], false)] {
         let mut session = session("");
         prepare_typed(&mut session, "s", "SHOW work_mem", types);
-        says(&mut session, &bind_to("s", &[Text(b"1")]));
+        sends(&mut session, &bind_to("s", &[Text(b"1")]));
         session.server.output.clear();
-        says(&mut session, &parse("", r"SELECT '\'"));
+        sends(&mut session, &parse("", r"SELECT '\'"));
         assert_eq!(session.is_held_back(), waits, "{types:?}");
-        answers(&mut session, &is_bound());
+        replies(&mut session, &is_bound());
     }
 }
 
-/// The guard looks at each row of a COPY; of all else the text tells the keys.
+/// The guard checks each row of a COPY. Other statements show their keys in the text.
 #[test]
-fn a_copy_to_a_keyed_table_passes_where_the_guard_sees_its_rows() {
+fn a_copy_to_a_keyed_table_passes_only_with_the_guard() {
     const COPY: &str = "COPY shards FROM STDIN";
     const VALUES: &str = "INSERT INTO shards (k) VALUES (3)";
     for (sql, is_guarded, expected) in [
@@ -61,7 +61,7 @@ fn a_copy_to_a_keyed_table_passes_where_the_guard_sees_its_rows() {
             let table = session.host.policies.resources[0].tables[0].name.clone();
             session.host.catalog = Arc::new(Catalog::with_views([(table, true)], []).guarded());
         }
-        let task = says(&mut session, &query(sql));
+        let task = sends(&mut session, &query(sql));
         assert_eq!(outcome(&session, task), expected, "{sql} {is_guarded}");
     }
 }

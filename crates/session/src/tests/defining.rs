@@ -3,60 +3,60 @@
 use super::keyed::{UPDATE, keyed};
 use super::*;
 
-/// Has these statements run in a transaction.
+/// Runs these statements in a transaction.
 fn run(session: &mut Session<OneSession>, statements: &[&str]) {
     for sql in ["BEGIN"].iter().chain(statements) {
-        says(session, &query(sql));
+        sends(session, &query(sql));
         let tag = sql.split(' ').next().unwrap_or_default();
-        answers(session, &[completes(tag), at_rest(Status::Transaction)].concat());
+        replies(session, &[completes(tag), at_rest(Status::Transaction)].concat());
     }
     session.server.output.clear();
     session.client.output.clear();
-    session.host.told();
+    session.host.notifications();
 }
 
-/// The host hears of it when it is sent, and when the server has committed it.
-fn told_of(session: &mut Session<OneSession>, sql: &str) -> [String; 2] {
-    says(session, &query(sql));
-    let sent = session.host.told();
-    answers(session, &[completes("DONE"), ready()].concat());
-    [sent, session.host.told()]
+/// The host's notifications when the statement is sent, and when the server has committed it.
+fn notified_by(session: &mut Session<OneSession>, sql: &str) -> [String; 2] {
+    sends(session, &query(sql));
+    let sent = session.host.notifications();
+    replies(session, &[completes("DONE"), ready()].concat());
+    [sent, session.host.notifications()]
 }
 
 const WAY: &str = "CREATE VIEW v AS SELECT * FROM jobs";
 
 #[test]
-fn what_a_transaction_makes_a_way_is_one_for_its_own_writes() {
+fn a_write_through_a_view_created_in_the_transaction_is_rejected() {
     let mut session = session("47");
     run(&mut session, &[WAY]);
-    assert!(says(&mut session, &query("INSERT INTO v VALUES (1)")).is_none());
+    assert!(sends(&mut session, &query("INSERT INTO v VALUES (1)")).is_none());
     assert!(text(&session.server.output).contains("fencegate_lf004"));
-    assert_eq!(session.host.told(), "query, rejected unverifiable");
+    assert_eq!(session.host.notifications(), "query, rejected unverifiable");
 }
 
 #[test]
-fn what_a_fenced_table_is_made_by_may_hide_in_the_rest_of_the_transaction() {
+fn an_opaque_statement_is_rejected_after_a_fenced_table_is_created() {
     for (sql, passes) in [("CREATE TABLE other (id int)", true), ("CREATE TABLE jobs (id int)", false)] {
         let mut session = session("47");
         // No fenced table exists yet.
         session.host.catalog = Arc::new(Catalog::default());
         run(&mut session, &[sql]);
-        says(&mut session, &query("DO 'BEGIN END'"));
+        sends(&mut session, &query("DO 'BEGIN END'"));
         assert_eq!(session.server.output == query("DO 'BEGIN END'"), passes, "{sql}");
         assert_eq!(text(&session.server.output).contains("fencegate_lf004"), !passes, "{sql}");
     }
 }
 
 #[test]
-fn what_defines_a_fenced_table_is_told_to_others() {
+fn the_creation_of_a_fenced_table_is_published() {
     let mut session = session("47");
     session.host.catalog = Arc::new(Catalog::default());
-    assert_eq!(told_of(&mut session, "CREATE TABLE jobs (id int)"), ["publish, query", "changed, withdraw"]);
-    assert_eq!(told_of(&mut session, "CREATE TABLE other (id int)"), ["query", "harmless"]);
+    assert_eq!(notified_by(&mut session, "CREATE TABLE jobs (id int)"), ["publish, query", "changed, withdraw"]);
+    assert_eq!(notified_by(&mut session, "CREATE TABLE other (id int)"), ["query", "harmless"]);
 }
 
 #[test]
-fn operators_and_types_concern_fences_where_keys_are_told_by_them() {
+fn operators_and_types_are_published_only_if_keys_depend_on_them() {
     let [makes, harmless] = ["CREATE DOMAIN int8 AS int", "CREATE TABLE other (id int)"];
     for makes in [
         makes,
@@ -69,7 +69,7 @@ fn operators_and_types_concern_fences_where_keys_are_told_by_them() {
         "ALTER TYPE e RENAME TO int8",
         "CREATE TABLE int8 (n int)",
     ] {
-        let [sent, done] = told_of(&mut keyed(), makes);
+        let [sent, done] = notified_by(&mut keyed(), makes);
         assert!(sent.contains("publish") && done.contains("withdraw"), "{makes}: {sent} | {done}");
     }
     for harmless in [
@@ -80,70 +80,70 @@ fn operators_and_types_concern_fences_where_keys_are_told_by_them() {
         "CREATE TYPE many AS RANGE (SUBTYPE = int8)",
         "DROP TYPE mood",
     ] {
-        assert_eq!(told_of(&mut keyed(), harmless), ["query", "harmless"], "{harmless}");
+        assert_eq!(notified_by(&mut keyed(), harmless), ["query", "harmless"], "{harmless}");
     }
-    let [sent, done] = told_of(&mut session(""), makes);
+    let [sent, done] = notified_by(&mut session(""), makes);
     assert!(!sent.contains("publish") && !done.contains("withdraw"), "{sent} | {done}");
 
     for made in [&[][..], &[makes], &[makes, "CREATE DOMAIN text AS int"], &[makes, harmless]] {
         let mut session = keyed();
         run(&mut session, made);
-        let task = says(&mut session, &query(UPDATE));
+        let task = sends(&mut session, &query(UPDATE));
         assert_eq!(admissions(task) == "shard/3=47", made.is_empty(), "{made:?}");
         assert_eq!(text(&session.server.output).contains("fencegate_lf004"), !made.is_empty(), "{made:?}");
     }
 }
 
-/// Others may have defined something since that this builds on.
+/// Other sessions may since have defined objects that this change uses.
 #[test]
-fn a_change_is_harmless_as_of_the_first_definition_of_its_transaction() {
+fn a_change_is_harmless_only_if_no_doubt_follows_its_first_definition() {
     for (later, expected) in [(0, "query, harmless"), (1, "query, changed")] {
         let mut session = session("");
         run(&mut session, &["CREATE TABLE other (id int)"]);
         session.host.doubts.store(later, Relaxed);
-        says(&mut session, &query("CREATE TABLE another (id int)"));
-        answers(&mut session, &[completes("CREATE TABLE"), at_rest(Status::Transaction)].concat());
-        session.host.told();
-        says(&mut session, &query("COMMIT"));
-        answers(&mut session, &[completes("COMMIT"), ready()].concat());
-        assert_eq!(session.host.told(), expected);
+        sends(&mut session, &query("CREATE TABLE another (id int)"));
+        replies(&mut session, &[completes("CREATE TABLE"), at_rest(Status::Transaction)].concat());
+        session.host.notifications();
+        sends(&mut session, &query("COMMIT"));
+        replies(&mut session, &[completes("COMMIT"), ready()].concat());
+        assert_eq!(session.host.notifications(), expected);
     }
     // Its first one came when that had been seen.
     let mut session = session("");
     session.host.doubts.store(1, Relaxed);
-    assert_eq!(told_of(&mut session, "CREATE TABLE other (id int)"), ["query", "harmless"]);
+    assert_eq!(notified_by(&mut session, "CREATE TABLE other (id int)"), ["query", "harmless"]);
 }
 
 #[test]
-fn a_definition_counts_from_when_it_is_sent() {
+fn a_definition_counts_once_it_is_sent() {
     let mut session = session("");
     assert!(!session.defines_after_its_end());
-    says(&mut session, &query(WAY));
+    sends(&mut session, &query(WAY));
     assert!(session.defines_after_its_end(), "the server may commit it, though it was left");
     session.server.ended = true;
     assert!(!session.defines_after_its_end());
 }
 
 #[test]
-fn a_server_that_ends_within_a_definition_leaves_a_doubt() {
+fn a_server_that_ends_during_a_definition_leaves_the_catalog_in_doubt() {
     for sql in ["DROP INDEX i", WAY] {
         let mut session = session("");
-        says(&mut session, &query(sql));
-        session.host.told();
+        sends(&mut session, &query(sql));
+        session.host.notifications();
         session.server.ended = true;
         session.definitions_ended();
-        assert!(session.host.told().contains("changed"), "{sql}");
+        assert!(session.host.notifications().contains("changed"), "{sql}");
     }
 }
 
 #[test]
-fn a_session_that_is_dropped_while_it_defines_leaves_a_doubt() {
+fn a_session_dropped_during_a_definition_leaves_the_catalog_in_doubt() {
     for (sql, expected) in [(WAY, "forget, withdraw"), ("DROP INDEX i", "forget"), ("SELECT 1", "")] {
         let mut session = session("");
-        says(&mut session, &query(sql));
-        session.host.told();
-        let told = session.host.told.clone();
+        sends(&mut session, &query(sql));
+        session.host.notifications();
+        let notifications = session.host.notifications.clone();
         drop(session);
-        assert_eq!(told.lock().join(", "), expected, "{sql}");
+        assert_eq!(notifications.lock().join(", "), expected, "{sql}");
     }
 }

@@ -10,75 +10,75 @@ fn completes(tag: &str, status: Status) -> BytesMut {
 }
 
 /// The host's notifications when the statement is sent, and when it has been answered.
-fn told(session: &mut Session<OneSession>, statement: &str, status: Status) -> [String; 2] {
-    says(session, &query(statement));
-    let sent = session.host.told();
-    answers(session, &completes(statement.split(' ').next().unwrap_or_default(), status));
-    [sent, session.host.told()]
+fn notified(session: &mut Session<OneSession>, statement: &str, status: Status) -> [String; 2] {
+    sends(session, &query(statement));
+    let sent = session.host.notifications();
+    replies(session, &completes(statement.split(' ').next().unwrap_or_default(), status));
+    [sent, session.host.notifications()]
 }
 
 #[test]
-fn others_are_told_of_what_may_lead_to_a_fenced_table_until_it_is_in_the_catalog() {
+fn a_view_of_a_fenced_table_is_published_until_it_is_committed() {
     let mut session = session("");
     let way = "CREATE VIEW v AS SELECT * FROM jobs";
-    assert_eq!(told(&mut session, way, Status::Idle), ["publish, query", "changed, withdraw"]);
-    assert_eq!(told(&mut session, "SELECT 1", Status::Idle), ["query", ""]);
+    assert_eq!(notified(&mut session, way, Status::Idle), ["publish, query", "changed, withdraw"]);
+    assert_eq!(notified(&mut session, "SELECT 1", Status::Idle), ["query", ""]);
     // In a transaction they count until it ends.
-    assert_eq!(told(&mut session, "BEGIN", Status::Transaction), ["query", ""]);
-    assert_eq!(told(&mut session, way, Status::Transaction), ["publish, query", ""]);
+    assert_eq!(notified(&mut session, "BEGIN", Status::Transaction), ["query", ""]);
+    assert_eq!(notified(&mut session, way, Status::Transaction), ["publish, query", ""]);
     assert!(session.defines_after_its_end());
-    assert_eq!(told(&mut session, "SELECT 1", Status::Transaction), ["query", ""]);
-    assert_eq!(told(&mut session, "COMMIT", Status::Idle), ["query", "changed, withdraw"]);
+    assert_eq!(notified(&mut session, "SELECT 1", Status::Transaction), ["query", ""]);
+    assert_eq!(notified(&mut session, "COMMIT", Status::Idle), ["query", "changed, withdraw"]);
     assert!(!session.defines_after_its_end());
 }
 
 #[test]
-fn what_has_nothing_to_do_with_fences_is_told_to_nobody() {
+fn a_definition_unrelated_to_fences_is_not_published() {
     let mut session = session("");
     let harmless = "CREATE TABLE other (id int)";
-    assert_eq!(told(&mut session, harmless, Status::Idle), ["query", "harmless"]);
+    assert_eq!(notified(&mut session, harmless, Status::Idle), ["query", "harmless"]);
     // Concurrent with others' definitions, it may build on them.
     session.host.looks = AtomicUsize::new(usize::MAX);
-    says(&mut session, &query(harmless));
-    assert!(session.host.told().contains("publish") || session.server.output.is_empty());
+    sends(&mut session, &query(harmless));
+    assert!(session.host.notifications().contains("publish") || session.server.output.is_empty());
     // A definition without a name may concern any relation, and counts once it has completed.
     let mut session = self::session("");
-    let [sent, done] = told(&mut session, "DROP INDEX i", Status::Idle);
+    let [sent, done] = notified(&mut session, "DROP INDEX i", Status::Idle);
     assert_eq!((sent.contains("publish"), done.contains("changed")), (false, true), "{sent} | {done}");
 }
 
 #[test]
-fn a_session_that_is_lost_while_it_defines_leaves_a_doubt() {
+fn a_session_lost_during_a_definition_leaves_the_catalog_in_doubt() {
     let mut session = session("");
-    told(&mut session, "BEGIN", Status::Transaction);
-    told(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
+    notified(&mut session, "BEGIN", Status::Transaction);
+    notified(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
     assert!(session.defines_after_its_end());
     session.server_gone();
-    assert_eq!(session.host.told(), "changed, withdraw");
+    assert_eq!(session.host.notifications(), "changed, withdraw");
     // The server's end is a rollback, or the commit that the client has not seen.
     let mut session = self::session("");
-    told(&mut session, "BEGIN", Status::Transaction);
-    told(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
+    notified(&mut session, "BEGIN", Status::Transaction);
+    notified(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
     session.server.ended = true;
     session.definitions_ended();
-    assert_eq!(session.host.told(), "changed, withdraw");
+    assert_eq!(session.host.notifications(), "changed, withdraw");
     assert!(!session.defines_after_its_end());
     let mut idle = self::session("");
     idle.server.ended = true;
     idle.definitions_ended();
-    assert_eq!(idle.host.told(), "");
+    assert_eq!(idle.host.notifications(), "");
 }
 
 /// A message forwarded behind a COMMIT may contain more definitions until it is answered.
 #[test]
-fn definitions_behind_a_commit_count_on() {
+fn definitions_after_a_commit_stay_published() {
     let mut session = session("");
-    told(&mut session, "BEGIN", Status::Transaction);
-    told(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
-    says(&mut session, &[query("COMMIT"), query("CREATE VIEW w AS SELECT * FROM jobs")].concat());
-    session.host.told();
-    answers(&mut session, &completes("COMMIT", Status::Idle));
-    assert_eq!(session.host.told(), "changed", "the second is still defined");
-    answers(&mut session, &completes("CREATE VIEW", Status::Idle));
-    assert_eq!(session.host.told(), "changed, withdraw");
+    notified(&mut session, "BEGIN", Status::Transaction);
+    notified(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
+    sends(&mut session, &[query("COMMIT"), query("CREATE VIEW w AS SELECT * FROM jobs")].concat());
+    session.host.notifications();
+    replies(&mut session, &completes("COMMIT", Status::Idle));
+    assert_eq!(session.host.notifications(), "changed", "the second is still defined");
+    replies(&mut session, &completes("CREATE VIEW", Status::Idle));
+    assert_eq!(session.host.notifications(), "changed, withdraw");
 }

@@ -20,22 +20,22 @@ fn step_at(session: &mut Session<OneSession>, at: Instant) -> Option<Task> {
     }
 }
 
-/// The answer to a SHOW of each of these.
+/// The reply to a SHOW for each of these values.
 fn shown(values: &[&str], status: Status) -> Vec<u8> {
     let row = |value: &&str| [frame(backend::ROW_DESCRIPTION, &[0, 0]), row_of(&[value]), completes("SHOW")].concat();
     [values.iter().flat_map(row).collect(), at_rest(status).to_vec()].concat()
 }
 
-/// A session that waits to be admitted, in a transaction or outside, and has been asked for its timeouts.
+/// A session that waits to be admitted, in a transaction or outside, and has queried its timeouts.
 fn held(begins: bool) -> Session<OneSession> {
     let mut session = session("47");
     if begins {
-        says(&mut session, &query("BEGIN"));
-        answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+        sends(&mut session, &query("BEGIN"));
+        replies(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
         session.server.output.clear();
         session.client.output.clear();
     }
-    assert_eq!(admissions(says(&mut session, &query(WRITE))), "scheduler=47");
+    assert_eq!(admissions(sends(&mut session, &query(WRITE))), "scheduler=47");
     assert!(session.server.output.is_empty(), "nobody is asked at once");
     assert!(wakes(&mut session).is_none());
     let idle = if begins { "idle_in_transaction_session_timeout" } else { "idle_session_timeout" };
@@ -44,7 +44,7 @@ fn held(begins: bool) -> Session<OneSession> {
 }
 
 #[test]
-fn an_admit_is_given_up_before_the_first_timeout() {
+fn an_admit_is_abandoned_before_the_first_timeout() {
     // The values of the idle timeout and of transaction_timeout, how long the client waits, and which of them ends it.
     let cases = [
         (true, ["2s", "0"], 1800, "idle_in_transaction_session_timeout (2s)"),
@@ -57,7 +57,7 @@ fn an_admit_is_given_up_before_the_first_timeout() {
         let began = now();
         let mut session = held(begins);
         let status = if begins { Status::Transaction } else { Status::Idle };
-        answers(&mut session, &shown(&values, status));
+        replies(&mut session, &shown(&values, status));
         assert_eq!(session.server.output.split(), flush(), "the idle timeout stops");
         let at = session.wakes_at().expect("it will be given up");
         let waited = at - began;
@@ -67,17 +67,17 @@ fn an_admit_is_given_up_before_the_first_timeout() {
         assert_eq!(session.server.output.split(), query("SET fencegate_lf006 = 1"));
         let error = b"SERROR\0VERROR\0C42704\0Munrecognized configuration parameter \"fencegate_lf006\"\0\0";
         let status = if begins { Status::Failed } else { Status::Idle };
-        answers(&mut session, &[frame(backend::ERROR, error), at_rest(status)].concat());
+        replies(&mut session, &[frame(backend::ERROR, error), at_rest(status)].concat());
         let told = text(&session.client.output);
         assert!(told.contains("CLF006\0") && told.contains(reason), "{told}");
     }
 }
 
 #[test]
-fn without_a_timeout_nothing_is_given_up() {
+fn without_a_timeout_no_admit_is_abandoned() {
     for values in [&["0", "0"][..], &["", "x"], &[]] {
         let mut session = held(true);
-        answers(&mut session, &shown(values, Status::Transaction));
+        replies(&mut session, &shown(values, Status::Transaction));
         assert_eq!(session.server.output.split(), flush());
         assert_eq!(session.wakes_at(), None, "{values:?}");
         admit(&session, "scheduler", 47);
@@ -89,49 +89,49 @@ fn without_a_timeout_nothing_is_given_up() {
 
 /// Otherwise the response to a later message would be mistaken for the query's.
 #[test]
-fn an_admitted_write_waits_for_the_answer_to_the_question() {
+fn an_admitted_write_waits_for_the_pending_timeout_query() {
     let mut session = held(true);
     admit(&session, "scheduler", 47);
     session.done(Done::Admit(Ok(())));
     settle(&mut session);
     assert!(session.server.output.is_empty() && session.is_held_back());
-    answers(&mut session, &shown(&["1s", "1s"], Status::Transaction));
+    replies(&mut session, &shown(&["1s", "1s"], Status::Transaction));
     assert_eq!(session.server.output, [flush(), query(WRITE)].concat());
     assert!(session.client.output.is_empty());
 }
 
 #[test]
-fn a_question_that_is_cancelled_gives_the_admit_up() {
+fn a_canceled_timeout_query_abandons_the_admit() {
     let mut session = held(true);
-    answers(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
+    replies(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
     assert_eq!(session.client.output, [cancelled(), at_rest(Status::Failed)].concat());
     assert!(session.process.has_given_up() && session.wakes_at().is_none() && !session.is_held_back());
 }
 
-/// The Admit relies on it that the session writes nothing meanwhile.
+/// The Admit relies on the session writing nothing meanwhile.
 #[test]
-fn nothing_that_runs_code_passes_until_an_admit_that_was_given_up_has_ended() {
+fn no_code_runs_until_an_abandoned_admit_has_ended() {
     let mut session = held(false);
-    answers(&mut session, &shown(&["1s", "0"], Status::Idle));
+    replies(&mut session, &shown(&["1s", "0"], Status::Idle));
     wakes(&mut session);
-    answers(&mut session, &[cancelled(), ready()].concat());
+    replies(&mut session, &[cancelled(), ready()].concat());
     session.server.output.clear();
     for harmless in
         ["SHOW lease.fence", "BEGIN", "SET lease.fence = 48", "SELECT * FROM jobs", "ROLLBACK", "DISCARD ALL"]
     {
-        assert!(says(&mut session, &query(harmless)).is_none());
+        assert!(sends(&mut session, &query(harmless)).is_none());
         assert_eq!(session.server.output.split(), query(harmless));
-        answers(&mut session, &[completes("X"), ready()].concat());
+        replies(&mut session, &[completes("X"), ready()].concat());
     }
     for waits in [&query("INSERT INTO others VALUES (1)"), &query("SELECT f()"), &query("DO $$$$"), &bind("", "s")] {
         let mut session = held(false);
-        answers(&mut session, &shown(&["1s", "0"], Status::Idle));
+        replies(&mut session, &shown(&["1s", "0"], Status::Idle));
         wakes(&mut session);
-        answers(&mut session, &[cancelled(), ready()].concat());
-        says(&mut session, &[parse("s", "SELECT f()"), sync()].concat());
-        answers(&mut session, &[parsed(), ready()].concat());
+        replies(&mut session, &[cancelled(), ready()].concat());
+        sends(&mut session, &[parse("s", "SELECT f()"), sync()].concat());
+        replies(&mut session, &[parsed(), ready()].concat());
         (session.server.output, session.client.output) = Default::default();
-        assert!(says(&mut session, waits).is_none());
+        assert!(sends(&mut session, waits).is_none());
         assert!(session.server.output.is_empty() && session.is_held_back(), "{waits:?}");
         session.done(Done::Admit(Ok(())));
         settle(&mut session);
@@ -140,30 +140,30 @@ fn nothing_that_runs_code_passes_until_an_admit_that_was_given_up_has_ended() {
     }
 }
 
-/// Nor does the wait for that outlast a timeout.
+/// The wait for an abandoned Admit does not outlast a timeout either.
 #[test]
-fn the_wait_for_an_admit_that_was_given_up_is_given_up_too() {
+fn the_wait_for_an_abandoned_admit_is_abandoned_too() {
     let mut session = held(false);
-    answers(&mut session, &shown(&["1s", "0"], Status::Idle));
+    replies(&mut session, &shown(&["1s", "0"], Status::Idle));
     wakes(&mut session);
-    answers(&mut session, &[cancelled(), ready()].concat());
+    replies(&mut session, &[cancelled(), ready()].concat());
     session.server.output.clear();
-    assert!(says(&mut session, &query(WRITE)).is_none());
+    assert!(sends(&mut session, &query(WRITE)).is_none());
     wakes(&mut session);
     assert_eq!(session.server.output.split(), query("SHOW idle_session_timeout; SHOW transaction_timeout"));
-    answers(&mut session, &shown(&["1s", "0"], Status::Idle));
+    replies(&mut session, &shown(&["1s", "0"], Status::Idle));
     session.server.output.clear();
     wakes(&mut session);
     assert_eq!(session.server.output, query("SET fencegate_lf006 = 1"));
     assert!(session.process.has_given_up());
 }
 
-/// A message that waits for anything else stops the idle timeout, without a question.
+/// A message that waits for anything else stops the idle timeout without a query.
 #[test]
 fn the_idle_timeout_stops_while_the_catalog_is_read() {
     let mut session = session("47");
     session.host.is_unread = true;
-    assert!(matches!(says(&mut session, &query("INSERT INTO others VALUES (1)")), Some(Task::CatchUp(..))));
+    assert!(matches!(sends(&mut session, &query("INSERT INTO others VALUES (1)")), Some(Task::CatchUp(..))));
     wakes(&mut session);
     assert_eq!(session.server.output.split(), flush());
     assert_eq!(session.wakes_at(), None);

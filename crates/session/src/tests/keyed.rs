@@ -1,4 +1,4 @@
-//! Keys: of the values that are bound to a statement, and by the search path.
+//! Keys in bound values, and keys that depend on the search path.
 
 use super::*;
 use fencegate_statement::ServerEncoding;
@@ -17,7 +17,7 @@ pub(super) fn keyed() -> Session<OneSession> {
     session
 }
 
-/// Somebody has made an operator = in the schema `app`.
+/// The schema `app` contains an operator =.
 pub(super) fn shadowed() -> Session<OneSession> {
     let mut session = keyed();
     let table = session.host.policies.resources[0].tables[0].name.clone();
@@ -46,11 +46,11 @@ pub(super) fn bind_to(statement: &str, values: &[Bound]) -> BytesMut {
 
 /// The requested admissions, or the host's notifications.
 pub(super) fn outcome(session: &Session<OneSession>, task: Option<Task>) -> String {
-    if task.is_some() { admissions(task) } else { session.host.told() }
+    if task.is_some() { admissions(task) } else { session.host.notifications() }
 }
 
 #[test]
-fn the_key_is_the_value_that_is_bound() {
+fn the_key_is_the_bound_value() {
     const NOT_KEPT: ServerEncoding = ServerEncoding::Other;
     const UTF8: ServerEncoding = ServerEncoding::Utf8;
     for (sql, values, server, expected) in [
@@ -67,18 +67,18 @@ fn the_key_is_the_value_that_is_bound() {
         prepare(&mut session, "s", sql);
         session.settings.lexing.server = server;
         let bind = bind_to("s", values);
-        says(&mut session, &bind[..bind.len() - 1]);
+        sends(&mut session, &bind[..bind.len() - 1]);
         assert!(session.server.output.is_empty(), "not all values are there");
-        says(&mut session, &bind[bind.len() - 1..]);
+        sends(&mut session, &bind[bind.len() - 1..]);
         assert_eq!(session.server.output, bind);
-        let task = says(&mut session, &execute(""));
+        let task = sends(&mut session, &execute(""));
         assert_eq!(outcome(&session, task), expected, "{sql} {values:?} {server:?}");
     }
 }
 
 /// A pending message may change the encoding.
 #[test]
-fn a_key_waits_until_it_is_known_how_it_is_read() {
+fn a_bind_waits_until_the_encoding_of_its_key_is_known() {
     for (sql, values, waits) in [
         (INSERT, [Text(b"3"), LARGE], false),
         (INSERT, [LARGE, Text(b"3")], true),
@@ -87,58 +87,58 @@ fn a_key_waits_until_it_is_known_how_it_is_read() {
     ] {
         let mut session = keyed();
         prepare(&mut session, "s", sql);
-        says(&mut session, &query("SELECT 1"));
+        sends(&mut session, &query("SELECT 1"));
         session.server.output.clear();
-        says(&mut session, &bind_to("s", &values));
+        sends(&mut session, &bind_to("s", &values));
         assert_eq!(session.server.output.is_empty(), waits, "{sql} {values:?}");
         assert_eq!(session.is_held_back(), waits);
-        answers(&mut session, &ready());
+        replies(&mut session, &ready());
         assert_eq!(session.server.output, bind_to("s", &values));
     }
 }
 
 #[test]
-fn the_names_in_a_portal_are_those_of_the_path_when_it_is_bound() {
+fn a_portal_resolves_names_by_the_path_at_bind() {
     let mut plain = keyed();
     prepare(&mut plain, "s", UPDATE);
-    says(&mut plain, &bind("", "s"));
+    sends(&mut plain, &bind("", "s"));
     assert_eq!(plain.server.output, bind("", "s"), "any path leads to the catalog");
     for (schemas, expected) in
         [("{pg_catalog,public}", "shard/3=47"), ("{app,pg_catalog,public}", "query, rejected unverifiable")]
     {
         let mut session = shadowed();
         prepare(&mut session, "s", UPDATE);
-        says(&mut session, &[bind("", "s"), execute("")].concat());
+        sends(&mut session, &[bind("", "s"), execute("")].concat());
         let asked = session.server.output.split();
         assert!(text(&asked).contains("current_schemas(true)") && asked.ends_with(&sync()));
-        let told = told_in_pipeline(&["47", "on", "UTF8", schemas, "public"]);
-        let task = answers(&mut session, &[&told[..], &ready()].concat());
+        let told = reply_in_pipeline(&["47", "on", "UTF8", schemas, "public"]);
+        let task = replies(&mut session, &[&told[..], &ready()].concat());
         assert!(session.server.output.starts_with(&bind("", "s")) && session.client.output.is_empty());
         assert_eq!(outcome(&session, task), expected, "{schemas}");
     }
 }
 
-/// Nothing can be asked then, and the server refuses it.
+/// The proxy cannot query then, and the server rejects the Bind.
 #[test]
-fn what_is_bound_during_a_copy_passes() {
+fn a_bind_during_a_copy_is_forwarded() {
     let mut session = shadowed();
     prepare(&mut session, "s", UPDATE);
-    says(&mut session, &query("COPY free FROM STDIN"));
-    answers(&mut session, &copies_in());
+    sends(&mut session, &query("COPY free FROM STDIN"));
+    replies(&mut session, &copies_in());
     session.server.output.clear();
-    says(&mut session, &bind("", "s"));
+    sends(&mut session, &bind("", "s"));
     assert_eq!(session.server.output, bind("", "s"));
 }
 
 #[test]
-fn the_path_that_tells_keys_is_asked_for_once_nothing_is_owed() {
+fn the_path_for_keys_is_queried_after_pending_replies() {
     let mut session = shadowed();
-    says(&mut session, &query("SELECT 1"));
+    sends(&mut session, &query("SELECT 1"));
     session.server.output.clear();
-    assert!(says(&mut session, &query(UPDATE)).is_none());
+    assert!(sends(&mut session, &query(UPDATE)).is_none());
     assert!(session.server.output.is_empty() && session.is_held_back());
-    answers(&mut session, &ready());
+    replies(&mut session, &ready());
     assert!(text(&session.server.output).contains("current_schemas(true)"));
-    let task = answers(&mut session, &told_in_query(&["47", "on", "UTF8", "{pg_catalog,public}", "public"]));
+    let task = replies(&mut session, &reply_in_query(&["47", "on", "UTF8", "{pg_catalog,public}", "public"]));
     assert_eq!(admissions(task), "shard/3=47");
 }

@@ -33,7 +33,7 @@ fn traits(request: &Request) -> String {
 }
 
 #[test]
-fn what_a_request_may_do() {
+fn a_request_has_the_traits_of_its_statements() {
     for (sql, expected) in [
         ("SELECT 1", "l"),
         ("BEGIN", ""),
@@ -60,7 +60,7 @@ fn what_a_request_may_do() {
 }
 
 #[test]
-fn what_an_error_skips_and_what_is_kept_in_memory() {
+fn requests_report_their_protocol_and_weight() {
     let extended =
         [Request::Describe, Request::Close, Request::bind(), Request::execute(), Request::Parse { defines: None }];
     assert!(extended.iter().all(Request::is_extended));
@@ -79,7 +79,7 @@ fn what_an_error_skips_and_what_is_kept_in_memory() {
 
 /// Verdict, resource, tokens, and the code of its error.
 #[test]
-fn what_is_said_of_a_rejection() {
+fn a_rejection_reports_its_verdict_resource_tokens_and_code() {
     let (resource, issuer) = ("r".to_owned(), policies_issuer());
     let epoch = Epoch { generation: 1, token: 9 };
     let unissued =

@@ -5,7 +5,7 @@ use crate::task::{HeldRoom, Room};
 
 const MIB: usize = 1024 * 1024;
 
-/// Room that counts as overdue until so many bytes have come.
+/// Room that counts as overdue until this many bytes have arrived.
 struct UntilThen(usize);
 
 impl HeldRoom for UntilThen {
@@ -19,46 +19,46 @@ fn room(overdue_before: usize) -> Done {
     Done::Room(Some(room))
 }
 
-/// A query whose message has so many bytes behind its header.
+/// A query whose message has this many bytes after its header.
 fn long_query(body: usize) -> BytesMut {
     query(&format!("SELECT '{}'", "x".repeat(body - "SELECT ''".len() - 1)))
 }
 
 #[test]
-fn what_is_longer_than_a_mebibyte_waits_for_room() {
+fn a_message_longer_than_a_mebibyte_waits_for_room() {
     let mut session = session("");
     let message = long_query(MIB);
-    assert!(says(&mut session, &message).is_none());
+    assert!(sends(&mut session, &message).is_none());
     assert_eq!(session.server.output, message);
 
     let mut session = self::session("");
     let message = long_query(MIB + 1);
-    assert!(says(&mut session, &message[..MIB - 1]).is_none(), "as much may lie about in any session");
+    assert!(sends(&mut session, &message[..MIB - 1]).is_none(), "as much may lie about in any session");
     assert_eq!(session.room_for_input(), MIB);
-    let Some(Task::Room { bytes, there, behind }) = says(&mut session, &message[MIB - 1..MIB]) else { panic!() };
+    let Some(Task::Room { bytes, there, behind }) = sends(&mut session, &message[MIB - 1..MIB]) else { panic!() };
     assert_eq!((bytes, there, behind), (message.len(), MIB, false));
     assert!(session.is_held_back() && !session.keeps_room());
     session.done(room(0));
     assert!(settle(&mut session).is_none());
     assert!(session.keeps_room() && session.server.output.is_empty() && !session.is_held_back());
     assert_eq!(session.room_for_input(), message.len());
-    assert!(says(&mut session, &message[MIB..]).is_none());
+    assert!(sends(&mut session, &message[MIB..]).is_none());
     assert_eq!(session.server.output, message);
     assert!(!session.keeps_room() && session.is_held_up(), "the room is kept until the server has most of it");
     session.server.output.clear();
-    answers(&mut session, &ready());
+    replies(&mut session, &ready());
     assert!(!session.is_held_up());
 }
 
 #[test]
-fn a_long_message_without_room_goes_nowhere() {
+fn a_long_message_without_room_is_rejected() {
     for (done, code) in [(Done::Room(None), "LF006"), (room(usize::MAX), "LF006")] {
         let mut session = session("");
         let message = long_query(2 * MIB);
-        assert!(matches!(says(&mut session, &message[..MIB]), Some(Task::Room { .. })));
+        assert!(matches!(sends(&mut session, &message[..MIB]), Some(Task::Room { .. })));
         session.done(done);
-        says(&mut session, &message[MIB..MIB + 1]);
-        says(&mut session, &message[MIB + 1..]);
+        sends(&mut session, &message[MIB..MIB + 1]);
+        sends(&mut session, &message[MIB + 1..]);
         let sent = String::from_utf8_lossy(&session.server.output).into_owned();
         assert!(sent.contains("fencegate_lf006") && sent.len() < MIB, "{code}: {}", sent.len());
         assert!(session.client.input.is_empty());
@@ -66,30 +66,30 @@ fn a_long_message_without_room_goes_nowhere() {
     // It has all arrived: nobody waits for it.
     let mut session = session("");
     let message = long_query(2 * MIB);
-    assert!(matches!(says(&mut session, &message), Some(Task::Room { .. })));
+    assert!(matches!(sends(&mut session, &message), Some(Task::Room { .. })));
     session.done(room(usize::MAX));
     settle(&mut session);
     assert_eq!(session.server.output, message);
 }
 
 #[test]
-fn what_is_longer_than_16_mebibytes_is_opaque() {
+fn a_query_longer_than_16_mebibytes_is_unverifiable() {
     let mut session = session("");
     let message = long_query(16 * MIB + 1);
-    says(&mut session, &message[..MIB]);
-    assert_eq!(session.host.told(), "query, rejected unverifiable");
+    sends(&mut session, &message[..MIB]);
+    assert_eq!(session.host.notifications(), "query, rejected unverifiable");
     assert!(session.client.input.is_empty(), "none of it is kept");
-    says(&mut session, &message[MIB..]);
+    sends(&mut session, &message[MIB..]);
     let sent = String::from_utf8_lossy(&session.server.output).into_owned();
     assert!(sent.contains("fencegate_lf004") && sent.len() < MIB);
 }
 
-/// A session that owes nothing and one that does: the room may be long in use.
+/// While messages are pending, the room may be in use for long.
 #[test]
-fn room_is_asked_for_behind_what_is_under_way() {
+fn a_room_request_reports_whether_messages_are_pending() {
     let mut session = session("");
-    says(&mut session, &query("SELECT 1"));
-    let Some(Task::Room { behind, .. }) = says(&mut session, &long_query(2 * MIB)) else { panic!() };
+    sends(&mut session, &query("SELECT 1"));
+    let Some(Task::Room { behind, .. }) = sends(&mut session, &long_query(2 * MIB)) else { panic!() };
     assert!(behind);
 }
 
@@ -103,31 +103,31 @@ fn long_bind(portal: &str, statement: &str, values: usize) -> BytesMut {
 }
 
 #[test]
-fn a_bind_passes_as_soon_as_its_names_are_there() {
+fn a_bind_is_forwarded_once_its_names_have_arrived() {
     let mut session = session("");
-    says(&mut session, &parse("s", "SELECT 1"));
+    sends(&mut session, &parse("s", "SELECT 1"));
     let message = long_bind("portal", "s", 500_000);
     let names = 5 + "portal\0s\0".len();
     session.server.output.clear();
     for at in [5 + "portal\0".len(), names - 1] {
         let there = session.client.input.len();
-        says(&mut session, &message[there..at]);
+        sends(&mut session, &message[there..at]);
         assert!(session.server.output.is_empty(), "one name is not there");
     }
-    says(&mut session, &message[names - 1..names]);
+    sends(&mut session, &message[names - 1..names]);
     assert_eq!(session.server.output, message[..names]);
     assert!(session.is_busy() && session.fence().activity() == Activity::Busy);
-    says(&mut session, &message[names..]);
+    sends(&mut session, &message[names..]);
     assert_eq!(session.server.output, message);
 }
 
 #[test]
-fn a_name_that_does_not_end_ends_the_session() {
+fn an_unterminated_name_ends_the_session() {
     const LONGEST: usize = 64 * 1024;
     for (first, fits) in [(LONGEST - 3, true), (LONGEST - 2, false), (LONGEST + 10, false)] {
         let mut session = session("");
         let mut message = long_bind(&"p".repeat(first), "s", 100);
-        says(&mut session, &message.split_to(5 + LONGEST));
+        sends(&mut session, &message.split_to(5 + LONGEST));
         assert_eq!(session.client_fault().is_none(), fits, "{first}");
         if !fits {
             let why = ClientFault::Unjudged("a name longer than 64 KiB");
@@ -138,23 +138,23 @@ fn a_name_that_does_not_end_ends_the_session() {
     let mut session = session("");
     let mut message = BytesMut::new();
     put_frame(&mut message, frontend::BIND, |out| out.put_slice(b"portal\0s"));
-    says(&mut session, &message);
+    sends(&mut session, &message);
     assert_eq!((session.server.output.clone(), session.client_fault()), (message, None));
 }
 
 #[test]
-fn messages_without_what_they_need_are_the_servers_to_refuse() {
+fn incomplete_messages_are_left_to_the_server() {
     for (tag, body) in [(frontend::QUERY, &b"SELECT 1"[..]), (frontend::PARSE, b"s"), (frontend::PARSE, b"")] {
         let (mut session, mut message) = (session(""), BytesMut::new());
         put_frame(&mut message, tag, |out| out.put_slice(body));
-        says(&mut session, &message);
+        sends(&mut session, &message);
         assert_eq!(session.server.output, message, "{tag}");
         assert!(session.is_in_flight() && session.client_fault().is_none());
     }
     for tag in [frontend::SYNC, frontend::FLUSH] {
         let (mut session, mut message) = (session(""), BytesMut::new());
         put_frame(&mut message, tag, |out| out.put_slice(b"x"));
-        says(&mut session, &message);
+        sends(&mut session, &message);
         assert_eq!(session.client_fault(), Some(ClientFault::Unjudged("Sync or Flush that is not empty")));
         assert!(session.server.output.is_empty());
     }
@@ -162,10 +162,10 @@ fn messages_without_what_they_need_are_the_servers_to_refuse() {
 
 /// A full buffer accepts no more input, on either side.
 #[test]
-fn a_side_that_does_not_read_holds_the_other_up() {
+fn a_side_that_does_not_read_stops_the_other() {
     let mut session = session("");
     let message = long_query(HIGH_WATER);
-    says(&mut session, &[&message[..], &query("SELECT 1")].concat());
+    sends(&mut session, &[&message[..], &query("SELECT 1")].concat());
     assert_eq!(session.server.output, message);
     assert!(session.is_held_up() && session.client.input == query("SELECT 1"));
     session.server.output.clear();
@@ -184,50 +184,50 @@ fn a_side_that_does_not_read_holds_the_other_up() {
     assert_eq!(session.client.output, ready());
 }
 
-/// A notice to an idle session that is still on its way: nothing of ours goes into the middle of it.
+/// A notice to an idle session is half sent: the proxy inserts no error into it.
 #[test]
-fn nothing_is_said_within_a_message_of_the_server() {
+fn no_error_is_inserted_into_a_server_message() {
     let (mut session, mut notice) = (session(""), BytesMut::new());
     put_frame(&mut notice, backend::NOTICE, |out| out.put_bytes(b'x', 100_000));
-    answers(&mut session, &notice[..50_000]);
+    replies(&mut session, &notice[..50_000]);
     assert!(!session.is_held_back());
-    says(&mut session, &query("DELETE FROM jobs"));
+    sends(&mut session, &query("DELETE FROM jobs"));
     assert_eq!(session.client.output, notice[..50_000]);
     assert!(session.is_held_back() && session.server.output.is_empty());
     let mut last = BytesMut::new();
     last.extend_from_slice(&session.client.output);
     session.say_last(&ErrorText::new("57P01", "bye"), &End::Shutdown);
     assert_eq!(session.client.output, last, "nor a last word");
-    answers(&mut session, &notice[50_000..]);
+    replies(&mut session, &notice[50_000..]);
     assert!(session.client.output.starts_with(&notice) && text(&session.client.output).contains("LF002"));
     assert!(!session.is_held_back());
 }
 
 #[test]
-fn names_are_those_of_the_message_that_has_come() {
+fn an_execute_of_an_unknown_statement_is_rejected() {
     // Bound and run in one go, with a statement that is not known: then it is opaque.
     let mut session = session("");
-    says(&mut session, &bind("", "unknown"));
+    sends(&mut session, &bind("", "unknown"));
     assert_eq!(session.server.output.split(), bind("", "unknown"));
-    says(&mut session, &execute(""));
+    sends(&mut session, &execute(""));
     let sent = text(&session.server.output);
     assert!(sent.contains("fencegate_lf004"), "{sent}");
 }
 
 /// The session keeps none of the text and knows only the name.
 #[test]
-fn a_statement_longer_than_16_mebibytes_passes_once_its_name_is_there() {
+fn a_parse_longer_than_16_mebibytes_is_forwarded_once_its_name_has_arrived() {
     let (mut session, mut message) = (session(""), BytesMut::from(&b"P"[..]));
     message.put_u32(16 * MIB as u32 + 100);
     message.put_slice(b"s");
-    says(&mut session, &message);
+    sends(&mut session, &message);
     assert!(session.server.output.is_empty() && session.client_fault().is_none());
-    says(&mut session, b"\0");
+    sends(&mut session, b"\0");
     assert_eq!(session.server.output, [&message[..], b"\0"].concat());
 }
 
 #[test]
-fn what_came_with_the_handshake_is_handled_first() {
+fn bytes_received_with_the_handshake_are_handled_first() {
     let mut session = session("");
     session.client = Side::new(query("SELECT 1"), false, ready());
     session.server = Side::new(BytesMut::new(), false, query("SELECT 0"));

@@ -55,7 +55,7 @@ pub fn at_rest(status: Status) -> BytesMut {
     made(|out| put_ready(out, status))
 }
 
-/// The server asks for the data of a COPY.
+/// The server requests the data of a COPY.
 pub fn copies_in() -> BytesMut {
     frame(backend::COPY_IN, &[0; 3])
 }
@@ -85,13 +85,13 @@ pub fn row_of(columns: &[&str]) -> BytesMut {
     frame(backend::DATA_ROW, &body)
 }
 
-/// The answer to a question of the proxy's in place of a query.
-pub fn told_in_query(columns: &[&str]) -> Vec<u8> {
+/// The reply to a query by the proxy outside a pipeline.
+pub fn reply_in_query(columns: &[&str]) -> Vec<u8> {
     [frame(backend::ROW_DESCRIPTION, &[0, 0]), row_of(columns), completes("SELECT 1"), ready()].concat()
 }
 
-/// Like [`told_in_query`], in a pipeline that continues.
-pub fn told_in_pipeline(columns: &[&str]) -> Vec<u8> {
+/// Like [`reply_in_query`], in a pipeline that continues.
+pub fn reply_in_pipeline(columns: &[&str]) -> Vec<u8> {
     [parsed(), is_bound(), row_of(columns), completes("SELECT 1"), closed(), closed()].concat()
 }
 
@@ -99,15 +99,15 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Prepares a statement, and has it answered.
+/// Prepares a statement, with the server's reply.
 pub fn prepare(session: &mut Session<OneSession>, name: &str, sql: &str) {
-    says(session, &[parse(name, sql), sync()].concat());
-    answers(session, &[parsed(), ready()].concat());
+    sends(session, &[parse(name, sql), sync()].concat());
+    replies(session, &[parsed(), ready()].concat());
     session.server.output.clear();
     session.client.output.clear();
 }
 
-/// Has the session admitted under that token.
+/// Admits the session under that token.
 pub fn admit(session: &Session<OneSession>, resource: &str, token: Token) {
     assert!(session.fence().record_admission(resource, Epoch { generation: 1, token }, 0));
 }

@@ -4,7 +4,7 @@ use super::outcomes::begun;
 use super::*;
 
 #[test]
-fn a_name_stands_for_nothing_once_it_is_closed() {
+fn a_closed_name_has_no_meaning() {
     for (closes, answer, is_known) in [
         ([frame(frontend::CLOSE, b"Ss\0"), sync()].concat(), [closed(), ready()].concat(), false),
         ([frame(frontend::CLOSE, b"Ps\0"), sync()].concat(), [closed(), ready()].concat(), true),
@@ -14,45 +14,45 @@ fn a_name_stands_for_nothing_once_it_is_closed() {
     ] {
         let mut session = session("");
         prepare(&mut session, "s", "SELECT 1");
-        says(&mut session, &closes[..7]);
+        sends(&mut session, &closes[..7]);
         assert!(session.server.output.is_empty(), "it is not whole");
-        says(&mut session, &closes[7..]);
+        sends(&mut session, &closes[7..]);
         assert_eq!(session.server.output.split(), closes);
-        answers(&mut session, &answer);
+        replies(&mut session, &answer);
         assert_eq!(session.client.output.split(), answer);
-        says(&mut session, &query("EXECUTE s"));
+        sends(&mut session, &query("EXECUTE s"));
         assert_eq!(session.server.output == query("EXECUTE s"), is_known, "{closes:?}");
         assert_eq!(text(&session.client.output).contains("LF004"), !is_known, "{closes:?}");
     }
 }
 
 #[test]
-fn what_is_bound_behind_a_sync_waits_for_its_statement() {
+fn a_bind_after_a_sync_waits_for_its_statement() {
     let mut session = session("");
     let parse = [parse("s", "SELECT 1"), sync()].concat();
-    says(&mut session, &[&parse[..], &bind("", "s")].concat());
+    sends(&mut session, &[&parse[..], &bind("", "s")].concat());
     assert_eq!(session.server.output.split(), parse);
     assert!(session.is_held_back());
-    answers(&mut session, &[parsed(), ready()].concat());
+    replies(&mut session, &[parsed(), ready()].concat());
     assert_eq!(session.server.output, bind("", "s"));
     assert!(!session.is_held_back());
 }
 
 /// Like a query, a call ends the range of messages that an error skips.
 #[test]
-fn what_is_bound_behind_a_function_call_waits_for_its_statement() {
+fn a_bind_after_a_function_call_waits_for_its_statement() {
     let policies = POLICIES.to_owned() + "opaque: allow\n";
     let mut session = session_under(&policies, "", Path::new(Some("public"), false));
     let before = [parse("s", "SELECT 1"), frame(frontend::FUNCTION_CALL, &[0; 10])].concat();
-    says(&mut session, &[&before[..], &bind("", "s")].concat());
+    sends(&mut session, &[&before[..], &bind("", "s")].concat());
     assert_eq!(session.server.output.split(), before);
     assert!(session.is_held_back());
-    answers(&mut session, &[parsed(), frame(b'V', &[0; 4]), ready()].concat());
+    replies(&mut session, &[parsed(), frame(b'V', &[0; 4]), ready()].concat());
     assert_eq!(session.server.output, bind("", "s"));
 }
 
 #[test]
-fn where_there_is_no_room_for_more_names_what_is_owed_comes_first() {
+fn a_full_name_table_waits_for_pending_replies() {
     for (message, answer, is_portal) in
         [(parse("new", "SELECT 1"), parsed(), false), (bind("new", "s"), is_bound(), true)]
     {
@@ -64,53 +64,53 @@ fn where_there_is_no_room_for_more_names_what_is_owed_comes_first() {
             names.define(number.to_string().as_bytes(), Arc::default(), 0);
             number += 1;
         }
-        says(&mut session, &message);
+        sends(&mut session, &message);
         assert_eq!(session.server.output.split(), message, "nothing is owed");
-        says(&mut session, &message);
+        sends(&mut session, &message);
         assert_eq!(session.server.output.split(), flush());
         assert!(session.is_held_back());
-        answers(&mut session, &answer);
+        replies(&mut session, &answer);
         assert_eq!(session.server.output, message);
     }
 }
 
 #[test]
-fn a_fetch_writes_what_its_portal_does() {
+fn a_fetch_writes_what_its_portal_writes() {
     let mut session = begun();
     session.server.output.clear();
     let portal = [parse("", "DELETE FROM jobs RETURNING 1"), bind("p", ""), sync()].concat();
-    says(&mut session, &[&portal[..], &query("FETCH 1 FROM p")].concat());
+    sends(&mut session, &[&portal[..], &query("FETCH 1 FROM p")].concat());
     assert_eq!(session.server.output.split(), portal);
     assert!(session.is_held_back(), "whether there is one is not known");
-    answers(&mut session, &[parsed(), is_bound(), at_rest(Status::Transaction)].concat());
+    replies(&mut session, &[parsed(), is_bound(), at_rest(Status::Transaction)].concat());
     assert!(text(&session.server.output).contains("fencegate_lf002"));
-    assert_eq!(session.host.told(), "query, query, rejected missing");
+    assert_eq!(session.host.notifications(), "query, query, rejected missing");
 }
 
 #[test]
-fn what_an_error_skips_prepares_nothing() {
+fn a_prepare_skipped_by_an_error_defines_no_name() {
     let mut session = session("");
     let prepare = [parse("", "PREPARE p AS SELECT 1"), bind("", ""), execute(""), sync()].concat();
-    says(&mut session, &prepare);
+    sends(&mut session, &prepare);
     assert_eq!(session.server.output.split(), prepare);
-    answers(&mut session, &[parsed(), cancelled(), ready()].concat());
-    says(&mut session, &query("EXECUTE p"));
+    replies(&mut session, &[parsed(), cancelled(), ready()].concat());
+    sends(&mut session, &query("EXECUTE p"));
     assert!(text(&session.server.output).contains("fencegate_lf004") && !session.is_held_back());
 }
 
 /// A declared cursor may be any query, and may set the token when it runs.
 #[test]
-fn behind_a_portal_that_is_not_known_the_token_is_not_either() {
+fn the_token_is_unknown_after_an_unknown_portal() {
     let mut session = session_with("47", Path::new(Some("public"), true));
-    says(&mut session, &query("BEGIN"));
-    answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+    sends(&mut session, &query("BEGIN"));
+    replies(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
     session.server.output.clear();
-    says(&mut session, &[execute("c"), sync()].concat());
+    sends(&mut session, &[execute("c"), sync()].concat());
     assert_eq!(session.server.output.split(), [execute("c"), flush()].concat(), "it may be a COPY");
     assert!(session.is_held_back());
-    answers(&mut session, &completes("SELECT 1"));
+    replies(&mut session, &completes("SELECT 1"));
     assert_eq!(session.server.output.split(), sync());
-    answers(&mut session, &at_rest(Status::Transaction));
-    assert!(says(&mut session, &query("DELETE FROM jobs")).is_none());
+    replies(&mut session, &at_rest(Status::Transaction));
+    assert!(sends(&mut session, &query("DELETE FROM jobs")).is_none());
     assert!(text(&session.server.output).contains("current_setting('lease.fence', true)"));
 }

@@ -13,7 +13,7 @@ const TWO: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public
 const PUBLIC: fn() -> Path = || Path::new(Some("public"), false);
 
 #[test]
-fn changes_have_others_if_they_have_all_of_them() {
+fn changes_include_others_if_both_counters_do() {
     let has = |(all, doubts), other: (u64, u64)| Changes { all, doubts }.has(Changes { all: other.0, doubts: other.1 });
     assert!(has((2, 1), (2, 1)) && has((3, 1), (2, 1)) && has((2, 2), (2, 1)));
     assert!(!has((2, 1), (3, 1)) && !has((2, 1), (2, 2)) && !has((3, 1), (2, 2)));
@@ -21,69 +21,69 @@ fn changes_have_others_if_they_have_all_of_them() {
 
 /// A view may call a function of the policies.
 #[test]
-fn what_reads_waits_for_definitions_where_functions_write() {
+fn a_read_waits_for_pending_definitions_if_functions_are_fenced() {
     let mut session = session_under(FUNCTIONS, "", PUBLIC());
     let passes = [query("CREATE TABLE other (id int)"), query("SELECT 1")].concat();
-    says(&mut session, &[&passes[..], &query("SELECT * FROM v")].concat());
+    sends(&mut session, &[&passes[..], &query("SELECT * FROM v")].concat());
     assert_eq!(session.server.output.split(), passes);
     assert!(session.is_held_back());
-    answers(&mut session, &[completes("CREATE TABLE"), ready(), completes("SELECT 1"), ready()].concat());
+    replies(&mut session, &[completes("CREATE TABLE"), ready(), completes("SELECT 1"), ready()].concat());
     assert_eq!(session.server.output, query("SELECT * FROM v"));
 }
 
 #[test]
-fn what_calls_a_function_is_judged_by_the_catalog_as_it_is_now() {
+fn a_function_call_is_judged_by_the_current_catalog() {
     for (sql, is_wanted) in [("SELECT 1", false), ("SELECT g()", true)] {
         let mut session = session_under(FUNCTIONS, "", PUBLIC());
-        says(&mut session, &query(sql));
+        sends(&mut session, &query(sql));
         assert_eq!(session.server.output, query(sql));
         assert_eq!(session.host.wanted.load(Relaxed), is_wanted, "{sql}");
     }
 }
 
 #[test]
-fn only_what_is_lacking_is_asked_for() {
+fn only_missing_admissions_are_requested() {
     for (admitted, expected) in [(47, "billing=47"), (46, "scheduler=47, billing=47")] {
         let mut session = session_under(TWO, "47", PUBLIC());
         admit(&session, "scheduler", admitted);
-        let task = says(&mut session, &query("DELETE FROM jobs; DELETE FROM bills"));
+        let task = sends(&mut session, &query("DELETE FROM jobs; DELETE FROM bills"));
         assert_eq!(admissions(task), expected);
     }
 }
 
 #[test]
-fn a_token_waits_for_what_runs_under_another_one() {
+fn a_token_waits_for_statements_under_another_token() {
     for (admitted, waits) in [(46, true), (47, false)] {
         let mut session = session("47");
         admit(&session, "scheduler", admitted);
-        says(&mut session, &query("SELECT 1"));
-        assert!(says(&mut session, &query("DELETE FROM jobs")).is_none());
+        sends(&mut session, &query("SELECT 1"));
+        assert!(sends(&mut session, &query("DELETE FROM jobs")).is_none());
         assert_eq!(session.is_held_back(), waits, "admitted under {admitted}");
-        let task = answers(&mut session, &ready());
+        let task = replies(&mut session, &ready());
         assert_eq!(admissions(task), if waits { "scheduler=47" } else { "none" });
     }
 }
 
-/// It gives up others first, which it can only when the process is idle.
+/// The session releases other admissions first, which requires an idle process.
 #[test]
-fn a_session_with_many_admissions_asks_for_more_once_nothing_is_owed() {
+fn a_session_with_many_admissions_requests_more_after_pending_replies() {
     let mut session = session("47");
     (0..FULL).for_each(|number| admit(&session, &format!("r{number}"), 1));
-    says(&mut session, &query("SELECT 1"));
-    assert!(says(&mut session, &query("DELETE FROM jobs")).is_none());
+    sends(&mut session, &query("SELECT 1"));
+    assert!(sends(&mut session, &query("DELETE FROM jobs")).is_none());
     assert!(session.is_held_back());
-    let task = answers(&mut session, &ready());
+    let task = replies(&mut session, &ready());
     assert_eq!(admissions(task), "scheduler=47");
 }
 
 #[test]
-fn a_session_that_is_admitted_prepares_no_transaction() {
+fn an_admitted_session_cannot_prepare_a_transaction() {
     for is_admitted in [false, true] {
         let (mut session, prepare) = (session("47"), query("PREPARE TRANSACTION 'a'"));
         if is_admitted {
             admit(&session, "scheduler", 47);
         }
-        says(&mut session, &prepare);
+        sends(&mut session, &prepare);
         assert_eq!(session.server.output == prepare, !is_admitted);
         assert_eq!(text(&session.client.output).contains("LF004"), is_admitted);
     }
@@ -100,19 +100,19 @@ fn with_views() -> (PolicySet, CatalogView) {
 }
 
 #[test]
-fn what_writes_a_view_writes_its_table_and_what_locks_it_does_not() {
+fn a_write_to_a_view_writes_its_table_but_a_lock_does_not() {
     let (_, seen) = with_views();
     for (sql, passes) in [("INSERT INTO v VALUES (1)", false), ("SELECT 1 FROM v FOR UPDATE", true)] {
         let mut session = session("");
         session.host.catalog = seen.catalog.clone();
-        says(&mut session, &query(sql));
+        sends(&mut session, &query(sql));
         assert_eq!(session.server.output == query(sql), passes, "{sql}");
         assert_eq!(text(&session.client.output).contains("LF002"), !passes, "{sql}");
     }
 }
 
 #[test]
-fn what_a_statement_comes_to_without_naming_it() {
+fn indirect_target_finds_the_table_or_function_behind_a_name() {
     let (policies, seen) = with_views();
     for (sql, resource, expected) in [
         ("INSERT INTO v VALUES (1)", "scheduler", "table jobs"),

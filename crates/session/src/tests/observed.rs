@@ -13,7 +13,7 @@ fn observing() -> Session<OneSession> {
     let table = session.host.policies.resources[0].tables[0].name.clone();
     session.host.catalog = Arc::new(Catalog::with_views([(table, true)], []));
     prepare(&mut session, "s", INSERT);
-    session.host.told();
+    session.host.notifications();
     session
 }
 
@@ -21,11 +21,11 @@ fn observing() -> Session<OneSession> {
 fn write(session: &mut Session<OneSession>, key: usize, status: Status) -> String {
     let key = key.to_string();
     let values: [Bound; 2] = [Text(key.as_bytes()), Null];
-    assert!(says(session, &[keyed::bind_to("s", &values), execute(""), sync()].concat()).is_none());
+    assert!(sends(session, &[keyed::bind_to("s", &values), execute(""), sync()].concat()).is_none());
     assert!(!session.server.output.split().is_empty(), "the write of key {key} passes");
-    answers(session, &[is_bound(), completes("INSERT 0 1"), at_rest(status)].concat());
+    replies(session, &[is_bound(), completes("INSERT 0 1"), at_rest(status)].concat());
     session.client.output.clear();
-    session.host.told()
+    session.host.notifications()
 }
 
 /// An enforcing fence refuses the rest of such a transaction, which bounds its memory.

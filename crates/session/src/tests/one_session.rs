@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 thread_local! {
-    /// How often a session of this thread has worked at length.
+    /// Number of long computations by sessions of this thread.
     pub static WITHOUT_DELAYING_OTHERS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -28,7 +28,7 @@ pub struct OneSession {
     pub catalog: Arc<Catalog>,
     pub fence: Arc<SessionFence>,
     pub released: AtomicUsize,
-    /// Another session is defining something for so many looks.
+    /// Number of queries in which another session has pending definitions.
     pub looks: AtomicUsize,
     /// Statements are judged.
     pub fenced: bool,
@@ -38,12 +38,12 @@ pub struct OneSession {
     pub wanted: AtomicBool,
     /// The last catalog request included the dependents that CASCADE removes.
     pub wanted_cascades: AtomicBool,
-    /// Reading the catalog may tell more.
+    /// The catalog has unread changes.
     pub is_unread: bool,
     /// Number of observed catalog changes that may concern fenced tables.
     pub doubts: AtomicU64,
     /// Notifications in order.
-    pub told: Arc<Mutex<Vec<String>>>,
+    pub notifications: Arc<Mutex<Vec<String>>>,
 }
 
 impl OneSession {
@@ -51,7 +51,7 @@ impl OneSession {
         let (released, looks) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (fenced, takes_up, wanted) = (true, false, AtomicBool::new(false));
         let (wanted_cascades, is_unread) = (AtomicBool::new(false), false);
-        let (doubts, told) = (AtomicU64::new(0), Arc::default());
+        let (doubts, notifications) = (AtomicU64::new(0), Arc::default());
         OneSession {
             policies,
             catalog,
@@ -64,17 +64,17 @@ impl OneSession {
             wanted_cascades,
             is_unread,
             doubts,
-            told,
+            notifications,
         }
     }
 
     /// Notifications since the last call.
-    pub fn told(&self) -> String {
-        std::mem::take(&mut *self.told.lock()).join(", ")
+    pub fn notifications(&self) -> String {
+        std::mem::take(&mut *self.notifications.lock()).join(", ")
     }
 
-    fn hear(&self, what: impl Into<String>) {
-        self.told.lock().push(what.into());
+    fn notify(&self, what: impl Into<String>) {
+        self.notifications.lock().push(what.into());
     }
 }
 
@@ -124,23 +124,23 @@ impl Host for OneSession {
     }
 
     fn forget_catalog(&self) {
-        self.hear("forget");
+        self.notify("forget");
     }
 
     fn catalog_changed(&self) {
-        self.hear("changed");
+        self.notify("changed");
     }
 
     fn note_harmless_change(&self, doubts: u64) -> bool {
         let is_noted = doubts == self.doubts.load(Relaxed);
         if is_noted {
-            self.hear("harmless");
+            self.notify("harmless");
         }
         is_noted
     }
 
     fn forget_database(&self, name: &str) {
-        self.hear(format!("database {name}"));
+        self.notify(format!("database {name}"));
     }
 
     fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>> {
@@ -149,11 +149,11 @@ impl Host for OneSession {
     }
 
     fn publish_definitions(&self, _: &PendingDefinitions) {
-        self.hear("publish");
+        self.notify("publish");
     }
 
     fn withdraw_definitions(&self) {
-        self.hear("withdraw");
+        self.notify("withdraw");
     }
 
     fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
@@ -170,7 +170,7 @@ impl Host for OneSession {
     }
 
     fn note_query(&self) {
-        self.hear("query");
+        self.notify("query");
     }
 
     fn note_presented(&self, _: &ParameterValue) {}
@@ -180,16 +180,16 @@ impl Host for OneSession {
     fn note_admitted(&mut self, _: &Resource) {}
 
     fn note_rejected(&self, rejection: &Rejection, _: &Statement) {
-        self.hear(format!("rejected {}", rejection.kind().label()));
+        self.notify(format!("rejected {}", rejection.kind().label()));
     }
 
     fn note_passed(&self, passed: Vec<PassedWrite>) {
         if !passed.is_empty() {
-            self.hear(format!("passed {}", passed.len()));
+            self.notify(format!("passed {}", passed.len()));
         }
     }
 
     fn observe(&self, need: Need, _: Claim) {
-        self.hear(format!("observed {}={}", need.resource.name, need.token));
+        self.notify(format!("observed {}={}", need.resource.name, need.token));
     }
 }

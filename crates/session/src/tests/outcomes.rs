@@ -6,29 +6,29 @@ use crate::rejection::CutOffOutcome;
 /// Begins a transaction.
 pub(super) fn begun() -> Session<OneSession> {
     let mut session = session("");
-    says(&mut session, &query("BEGIN"));
-    answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+    sends(&mut session, &query("BEGIN"));
+    replies(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
     session
 }
 
 #[test]
-fn a_session_is_idle_when_nothing_is_open_and_nothing_owed() {
+fn a_session_is_idle_without_transaction_and_pending_replies() {
     let mut session = begun();
     assert_eq!(session.fence().activity(), Activity::Waiting);
     assert!(!session.is_idle() && !session.is_busy() && !session.is_in_flight());
-    says(&mut session, &query("COMMIT"));
+    sends(&mut session, &query("COMMIT"));
     assert!(session.is_busy() && session.is_in_flight());
-    answers(&mut session, &[completes("COMMIT"), ready()].concat());
+    replies(&mut session, &[completes("COMMIT"), ready()].concat());
     assert!(session.is_idle() && session.fence().activity() == Activity::Idle);
     // Messages without a Sync keep a transaction open, even where all of them are answered.
-    says(&mut session, &parse("", "SELECT 1"));
-    answers(&mut session, &parsed());
+    sends(&mut session, &parse("", "SELECT 1"));
+    replies(&mut session, &parsed());
     assert_eq!(session.fence().activity(), Activity::Waiting);
-    says(&mut session, &sync());
-    answers(&mut session, &ready());
+    sends(&mut session, &sync());
+    replies(&mut session, &ready());
     assert_eq!(session.fence().activity(), Activity::Idle);
     // The head of a message that nobody answers.
-    says(&mut session, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
+    sends(&mut session, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
     assert!(session.is_busy() && session.is_in_flight() && session.fence().activity() == Activity::Busy);
 }
 
@@ -36,31 +36,31 @@ fn a_session_is_idle_when_nothing_is_open_and_nothing_owed() {
 fn a_revoked_session_is_released_when_it_waits_and_again_when_it_is_idle() {
     let mut session = begun();
     let released = |session: &Session<OneSession>| session.host.released.swap(0, Relaxed);
-    says(&mut session, &query("SELECT 1"));
+    sends(&mut session, &query("SELECT 1"));
     session.revoked();
     assert_eq!(released(&session), 1);
-    answers(&mut session, &at_rest(Status::Transaction));
+    replies(&mut session, &at_rest(Status::Transaction));
     assert_eq!(released(&session), 1, "it waits");
     for (statement, status, times) in
         [("SELECT 1", Status::Transaction, 1), ("COMMIT", Status::Idle, 1), ("SELECT 1", Status::Idle, 0)]
     {
-        says(&mut session, &query(statement));
+        sends(&mut session, &query(statement));
         assert_eq!(released(&session), 0);
-        answers(&mut session, &at_rest(status));
+        replies(&mut session, &at_rest(status));
         assert_eq!(released(&session), times, "{statement}");
     }
 }
 
 #[test]
-fn what_was_cut_off_may_have_been_committed_or_not() {
+fn the_outcome_is_unknown_only_if_a_commit_may_have_run() {
     let rolled_back = begun();
     assert_eq!(rolled_back.cut_off(), CutOffOutcome::RolledBack);
     assert_eq!(rolled_back.fence().activity(), Activity::CutOff);
     let mut in_flight = begun();
-    says(&mut in_flight, &query("SELECT 1"));
+    sends(&mut in_flight, &query("SELECT 1"));
     assert_eq!(in_flight.cut_off(), CutOffOutcome::Unknown);
     let mut within = begun();
-    says(&mut within, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
+    sends(&mut within, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
     assert_eq!(within.cut_off(), CutOffOutcome::Unknown);
     // In a pipeline a COMMIT is done before the Sync.
     for (statement, tag, outcome) in [
@@ -69,19 +69,19 @@ fn what_was_cut_off_may_have_been_committed_or_not() {
         ("SELECT 1", "SELECT 1", CutOffOutcome::RolledBack),
     ] {
         let mut session = begun();
-        says(&mut session, &[parse("", statement), bind("", ""), execute("")].concat());
-        answers(&mut session, &[parsed(), is_bound(), completes(tag)].concat());
+        sends(&mut session, &[parse("", statement), bind("", ""), execute("")].concat());
+        replies(&mut session, &[parsed(), is_bound(), completes(tag)].concat());
         assert!(!session.is_in_flight());
         assert_eq!(session.cut_off(), outcome, "{tag}");
         let status = if statement == "COMMIT" { Status::Idle } else { Status::Transaction };
-        says(&mut session, &sync());
-        answers(&mut session, &at_rest(status));
+        sends(&mut session, &sync());
+        replies(&mut session, &at_rest(status));
         assert_eq!(session.cut_off(), CutOffOutcome::RolledBack, "the client knows of it");
     }
 }
 
 #[test]
-fn the_last_word_of_a_session_that_is_cut_off_ends_a_statement() {
+fn only_a_cutoff_error_is_followed_by_ready_for_query() {
     let text = ErrorText::new("57P05", "bye");
     let end = |session: &Session<OneSession>| String::from_utf8_lossy(&session.client.output).into_owned();
     for (why, ends) in [(End::Shutdown, false), (End::Killed, false)] {
@@ -102,15 +102,15 @@ fn the_last_word_of_a_session_that_is_cut_off_ends_a_statement() {
 }
 
 #[test]
-fn a_goodbye_is_passed_on_and_not_within_a_message() {
+fn terminate_is_not_sent_within_a_message() {
     let mut session = session("");
     let goodbye = frame(frontend::TERMINATE, b"");
-    says(&mut session, &goodbye);
+    sends(&mut session, &goodbye);
     assert!(session.is_terminating() && !session.is_idle() && session.server.output == goodbye);
     let mut session = self::session("");
     session.put_terminate();
     assert_eq!(session.server.output, goodbye);
-    says(&mut session, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
+    sends(&mut session, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
     let before = session.server.output.clone();
     session.put_terminate();
     assert_eq!(session.server.output, before);
@@ -120,28 +120,28 @@ fn a_goodbye_is_passed_on_and_not_within_a_message() {
 
 /// A fast-path call names its function by a number: those for large objects write no table.
 #[test]
-fn a_function_call_passes_if_it_is_about_large_objects() {
+fn only_large_object_function_calls_pass() {
     for (function, passes) in [(954_u32, true), (3172, true), (952, true), (1, false), (959, false)] {
         let mut session = session("");
         let call = frame(frontend::FUNCTION_CALL, &[&function.to_be_bytes()[..], &[0; 6]].concat());
-        says(&mut session, &call[..8]);
+        sends(&mut session, &call[..8]);
         assert!(session.server.output.is_empty(), "its number is not there");
-        says(&mut session, &call[8..]);
+        sends(&mut session, &call[8..]);
         assert_eq!(session.server.output == call, passes, "{function}");
-        assert_eq!(session.host.told() == "query", passes);
+        assert_eq!(session.host.notifications() == "query", passes);
         let (answer, told) = if passes { (ready(), ready()) } else { (answer_to_rejected_call(), failed_call()) };
-        answers(&mut session, &answer);
+        replies(&mut session, &answer);
         assert!(session.is_idle());
         assert_eq!(session.client.output, told, "{function}");
     }
     let mut session = session("");
     let short = frame(frontend::FUNCTION_CALL, &[1]);
-    says(&mut session, &short);
+    sends(&mut session, &short);
     assert!(!session.server.output.is_empty() && session.client.input.is_empty());
 }
 
 #[test]
-fn a_server_that_answers_what_nobody_asked_breaks_the_protocol() {
+fn an_unexpected_reply_is_a_protocol_violation() {
     for bytes in [ready(), at_rest(Status::Failed), frame(backend::READY, b"?"), BytesMut::from(&b"Z\0\0\0\x01"[..])] {
         let mut session = session("");
         session.server.input.extend_from_slice(&bytes);
@@ -163,18 +163,18 @@ pub(super) fn roles(role: &str, session: &str) -> BytesMut {
 }
 
 #[test]
-fn as_whom_a_session_acts_is_asked_only_where_a_token_would_be_raised() {
+fn the_role_is_queried_only_if_a_token_would_be_raised() {
     for (role, acts_as) in [("none", "app"), ("admin", "admin")] {
         let mut session = session("47");
         let write = query("DELETE FROM jobs");
-        let Some(Task::Admit(needs)) = says(&mut session, &write) else { panic!() };
+        let Some(Task::Admit(needs)) = sends(&mut session, &write) else { panic!() };
         assert_eq!(needs[0].1.role, None);
         let unknown = FenceError::RoleUnknown { resource: "scheduler".to_owned() };
         session.done(Done::Admit(Err(unknown)));
         assert!(settle(&mut session).is_none());
         let asked = String::from_utf8_lossy(&session.server.output.split()).into_owned();
         assert!(asked.contains("SHOW role; SHOW session_authorization"), "{asked}");
-        let Some(Task::Admit(needs)) = answers(&mut session, &roles(role, "app")) else { panic!() };
+        let Some(Task::Admit(needs)) = replies(&mut session, &roles(role, "app")) else { panic!() };
         assert_eq!(needs[0].1.role, Some(fencegate_fence::Role::Current(acts_as.to_owned())));
         assert!(session.client.output.is_empty(), "the client sees nothing of it");
         assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
@@ -184,16 +184,16 @@ fn as_whom_a_session_acts_is_asked_only_where_a_token_would_be_raised() {
     }
     // A cancel that meets the question answers the client's query.
     let mut session = session("47");
-    says(&mut session, &query("DELETE FROM jobs"));
+    sends(&mut session, &query("DELETE FROM jobs"));
     session.done(Done::Admit(Err(FenceError::RoleUnknown { resource: "scheduler".to_owned() })));
     settle(&mut session);
-    answers(&mut session, &[cancelled(), ready()].concat());
+    replies(&mut session, &[cancelled(), ready()].concat());
     assert_eq!(session.client.output, [cancelled(), ready()].concat());
     assert!(session.is_idle() && session.client.input.is_empty());
 }
 
 #[test]
-fn a_role_that_cannot_be_asked_for_before_a_write_may_be_any() {
+fn a_role_that_cannot_be_queried_may_be_any() {
     let any = || Some(fencegate_fence::Role::AnyOf("postgres".to_owned()));
     let alter = "ALTER TABLE jobs ADD x int";
     for (sql, in_pipeline, role) in [
@@ -206,7 +206,7 @@ fn a_role_that_cannot_be_asked_for_before_a_write_may_be_any() {
         let mut session = session("47");
         let pipeline = [parse("", sql), bind("", ""), execute("")].concat();
         let sent = if in_pipeline { pipeline } else { query(sql).to_vec() };
-        let Some(Task::Admit(needs)) = says(&mut session, &sent) else { panic!("{sql}: nothing is asked for") };
+        let Some(Task::Admit(needs)) = sends(&mut session, &sent) else { panic!("{sql}: nothing is asked for") };
         assert_eq!(needs[0].1.role, role, "{sql}, {in_pipeline}");
     }
 }
@@ -220,21 +220,21 @@ fn a_role_in_an_unknown_encoding_may_be_any() {
     {
         let mut session = session("47");
         session.settings.lexing.encoding = encoding;
-        says(&mut session, &query("DELETE FROM jobs"));
+        sends(&mut session, &query("DELETE FROM jobs"));
         session.done(Done::Admit(Err(FenceError::RoleUnknown { resource: "scheduler".to_owned() })));
         settle(&mut session);
-        let Some(Task::Admit(needs)) = answers(&mut session, &roles("été", "app")) else { panic!() };
+        let Some(Task::Admit(needs)) = replies(&mut session, &roles("été", "app")) else { panic!() };
         assert_eq!(needs[0].1.role, Some(acts_as));
     }
 }
 
 #[test]
-fn what_is_not_sent_yet_is_taken_back_while_the_server_is_busy() {
+fn unsent_output_is_discarded_while_the_server_is_busy() {
     let mut session = session("");
     session.put_terminate();
     assert!(!session.take_back_unsent() && !session.server.output.is_empty(), "it is idle");
     session.server.output.clear();
-    says(&mut session, &query("SELECT 1"));
+    sends(&mut session, &query("SELECT 1"));
     assert!(session.take_back_unsent() && session.server.output.is_empty());
     assert!(!session.take_back_unsent(), "all was sent");
 }

@@ -6,41 +6,41 @@ fn error(code: &str, message: &str, position: &str) -> BytesMut {
     frame(backend::ERROR, format!("SERROR\0VERROR\0C{code}\0M{message}\0P{position}\0\0").as_bytes())
 }
 
-/// The server finds the mistake, and its place in the client's own text.
+/// The server reports the error and its position in the client's own text.
 #[test]
-fn a_mistake_is_the_servers_to_tell_and_no_rejection() {
+fn a_syntax_error_is_reported_by_the_server_and_not_rejected() {
     let mut session = session("");
-    says(&mut session, &query("SELEC 1"));
+    sends(&mut session, &query("SELEC 1"));
     let sent = text(&session.server.output.split());
     let (raise, own) = sent[5..].split_once("; SELEC 1").unwrap();
     assert!(raise.contains("fencegate_lf004") && own == "\0", "{sent}");
-    assert_eq!(session.host.told(), "", "whether it is rejected is not known yet");
+    assert_eq!(session.host.notifications(), "", "whether it is rejected is not known yet");
     let at = raise.len() + "; ".len() + 1;
-    answers(&mut session, &[error("42601", "syntax error", &at.to_string()), ready()].concat());
+    replies(&mut session, &[error("42601", "syntax error", &at.to_string()), ready()].concat());
     assert_eq!(session.client.output, [error("42601", "syntax error", "1"), ready()].concat());
-    assert_eq!(session.host.told(), "query");
+    assert_eq!(session.host.notifications(), "query");
     // Reject text that the server can decode but the proxy cannot.
     session.client.output.clear();
-    says(&mut session, &query("SELEC 1"));
-    answers(&mut session, &frame(backend::NOTICE, format!("SNOTICE\0Mfrom it\0P{at}\0\0").as_bytes()));
+    sends(&mut session, &query("SELEC 1"));
+    replies(&mut session, &frame(backend::NOTICE, format!("SNOTICE\0Mfrom it\0P{at}\0\0").as_bytes()));
     assert!(text(&session.client.output).contains("P1\0"), "a notice as well");
-    answers(&mut session, &error("42704", "unrecognized configuration parameter \"fencegate_lf004\"", "5"));
+    replies(&mut session, &error("42704", "unrecognized configuration parameter \"fencegate_lf004\"", "5"));
     assert!(text(&session.client.output).contains("CLF004\0"));
-    assert_eq!(session.host.told(), "query, rejected unverifiable");
+    assert_eq!(session.host.notifications(), "query, rejected unverifiable");
 }
 
 #[test]
-fn what_passes_unread_is_noted_once_the_server_has_found_no_mistake() {
+fn an_unparsed_exempt_statement_is_noted_once_the_server_parses_it() {
     let policies = POLICIES.to_owned() + "exempt_roles: [postgres]\n";
     for (answer, noted) in
         [(error("42601", "syntax error", "1"), false), (ready(), true), (error("22012", "zero", "1"), true)]
     {
         let mut session = session_under(&policies, "", Path::new(Some("public"), false));
-        says(&mut session, &query("SELEC 1"));
+        sends(&mut session, &query("SELEC 1"));
         assert_eq!(session.server.output, query("SELEC 1"));
-        assert!(!session.host.told().contains("passed"));
-        answers(&mut session, &answer);
-        assert_eq!(session.host.told().contains("passed"), noted);
+        assert!(!session.host.notifications().contains("passed"));
+        replies(&mut session, &answer);
+        assert_eq!(session.host.notifications().contains("passed"), noted);
     }
 }
 
@@ -49,7 +49,7 @@ fn what_passes_unread_is_noted_once_the_server_has_found_no_mistake() {
 fn a_rejected_execute_is_replaced_in_its_pipeline() {
     let mut session = session("");
     let own = [parse("", "DELETE FROM jobs"), bind("", "")].concat();
-    says(&mut session, &[&own[..], &execute(""), &sync()].concat());
+    sends(&mut session, &[&own[..], &execute(""), &sync()].concat());
     let sent = session.server.output.split();
     assert!(sent.starts_with(&own));
     let sent = text(&sent[own.len()..]);
@@ -61,55 +61,55 @@ fn a_rejected_execute_is_replaced_in_its_pipeline() {
     );
     let raised = error("42704", "unrecognized configuration parameter \"fencegate_lf002\"", "1");
     let closed = [completes(&[backend::CLOSE_COMPLETE]), ready().to_vec()].concat();
-    answers(&mut session, &[completes(&own), completes(&ours), raised.to_vec(), ready().to_vec(), closed].concat());
+    replies(&mut session, &[completes(&own), completes(&ours), raised.to_vec(), ready().to_vec(), closed].concat());
     let told = text(&session.client.output);
     assert!(session.client.output.starts_with(&completes(&own)) && told.contains("CLF002\0"), "{told}");
     assert!(session.client.output.ends_with(&ready()) && told.matches('Z').count() == 1 && session.is_idle());
-    assert_eq!(session.host.told(), "query, rejected missing");
+    assert_eq!(session.host.notifications(), "query, rejected missing");
     // Behind the next Sync there is nothing to close.
-    says(&mut session, &sync());
+    sends(&mut session, &sync());
     assert_eq!(session.server.output, sync());
 }
 
 /// Statements before a rejected one in the same string run; later ones do not.
 #[test]
-fn in_a_string_the_error_stands_in_the_place_of_the_statement() {
+fn in_a_string_the_error_replaces_the_rejected_statement() {
     let mut session = session("");
-    says(&mut session, &query("PREPARE p AS SELECT 1; DELETE FROM jobs; SELECT 2"));
+    sends(&mut session, &query("PREPARE p AS SELECT 1; DELETE FROM jobs; SELECT 2"));
     let sent = text(&session.server.output.split());
     assert!(sent.contains("PREPARE p AS SELECT 1; ") && sent.ends_with("; SELECT 2\0"), "{sent}");
     assert!(sent.contains("fencegate_lf002") && !sent.contains("DELETE"), "{sent}");
-    assert_eq!(session.host.told(), "query, rejected missing");
+    assert_eq!(session.host.notifications(), "query, rejected missing");
     let done = frame(backend::COMMAND_COMPLETE, b"PREPARE\0");
     let raised = error("42704", "unrecognized configuration parameter \"fencegate_lf002\"", "25");
-    answers(&mut session, &[done.clone(), raised, ready()].concat());
+    replies(&mut session, &[done.clone(), raised, ready()].concat());
     assert!(session.client.output.starts_with(&done) && session.is_idle());
-    says(&mut session, &query("EXECUTE p"));
+    sends(&mut session, &query("EXECUTE p"));
     assert_eq!(session.server.output, query("EXECUTE p"), "what was prepared is known");
 }
 
 /// An error in a pipeline skips the rest up to its Sync, and skipped definitions have no meaning.
 #[test]
-fn what_an_error_skips_is_not_owed_and_defines_nothing() {
+fn messages_skipped_by_an_error_are_not_owed_and_define_no_name() {
     let mut session = session("");
-    says(&mut session, &[parse("one", "SELECT 1"), parse("two", "SELECT 2"), sync(), query("SELECT 3")].concat());
-    answers(&mut session, &[error("42P05", "it is there", "1"), ready()].concat());
+    sends(&mut session, &[parse("one", "SELECT 1"), parse("two", "SELECT 2"), sync(), query("SELECT 3")].concat());
+    replies(&mut session, &[error("42P05", "it is there", "1"), ready()].concat());
     assert!(session.is_busy(), "the next query is owed");
-    answers(&mut session, &ready());
+    replies(&mut session, &ready());
     assert!(session.is_idle());
     session.server.output.clear();
-    says(&mut session, &[bind("", "two"), execute("")].concat());
+    sends(&mut session, &[bind("", "two"), execute("")].concat());
     assert!(text(&session.server.output).contains("fencegate_lf004"), "it is not known");
 }
 
 /// A failed PREPARE defines nothing, so no message waits for it.
 #[test]
-fn a_name_whose_prepare_has_failed_stands_for_nothing() {
+fn a_name_whose_prepare_failed_has_no_meaning() {
     let mut session = session("");
-    says(&mut session, &query("PREPARE p AS SELECT 1"));
-    answers(&mut session, &[error("42P05", "it is there", "1"), ready()].concat());
+    sends(&mut session, &query("PREPARE p AS SELECT 1"));
+    replies(&mut session, &[error("42P05", "it is there", "1"), ready()].concat());
     session.server.output.clear();
     session.client.output.clear();
-    says(&mut session, &query("EXECUTE p"));
+    sends(&mut session, &query("EXECUTE p"));
     assert!(session.client.input.is_empty() && !session.is_held_back());
 }

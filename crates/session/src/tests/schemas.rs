@@ -5,77 +5,77 @@ use super::*;
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 const ASKS: &str = "SHOW search_path";
 
-/// The path leads elsewhere, as the server said last.
+/// The server has last reported another path.
 fn elsewhere() -> Session<OneSession> {
     session_with("", Path::new(Some("other"), false))
 }
 
-/// A write by the path, which is answered: the server is asked for the path then.
+/// Writes by the path and receives the reply. Returns the messages that the proxy then sends.
 fn written(session: &mut Session<OneSession>, sql: &str) -> String {
-    says(session, &query(sql));
+    sends(session, &query(sql));
     session.server.output.clear();
-    answers(session, &[completes("INSERT 0 1"), ready()].concat());
+    replies(session, &[completes("INSERT 0 1"), ready()].concat());
     text(&session.server.output.split())
 }
 
 #[test]
-fn where_nothing_can_be_asked_or_nothing_depends_on_it_the_path_is_not_asked_for() {
+fn the_path_is_queried_only_if_possible_and_relevant() {
     let unasked = |policies: &str| session_under(policies, "", Path::new(None, false));
     let mut asked = unasked(POLICIES);
-    says(&mut asked, &query(WRITE));
+    sends(&mut asked, &query(WRITE));
     assert_eq!(asked.server.output, query(ASKS));
 
     let mut failed = unasked(POLICIES);
-    says(&mut failed, &query("BEGIN"));
-    answers(&mut failed, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
-    says(&mut failed, &query("SELECT 1"));
-    answers(&mut failed, &[cancelled(), at_rest(Status::Failed)].concat());
+    sends(&mut failed, &query("BEGIN"));
+    replies(&mut failed, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+    sends(&mut failed, &query("SELECT 1"));
+    replies(&mut failed, &[cancelled(), at_rest(Status::Failed)].concat());
     failed.server.output.clear();
-    says(&mut failed, &query(WRITE));
+    sends(&mut failed, &query(WRITE));
     assert_eq!(failed.server.output, query(WRITE), "the server refuses it");
 
     let mut replicates = unasked(POLICIES);
     replicates.settings.replicates = true;
-    says(&mut replicates, &query(WRITE));
+    sends(&mut replicates, &query(WRITE));
     assert!(replicates.server.output.is_empty() && text(&replicates.client.output).contains("LF002"));
 
     let mut exempt = unasked(&(POLICIES.to_owned() + "exempt_roles: [postgres]\n"));
-    says(&mut exempt, &query(WRITE));
+    sends(&mut exempt, &query(WRITE));
     assert_eq!(exempt.server.output, query(WRITE));
 }
 
 #[test]
-fn a_path_that_names_the_table_is_not_asked_for_again() {
+fn a_path_that_contains_the_table_is_not_queried_again() {
     let mut session = session("");
     assert_eq!(written(&mut session, "INSERT INTO free VALUES (1)"), "");
-    assert!(says(&mut session, &query(WRITE)).is_none());
+    assert!(sends(&mut session, &query(WRITE)).is_none());
     assert!(session.server.output.is_empty() && text(&session.client.output).contains("LF002"));
 }
 
 /// The server resolves the name later than the proxy judges it, so the path may have changed.
 #[test]
-fn a_definition_by_a_bare_name_means_the_table_in_every_schema() {
+fn a_definition_by_a_bare_name_may_mean_any_schema() {
     for (sql, passes) in [(WRITE, true), ("TRUNCATE jobs", true), ("DROP TABLE jobs", false)] {
         let mut session = session_with("", Path::new(Some("other"), true));
-        says(&mut session, &query(sql));
+        sends(&mut session, &query(sql));
         assert_eq!(session.server.output == query(sql), passes, "{sql}");
     }
     for (sql, passes) in [(WRITE, true), ("DROP TABLE jobs", false)] {
         let mut session = session_with("", Path::new(Some("other"), true));
         let all = [parse("", sql), bind("", ""), execute(""), sync()].concat();
-        says(&mut session, &all);
+        sends(&mut session, &all);
         assert_eq!(session.server.output == all, passes, "{sql}");
     }
     // It names the table when it runs, and the path may have changed since it was bound.
     let mut session = elsewhere();
     let bound = [parse("", "TRUNCATE jobs"), bind("", "")].concat();
-    says(&mut session, &[&query("INSERT INTO free VALUES (1)")[..], &bound].concat());
+    sends(&mut session, &[&query("INSERT INTO free VALUES (1)")[..], &bound].concat());
     assert!(session.server.output.ends_with(&bound), "nothing is asked at the Bind");
 }
 
 /// These come first, whether the path names them or not.
 #[test]
-fn a_bare_name_may_be_that_of_a_temporary_or_system_relation() {
+fn a_bare_name_may_mean_a_temporary_or_system_relation() {
     for (view, path, sql, passes) in [
         ("other.none", "other", WRITE, true),
         ("other.jobs", "other", WRITE, false),
@@ -89,80 +89,80 @@ fn a_bare_name_may_be_that_of_a_temporary_or_system_relation() {
         let table = session.host.policies.resources[0].tables[0].name.clone();
         let view_on_it = (view.to_owned(), table.clone());
         session.host.catalog = Arc::new(Catalog::with_views([(table, false)], [view_on_it]));
-        says(&mut session, &query(sql));
+        sends(&mut session, &query(sql));
         assert_eq!(session.server.output == query(sql), passes, "{view} by {path}");
         assert_eq!(text(&session.client.output).contains("LF002"), !passes, "{view} by {path}");
     }
 }
 
-/// Behind a message that is half sent nothing can be asked.
+/// The proxy cannot query after a message that is half sent.
 #[test]
-fn nothing_is_asked_ahead_within_a_message() {
+fn no_query_is_sent_ahead_within_a_message() {
     let mut session = elsewhere();
     assert!(written(&mut session, WRITE).contains(ASKS));
     let mut session = elsewhere();
-    says(&mut session, &query(WRITE));
+    sends(&mut session, &query(WRITE));
     let data = frame(frontend::COPY_DATA, &[b'x'; 100]);
-    says(&mut session, &data[..50]);
+    sends(&mut session, &data[..50]);
     session.server.output.clear();
-    answers(&mut session, &[completes("INSERT 0 1"), ready()].concat());
+    replies(&mut session, &[completes("INSERT 0 1"), ready()].concat());
     assert!(session.server.output.is_empty());
-    says(&mut session, &data[50..]);
+    sends(&mut session, &data[50..]);
     assert_eq!(session.server.output, data[50..]);
 }
 
 #[test]
-fn a_client_that_says_goodbye_or_has_asked_for_more_has_nothing_asked_ahead() {
+fn no_query_is_sent_ahead_if_the_client_terminates_or_has_sent_more() {
     for more in [frame(frontend::TERMINATE, b""), query("SELECT 1")] {
         let mut session = elsewhere();
-        says(&mut session, &[query(WRITE), more].concat());
+        sends(&mut session, &[query(WRITE), more].concat());
         session.server.output.clear();
-        answers(&mut session, &[completes("INSERT 0 1"), ready()].concat());
+        replies(&mut session, &[completes("INSERT 0 1"), ready()].concat());
         assert!(session.server.output.is_empty());
     }
 }
 
 #[test]
-fn a_question_ahead_that_fails_is_asked_again_before_a_write() {
+fn a_failed_query_ahead_is_repeated_before_a_write() {
     let mut session = elsewhere();
     assert!(written(&mut session, WRITE).contains(ASKS));
-    answers(&mut session, &[cancelled(), ready()].concat());
+    replies(&mut session, &[cancelled(), ready()].concat());
     session.server.output.clear();
-    says(&mut session, &query(WRITE));
+    sends(&mut session, &query(WRITE));
     assert_eq!(session.server.output, query(ASKS));
 }
 
 /// A session that no longer writes by the path is not worth the query.
 #[test]
-fn the_path_is_asked_ahead_for_some_time_after_the_last_write_by_it() {
+fn the_path_is_queried_ahead_for_some_time_after_the_last_write() {
     let mut session = elsewhere();
     let free = "INSERT INTO free VALUES (1)";
-    assert!(is_asked_ahead(&mut session, WRITE));
+    assert!(is_queried_ahead(&mut session, WRITE));
     for _ in 0..2 {
-        let times = (0..40).filter(|_| is_asked_ahead(&mut session, free)).count();
+        let times = (0..40).filter(|_| is_queried_ahead(&mut session, free)).count();
         assert_eq!(times, 15);
         // The next one waits for the path, which is asked ahead again from then on.
-        says(&mut session, &query(WRITE));
-        answers(&mut session, &told_in_query(&["other"]));
+        sends(&mut session, &query(WRITE));
+        replies(&mut session, &reply_in_query(&["other"]));
         session.server.output.clear();
-        answers(&mut session, &[completes("INSERT 0 1"), ready()].concat());
+        replies(&mut session, &[completes("INSERT 0 1"), ready()].concat());
         assert!(text(&session.server.output).contains(ASKS));
-        answers(&mut session, &answer_of("other"));
+        replies(&mut session, &answer_of("other"));
     }
 }
 
 /// Writes and receives the response. Returns whether the path is queried then.
-fn is_asked_ahead(session: &mut Session<OneSession>, sql: &str) -> bool {
+fn is_queried_ahead(session: &mut Session<OneSession>, sql: &str) -> bool {
     let is_asked = written(session, sql).contains(ASKS);
     if is_asked {
-        answers(session, &answer_of("other"));
+        replies(session, &answer_of("other"));
     }
     is_asked
 }
 
 /// Behind an Execute without a Sync its implicit transaction is open, which a simple query would not leave alone.
 #[test]
-fn a_question_is_part_of_the_pipeline_only_where_one_is_open() {
+fn an_internal_query_joins_the_pipeline_only_if_one_is_open() {
     for (sent, answer, in_pipeline) in [
         (parse("", "SELECT 1").to_vec(), parsed().to_vec(), false),
         (
@@ -172,10 +172,10 @@ fn a_question_is_part_of_the_pipeline_only_where_one_is_open() {
         ),
     ] {
         let mut session = session_with("", Path::new(None, false));
-        says(&mut session, &sent);
-        answers(&mut session, &answer);
+        sends(&mut session, &sent);
+        replies(&mut session, &answer);
         session.server.output.clear();
-        says(&mut session, &query(WRITE));
+        sends(&mut session, &query(WRITE));
         assert_eq!(session.server.output == query(ASKS), !in_pipeline);
         assert!(text(&session.server.output).contains(ASKS));
         assert_eq!(session.server.output.ends_with(&flush()), in_pipeline);
@@ -184,7 +184,7 @@ fn a_question_is_part_of_the_pipeline_only_where_one_is_open() {
 
 /// A statement is refused if the path may resolve its names to fencegate's own objects. Otherwise the check costs nothing.
 #[test]
-fn a_bare_name_of_fencegates_own_objects() {
+fn a_bare_name_of_fencegates_own_objects_is_rejected() {
     let asks = query("SHOW search_path; SHOW role; SHOW session_authorization");
     for (path, sql, passes) in [
         (Some("public"), "DELETE FROM epoch", true),
@@ -195,7 +195,7 @@ fn a_bare_name_of_fencegates_own_objects() {
         (Some("public, fencegate_state"), "DELETE FROM epoch", false),
     ] {
         let mut session = session_with("", Path::new(path, true));
-        says(&mut session, &query(sql));
+        sends(&mut session, &query(sql));
         assert_eq!(session.server.output == query(sql), passes, "{sql} by {path:?}");
         assert_eq!(text(&session.client.output).contains("LF004"), !passes, "{sql} by {path:?}");
     }
@@ -207,10 +207,10 @@ fn a_bare_name_of_fencegates_own_objects() {
         (Some("\"$user\", public"), ["\"$user\", public", "fencegate_state", "postgres"], false),
     ] {
         let mut session = session_with("", Path::new(path, false));
-        says(&mut session, &query("DELETE FROM epoch"));
+        sends(&mut session, &query("DELETE FROM epoch"));
         assert_eq!(session.server.output.split(), asks, "{path:?}");
         let told = answer.map(|value| [row_of(&[value]), completes("SHOW")].concat()).concat();
-        answers(&mut session, &[&told[..], &ready()].concat());
+        replies(&mut session, &[&told[..], &ready()].concat());
         assert_eq!(session.server.output == query("DELETE FROM epoch"), passes, "{answer:?}");
     }
 }

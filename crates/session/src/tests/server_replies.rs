@@ -14,7 +14,7 @@ fn long_error(severity: &str) -> BytesMut {
 }
 
 #[test]
-fn a_long_message_passes_as_it_comes_and_what_follows_with_its_end() {
+fn a_long_message_is_forwarded_in_parts() {
     let messages = [
         frame(backend::DATA_ROW, &[0; LONG]),
         frame(backend::ROW_DESCRIPTION, &[0; LONG]),
@@ -23,18 +23,18 @@ fn a_long_message_passes_as_it_comes_and_what_follows_with_its_end() {
     ];
     for message in messages {
         let mut session = session("47");
-        says(&mut session, &query("SELECT f()"));
+        sends(&mut session, &query("SELECT f()"));
         let (start, rest) = message.split_at(100);
-        answers(&mut session, start);
+        replies(&mut session, start);
         assert_eq!(session.client.output, start, "{:?}", message[0] as char);
-        answers(&mut session, &[rest, &ready()].concat());
+        replies(&mut session, &[rest, &ready()].concat());
         assert_eq!(session.client.output, [&message[..], &ready()].concat());
         assert!(session.is_idle());
     }
 }
 
 #[test]
-fn the_last_error_ends_the_session_once_all_of_it_or_much_is_there() {
+fn a_fatal_error_ends_the_session_once_it_is_complete_or_long() {
     let mut last = BytesMut::new();
     ErrorText::new("57P01", "terminating connection").put(&mut last, Severity::Fatal);
     for (error, much) in [(long_error("FATAL"), 5 + 64 * 1024), (last.clone(), last.len())] {
@@ -51,9 +51,9 @@ fn the_last_error_ends_the_session_once_all_of_it_or_much_is_there() {
     assert!(matches!(session.step(now()), Err(End::Server)));
 }
 
-/// Only the search path is another one then.
+/// Only a report of the search path changes the path.
 #[test]
-fn a_report_of_another_setting_leaves_the_path_as_it_was() {
+fn a_report_of_another_setting_keeps_the_path() {
     let write = query("INSERT INTO jobs VALUES (1)");
     for (report, passes) in [
         (&b"application_name\0x\0"[..], true),
@@ -63,25 +63,25 @@ fn a_report_of_another_setting_leaves_the_path_as_it_was() {
     ] {
         let mut session = session_with("", Path::new(Some("other"), true));
         let report = frame(backend::PARAMETER_STATUS, report);
-        answers(&mut session, &report);
+        replies(&mut session, &report);
         assert_eq!(session.client.output, report);
-        says(&mut session, &query("SELECT 1"));
-        answers(&mut session, &ready());
+        sends(&mut session, &query("SELECT 1"));
+        replies(&mut session, &ready());
         session.server.output.clear();
-        says(&mut session, &write);
+        sends(&mut session, &write);
         assert_eq!(session.server.output == write, passes, "{report:?}");
     }
 }
 
-/// In a pipeline each is done before the Sync.
+/// In a pipeline each COMMIT completes before the Sync.
 #[test]
-fn whatever_follows_a_commit_it_may_have_been_committed() {
+fn the_outcome_stays_unknown_after_several_commits() {
     let mut session = begun();
-    says(&mut session, &parse("", "COMMIT"));
-    answers(&mut session, &parsed());
+    sends(&mut session, &parse("", "COMMIT"));
+    replies(&mut session, &parsed());
     for _ in 0..2 {
-        says(&mut session, &[bind("", ""), execute("")].concat());
-        answers(&mut session, &[is_bound(), completes("COMMIT")].concat());
+        sends(&mut session, &[bind("", ""), execute("")].concat());
+        replies(&mut session, &[is_bound(), completes("COMMIT")].concat());
         assert!(!session.is_in_flight());
         assert_eq!(session.cut_off(), CutOffOutcome::Unknown);
     }
@@ -91,32 +91,32 @@ fn whatever_follows_a_commit_it_may_have_been_committed() {
 fn all_definitions_of_a_transaction_count_until_its_end() {
     let mut session = begun();
     for view in ["v", "w"] {
-        says(&mut session, &query(&format!("CREATE VIEW {view} AS SELECT * FROM jobs")));
-        answers(&mut session, &[completes("CREATE VIEW"), at_rest(Status::Transaction)].concat());
+        sends(&mut session, &query(&format!("CREATE VIEW {view} AS SELECT * FROM jobs")));
+        replies(&mut session, &[completes("CREATE VIEW"), at_rest(Status::Transaction)].concat());
     }
-    assert!(!session.host.told().contains("withdraw"));
-    says(&mut session, &query("COMMIT"));
-    answers(&mut session, &[completes("COMMIT"), ready()].concat());
-    assert_eq!(session.host.told(), "query, changed, withdraw");
+    assert!(!session.host.notifications().contains("withdraw"));
+    sends(&mut session, &query("COMMIT"));
+    replies(&mut session, &[completes("COMMIT"), ready()].concat());
+    assert_eq!(session.host.notifications(), "query, changed, withdraw");
 }
 
-/// No message waits for it: the server refuses its execution.
+/// No message waits for the portal: the server rejects its execution.
 #[test]
-fn a_portal_whose_bind_was_skipped_is_not_waited_for() {
+fn an_execute_does_not_wait_for_a_skipped_bind() {
     let mut session = begun();
-    says(&mut session, &[parse("", "SELECT 1"), bind("p", ""), sync()].concat());
-    answers(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
+    sends(&mut session, &[parse("", "SELECT 1"), bind("p", ""), sync()].concat());
+    replies(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
     session.server.output.clear();
-    says(&mut session, &execute("p"));
+    sends(&mut session, &execute("p"));
     assert_eq!(session.server.output, execute("p"));
 }
 
 #[test]
-fn a_server_that_is_ready_too_early_breaks_the_protocol() {
+fn an_early_ready_for_query_is_a_protocol_violation() {
     for sent in [parse("", "SELECT 1"), bind("", ""), execute("p")] {
         let mut session = session("");
         session.host.fenced = false;
-        says(&mut session, &sent);
+        sends(&mut session, &sent);
         session.server.input.extend_from_slice(&ready());
         assert!(matches!(session.step(now()), Err(End::ServerFault(_))), "{sent:?}");
     }
@@ -124,9 +124,9 @@ fn a_server_that_is_ready_too_early_breaks_the_protocol() {
 
 /// Messages without a Sync keep a transaction open, also behind a query that is answered later.
 #[test]
-fn what_was_sent_behind_a_query_is_open_when_that_is_answered() {
+fn a_parse_after_a_query_keeps_a_transaction_open() {
     let mut session = session("");
-    says(&mut session, &[query("SELECT 1"), parse("", "SELECT 1")].concat());
-    answers(&mut session, &[completes("SELECT 1"), ready(), parsed()].concat());
+    sends(&mut session, &[query("SELECT 1"), parse("", "SELECT 1")].concat());
+    replies(&mut session, &[completes("SELECT 1"), ready(), parsed()].concat());
     assert_eq!(session.fence().activity(), Activity::Waiting);
 }

@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// The server need not look for a mistake in it.
+/// The server need not look for a syntax error in such text.
 #[test]
-fn what_is_too_complex_or_no_sql_is_rejected_at_once() {
+fn text_that_is_too_complex_or_not_sql_is_rejected_at_once() {
     let complex = "/*".repeat(64_000) + &"*/".repeat(64_000);
     for (replicates, text) in [(false, complex.as_str()), (true, "IDENTIFY_SYSTEM")] {
         let mut session = session("");
         session.settings.replicates = replicates;
-        says(&mut session, &query(text));
+        sends(&mut session, &query(text));
         assert!(session.server.output.is_empty(), "{replicates}");
         let told = self::text(&session.client.output);
         assert!(told.contains("CLF004\0") && session.client.output.ends_with(&ready()), "{told}");
@@ -18,11 +18,11 @@ fn what_is_too_complex_or_no_sql_is_rejected_at_once() {
 
 /// A client that does not read receives the error from the server, after its unread responses.
 #[test]
-fn a_rejection_is_told_at_once_only_where_there_is_room_for_it() {
+fn a_rejection_is_sent_at_once_only_if_the_output_has_room() {
     for (unread, at_once) in [(HIGH_WATER - 1, true), (HIGH_WATER, false), (HIGH_WATER + 1, false)] {
         let mut session = session("");
         session.client.output.put_bytes(b'x', unread);
-        says(&mut session, &query("DELETE FROM jobs"));
+        sends(&mut session, &query("DELETE FROM jobs"));
         assert_eq!(session.client.output.len() > unread, at_once, "{unread}");
         assert_eq!(text(&session.server.output).contains("fencegate_lf002"), !at_once, "{unread}");
     }
@@ -30,15 +30,15 @@ fn a_rejection_is_told_at_once_only_where_there_is_room_for_it() {
 
 /// An error in the pipeline does not skip the later messages either.
 #[test]
-fn what_is_bound_behind_a_query_or_a_call_waits_for_its_statement() {
+fn a_bind_after_a_query_or_call_waits_for_its_statement() {
     let call = frame(frontend::FUNCTION_CALL, &[&954_u32.to_be_bytes()[..], &[0; 6]].concat());
     for between in [query("SELECT 1"), call] {
         let mut session = session("");
         let before = [parse("s", "SELECT 1"), between].concat();
-        says(&mut session, &[&before[..], &bind("", "s")].concat());
+        sends(&mut session, &[&before[..], &bind("", "s")].concat());
         assert_eq!(session.server.output.split(), before);
         assert!(session.is_held_back());
-        answers(&mut session, &[parsed(), ready()].concat());
+        replies(&mut session, &[parsed(), ready()].concat());
         assert_eq!(session.server.output, bind("", "s"));
     }
 }

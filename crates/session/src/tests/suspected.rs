@@ -41,7 +41,7 @@ fn noted(policies: &PolicySet, text: &str) -> (bool, PendingDefinitions) {
 
 /// The key may have become another column.
 #[test]
-fn what_is_defined_on_a_keyed_table_makes_it_suspect() {
+fn a_definition_on_a_keyed_table_makes_it_suspect() {
     let policies = policies(KEYED);
     for (text, shards, parts) in [
         ("ALTER TABLE shards RENAME COLUMN k TO x", true, false),
@@ -59,7 +59,7 @@ fn what_is_defined_on_a_keyed_table_makes_it_suspect() {
 
 /// The relation is unchanged: only its key could become another column.
 #[test]
-fn what_leads_to_itself_is_suspect_by_its_key_alone() {
+fn an_index_makes_only_a_keyed_table_suspect() {
     for (policies, is_suspect) in [(policies(POLICIES), false), (policies(KEYED), true)] {
         let table = &policies.resources[0].tables[0].name.name;
         let text = format!("CREATE UNIQUE INDEX ON {table} (k)");
@@ -70,7 +70,7 @@ fn what_leads_to_itself_is_suspect_by_its_key_alone() {
 }
 
 #[test]
-fn a_thousand_names_are_kept_apart() {
+fn up_to_1024_names_are_tracked_separately() {
     let policies = policies(POLICIES);
     for (names, are_all) in [(1024, false), (1025, true)] {
         let mut suspects = PendingDefinitions::default();
@@ -85,7 +85,7 @@ fn a_thousand_names_are_kept_apart() {
 
 /// The proxy checks the privilege for that effect.
 #[test]
-fn an_admission_says_by_what_the_table_is_touched() {
+fn an_admission_requires_the_privilege_for_its_operation() {
     for (sql, relation, operation) in [
         ("DELETE FROM jobs", "jobs", Operation::Delete),
         ("INSERT INTO way VALUES (1)", "way", Operation::Insert),
@@ -95,7 +95,7 @@ fn an_admission_says_by_what_the_table_is_touched() {
         let table = session.host.policies.resources[0].tables[0].name.clone();
         let views = [("way".to_owned(), table.clone())];
         session.host.catalog = Arc::new(Catalog::with_views([(table, false)], views));
-        let Some(Task::Admit(needs)) = says(&mut session, &query(sql)) else { panic!("{sql}") };
+        let Some(Task::Admit(needs)) = sends(&mut session, &query(sql)) else { panic!("{sql}") };
         let [RequiredPrivilege::Write(touched, by)] = &needs[0].1.privileges[..] else {
             panic!("{sql}: {:?}", needs[0].1.privileges)
         };
@@ -104,7 +104,7 @@ fn an_admission_says_by_what_the_table_is_touched() {
 }
 
 #[test]
-fn what_is_written_and_locked_is_written() {
+fn a_resource_that_is_written_and_locked_counts_as_written() {
     let policies = policies("version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs, public.runs]}\n");
     let with = |rest: &str| format!("WITH w AS (DELETE FROM jobs RETURNING 1) {rest}");
     for (text, writes) in [

@@ -1,4 +1,4 @@
-//! The client's messages for a rejection, word for word if they depend on a length.
+//! Text of rejections that the client receives, verbatim where it depends on a length.
 
 use crate::rejection::Rejection;
 use fencegate_fence::store::StoreError;
@@ -7,7 +7,7 @@ use fencegate_fence::{Blocker, FenceError, Obstacle};
 use fencegate_wire::client_error::ClientError;
 
 #[test]
-fn a_long_value_is_shown_in_part() {
+fn a_long_value_is_truncated() {
     for (length, rest) in [(59, ""), (60, ""), (61, "..."), (1000, "...")] {
         let rejection = Rejection::InvalidSetting { why: InvalidValue::Token, value: "x".repeat(length) };
         let detail = format!("value=\"{}\"{rest}", "x".repeat(length.min(60)));
@@ -16,7 +16,7 @@ fn a_long_value_is_shown_in_part() {
 }
 
 #[test]
-fn of_many_resources_ten_are_named() {
+fn at_most_ten_resources_are_named() {
     let all: Vec<String> = (10..30).map(|number| format!("r{number}")).collect();
     let ten = "r10, r11, r12, r13, r14, r15, r16, r17, r18, r19";
     for (many, names) in [(1, "r10".to_owned()), (10, ten.to_owned()), (11, format!("{ten}, ..."))] {
@@ -26,9 +26,9 @@ fn of_many_resources_ten_are_named() {
     }
 }
 
-/// The log says why; and so does the error.
+/// The log and the error state the same reason.
 #[test]
-fn the_reason_is_that_of_the_rejection() {
+fn the_message_contains_the_logged_reason() {
     let resource = "jobs".to_owned();
     let missing = Rejection::Missing { resource: resource.clone(), named: Vec::new(), by_bare_name: None };
     let no_token = "resource \"jobs\" is fenced, and this session has no token for it";
@@ -49,7 +49,7 @@ fn the_reason_is_that_of_the_rejection() {
 
 /// The reason why the catalog cannot be read reaches the client with its remedy. Only sessions with a token see queries of others.
 #[test]
-fn what_failed_in_the_database_is_told_to_clients() {
+fn a_database_failure_reaches_the_client_with_its_remedy() {
     let blocker = Blocker { who: "process 1".to_owned(), query: "LOCK TABLE t".to_owned() };
     for error in [StoreError::TablesLocked(vec![blocker]), StoreError::Unprepared { database: "app".to_owned() }] {
         let (message, hint) = (error.text().message, error.remedy().hint());

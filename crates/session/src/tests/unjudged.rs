@@ -9,7 +9,7 @@ fn unjudged() -> Session<OneSession> {
 }
 
 #[test]
-fn without_fences_messages_pass_as_they_come_and_are_owed_an_answer() {
+fn without_fences_messages_are_forwarded_and_await_their_replies() {
     let describe = || frame(frontend::DESCRIBE, b"Ss\0");
     for (message, answer) in [
         (query("DELETE FROM jobs"), ready()),
@@ -26,29 +26,29 @@ fn without_fences_messages_pass_as_they_come_and_are_owed_an_answer() {
     ] {
         let mut session = unjudged();
         let (head, rest) = message.split_at(message.len().min(6));
-        says(&mut session, head);
+        sends(&mut session, head);
         assert_eq!(session.server.output, head);
-        says(&mut session, rest);
+        sends(&mut session, rest);
         assert_eq!(session.server.output, message);
         assert!(session.is_in_flight(), "{message:?}");
-        answers(&mut session, &answer);
+        replies(&mut session, &answer);
         assert_eq!(session.client.output, answer);
         assert!(!session.is_in_flight(), "{message:?}");
     }
 }
 
-/// It may mean anything. In a session that was always judged, an unknown portal was made by DECLARE.
+/// Such a portal may mean anything. In a session that was always judged, DECLARE made an unknown portal.
 #[test]
 fn a_portal_from_before_the_fences_is_opaque() {
     for message in [execute("c"), query("FETCH 1 FROM c")] {
         for (is_late, passes) in [(false, true), (true, false)] {
             let mut session = session("");
             session.host.fenced = !is_late;
-            says(&mut session, &query("BEGIN"));
-            answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+            sends(&mut session, &query("BEGIN"));
+            replies(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
             session.host.takes_up = is_late;
             session.server.output.clear();
-            says(&mut session, &message);
+            sends(&mut session, &message);
             assert_eq!(session.server.output == message, passes, "{message:?}");
             assert_eq!(text(&session.server.output).contains("fencegate_lf004"), is_late, "{message:?}");
         }
@@ -57,17 +57,17 @@ fn a_portal_from_before_the_fences_is_opaque() {
 
 /// The server answers it because the COPY had already failed: later messages are not skipped.
 #[test]
-fn a_sync_within_a_copy_that_has_failed_is_answered() {
+fn a_sync_after_a_failed_copy_is_answered() {
     let mut session = unjudged();
-    says(&mut session, &execute("p"));
-    answers(&mut session, &copies_in());
-    says(&mut session, &sync());
+    sends(&mut session, &execute("p"));
+    replies(&mut session, &copies_in());
+    sends(&mut session, &sync());
     session.server.output.clear();
-    answers(&mut session, &cancelled());
-    says(&mut session, &query("SELECT 1"));
+    replies(&mut session, &cancelled());
+    sends(&mut session, &query("SELECT 1"));
     assert!(session.server.output.is_empty(), "it is skipped");
-    answers(&mut session, &ready());
-    says(&mut session, &query("SELECT 1"));
+    replies(&mut session, &ready());
+    sends(&mut session, &query("SELECT 1"));
     assert_eq!(session.server.output, query("SELECT 1"));
     // Whether the server has answered it, or something else, cannot be told: nothing can be judged by that.
     session.host.takes_up = true;

@@ -15,7 +15,7 @@ fn guards() -> BytesMut {
     error("LF004", "resource=scheduler presented=47 highest=46")
 }
 
-/// The unnamed statement, to be planned, bound and run.
+/// Parses, binds and runs the unnamed statement.
 fn extended(sql: &str) -> BytesMut {
     BytesMut::from(&[parse("", sql), bound()].concat()[..])
 }
@@ -38,17 +38,17 @@ fn admitted(session: &mut Session<OneSession>) -> Option<Task> {
     settle(session)
 }
 
-fn told(session: &Session<OneSession>) -> String {
+fn received(session: &Session<OneSession>) -> String {
     text(&session.client.output)
 }
 
 #[test]
-fn a_query_is_sent_again_once_its_token_is_in_force() {
+fn a_query_is_resent_once_its_token_is_in_force() {
     let mut session = session("47");
     let sent = query("SELECT f()");
-    says(&mut session, &sent);
-    assert!(answers(&mut session, &[description(), guards()].concat()).is_none());
-    let Some(Task::Admit(needs)) = answers(&mut session, &ready()) else { panic!("nothing is asked for") };
+    sends(&mut session, &sent);
+    assert!(replies(&mut session, &[description(), guards()].concat()).is_none());
+    let Some(Task::Admit(needs)) = replies(&mut session, &ready()) else { panic!("nothing is asked for") };
     let (need, claim) = &needs[0];
     assert_eq!((needs.len(), need.resource.name.as_str(), need.token, need.may_raise), (1, "scheduler", 47, true));
     // A role that could not lock the table may not raise its fence.
@@ -58,76 +58,76 @@ fn a_query_is_sent_again_once_its_token_is_in_force() {
     assert_eq!((&claim.role, claim.one_suffices), (&Some(Role::AnyOf("postgres".into())), true));
     assert!(session.client.output.is_empty() && session.is_held_back() && !session.is_idle());
     // Later messages follow it.
-    says(&mut session, &query("SELECT 2"));
+    sends(&mut session, &query("SELECT 2"));
     session.server.output.clear();
     assert!(admitted(&mut session).is_none());
     assert_eq!(session.server.output, [sent, query("SELECT 2")].concat());
     let answer = [description(), row(), completes("SELECT 1"), ready()].concat();
-    answers(&mut session, &answer);
+    replies(&mut session, &answer);
     assert_eq!(session.client.output, answer);
 }
 
 #[test]
-fn what_was_bound_is_bound_again_unseen() {
+fn a_bound_statement_is_rebound_without_a_second_reply() {
     let mut session = session("47");
-    says(&mut session, &extended("SELECT f()"));
+    sends(&mut session, &extended("SELECT f()"));
     session.server.output.clear();
-    assert!(answers(&mut session, &[parsed(), is_bound(), guards(), ready()].concat()).is_some());
+    assert!(replies(&mut session, &[parsed(), is_bound(), guards(), ready()].concat()).is_some());
     assert!(admitted(&mut session).is_none());
     assert_eq!(session.server.output, bound());
-    answers(&mut session, &[is_bound(), row(), completes("SELECT 1"), ready()].concat());
+    replies(&mut session, &[is_bound(), row(), completes("SELECT 1"), ready()].concat());
     assert_eq!(session.client.output, [parsed(), is_bound(), row(), completes("SELECT 1"), ready()].concat());
     // And the next one is an ordinary one.
     session.client.output.clear();
-    says(&mut session, &bound());
+    sends(&mut session, &bound());
     let answer = [is_bound(), row(), completes("SELECT 1"), ready()].concat();
-    answers(&mut session, &answer);
+    replies(&mut session, &answer);
     assert_eq!(session.client.output, answer);
 }
 
 /// The description of the first statement also holds for the next one.
 #[test]
-fn what_was_described_is_bound_again() {
+fn a_described_statement_is_rebound() {
     let mut session = session("47");
     let describe = frame(frontend::DESCRIBE, b"P\0");
     let run = [bind("", ""), describe, execute(""), sync()].concat();
-    says(&mut session, &[&parse("", "SELECT f()")[..], &run].concat());
+    sends(&mut session, &[&parse("", "SELECT f()")[..], &run].concat());
     session.server.output.clear();
     let answer = [parsed(), is_bound(), description(), guards(), ready()].concat();
-    assert!(answers(&mut session, &answer).is_some());
+    assert!(replies(&mut session, &answer).is_some());
     assert!(admitted(&mut session).is_none());
     assert_eq!(session.server.output, bound());
-    answers(&mut session, &[is_bound(), row(), completes("SELECT 1"), ready()].concat());
+    replies(&mut session, &[is_bound(), row(), completes("SELECT 1"), ready()].concat());
     assert_eq!(
         session.client.output,
         [parsed(), is_bound(), description(), row(), completes("SELECT 1"), ready()].concat()
     );
 }
 
-/// A newer leader came meanwhile, say.
+/// The second error may come from a newer leader.
 #[test]
-fn it_is_sent_again_once_for_each_fence() {
+fn a_query_is_resent_once_for_each_fence() {
     for (second, told_once) in
         [(error("LF001", "resource=scheduler presented=47 highest=48"), "LF001"), (guards(), "LF004")]
     {
         let mut session = session("47");
-        says(&mut session, &query("SELECT f()"));
-        assert!(answers(&mut session, &[guards(), ready()].concat()).is_some());
+        sends(&mut session, &query("SELECT f()"));
+        assert!(replies(&mut session, &[guards(), ready()].concat()).is_some());
         admitted(&mut session);
-        let task = answers(&mut session, &[second, ready()].concat());
+        let task = replies(&mut session, &[second, ready()].concat());
         session.server.output.clear();
         assert_eq!(task.is_some(), told_once == "LF004");
         if task.is_some() {
             admitted(&mut session);
         }
         assert!(session.server.output.is_empty() && session.client.output.ends_with(&ready()));
-        assert_eq!(told(&session).matches("SERROR").count(), 1);
-        assert!(told(&session).contains(told_once), "{}", told(&session));
+        assert_eq!(received(&session).matches("SERROR").count(), 1);
+        assert!(received(&session).contains(told_once), "{}", received(&session));
     }
 }
 
 #[test]
-fn a_refusal_takes_the_place_of_the_guards_error() {
+fn a_refusal_replaces_the_guards_error() {
     let resource = || "scheduler".to_owned();
     let highest = Epoch { generation: 1, token: 48 };
     for (refusal, code, hint) in [
@@ -136,19 +136,19 @@ fn a_refusal_takes_the_place_of_the_guards_error() {
         (FenceError::Denied { resource: resource(), presented: 47, what: "table jobs".into() }, "LF004", "the guard's"),
     ] {
         let mut session = session("47");
-        says(&mut session, &query("SELECT f()"));
-        answers(&mut session, &[description(), guards(), ready()].concat());
+        sends(&mut session, &query("SELECT f()"));
+        replies(&mut session, &[description(), guards(), ready()].concat());
         session.server.output.clear();
         session.done(Done::Admit(Err(refusal)));
         assert!(settle(&mut session).is_none() && session.server.output.is_empty());
         assert!(session.client.output.starts_with(&description()) && session.client.output.ends_with(&ready()));
-        assert!(told(&session).contains(&format!("C{code}\0")) && told(&session).contains(&format!("H{hint}")));
+        assert!(received(&session).contains(&format!("C{code}\0")) && received(&session).contains(&format!("H{hint}")));
     }
 }
 
-/// Something was told, was left, or goes on: the client does it again, or not.
+/// The client has received a part, or an effect remains: the client decides whether to retry.
 #[test]
-fn what_may_have_left_something_is_not_sent_again() {
+fn a_statement_that_may_have_had_an_effect_is_not_resent() {
     let cases: [(&str, BytesMut, Vec<u8>); 9] = [
         ("a row", query("SELECT f()"), [description(), row(), guards(), ready()].concat()),
         ("a notice", query("SELECT f()"), [frame(tag::NOTICE, b"SNOTICE\0\0"), guards(), ready()].concat()),
@@ -171,21 +171,24 @@ fn what_may_have_left_something_is_not_sent_again() {
             let mut both = extended("SELECT 1");
             both.truncate(both.len() - 5);
             let both = [&both[..], &extended("SELECT f()")].concat();
-            says(&mut session, &both);
+            sends(&mut session, &both);
             answer =
                 [parsed(), is_bound(), row(), completes("SELECT 1"), parsed(), is_bound(), guards(), ready()].concat();
         } else {
-            says(&mut session, &sent);
+            sends(&mut session, &sent);
         }
         session.server.output.clear();
-        assert!(answers(&mut session, &answer).is_some(), "{case}: the fence is raised");
-        assert!(!told(&session).contains("SERROR"), "{case}: not told before it is raised");
+        assert!(replies(&mut session, &answer).is_some(), "{case}: the fence is raised");
+        assert!(!received(&session).contains("SERROR"), "{case}: not told before it is raised");
         assert!(admitted(&mut session).is_none() && session.server.output.is_empty(), "{case}");
-        assert!(told(&session).contains("CLF004\0") && told(&session).contains("HThe token is now in force"), "{case}");
+        assert!(
+            received(&session).contains("CLF004\0") && received(&session).contains("HThe token is now in force"),
+            "{case}"
+        );
     }
 }
 
-/// Nothing that anybody writes into an error raises another fence, or another token; nor does an error of other means.
+/// No text of an error raises another fence or token, and no other kind of error raises any.
 #[test]
 fn only_the_sessions_own_token_is_raised() {
     let other = |detail| error("LF004", detail);
@@ -204,44 +207,44 @@ fn only_the_sessions_own_token_is_raised() {
         ("x", guards()),
     ] {
         let mut session = session(token);
-        says(&mut session, &query("SELECT f()"));
-        assert!(answers(&mut session, &[error.clone(), ready()].concat()).is_none(), "{token}: {error:?}");
+        sends(&mut session, &query("SELECT f()"));
+        assert!(replies(&mut session, &[error.clone(), ready()].concat()).is_none(), "{token}: {error:?}");
         assert_eq!(session.client.output, [error, ready()].concat());
     }
 }
 
 /// Later messages may concern the same fence; no session is admitted in between.
 #[test]
-fn nothing_is_raised_while_more_is_under_way() {
+fn no_token_is_raised_while_messages_are_pending() {
     let mut session = session("47");
-    says(&mut session, &[extended("SELECT f()"), extended("SELECT f()")].concat());
+    sends(&mut session, &[extended("SELECT f()"), extended("SELECT f()")].concat());
     let answer = [parsed(), is_bound(), guards(), ready()].concat();
-    assert!(answers(&mut session, &answer).is_none());
+    assert!(replies(&mut session, &answer).is_none());
     assert_eq!(session.client.output, answer);
-    assert!(answers(&mut session, &answer).is_some());
+    assert!(replies(&mut session, &answer).is_some());
 }
 
 /// The client may wait for the error before it sends the Sync.
 #[test]
-fn an_error_before_the_sync_is_told_at_once() {
+fn an_error_before_the_sync_is_sent_at_once() {
     let mut session = session("47");
     let all = extended("SELECT f()");
     let (run, sync) = all.split_at(all.len() - 5);
-    says(&mut session, run);
-    answers(&mut session, &[parsed(), is_bound(), guards()].concat());
-    assert!(told(&session).contains("the guard's"));
-    says(&mut session, sync);
+    sends(&mut session, run);
+    replies(&mut session, &[parsed(), is_bound(), guards()].concat());
+    assert!(received(&session).contains("the guard's"));
+    sends(&mut session, sync);
     session.client.output.clear();
-    assert!(answers(&mut session, &ready()).is_some());
+    assert!(replies(&mut session, &ready()).is_some());
     admitted(&mut session);
     assert_eq!(session.client.output, ready());
 }
 
 #[test]
-fn a_session_that_ends_meanwhile_is_told_nothing_wrong() {
+fn a_session_cut_off_before_the_resend_has_an_unknown_outcome() {
     let mut session = session("47");
-    says(&mut session, &query("SELECT f()"));
-    answers(&mut session, &[guards(), ready()].concat());
+    sends(&mut session, &query("SELECT f()"));
+    replies(&mut session, &[guards(), ready()].concat());
     assert!(session.is_in_flight());
     assert_eq!(session.cut_off(), rejection::CutOffOutcome::Unknown);
     // A client that has gone does not wait for it: nothing is run for it.
@@ -253,7 +256,7 @@ fn a_session_that_ends_meanwhile_is_told_nothing_wrong() {
 
 /// The output is independent of the fragmentation of the server's bytes.
 #[test]
-fn its_answers_are_cut_anywhere() {
+fn fragmented_replies_do_not_change_the_output() {
     for (sent, first, second) in [
         (
             query("SELECT f()"),
@@ -268,16 +271,16 @@ fn its_answers_are_cut_anywhere() {
     ] {
         let run = |at: usize| {
             let mut session = session("47");
-            says(&mut session, &sent);
+            sends(&mut session, &sent);
             let (early, late) = first.split_at(at.min(first.len()));
-            assert!(answers(&mut session, early).is_none() || late.is_empty());
+            assert!(replies(&mut session, early).is_none() || late.is_empty());
             if !late.is_empty() {
-                assert!(answers(&mut session, late).is_some());
+                assert!(replies(&mut session, late).is_some());
             }
             admitted(&mut session);
             let (early, late) = second.split_at(at.min(second.len()));
-            answers(&mut session, early);
-            answers(&mut session, late);
+            replies(&mut session, early);
+            replies(&mut session, late);
             (session.server.output.clone(), session.client.output.clone())
         };
         let whole = run(usize::MAX);
@@ -285,9 +288,9 @@ fn its_answers_are_cut_anywhere() {
     }
 }
 
-/// The transaction in which nothing else was done is begun again, whatever is in the way meanwhile: only then is it sent again.
+/// The proxy restarts a transaction that has done nothing else, and resends the query only if the restart succeeds.
 #[test]
-fn the_first_query_of_a_transaction_is_sent_again_in_another() {
+fn the_first_query_of_a_transaction_is_resent_in_a_new_one() {
     let ran = |tag| [parsed(), is_bound(), completes(tag), closed(), closed()].concat();
     let anew = [ran("ROLLBACK"), ready().to_vec(), ran("BEGIN"), at_rest(Status::Transaction).to_vec()].concat();
     let not_begun =
@@ -297,22 +300,22 @@ fn the_first_query_of_a_transaction_is_sent_again_in_another() {
         [(anew, true, Status::Transaction), (not_begun, false, Status::Idle), (not_ended, false, Status::Failed)]
     {
         let mut session = session("47");
-        says(&mut session, &query("BEGIN ISOLATION LEVEL SERIALIZABLE"));
-        answers(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
-        says(&mut session, &extended("SELECT f()"));
+        sends(&mut session, &query("BEGIN ISOLATION LEVEL SERIALIZABLE"));
+        replies(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
+        sends(&mut session, &extended("SELECT f()"));
         session.client.output.clear();
         let failed = [parsed(), is_bound(), guards(), at_rest(Status::Failed)].concat();
-        assert!(answers(&mut session, &failed).is_some());
+        assert!(replies(&mut session, &failed).is_some());
         session.server.output.clear();
         admitted(&mut session);
         let sent = String::from_utf8_lossy(&session.server.output).into_owned();
         assert!(sent.contains("ROLLBACK\0") && sent.contains("BEGIN ISOLATION LEVEL SERIALIZABLE\0"), "{sent}");
         assert!(!sent.contains("SELECT") && session.is_in_flight(), "{sent}");
         session.server.output.clear();
-        answers(&mut session, &answer);
+        replies(&mut session, &answer);
         if is_begun {
             assert_eq!(session.server.output, bound());
-            answers(&mut session, &[is_bound(), row(), completes("SELECT 1"), at_rest(left)].concat());
+            replies(&mut session, &[is_bound(), row(), completes("SELECT 1"), at_rest(left)].concat());
             assert_eq!(
                 session.client.output,
                 [parsed(), is_bound(), row(), completes("SELECT 1"), at_rest(left)].concat()
@@ -325,12 +328,12 @@ fn the_first_query_of_a_transaction_is_sent_again_in_another() {
     // Not where something was done in it.
     let mut session = session("47");
     for text in ["BEGIN", "SELECT 1"] {
-        says(&mut session, &query(text));
-        answers(&mut session, &[completes("SELECT 1"), at_rest(Status::Transaction)].concat());
+        sends(&mut session, &query(text));
+        replies(&mut session, &[completes("SELECT 1"), at_rest(Status::Transaction)].concat());
     }
-    says(&mut session, &query("SELECT f()"));
-    assert!(answers(&mut session, &[guards(), at_rest(Status::Failed)].concat()).is_some());
+    sends(&mut session, &query("SELECT f()"));
+    assert!(replies(&mut session, &[guards(), at_rest(Status::Failed)].concat()).is_some());
     session.server.output.clear();
     admitted(&mut session);
-    assert!(session.server.output.is_empty() && told(&session).contains("HThe token is now in force"));
+    assert!(session.server.output.is_empty() && received(&session).contains("HThe token is now in force"));
 }

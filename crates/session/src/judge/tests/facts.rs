@@ -1,4 +1,4 @@
-//! Protects the contents of a decision: how the token of each need may be raised, and what a rejection tells the client.
+//! Protects the contents of a decision: how the token of each need may be raised, and the text of a rejection.
 
 use super::*;
 use fencegate_catalog::Catalog;
@@ -75,7 +75,7 @@ pub(super) fn policies_with(more: &str) -> PolicySet {
 }
 
 #[test]
-fn a_need_says_how_its_token_may_be_raised() {
+fn a_need_states_how_its_token_may_be_raised() {
     let set_config = "SELECT set_config(n, '1', false) FROM t; INSERT INTO jobs VALUES (1); DELETE FROM jobs";
     let insert = || needed("scheduler", "INSERT");
     let opaque = |resource| needed(resource, "DO").in_force();
@@ -107,7 +107,7 @@ fn a_need_says_how_its_token_may_be_raised() {
 }
 
 #[test]
-fn a_rejection_says_what_happened_and_what_to_do() {
+fn a_rejection_states_the_cause_and_the_remedy() {
     let after_commit = "BEGIN; DELETE FROM jobs; COMMIT; SET lease.fence = 48; DELETE FROM jobs";
     let within = "BEGIN; DELETE FROM jobs; SET lease.fence = 48; DELETE FROM jobs; COMMIT";
     for (world, token, text, parts) in [
@@ -135,7 +135,7 @@ fn a_rejection_says_what_happened_and_what_to_do() {
 }
 
 #[test]
-fn a_refusal_concerns_only_its_own_fence() {
+fn a_refusal_affects_only_its_own_fence() {
     let both = "INSERT INTO bills VALUES (1); DELETE FROM jobs";
     check([
         (world().refused(), BILL, token(47), forward().needs("billing", 47)),
@@ -178,7 +178,7 @@ fn a_write_needs_the_token_of_each_key() {
 
 /// A relation that is read may be a view that calls a function, unless the policies or PostgreSQL name the relation.
 #[test]
-fn a_statement_is_plain_if_policies_name_all_that_it_uses() {
+fn a_statement_is_plain_if_policies_name_every_object_it_uses() {
     let with_functions =
         read_policies("version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs], functions: [public.f]}\n");
     for (text, without, with) in [

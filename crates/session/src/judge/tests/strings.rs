@@ -8,7 +8,7 @@ use fencegate_wire::client_error::ClientError;
 const SETS: &str = "SELECT set_config(n, '1', false) FROM t";
 
 #[test]
-fn an_earlier_statement_counts_until_the_end_of_the_string() {
+fn an_earlier_statement_affects_the_rest_of_the_string() {
     let delete = || needed("scheduler", "DELETE").under_any_role();
     let twice = || vec![needed("scheduler", "INSERT").under_any_role().checked(), delete().checked()];
     for (more, text, expected) in [
@@ -25,9 +25,9 @@ fn an_earlier_statement_counts_until_the_end_of_the_string() {
     assert!(found.starts_with("LF003") && found.contains("under token 47 and then 48"), "{found}");
 }
 
-/// The proxy does not ask for settings and types that earlier statements may change, as these have not run.
+/// The proxy cannot query settings and types that earlier statements may change: those have not run yet.
 #[test]
-fn keys_behind_statements_that_may_change_their_meaning_are_unknown() {
+fn keys_after_a_statement_that_may_change_their_meaning_are_unknown() {
     let (policies, table) = keyed();
     let third = || forward().needs("shard/3", 47);
     for (is_shadowed, before, expected) in [
