@@ -297,7 +297,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test(start_paused = true)]
-    async fn an_etcd_that_is_silent_names_no_leader() {
+    async fn a_silent_etcd_reports_no_leader() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let members = vec![format!("http://{}", silent.local_addr().unwrap())];
         let etcd = InEtcd(Etcd::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap());
@@ -320,26 +320,26 @@ mod tests {
 
         fn follow(&self, _: &ElectionName) -> Box<dyn Following> {
             let observers = self.0.fetch_add(1, Ordering::Relaxed);
-            Box::new(DefectiveObserver { is_first: observers == 0, has_told: false })
+            Box::new(DefectiveObserver { is_first: observers == 0, has_reported: false })
         }
     }
 
     struct DefectiveObserver {
         is_first: bool,
-        has_told: bool,
+        has_reported: bool,
     }
 
     #[async_trait]
     impl Following for DefectiveObserver {
         async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
-            assert!(!self.has_told, "as a defect would");
-            self.has_told = true;
+            assert!(!self.has_reported, "as a defect would");
+            self.has_reported = true;
             if self.is_first { Ok(Some(5)) } else { std::future::pending().await }
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_observer_that_panics_is_replaced_and_its_leader_forgotten() {
+    async fn an_observer_that_panics_is_replaced_and_forgets_its_leader() {
         let elections = Arc::new(Defective::default());
         let authority = Authority::over(elections.clone(), Background::current());
         let mut leaders = authority.leaders();

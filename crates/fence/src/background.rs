@@ -45,7 +45,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     #[test]
-    fn a_task_runs_in_the_runtime_it_was_made_for() {
+    fn a_task_runs_in_its_own_runtime() {
         let runtime = || Builder::new_current_thread().build().unwrap();
         let (shared, relay) = (runtime(), runtime());
         let background = shared.block_on(async { Background::current() });

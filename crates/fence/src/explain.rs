@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_explained_is_what_the_server_has_answered() {
+    async fn results_and_errors_of_the_server_are_returned() {
         let columns = message(b'T', b"\0\x01word\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0");
         let row = message(b'D', b"\0\x01\0\0\0\x03one");
         let answers = answered([columns, row, message(b'C', b"SELECT 1\0")].concat()).await.unwrap();

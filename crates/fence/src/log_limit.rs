@@ -94,18 +94,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn so_many_lines_pass_in_a_window() {
+    async fn ten_lines_per_resource_pass_in_a_window() {
         let limit = LogLimit::new(Background::current());
         let passed = |resource| (0..25).filter(|_| limit.allows("stale", resource)).count();
         assert_eq!((passed("one"), passed("other"), passed("one")), (10, 10, 0));
         while !limit.windows.lock().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        assert_eq!(passed("one"), 10, "the counts have been told");
+        assert_eq!(passed("one"), 10, "the counts have been logged");
     }
 
     #[tokio::test]
-    async fn a_window_ends_though_nothing_was_left_out() {
+    async fn a_window_without_dropped_lines_ends() {
         let limit = LogLimit::new(Background::current());
         for _ in 0..4 {
             assert!((0..10).all(|_| limit.allows("stale", "r")));

@@ -222,7 +222,7 @@ mod tests {
     const FIVE: Epoch = Epoch { generation: 1, token: 5 };
 
     #[test]
-    fn is_believed_only_while_a_connection_listens() {
+    fn epochs_are_trusted_only_while_a_connection_listens() {
         let memory = Memory::default();
         memory.learn("r", FIVE);
         assert_eq!(memory.above("r", 4), None);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn needs_confirmation() {
+    fn an_epoch_expires_without_confirmation() {
         let memory = Memory::default();
         memory.listens(1);
         memory.epochs.lock().insert("r", (FIVE, Instant::now() - CONFIRMED_FOR));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_changes_hears_of_nothing_else() {
+    fn only_a_changed_epoch_wakes_the_waiter() {
         let memory = Memory::default();
         let has_changed = || memory.changed.notified().now_or_never().is_some();
         assert!(!has_changed());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_epoch_any_more_is_forgotten() {
+    fn a_resource_without_an_epoch_is_forgotten() {
         let memory = Memory::default();
         memory.listens(1);
         memory.learn("r", FIVE);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_lately_is_known_of_so_many_and_no_more() {
+    fn recently_read_epochs_are_kept_up_to_a_limit() {
         let memory = Memory::default();
         memory.listens(1);
         let name = |number: usize| format!("shard/{number}");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn rises_are_kept_once_each_and_not_for_ever() {
+    fn each_rise_is_kept_once_up_to_a_limit() {
         let memory = Memory::default();
         let epoch = |token| Epoch { generation: 1, token };
         memory.learn("r", epoch(1));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_notifications_is_one() {
+    fn too_many_notifications_are_merged() {
         let memory = Memory::default();
         for number in 0..2 * MOST_NEWS {
             memory.announced(&number.to_string());

@@ -152,7 +152,7 @@ mod tests {
     use fencegate_wire::client_error::ClientError;
 
     #[test]
-    fn each_obstacle_arrives_at_the_client() {
+    fn each_obstacle_reaches_the_client_with_its_remedy() {
         let election = || "/jobs".parse().expect("a name");
         let by = || vec![Blocker { who: "process 7".to_owned(), query: "LOCK TABLE t".to_owned() }];
         let process = |fault| Obstacle::Process { pid: 3, fault };

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_is_kept_as_long_as_somebody_stands_in_it() {
+    fn a_queue_is_kept_while_it_is_in_use() {
         let turns = ResourceLocks::default();
         for number in 0..1000 {
             turns.of(&number.to_string());

@@ -41,7 +41,7 @@ mod tests {
     use tokio::sync::Notify;
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_panics_is_started_again_and_one_that_returns_is_not() {
+    async fn only_a_task_that_panics_is_restarted() {
         let (starts, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
         let (counted, notified) = (starts.clone(), ended.clone());
         let handle = supervise(&Background::current(), "test", move || {

@@ -1,4 +1,4 @@
-//! The fence of one or two proxies over the in-memory database: the answers that sessions receive, and their fate.
+//! The fence of one or two proxies over the in-memory database: the replies that sessions receive, and how they end.
 
 mod drained;
 mod gone;
@@ -57,7 +57,7 @@ fn server() -> Arc<Server> {
     Server::new(1_700_000_000_000_000, &process(0), tables)
 }
 
-/// Counters that no page shows.
+/// Metrics that are not exported.
 fn metrics() -> FenceMetrics {
     let counter = |name: &str| IntCounter::new(name, name).unwrap();
     FenceMetrics {
@@ -120,9 +120,9 @@ impl Elections for Election {
     }
 
     fn follow(&self, _: &ElectionName) -> Box<dyn Following> {
-        let mut told = self.0.subscribe();
-        told.mark_changed();
-        Box::new(Follower(told))
+        let mut updates = self.0.subscribe();
+        updates.mark_changed();
+        Box::new(Follower(updates))
     }
 }
 
@@ -194,7 +194,7 @@ impl Proxy {
 
     async fn admit_if(&self, client: &Client, resource: &str, token: Token, raise: Raise<'_>) -> String {
         let resource = self.resource(resource);
-        told(self.fence.admit_if(&client.session, &resource, token, raise).await, "admitted")
+        outcome_text(self.fence.admit_if(&client.session, &resource, token, raise).await, "admitted")
     }
 
     /// The epoch as stored in the database.
@@ -207,7 +207,7 @@ impl Proxy {
     }
 }
 
-fn told(outcome: Result<(), FenceError>, well: &str) -> String {
+fn outcome_text(outcome: Result<(), FenceError>, well: &str) -> String {
     outcome.map_or_else(|refusal| refusal.to_string(), |()| well.to_owned())
 }
 
@@ -237,7 +237,7 @@ async fn until(what: impl Fn() -> bool) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_highest_token_is_admitted_and_lower_ones_are_not() {
+async fn only_the_highest_token_is_admitted() {
     let proxy = Proxy::start(&server(), "one").await;
     let [old, new] = [1, 2].map(|pid| proxy.client(pid));
     assert_eq!(proxy.admit(&old, "notes", 7).await, "admitted");
@@ -252,7 +252,7 @@ async fn the_highest_token_is_admitted_and_lower_ones_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_may_not_raise_a_fence_does_not() {
+async fn only_a_permitted_role_raises_the_fence() {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.client(1);
     for resource in ["notes", "shard/1"] {
@@ -280,7 +280,7 @@ async fn whoever_may_not_raise_a_fence_does_not() {
 
 /// The token probably has to be raised. The role is then determined before any Query.
 #[tokio::test(start_paused = true)]
-async fn a_token_that_has_to_be_raised_is_not_asked_for_before_the_role_is_known() {
+async fn a_token_is_not_raised_before_the_role_is_known() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let _writer = one.writer(1, "notes", 5).await;
@@ -293,11 +293,11 @@ async fn a_token_that_has_to_be_raised_is_not_asked_for_before_the_role_is_known
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_to_one_of_several_deeds_is_good_if_one_of_them_is() {
+async fn a_claim_is_accepted_only_with_permitted_privileges() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.forbid("intern");
     let notes = proxy.resource("notes");
-    let permits = async |claim: &Claim| told(proxy.fence.permits(claim, &notes, 5).await, "yes");
+    let permits = async |claim: &Claim| outcome_text(proxy.fence.permits(claim, &notes, 5).await, "yes");
     let all = claim(Some("app"));
     let two = Claim { privileges: all.privileges.iter().chain(&*all.privileges).cloned().collect(), ..all.clone() };
     for one_suffices in [false, true] {
@@ -311,7 +311,7 @@ async fn a_claim_to_one_of_several_deeds_is_good_if_one_of_them_is() {
 
 /// For the keys of a family, a positive result is valid for a second.
 #[tokio::test(start_paused = true)]
-async fn a_permission_is_asked_for_again_after_a_second() {
+async fn a_permission_is_checked_again_after_a_second() {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.client(1);
     let app = claim(Some("app"));
@@ -325,7 +325,7 @@ async fn a_permission_is_asked_for_again_after_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_nobody_could_revoke_is_not_admitted() {
+async fn a_session_that_cannot_be_revoked_is_not_admitted() {
     let proxy = Proxy::start(&server(), "one").await;
     let mut client = proxy.client(1);
     drop(client.registration.take());
@@ -342,13 +342,13 @@ async fn a_session_that_nobody_could_revoke_is_not_admitted() {
 
 /// The first token of a key takes one Query if no process can have been admitted.
 #[tokio::test(start_paused = true)]
-async fn first_tokens_of_many_keys_are_admitted_each_to_its_own() {
+async fn first_tokens_of_many_keys_are_admitted_separately() {
     let proxy = Proxy::start(&server(), "one").await;
     let clients: Vec<Client> = (1..=40).map(|pid| proxy.client(pid)).collect();
     let admit = |client: &Client| {
         let (fence, session) = (proxy.fence.clone(), client.session.clone());
         let (resource, token) = (proxy.resource(&format!("shard/{}", client.pid % 20)), 5);
-        tokio::spawn(async move { told(fence.admit(&session, &resource, token).await, "admitted") })
+        tokio::spawn(async move { outcome_text(fence.admit(&session, &resource, token).await, "admitted") })
     };
     let admits: Vec<_> = clients.iter().map(admit).collect();
     for (client, admit) in clients.iter().zip(admits) {
@@ -365,7 +365,7 @@ async fn first_tokens_of_many_keys_are_admitted_each_to_its_own() {
 
 /// An idle session with many admissions gives them up, and their rows are deleted.
 #[tokio::test(start_paused = true)]
-async fn a_session_of_many_keys_keeps_no_rows_that_it_does_not_need() {
+async fn a_session_with_many_keys_deletes_rows_that_it_no_longer_needs() {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.client(1);
     for key in 0..session::FULL {
@@ -388,7 +388,7 @@ async fn a_session_of_many_keys_keeps_no_rows_that_it_does_not_need() {
 
 /// A row that could not be deleted may still be the reason why the process is terminated.
 #[tokio::test(start_paused = true)]
-async fn what_was_presented_is_known_as_long_as_its_row_is_there() {
+async fn a_presented_token_is_known_while_its_row_exists() {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.writer(1, "notes", 5).await;
     for key in 0..session::FULL - 2 {

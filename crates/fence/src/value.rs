@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_token() {
+    fn parse_accepts_a_single_token() {
         assert_eq!(FenceValue::parse("47"), Ok(FenceValue::One(47)));
         assert_eq!(FenceValue::parse(" 9223372036854775807 "), Ok(FenceValue::One(i64::MAX)));
         assert_eq!(FenceValue::parse(""), Ok(FenceValue::Missing));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_by_resource() {
+    fn parse_accepts_a_token_for_each_resource() {
         let value = FenceValue::parse("scheduler=47, shard/3=55").unwrap_or_default();
         assert_eq!(value.token("scheduler"), Some(47));
         assert_eq!(value.token("shard/3"), Some(55));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_64_kib_and_19_digits() {
+    fn parse_limits_a_value_to_64_kib_and_a_token_to_19_digits() {
         let list = |name: usize| FenceValue::parse(&format!("{}=1", "r".repeat(name)));
         assert!(list(MAX_LENGTH - 2).is_ok());
         assert_eq!(list(MAX_LENGTH - 1), Err(InvalidValue::TooLong));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_value_names_and_weighs() {
+    fn a_value_reports_its_resources_and_weight() {
         let list = FenceValue::parse("bb=2, a=1").unwrap_or_default();
         assert_eq!(list.resources(), ["a", "bb"]);
         assert!(FenceValue::One(1).resources().is_empty());
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_for_some_key() {
+    fn a_value_may_have_a_token_for_some_key() {
         let keyed = "  - {name: 's/{k}', tables: [{name: public.s, key: k}]}\n";
         let policies = format!("version: 1\nresources:\n  - {{name: r, tables: [public.r]}}\n{keyed}");
         let policies = fencegate_policy::join([("a.yaml".into(), Ok(policies.into()))]).unwrap_or_default();

@@ -26,7 +26,7 @@ fn decided(admitted: Option<Epoch>) -> AdmitDecision {
 }
 
 #[test]
-fn only_an_admission_under_the_epoch_itself_is_one() {
+fn only_an_admission_under_the_current_epoch_is_accepted() {
     assert!(matches!(decided(Some(epoch(1, 5))), AdmitDecision::Admitted { is_new: true, .. }));
     for other in [None, Some(epoch(1, 4)), Some(epoch(1, 6)), Some(epoch(2, 5))] {
         let AdmitDecision::Refused(refusal) = decided(other) else { panic!("{other:?}") };

@@ -20,7 +20,7 @@ fn next(tokens: &FirstTokens) -> Vec<i32> {
 }
 
 #[test]
-fn a_query_has_each_resource_once_and_nobody_who_has_given_up() {
+fn a_query_contains_each_resource_once_and_no_canceled_request() {
     let (tokens, shards) = (FirstTokens::default(), shards(2));
     let mut answers = Vec::new();
     for (pid, shard) in [(1, 0), (2, 0), (3, 1), (4, 0), (5, 1)] {
@@ -33,7 +33,7 @@ fn a_query_has_each_resource_once_and_nobody_who_has_given_up() {
 }
 
 #[test]
-fn a_query_has_so_many_and_the_next_one_has_the_rest() {
+fn a_full_query_leaves_the_rest_to_the_next_one() {
     let tokens = FirstTokens::default();
     let mut answers = Vec::new();
     for (pid, shard) in (0..).zip(shards(MOST + 3)) {

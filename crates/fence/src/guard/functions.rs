@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_has_advice() {
+    fn every_raised_error_has_a_hint() {
         for text in [FUNCTIONS, NOTICE, include_str!("../store/schema.sql"), include_str!("../store/leases.sql")] {
             for raised in text.split("RAISE EXCEPTION").skip(1) {
                 let raised = raised.split_once(";\n").map_or(raised, |(raised, _)| raised);

@@ -23,7 +23,7 @@ fn write(session: &SessionFence, resource: &str) {
 }
 
 #[test]
-fn a_policy_waits_for_what_a_busy_session_was_given_and_no_longer() {
+fn a_policy_waits_only_until_a_busy_session_changes_its_activity() {
     let session = session();
     assert_eq!(session.rests_while_busy(), None);
     session.set_activity(Activity::Busy);
@@ -38,7 +38,7 @@ fn a_policy_waits_for_what_a_busy_session_was_given_and_no_longer() {
 }
 
 #[test]
-fn a_session_that_becomes_idle_keeps_so_many_admissions_and_no_more() {
+fn an_idle_session_keeps_a_limited_number_of_admissions() {
     let session = session();
     for number in 0..10 * FULL {
         write(&session, &format!("shard/{number}"));
@@ -51,7 +51,7 @@ fn a_session_that_becomes_idle_keeps_so_many_admissions_and_no_more() {
 }
 
 #[test]
-fn what_was_asked_before_a_revocation_comes_too_late() {
+fn an_admission_requested_before_a_revocation_is_not_recorded() {
     let session = session();
     let asked = session.revocations();
     let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });
@@ -65,7 +65,7 @@ fn what_was_asked_before_a_revocation_comes_too_late() {
 }
 
 #[test]
-fn an_admission_at_the_epoch_that_revoked_it_is_in_time() {
+fn an_admission_under_the_revoking_epoch_is_recorded() {
     let session = session();
     let asked = session.revocations();
     let _ = session.revoke("r", EIGHT);
@@ -74,7 +74,7 @@ fn an_admission_at_the_epoch_that_revoked_it_is_in_time() {
 }
 
 #[test]
-fn a_revocation_takes_what_is_below_it_and_nothing_else() {
+fn a_revocation_removes_only_lower_admissions() {
     let session = session();
     assert!(!session.holds_admissions());
     write(&session, "r");
@@ -99,7 +99,7 @@ fn a_revocation_wakes_the_task_of_a_session_that_is_not_idle() {
 }
 
 #[test]
-fn what_was_written_counts_until_the_transaction_ends() {
+fn a_write_counts_until_the_transaction_ends() {
     let session = session();
     write(&session, "r");
     session.set_activity(Activity::Waiting);
@@ -122,7 +122,7 @@ fn a_step_is_known_until_it_ends() {
 }
 
 #[test]
-fn nothing_is_given_up_while_something_may_be_uncommitted() {
+fn admissions_are_released_only_if_nothing_is_uncommitted() {
     let session = session();
     write(&session, "r");
     for activity in [Activity::Busy, Activity::Waiting] {
@@ -136,7 +136,7 @@ fn nothing_is_given_up_while_something_may_be_uncommitted() {
 }
 
 #[test]
-fn what_is_held_back_keeps_its_admissions() {
+fn a_statement_that_is_held_back_keeps_its_admissions() {
     let session = session();
     write(&session, "old");
     session.set_activity(Activity::Idle);
@@ -149,7 +149,7 @@ fn what_is_held_back_keeps_its_admissions() {
 }
 
 #[test]
-fn a_transaction_holds_so_many_and_no_more() {
+fn a_transaction_has_a_limited_number_of_admissions() {
     let session = session();
     for number in 0..MOST_AT_ONCE {
         assert!(!session.has_too_many());
@@ -162,7 +162,7 @@ fn a_transaction_holds_so_many_and_no_more() {
 }
 
 #[test]
-fn a_statement_for_too_many_is_not_in_the_way_of_the_next() {
+fn a_statement_with_too_many_resources_does_not_block_the_next() {
     let session = session();
     for number in 0..MOST_AT_ONCE {
         assert!(session.record_admission(&format!("shard/{number}"), SEVEN, 0));

@@ -398,13 +398,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_end_no_identifier() {
+    fn quoted_names_cannot_end_an_identifier() {
         assert_eq!(quote_name("plain"), "\"plain\"");
         assert_eq!(quote_name("o\"dd\"; --"), "\"o\"\"dd\"\"; --\"");
     }
 
     #[test]
-    fn schema_has_the_version_that_connections_ask_for() {
+    fn the_schema_has_the_version_that_connections_expect() {
         assert!(SCHEMA.contains(&format!("IS '{VERSION}'")));
     }
 }

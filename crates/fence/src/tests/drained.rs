@@ -4,12 +4,12 @@ use super::*;
 use crate::advance::GRACE;
 
 /// Sets the activity of a client that waits in a transaction or runs a statement.
-fn is_now(client: &Client, activity: Activity) {
+fn set_activity(client: &Client, activity: Activity) {
     client.session.set_activity(activity);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_who_may_have_something_to_commit_is_ended() {
+async fn only_processes_that_may_commit_a_write_are_terminated() {
     let jobs = policies(POLICIES).resource_called("notes").unwrap().tables[0].name.clone();
     for (activity, locks, guarded, forwarded, lives) in [
         (Activity::Idle, false, false, false, true),
@@ -24,7 +24,7 @@ async fn only_who_may_have_something_to_commit_is_ended() {
         if forwarded {
             assert!(old.session.begin_write([("notes", 5)]));
         }
-        is_now(&old, activity);
+        set_activity(&old, activity);
         if locks {
             proxy.server.write(1, &jobs, true);
         }
@@ -55,7 +55,7 @@ async fn only_who_may_have_something_to_commit_is_ended() {
 async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_written() {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.writer(1, "notes", 5).await;
-    is_now(&client, Activity::Waiting);
+    set_activity(&client, Activity::Waiting);
     assert_eq!(proxy.admit(&client, "notes", 6).await, "admitted");
     assert_eq!(proxy.server.admissions(1, "notes"), [epoch(1, 6)]);
     let written = "token 7 for resource notes: the transaction has already written under token 6";
@@ -63,22 +63,22 @@ async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_wri
     assert_eq!(proxy.admit(&client, "notes", 7).await, written);
     proxy.server.end_transaction(1);
     assert!(client.session.begin_write([("notes", 6)]));
-    is_now(&client, Activity::Waiting);
+    set_activity(&client, Activity::Waiting);
     assert_eq!(proxy.admit(&client, "notes", 7).await, written);
     assert_eq!((proxy.epoch("notes"), proxy.server.lives(1)), (Some(epoch(1, 6)), true));
-    is_now(&client, Activity::Idle);
+    set_activity(&client, Activity::Idle);
     assert_eq!(proxy.admit(&client, "notes", 7).await, "admitted");
     // Also for a first token, although no trace of its writes can be found.
     assert_eq!(proxy.admit(&client, "shard/1", 7).await, "admitted");
     assert!(client.session.begin_write([("shard/1", 7)]));
-    is_now(&client, Activity::Waiting);
+    set_activity(&client, Activity::Waiting);
     let written = "token 8 for resource shard/1: the transaction has already written under token 7";
     assert_eq!(proxy.admit(&client, "shard/1", 8).await, written);
 }
 
 /// Only the guard has seen the write. The row stays until the write is committed.
 #[tokio::test(start_paused = true)]
-async fn a_session_that_has_prepared_a_write_is_admitted_under_no_other_token() {
+async fn a_session_with_a_prepared_write_is_admitted_under_no_other_token() {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.writer(1, "notes", 5).await;
     proxy.server.guard_passes(1, "notes");
@@ -92,12 +92,12 @@ async fn a_session_that_has_prepared_a_write_is_admitted_under_no_other_token() 
 
 /// The other proxy is notified of the higher token, so the drain need not wait for the grace period.
 #[tokio::test(start_paused = true)]
-async fn sessions_of_another_proxy_give_way_before_the_grace_is_over() {
+async fn sessions_of_another_proxy_are_drained_within_the_grace_period() {
     for (activity, lives) in [(Activity::Idle, true), (Activity::Waiting, true), (Activity::Busy, false)] {
         let server = server();
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
         let old = one.writer(1, "notes", 5).await;
-        is_now(&old, activity);
+        set_activity(&old, activity);
         let since = Instant::now();
         let _new = two.writer(2, "notes", 6).await;
         assert!(since.elapsed() < GRACE, "{activity:?}: {:?}", since.elapsed());
@@ -107,14 +107,14 @@ async fn sessions_of_another_proxy_give_way_before_the_grace_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_asks_for_the_token_itself_does_not_give_way() {
+async fn a_session_that_requests_the_new_token_is_not_terminated() {
     for (asks, lives) in
         [(None, false), (Some(("notes", 5)), false), (Some(("notes", 6)), true), (Some(("jobs", 6)), false)]
     {
         let server = server();
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
         let old = one.writer(1, "notes", 5).await;
-        is_now(&old, Activity::Busy);
+        set_activity(&old, Activity::Busy);
         old.session.set_asking(asks.map(|(name, token)| (name.to_owned(), token)));
         let advance = two.fence.advance(&two.policies.resources[2], epoch(1, 6));
         assert_eq!(advance.publish(Some(epoch(1, 5))).await, Ok(Some(epoch(1, 6))));
@@ -126,7 +126,7 @@ async fn whoever_asks_for_the_token_itself_does_not_give_way() {
 
 /// The sessions of a proxy that misses the notification are terminated after the grace period.
 #[tokio::test(start_paused = true)]
-async fn sessions_of_a_deaf_proxy_are_ended_after_the_grace() {
+async fn sessions_of_a_deaf_proxy_are_terminated_after_the_grace_period() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let old = one.writer(1, "notes", 5).await;
@@ -139,11 +139,11 @@ async fn sessions_of_a_deaf_proxy_are_ended_after_the_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_does_not_end_is_named() {
+async fn a_process_that_does_not_end_is_reported() {
     let proxy = Proxy::start(&server(), "one").await;
     let old = proxy.writer(1, "notes", 5).await;
     proxy.server.end_late();
-    is_now(&old, Activity::Busy);
+    set_activity(&old, Activity::Busy);
     let new = proxy.client(2);
     let since = Instant::now();
     let blocked = "resource notes: admitted under lower tokens and not ended: process 1";
@@ -162,28 +162,28 @@ async fn a_process_that_does_not_end_is_named() {
 
 /// The list of processes in a message is bounded.
 #[tokio::test(start_paused = true)]
-async fn of_many_processes_that_do_not_end_some_are_named() {
+async fn at_most_ten_processes_that_do_not_end_are_reported() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.end_late();
     let clients: Vec<Client> = (0..=13).map(|pid| proxy.client(pid)).collect();
     for old in &clients[1..] {
         assert_eq!(proxy.admit(old, "notes", 5).await, "admitted");
-        is_now(old, Activity::Busy);
+        set_activity(old, Activity::Busy);
     }
     let blocked = proxy.admit(&clients[0], "notes", 6).await;
     assert_eq!((blocked.matches("process").count(), blocked.ends_with("; 3 more")), (10, true), "{blocked}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_one_session_advances_a_fence_and_the_others_wait() {
+async fn one_session_advances_a_fence_and_the_others_wait() {
     let proxy = Proxy::start(&server(), "one").await;
     let old = proxy.writer(1, "notes", 5).await;
     proxy.server.end_late();
-    is_now(&old, Activity::Busy);
+    set_activity(&old, Activity::Busy);
     let clients: Vec<Client> = (2..5).map(|pid| proxy.client(pid)).collect();
     let admit = |client: &Client| {
         let (fence, session, notes) = (proxy.fence.clone(), client.session.clone(), proxy.resource("notes"));
-        tokio::spawn(async move { told(fence.admit(&session, &notes, 6).await, "admitted") })
+        tokio::spawn(async move { outcome_text(fence.admit(&session, &notes, 6).await, "admitted") })
     };
     let admits: Vec<_> = clients.iter().map(admit).collect();
     sleep(Duration::from_secs(1)).await;
@@ -197,7 +197,7 @@ async fn only_one_session_advances_a_fence_and_the_others_wait() {
 
 /// A session that was revoked while a statement ran deletes its row as soon as possible, and keeps its process.
 #[tokio::test(start_paused = true)]
-async fn a_revoked_session_is_released_as_soon_as_nothing_runs() {
+async fn a_revoked_session_is_released_once_no_statement_runs() {
     let notes = policies(POLICIES).resource_called("notes").unwrap().tables[0].name.clone();
     for (activity, writes, is_released) in [
         (Activity::Busy, false, false),
@@ -210,7 +210,7 @@ async fn a_revoked_session_is_released_as_soon_as_nothing_runs() {
         assert_eq!(proxy.admit(&old, "trial", 5).await, "admitted");
         proxy.fence.release(&old.session).await;
         assert!(proxy.has_row(&old, "notes"), "nothing has revoked it");
-        is_now(&old, activity);
+        set_activity(&old, activity);
         if writes {
             proxy.server.write(1, &notes, false);
         }
@@ -234,7 +234,7 @@ async fn a_revoked_session_is_released_as_soon_as_nothing_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_cut_off_is_told_by_what() {
+async fn a_terminated_session_receives_the_token_that_cut_it_off() {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.writer(1, "notes", 5).await;
     assert_eq!(proxy.fence.cut_off_by(&client.session).await, None);
@@ -245,7 +245,7 @@ async fn who_was_cut_off_is_told_by_what() {
     assert_eq!(proxy.fence.cut_off_by(&asks.session).await, Some(of_asked));
     asks.session.set_asking(Some(("notes".to_owned(), 5)));
     assert_eq!(proxy.fence.cut_off_by(&asks.session).await, None);
-    is_now(&client, Activity::Busy);
+    set_activity(&client, Activity::Busy);
     let _new = proxy.writer(4, "notes", 6).await;
     let cut_off = CutOff { resource: "notes".to_owned(), presented: epoch(1, 5), highest: epoch(1, 6) };
     assert_eq!(proxy.fence.cut_off_by(&client.session).await, Some(cut_off));
@@ -253,7 +253,7 @@ async fn who_was_cut_off_is_told_by_what() {
 
 /// Rows of dead processes are deleted when a session ends, and the connections close after the last session.
 #[tokio::test(start_paused = true)]
-async fn a_proxy_cleans_up_behind_its_sessions() {
+async fn a_proxy_cleans_up_after_its_sessions() {
     let proxy = Proxy::start(&server(), "one").await;
     let (mut gone, mut last) = (proxy.writer(1, "notes", 5).await, proxy.writer(2, "trial", 5).await);
     sleep(Duration::from_millis(10)).await;

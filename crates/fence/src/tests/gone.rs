@@ -8,7 +8,7 @@ const MISSING: &str = "database \"memory\" does not exist";
 const UNPREPARED: &str = "database memory has no fencegate schema: run `fencegate init`";
 
 #[tokio::test(start_paused = true)]
-async fn a_database_is_missing_as_long_as_nobody_comes() {
+async fn a_missing_database_stays_missing_until_a_session_starts() {
     let proxy = Proxy::start(&server(), "one").await;
     let notes = proxy.resource("notes");
     let has_epoch = async || proxy.fence.has_epoch(&notes).await.map_err(|error| error.to_string());
@@ -47,7 +47,7 @@ async fn a_database_without_schema_fences_nothing_unless_a_fenced_table_exists()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_fenced_is_as_the_catalog_was_last_read() {
+async fn fenced_tables_are_known_from_the_last_catalog_read() {
     let proxy = Proxy::start(&server(), "one").await;
     let fenced = Fenced(&proxy.policies.resources);
     let has_tables = || proxy.fence.has_fenced_tables.load(Ordering::Relaxed);
@@ -64,7 +64,7 @@ async fn what_is_fenced_is_as_the_catalog_was_last_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_says_what_is_wrong_with_the_database() {
+async fn a_reset_reports_a_missing_or_unprepared_database() {
     let proxy = Proxy::start(&server(), "one").await;
     let notes = proxy.resource("notes");
     let reset = async || proxy.fence.reset(&notes, 3, "operator", true).await.unwrap_err();
@@ -85,7 +85,7 @@ async fn a_reset_says_what_is_wrong_with_the_database() {
 
 /// The proxy retries every two seconds. It logs nothing if the database has nothing to fence.
 #[tokio::test(start_paused = true)]
-async fn what_is_in_the_way_of_the_control_connection_is_told_once() {
+async fn a_control_connection_failure_is_logged_once() {
     let log = Log::start();
     let proxy = Proxy::start(&server(), "one").await;
     let _client = proxy.client(1);

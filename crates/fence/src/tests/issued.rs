@@ -18,7 +18,7 @@ fn issued(refusal: Option<FenceError>) -> Issued {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_token_of_a_lease_that_is_in_force_raises_the_fence() {
+async fn only_the_token_of_a_current_lease_raises_the_fence() {
     for (plain, name) in [("bills", "bills"), ("room/1", "room/1")] {
         let proxy = Proxy::start(&server(), "one").await;
         let client = proxy.client(1);
@@ -44,7 +44,7 @@ async fn only_the_token_of_a_lease_that_is_in_force_raises_the_fence() {
 
 /// The lease is checked before a drain, and the refusal names the lease.
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_asked_for_before_the_fence_is_touched() {
+async fn a_lease_is_checked_before_the_fence_is_raised() {
     let proxy = Proxy::start(&server(), "one").await;
     let bills = proxy.resource("bills");
     assert!(matches!(
@@ -79,7 +79,7 @@ async fn only_the_token_of_the_leader_raises_the_fence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_no_etcd_is_set_no_token_of_an_election_raises_a_fence() {
+async fn without_etcd_no_election_token_raises_a_fence() {
     let server = server();
     let metrics = metrics();
     let fence = Database::over(
@@ -105,7 +105,7 @@ async fn where_no_etcd_is_set_no_token_of_an_election_raises_a_fence() {
 
 /// The leader's token is below the fence: the fence was raised to a token that was never issued, or tokens have gone back.
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_tokens_have_gone_back_is_told_so() {
+async fn a_leader_whose_tokens_went_back_receives_that_error() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.election.elects(Some(9));
     proxy.server.lease("bills", 9, false, HOUR);
@@ -163,7 +163,7 @@ async fn leases_are_followed_while_there_are_sessions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_changed_unheard_is_known_as_soon_as_somebody_listens() {
+async fn a_missed_lease_change_is_known_after_reconnecting() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.lease("bills", 5, false, HOUR);
     let _client = proxy.writer(1, "bills", 5).await;
@@ -177,7 +177,7 @@ async fn a_lease_that_changed_unheard_is_known_as_soon_as_somebody_listens() {
 
 /// The lease was in force at the check, but not at the Publish.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_given_up_meanwhile_raises_nothing() {
+async fn a_lease_released_meanwhile_raises_no_token() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.lease("bills", 5, false, HOUR);
     let _old = proxy.writer(1, "bills", 5).await;
@@ -189,7 +189,7 @@ async fn a_lease_that_is_given_up_meanwhile_raises_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_of_others_wake_nobody() {
+async fn other_leases_wake_no_session() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.lease("bills", 5, false, HOUR);
     let _client = proxy.writer(1, "bills", 5).await;
@@ -208,7 +208,7 @@ async fn leases_of_others_wake_nobody() {
 
 /// Only elections that policies name, and those of keys to which a session is admitted, are followed.
 #[tokio::test(start_paused = true)]
-async fn elections_are_followed_while_they_are_of_use() {
+async fn elections_are_followed_only_while_they_are_in_use() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.election.elects(Some(5));
     let leaders = proxy.authority.leaders();
@@ -231,7 +231,7 @@ async fn elections_are_followed_while_they_are_of_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_stays_wakes_nobody() {
+async fn an_unchanged_leader_wakes_no_session() {
     let proxy = Proxy::start(&server(), "one").await;
     let (jobs, mut leaders) = (proxy.resource("jobs"), proxy.authority.leaders());
     proxy.election.elects(Some(5));
@@ -245,7 +245,7 @@ async fn a_leader_that_stays_wakes_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn elections_are_not_followed_for_a_proxy_that_is_gone() {
+async fn elections_are_not_followed_after_the_proxy_is_dropped() {
     let proxy = Proxy::start(&server(), "one").await;
     let election = proxy.election.clone();
     until(|| election.0.receiver_count() == 1).await;
@@ -255,7 +255,7 @@ async fn elections_are_not_followed_for_a_proxy_that_is_gone() {
 
 /// The leader of a failed observer is forgotten, and the election is observed again.
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_cannot_be_observed_is_not_known() {
+async fn a_leader_is_unknown_if_its_election_cannot_be_observed() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.election.elects(Some(5));
     let leaders = proxy.authority.leaders();
@@ -274,7 +274,7 @@ async fn a_leader_that_cannot_be_observed_is_not_known() {
 
 /// The watcher ends with the last session. A later session that sends no Query gets a new watcher.
 #[tokio::test(start_paused = true)]
-async fn leases_are_followed_for_a_session_that_only_waits() {
+async fn leases_are_followed_for_a_session_without_queries() {
     let proxy = Proxy::start(&server(), "one").await;
     until(|| proxy.fence.watcher.lock().is_none()).await;
     let _client = proxy.client(1);

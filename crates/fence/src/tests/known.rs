@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_token_is_known_for_as_long_as_somebody_listens_and_a_second_at_most() {
+async fn a_stale_token_is_known_for_a_second_while_a_connection_listens() {
     let proxy = Proxy::start(&server(), "one").await;
     let _client = proxy.writer(1, "notes", 7).await;
     let known = |token| proxy.fence.known_stale("notes", token);
@@ -20,7 +20,7 @@ async fn a_stale_token_is_known_for_as_long_as_somebody_listens_and_a_second_at_
 
 /// A pruned epoch is forgotten at the next read, and the next token is a first one.
 #[tokio::test(start_paused = true)]
-async fn what_was_pruned_is_forgotten() {
+async fn a_pruned_epoch_is_forgotten() {
     for resource in ["notes", "shard/1"] {
         let proxy = Proxy::start(&server(), "one").await;
         let mut client = proxy.writer(1, resource, 7).await;
@@ -51,7 +51,7 @@ async fn after_pruning_unheard(resource: &str) -> Proxy {
 
 /// The answer to an Admit reports the pruned epoch even without a notification.
 #[tokio::test(start_paused = true)]
-async fn what_was_pruned_unheard_is_found_out_by_who_writes() {
+async fn a_missed_pruning_is_detected_by_a_write() {
     for resource in ["notes", "shard/1"] {
         let proxy = after_pruning_unheard(resource).await;
         assert_eq!(proxy.admit(&proxy.client(2), resource, 3).await, "admitted");
@@ -60,7 +60,7 @@ async fn what_was_pruned_unheard_is_found_out_by_who_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_pruned_unheard_is_forgotten_also_where_nothing_may_be_raised() {
+async fn a_missed_pruning_is_detected_by_an_admit_that_may_not_raise() {
     for resource in ["notes", "shard/1"] {
         let proxy = after_pruning_unheard(resource).await;
         let never = format!("token 3 for resource {resource} is not in force yet");
@@ -71,7 +71,7 @@ async fn what_was_pruned_unheard_is_forgotten_also_where_nothing_may_be_raised()
 
 /// Each proxy is notified of the tokens that others raise.
 #[tokio::test(start_paused = true)]
-async fn a_token_that_another_proxy_has_raised_is_heard_of() {
+async fn a_token_raised_by_another_proxy_is_received() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let _first = one.writer(1, "notes", 5).await;
@@ -84,8 +84,8 @@ async fn a_token_that_another_proxy_has_raised_is_heard_of() {
     sleep(Duration::from_millis(10)).await;
     assert!(!changed.is_finished());
     let _second = two.writer(2, "notes", 6).await;
-    let heard = until(|| one.fence.known_stale("notes", 5).is_some()).await;
-    assert!(heard < Duration::from_millis(100), "{heard:?}");
+    let received = until(|| one.fence.known_stale("notes", 5).is_some()).await;
+    assert!(received < Duration::from_millis(100), "{received:?}");
     changed.await.unwrap();
     assert_eq!(one.fence.rises().last().map(|it| it.after), Some(epoch(1, 6)));
 }
@@ -93,7 +93,7 @@ async fn a_token_that_another_proxy_has_raised_is_heard_of() {
 /// After a gap in notifications, a proxy reads the changes that it missed: of its own admissions, and of all resources
 /// without keys.
 #[tokio::test(start_paused = true)]
-async fn what_was_missed_is_read_when_somebody_listens_again() {
+async fn missed_changes_are_read_after_reconnecting() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let old = one.writer(1, "shard/1", 5).await;
@@ -120,7 +120,7 @@ async fn a_session_is_admitted_by_the_policies_in_force() {
     let more = policies(&POLICIES.replace("[public.notes]", "[public.notes, public.more]"));
     proxy.fence.apply_policy_of(&more.resources, Instant::now().into_std()).await.unwrap();
     let client = proxy.client(1);
-    assert_eq!(told(proxy.fence.admit(&client.session, &before, 5).await, "admitted"), "admitted");
+    assert_eq!(outcome_text(proxy.fence.admit(&client.session, &before, 5).await, "admitted"), "admitted");
     assert_eq!(proxy.fence.loaded(&before), 0);
     assert!(proxy.fence.loaded(&proxy.resource("notes")) > 0);
     let two =
@@ -131,7 +131,7 @@ async fn a_session_is_admitted_by_the_policies_in_force() {
 
 /// The new policies name an election, which was not queried when the session was judged.
 #[tokio::test(start_paused = true)]
-async fn a_token_has_to_be_issued_as_the_policies_in_force_say() {
+async fn a_token_must_come_from_the_issuer_of_the_current_policies() {
     let proxy = Proxy::start(&server(), "one").await;
     let before = proxy.resource("notes");
     sleep(Duration::from_secs(1)).await;
@@ -146,7 +146,7 @@ async fn a_token_has_to_be_issued_as_the_policies_in_force_say() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn admissions_are_shown_with_whose_they_are() {
+async fn admissions_are_shown_with_their_proxy() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let (_own, _other) = (one.writer(1, "notes", 5).await, two.writer(2, "trial", 6).await);
@@ -158,7 +158,7 @@ async fn admissions_are_shown_with_whose_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_are_those_of_policies_in_force() {
+async fn names_are_resolved_by_the_policies_in_force() {
     let proxy = Proxy::start(&server(), "one").await;
     assert!(proxy.fence.resource("shard/7").is_some_and(|it| it.name == "shard/7" && it.family.is_some()));
     assert!(proxy.fence.resource("nothing").is_none());
@@ -184,11 +184,11 @@ async fn names_are_those_of_policies_in_force() {
 async fn a_change_of_the_catalog_is_announced_to_others() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
-    let hears = |proxy: &Proxy| {
+    let announced = |proxy: &Proxy| {
         let fence = proxy.fence.clone();
         tokio::spawn(async move { fence.catalog_announced().await })
     };
-    let (ones, twos) = (hears(&one), hears(&two));
+    let (ones, twos) = (announced(&one), announced(&two));
     sleep(Duration::from_millis(10)).await;
     one.fence.announce_catalog().await;
     sleep(Duration::from_millis(10)).await;

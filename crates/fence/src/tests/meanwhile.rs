@@ -13,7 +13,7 @@ fn raises(proxy: &Proxy, before: Token, after: Token) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_is_of_the_epoch_that_is_there() {
+async fn a_reset_applies_to_the_current_epoch() {
     let in_use = ResetError::InUse(vec![Higher { pid: 1, token: 9, is_ours: true }]);
     let done = Reset { before: epoch(1, 10), after: epoch(2, 3) };
     for (lives, force, expected) in
@@ -35,7 +35,7 @@ async fn a_reset_is_of_the_epoch_that_is_there() {
 
 /// Only the drain of the current epoch terminates processes with lower admissions.
 #[tokio::test(start_paused = true)]
-async fn a_token_that_is_passed_over_meanwhile_drains_nobody() {
+async fn a_token_superseded_meanwhile_drains_no_session() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let old = one.writer(1, "notes", 5).await;
@@ -54,7 +54,7 @@ async fn a_token_that_is_passed_over_meanwhile_drains_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_overtaken_while_it_overtakes_is_done() {
+async fn an_overtake_succeeds_if_a_newer_leader_overtakes_it() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let old = one.writer(1, "notes", 5).await;
@@ -71,7 +71,7 @@ async fn a_leader_that_is_overtaken_while_it_overtakes_is_done() {
 
 /// Only a proxy with the epoch's policies marks it.
 #[tokio::test(start_paused = true)]
-async fn what_a_proxy_with_later_policies_has_left_half_done_is_left_to_it() {
+async fn an_older_proxy_does_not_finish_an_advance_under_newer_policies() {
     let server = server();
     let one = Proxy::start(&server, "one").await;
     server.pass(Duration::from_secs(1));
@@ -81,13 +81,13 @@ async fn what_a_proxy_with_later_policies_has_left_half_done_is_left_to_it() {
     let (notes, next) = (two.resource("notes"), epoch(1, 6));
     assert_eq!(two.fence.advance(&notes, next).publish(Some(epoch(1, 5))).await, Ok(Some(next)));
     let others = "resource notes: the policies that the database has recorded are others";
-    assert_eq!(told(one.fence.overtake(&one.resource("notes"), 6).await, "overtaken"), others);
+    assert_eq!(outcome_text(one.fence.overtake(&one.resource("notes"), 6).await, "overtaken"), others);
     assert_eq!(two.fence.overtake(&notes, 6).await, Ok(()));
 }
 
 /// A proxy with policies that were loaded earlier created the epoch, and recorded them, after this proxy had recorded its own.
 #[tokio::test(start_paused = true)]
-async fn a_late_record_of_older_policies_is_in_nobodys_way() {
+async fn an_older_policy_record_blocks_no_proxy() {
     for resets in [false, true] {
         let server = server();
         let older = POLICIES.replace("[public.notes]", "[public.notes, public.more]");

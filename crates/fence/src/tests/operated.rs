@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_shuts_its_predecessor_out_before_it_writes() {
+async fn a_new_leader_fences_its_predecessor_before_it_writes() {
     let proxy = Proxy::start(&server(), "one").await;
     let jobs = proxy.resource("jobs");
     proxy.election.elects(Some(6));
@@ -35,7 +35,7 @@ async fn a_new_leader_shuts_its_predecessor_out_before_it_writes() {
 
 /// A proxy may have stopped between Publish and Mark.
 #[tokio::test(start_paused = true)]
-async fn what_another_proxy_has_left_half_done_is_finished() {
+async fn an_unfinished_advance_of_another_proxy_is_finished() {
     let proxy = Proxy::start(&server(), "one").await;
     let notes = proxy.resource("notes");
     let old = proxy.writer(1, "notes", 5).await;
@@ -54,13 +54,13 @@ async fn what_another_proxy_has_left_half_done_is_finished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fence_that_observes_raises_its_epoch_and_ends_nobody() {
+async fn an_observing_fence_raises_its_epoch_and_terminates_no_session() {
     let proxy = Proxy::start(&server(), "one").await;
     let trial = proxy.resource("trial");
     let (old, new) = (proxy.writer(1, "trial", 5).await, proxy.client(2));
     old.session.set_activity(Activity::Busy);
     let observe = async |client: &Client, token, raise: Raise<'_>| {
-        told(proxy.fence.observe(&client.session, &trial, token, raise).await, "noted")
+        outcome_text(proxy.fence.observe(&client.session, &trial, token, raise).await, "noted")
     };
     let stale = "token 4 for resource trial is lower than 5, the highest seen";
     assert_eq!(observe(&new, 4, Raise::Freely).await, stale);
@@ -91,7 +91,7 @@ async fn a_fence_that_observes_raises_its_epoch_and_ends_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_sets_any_token_above_all_that_was_before() {
+async fn a_reset_may_lower_the_token_in_a_new_generation() {
     let proxy = Proxy::start(&server(), "one").await;
     let notes = proxy.resource("notes");
     let reset = async |token, force| proxy.fence.reset(&notes, token, "operator", force).await;
@@ -117,7 +117,7 @@ async fn a_reset_sets_any_token_above_all_that_was_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_that_cannot_drain_says_that_it_has_reset() {
+async fn a_reset_that_cannot_drain_reports_the_reset() {
     let proxy = Proxy::start(&server(), "one").await;
     let old = proxy.writer(1, "notes", 9).await;
     old.session.set_activity(Activity::Busy);
@@ -130,7 +130,7 @@ async fn a_reset_that_cannot_drain_says_that_it_has_reset() {
 
 /// The other proxy has loaded its policies later. This proxy writes, raises and resets nothing until it is reloaded.
 #[tokio::test(start_paused = true)]
-async fn older_policies_do_nothing() {
+async fn a_proxy_with_older_policies_changes_nothing() {
     let server = server();
     let one = Proxy::start(&server, "one").await;
     let old = one.writer(1, "notes", 5).await;
@@ -146,8 +146,8 @@ async fn older_policies_do_nothing() {
     let notes = one.resource("notes");
     assert_eq!(one.fence.reset(&notes, 7, "operator", true).await, Err(ResetError::OtherPolicies));
     let others = "resource notes: the policies that the database has recorded are others";
-    assert_eq!(told(one.fence.overtake(&notes, 6).await, "overtaken"), others);
-    assert_eq!(told(one.fence.observe(&old.session, &notes, 5, Raise::Freely).await, "noted"), others);
+    assert_eq!(outcome_text(one.fence.overtake(&notes, 6).await, "overtaken"), others);
+    assert_eq!(outcome_text(one.fence.observe(&old.session, &notes, 5, Raise::Freely).await, "noted"), others);
     assert_eq!(one.epoch("notes"), Some(epoch(1, 5)));
     // The difference is detected even without writes.
     one.fence.put_in_force(&one.policies.resources);
@@ -167,7 +167,7 @@ async fn older_policies_do_nothing() {
 
 /// A new fence counts as enforced once earlier transactions and statements have ended. The console shows this.
 #[tokio::test(start_paused = true)]
-async fn a_fence_is_enforced_when_all_has_ended_that_came_before_it() {
+async fn a_fence_is_enforced_once_earlier_transactions_and_statements_have_ended() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let notes = one.resource("notes");
@@ -214,7 +214,7 @@ async fn a_fence_is_enforced_when_all_has_ended_that_came_before_it() {
 
 /// A session within a step may still judge by the previous policies.
 #[tokio::test(start_paused = true)]
-async fn a_fence_is_enforced_when_the_steps_have_ended_that_came_before_it() {
+async fn a_fence_is_enforced_once_earlier_steps_have_ended() {
     let proxy = Proxy::start(&server(), "one").await;
     let (client, notes) = (proxy.client(1), proxy.resource("notes"));
     client.session.begin_step();
@@ -230,7 +230,7 @@ async fn a_fence_is_enforced_when_the_steps_have_ended_that_came_before_it() {
 
 /// A lost proxy counts for ten minutes after its last announcement, by the database's clock.
 #[tokio::test(start_paused = true)]
-async fn what_is_enforced_is_said_again_after_a_minute_and_not_before() {
+async fn an_announcement_is_repeated_after_a_minute() {
     for (seconds, proxies, lost) in [(57, 1, 0), (64, 2, 1)] {
         let server = server();
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
@@ -249,7 +249,7 @@ async fn what_is_enforced_is_said_again_after_a_minute_and_not_before() {
 
 /// DROP DATABASE finds only sessions that it terminates, or that end while it waits.
 #[tokio::test(start_paused = true)]
-async fn control_connections_make_way_for_a_statement_that_needs_the_database_alone() {
+async fn control_connections_close_for_a_statement_that_needs_the_database_alone() {
     let owner = |role: &str| Role::Current(role.to_owned());
     for (role, by_force, from_here, others, closes) in [
         ("owner", false, false, false, true),

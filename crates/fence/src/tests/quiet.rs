@@ -13,7 +13,7 @@ fn database(server: &Arc<Server>) -> Arc<Database> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_listens_has_a_number_of_its_own() {
+async fn each_listening_connection_has_a_new_number() {
     let (server, policies) = (server(), policies(POLICIES));
     let fence = database(&server);
     let numbers = || (fence.listener(), fence.last_listener());
@@ -30,7 +30,7 @@ async fn who_listens_has_a_number_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_that_cannot_be_recorded_are_not_applied_well() {
+async fn applying_policies_that_cannot_be_recorded_fails() {
     let (server, policies) = (server(), policies(POLICIES));
     server.is_found(crate::store::Found::Missing);
     let applied = database(&server).apply_policy(&policies.resources).await;
@@ -38,7 +38,7 @@ async fn policies_that_cannot_be_recorded_are_not_applied_well() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nothing_is_fenced_nobody_watches_over_a_session() {
+async fn a_session_without_fences_has_no_watcher() {
     let (server, policies) = (server(), policies(POLICIES));
     let fence = database(&server);
     let register = |pid| fence.register(Arc::new(SessionFence::new(Ok(process(pid)))));
@@ -50,7 +50,7 @@ async fn where_nothing_is_fenced_nobody_watches_over_a_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_database_that_is_gone_leaves_no_task_behind() {
+async fn a_dropped_database_leaves_no_task() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (server, before) = (server(), tasks());
     let fence = database(&server);
@@ -64,7 +64,7 @@ async fn a_database_that_is_gone_leaves_no_task_behind() {
 
 /// Neither without a revocation, nor while a statement runs.
 #[tokio::test(start_paused = true)]
-async fn a_session_that_has_nothing_to_release_asks_for_nothing() {
+async fn a_session_without_revoked_admissions_sends_no_query() {
     for (revoked, activity, asks) in [
         (false, Activity::Idle, false),
         (false, Activity::Busy, false),
@@ -85,7 +85,7 @@ async fn a_session_that_has_nothing_to_release_asks_for_nothing() {
 
 /// A proxy signs off after its last session. One that ends while it has sessions counts as lost.
 #[tokio::test(start_paused = true)]
-async fn a_proxy_whose_sessions_have_ended_counts_no_longer() {
+async fn a_proxy_without_sessions_no_longer_counts() {
     for (has_sessions, expected) in [(false, (1, 0)), (true, (2, 1))] {
         let server = server();
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
@@ -101,7 +101,7 @@ async fn a_proxy_whose_sessions_have_ended_counts_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_enforced_is_said_again_over_another_connection() {
+async fn an_announcement_is_repeated_over_a_new_connection() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let _clients = (one.client(1), two.client(2));
@@ -116,7 +116,7 @@ async fn what_is_enforced_is_said_again_over_another_connection() {
 
 /// A proxy repeats its announcement, so that it counts as recently seen if it is lost, but not more often than necessary.
 #[tokio::test(start_paused = true)]
-async fn what_is_enforced_is_said_again_when_a_minute_is_over() {
+async fn an_announcement_is_repeated_only_after_a_full_minute() {
     for (millis, expected) in [(59_999, (1, 0)), (60_000, (2, 1))] {
         let server = server();
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
@@ -138,7 +138,7 @@ async fn what_is_enforced_is_said_again_when_a_minute_is_over() {
 
 /// The load time is queried once. Later changes of the database's clock do not affect it.
 #[tokio::test(start_paused = true)]
-async fn policies_that_are_applied_again_claim_no_later_time() {
+async fn policies_applied_again_keep_their_load_time() {
     let proxy = Proxy::start(&server(), "one").await;
     let (notes, at) = (proxy.resource("notes"), Instant::now().into_std() + Duration::from_secs(1));
     let apply = async |at| proxy.fence.apply_policy_of(&proxy.policies.resources, at).await.unwrap();
@@ -153,7 +153,7 @@ async fn policies_that_are_applied_again_claim_no_later_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_that_are_not_recorded_yet_are_not_superseded() {
+async fn unrecorded_policies_are_not_superseded() {
     let server = server();
     let other = POLICIES.replace("[public.notes]", "[public.notes, public.more]");
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start_with(&server, "two", &other).await);
@@ -166,7 +166,7 @@ async fn policies_that_are_not_recorded_yet_are_not_superseded() {
 
 /// Permissions of one login and of several.
 #[tokio::test(start_paused = true)]
-async fn a_permission_is_remembered_beside_others() {
+async fn permissions_of_several_logins_are_remembered() {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.client(1);
     let one = claim(Some("app"));
@@ -182,7 +182,7 @@ async fn a_permission_is_remembered_beside_others() {
 
 /// The server waits five seconds for other sessions to end, and then refuses the statement.
 #[tokio::test(start_paused = true)]
-async fn connections_make_way_for_as_long_as_the_server_waits() {
+async fn connections_stay_closed_as_long_as_the_server_waits() {
     let proxy = Proxy::start(&server(), "one").await;
     let _client = proxy.client(1);
     assert!(!proxy.fence.vacating.lasts());
@@ -200,7 +200,7 @@ async fn connections_make_way_for_as_long_as_the_server_waits() {
 /// With FORCE the server terminates other sessions, if any. If the role may not do that, the server refuses the statement,
 /// and the control connections stay open.
 #[tokio::test(start_paused = true)]
-async fn who_may_not_end_others_drops_by_force_what_nobody_uses() {
+async fn a_role_that_may_not_terminate_others_drops_only_an_unused_database_by_force() {
     for (by_force, has_others, makes_way) in
         [(false, false, true), (false, true, true), (true, false, true), (true, true, false)]
     {
@@ -215,7 +215,7 @@ async fn who_may_not_end_others_drops_by_force_what_nobody_uses() {
 }
 
 #[test]
-fn only_what_runs_a_query_is_named_with_one() {
+fn only_a_blocker_with_a_query_is_reported_with_it() {
     let blocker = |who: &str, query: &str| Blocker { who: who.to_owned(), query: query.to_owned() };
     let by = [blocker("process 1", "UPDATE a"), blocker("theirs", ""), blocker("process 2", "UPDATE b")];
     let not_ended = FenceError::unavailable("notes", Obstacle::NotEnded(by.to_vec()));

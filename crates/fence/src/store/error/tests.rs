@@ -211,7 +211,7 @@ async fn cases() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn each_failure_of_the_database_arrives_at_the_client() {
+async fn each_database_failure_reaches_the_client_with_its_remedy() {
     for (error, message, hint) in cases().await {
         let queries = if error.blockers().is_empty() { "" } else { ", query: LOCK TABLE t" };
         let refused = FenceError::Store { resource: "jobs".to_owned(), error: error.clone() };
@@ -229,7 +229,7 @@ async fn each_failure_of_the_database_arrives_at_the_client() {
 }
 
 #[tokio::test]
-async fn no_failure_is_left_out() {
+async fn every_failure_has_a_case() {
     let mut names: BTreeSet<String> = BTreeSet::new();
     for (error, ..) in cases().await {
         names.insert(format!("{error:?}").split([' ', '(']).next().unwrap().to_owned());
@@ -259,7 +259,7 @@ async fn no_failure_is_left_out() {
 }
 
 #[tokio::test]
-async fn the_log_has_the_servers_own_words_and_the_role() {
+async fn the_log_contains_the_servers_message_and_the_role() {
     for (error, log) in [
         (on_login("28P01").await, format!("the control connection cannot be opened: {SECRET}")),
         (on_query(Some(refusal("FATAL", "57P01"))).await, format!("the control connection was lost: {SECRET}")),
@@ -289,7 +289,7 @@ async fn the_source_of_a_failure_is_the_drivers_error() {
 
 /// Code that repeats a Query relies on this.
 #[tokio::test]
-async fn only_an_error_of_the_statement_is_an_answer() {
+async fn only_a_statement_error_counts_as_an_answer() {
     for (code, is_answer) in [("55P03", true), ("42501", true), ("54000", true), ("26000", false), ("0A000", false)] {
         assert_eq!(on_query(Some(refusal("ERROR", code))).await.is_answer(), is_answer, "{code}");
     }
@@ -301,7 +301,7 @@ async fn only_an_error_of_the_statement_is_an_answer() {
 
 /// The log relies on this: it never repeats a failure.
 #[tokio::test]
-async fn failures_that_read_the_same_are_equal() {
+async fn failures_with_equal_texts_are_equal() {
     assert_eq!(on_login("53300").await, on_login("53300").await);
     assert_ne!(on_login("53300").await, on_login("57P03").await);
     assert_ne!(on_query(None).await, on_login("53300").await);

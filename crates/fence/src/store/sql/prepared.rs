@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_file_prepares_the_statement_of_its_name() {
+    fn each_file_prepares_the_statement_that_it_is_named_after() {
         for it in [FOR_ADMITS, FOR_EPOCHS, FOR_WAITS, FOR_LOOKS, FOR_READINGS].concat() {
             let text = (it.text)();
             let declared = text.strip_prefix("PREPARE ").unwrap().split([' ', '(']).next();
