@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_in_the_tree_are_counted() {
+    fn repetition_in_the_tree_makes_a_text_expensive() {
         let assign = |columns: &str| format!("UPDATE t SET {columns} = (SELECT 1)");
         let nested = (0..12).fold("SELECT 1, 2".to_owned(), |inner, level| {
             format!("WITH w{level} AS (UPDATE t SET x = 1, (a, b) = ({inner}) RETURNING *) SELECT 1, 2")

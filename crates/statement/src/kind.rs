@@ -263,9 +263,9 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Users tell them apart by these.
+    /// Users distinguish kinds and reasons by these names.
     #[test]
-    fn no_two_have_the_same_name() {
+    fn kinds_and_reasons_have_unique_names() {
         let kinds: HashSet<&str> = StatementKind::ALL.iter().map(|kind| kind.text()).collect();
         let reasons: HashSet<&str> = OpaqueReason::ALL.iter().map(|reason| reason.text()).collect();
         assert_eq!((kinds.len(), reasons.len()), (StatementKind::ALL.len(), OpaqueReason::ALL.len()));

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn values_without_a_text_in_a_column() {
+    fn values_that_a_column_cannot_hold_have_no_text() {
         for (text, kind, column) in [
             ("7", Some(ValueType::Text), ValueType::Integer),
             ("7.0", None, ValueType::Integer),

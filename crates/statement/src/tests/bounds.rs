@@ -7,7 +7,7 @@ use fencegate_testing::bombs::bombs;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// On a thread that serves others; without optimisation it takes several times as long.
+/// Limit on a shared thread. Without optimization, reading takes several times as long.
 const LONGEST: Duration = Duration::from_millis(if cfg!(debug_assertions) { 300 } else { 50 });
 
 fn processor_time() -> Duration {
@@ -27,7 +27,7 @@ fn time_of_tree(text: &[u8]) -> Duration {
 
 /// Tests each text whole, and truncated to the longest one that is parsed immediately.
 #[test]
-fn no_text_takes_long_on_a_thread_that_serves_others() {
+fn no_text_takes_long_on_a_shared_thread() {
     let cache = Cache::default();
     for (what, text) in bombs() {
         for cut in [usize::MAX, 15_000, 9_000, 5_000, 3_000, 1_000] {
@@ -72,7 +72,7 @@ fn bulk_inserts_of_drivers_need_no_tree() {
 }
 
 #[test]
-fn tokens_and_tree_report_the_same_inserted_rows() {
+fn tokens_and_tree_report_equal_inserted_rows() {
     for (text, is_told) in [
         ("INSERT INTO t VALUES (3, 'x'), (-4, 'y')", true),
         ("insert into s.\"T\" (\"K\", v) values ( 3 , 'x' ) , (3,'')", true),
@@ -102,7 +102,7 @@ fn tokens_and_tree_report_the_same_inserted_rows() {
     assert_eq!(proved, analyze_rows(text.as_bytes(), Lexing::USUAL).unwrap());
 }
 
-/// Tokens tell no key that an operator or a type makes which the search path may find elsewhere.
+/// Tokens report no key that depends on an operator or type resolved by the search path.
 #[test]
 fn keys_from_tokens_do_not_depend_on_the_search_path() {
     for key in [
@@ -144,9 +144,9 @@ fn keys_from_tokens_do_not_depend_on_the_search_path() {
     assert_eq!(proved.statements[0].writes[0].rows.values("v", None), None);
 }
 
-/// Piece by piece or as a whole: the same, in the same places.
+/// Reading in pieces yields the same statements and ranges as reading the whole.
 #[test]
-fn a_script_of_many_statements_is_read_one_by_one() {
+fn a_script_of_many_statements_is_read_piece_by_piece() {
     let script = "CREATE TABLE t (a int); -- a; b\n INSERT INTO t VALUES (';'); DO $$ BEGIN; END $$;\n/* ; */\
         CREATE RULE r AS ON INSERT TO t DO (DELETE FROM u; SELECT 1);; UPDATE t SET a = 1;";
     let function = "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END;";

@@ -39,7 +39,7 @@ fn changing_or_dropping_a_table_is_ddl() {
 }
 
 #[test]
-fn relatives_of_a_table_count_too() {
+fn related_tables_are_affected_too() {
     check(
         "
         ALTER TABLE t ATTACH PARTITION u FOR VALUES IN (1, 2) => ddl:t ddl:u catalog u=>t t=>u
@@ -89,7 +89,7 @@ fn triggers_rules_and_policies_change_their_table() {
 }
 
 #[test]
-fn other_kinds_of_alter_can_name_a_table() {
+fn any_alter_that_may_name_a_table_is_ddl() {
     check(
         "
         ALTER INDEX t RENAME TO u; ALTER VIEW t RENAME TO u; ALTER SEQUENCE t RENAME TO u;
@@ -200,7 +200,7 @@ fn maintenance_is_not_ddl() {
 }
 
 #[test]
-fn databases_that_must_be_alone_are_named() {
+fn statements_report_the_database_that_they_need_alone() {
     check(
         r#"
         DROP DATABASE d; CREATE DATABASE n TEMPLATE d OWNER r; ALTER DATABASE d SET TABLESPACE x => alone(d)

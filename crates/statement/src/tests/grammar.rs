@@ -1,4 +1,4 @@
-//! Every statement type of the grammar has a row of its own.
+//! Every statement type of the grammar has its own row.
 
 use super::classify;
 use super::{OpaqueReason, Statement, StatementKind};
@@ -6,14 +6,14 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::Node;
 use prost::Message;
 
-/// More than the grammar has kinds of nodes; each is a field of [`Node`], numbered from 1.
+/// More than the number of node kinds, which are the fields of [`Node`], numbered from 1.
 const FIELDS: u32 = 1_000;
 
-/// Parts of statements and of function bodies: no text that a client sends is one of them.
+/// Parts of statements and of function bodies, which no client can send alone.
 const NO_STATEMENTS: [&str; 5] = ["PlassignStmt", "RawStmt", "ReplicaIdentityStmt", "ReturnStmt", "SetOperationStmt"];
 
 #[test]
-fn no_statement_type_is_forgotten() {
+fn every_statement_type_has_a_row() {
     let (mut types, mut forgotten) = (Vec::new(), Vec::new());
     for (name, node) in (1..FIELDS).filter_map(node) {
         if !name.ends_with("Stmt") || NO_STATEMENTS.contains(&name.as_str()) {
@@ -40,7 +40,7 @@ fn opaque() -> Statement {
     statement
 }
 
-/// The kind of node in that field, empty, and its name.
+/// The name of the field's node kind, and an empty node of it.
 fn node(field: u32) -> Option<(String, NodeEnum)> {
     let mut bytes = Vec::new();
     prost::encoding::encode_key(field, prost::encoding::WireType::LengthDelimited, &mut bytes);

@@ -84,7 +84,7 @@ fn mutate(dice: &mut Dice) -> Vec<u8> {
     text
 }
 
-/// The two readers are two chances to be wrong about one text: they have to agree.
+/// Both readers must agree on each text.
 fn agrees_with_the_tree(text: &[u8], lexing: Lexing, script: Script) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     if !text.is_ascii() && lexing.encoding != Encoding::Utf8 {
@@ -174,7 +174,7 @@ fn deep_and_long_texts_are_read_or_refused_on_a_small_stack() {
 }
 
 #[test]
-fn depth_that_people_write_is_read() {
+fn usual_depth_is_read() {
     let sum = vec!["a"; 3_000].join(" + ");
     assert_eq!(show_result(&analyze(format!("UPDATE t SET a = {sum}").as_bytes(), Lexing::USUAL)), "update:t");
     let sum = vec!["a"; 40].join(" + ");
@@ -191,7 +191,7 @@ fn depth_that_people_write_is_read() {
 }
 
 #[test]
-fn texts_that_take_the_lexer_too_long_are_read_from_their_tokens_or_refused() {
+fn texts_too_slow_for_the_lexer_are_read_from_tokens_or_refused() {
     for (text, expected) in [
         ("/*".repeat(64_000) + &"*/".repeat(64_000), "TooComplex"),
         ("/*".repeat(64_000), "TooComplex"),
@@ -209,7 +209,7 @@ fn texts_that_take_the_lexer_too_long_are_read_from_their_tokens_or_refused() {
 }
 
 #[test]
-fn many_locking_clauses_do_not_multiply() {
+fn many_locking_clauses_report_one_lock() {
     let text = format!("SELECT 1 FROM t{}{}", ", t".repeat(20_000), " FOR UPDATE".repeat(20_000));
     assert_eq!(show_result(&analyze(text.as_bytes(), Lexing::USUAL)), "lock:t");
 }
@@ -227,7 +227,7 @@ fn too_deep_or_too_long_texts_are_reported() {
     );
 }
 
-/// Whatever their size.
+/// Regardless of their size.
 #[test]
 fn plain_statements_are_read_from_their_tokens() {
     let (list, deep) = (vec!["123456"; 800_000].join(","), "(".repeat(64_000) + "1" + &")".repeat(64_000));

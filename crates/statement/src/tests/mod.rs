@@ -39,7 +39,7 @@ fn check_outline(outline: &str, show: impl Fn(&str) -> String) {
     compare(&cases, show);
 }
 
-/// And that they do the same to a cache that knows them with other literals.
+/// Also compares with a cache that contains the texts with other literals.
 fn compare(cases: &[(&str, &str)], show: impl Fn(&str) -> String) {
     let mut dice = Dice::new(1);
     for (text, _) in cases {

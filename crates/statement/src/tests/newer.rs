@@ -1,11 +1,11 @@
-//! Words that are newer than the server.
+//! Keywords newer than the server.
 
 use super::*;
 
 const OLD: Lexing = Lexing { release: 15, ..Lexing::USUAL };
 
 #[test]
-fn words_that_the_server_does_not_know_are_names() {
+fn keywords_newer_than_the_server_are_names() {
     let check = |release: u8, outline: &str| {
         check_outline(outline, |text| show_result(&analyze(text.as_bytes(), Lexing { release, ..Lexing::USUAL })));
     };
@@ -40,9 +40,9 @@ fn words_that_the_server_does_not_know_are_names() {
     }
 }
 
-/// The parser reads more than the client has sent.
+/// The parser reads a longer text than the client has sent.
 #[test]
-fn statements_with_newer_words_stand_where_they_stood() {
+fn statements_with_newer_keywords_keep_their_ranges() {
     let statements = [
         "SELECT json_value(a)",
         "UPDATE t SET system_user = 'é' WHERE json_query(b)",
@@ -67,7 +67,7 @@ fn statements_with_newer_words_stand_where_they_stood() {
 }
 
 #[test]
-fn newer_words_after_unreadable_tokens_are_refused() {
+fn newer_keywords_after_unreadable_tokens_are_refused() {
     for (text, expected) in [
         ("SELECT 0x1, json_query(1)", "Syntax"),
         ("SELECT E'a'\n'\\', json_query(1), \\''", "Syntax"),
@@ -80,7 +80,7 @@ fn newer_words_after_unreadable_tokens_are_refused() {
 }
 
 #[test]
-fn the_server_tells_its_release() {
+fn the_release_is_read_from_server_version() {
     for (version, release) in [
         ("15.18 (Debian 15.18-0+deb12u1)", 15),
         ("18beta1", 18),

@@ -1,4 +1,4 @@
-//! The list of opaque statements in docs/reference/compatibility.md is that of the code.
+//! The list of opaque statements in docs/reference/compatibility.md matches the code.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ fn listed() -> Vec<[String; 2]> {
 }
 
 #[test]
-fn the_page_lists_all_reasons_and_no_others() {
+fn the_page_lists_exactly_the_reasons_of_the_code() {
     let listed: BTreeSet<String> = listed().into_iter().map(|[_, reason]| reason).collect();
     let expected = OpaqueReason::ALL.iter().filter(|reason| !UNLISTED.contains(reason));
     assert_eq!(listed, expected.map(OpaqueReason::to_string).collect());
@@ -40,7 +40,7 @@ fn the_page_lists_all_reasons_and_no_others() {
 
 /// The other examples are opaque because of the session's earlier statements.
 #[test]
-fn the_examples_of_the_page_are_opaque_for_the_reason_it_gives() {
+fn the_examples_of_the_page_are_opaque_for_the_stated_reason() {
     let mut examples = 0;
     for [example, reason] in listed() {
         for text in example.split("`, `") {

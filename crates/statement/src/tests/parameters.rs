@@ -38,7 +38,7 @@ fn set_reports_the_value_that_the_server_stores() {
 }
 
 #[test]
-fn reset_goes_back_to_the_startup_value() {
+fn reset_restores_the_startup_value() {
     check(
         "
         RESET lease.fence; RESET LEASE.FENCE; SET lease.fence TO DEFAULT; SET SESSION lease.fence = DEFAULT => reset
@@ -50,7 +50,7 @@ fn reset_goes_back_to_the_startup_value() {
 }
 
 #[test]
-fn other_settings_leave_it_alone() {
+fn other_settings_do_not_affect_the_token() {
     check(
         "
         SET work_mem = '1MB'; SET lease.other = 5; SET lease.fence.x = 5; SET fence = 5;
@@ -64,7 +64,7 @@ fn other_settings_leave_it_alone() {
 }
 
 #[test]
-fn the_search_path() {
+fn changes_of_the_search_path_are_reported() {
     check(
         r#"
         SET search_path = a, "B c"; SET search_path TO 'a', 'B c' => path("a", "B c")
@@ -78,7 +78,7 @@ fn the_search_path() {
 }
 
 #[test]
-fn only_functions_that_cannot_change_it_are_harmless() {
+fn only_functions_that_cannot_change_the_token_are_harmless() {
     check(
         r#"
         SELECT set_config('lease.fence', '5', false) FROM t => calls:set_config unknown
@@ -103,7 +103,7 @@ fn only_functions_that_cannot_change_it_are_harmless() {
 }
 
 #[test]
-fn set_config_of_constants_is_a_set() {
+fn set_config_with_constants_counts_as_set() {
     check(
         r#"
         SELECT set_config('lease.fence', '5', false) => calls:set_config set(5)
@@ -120,7 +120,7 @@ fn set_config_of_constants_is_a_set() {
 }
 
 #[test]
-fn set_config_is_unknown_where_it_may_not_run_just_once() {
+fn set_config_is_unknown_unless_it_runs_exactly_once() {
     let outline = "
         SELECT CALL WHERE false; SELECT CALL LIMIT 0; SELECT CALL OFFSET 1; SELECT CALL FROM t; SELECT CALL GROUP BY 1;
         SELECT CALL HAVING false; SELECT CALL ORDER BY 1; SELECT DISTINCT CALL; SELECT CALL, 1; SELECT CALL, CALL;
@@ -140,7 +140,7 @@ fn set_config_is_unknown_where_it_may_not_run_just_once() {
 }
 
 #[test]
-fn set_config_of_another_parameter_leaves_it_alone() {
+fn set_config_of_another_parameter_does_not_affect_the_token() {
     check(
         "
         SELECT set_config('TimeZone', 'UTC', false);
@@ -155,7 +155,7 @@ fn set_config_of_another_parameter_leaves_it_alone() {
 }
 
 #[test]
-fn calls_are_found_wherever_they_stand() {
+fn calls_are_found_in_every_position() {
     check(
         r#"
         SELECT a FROM t WHERE f(a); SELECT a FROM t GROUP BY f(a); SELECT a FROM t GROUP BY ROLLUP (f(a));

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn reads_write_nothing() {
+fn reads_report_no_write() {
     check(
         r#"
         SELECT 1; SELECT * FROM t; SELECT * FROM t WHERE a = 1 AND b < '2' OR c IS NULL;
@@ -31,7 +31,7 @@ fn reads_write_nothing() {
 }
 
 #[test]
-fn plain_writes_name_their_target() {
+fn plain_writes_report_their_target() {
     check(
         r#"
         INSERT INTO t VALUES (1); INSERT INTO t AS x SELECT * FROM u; INSERT INTO t SELECT * FROM t;
@@ -81,7 +81,7 @@ fn names_are_folded_as_postgres_does() {
 }
 
 #[test]
-fn merge_is_its_actions() {
+fn merge_writes_what_its_actions_write() {
     check(
         "
         MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN DELETE;
@@ -137,7 +137,7 @@ fn copy_from_inserts() {
 }
 
 #[test]
-fn truncate_and_lock_name_every_table() {
+fn truncate_and_lock_report_every_table() {
     check(
         "
         TRUNCATE t => truncate:t
@@ -150,9 +150,9 @@ fn truncate_and_lock_name_every_table() {
     );
 }
 
-/// In the mode that every SELECT takes.
+/// A lock in the mode that every SELECT takes.
 #[test]
-fn a_lock_that_only_reads() {
+fn access_share_locks_are_not_reported() {
     check(
         "
         LOCK TABLE ONLY t, s.u IN ACCESS SHARE MODE NOWAIT; LOCK TABLE t, fencegate_state.epoch IN ACCESS SHARE MODE => -

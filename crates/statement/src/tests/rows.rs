@@ -231,7 +231,7 @@ fn parameters() {
 }
 
 #[test]
-fn what_is_bound() {
+fn bound_values_identify_rows() {
     let bound = |text: &str, declared: &[Declared], given: &[Option<ColumnValue>]| {
         let statement = Statement { declared: declared.to_vec(), ..Arc::unwrap_or_clone(read(text)) };
         show_rows(&statement.bound(given))
@@ -265,7 +265,7 @@ fn what_is_bound() {
 }
 
 #[test]
-fn what_is_executed() {
+fn execute_arguments_identify_rows() {
     let executed = |execute: &str, prepare: &str| {
         let prepared = read(prepare);
         let PreparedEffect::Prepare { statement, .. } = &prepared.prepared else { panic!("{prepare}") };
@@ -284,7 +284,7 @@ fn what_is_executed() {
 
 /// In an encoding that the proxy cannot decode, non-ASCII characters are unknown.
 #[test]
-fn foreign_encodings() {
+fn non_ascii_keys_in_other_encodings_are_unknown() {
     let foreign = Lexing { encoding: Encoding::AsciiSafe, ..Lexing::USUAL };
     let shown = |text: &[u8]| {
         let script = analyze_rows(text, foreign).unwrap();
@@ -302,9 +302,9 @@ fn foreign_encodings() {
     assert!(matches!(arguments.as_slice(), [None, Some(_)]));
 }
 
-/// Without asking for rows the fast reader answers where it can; where the tree is too deep, it answers in any case.
+/// The fast reader is used if no rows are requested, and always if the tree is too deep.
 #[test]
-fn which_reader() {
+fn the_reader_depends_on_requested_rows_and_depth() {
     let text = "UPDATE t SET v = 1 WHERE k = 2";
     assert_eq!(show_rows(&analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0]), "update -");
     let sum = vec!["1"; 2_000].join(" + ");

@@ -1,4 +1,4 @@
-//! Which texts are read once.
+//! Texts that share one analysis.
 
 use super::*;
 use fencegate_testing::length::{length, seed};
@@ -29,7 +29,7 @@ fn texts_that_differ_in_literals_are_read_once() {
     }
 }
 
-/// Literals tell rows.
+/// Literals determine the rows.
 #[test]
 fn only_texts_without_writes_share_an_analysis_with_rows() {
     for (one, other, are_one) in [
@@ -48,7 +48,7 @@ fn only_texts_without_writes_share_an_analysis_with_rows() {
 }
 
 #[test]
-fn texts_that_may_do_different_things_are_read_each() {
+fn texts_that_may_have_different_effects_are_read_separately() {
     let old = Lexing { standard_conforming_strings: false, ..Lexing::USUAL };
     let single = Lexing { server: ServerEncoding::SingleByte, ..Lexing::USUAL };
     for (one, other, lexing) in [
@@ -83,7 +83,7 @@ fn texts_that_may_do_different_things_are_read_each() {
 }
 
 #[test]
-fn no_text_equals_a_shape() {
+fn a_shape_is_not_valid_sql() {
     let cache = Cache::default();
     let text = b"SELECT * FROM t WHERE a = 1";
     cache.get(text, Lexing::USUAL, false).unwrap();
@@ -93,7 +93,7 @@ fn no_text_equals_a_shape() {
 
 /// Expressions of all kinds in statements of all kinds. Some are invalid SQL.
 #[test]
-fn other_literals_change_nothing() {
+fn other_literals_do_not_change_the_effects() {
     const FRAMES: [&str; 12] = [
         "SELECT @, @ FROM t WHERE a = @ AND b IN (@, @)",
         "SELECT a FROM t WHERE b = @ ORDER BY 1 LIMIT @ FOR UPDATE",

@@ -13,7 +13,7 @@ fn empty_texts_have_no_statements() {
 }
 
 #[test]
-fn text_outside_the_grammar_is_refused() {
+fn text_outside_the_grammar_is_a_syntax_error() {
     check_each(&[
         ("SELEC 1", "Syntax"),
         ("SELECT 'a", "Syntax"),
@@ -111,7 +111,7 @@ fn statement_kinds_have_their_usual_names() {
 }
 
 #[test]
-fn backslashes_count_when_strings_do_not_conform() {
+fn backslashes_escape_if_strings_do_not_conform() {
     let old = Lexing { standard_conforming_strings: false, ..Lexing::USUAL };
     let text = br"SELECT 'a\'; DELETE FROM t; --'";
     assert_eq!(show_result(&analyze(text, old)), "-");
@@ -154,7 +154,7 @@ fn encodings_determine_the_meaning_of_high_bytes() {
 }
 
 #[test]
-fn encodings_are_known_by_the_names_of_postgres() {
+fn encodings_are_recognized_by_their_postgresql_names() {
     for (name, expected) in [
         ("UTF8", Encoding::Utf8),
         ("utf-8", Encoding::Utf8),
@@ -182,7 +182,7 @@ fn encodings_are_known_by_the_names_of_postgres() {
 }
 
 #[test]
-fn the_cache_answers_as_analyze_does() {
+fn the_cache_returns_the_same_as_analyze() {
     let cache = Cache::default();
     let old = Lexing { standard_conforming_strings: false, ..Lexing::USUAL };
     let text = br"SELECT 'a\'; DELETE FROM t; --'";
@@ -196,7 +196,7 @@ fn the_cache_answers_as_analyze_does() {
 }
 
 #[test]
-fn the_cache_stays_within_its_bound() {
+fn the_cache_stays_within_its_limit() {
     let cache = Cache::default();
     let hot = cache.get(b"SELECT 'hot'", Lexing::USUAL, false).unwrap();
     for number in 0..1_000 {
