@@ -73,7 +73,7 @@ fn bulk_inserts_of_drivers_need_no_tree() {
 
 #[test]
 fn tokens_and_tree_report_equal_inserted_rows() {
-    for (text, is_told) in [
+    for (text, is_read) in [
         ("INSERT INTO t VALUES (3, 'x'), (-4, 'y')", true),
         ("insert into s.\"T\" (\"K\", v) values ( 3 , 'x' ) , (3,'')", true),
         ("INSERT INTO t (k, v) VALUES (3, abs(1)), (4, (1 + (2)))", true),
@@ -90,7 +90,7 @@ fn tokens_and_tree_report_equal_inserted_rows() {
     ] {
         let of = |script: Option<Script>| script.map(|script| script.statements[0].writes[0].rows.clone());
         let tokens = of(read_tokens(text.as_bytes(), Lexing::USUAL, true)).unwrap_or_else(Rows::unread);
-        assert_eq!(!tokens.are_unread(), is_told, "{text}");
+        assert_eq!(!tokens.are_unread(), is_read, "{text}");
         let tree = of(analyze_rows(text.as_bytes(), Lexing::USUAL).ok()).unwrap();
         assert!(tokens.tells_no_more_than(&tree), "{text}: {tokens:?}, {tree:?}");
     }
@@ -133,10 +133,10 @@ fn keys_from_tokens_do_not_depend_on_the_search_path() {
         let text = format!("INSERT INTO t (k, v) VALUES ({key}, '3'::text)");
         let Some(proved) = read_tokens(text.as_bytes(), Lexing::USUAL, true) else { continue };
         let statement = &proved.statements[0];
-        let told = statement.writes[0].rows.values("k", None);
-        assert!(told.is_none() && !statement.keys_by_path, "{key}: {told:?}");
+        let found = statement.writes[0].rows.values("k", None);
+        assert!(found.is_none() && !statement.keys_by_path, "{key}: {found:?}");
     }
-    // Where a type stands beside a key, the key is told without it.
+    // A type beside a key does not affect the key.
     let text = "INSERT INTO t (k, v) VALUES (3, '3'::text)";
     let proved = read_tokens(text.as_bytes(), Lexing::USUAL, true).unwrap();
     let three = ColumnValue::Literal { text: "3".to_owned(), kind: Some(ValueType::Integer) };

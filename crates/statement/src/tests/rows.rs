@@ -21,8 +21,8 @@ fn show_rows(statement: &Statement) -> String {
             format!("{name}={}", values.iter().map(show_value).collect::<Vec<_>>().join(","))
         };
         let columns: Vec<_> = write.rows.columns().iter().map(column).collect();
-        let told = if columns.is_empty() { "-".to_owned() } else { columns.join(" ") };
-        format!("{} {told}", format!("{:?}", write.operation).to_lowercase())
+        let known = if columns.is_empty() { "-".to_owned() } else { columns.join(" ") };
+        format!("{} {known}", format!("{:?}", write.operation).to_lowercase())
     });
     writes.collect::<Vec<_>>().join(" | ")
 }

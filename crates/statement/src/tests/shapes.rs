@@ -3,7 +3,7 @@
 use super::*;
 use fencegate_testing::length::{length, seed};
 
-fn read_as_one(one: &str, other: &str, lexing: Lexing) -> bool {
+fn share_an_analysis(one: &str, other: &str, lexing: Lexing) -> bool {
     let cache = Cache::default();
     let [one, other] = [one, other].map(|text| cache.get(text.as_bytes(), lexing, false).unwrap());
     std::sync::Arc::ptr_eq(&one, &other)
@@ -25,7 +25,7 @@ fn texts_that_differ_in_literals_are_read_once() {
         ("SELECT $1, $$x$$, 1", "SELECT $1, $$x$$, 2"),
         ("SELECT 1 /* 'a' */;", "SELECT 2 /* 'a' */;"),
     ] {
-        assert!(read_as_one(one, other, Lexing::USUAL), "{one}; {other}");
+        assert!(share_an_analysis(one, other, Lexing::USUAL), "{one}; {other}");
     }
 }
 
@@ -78,7 +78,7 @@ fn texts_that_may_have_different_effects_are_read_separately() {
         ("SELECT 'ä' FROM t", "SELECT 'ö' FROM t", single),
         ("SELECT 'ä\\' FROM t", "SELECT 'ö\\' FROM t", Lexing::USUAL),
     ] {
-        assert!(!read_as_one(one, other, lexing), "{one}; {other}");
+        assert!(!share_an_analysis(one, other, lexing), "{one}; {other}");
     }
 }
 
