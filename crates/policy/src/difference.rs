@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_decides_is_said() {
+    fn every_changed_attribute_is_reported() {
         let all = "insert, update, delete, truncate, ddl";
         let old = "resources: [{name: a, tables: [public.t]}, {name: gone, tables: [public.g]}]";
         let new = "resources: [{name: a, mode: observe, on_missing: allow, election: /e, functions: [public.f], tables: \

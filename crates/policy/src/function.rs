@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_means_all_that_begin_so() {
+    fn a_prefix_matches_every_function_that_starts_with_it() {
         let name = QualifiedName { schema: "public".into(), name: "fetch_v".into() };
         let means = |is_prefix, schema: Option<&str>, called: &str| {
             let called = FunctionName { schema: schema.map(str::to_owned), name: called.into() };

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_become_names() {
+    fn fill_encodes_keys_as_names() {
         let shard = template("shard/{shard}");
         assert_eq!(shard.fill("3"), "shard/3");
         assert_eq!(shard.fill("café"), "shard/caf%C3%A9");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn names_become_keys() {
+    fn key_of_decodes_names() {
         let shard = template("a/{shard}/b");
         for key in ["3", "café", "a b%=,", "", "%41"] {
             assert_eq!(shard.key_of(&shard.fill(key)).as_deref(), Some(key));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_templates() {
+    fn invalid_templates_are_rejected() {
         assert_eq!(Template::parse("scheduler"), Ok(None));
         for text in ["a{", "a}", "{a}{b}", "{{a}}", "}a{"] {
             assert_eq!(Template::parse(text), Err(InvalidTemplate::Braces), "{text}");

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_ends_the_name_of_a_function() {
+    fn a_star_may_end_a_function_name() {
         let shown = |text| function(text).map(|it| (it.to_string(), it.is_prefix));
         assert_eq!(shown("Public.Run_*"), Ok(("public.run_*".to_owned(), true)));
         assert_eq!(shown(r#"public."Run_"* "#), Ok((r#"public."Run_"*"#.to_owned(), true)));

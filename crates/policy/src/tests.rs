@@ -1,4 +1,4 @@
-//! The rules of policies, and the exact place of every error.
+//! Rules of policies, and the exact position of every error.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ exempt_roles: [migrator]
 "#;
 
 #[test]
-fn everything_that_can_be_declared_is_read() {
+fn every_declaration_is_read() {
     let set = set(FULL);
     let first = &set.resources[0];
     assert_eq!(names(&set.resources), ["scheduler", "a/b:c.d-e_1"]);
@@ -90,7 +90,7 @@ fn a_table_without_a_schema_gets_a_suggestion() {
 }
 
 #[test]
-fn the_version_is_required_and_is_1() {
+fn version_1_is_required() {
     assert_errors("resources: []\n", &["1:1: the file has no version"]);
     assert_errors("version: 2\n", &["1:10: this version"]);
     assert_errors("version: '1'\n", &["1:10: this version"]);
@@ -99,7 +99,7 @@ fn the_version_is_required_and_is_1() {
 }
 
 #[test]
-fn unknown_keys_are_errors_where_they_stand() {
+fn unknown_keys_are_reported_with_their_position() {
     assert_errors("version: 1\nresource: []\n", &["2:1: unknown key `resource` in the file"]);
     assert_errors(
         &resources("  - name: r\n    table: [s.t]\n    tables: [{name: s.t, ops: [insert]}]\n"),
@@ -109,7 +109,7 @@ fn unknown_keys_are_errors_where_they_stand() {
 }
 
 #[test]
-fn wrong_types_are_errors_where_they_stand() {
+fn wrong_types_are_reported_with_their_position() {
     assert_errors(
         "version: 1\nresources: x\nopaque: [a]\ndatabases: app\nexempt_roles: [1, true, [a]]\n",
         &[
@@ -136,7 +136,7 @@ fn wrong_types_are_errors_where_they_stand() {
 }
 
 #[test]
-fn operations_are_those_of_the_contract() {
+fn only_documented_operations_are_accepted() {
     let with =
         |operations: &str| resources(&format!("  - name: r\n    tables: [{{name: s.t, operations: {operations}}}]\n"));
     assert_errors(&with("[lock]"), &["4:39: an operation must be one of insert, update, delete, truncate, ddl"]);
@@ -146,7 +146,7 @@ fn operations_are_those_of_the_contract() {
 }
 
 #[test]
-fn bad_names_are_errors_where_they_stand() {
+fn invalid_names_are_reported_with_their_position() {
     assert_errors(
         &resources("  - {name: 'a b', tables: [s.t]}\n  - {name: '', tables: [s.u]}\n  - {name: é, tables: [s.v]}\n"),
         &["3:12: `a b` is no name", "4:12: `` is no name", "5:12: `é` is no name"],
@@ -159,7 +159,7 @@ fn bad_names_are_errors_where_they_stand() {
 }
 
 #[test]
-fn a_resource_has_a_name_and_fences_something() {
+fn a_resource_needs_a_name_and_a_fenced_object() {
     assert_errors(&resources("  - tables: [s.t]\n"), &["3:5: the resource has no `name`"]);
     assert_errors(&resources("  - name: r\n"), &["3:5: the resource fences nothing"]);
     assert_errors(&resources("  - {name: r, tables: [], functions: []}\n"), &["3:5: the resource fences nothing"]);
@@ -185,7 +185,7 @@ fn a_keyed_resource_has_one_resource_for_each_key() {
 }
 
 #[test]
-fn keys_are_said_where_they_belong() {
+fn keys_are_declared_in_every_required_place() {
     assert_errors(
         &resources("  - name: shard/{shard}\n    tables: [s.t]\n    functions: [s.f]\n"),
         &["4:14: the resource is keyed by {shard}: say which column", "5:16: a call does not tell for which {shard}"],
@@ -204,7 +204,7 @@ fn keys_are_said_where_they_belong() {
 }
 
 #[test]
-fn no_key_has_the_name_or_the_election_of_another_resource() {
+fn keys_cannot_share_the_name_or_election_of_another_resource() {
     let one = |name: &str, election: &str, table: &str| {
         let key = if name.contains('{') { ", key: k" } else { "" };
         format!("  - {{name: '{name}', election: '{election}', tables: [{{name: s.{table}{key}}}]}}\n")
@@ -222,7 +222,7 @@ fn no_key_has_the_name_or_the_election_of_another_resource() {
 }
 
 #[test]
-fn a_lease_takes_the_place_of_an_election() {
+fn a_lease_may_replace_an_election() {
     let named = |issuer: &str, table: &str| format!("  - {{name: {table}, {issuer}, tables: [s.{table}]}}\n");
     // They have no prefixes that could be nested.
     let set =
@@ -245,7 +245,7 @@ fn a_lease_takes_the_place_of_an_election() {
 }
 
 #[test]
-fn elections_have_names_and_are_not_nested() {
+fn elections_have_valid_names_and_are_not_nested() {
     let named = |name: &str, table: &str| format!("  - {{name: {table}, election: {name}, tables: [s.{table}]}}\n");
     let shared = named("/cron/leader", "a") + &named("/cron/leader", "b") + "  - {name: c, tables: [s.c]}\n";
     let set = join(&[("a.yaml", &resources(&shared))]).unwrap();
@@ -280,7 +280,7 @@ fn nothing_is_declared_twice() {
 }
 
 #[test]
-fn files_form_one_set() {
+fn several_files_form_one_set() {
     let first = resources("  - {name: a, tables: [s.a]}\nopaque: allow\nexempt_roles: [x]\n");
     let second = resources("  - {name: b, tables: [s.b]}\n");
     let set = join(&[("1.yaml", &first), ("2.yaml", &second)]).unwrap();
@@ -364,7 +364,7 @@ fn a_fingerprint_depends_only_on_the_meaning() {
 }
 
 #[test]
-fn a_directory_is_read_without_its_dot_files_and_its_other_files() {
+fn only_yaml_files_of_a_directory_are_read() {
     let directory = std::env::temp_dir().join(format!("fencegate-policies-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     assert!(load(&directory).unwrap_err()[0].message.contains("no file in it ends in .yaml or .yml"));

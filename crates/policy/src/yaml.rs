@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_know_their_places() {
+    fn keys_and_values_have_positions() {
         let node = parse(b"# note\na: x\nb:\n  - 1\n  - {c: 'd'}\n").unwrap();
         let mut reader = NodeReader::default();
         let fields = reader.fields(&node, "the file", &["a"]).unwrap();
@@ -324,19 +324,19 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_utf8_is_refused_where_it_starts_to_be() {
+    fn text_that_is_not_utf8_is_rejected_at_its_first_invalid_byte() {
         let fault = fault("a: 1\nä: \u{e9}".as_bytes().iter().copied().chain([0xff]).collect::<Vec<_>>().as_slice());
         assert_eq!((fault.at.line, fault.at.column), (2, 5));
         assert_eq!(fault.message, "the file is not UTF-8");
     }
 
     #[test]
-    fn a_file_is_refused_when_it_is_too_large() {
+    fn a_file_that_is_too_large_is_rejected() {
         assert!(fault(&vec![b'#'; LARGEST_FILE as usize + 1]).message.contains("larger than 1048576 bytes"));
     }
 
     #[test]
-    fn aliases_cannot_grow_without_bounds() {
+    fn exponential_aliases_are_rejected() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
         for level in 1..12 {
             let uses = vec![format!("*a{}", level - 1); 9].join(", ");
@@ -346,12 +346,12 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_refused() {
+    fn deep_nesting_is_rejected() {
         parse("[".repeat(10_000).as_bytes()).unwrap_err();
     }
 
     #[test]
-    fn duplicate_keys_merge_keys_and_second_documents_are_refused_at_their_places() {
+    fn duplicate_keys_merge_keys_and_second_documents_are_rejected() {
         assert_eq!(fault(b"a: 1\na: 2\n").at, Position { line: 2, column: 1 });
         assert_eq!(fault(b"&k a: 1\n\"a\": 2\n").at, Position { line: 2, column: 1 });
         assert!(fault(b"&k a: 1\n*k : 2\n").message.contains("duplicate"));
