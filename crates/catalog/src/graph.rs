@@ -255,7 +255,7 @@ mod tests {
     const ALL: Through = Through::Writes { insert: true, update: true, delete: true };
     const NOTHING: Through = Through::Writes { insert: false, update: false, delete: false };
 
-    /// Its operations, and whether its columns are the table's, for each relation by which the table 1 is reached.
+    /// For each relation that leads to table 1: its effects, and whether it has the same columns.
     fn reach(edges: &[(Oid, Oid, Link)]) -> Vec<(Oid, Effects, bool)> {
         let edge = |(from, to, link): &(Oid, Oid, Link)| Edge { from: *from, to: *to, link: link.clone() };
         let graph = Graph::new(edges.iter().map(edge).collect());
@@ -287,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn an_update_of_a_partitioned_partition_inserts_nothing_into_the_whole() {
+    fn an_update_of_a_partition_inserts_no_row_into_its_parent() {
         let found = reach(&[family(2, 1, true), family(3, 2, true)].concat());
         let effects = same(&[Insert, Update, Delete, Truncate, Ddl, Lock]);
         assert_eq!(found, [(2, effects.clone(), true), (3, effects, true)]);
     }
 
     #[test]
-    fn a_descendant_of_both_makes_a_parent_reach_another() {
+    fn parents_of_a_common_child_reach_each_other() {
         let found = reach(&[family(3, 1, false), family(3, 2, false)].concat());
         assert_eq!(found.iter().map(|way| way.0).collect::<Vec<_>>(), [2, 3]);
     }
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_end() {
+    fn cycles_terminate() {
         let found = reach(&[(2, 1, Link::View(ALL)), (1, 2, Link::View(ALL))]);
         assert_eq!(found.len(), 2);
     }

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn one_table_is_enough_for_a_resource() {
+    fn one_existing_table_keeps_a_resource_fenced() {
         let both = "resources: [{name: r, tables: [public.a, public.b]}]";
         let wrong = "resources: [{name: r, tables: [public.a, public.bb]}]";
         assert_eq!(lost(both, wrong, &[("app", &["public.a", "public.b"])]), [""; 0]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_database_takes_no_fence_away() {
+    fn a_wrong_database_name_is_reported_if_it_removes_a_fence() {
         let of = |databases: &str| format!("resources: [{{name: r, tables: [public.t]}}]\n{databases}");
         let server: &[(&str, &[&str])] = &[("app", &["public.t"]), ("shop", &["public.t"]), ("empty", &[])];
         let wrong = lost(&of("databases: [app]"), &of("databases: [ap]"), server);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_text_is_refused_only_if_it_matters() {
+    fn an_unreadable_database_is_reported_only_if_it_matters() {
         let of = |table: &str| format!("resources: [{{name: r, tables: [{table}]}}]\ndatabases: [app, shop]");
         let server: &[(&str, &[&str])] = &[("app", &["public.t"]), ("shop", &["?"]), ("other", &["?"])];
         let unknown = ["whether r keeps a table in shop is unknown: no answer"];
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_functions_are_resources_as_well() {
+    fn keyed_resources_and_functions_are_checked_too() {
         let keyed =
             |name: &str, table: &str| format!("resources: [{{name: '{name}', tables: [{{name: {table}, key: k}}]}}]");
         let app: &[(&str, &[&str])] = &[("app", &["public.shards", "public.run()"])];
