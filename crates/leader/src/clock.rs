@@ -122,7 +122,7 @@ mod tests {
     use std::future::{Future, poll_fn};
 
     #[tokio::test]
-    async fn a_point_in_time_is_reached_and_not_before() {
+    async fn a_sleep_ends_at_its_deadline() {
         let instant = BootInstant::now() + Duration::from_millis(20);
         sleep_until(instant).await;
         assert_eq!(instant.remaining(), Duration::ZERO);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sleeper_is_woken_at_its_deadline_and_after_a_suspension_only() {
+    async fn a_sleeper_wakes_only_at_its_deadline_and_after_a_suspension() {
         let instant = BootInstant::now() + Duration::from_secs(1);
         // The first poll, the deadline, and once more if the timer is early.
         assert!(polls(sleep_until(instant)).await <= 3);

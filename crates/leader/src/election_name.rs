@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_those_of_go() {
+    fn keys_match_those_of_the_go_client() {
         let election: ElectionName = "/cron/leader".parse().unwrap();
         assert_eq!(election.key(0x694d_7e12_3456_789a), "/cron/leader/694d7e123456789a");
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_seen_from_both_sides() {
+    fn nesting_is_symmetric() {
         let name = |text: &str| text.parse::<ElectionName>().unwrap();
         assert!(name("p7").is_nested_with(&name("p7/sub")));
         assert!(name("p7/sub").is_nested_with(&name("p7")));

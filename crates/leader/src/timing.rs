@@ -99,7 +99,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn every_ttl_that_can_be_granted_has_usual_timings() {
+    fn every_valid_ttl_has_default_timings() {
         for seconds in [2, 3, 10, 3600] {
             let timings = Timings::new(SECOND * seconds).unwrap();
             assert_eq!((timings.ttl(), timings.renewal()), (SECOND * seconds, SECOND * seconds / 3));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn timings_that_one_lost_message_would_break_are_refused() {
+    fn timings_without_room_for_a_retry_are_rejected() {
         let (ttl, renewal) = (SECOND * 9, SECOND * 3);
         assert!(Timings::custom(ttl, renewal, SECOND * 3 / 2).is_ok());
         let attempt = SECOND * 8 / 5;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn timings_that_would_flood_the_coordinator_are_refused() {
+    fn timings_that_would_flood_the_coordinator_are_rejected() {
         let (ttl, attempt) = (SECOND * 9, Duration::from_millis(500));
         let renewal = attempt / 2;
         assert_eq!(Timings::custom(ttl, renewal, attempt), Err(InvalidTimings::Renewal { renewal, attempt }));

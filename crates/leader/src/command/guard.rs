@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_read_as_it_was_written() {
+    fn an_order_survives_serialization() {
         for command in [None, Some(Pid::from_raw(1)), Some(Pid::from_raw(i32::MAX))] {
             let order = Order { deadline: Duration::from_nanos(1 << 60), command };
             assert_eq!(Order::from_bytes(&order.to_bytes()), Some(order));

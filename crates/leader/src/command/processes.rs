@@ -81,21 +81,21 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_read_whatever_its_name() {
+    fn a_process_with_any_name_is_parsed() {
         for name in ["sh", "a b", ") Z 1 1", "(x)"] {
             assert_eq!(read(name, 'S', 1), process(9, 5, 6, false), "{name}");
         }
     }
 
     #[test]
-    fn a_process_has_ended_when_all_of_its_threads_have() {
+    fn a_process_has_ended_once_all_its_threads_have() {
         for (state, threads, ended) in [('Z', 1, true), ('X', 1, true), ('Z', 2, false), ('D', 1, false)] {
             assert_eq!(read("sh", state, threads).ended, ended, "{state} {threads}");
         }
     }
 
     #[test]
-    fn this_process_is_among_them() {
+    fn all_includes_this_process() {
         let me = nix::unistd::getpid();
         let found = all().unwrap().into_iter().find(|process| process.pid == me).unwrap();
         assert_eq!((found.group, found.ended), (nix::unistd::getpgrp(), false));

@@ -82,13 +82,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_are_those_of_a_shell() {
+    fn exit_codes_match_those_of_a_shell() {
         let code = |raw| exit_code_of(ExitStatus::from_raw(raw));
         assert_eq!([code(0), code(3 << 8), code(255 << 8), code(9), code(64)], [0, 3, 255, 137, 192]);
     }
 
     #[test]
-    fn a_program_is_looked_for_as_the_start_does() {
+    fn check_program_finds_what_can_be_started() {
         assert!(check_program("sh".as_ref()).is_ok());
         assert!(check_program("/bin/sh".as_ref()).is_ok());
         for missing in ["no-such-program", "/etc/passwd", "/", ""] {

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outer_prefix_is_looked_at() {
+    fn every_outer_prefix_is_checked() {
         let prefixes = |name: &str| outer_prefixes(&name.parse().unwrap());
         assert_eq!(prefixes("/cron/shard/leader"), ["/cron/", "/cron/shard/"]);
         assert_eq!(prefixes("a/b"), ["a/"]);

@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_candidate_is_shown_by_its_name() {
+    fn a_candidate_name_is_recovered_from_its_identity() {
         let candidate = |lease| {
             let election = "e".parse().unwrap();
             Candidate { election, holder: "node#1".into(), lease, token: 0, ttl: Duration::ZERO }
