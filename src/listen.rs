@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_addresses_of_a_name_are_listened_on() {
+    async fn every_available_address_of_a_name_is_listened_on() {
         let on = |addresses: &[&str]| {
             let addresses: Vec<SocketAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
             on_each(addresses.into_iter())

@@ -184,7 +184,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Takes a line for each permit.
+    /// Writes one line for each permit.
     struct Reader(Mutex<Receiver<()>>, Sender<String>);
 
     impl Output for Reader {

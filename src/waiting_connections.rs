@@ -103,17 +103,17 @@ mod tests {
         SourceAddress::new(Some(address.parse().unwrap()))
     }
 
-    fn crowd(members: &[(SourceAddress, u64)]) -> (WaitingConnections, Vec<Arc<Notify>>) {
-        let (mut crowd, mut told) = (WaitingConnections::default(), Vec::new());
+    fn waiting(members: &[(SourceAddress, u64)]) -> (WaitingConnections, Vec<Arc<Notify>>) {
+        let (mut waiting, mut evicted) = (WaitingConnections::default(), Vec::new());
         for (source, number) in members {
-            told.push(Arc::new(Notify::new()));
-            crowd.insert(*source, *number, told[told.len() - 1].clone());
+            evicted.push(Arc::new(Notify::new()));
+            waiting.insert(*source, *number, evicted[evicted.len() - 1].clone());
         }
-        (crowd, told)
+        (waiting, evicted)
     }
 
     #[test]
-    fn a_source_is_a_host_whatever_its_addresses() {
+    fn addresses_of_one_host_are_one_source() {
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:2"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
@@ -121,19 +121,19 @@ mod tests {
     }
 
     #[test]
-    fn the_source_with_most_is_evicted_and_the_one_with_fewest_is_next() {
+    fn the_largest_source_is_evicted_and_the_smallest_is_next() {
         let (few, many) = (source("192.0.2.1"), source("192.0.2.2"));
-        let (mut crowd, told) = crowd(&[(few, 0), (many, 1), (many, 2), (many, 3), (few, 4)]);
-        let is = |popped: Option<Arc<Notify>>, index: usize| popped.is_some_and(|it| Arc::ptr_eq(&it, &told[index]));
-        assert!(is(crowd.pop_longest(), 1), "of the many");
-        assert!(is(crowd.pop_longest(), 0), "as many from each: who has waited longest");
+        let (mut waiting, evicted) = waiting(&[(few, 0), (many, 1), (many, 2), (many, 3), (few, 4)]);
+        let is = |popped: Option<Arc<Notify>>, index: usize| popped.is_some_and(|it| Arc::ptr_eq(&it, &evicted[index]));
+        assert!(is(waiting.pop_longest(), 1), "of the many");
+        assert!(is(waiting.pop_longest(), 0), "as many from each: who has waited longest");
         let mut next =
-            |may: &dyn Fn(&SourceAddress) -> bool| crowd.pop_next(may).map(|(source, number, _)| (source, number));
+            |may: &dyn Fn(&SourceAddress) -> bool| waiting.pop_next(may).map(|(source, number, _)| (source, number));
         assert_eq!(next(&|_| false), None);
         assert_eq!(next(&|source| *source != few), Some((many, 3)), "the last that came");
         assert_eq!(next(&|_| true), Some((few, 4)));
-        assert!(crowd.remove(few, 4).is_none() && crowd.remove(many, 2).is_some());
-        assert!(crowd.len() == 0 && crowd.pop_next(|_| true).is_none() && crowd.pop_longest().is_none());
-        assert!(crowd.of.is_empty() && crowd.order.is_empty());
+        assert!(waiting.remove(few, 4).is_none() && waiting.remove(many, 2).is_some());
+        assert!(waiting.len() == 0 && waiting.pop_next(|_| true).is_none() && waiting.pop_longest().is_none());
+        assert!(waiting.of.is_empty() && waiting.order.is_empty());
     }
 }

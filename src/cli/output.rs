@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_ends_a_comment() {
+    fn a_name_cannot_end_a_comment() {
         let printed = script("the owner of public.\"a\r\nDROP TABLE b\"", &["SELECT 1".to_owned()]);
         let expected =
             "-- remaining steps, to be run by the owner of public.\"a  DROP TABLE b\":\nBEGIN;\nSELECT 1;\nCOMMIT;\n";

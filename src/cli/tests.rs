@@ -7,7 +7,7 @@ use std::fs;
 
 /// The message of a failure contains the expected text.
 #[test]
-fn the_page_of_commands_is_that_of_the_program() {
+fn the_cli_page_matches_the_program() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/cli.md")).unwrap();
     let (_, rest) = page.split_once("<!-- commands -->\n").unwrap();
     let (shown, _) = rest.split_once("<!-- end of commands -->").unwrap();
@@ -17,7 +17,7 @@ fn the_page_of_commands_is_that_of_the_program() {
     assert!(shown == expected, "expected in docs/reference/cli.md:\n{expected}");
 }
 
-/// The section of a command, and those of its subcommands.
+/// Adds the section of a command, and those of its subcommands.
 fn add(text: &mut String, command: &Command, parent: &str) {
     if command.is_hide_set() {
         return;

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_stays_in_its_line() {
+    fn a_message_stays_on_one_line() {
         assert_eq!(logged(false, || tracing::info!("one\n\x1b[31mtwo{}", 'é')), " INFO one\\n\\u{1b}[31mtwoé\n");
     }
 }

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_to_listen_on() {
+    fn listen_addresses_are_parsed() {
         for (text, address) in [
             ("127.0.0.1:6432", host("127.0.0.1", 6432)),
             ("localhost:0", host("localhost", 0)),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_server() {
+    fn upstream_addresses_are_parsed() {
         assert_eq!(upstream("postgres://db"), Ok(host("db", 5432)));
         assert_eq!(upstream("postgresql://db:5433/"), Ok(host("db", 5433)));
         assert_eq!(upstream("postgres://[::1]:5433"), Ok(host("::1", 5433)));

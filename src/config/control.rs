@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_tls_are_taken_out() {
+    fn tls_parameters_are_removed_from_the_connection_string() {
         for text in [
             "postgres://u:p?x@db:1/app?sslmode=verify-full&application_name=a%20b&sslrootcert=%2Fa%20b.pem",
             "user=u password='p?x' host = db port=1 dbname=app sslmode=verify-full application_name='a b' \
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_a_name_too() {
+    fn hostaddr_serves_as_the_host_name() {
         let (config, _) = read("hostaddr=127.0.0.1 user=u", &ServerTls::default()).unwrap();
         assert_eq!(config.get_hosts(), [Host::Tcp("127.0.0.1".into())]);
     }

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_read() {
+    fn etcd_members_are_parsed() {
         let settings = arguments(&["http://a:2379/", " http://b:2379"]).settings().unwrap().unwrap();
         assert_eq!(settings.members, ["http://a:2379", "http://b:2379"]);
         assert_eq!(arguments(&[]).settings(), Ok(None));

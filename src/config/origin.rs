@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_machine_has_several_addresses() {
+    fn loopback_addresses_are_recognized() {
         for (address, is_loopback) in
             [("127.0.0.1", true), ("127.8.9.1", true), ("::1", true), ("::ffff:127.0.0.1", true), ("10.0.0.1", false)]
         {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_origins() {
+    fn invalid_origins_are_rejected() {
         for text in [
             "",
             "Unix",

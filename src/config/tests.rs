@@ -40,7 +40,7 @@ const FILE: &str =
     "listen: [127.0.0.1:1, /run/gate]\nupstream: /run/pg\ncontrol: host=db user=filed\npolicies: filed\n";
 
 #[test]
-fn an_argument_beats_the_file_and_the_file_the_default() {
+fn arguments_override_the_file_and_the_file_overrides_defaults() {
     let settings = load(&arguments(""), "").unwrap();
     assert_eq!(settings.listen[0].to_string(), "127.0.0.1:6432");
     let settings = load(&read(""), FILE).unwrap();
@@ -55,7 +55,7 @@ fn an_argument_beats_the_file_and_the_file_the_default() {
 }
 
 #[test]
-fn mistakes_in_the_file_have_a_place() {
+fn errors_in_the_file_have_a_position() {
     let error = |file: &str| error("", file);
     assert_eq!(error("listen: h:1\nhtpp: x\n"), "f.yaml:2:1: unknown key `htpp` in the file: did you mean `http`?");
     assert!(
@@ -73,7 +73,7 @@ fn mistakes_in_the_file_have_a_place() {
 }
 
 #[test]
-fn mistakes_in_arguments_name_the_flag_and_keep_the_password() {
+fn errors_in_arguments_name_the_flag_and_hide_the_password() {
     for bad in ["postgres://:secret@db", "postgres://u:secret@", "secret"] {
         let line = format!("--upstream postgres://db --policies p --control {bad}");
         let error = load(&read(&line), "").unwrap_err().to_string();
@@ -119,7 +119,7 @@ fn the_console_is_for_the_control_role_unless_others_are_named() {
 }
 
 #[test]
-fn a_default_that_another_setting_says_is_shown() {
+fn a_default_from_another_setting_is_shown() {
     let shown = |line: &str| {
         let settings = load(&arguments(line), "").unwrap();
         let shown = settings.shown.into_iter().find(|shown| shown.setting.key == "admin_roles").unwrap();
@@ -147,7 +147,7 @@ fn a_changed_secret_is_reported_without_its_value() {
 }
 
 #[test]
-fn a_control_connection_of_another_database_keeps_the_rest() {
+fn a_control_connection_to_another_database_keeps_its_other_settings() {
     let settings = load(&arguments(""), "").unwrap();
     let config = settings.control_for("app");
     assert_eq!((config.get_dbname(), config.get_password()), (Some("app"), Some(b"secret".as_slice())));
@@ -155,7 +155,7 @@ fn a_control_connection_of_another_database_keeps_the_rest() {
 }
 
 #[test]
-fn the_flags_are_read_and_unknown_ones_refused() {
+fn known_flags_are_read_and_unknown_ones_rejected() {
     let settings = load(&arguments("--listen h:1 --listen h:2,/run/x --http h:9432"), "").unwrap();
     let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["h:1", "h:2", "/run/x:6432"]);
@@ -164,7 +164,7 @@ fn the_flags_are_read_and_unknown_ones_refused() {
 }
 
 #[test]
-fn defaults_are_as_the_table_says() {
+fn defaults_match_the_table() {
     let settings = load(&arguments(""), "").unwrap();
     assert_eq!((settings.limits.connections.get(), settings.limits.connections_per_user), (1000, None));
     assert_eq!((settings.limits.startup.as_secs(), settings.limits.idle), (60, None));
@@ -174,7 +174,7 @@ fn defaults_are_as_the_table_says() {
 }
 
 #[test]
-fn settings_of_tls_have_to_go_together() {
+fn tls_settings_must_be_consistent() {
     let tls = |line: &str| load(&arguments(line), "").map(|settings| settings.tls);
     assert_eq!(tls("--tls off --tls-cert c --tls-key k").unwrap(), None);
     let allowed = tls("--tls-cert c --tls-key k").unwrap().unwrap();
@@ -208,7 +208,7 @@ fn settings_of_tls_have_to_go_together() {
 }
 
 #[test]
-fn an_empty_flag_is_refused() {
+fn an_empty_flag_is_rejected() {
     for line in [["--tls-cert", ""], ["--etcd", "http://a:1,"]] {
         #[derive(clap::Parser)]
         struct Line {

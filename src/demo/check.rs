@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_are_not_the_fence() {
+    fn other_errors_do_not_count_as_a_rejection() {
         for zombie in [
             refused("ERROR", "LF006", ""),
             refused("FATAL", "57P01", "outcome=rolled_back"),

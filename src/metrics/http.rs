@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_addresses_are_answered_on_until_it_stops() {
+    async fn every_address_is_served_until_the_server_stops() {
         let mut sockets = listen("127.0.0.1", 0).await.unwrap();
         sockets.extend(listen("127.0.0.2", 0).await.unwrap());
         let addresses: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_beyond_the_first_are_one() {
+    fn databases_beyond_the_limit_are_counted_together() {
         let metrics = Metrics::new().unwrap();
         metrics.write("other", "r", "enforce", "stale").inc();
         for number in 0..MOST_DATABASES + 2 {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_that_is_gone_has_no_token() {
+    fn a_removed_fence_has_no_token() {
         let metrics = Metrics::new().unwrap();
         let known = Now { tokens: vec![("d".into(), "r".into(), 7)], ..Now::default() };
         assert!(metrics.text(known).contains("fencegate_fence_token{database=\"d\",resource=\"r\"} 7\n"));

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_that_could_not_hold_is_not_offered() {
+    fn an_impossible_channel_binding_is_not_offered() {
         let offer = frame(b'R', b"\0\0\0\x0aSCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0");
         assert_eq!(binding(true).request(offer.clone()), offer);
         assert_eq!(binding(false).request(offer), frame(b'R', b"\0\0\0\x0aSCRAM-SHA-256\0\0"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_misses_it_is_refused() {
+    fn a_response_that_expects_the_withheld_binding_is_rejected() {
         let answer = |withheld, content: &[u8]| Binding { withheld, ..binding(false) }.answer(&frame(b'p', content));
         assert_eq!(answer(true, b"SCRAM-SHA-256\0\0\0\0\x09n,,n=,r=abc"), Ok(()));
         assert_eq!(answer(false, b"SCRAM-SHA-256\0\0\0\0\x09y,,n=,r=abc"), Ok(()));

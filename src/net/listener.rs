@@ -113,21 +113,21 @@ mod tests {
     use super::*;
     use tokio::net::TcpStream;
 
-    /// More than the 128 that are usual.
-    fn crowd() -> usize {
+    /// More than the usual backlog of 128, if the system permits.
+    fn backlog() -> usize {
         let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
         most.trim().parse::<usize>().unwrap().min(400)
     }
 
     #[tokio::test]
-    async fn a_crowd_waits_to_be_accepted() {
-        let folder = std::env::temp_dir().join(format!("fencegate-crowd-{}", std::process::id()));
+    async fn the_backlog_holds_many_connections() {
+        let folder = std::env::temp_dir().join(format!("fencegate-backlog-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let local = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
         for address in [local, Address::Unix { directory: folder.clone(), port: 1 }] {
             let listener = ClientListener::bind(&address).await.unwrap().remove(0);
             let mut waiting = Vec::new();
-            for _ in 0..crowd() {
+            for _ in 0..backlog() {
                 let connect = async {
                     match address.socket_path() {
                         Some(path) => UnixStream::connect(path).await.map(Stream::Unix),

@@ -91,7 +91,7 @@ mod tests {
         (Context::new(shared.clone(), "stranger", "stranger"), SessionRecord::of_test(1))
     }
 
-    /// Begins to wait.
+    /// Starts the task and lets it begin to wait.
     async fn begin(task: Task, session: &(Context, Arc<SessionRecord>)) -> Performing {
         let performing = Performing::new(task, &session.0, &session.1);
         yield_now().await;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_that_has_ended_waits_for_no_room() {
+    async fn an_ended_session_does_not_wait_for_room() {
         let shared = Shared::of_test();
         let mut room = shared.room.try_take(100, 0).unwrap();
         let mut is_overdue = async || {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_that_has_ended_gets_no_permit() {
+    async fn an_ended_session_receives_no_permit() {
         let shared = Shared::of_test();
         let permits = &shared.parse_permits;
         let all: Vec<_> = (0..10).map_while(|_| permits.try_take("stranger")).collect();

@@ -208,7 +208,7 @@ mod tests {
     use nix::sys::socket::getsockopt;
     use tokio::net::TcpListener;
 
-    async fn asked(keepalive: Option<Duration>) -> (u32, u32, u32) {
+    async fn keepalive_options(keepalive: Option<Duration>) -> (u32, u32, u32) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let address = Address::Tcp { host: address.ip().to_string(), port: address.port() };
@@ -223,9 +223,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_peer_is_asked_and_given_up_within_twice_the_time() {
-        assert_eq!(asked(Some(Duration::from_secs(60))).await, (60, 10, PROBES));
-        assert_eq!(asked(Some(Duration::from_secs(1))).await, (1, 1, PROBES));
-        assert_ne!(asked(None).await, (60, 10, PROBES), "as the system has it");
+    async fn keepalive_probes_fit_within_twice_the_idle_time() {
+        assert_eq!(keepalive_options(Some(Duration::from_secs(60))).await, (60, 10, PROBES));
+        assert_eq!(keepalive_options(Some(Duration::from_secs(1))).await, (1, 1, PROBES));
+        assert_ne!(keepalive_options(None).await, (60, 10, PROBES), "as the system has it");
     }
 }

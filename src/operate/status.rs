@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_names_the_style_sheets() {
+    fn the_security_policy_contains_the_style_sheet_hashes() {
         let hash = |style: &str| format!("'sha256-{}'", base64(&Sha256::digest(style)));
         let hashes = format!("{} {}", hash(STYLE), hash(picture::STYLE));
         assert!(CONTENT_SECURITY_POLICY.contains(&hashes), "{hashes}");
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_begins_with_what_needs_attention() {
+    fn the_page_begins_with_problems() {
         let fence = FenceStatus {
             database: "app".to_owned(),
             resource: "jobs".to_owned(),

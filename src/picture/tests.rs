@@ -34,7 +34,7 @@ fn raised(at: Micros, token: i64) -> Event {
     Event { resource: Some("r".to_owned()), token: Some(token), ..event(Kind::FenceAdvanced, at) }
 }
 
-/// Parts of a term in seconds: it leads until, is without a sign of life until, and is late until.
+/// Parts of a term in seconds: leading, without a sign of life, and late.
 fn parts(term: &Term, end: Micros) -> [Option<(Micros, Micros)>; 3] {
     let seconds = |(from, to): (Micros, Micros)| (from / SECOND, to / SECOND);
     let to = term.to.unwrap_or(end);
@@ -64,7 +64,7 @@ fn beyond(picture: &str, width: f64) -> Option<&str> {
 }
 
 #[test]
-fn a_stalled_leader_is_hollow_until_it_wakes() {
+fn a_stalled_leader_is_drawn_hollow_until_it_wakes() {
     let stale = |at| session(Kind::StaleWriteBlocked, at, 3, "u", 1);
     let mut events = vec![
         lease(Kind::LeaseAcquired, 0, "A", 1),
@@ -89,7 +89,7 @@ fn a_stalled_leader_is_hollow_until_it_wakes() {
 }
 
 #[test]
-fn a_stalled_leader_without_a_successor_is_hollow() {
+fn a_stalled_leader_without_a_successor_is_drawn_hollow() {
     let events = [lease(Kind::LeaseAcquired, 0, "A", 1), lost(4, "A", 1, "expired")];
     assert_eq!(parts_of(&events, "A"), [[None, Some((0, 4)), None]]);
 }
@@ -114,7 +114,7 @@ fn the_bar_of_a_killed_leader_ends_where_it_was_killed() {
 
 /// B got its token without `fencegate lead`, as in the guide.
 #[test]
-fn a_client_leads_no_longer_when_a_candidate_has_a_higher_token_of_its_election() {
+fn a_client_stops_leading_once_a_candidate_has_a_higher_token() {
     let of_election = |event: Event| Event { election: Some("/e".to_owned()), ..event };
     let events = [
         of_election(session(Kind::SessionAdmitted, 0, 1, "B", 2)),
@@ -167,7 +167,7 @@ fn terms_are_not_drawn_longer_than_they_lasted() {
 }
 
 #[test]
-fn a_node_has_one_lane_and_a_row_for_each_simultaneous_term() {
+fn a_node_has_one_lane_with_a_row_for_each_simultaneous_term() {
     let of = |at, election: &str, token| Event {
         election: Some(election.to_owned()),
         ..lease(Kind::LeaseAcquired, at, "A", token)
@@ -215,7 +215,7 @@ fn the_legend_lists_only_what_appears() {
 
 /// Wide and narrow, with long names, and signs at the right border.
 #[test]
-fn no_text_ends_beyond_the_border() {
+fn no_text_exceeds_the_border() {
     for name in ["A".to_owned(), "WM".repeat(50), "i".repeat(300), "漢".repeat(80), "<&>".repeat(40)] {
         let named = |it: Event| Event { application_name: Some(name.clone()), resource: Some(name.clone()), ..it };
         let mut events = vec![named(session(Kind::SessionAdmitted, 0, 1, "u", 1_000_000_000_000))];
@@ -243,7 +243,7 @@ fn fences_of_two_databases_have_different_names() {
 
 /// The leader at that time is known from events before it. Older writes are not shown.
 #[test]
-fn a_window_begins_with_the_leader_at_its_beginning() {
+fn a_window_starts_with_the_leader_of_that_time() {
     let events = [
         session(Kind::SessionAdmitted, 1, 1, "old", 1),
         session(Kind::SessionAdmitted, 2, 2, "led", 2),
@@ -261,7 +261,7 @@ fn a_window_begins_with_the_leader_at_its_beginning() {
 
 /// The record has takeovers of any age, and a queue has a resource for each job.
 #[test]
-fn the_lanes_of_a_window_are_those_that_changed_last() {
+fn a_window_shows_the_lanes_that_changed_last() {
     let of = |at, user: &str, resource: String| Event {
         resource: Some(resource),
         ..session(Kind::SessionAdmitted, at, 1, user, at + 1)

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_database_waits_for_another_to_sign_off() {
+    async fn databases_sign_off_independently() {
         let [unfinished, unannounced, other] = [database("a").await, database("b").await, database("c").await];
         unfinished.unfinished.spawn(pending::<()>());
         unannounced.announcements.spawn(pending::<()>());

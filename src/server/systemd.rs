@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abstract_socket_is_notified_and_an_unread_one_does_not_block() {
+    fn notification_supports_abstract_sockets_and_does_not_block() {
         let name = format!("fencegate-systemd-{}", std::process::id());
         let systemd = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         // Fills the manager's queue.

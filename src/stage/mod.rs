@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_postgres_is_found_and_none_where_there_is_none() {
+    fn the_newest_complete_postgres_is_found() {
         let root = std::env::temp_dir().join(format!("fencegate-find-{}", std::process::id()));
         for version in ["9", "15", "16"] {
             fs::create_dir_all(root.join(version).join("bin")).unwrap();

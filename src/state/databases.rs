@@ -80,7 +80,7 @@ mod tests {
     use tokio::runtime::Handle;
     use tokio::time::sleep;
 
-    /// Lets databases become old enough, and checks twice.
+    /// Waits until unused databases are old enough to be forgotten, and checks twice.
     async fn for_a_while(shared: &Shared) {
         for _ in 0..2 {
             sleep(FORGOTTEN_AFTER).await;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unused_databases_leave_nothing_behind() {
+    async fn unused_databases_are_forgotten_with_their_tasks() {
         const MANY: usize = 10_000;
         let (shared, tasks) = (Shared::of_test(), || Handle::current().metrics().num_alive_tasks());
         let before = tasks();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_database_in_use_stays_and_is_never_known_twice() {
+    async fn a_database_in_use_is_kept_and_never_duplicated() {
         let shared = Shared::of_test();
         let context = Context::new(shared.clone(), "held", "postgres");
         let command = shared.shared_database("asked").fence.clone();
@@ -125,9 +125,9 @@ mod tests {
         assert!(shared.shared_databases().is_empty());
     }
 
-    /// A database that is taken up at the last moment is the old one, or a new one whose tasks run.
+    /// A database that is used again at the last moment is the old one, or a new one whose tasks run.
     #[tokio::test(start_paused = true)]
-    async fn a_database_that_is_taken_up_again_lives() {
+    async fn a_database_used_again_stays_alive() {
         let shared = Shared::of_test();
         let old = Arc::downgrade(&shared.shared_database("app"));
         sleep(FORGOTTEN_AFTER).await;

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_rejections_displaces_no_takeover() {
+    fn many_rejections_displace_no_takeover() {
         let (history, session) = (History::default(), SessionRecord::of_test(1));
         history.admitted(&event(&session, "r", "r", 7), "UPDATE", None, false);
         history.cut_off(&event(&session, "r", "r", 6), "rolled_back");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_is_bounded_in_bytes() {
+    fn the_record_has_a_memory_limit() {
         let (history, session) = (History::default(), SessionRecord::of_test(1));
         for token in 0..1_000 {
             let name = format!("{token}{}", "x".repeat(4_000));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_events_are_one_entry() {
+    fn repeated_events_are_merged() {
         let history = History::default();
         for number in 0..100 {
             let session = SessionRecord::of_test(number);

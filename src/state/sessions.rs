@@ -284,7 +284,7 @@ mod tests {
 
     /// The runtime has no timers, so waiters must be woken.
     #[test]
-    fn a_wait_until_all_are_held_ends_with_the_last_one() {
+    fn all_held_returns_once_the_last_session_is_held_or_ends() {
         let (sessions, [one, other]) = (Arc::new(Sessions::default()), [1, 2].map(SessionRecord::of_test));
         let [_one, entry] = [&one, &other].map(|session| sessions.enter(session.clone()));
         let runtime = Builder::new_current_thread().build().unwrap();

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timestamps_are_those_of_the_calendar() {
+    fn timestamps_follow_the_calendar() {
         let seconds = |timestamp| micros(timestamp).map(|it| it / 1_000_000);
         assert_eq!(seconds("1970-01-01T00:00:00Z"), Some(0));
         assert_eq!(seconds("2000-02-29T12:34:56.789Z"), Some(951_827_696));

@@ -39,7 +39,7 @@ fn takeover() -> String {
 }
 
 #[test]
-fn a_takeover_is_shown() {
+fn a_takeover_is_drawn() {
     let picture = picture(&takeover()).unwrap();
     let expected = [
         "from 2026-01-31 12:00:00 UTC",
@@ -111,14 +111,14 @@ fn clients_without_candidacy_lead_while_their_token_is_the_highest() {
 }
 
 #[test]
-fn nothing_is_drawn_of_nothing() {
+fn an_empty_log_has_no_picture() {
     assert_eq!(picture(""), None);
     assert_eq!(picture(&line(0, "session_ended", r#""session":1"#)), None);
 }
 
-/// A proxy logs the end of each session, including those that have not written.
+/// A proxy logs the end of each session, even of sessions that have not written.
 #[test]
-fn sessions_that_have_not_written_crowd_nothing_out() {
+fn sessions_without_writes_displace_no_other() {
     let ended = |session: usize| line(0, "session_ended", &format!(r#""session":{session}"#));
     let mut log: String = (0..MOST_EVENTS).map(ended).collect();
     log += &line(1, "session_admitted", r#""session":1,"user":"writer","resource":"r","token":7"#);
@@ -126,7 +126,7 @@ fn sessions_that_have_not_written_crowd_nothing_out() {
 }
 
 #[test]
-fn the_picture_is_small_however_much_there_is() {
+fn the_picture_has_a_limited_size() {
     let mut log = String::new();
     for number in 0..MOST_EVENTS + 10 {
         let node = number % 100;
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn no_line_is_too_much(
+    fn any_log_yields_a_well_formed_picture(
         kinds in prop::collection::vec(0..10_usize, 1..20),
         numbers in prop::collection::vec(any::<i64>(), 20),
         noise in prop::collection::vec(any::<u8>(), 0..200),

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_that_is_listed_is_one() {
+    fn every_listed_command_is_parsed() {
         for CommandHelp { command, arguments, .. } in &COMMANDS {
             let arguments = match *arguments {
                 "" => "",
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_command_is_refused_as_a_whole() {
+    fn a_text_with_an_invalid_command_is_rejected() {
         for text in [
             "SELECT 2",
             "SHOW",
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_commands_are_read_at_once() {
+    fn the_number_of_commands_in_a_text_is_limited() {
         assert_eq!(parse(&"HELP;".repeat(MOST_COMMANDS)).map(|commands| commands.len()), Ok(MOST_COMMANDS));
         assert_eq!(parse(&"HELP;".repeat(MOST_COMMANDS + 1)).map_err(|error| error.code), Err("54000"));
     }

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_messages_are_read() {
+    fn complete_messages_are_parsed() {
         for (tag, body, expected) in [
             (b'Q', &b"SHOW FENCES\0"[..], "Query"),
             (b'P', b"\0SHOW FENCES\0\0\0", "Parse"),

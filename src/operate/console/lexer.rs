@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_into_words() {
+    fn a_text_is_split_into_words() {
         let plain = |text: &str| CommandWord::Plain(text.to_owned());
         let quoted = |text: &str| CommandWord::Quoted(text.to_owned());
         for (text, expected) in [
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_unquoted_names_of_sql_fold() {
+    fn only_unquoted_sql_names_are_folded() {
         let name = |text| words(text).unwrap().pop().unwrap();
         assert_eq!(name("App").sql_name().as_deref(), Some("app"));
         assert_eq!(name("\"App\"").sql_name().as_deref(), Some("App"));

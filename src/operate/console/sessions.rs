@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn admissions_are_sorted_and_few() {
+    fn shown_admissions_are_sorted_and_limited() {
         let admissions = (0..30).rev().map(|key| (format!("shard/{key:02}"), Epoch { generation: 1, token: 7 }));
         let shown = admitted(&admissions.collect::<Vec<_>>());
         assert!(shown.starts_with("shard/00=7, shard/01=7") && shown.ends_with("shard/19=7, and 10 more"), "{shown}");

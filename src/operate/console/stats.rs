@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verdict_has_its_column() {
+    fn every_verdict_has_a_column() {
         let columns: Vec<_> = table()[3..].iter().map(|column| column.0).collect();
         assert_eq!(columns, VERDICTS);
     }

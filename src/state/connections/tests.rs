@@ -1,4 +1,4 @@
-//! Unit tests of the places of connections.
+//! Unit tests of connection places.
 
 use super::*;
 use tokio::time::timeout;
@@ -15,7 +15,7 @@ fn elsewhere(last: u8) -> SourceAddress {
     SourceAddress::new(Some([192, 0, 2, last].into()))
 }
 
-async fn is_told(seat: &Seat) -> bool {
+async fn is_evicted(seat: &Seat) -> bool {
     timeout(Duration::ZERO, seat.given_up()).await.is_ok()
 }
 
@@ -53,17 +53,17 @@ async fn places_and_users_have_limits() {
     assert!(seats[1].belongs_to("ada", Some(1)));
 }
 
-/// Waits in the queue, if it has to.
-async fn asks(seat: &Seat, most: usize) -> bool {
+/// Requests a place. The seat stays in the queue if none is free.
+async fn requests_place(seat: &Seat, most: usize) -> bool {
     timeout(Duration::ZERO, seat.take_place(LoginKind::Session, most)).await.is_ok_and(|place| place.is_ok())
 }
 
 #[tokio::test]
-async fn logins_take_half_of_the_places_and_the_last_that_came_is_next() {
+async fn logins_take_half_of_the_places_and_sources_without_logins_go_first() {
     let connections = Arc::new(Connections::default());
     let mut seats: Vec<Seat> = (0..4).map(|number| connections.enter(number, elsewhere(number as u8 / 2), 4)).collect();
-    assert!(asks(&seats[0], 4).await && asks(&seats[2], 4).await);
-    assert!(!asks(&seats[1], 4).await && !asks(&seats[3], 4).await);
+    assert!(requests_place(&seats[0], 4).await && requests_place(&seats[2], 4).await);
+    assert!(!requests_place(&seats[1], 4).await && !requests_place(&seats[3], 4).await);
     assert!(seats[0].belongs_to("ada", None));
     let may = |number| connections.taken.borrow().logins.contains_key(&number);
     assert!(!may(3) && may(1), "its address has no login under way");
@@ -73,29 +73,31 @@ async fn logins_take_half_of_the_places_and_the_last_that_came_is_next() {
 }
 
 #[tokio::test]
-async fn an_address_leaves_logins_to_others() {
+async fn an_address_leaves_logins_to_other_addresses() {
     let connections = Arc::new(Connections::default());
     let many: Vec<Seat> = (0..60).map(|number| connections.enter(number, here(), 1000)).collect();
     let mut begun = 0;
     for seat in &many {
-        begun += usize::from(asks(seat, 1000).await);
+        begun += usize::from(requests_place(seat, 1000).await);
     }
     assert_eq!(begun, LOGINS_AT_ONCE - LOGINS_AT_ONCE / OTHERS_SHARE);
     for number in 0..3 {
-        assert!(asks(&connections.enter(60, elsewhere(number), 1000), 1000).await);
+        assert!(requests_place(&connections.enter(60, elsewhere(number), 1000), 1000).await);
     }
     // Also of the places that are left.
     let connections = Arc::new(Connections::default());
     let seats: Vec<Seat> = (0..3).map(|number| connections.enter(number, here(), 3)).collect();
-    assert!(asks(&seats[0], 6).await && asks(&seats[1], 6).await && !asks(&seats[2], 6).await);
-    assert!(asks(&connections.enter(3, elsewhere(1), 6), 6).await);
+    assert!(
+        requests_place(&seats[0], 6).await && requests_place(&seats[1], 6).await && !requests_place(&seats[2], 6).await
+    );
+    assert!(requests_place(&connections.enter(3, elsewhere(1), 6), 6).await);
 }
 
 #[tokio::test]
-async fn a_login_that_owes_an_answer_yields_to_other_addresses() {
+async fn a_login_without_an_answer_yields_to_other_addresses() {
     let connections = Arc::new(Connections::default());
     let seats = seats(&connections, 2, 2);
-    assert!(asks(&seats[0], 2).await);
+    assert!(requests_place(&seats[0], 2).await);
     let since_long = || {
         let asked = Instant::now().checked_sub(ANSWER_LIMIT);
         connections.taken.send_modify(|taken| taken.logins.values_mut().for_each(|login| login.asked = asked));
@@ -103,10 +105,10 @@ async fn a_login_that_owes_an_answer_yields_to_other_addresses() {
     let is_overdue = || connections.taken.borrow().is_overdue(0);
     since_long();
     assert!(!is_overdue(), "nobody waits");
-    assert!(!asks(&seats[1], 2).await);
+    assert!(!requests_place(&seats[1], 2).await);
     assert!(!is_overdue(), "only its own address waits");
     let other = connections.enter(2, elsewhere(1), 2);
-    assert!(!asks(&other, 2).await && is_overdue());
+    assert!(!requests_place(&other, 2).await && is_overdue());
     seats[0].asked(true);
     assert!(!is_overdue(), "it was asked just now");
     since_long();
@@ -118,11 +120,11 @@ async fn a_login_that_owes_an_answer_yields_to_other_addresses() {
 async fn a_source_does_not_make_its_own_logins_overdue() {
     let connections = Arc::new(Connections::default());
     let slow = connections.enter(0, elsewhere(1), 10);
-    assert!(asks(&slow, 10).await);
+    assert!(requests_place(&slow, 10).await);
     let many: Vec<Seat> = (1..8).map(|number| connections.enter(number, here(), 10)).collect();
     let mut begun = 0;
     for seat in &many {
-        begun += usize::from(asks(seat, 10).await);
+        begun += usize::from(requests_place(seat, 10).await);
     }
     assert_eq!(begun, 4, "the others of it wait for these, not for the slow one");
     let asked = Instant::now().checked_sub(ANSWER_LIMIT);
@@ -134,14 +136,14 @@ async fn a_source_does_not_make_its_own_logins_overdue() {
 async fn an_evicted_waiter_is_notified() {
     let connections = Arc::new(Connections::default());
     let seats = seats(&connections, 2, 2);
-    assert!(asks(&seats[0], 2).await);
+    assert!(requests_place(&seats[0], 2).await);
     let waits = seats[1].take_place(LoginKind::Session, 2);
     tokio::pin!(waits);
     assert!(timeout(Duration::ZERO, &mut waits).await.is_err());
     let mut later = Vec::new();
     for number in 2..2 + WAIT_AT_LEAST as u64 {
         later.push(connections.enter(number, here(), 2));
-        assert!(!asks(&later[later.len() - 1], 2).await);
+        assert!(!requests_place(&later[later.len() - 1], 2).await);
     }
     assert_eq!(timeout(Duration::from_secs(60), waits).await, Ok(Err(NoPlace::Queue)));
 }
@@ -152,19 +154,19 @@ async fn clients_that_have_sent_data_are_not_evicted_by_silent_ones() {
     let mut seats = seats(&connections, 2, 1);
     seats[0].speaks();
     seats.extend((2..40).map(|number| connections.enter(number, here(), 1)));
-    assert!(!is_told(&seats[0]).await && is_told(&seats[1]).await && is_told(&seats[15]).await);
+    assert!(!is_evicted(&seats[0]).await && is_evicted(&seats[1]).await && is_evicted(&seats[15]).await);
     assert_eq!(connections.taken.borrow().waiting(), WAIT_AT_LEAST);
     let others: Vec<_> = (40..60).map(|number| connections.enter(number, here(), 1)).collect();
     others.iter().for_each(Seat::speaks);
     let _more: Vec<_> = (60..80).map(|number| connections.enter(number, here(), 1)).collect();
-    assert!(is_told(&seats[0]).await, "as many have said as much");
+    assert!(is_evicted(&seats[0]).await, "as many have said as much");
 }
 
 #[tokio::test]
-async fn a_source_with_few_connections_is_spared() {
+async fn a_source_with_few_connections_is_not_evicted() {
     let connections = Arc::new(Connections::default());
     let other = SourceAddress::new(Some([192, 0, 2, 1].into()));
     let few = connections.enter(0, other, 4);
     let many: Vec<_> = (1..40).map(|number| connections.enter(number, here(), 4)).collect();
-    assert!(!is_told(&few).await && is_told(&many[0]).await);
+    assert!(!is_evicted(&few).await && is_evicted(&many[0]).await);
 }

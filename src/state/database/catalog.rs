@@ -410,9 +410,9 @@ mod tests {
         SharedDatabase::new(fence, policies.subscribe(), metrics)
     }
 
-    /// Two sessions that both found the lock taken would otherwise wait for each other, in turn and without end.
+    /// Otherwise, two sessions that both found the lock taken could wait for each other without end.
     #[tokio::test]
-    async fn only_a_reading_is_waited_for() {
+    async fn a_session_waits_only_for_a_catalog_read() {
         let database = database();
         database.forget_catalog();
         let wanted = CatalogRequest { since: database.changes(), temporary: None, cascades: false, is_plain: true };
@@ -428,9 +428,9 @@ mod tests {
         assert!(!database.is_unread(&wanted), "the reading is over");
     }
 
-    /// Nothing repeats an announcement that came while the receiver did not run.
+    /// Announcements that arrive while the receiver is stopped are not repeated.
     #[tokio::test(start_paused = true)]
-    async fn a_receiver_that_starts_again_supposes_a_change() {
+    async fn a_restarted_receiver_assumes_a_change() {
         let database = database();
         let before = database.changes();
         let receiver = tokio::spawn(receive_changes(Arc::downgrade(&database)));

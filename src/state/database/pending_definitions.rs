@@ -83,7 +83,7 @@ impl AllDefinitions {
 mod tests {
     use super::*;
 
-    /// A statement that came before that is judged by a reading from before that.
+    /// A statement that precedes the end is judged by a catalog read before the end.
     #[test]
     fn ended_definitions_count_until_they_are_read() {
         let all = AllDefinitions::default();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_that_have_ended_are_one() {
+    fn too_many_ended_definitions_are_merged() {
         let all = AllDefinitions::default();
         for session in 0..=MOST_ENDED as u64 {
             all.publish(session, &PendingDefinitions::everything());
