@@ -5,7 +5,7 @@ use crate::config::SETTINGS;
 use clap::{Arg, Command, CommandFactory};
 use std::fs;
 
-/// The message of a failure contains the expected text.
+/// A failure prints the expected text.
 #[test]
 fn the_cli_page_matches_the_program() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/cli.md")).unwrap();

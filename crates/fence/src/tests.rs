@@ -230,7 +230,7 @@ fn claim(role: Option<&str>) -> Claim {
 async fn until(what: impl Fn() -> bool) -> Duration {
     let since = Instant::now();
     while !what() {
-        assert!(since.elapsed() < Duration::from_secs(120), "that never comes");
+        assert!(since.elapsed() < Duration::from_secs(120), "timed out");
         sleep(Duration::from_millis(1)).await;
     }
     since.elapsed()

@@ -37,13 +37,13 @@ mod one_session;
 mod outcomes;
 mod questions;
 mod raised;
+mod rejections;
 mod repeated;
 mod schemas;
 mod server_replies;
 mod simple_queries;
 mod surveys;
 mod suspected;
-mod told;
 mod unjudged;
 mod unseen;
 
@@ -97,7 +97,7 @@ fn ready() -> BytesMut {
     message
 }
 
-/// Time stands still, however busy the machine is.
+/// A fixed time, independent of the machine's load.
 fn now() -> Instant {
     static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
     *NOW
@@ -113,7 +113,7 @@ fn settle(session: &mut Session<OneSession>) -> Option<Task> {
             Err(end) => panic!("{end}"),
         }
     }
-    panic!("it comes to no end");
+    panic!("it does not settle");
 }
 
 fn sends(session: &mut Session<OneSession>, bytes: &[u8]) -> Option<Task> {
@@ -157,7 +157,7 @@ fn an_idle_session_receives_a_rejection_at_once() {
     for (token, code) in cases {
         let mut session = session(token);
         assert!(sends(&mut session, &query("DELETE FROM jobs")).is_none());
-        assert!(session.server.output.is_empty(), "{token}: the server hears of it");
+        assert!(session.server.output.is_empty(), "{token}: the server receives it");
         let told = String::from_utf8_lossy(&session.client.output).into_owned();
         assert!(told.contains(code) && session.client.output.ends_with(&ready()), "{told}");
     }
@@ -167,7 +167,7 @@ fn an_idle_session_receives_a_rejection_at_once() {
 fn a_write_is_forwarded_unchanged_after_its_admission() {
     let mut session = session("47");
     let message = query("DELETE FROM jobs");
-    let Some(Task::Admit(needs)) = sends(&mut session, &message) else { panic!("nothing is asked for") };
+    let Some(Task::Admit(needs)) = sends(&mut session, &message) else { panic!("no task is requested") };
     assert_eq!((needs[0].0.resource.name.as_str(), needs[0].0.token), ("scheduler", 47));
     assert!(session.server.output.is_empty() && session.is_held_back() && !session.is_idle());
     // Whatever else happens meanwhile, it waits.
@@ -302,7 +302,7 @@ fn an_internal_query_that_ends_the_transaction_ends_the_session() {
         session.client.output.clear();
         session.server.input.extend_from_slice(&error);
         assert_eq!(session.step(now()).is_err(), ends);
-        assert!(session.client.output.is_empty(), "it is told of nothing that it asked for");
+        assert!(session.client.output.is_empty(), "the client receives no reply to the proxy's query");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong with the database, and what others do in between.
+//! Faults of the database, and actions of others between two steps.
 
 use super::{Server, State};
 use crate::store::{Found, StoreError};

@@ -1,4 +1,4 @@
-//! The questions whose answers are shown to people.
+//! Queries whose results are shown to operators.
 
 use super::{Admitted, Row, State};
 use crate::{Admission, Admissions, Enforcement, Fence, Fences, Reach};

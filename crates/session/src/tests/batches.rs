@@ -35,7 +35,7 @@ fn a_name_defined_before_a_function_call_waits_for_the_response() {
     }
 }
 
-/// Text that the proxy can read has no error that the server must find first.
+/// Text that the proxy can parse has no syntax error, so the server need not check it first.
 #[test]
 fn a_parsed_exempt_write_is_noted_at_once() {
     let policies = POLICIES.to_owned() + "exempt_roles: [postgres]\n";

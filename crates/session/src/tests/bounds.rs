@@ -3,7 +3,7 @@
 use super::*;
 use crate::task::{HeldRoom, Room};
 
-/// Room that nobody else wants.
+/// Room that no other session waits for.
 struct Wide;
 
 impl HeldRoom for Wide {

@@ -23,6 +23,10 @@ fn the_server_checks_the_token_before_the_write() {
     assert!(session.server.output.is_empty() && session.is_held_back());
     let [set, check, written, prepared] = ["SELECT 1", "DO", "DELETE 1", "PREPARE"].map(completes);
     replies(&mut session, &[&set[..], &check, &written, &prepared, &ready()].concat());
-    assert_eq!(session.client.output, [set, written, prepared, ready()].concat(), "of the check nothing is told");
+    assert_eq!(
+        session.client.output,
+        [set, written, prepared, ready()].concat(),
+        "the reply to the check is not forwarded"
+    );
     assert_eq!(session.server.output, query("EXECUTE p"));
 }

@@ -55,7 +55,7 @@ fn a_sync_followed_by_copy_data_is_not_sent() {
     assert!(session.is_idle());
 }
 
-/// Only the Sync after its end is answered: the server has already ignored the earlier ones.
+/// Only the Sync after the end of the COPY is answered: the server has already ignored the earlier ones.
 #[test]
 fn a_copy_ended_at_once_is_answered_once() {
     for end in [frame(frontend::COPY_DONE, b""), frame(frontend::COPY_FAIL, b"no\0")] {

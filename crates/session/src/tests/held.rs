@@ -36,7 +36,7 @@ fn held(begins: bool) -> Session<OneSession> {
         session.client.output.clear();
     }
     assert_eq!(admissions(sends(&mut session, &query(WRITE))), "scheduler=47");
-    assert!(session.server.output.is_empty(), "nobody is asked at once");
+    assert!(session.server.output.is_empty(), "no query is sent at once");
     assert!(wakes(&mut session).is_none());
     let idle = if begins { "idle_in_transaction_session_timeout" } else { "idle_session_timeout" };
     assert_eq!(session.server.output.split(), query(&format!("SHOW {idle}; SHOW transaction_timeout")));

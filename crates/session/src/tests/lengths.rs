@@ -178,7 +178,7 @@ fn a_side_that_does_not_read_stops_the_other() {
     settle(&mut session);
     assert!(session.is_held_up() && session.server.input == ready());
     session.server.ended = true;
-    assert!(session.step(now()).is_ok(), "it has not been told all yet");
+    assert!(session.step(now()).is_ok(), "its output is not empty yet");
     session.client.output.clear();
     assert!(matches!(session.step(now()), Err(End::Server)));
     assert_eq!(session.client.output, ready());

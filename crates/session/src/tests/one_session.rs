@@ -32,7 +32,7 @@ pub struct OneSession {
     pub looks: AtomicUsize,
     /// Statements are judged.
     pub fenced: bool,
-    /// From the next step on.
+    /// Statements are judged from the next step on.
     pub takes_up: bool,
     /// The last catalog request was for a statement's information.
     pub wanted: AtomicBool,

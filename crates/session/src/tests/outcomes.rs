@@ -118,7 +118,7 @@ fn terminate_is_not_sent_within_a_message() {
     assert!(!session.is_idle());
 }
 
-/// A fast-path call names its function by a number: those for large objects write no table.
+/// A fast-path call names its function by number. The functions for large objects write no table.
 #[test]
 fn only_large_object_function_calls_pass() {
     for (function, passes) in [(954_u32, true), (3172, true), (952, true), (1, false), (959, false)] {
@@ -206,7 +206,7 @@ fn a_role_that_cannot_be_queried_may_be_any() {
         let mut session = session("47");
         let pipeline = [parse("", sql), bind("", ""), execute("")].concat();
         let sent = if in_pipeline { pipeline } else { query(sql).to_vec() };
-        let Some(Task::Admit(needs)) = sends(&mut session, &sent) else { panic!("{sql}: nothing is asked for") };
+        let Some(Task::Admit(needs)) = sends(&mut session, &sent) else { panic!("{sql}: no task is requested") };
         assert_eq!(needs[0].1.role, role, "{sql}, {in_pipeline}");
     }
 }

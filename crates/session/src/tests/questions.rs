@@ -108,7 +108,7 @@ fn a_statement_that_must_come_first_is_bound_after_a_separate_query() {
     let answer = reply_in_pipeline(&["47", "on", "UTF8", "{pg_catalog,public}", "public"]);
     let task = replies(&mut session, &[&answer[..], &ready()].concat());
     assert_eq!(session.server.output.split(), bind("", ""));
-    assert!(session.client.output.is_empty(), "the client has asked for nothing of that");
+    assert!(session.client.output.is_empty(), "the client did not send that query");
     assert_eq!(admissions(task), "scheduler=47");
 }
 

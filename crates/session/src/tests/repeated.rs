@@ -23,7 +23,7 @@ fn received_after(session: &mut Session<OneSession>, answer: &[u8]) -> String {
     assert!(replies(session, answer).is_some(), "the fence is raised");
     session.server.output.clear();
     admitted(session);
-    assert!(session.server.output.is_empty(), "it is sent again");
+    assert!(session.server.output.is_empty(), "it is resent");
     text(&session.client.output.split())
 }
 

@@ -73,7 +73,7 @@ fn a_definition_by_a_bare_name_may_mean_any_schema() {
     assert!(session.server.output.ends_with(&bound), "nothing is asked at the Bind");
 }
 
-/// These come first, whether the path names them or not.
+/// PostgreSQL searches these first, even if the path does not name them.
 #[test]
 fn a_bare_name_may_mean_a_temporary_or_system_relation() {
     for (view, path, sql, passes) in [
@@ -160,7 +160,7 @@ fn is_queried_ahead(session: &mut Session<OneSession>, sql: &str) -> bool {
     is_asked
 }
 
-/// Behind an Execute without a Sync its implicit transaction is open, which a simple query would not leave alone.
+/// After an Execute without a Sync, the implicit transaction is open, and a simple query would end it.
 #[test]
 fn an_internal_query_joins_the_pipeline_only_if_one_is_open() {
     for (sent, answer, in_pipeline) in [

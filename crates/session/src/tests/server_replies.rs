@@ -122,7 +122,7 @@ fn an_early_ready_for_query_is_a_protocol_violation() {
     }
 }
 
-/// Messages without a Sync keep a transaction open, also behind a query that is answered later.
+/// Messages without a Sync keep a transaction open, also after a query that is answered later.
 #[test]
 fn a_parse_after_a_query_keeps_a_transaction_open() {
     let mut session = session("");

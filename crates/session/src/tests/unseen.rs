@@ -24,7 +24,7 @@ fn bound() -> BytesMut {
     BytesMut::from(&[bind("", ""), execute(""), sync()].concat()[..])
 }
 
-/// The server's description of rows, and their number.
+/// A row description.
 fn description() -> BytesMut {
     frame(tag::ROW_DESCRIPTION, &[0, 0])
 }
@@ -48,7 +48,7 @@ fn a_query_is_resent_once_its_token_is_in_force() {
     let sent = query("SELECT f()");
     sends(&mut session, &sent);
     assert!(replies(&mut session, &[description(), guards()].concat()).is_none());
-    let Some(Task::Admit(needs)) = replies(&mut session, &ready()) else { panic!("nothing is asked for") };
+    let Some(Task::Admit(needs)) = replies(&mut session, &ready()) else { panic!("no task is requested") };
     let (need, claim) = &needs[0];
     assert_eq!((needs.len(), need.resource.name.as_str(), need.token, need.may_raise), (1, "scheduler", 47, true));
     // A role that could not lock the table may not raise its fence.
@@ -179,7 +179,7 @@ fn a_statement_that_may_have_had_an_effect_is_not_resent() {
         }
         session.server.output.clear();
         assert!(replies(&mut session, &answer).is_some(), "{case}: the fence is raised");
-        assert!(!received(&session).contains("SERROR"), "{case}: not told before it is raised");
+        assert!(!received(&session).contains("SERROR"), "{case}: no error before it is raised");
         assert!(admitted(&mut session).is_none() && session.server.output.is_empty(), "{case}");
         assert!(
             received(&session).contains("CLF004\0") && received(&session).contains("HThe token is now in force"),

@@ -58,7 +58,7 @@ pub(super) fn needs(policies: &PolicySet, world: &World, text: &str) -> Vec<Need
     needs.into_iter().map(reduced).collect()
 }
 
-/// All that a client receives of a rejection; `None` if the text is not rejected.
+/// The text of a rejection that a client receives, or `None` if the statement is not rejected.
 pub(super) fn rejection(policies: &PolicySet, world: &World, text: &str, token: ParameterValue) -> Option<String> {
     match world.decide(policies, text, token) {
         Decision::Reject(_, rejection, _) => {
@@ -176,7 +176,7 @@ fn a_write_needs_the_token_of_each_key() {
     }
 }
 
-/// A relation that is read may be a view that calls a function, unless the policies or PostgreSQL name the relation.
+/// A relation that is read may be a view that calls a function, unless the policies or PostgreSQL define the relation.
 #[test]
 fn a_statement_is_plain_if_policies_name_every_object_it_uses() {
     let with_functions =

@@ -1,4 +1,4 @@
-//! Protects statements behind others in one string: the earlier ones may change the token, the role, the path or the types.
+//! Protects statements after others in one string: earlier ones may change the token, the role, the path or the types.
 
 use super::facts::{needed, needs, policies_with, rejection};
 use super::*;

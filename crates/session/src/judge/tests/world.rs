@@ -1,4 +1,4 @@
-//! The facts of a judgement, set one by one, and its outcome in a form that tests compare.
+//! Facts of a judgment, set one by one, and its outcome in a form that tests compare.
 
 use super::*;
 use crate::parameter::ParameterValue;
@@ -7,7 +7,7 @@ use fencegate_fence::store::StoreError;
 use fencegate_statement::{Lexing, analyze, analyze_rows};
 use fencegate_wire::client_error::{ClientError, ErrorKind};
 
-/// The facts of a judgement besides the text and the session's token.
+/// Facts of a judgment other than the text and the session's token.
 #[derive(Clone)]
 pub(super) struct World {
     admitted: HashMap<String, Token>,
@@ -136,13 +136,13 @@ impl World {
         self
     }
 
-    /// This transaction may have made operators or types that tell keys.
+    /// This transaction may have created operators or types on which keys depend.
     pub(super) fn shadows_keys(mut self) -> Self {
         self.shadows_keys = true;
         self
     }
 
-    /// The server was asked for the search path.
+    /// The search path was queried.
     pub(super) fn knows_path(mut self) -> Self {
         self.knows_path = true;
         self
