@@ -158,8 +158,8 @@ fn an_idle_session_receives_a_rejection_at_once() {
         let mut session = session(token);
         assert!(sends(&mut session, &query("DELETE FROM jobs")).is_none());
         assert!(session.server.output.is_empty(), "{token}: the server receives it");
-        let told = String::from_utf8_lossy(&session.client.output).into_owned();
-        assert!(told.contains(code) && session.client.output.ends_with(&ready()), "{told}");
+        let received = String::from_utf8_lossy(&session.client.output).into_owned();
+        assert!(received.contains(code) && session.client.output.ends_with(&ready()), "{received}");
     }
 }
 
@@ -208,8 +208,8 @@ fn in_a_transaction_the_server_raises_the_error() {
     let sent = String::from_utf8_lossy(&session.server.output).into_owned();
     assert!(sent.contains("SET fencegate_lf002 = 1") && !sent.contains("DELETE"), "{sent}");
     assert!(session.client.output.is_empty());
-    // The client is told why, whatever the server calls it; another error is passed on.
-    for (code, message, told) in [
+    // The client receives the cause in place of the server's error. Other errors are forwarded.
+    for (code, message, expected) in [
         ("42704", "unrecognized configuration parameter \"fencegate_lf002\"", "LF002"),
         ("57014", "canceling statement due to user request", "57014"),
         ("42704", "type \"nothing\" does not exist", "42704"),
@@ -225,8 +225,8 @@ fn in_a_transaction_the_server_raises_the_error() {
             out.extend_from_slice(format!("SERROR\0VERROR\0C{code}\0M{message}\0\0").as_bytes());
         });
         replies(&mut session, &error);
-        let said = String::from_utf8_lossy(&session.client.output).into_owned();
-        assert!(said.contains(&format!("C{told}\0")), "{said}");
+        let received = String::from_utf8_lossy(&session.client.output).into_owned();
+        assert!(received.contains(&format!("C{expected}\0")), "{received}");
     }
 }
 
@@ -248,7 +248,7 @@ fn no_statement_waits_for_a_path_queried_ahead() {
         replies(&mut session, &answer_of("other"));
         assert!(session.client.output.is_empty() && session.is_idle());
     }
-    // The path is another one now; and one that is not told any more is asked for before the write.
+    // The path has changed. A path that is no longer reported is queried before the write.
     sends(&mut session, &write);
     replies(&mut session, &[&complete[..], &ready(), &answer_of("public")].concat());
     session.server.output.clear();
@@ -283,8 +283,8 @@ fn a_reported_path_is_not_queried() {
         replies(&mut session, &[report(path), ready()].concat());
         session.client.output.clear();
         sends(&mut session, &write);
-        let said = String::from_utf8_lossy(&session.client.output);
-        assert!(said.contains("LF002"), "{}: {said}", String::from_utf8_lossy(path));
+        let received = String::from_utf8_lossy(&session.client.output);
+        assert!(received.contains("LF002"), "{}: {received}", String::from_utf8_lossy(path));
     }
 }
 

@@ -80,7 +80,7 @@ async fn a_reset_reports_a_missing_or_unprepared_database() {
     assert_eq!(reset().await, ResetError::Store(StoreError::Vacated));
     proxy.fence.store.keep_closed(None);
     proxy.server.is_found(Found::Nothing);
-    assert_eq!(reset().await, ResetError::NoEpoch, "an operator is not told what others were");
+    assert_eq!(reset().await, ResetError::NoEpoch, "an operator does not receive former tokens");
 }
 
 /// The proxy retries every two seconds. It logs nothing if the database has nothing to fence.
@@ -102,7 +102,7 @@ async fn a_control_connection_failure_is_logged_once() {
         sleep(Duration::from_secs(10)).await;
     }
     let text = log.end();
-    let told = text.lines().filter(|line| line.contains("control_not_listening"));
+    let lines = text.lines().filter(|line| line.contains("control_not_listening"));
     let why = |line: &str| [MISSING, UNPREPARED].map(|why| line.contains(why));
-    assert_eq!(told.map(why).collect::<Vec<_>>(), [[true, false], [true, false], [false, true]], "{text}");
+    assert_eq!(lines.map(why).collect::<Vec<_>>(), [[true, false], [true, false], [false, true]], "{text}");
 }

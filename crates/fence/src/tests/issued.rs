@@ -120,10 +120,10 @@ async fn a_leader_whose_tokens_went_back_receives_that_error() {
         let back = format!("token 3 for resource {resource} is lower than 9, though it is the one of the leader of");
         assert_eq!(proxy.fence.known_stale(resource, 3), None, "it is found out in the database");
         assert_eq!(proxy.fence.known_stale(resource, 4).map(|epoch| epoch.token), Some(9));
-        let told = proxy.admit(&client, resource, 3).await;
-        assert!(told.starts_with(&back), "{told}");
-        let told = proxy.admit(&client, resource, 4).await;
-        assert_eq!(told, format!("token 4 for resource {resource} is lower than 9, the highest seen"));
+        let error = proxy.admit(&client, resource, 3).await;
+        assert!(error.starts_with(&back), "{error}");
+        let error = proxy.admit(&client, resource, 4).await;
+        assert_eq!(error, format!("token 4 for resource {resource} is lower than 9, the highest seen"));
     }
     // It no longer leads when the lease is checked.
     proxy.server.lease("bills", 3, true, HOUR);

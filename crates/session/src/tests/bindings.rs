@@ -65,7 +65,7 @@ fn the_path_is_queried_only_if_a_key_depends_on_an_operator() {
 /// The server rejects such a Parse if it reads the text as the proxy does.
 #[test]
 fn several_statements_in_one_parse_are_unverifiable() {
-    for (sql, told) in [
+    for (sql, notified) in [
         ("SELECT 1", "query"),
         ("", "query"),
         ("SELECT 1; DELETE FROM jobs", "query, rejected unverifiable"),
@@ -73,6 +73,6 @@ fn several_statements_in_one_parse_are_unverifiable() {
     ] {
         let mut session = session("");
         sends(&mut session, &[parse("", sql), bind("", ""), execute("")].concat());
-        assert_eq!(session.host.notifications(), told, "{sql}");
+        assert_eq!(session.host.notifications(), notified, "{sql}");
     }
 }

@@ -94,8 +94,11 @@ fn the_proxy_rejects_a_drop_database_by_a_non_owner() {
         assert_eq!(to_check(task), (names(&[database]), current()), "{sql}");
         assert!(checked(&mut session, &[database]).is_none());
         assert!(session.server.output.is_empty(), "{sql}");
-        let told = text(&session.client.output);
-        assert!(told.contains("C42501\0Mmust be owner of database ") && told.contains("SERROR"), "{sql}: {told}");
+        let received = text(&session.client.output);
+        assert!(
+            received.contains("C42501\0Mmust be owner of database ") && received.contains("SERROR"),
+            "{sql}: {received}"
+        );
     }
 }
 

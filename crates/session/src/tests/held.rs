@@ -68,8 +68,8 @@ fn an_admit_is_abandoned_before_the_first_timeout() {
         let error = b"SERROR\0VERROR\0C42704\0Munrecognized configuration parameter \"fencegate_lf006\"\0\0";
         let status = if begins { Status::Failed } else { Status::Idle };
         replies(&mut session, &[frame(backend::ERROR, error), at_rest(status)].concat());
-        let told = text(&session.client.output);
-        assert!(told.contains("CLF006\0") && told.contains(reason), "{told}");
+        let received = text(&session.client.output);
+        assert!(received.contains("CLF006\0") && received.contains(reason), "{received}");
     }
 }
 

@@ -111,8 +111,8 @@ fn a_portal_resolves_names_by_the_path_at_bind() {
         sends(&mut session, &[bind("", "s"), execute("")].concat());
         let asked = session.server.output.split();
         assert!(text(&asked).contains("current_schemas(true)") && asked.ends_with(&sync()));
-        let told = reply_in_pipeline(&["47", "on", "UTF8", schemas, "public"]);
-        let task = replies(&mut session, &[&told[..], &ready()].concat());
+        let reply = reply_in_pipeline(&["47", "on", "UTF8", schemas, "public"]);
+        let task = replies(&mut session, &[&reply[..], &ready()].concat());
         assert!(session.server.output.starts_with(&bind("", "s")) && session.client.output.is_empty());
         assert_eq!(outcome(&session, task), expected, "{schemas}");
     }

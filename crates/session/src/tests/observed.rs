@@ -33,8 +33,8 @@ fn write(session: &mut Session<OneSession>, key: usize, status: Status) -> Strin
 fn memory_of_a_transaction_with_many_keys_is_bounded() {
     let mut session = observing();
     for key in 0..MOST_AT_ONCE + 100 {
-        let told = write(&mut session, key, Status::Transaction);
-        assert_eq!(told, format!("observed shard/{key}=47, query"));
+        let notified = write(&mut session, key, Status::Transaction);
+        assert_eq!(notified, format!("observed shard/{key}=47, query"));
     }
     assert_eq!(session.transaction.observed().written.len(), MOST_AT_ONCE);
     // Keys that are remembered are still compared; the others pass without a report.

@@ -129,10 +129,10 @@ fn only_large_object_function_calls_pass() {
         sends(&mut session, &call[8..]);
         assert_eq!(session.server.output == call, passes, "{function}");
         assert_eq!(session.host.notifications() == "query", passes);
-        let (answer, told) = if passes { (ready(), ready()) } else { (answer_to_rejected_call(), failed_call()) };
+        let (answer, received) = if passes { (ready(), ready()) } else { (answer_to_rejected_call(), failed_call()) };
         replies(&mut session, &answer);
         assert!(session.is_idle());
-        assert_eq!(session.client.output, told, "{function}");
+        assert_eq!(session.client.output, received, "{function}");
     }
     let mut session = session("");
     let short = frame(frontend::FUNCTION_CALL, &[1]);

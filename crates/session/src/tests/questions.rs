@@ -66,7 +66,7 @@ fn a_text_waits_until_its_lexing_is_known() {
 /// The server reports changed settings only with ReadyForQuery, so within a pipeline it must be queried.
 #[test]
 fn in_a_pipeline_the_lexing_is_queried() {
-    for (conforming, told) in [("on", "query"), ("off", "query, rejected unverifiable")] {
+    for (conforming, notified) in [("on", "query"), ("off", "query, rejected unverifiable")] {
         let mut session = session("");
         sends(&mut session, &[parse("", "SELECT f()"), bind("", ""), execute("")].concat());
         replies(&mut session, &[parsed(), is_bound(), completes("SELECT 1")].concat());
@@ -81,7 +81,7 @@ fn in_a_pipeline_the_lexing_is_queried() {
         assert_eq!(session.server.output, unclear);
         sends(&mut session, &[bind("", ""), execute("")].concat());
         replies(&mut session, &[parsed(), is_bound()].concat());
-        assert_eq!(session.host.notifications(), told);
+        assert_eq!(session.host.notifications(), notified);
     }
 }
 

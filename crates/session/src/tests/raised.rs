@@ -62,9 +62,9 @@ fn a_rejected_execute_is_replaced_in_its_pipeline() {
     let raised = error("42704", "unrecognized configuration parameter \"fencegate_lf002\"", "1");
     let closed = [completes(&[backend::CLOSE_COMPLETE]), ready().to_vec()].concat();
     replies(&mut session, &[completes(&own), completes(&ours), raised.to_vec(), ready().to_vec(), closed].concat());
-    let told = text(&session.client.output);
-    assert!(session.client.output.starts_with(&completes(&own)) && told.contains("CLF002\0"), "{told}");
-    assert!(session.client.output.ends_with(&ready()) && told.matches('Z').count() == 1 && session.is_idle());
+    let received = text(&session.client.output);
+    assert!(session.client.output.starts_with(&completes(&own)) && received.contains("CLF002\0"), "{received}");
+    assert!(session.client.output.ends_with(&ready()) && received.matches('Z').count() == 1 && session.is_idle());
     assert_eq!(session.host.notifications(), "query, rejected missing");
     // Behind the next Sync there is nothing to close.
     sends(&mut session, &sync());

@@ -50,8 +50,8 @@ fn a_transaction_begun_twice_is_not_restarted() {
         replies(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
     }
     sends(&mut session, &query("SELECT f()"));
-    let told = received_after(&mut session, &[guards("scheduler"), at_rest(Status::Failed)].concat());
-    assert!(told.contains("HThe token is now in force. Nothing was written"), "{told}");
+    let received = received_after(&mut session, &[guards("scheduler"), at_rest(Status::Failed)].concat());
+    assert!(received.contains("HThe token is now in force. Nothing was written"), "{received}");
 }
 
 /// The earlier statement completed before the error, in the same pipeline.
@@ -62,8 +62,8 @@ fn the_hint_mentions_earlier_commits_if_there_may_be_any() {
         let run = |sql| [parse("", sql), bind("", ""), execute("")].concat();
         sends(&mut session, &[run(first), run("SELECT f()"), sync().to_vec()].concat());
         replies(&mut session, &[parsed(), is_bound(), completes(first), parsed(), is_bound()].concat());
-        let told = received_after(&mut session, &[guards("scheduler"), ready()].concat());
-        assert_eq!(told.contains("Earlier commits are unaffected"), stays, "{told}");
+        let received = received_after(&mut session, &[guards("scheduler"), ready()].concat());
+        assert_eq!(received.contains("Earlier commits are unaffected"), stays, "{received}");
     }
 }
 
@@ -81,8 +81,8 @@ fn a_query_is_resent_for_at_most_eight_fences() {
         admitted(&mut session);
         assert_eq!((&session.server.output, session.client.output.len()), (&sent, 0), "{name}");
     }
-    let told = received_after(&mut session, &[guards("r8"), ready()].concat());
-    assert!(told.contains("HThe token is now in force"), "{told}");
+    let received = received_after(&mut session, &[guards("r8"), ready()].concat());
+    assert!(received.contains("HThe token is now in force"), "{received}");
 }
 
 #[test]

@@ -209,8 +209,8 @@ fn a_bare_name_of_fencegates_own_objects_is_rejected() {
         let mut session = session_with("", Path::new(path, false));
         sends(&mut session, &query("DELETE FROM epoch"));
         assert_eq!(session.server.output.split(), asks, "{path:?}");
-        let told = answer.map(|value| [row_of(&[value]), completes("SHOW")].concat()).concat();
-        replies(&mut session, &[&told[..], &ready()].concat());
+        let reply = answer.map(|value| [row_of(&[value]), completes("SHOW")].concat()).concat();
+        replies(&mut session, &[&reply[..], &ready()].concat());
         assert_eq!(session.server.output == query("DELETE FROM epoch"), passes, "{answer:?}");
     }
 }

@@ -11,8 +11,8 @@ fn text_that_is_too_complex_or_not_sql_is_rejected_at_once() {
         session.settings.replicates = replicates;
         sends(&mut session, &query(text));
         assert!(session.server.output.is_empty(), "{replicates}");
-        let told = self::text(&session.client.output);
-        assert!(told.contains("CLF004\0") && session.client.output.ends_with(&ready()), "{told}");
+        let received = self::text(&session.client.output);
+        assert!(received.contains("CLF004\0") && session.client.output.ends_with(&ready()), "{received}");
     }
 }
 

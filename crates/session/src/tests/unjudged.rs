@@ -69,7 +69,7 @@ fn a_sync_after_a_failed_copy_is_answered() {
     replies(&mut session, &ready());
     sends(&mut session, &query("SELECT 1"));
     assert_eq!(session.server.output, query("SELECT 1"));
-    // Whether the server has answered it, or something else, cannot be told: nothing can be judged by that.
+    // The proxy cannot determine which message the server has answered, and therefore judges nothing.
     session.host.takes_up = true;
     assert!(matches!(session.step(now()), Err(End::ClientFault(ClientFault::Unjudged(_)))));
 }
