@@ -21,7 +21,7 @@ trap 'exit 1' INT TERM HUP
 cp -R Cargo.toml Cargo.lock src crates tests benches examples "$copy"
 
 look() {
-    FENCEGATE_SIMULATE=${MUTANT_SECONDS:-180} cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --test simulation \
+    FENCEGATE_SIMULATE=${MUTANT_SECONDS:-180} cargo test --locked --quiet --workspace --manifest-path "$copy/Cargo.toml" --test simulation \
         no_history -- --nocapture
 }
 
@@ -31,7 +31,7 @@ for name; do
     (cd "$copy" && patch --quiet --strip 1 --forward) <"$mutant" || { echo "$name does not apply" >&2; exit 1; }
     if [ -z "$check" ]; then
         echo "== $name: $(head -n 1 "$mutant")"
-        if ! cargo test --locked --quiet --manifest-path "$copy/Cargo.toml" --test simulation --no-run; then
+        if ! cargo test --locked --quiet --workspace --manifest-path "$copy/Cargo.toml" --test simulation --no-run; then
             left=$((left + 1))
         elif look >"$copy/story" 2>&1; then
             echo "NOT FOUND: $(grep ' histories, ' "$copy/story")"
