@@ -81,7 +81,7 @@ fn the_table_of_events_is_complete() {
     for file in sources() {
         for (level, message) in messages(&fs::read_to_string(file).unwrap()) {
             let is_event = message.contains('_') && message.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-            // What is told of a thing in words, at the level of what is only for us, may change.
+            // Sentences at the level debug are not part of the documented log and may change.
             let is_shown = is_event || level != "debug";
             // `{error}` is the last line of a program that ends.
             if is_shown && !message.contains('{') && !EVENTS_PAGE.contains(&format!("`{message}`")) {
@@ -92,7 +92,7 @@ fn the_table_of_events_is_complete() {
     assert_eq!(missing, [""; 0], "missing in docs/reference/events.md");
 }
 
-/// What is logged in a file, with its level.
+/// The log messages in a file, with their levels.
 fn messages(source: &str) -> Vec<(&'static str, String)> {
     let calls = ["error", "warn", "info", "debug"].map(|level| {
         let start = format!("{level}!(");
@@ -104,7 +104,7 @@ fn messages(source: &str) -> Vec<(&'static str, String)> {
     calls.concat()
 }
 
-/// What stands before the parenthesis that closes the one before the text.
+/// The text up to the parenthesis that closes the call.
 fn in_parentheses(text: &str) -> &str {
     let (mut depth, mut quoted) = (1, false);
     let end = text.find(|character| {

@@ -1,4 +1,4 @@
-//! What the tests of several crates share.
+//! Test support that several crates share.
 //!
 //! Owns seeds and dice, hostile texts, and properties of decoders. Must never be part of the program.
 

@@ -24,7 +24,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("starts_again", "four"),
 ];
 
-/// What those do that can: the columns of the table in docs/reference/compatibility.md.
+/// Steps that only some drivers can take: the columns of the table in docs/reference/compatibility.md.
 pub const OFFERED: &[(&str, &str)] = &[
     ("prepares", "1045"),
     ("batches", "2045"),

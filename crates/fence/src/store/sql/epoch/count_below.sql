@@ -1,5 +1,5 @@
 -- One row: the number of live admissions to resource $1 below the epoch of generation $2 and token $3.
--- Of the statements of Mark, the first to read the processes, and later ones see the same view. So the locks are
+-- The first statement of Mark that reads the processes. Later ones see the same view. Therefore the locks are
 -- read after the processes. In the opposite order, both reads would miss a process that prepares its transaction and
 -- ends in between.
 PREPARE count_below (text, bigint, bigint) AS
