@@ -1,5 +1,6 @@
 -- Deletes admissions whose rows are unchanged since they were read. The rows are the deleted ones.
--- For each row: $1 pid, $2 backend_start, $3 resource, $4 generation, $5 token, $6 version, $7 name of its family's lock.
+-- For each row: $1 pid, $2 backend_start, $3 resource, $4 generation, $5 token, $6 version,
+-- $7 name of its family's lock.
 -- The first row lock does not conflict with the guard's. Once it is held, only the guard's lock can block the
 -- second. The CTEs are materialized so that, in any plan, the statement tries only the locks of these processes.
 -- Another proxy that found its own process's lock taken would conclude that the guard has seen a write.
