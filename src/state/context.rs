@@ -94,6 +94,10 @@ impl Context {
     pub async fn prepare(&self) {
         if self.fenced {
             self.database().session_comes();
+            // Another thread would have to wake up for nothing.
+            if self.shared_database.is_prepared() {
+                return;
+            }
             let shared_database = self.shared_database.clone();
             let preparing = self.shared.background.spawn(async move { shared_database.prepare().await });
             // A control connection that hangs must not keep sessions out.

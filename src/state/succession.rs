@@ -36,7 +36,8 @@ pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: Optio
         done.policies(&policies.borrow_and_update());
         let led = leaders.as_mut().map(|it| it.borrow_and_update().clone()).unwrap_or_default();
         let leased_now = leased.borrow_and_update().clone();
-        for (resource, token) in done.due(&current.fence, &led, &leased_now) {
+        let due = if current.finds_session() { done.due(&current.fence, &led, &leased_now) } else { Vec::new() };
+        for (resource, token) in due {
             let pause = done.begin(&resource, token);
             attempts.spawn(attempt(current.fence.clone(), done.policies.clone(), resource, token, pause));
         }
@@ -118,7 +119,7 @@ impl Progress {
 
     /// The fences to raise, each with the new token.
     fn due(&mut self, database: &Database, leaders: &Leaders, leased: &Leased) -> Vec<(Arc<Resource>, Token)> {
-        if !database.has_sessions() || !self.policies.applies_to(database.name()) {
+        if !self.policies.applies_to(database.name()) {
             return Vec::new();
         }
         let has_elections_of_keys = self.policies.resources.iter().any(|it| it.has_elections_of_keys());
@@ -160,5 +161,29 @@ impl Progress {
             self.pauses.remove(&resource);
             self.raised.insert(resource, token);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::shared::Shared;
+    use fencegate_fence::session::{Identity, SessionFence};
+    use futures_util::FutureExt;
+    use std::sync::Arc;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_wakes_the_task_only_if_it_found_none() {
+        let database = Shared::of_test().shared_database("app");
+        let wakes = || {
+            database.session_registered();
+            database.registered.notified().now_or_never().is_some()
+        };
+        assert!(!database.finds_session());
+        assert!(wakes());
+        let [backend_start, system_identifier, postmaster_start] = [const { String::new() }; 3];
+        let identity = Identity { pid: 1, backend_start, system_identifier, postmaster_start };
+        let _registered = database.fence.clone().register(Arc::new(SessionFence::new(Ok(identity))));
+        assert!(database.finds_session());
+        assert!(!wakes());
     }
 }

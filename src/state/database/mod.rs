@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use pending_definitions::AllDefinitions;
 use recorded::RecordedPolicies;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
@@ -44,6 +45,8 @@ pub struct SharedDatabase {
     pub policies: watch::Receiver<Arc<PolicySet>>,
     /// Wakes the task that shuts deposed leaders out.
     pub registered: Arc<Notify>,
+    /// No session was found, and none has registered since.
+    lacks_sessions: AtomicBool,
     /// Permits for asking whether writes past an observing fence would be rejected.
     pub observations: Arc<Semaphore>,
     metrics: Arc<Metrics>,
@@ -81,6 +84,7 @@ impl SharedDatabase {
             fence,
             policies,
             registered: Arc::default(),
+            lacks_sessions: AtomicBool::default(),
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
             metrics,
             harmless_change: Arc::default(),
@@ -94,6 +98,13 @@ impl SharedDatabase {
             known: Mutex::default(),
             tasks: Mutex::default(),
         })
+    }
+
+    /// The policies in force are recorded, and the catalog was read a moment ago: [`Self::prepare`] has nothing to do. Returns
+    /// false while another session prepares the database.
+    pub fn is_prepared(&self) -> bool {
+        let is_recorded = self.recorded.try_lock().is_ok_and(|recorded| recorded.has(&self.policies.borrow()));
+        is_recorded && self.reading.try_lock().is_ok() && !self.is_old() && !self.is_due()
     }
 
     /// Records the policies in force in the database, once, and reads its catalog, unless that was done a moment ago.
@@ -132,8 +143,21 @@ impl SharedDatabase {
         self.tasks.lock().push(task);
     }
 
-    /// A session of the database is registered.
+    /// A session of the database is registered. Wakes [`super::succession`] only if it found no session: a wake-up for each
+    /// login costs more than the login's own work.
     pub fn session_registered(&self) {
-        self.registered.notify_one();
+        if self.lacks_sessions.swap(false, Ordering::SeqCst) {
+            self.registered.notify_one();
+        }
+    }
+
+    /// Whether a session is registered. If not, the next one that registers notifies.
+    pub(super) fn finds_session(&self) -> bool {
+        if self.fence.has_sessions() {
+            return true;
+        }
+        self.lacks_sessions.store(true, Ordering::SeqCst);
+        // One may have registered before it could see that.
+        self.fence.has_sessions()
     }
 }

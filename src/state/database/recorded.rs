@@ -31,7 +31,7 @@ pub(super) struct RecordedPolicies {
 
 impl RecordedPolicies {
     /// These policies are recorded.
-    fn has(&self, policies: &Arc<PolicySet>) -> bool {
+    pub(super) fn has(&self, policies: &Arc<PolicySet>) -> bool {
         self.policies.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, policies))
     }
 }
