@@ -3,9 +3,10 @@
 //! Unless documented otherwise, functions are not cancel-safe: dropping a handshake ends only its own session.
 
 use super::driver::Driver;
-use super::login::{Identified, identify, tell_of_upstream};
-use super::opening::{OpeningError, read_opening, refuse_packet};
+use super::login::{Identified, identify};
+use super::opening::{OpeningError, SERVER_LIMIT, read_opening, refuse_packet};
 use super::peer::Peer;
+use super::refused::{Refused, refuse, tell_of_upstream};
 use super::stream::Stream;
 use super::upstream::{self, log_in};
 use crate::state::connections::{LoginKind, NoPlace, Seat};
@@ -24,67 +25,13 @@ use fencegate_session::parameter::{Parameter, ParameterValue};
 use fencegate_session::path::Path;
 use fencegate_session::rejection::Rejection;
 use fencegate_wire::client_error::ClientError;
-use fencegate_wire::error::{ErrorText, Severity};
+use fencegate_wire::error::ErrorText;
 use fencegate_wire::message;
 use fencegate_wire::startup::{self, InvalidPacket, Packet, Replication, Startup};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
-
-/// Time limit of a query to the server apart from sessions, including the wait for one of the few connections for it.
-pub const SERVER_LIMIT: Duration = Duration::from_secs(10);
-
-/// Why no session was established.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// The client closed the connection before it sent a packet.
-    #[error("the client closed the connection before it sent a packet")]
-    Left,
-    /// The client was at fault, or went away; with the SQLSTATE, if it was sent one.
-    #[error("{0}")]
-    Client(String, Option<&'static str>),
-    /// The server refused it, in words of its own that the client has got; with their SQLSTATE.
-    #[error("refused by the server")]
-    Server(Option<String>),
-    /// The server cannot be reached, or broke off.
-    #[error("server: {0}")]
-    Upstream(io::Error),
-}
-
-impl Refused {
-    /// The side at fault, as the metric's label.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Refused::Left | Refused::Client(..) => "client",
-            Refused::Server(_) => "server",
-            Refused::Upstream(_) => "upstream",
-        }
-    }
-
-    /// The SQLSTATE that the client was told.
-    pub fn code(&self) -> Option<&str> {
-        match self {
-            Refused::Left => None,
-            Refused::Client(_, code) => *code,
-            Refused::Server(code) => code.as_deref(),
-            Refused::Upstream(error) if error.kind() == io::ErrorKind::InvalidData => Some("08P01"),
-            Refused::Upstream(_) => Some(CANNOT_CONNECT_NOW),
-        }
-    }
-
-    /// Without a word to the client.
-    pub fn silently(why: impl Into<String>) -> Self {
-        Refused::Client(why.into(), None)
-    }
-}
-
-impl From<io::Error> for Refused {
-    fn from(error: io::Error) -> Self {
-        Refused::silently(error.to_string())
-    }
-}
 
 /// The first message of a client.
 pub enum Heard {
@@ -277,14 +224,6 @@ fn lacking_encryption(shared: &Shared, client: &Peer) -> Option<ErrorText> {
         ),
         _ => None,
     }
-}
-
-/// Tells the client why there will be no session.
-pub async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused> {
-    text.put(&mut client.writer.output, Severity::Fatal);
-    client.writer.flush().await?;
-    client.writer.close().await?;
-    Err(Refused::Client(text.message, Some(text.code)))
 }
 
 /// Forwards a cancel request, in turn, if its key belongs to a session of this proxy. Otherwise any client could keep

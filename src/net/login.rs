@@ -6,12 +6,10 @@
 //! Unless documented otherwise, functions are not cancel-safe: dropping a login ends only its own session.
 
 use super::binding::Binding;
-use super::handshake::{Refused, refuse};
 use super::peer::Peer;
-use super::upstream::tls_text;
+use super::refused::{Refused, pass_refusal, refuse, tell_of_upstream};
 use crate::config::AllowedOrigin;
 use crate::state::connections::Seat;
-use crate::state::lifecycle::CANNOT_CONNECT_NOW;
 use bytes::Bytes;
 use fencegate_fence::session::{Identity, IdentityError};
 use fencegate_session::HIGH_WATER;
@@ -30,8 +28,6 @@ use tokio::time::{Instant, sleep_until};
 pub const MAX_AUTHENTICATION: usize = 65_535;
 /// Messages of the server are at most this long until the session is ready, in bytes: it may greet with long notices.
 const MAX_GREETING: usize = 4 * 1024 * 1024;
-/// The length of a SQLSTATE, in bytes.
-const SQLSTATE: usize = 5;
 /// A client that will send no more gets this long to become ready; it may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -88,31 +84,6 @@ pub struct Authenticated {
     pub server_version: String,
     /// The session's `application_name`: the client's, or a default of the role or database.
     pub application_name: String,
-}
-
-/// Where the server broke off or broke the protocol, the client is told.
-pub async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Refused>) -> Result<T, Refused> {
-    if let Err(Refused::Upstream(error)) = &result {
-        let text = match (tls_text(error), error.kind()) {
-            (Some(text), _) => text,
-            (None, io::ErrorKind::InvalidData) => {
-                ErrorText::new("08P01", format!("the server broke the protocol: {error}"))
-            }
-            (None, _) => ErrorText::new(CANNOT_CONNECT_NOW, "server closed the connection unexpectedly"),
-        };
-        refuse::<()>(client, text).await.ok();
-    }
-    result
-}
-
-/// Passes on the error by which the server refuses a session.
-pub async fn pass_refusal<T>(client: &mut Peer, error: &[u8]) -> Result<T, Refused> {
-    let code = field(body(error), b'C').filter(|code| code.len() == SQLSTATE);
-    let code = code.map(|code| String::from_utf8_lossy(code).into_owned());
-    client.writer.output.extend_from_slice(error);
-    client.writer.flush().await?;
-    client.writer.close().await?;
-    Err(Refused::Server(code))
 }
 
 /// The server's first answer, except for the protocol version, which stays unread; `None` without an answer.

@@ -12,6 +12,7 @@ pub mod login;
 mod opening;
 pub mod peer;
 mod perform;
+pub mod refused;
 pub mod stream;
 pub mod term;
 pub mod upstream;

@@ -4,9 +4,9 @@
 //!
 //! Not cancel-safe where nothing else is said: a socket that is dropped is closed.
 
-use super::handshake::{Refused, SERVER_LIMIT, refuse};
 use super::login::MAX_AUTHENTICATION;
 use super::peer::Peer;
+use super::refused::{Refused, refuse};
 use super::stream::Stream;
 use super::upstream;
 use crate::state::connections::Seat;
@@ -18,7 +18,11 @@ use fencegate_wire::frame::Header;
 use fencegate_wire::startup::{self, InvalidPacket, Packet};
 use fencegate_wire::tag::backend;
 use std::io;
+use std::time::Duration;
 use tokio::net::TcpStream;
+
+/// Time limit of a query to the server apart from sessions, including the wait for one of the few connections for it.
+pub const SERVER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The first byte of a client that begins with TLS at once: a record of a handshake. No packet is that long.
 const TLS_HANDSHAKE: u8 = 0x16;

@@ -3,16 +3,16 @@
 //! Not cancel-safe where nothing else is said: a connection that is dropped is closed.
 
 use super::binding::Binding;
-use super::handshake::{Refused, refuse};
-use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, first_answer, pass_refusal, tell_of_upstream};
+use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, first_answer};
 use super::peer::Peer;
+use super::refused::{Refused, pass_refusal, refuse, tell_of_upstream, tls_text};
 use super::stream::Stream;
 use crate::config::{Address, Settings};
 use crate::state::connections::Seat;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, too_late};
 use crate::state::shared::Shared;
 use bytes::Bytes;
-use fencegate_postgres::tls::{Attempt, Connector, Diagnosis, Negotiated, NoTls, Told, trouble};
+use fencegate_postgres::tls::{Attempt, Connector, Negotiated, NoTls, Told, trouble};
 use fencegate_wire::error::{ErrorText, field};
 use fencegate_wire::frame::body;
 use fencegate_wire::tag::backend;
@@ -248,16 +248,4 @@ async fn unreachable<T>(shared: &Shared, client: &mut Peer, error: io::Error) ->
     });
     refuse::<()>(client, text).await.ok();
     Err(Refused::Upstream(error))
-}
-
-/// The message of an error of a connection to the server.
-pub fn message(error: &io::Error) -> String {
-    tls_text(error).map_or_else(|| error.to_string(), |text| text.message)
-}
-
-/// The error for clients where TLS with the server fails.
-pub fn tls_text(error: &io::Error) -> Option<ErrorText> {
-    let Diagnosis { message, hint } = trouble(error, Told::Settings)?;
-    let message = format!("could not connect to the server behind the proxy: {message}");
-    Some(ErrorText::new(CANNOT_CONNECT_NOW, message).hint(hint))
 }

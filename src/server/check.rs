@@ -5,7 +5,7 @@
 use super::tables::{TableState, state_in};
 use crate::config::{Encryption, Settings};
 use crate::metrics::Metrics;
-use crate::net::upstream;
+use crate::net::{refused, upstream};
 use crate::state::shared::{Shared, StartOptions};
 use fencegate_catalog::{DatabaseNames, missing_text, with_tables};
 use fencegate_fence::guard::{self, GuardState};
@@ -81,7 +81,7 @@ fn upstream_outcome(shared: &Shared, reached: io::Result<bool>) -> Outcome {
     let address = shared.settings().upstream.to_string();
     match reached {
         Ok(_) => Outcome::Good(format!("{address} accepts connections")),
-        Err(error) => Outcome::Failed(match upstream::tls_text(&error) {
+        Err(error) => Outcome::Failed(match refused::tls_text(&error) {
             Some(text) => format!("{address}: {}: {}", text.message, text.hint),
             None => format!("{address}: {error}: is PostgreSQL running there?"),
         }),

@@ -7,8 +7,9 @@
 use super::{outage, reload};
 use crate::config::{self, Settings};
 use crate::metrics::WriteCount;
-use crate::net::handshake::{IncomingClient, Refused, refuse};
+use crate::net::handshake::IncomingClient;
 use crate::net::peer::{Peer, Reader};
+use crate::net::refused::{Refused, refuse};
 use crate::net::stream::WriteHalf;
 use crate::net::upstream::log_in;
 use crate::operate::console::{

@@ -4,7 +4,7 @@
 
 use crate::metrics::Now;
 use crate::metrics::http::{Pages, StatusPage};
-use crate::net::upstream;
+use crate::net::{refused, upstream};
 use crate::operate::status;
 use crate::state::database::SharedDatabase;
 use crate::state::health::{Condition, NotReady};
@@ -81,7 +81,7 @@ impl Shared {
     /// notice. Cancel-safe.
     pub(super) async fn check_servers(self: Arc<Self>) {
         if let Err(error) = self.can_relay().await {
-            tracing::error!(upstream = %self.settings().upstream, error = upstream::message(&error), "upstream_unreachable");
+            tracing::error!(upstream = %self.settings().upstream, error = refused::message(&error), "upstream_unreachable");
         }
         let settings = self.settings();
         let database = settings.control_database();
@@ -119,7 +119,7 @@ impl Shared {
         };
         let (fences, relays, etcd) = tokio::join!(self.can_fence(), self.can_relay(), is_etcd_up);
         let relays = relays.map_err(|error| {
-            let (address, reason) = (self.settings().upstream.clone(), upstream::message(&error));
+            let (address, reason) = (self.settings().upstream.clone(), refused::message(&error));
             NotReady::Upstream { address, reason }
         });
         Condition { upstream: relays.is_ok(), ready: fences.and(relays), etcd }

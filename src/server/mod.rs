@@ -16,8 +16,9 @@ pub mod workers;
 
 use crate::config::Address;
 use crate::metrics::{Metrics, MetricsError, http};
-use crate::net::handshake::{self, Heard, Opened, Refused};
+use crate::net::handshake::{self, Heard, Opened};
 use crate::net::listener::ClientListener;
+use crate::net::refused::Refused;
 use crate::net::stream::{AcceptedStream, Stream};
 use crate::state::connections::Seat;
 pub use crate::state::encryption::TlsMaterial;

@@ -5,10 +5,10 @@
 
 use super::context::Context;
 use super::history::SessionEvent;
-use super::recent;
 use super::sessions::SessionRecord;
 use super::shared::Shared;
 use crate::metrics::{Counter, Metrics};
+use crate::operate::console;
 use fencegate_fence::session::Token;
 use fencegate_fence::{Claim, CutOff, FenceError, Obstacle, Raise};
 use fencegate_policy::{Mode, PolicySet, Resource, quoted};
@@ -21,6 +21,7 @@ use fencegate_wire::client_error::{ClientError, ErrorKind};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 /// The most resources whose counters a session keeps at hand.
 const MOST_KEPT: usize = 1024;
@@ -81,10 +82,30 @@ impl Rejected<'_> {
         if self.rejection.kind() != ErrorKind::Denied {
             shared.metrics.write(&self.session.database, label, self.mode.name(), verdict).inc();
         }
-        shared.recent.push(recent::record(self.session, self.rejection, self.mode, self.statement, self.resource));
+        shared.recent.push(self.row());
         if shared.log_limit.allows(verdict, label) {
             self.log(policies, seen);
             self.keep(shared, label);
+        }
+    }
+
+    /// The console's row of the rejection.
+    fn row(&self) -> console::Rejected {
+        let Rejected { session, rejection, statement, resource, .. } = self;
+        let (presented, highest) = rejection.tokens();
+        console::Rejected {
+            time: SystemTime::now(),
+            session: session.number,
+            user: session.user.clone(),
+            database: session.database.clone(),
+            resource: resource.map(str::to_owned),
+            verdict: rejection.kind().label(),
+            sqlstate: rejection.text().code,
+            presented,
+            highest,
+            statement: statement.kind.text().to_owned(),
+            table: statement.writes.first().map(|write| table_name(&write.relation)),
+            mode: self.mode.name(),
         }
     }
 
@@ -270,7 +291,7 @@ impl Context {
 }
 
 /// As the statement names it.
-pub fn table_name(relation: &RelationName) -> String {
+fn table_name(relation: &RelationName) -> String {
     let schema = relation.schema.as_ref().map(|schema| quoted(schema) + ".").unwrap_or_default();
     schema + &quoted(&relation.name)
 }
