@@ -42,7 +42,7 @@ pub struct Member {
 
 impl Member {
     pub fn coordinator(&self) -> Result<Arc<Etcd>, Box<dyn Error>> {
-        let settings = self.etcd.clone().settings()?;
+        let settings = self.etcd.settings()?;
         Ok(Etcd::new(&settings.ok_or("--etcd is missing")?)?)
     }
 

@@ -132,7 +132,7 @@ impl CoordinatorArguments {
 }
 
 fn etcd(arguments: &EtcdArguments) -> Result<Arc<Etcd>, ExitCode> {
-    let settings = arguments.clone().settings().map_err(unusable)?;
+    let settings = arguments.settings().map_err(unusable)?;
     let settings = settings.ok_or_else(|| unusable("--etcd or --coordinator is required"))?;
     Etcd::new(&settings).map_err(unusable)
 }

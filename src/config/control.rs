@@ -2,8 +2,7 @@
 //!
 //! Must never print a password.
 
-use super::ChoiceError;
-use super::tls;
+use super::choice::{ChoiceError, ssl_mode};
 use fencegate_policy::percent_decoded;
 use fencegate_postgres::{RootCertificateError, ServerTls, SslMode, is_system};
 use std::path::PathBuf;
@@ -73,7 +72,7 @@ impl TlsParameters {
     /// Consumes a parameter if it concerns TLS.
     fn take(&mut self, key: &str, value: &str) -> Result<bool, ConnectionStringError> {
         match key {
-            "sslmode" => self.mode = Some(tls::ssl_mode(value).map_err(ConnectionStringError::SslMode)?),
+            "sslmode" => self.mode = Some(ssl_mode(value).map_err(ConnectionStringError::SslMode)?),
             "sslrootcert" => self.root_certificate = Some(value.into()),
             "sslcert" => self.certificate = Some(value.into()),
             "sslkey" => self.key = Some(value.into()),
@@ -99,26 +98,9 @@ impl TlsParameters {
 }
 
 /// The parameters of tokio-postgres.
-const PARAMETERS: [&str; 18] = [
-    "user",
-    "password",
-    "dbname",
-    "options",
-    "application_name",
-    "sslnegotiation",
-    "host",
-    "hostaddr",
-    "port",
-    "connect_timeout",
-    "tcp_user_timeout",
-    "keepalives",
-    "keepalives_idle",
-    "keepalives_interval",
-    "keepalives_retries",
-    "target_session_attrs",
-    "channel_binding",
-    "load_balance_hosts",
-];
+const PARAMETERS: &str = "user password dbname options application_name sslnegotiation host hostaddr port \
+    connect_timeout tcp_user_timeout keepalives keepalives_idle keepalives_interval keepalives_retries \
+    target_session_attrs channel_binding load_balance_hosts";
 
 type TakeParameter<'a> = &'a mut dyn FnMut(&str, &str) -> Result<bool, ConnectionStringError>;
 
@@ -146,7 +128,7 @@ fn url_without(text: &str, take: TakeParameter<'_>) -> Result<String, Connection
             continue;
         }
         // Check keys only in URLs: in pairs, a text that looks like a key may belong to the password.
-        if !PARAMETERS.contains(&key.as_str()) {
+        if !PARAMETERS.split_whitespace().any(|known| known == key) {
             return Err(ConnectionStringError::UnknownParameter(key));
         }
         left.push(parameter);

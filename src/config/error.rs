@@ -3,7 +3,9 @@
 //! Owns their messages. Must never print a password.
 
 use super::address::AddressError;
+use super::choice::ChoiceError;
 use super::control::ConnectionStringError;
+use super::origin::OriginError;
 use super::table::variable;
 use fencegate_leader::etcd::EtcdSettingsError;
 use fencegate_policy::yaml::FileError;
@@ -79,8 +81,8 @@ pub enum SettingError {
     UnderASecond(String),
     #[error("must be greater than 0")]
     Zero,
-    #[error("`{0}` is neither `unix` nor an address or network, such as 127.0.0.1, 10.0.0.0/8 or ::1")]
-    NotAnOrigin(String),
+    #[error(transparent)]
+    Origin(#[from] OriginError),
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error(transparent)]
@@ -100,12 +102,4 @@ pub enum SettingError {
     GivenBesidePassword,
     #[error(transparent)]
     Etcd(#[from] EtcdSettingsError),
-}
-
-/// The text is not one of the words that a setting accepts.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is not one of {}", words.join(", "))]
-pub struct ChoiceError {
-    pub(super) text: String,
-    pub(super) words: Vec<&'static str>,
 }

@@ -3,6 +3,7 @@
 //! Owns the meaning of the settings. Must never print a password.
 
 mod address;
+mod choice;
 mod control;
 mod error;
 mod etcd;
@@ -13,19 +14,20 @@ mod table;
 mod tls;
 
 pub use address::{Address, AddressError, http as http_address};
+pub use choice::ChoiceError;
 pub use control::{ConnectionStringError, connection};
-pub use error::{ChoiceError, ConfigError, SettingError};
-pub use etcd::{EtcdAccess, EtcdArguments, EtcdFlagError};
+pub use error::{ConfigError, SettingError};
+pub use etcd::{EtcdAccess, EtcdArguments};
 pub use limits::{Limits, duration};
-pub use origin::{AllowedOrigin, Origin};
-pub use sources::{SettingsArguments, Shown};
+pub use origin::{AllowedOrigin, Origin, OriginError};
+pub use sources::{Flags, SettingsArguments, Shown};
 pub use table::{Fallback, Form, Reload, SETTINGS, Setting};
 pub use tls::{ClientCertificates, ClientTls, Encryption, TlsVersion};
 
 use fencegate_leader::etcd::EtcdSettings;
-use fencegate_policy::PolicySet;
+use fencegate_policy::{PolicySet, percent_encoded};
 use fencegate_postgres::ServerTls;
-use sources::{Given, Texts};
+use sources::Texts;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use tokio_postgres::config::Host;
@@ -85,18 +87,18 @@ impl Settings {
     /// # Errors
     /// The first setting that is missing or invalid.
     pub fn load(arguments: &SettingsArguments) -> Result<Self, ConfigError> {
-        let file = match &arguments.file {
-            Some(path) => Texts::read(path)?,
+        let file = match &arguments.config {
+            Some(path) => Texts::read(path.as_ref())?,
             None => Texts::default(),
         };
-        Self::read(Texts::join(arguments, file))
+        Self::read(Texts::join(&arguments.flags, file))
     }
 
     /// Applies the reloadable settings of `new`. Returns all differences.
     pub fn reloaded(&self, new: Self) -> (Self, Vec<SettingChange>) {
         let mut changes = Vec::new();
         let mut shown = self.shown.clone();
-        for (now, new) in shown.iter_mut().zip(new.shown.clone()).filter(|(now, new)| !now.is_as(new)) {
+        for (now, new) in shown.iter_mut().zip(new.shown.clone()).filter(|(now, new)| now.given != new.given) {
             let applied = now.setting.reload == Reload::Applies;
             let (before, after) = (now.value.clone().unwrap_or_default(), new.value.clone().unwrap_or_default());
             changes.push(SettingChange { key: now.setting.key, before, after, applied });
@@ -122,15 +124,7 @@ impl Settings {
 
     /// Shell command that prepares a database for the control role.
     pub fn init_command(&self, database: &str) -> String {
-        let encoded = |text: &str| {
-            let byte = |byte: u8| match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' | b'[' | b']' => {
-                    char::from(byte).to_string()
-                }
-                _ => format!("%{byte:02X}"),
-            };
-            text.bytes().map(byte).collect::<String>()
-        };
+        const KEPT: &[u8] = b"-._:[]";
         let host = match self.control.get_hosts().first() {
             Some(Host::Tcp(name)) if name.contains(':') => format!("[{name}]"),
             Some(Host::Tcp(name)) => name.clone(),
@@ -145,8 +139,8 @@ impl Settings {
         };
         format!(
             "fencegate init --control postgres://postgres@{}{port}/{} --role {role}",
-            encoded(&host),
-            encoded(database)
+            percent_encoded(&host, KEPT),
+            percent_encoded(database, KEPT)
         )
     }
 
@@ -170,43 +164,28 @@ impl Settings {
         let policies = texts.require("policies", |text| Ok::<_, SettingError>(text.into()))?;
         let upstream_tls = tls::server(&texts)?;
         let (control, control_tls) = texts.require("control", |text| control::read(text, &upstream_tls))?;
-        texts.fall_back("admin_roles", control.get_user());
+        texts.fall_back("admin_roles", control.get_user().unwrap_or_default());
         let tls = tls::client(&texts)?;
-        texts.fall_back("workers", Some(&limits::usual_workers().to_string()));
-        texts.fall_back("tls", Some(if tls.is_some() { "allow" } else { "off" }));
-        let unauthenticated = texts.several("allow_unauthenticated").iter().map(|given| given.read(origin::allowed));
-        let allow_unauthenticated = unauthenticated.collect::<Result<_, _>>()?;
-        let listen = texts.several("listen").iter().map(|given: &Given| given.read(address::listen));
+        texts.fall_back("workers", &limits::usual_workers().to_string());
+        texts.fall_back("tls", if tls.is_some() { "allow" } else { "off" });
         Ok(Self {
-            listen: listen.collect::<Result<_, _>>()?,
+            listen: texts.read_all("listen", address::listen)?,
             upstream: texts.require("upstream", address::upstream)?,
             upstream_tls,
             control,
             control_tls,
             policies,
             etcd: etcd::read(&texts)?,
-            admin_roles: texts.several("admin_roles").iter().map(|given| given.text.clone()).collect(),
-            allow_unauthenticated,
+            admin_roles: texts.read_all("admin_roles", |text| Ok::<_, SettingError>(text.to_owned()))?,
+            allow_unauthenticated: texts.read_all("allow_unauthenticated", origin::allowed)?,
             tls,
             http: texts.read_one("http", address::http)?,
             limits: limits::read(&texts)?,
             workers: texts.require("workers", limits::workers)?,
-            log_sessions: texts.require("log_sessions", level)?,
+            log_sessions: texts.require("log_sessions", choice::level)?,
             shown: texts.shown(),
         })
     }
-}
-
-fn level(text: &str) -> Result<Option<tracing::Level>, ChoiceError> {
-    let choices = [("off", None), ("debug", Some(tracing::Level::DEBUG)), ("info", Some(tracing::Level::INFO))];
-    choice(text, &choices)
-}
-
-/// The value that belongs to the text.
-fn choice<T: Copy>(text: &str, choices: &[(&'static str, T)]) -> Result<T, ChoiceError> {
-    let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    let words = || choices.iter().map(|(word, _)| *word).collect();
-    found.ok_or_else(|| ChoiceError { text: text.to_owned(), words: words() })
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! Owns their format and coverage. Must never treat similar addresses as equal, except that an IPv4-mapped IPv6 address
 //! counts as the IPv4 address.
 
-use super::SettingError;
 use std::net::IpAddr;
 
 /// Length of the prefix of IPv4-mapped IPv6 addresses.
@@ -19,6 +18,11 @@ pub enum Origin {
     /// The client disconnected before its address was read.
     Unknown,
 }
+
+/// The text is not an origin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is neither `unix` nor an address or network, such as 127.0.0.1, 10.0.0.0/8 or ::1")]
+pub struct OriginError(String);
 
 /// An allowed origin of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +66,11 @@ fn begins_alike(one: u128, other: u128, width: u8, bits: u8) -> bool {
 }
 
 /// Reads `ADDRESS`, `ADDRESS/BITS` or `unix`.
-pub(super) fn allowed(text: &str) -> Result<AllowedOrigin, SettingError> {
+pub(super) fn allowed(text: &str) -> Result<AllowedOrigin, OriginError> {
     if text == "unix" {
         return Ok(AllowedOrigin::Unix);
     }
-    let fault = || SettingError::NotAnOrigin(text.to_owned());
+    let fault = || OriginError(text.to_owned());
     let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
     let address: IpAddr = address.parse().map_err(|_| fault())?;
     let bits: u8 = match bits {
@@ -85,7 +89,6 @@ pub(super) fn allowed(text: &str) -> Result<AllowedOrigin, SettingError> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -13,30 +13,36 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
-/// Settings from the command line and the environment. Not `Debug`: they contain passwords.
+/// Flags and environment variables of all settings, or only of those that tell how to connect to etcd. Not `Debug`: they contain
+/// passwords.
 #[derive(Clone, Default)]
+pub struct Flags<const OF_ETCD: bool>(Texts);
+
+/// Settings from the command line and the environment.
+#[derive(clap::Args, Clone, Default)]
 pub struct SettingsArguments {
-    /// Settings file.
-    pub(super) file: Option<PathBuf>,
-    texts: HashMap<&'static str, Vec<String>>,
+    /// YAML file of settings; keys are the flags below with `_` instead of `-`
+    #[arg(long, env = "FENCEGATE_CONFIG", value_name = "FILE")]
+    pub(super) config: Option<String>,
+    #[command(flatten)]
+    pub(super) flags: Flags<false>,
 }
 
-#[cfg(test)]
-impl SettingsArguments {
-    /// Sets a flag that cannot be part of a shell-like line of words.
-    pub(super) fn set(&mut self, key: &'static str, text: &str) {
-        self.texts.insert(key, vec![text.to_owned()]);
+impl<const OF_ETCD: bool> Flags<OF_ETCD> {
+    fn settings() -> impl Iterator<Item = &'static Setting> {
+        SETTINGS.iter().filter(|setting| !OF_ETCD || setting.key.starts_with("etcd_"))
+    }
+
+    /// Adds a flag.
+    pub(super) fn with(mut self, key: &'static str, texts: &[String]) -> Self {
+        self.0.set(key, texts, &Source::Argument);
+        self
     }
 }
 
-impl clap::Args for SettingsArguments {
+impl<const OF_ETCD: bool> clap::Args for Flags<OF_ETCD> {
     fn augment_args(command: Command) -> Command {
-        let file = Arg::new("config")
-            .long("config")
-            .env("FENCEGATE_CONFIG")
-            .value_name("FILE")
-            .help("YAML file of settings; keys are the flags below with `_` instead of `-`");
-        command.arg(file).args(SETTINGS.iter().map(argument))
+        command.args(Self::settings().map(argument))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -62,21 +68,19 @@ fn argument(setting: &Setting) -> Arg {
     }
 }
 
-impl clap::FromArgMatches for SettingsArguments {
+impl<const OF_ETCD: bool> clap::FromArgMatches for Flags<OF_ETCD> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let texts = |setting: &Setting| matches.get_many::<String>(setting.key).map(|texts| texts.cloned().collect());
-        let is_empty = |setting: &&Setting| {
-            matches.value_source(setting.key) == Some(ValueSource::CommandLine)
-                && matches.get_many::<String>(setting.key).is_some_and(|mut texts| texts.any(String::is_empty))
-        };
-        if let Some(setting) = SETTINGS.iter().find(is_empty) {
-            let message = format!("--{} is empty: set a value or omit it\n", setting.flag());
-            return Err(clap::Error::raw(ErrorKind::InvalidValue, message));
+        let mut flags = Texts::default();
+        for setting in Self::settings() {
+            let texts: Vec<_> = matches.get_many::<String>(setting.key).into_iter().flatten().cloned().collect();
+            let is_flag = matches.value_source(setting.key) == Some(ValueSource::CommandLine);
+            if is_flag && texts.iter().any(String::is_empty) {
+                let message = format!("--{} is empty: set a value or omit it\n", setting.flag());
+                return Err(clap::Error::raw(ErrorKind::InvalidValue, message));
+            }
+            flags.set(setting.key, &texts, &Source::Argument);
         }
-        Ok(Self {
-            file: matches.get_one::<String>("config").map(PathBuf::from),
-            texts: SETTINGS.iter().filter_map(|setting| Some((setting.key, texts(setting)?))).collect(),
-        })
+        Ok(Self(flags))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -88,80 +92,74 @@ impl clap::FromArgMatches for SettingsArguments {
 /// A setting's text and its source.
 #[derive(Clone)]
 pub(super) struct Given {
+    key: &'static str,
     pub(super) text: String,
-    pub(super) source: GivenBy,
+    source: Source,
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum GivenBy {
-    Argument(&'static str),
-    File { file: PathBuf, at: yaml::Position, key: &'static str },
-    Default(&'static str),
+#[derive(Clone, PartialEq)]
+enum Source {
+    Argument,
+    File(PathBuf, yaml::Position),
+    Default,
 }
 
 impl Given {
-    pub(super) fn read<T, E: Into<SettingError>>(
-        &self,
-        read: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Result<T, ConfigError> {
-        read(&self.text).map_err(|error| self.source.fault(error))
+    fn read<T, E: Into<SettingError>>(&self, read: impl Fn(&str) -> Result<T, E>) -> Result<T, ConfigError> {
+        read(&self.text).map_err(|error| self.fault(error.into()))
     }
-}
 
-impl GivenBy {
-    pub(super) fn fault(&self, error: impl Into<SettingError>) -> ConfigError {
-        let error = error.into();
-        match self {
-            GivenBy::Argument(key) | GivenBy::Default(key) => ConfigError::Argument { key, error },
-            GivenBy::File { file, at, key } => FileError::new(file, *at, &format!("`{key}` {error}")).into(),
+    fn fault(&self, error: SettingError) -> ConfigError {
+        match &self.source {
+            Source::Argument | Source::Default => ConfigError::Argument { key: self.key, error },
+            Source::File(file, at) => FileError::new(file, *at, &format!("`{}` {error}", self.key)).into(),
         }
     }
 
     /// True if the setting is not set.
     pub(super) fn is_default(&self) -> bool {
-        matches!(self, GivenBy::Default(_))
+        self.source == Source::Default
     }
 
     /// The source as `SHOW CONFIG` shows it.
-    fn name(&self) -> String {
-        match self {
-            GivenBy::Argument(_) => "flag or environment".to_owned(),
-            GivenBy::File { file, at, .. } => format!("{}:{}:{}", file.display(), at.line, at.column),
-            GivenBy::Default(_) => "default".to_owned(),
+    fn source(&self) -> String {
+        match &self.source {
+            Source::Argument => "flag or environment".to_owned(),
+            Source::File(file, at) => format!("{}:{}:{}", file.display(), at.line, at.column),
+            Source::Default => "default".to_owned(),
         }
     }
 }
 
-/// All texts, by key.
-#[derive(Default)]
+/// Texts of settings, by key.
+#[derive(Clone, Default)]
 pub(super) struct Texts(HashMap<&'static str, Vec<Given>>);
 
 impl Texts {
-    /// Combines the arguments, the file and the defaults.
-    pub(super) fn join(arguments: &SettingsArguments, mut file: Texts) -> Self {
-        let mut joined = HashMap::new();
+    /// Combines the flags, the file and the defaults.
+    pub(super) fn join<const OF_ETCD: bool>(flags: &Flags<OF_ETCD>, file: Texts) -> Self {
+        let mut joined = file;
+        joined.0.extend(flags.0.0.clone());
         for setting in &SETTINGS {
-            let key = setting.key;
-            let of = |text: &str, source: GivenBy| Given { text: text.to_owned(), source };
-            // An empty variable counts as not set.
-            let of_arguments = arguments.texts.get(key).filter(|texts| texts.iter().any(|text| !text.is_empty()));
-            let of_file = file.0.remove(key).filter(|given| !given.is_empty());
-            let given = match (of_arguments, of_file, setting.default) {
-                (Some(texts), ..) => texts.iter().map(|text| of(text, GivenBy::Argument(key))).collect(),
-                (None, Some(given), _) => given,
-                (None, None, Fallback::Is(text)) => vec![of(text, GivenBy::Default(key))],
-                (None, None, Fallback::Required | Fallback::Nothing(_)) => Vec::new(),
-            };
-            joined.insert(key, given);
+            if let Fallback::Is(text) = setting.default {
+                joined.fall_back(setting.key, text);
+            }
         }
-        Self(joined)
+        joined
     }
 
-    /// Sets the default of a setting whose default is the value of another setting.
-    pub(super) fn fall_back(&mut self, key: &'static str, text: Option<&str>) {
+    /// Sets the texts of a setting. An empty text, such as an empty variable, counts as not set.
+    fn set(&mut self, key: &'static str, texts: &[String], source: &Source) {
+        if texts.iter().any(|text| !text.is_empty()) {
+            let given = |text: &String| Given { key, text: text.clone(), source: source.clone() };
+            self.0.insert(key, texts.iter().map(given).collect());
+        }
+    }
+
+    /// Sets the default of a setting.
+    pub(super) fn fall_back(&mut self, key: &'static str, text: &str) {
         if self.several(key).is_empty() {
-            let default = text.map(|text| Given { text: text.to_owned(), source: GivenBy::Default(key) });
-            self.0.insert(key, default.into_iter().collect());
+            self.set(key, &[text.to_owned()], &Source::Default);
         }
     }
 
@@ -198,6 +196,15 @@ impl Texts {
         }
     }
 
+    /// The values of a list.
+    pub(super) fn read_all<T, E: Into<SettingError>>(
+        &self,
+        key: &'static str,
+        read: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<Vec<T>, ConfigError> {
+        self.several(key).iter().map(|given| given.read(&read)).collect()
+    }
+
     /// All texts of a list.
     pub(super) fn several(&self, key: &'static str) -> &[Given] {
         self.0.get(key).map(Vec::as_slice).unwrap_or_default()
@@ -210,14 +217,18 @@ impl Texts {
 
     /// The error, with the source of the setting.
     pub(super) fn fault(&self, key: &'static str, error: impl Into<SettingError>) -> ConfigError {
-        self.one(key).map_or(&GivenBy::Argument(key), |given| &given.source).fault(error)
+        let error = error.into();
+        match self.one(key) {
+            Some(given) => given.fault(error),
+            None => ConfigError::Argument { key, error },
+        }
     }
 
     /// The value of an optional setting.
     pub(super) fn read_one<T, E: Into<SettingError>>(
         &self,
         key: &'static str,
-        read: impl FnOnce(&str) -> Result<T, E>,
+        read: impl Fn(&str) -> Result<T, E>,
     ) -> Result<Option<T>, ConfigError> {
         self.one(key).map(|given| given.read(read)).transpose()
     }
@@ -233,7 +244,7 @@ impl Texts {
     pub(super) fn require<T, E: Into<SettingError>>(
         &self,
         key: &'static str,
-        read: impl FnOnce(&str) -> Result<T, E>,
+        read: impl Fn(&str) -> Result<T, E>,
     ) -> Result<T, ConfigError> {
         self.read_one(key, read)?.ok_or_else(|| ConfigError::Missing(vec![key]))
     }
@@ -243,7 +254,7 @@ impl Texts {
         let shown = |setting: &'static Setting| {
             let given = self.several(setting.key);
             let texts: Vec<_> = given.iter().map(|given| without_secret(setting, &given.text)).collect();
-            let source = given.first().map_or_else(|| "default".to_owned(), |given| given.source.name());
+            let source = given.first().map_or_else(|| "default".to_owned(), Given::source);
             let value = (!texts.is_empty()).then(|| texts.join(","));
             Shown { setting, value, source, given: Unmasked(given.iter().map(|given| given.text.clone()).collect()) }
         };
@@ -260,19 +271,12 @@ pub struct Shown {
     pub value: Option<String>,
     /// Source of the text.
     pub source: String,
-    given: Unmasked,
-}
-
-impl Shown {
-    /// Compares the texts, secrets included. Sources do not matter.
-    pub(super) fn is_as(&self, other: &Shown) -> bool {
-        self.given == other.given
-    }
+    pub(super) given: Unmasked,
 }
 
 /// Original texts, for comparison only: they may contain passwords.
 #[derive(Clone, PartialEq, Eq)]
-struct Unmasked(Vec<String>);
+pub(super) struct Unmasked(Vec<String>);
 
 impl fmt::Debug for Unmasked {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -285,7 +289,7 @@ fn of_node(reader: &mut NodeReader, path: &Path, setting: &'static Setting, node
         Value::Integer(number) if setting.form == Form::Number => number.to_string(),
         _ => reader.text(node, &format!("`{}`", setting.key))?.to_owned(),
     };
-    Some(Given { text, source: GivenBy::File { file: path.to_owned(), at: node.at, key: setting.key } })
+    Some(Given { key: setting.key, text, source: Source::File(path.to_owned(), node.at) })
 }
 
 /// Removes the password from a URL, and hides other secrets.

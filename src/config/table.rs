@@ -157,7 +157,7 @@ pub static SETTINGS: [Setting; 32] = [
     setting("etcd_ca", "FILE", Text, Nothing("the system's authorities"), Stays,
         "PEM", "Authority of etcd's certificates"),
     setting("etcd_cert", "FILE", Text, Nothing("no certificate"), Stays,
-        "PEM", "The proxy's client certificate for etcd"),
+        "PEM", "Client certificate for etcd"),
     setting("etcd_key", "FILE", Text, Nothing("no certificate"), Stays,
         "PEM", "Key of that certificate"),
     setting("etcd_user", "NAME", Text, Nothing("no credentials"), Stays,

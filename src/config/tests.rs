@@ -28,7 +28,7 @@ fn load(arguments: &SettingsArguments, file: &str) -> Result<Settings, ConfigErr
         "" => Ok(Texts::default()),
         text => Texts::parse(Path::new("f.yaml"), text.as_bytes()),
     };
-    let read = |file| Settings::read(Texts::join(arguments, file));
+    let read = |file| Settings::read(Texts::join(&arguments.flags, file));
     file.and_then(read)
 }
 
@@ -232,7 +232,7 @@ fn settings_are_shown_without_secrets() {
     assert_eq!(shown("upstream").source, "flag or environment");
     for control in ["host=db user=u password=secret", "postgres://u@db/?password=secret", "postgres://u:se@cret@db"] {
         let mut given = arguments("");
-        given.set("control", control);
+        given.flags = given.flags.with("control", &[control.to_owned()]);
         let settings = load(&given, "").unwrap();
         let shown = settings.shown.iter().find(|shown| shown.setting.key == "control").unwrap();
         assert!(!shown.value.as_ref().unwrap().contains("cret"), "{shown:?}");

@@ -1,8 +1,9 @@
 //! The settings for encrypted connections. `tls` reads the files.
 
+use super::choice::{choice, ssl_mode};
 use super::sources::Texts;
-use super::{ChoiceError, ConfigError, SettingError, choice};
-use fencegate_postgres::{RootCertificateError, ServerTls, SslMode};
+use super::{ConfigError, SettingError};
+use fencegate_postgres::{RootCertificateError, ServerTls};
 use std::path::PathBuf;
 
 /// Encryption of clients' connections.
@@ -84,7 +85,7 @@ pub(super) fn client(texts: &Texts) -> Result<Option<ClientTls>, ConfigError> {
         (None, None, None) if asks => return Err(texts.fault("tls_client_certificates", NO_CERTIFICATE)),
         (None, None, None) => return Ok(None),
     };
-    let is_default = matches!(texts.one("tls_client_certificates"), Some(given) if given.source.is_default());
+    let is_default = matches!(texts.one("tls_client_certificates"), Some(given) if given.is_default());
     if ca.is_some() && is_default {
         return Err(texts.fault("tls_client_ca", SettingError::UnusedAuthority));
     }
@@ -113,17 +114,4 @@ pub(super) fn server(texts: &Texts) -> Result<ServerTls, ConfigError> {
         Err(error) => Err(texts.fault("upstream_sslrootcert", error)),
         Ok(()) => Ok(tls),
     }
-}
-
-/// Reads an `sslmode`.
-pub(super) fn ssl_mode(text: &str) -> Result<SslMode, ChoiceError> {
-    let modes = [
-        ("disable", SslMode::Disable),
-        ("allow", SslMode::Allow),
-        ("prefer", SslMode::Prefer),
-        ("require", SslMode::Require),
-        ("verify-ca", SslMode::VerifyCa),
-        ("verify-full", SslMode::VerifyFull),
-    ];
-    choice(text, &modes)
 }

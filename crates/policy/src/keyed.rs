@@ -4,7 +4,7 @@
 
 use super::{Issuer, Issuers, Resource};
 use fencegate_statement::rows::LONGEST_KEY;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::sync::Arc;
 
 /// Properties of a keyed resource besides its tables.
@@ -57,16 +57,7 @@ impl Template {
 
     /// The name for a key. Percent-encodes characters that names cannot contain, and percent signs.
     pub fn fill(&self, key: &str) -> String {
-        let mut name = self.before.clone();
-        for byte in key.bytes() {
-            if byte.is_ascii_alphanumeric() || b"_./:-".contains(&byte) {
-                name.push(byte.into());
-            } else {
-                // Writing to a String cannot fail.
-                let _ = write!(name, "%{byte:02X}");
-            }
-        }
-        name + &self.after
+        format!("{}{}{}", self.before, percent_encoded(key, b"_./:-"), self.after)
     }
 
     /// The key that this name belongs to.
@@ -111,6 +102,15 @@ impl fmt::Display for Template {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}{{{}}}{}", self.before, self.placeholder, self.after)
     }
+}
+
+/// Encodes all bytes except letters, digits and `kept`.
+pub fn percent_encoded(text: &str, kept: &[u8]) -> String {
+    let encoded = |byte: u8| match byte.is_ascii_alphanumeric() || kept.contains(&byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encoded).collect()
 }
 
 /// None: it is not well-formed.

@@ -22,8 +22,8 @@ pub use difference::PolicyChange;
 pub use function::FencedFunction;
 pub use guarded::{guard_arguments, guarded_lease};
 pub use issuer::{Issuer, Issuers};
-pub use keyed::percent_decoded;
 pub use keyed::{InvalidTemplate, Keyed, Template};
+pub use keyed::{percent_decoded, percent_encoded};
 pub use load::{join, load};
 pub use yaml::FileError;
 

@@ -156,10 +156,6 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Ok(Value::Empty)
     }
 
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Empty)
-    }
-
     fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
         Ok(Value::OtherScalar)
     }
@@ -174,14 +170,6 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
     fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
         Ok(i64::try_from(number).map_or(Value::OtherScalar, Value::Integer))
-    }
-
-    fn visit_i128<E>(self, _: i128) -> Result<Value, E> {
-        Ok(Value::OtherScalar)
-    }
-
-    fn visit_u128<E>(self, _: u128) -> Result<Value, E> {
-        Ok(Value::OtherScalar)
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Value, E> {
@@ -255,17 +243,13 @@ impl NodeReader {
 
     /// A string.
     pub fn text<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n str> {
-        match &node.value {
-            Value::Text(text) => Some(text),
-            Value::Integer(_) | Value::OtherScalar => {
-                self.fault(node.at, format!("{what} must be text: put it in quotes"));
-                None
-            }
-            _ => {
-                self.fault(node.at, format!("{what} must be text"));
-                None
-            }
-        }
+        let advice = match &node.value {
+            Value::Text(text) => return Some(text),
+            Value::Integer(_) | Value::OtherScalar => ": put it in quotes",
+            Value::Empty | Value::List(_) | Value::Mapping(_) => "",
+        };
+        self.fault(node.at, format!("{what} must be text{advice}"));
+        None
     }
 
     /// A sequence.
