@@ -8,12 +8,15 @@ use crate::log_queue::{FlushOnDrop, LogQueue};
 use clap::ValueEnum;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
-use std::{panic, thread};
-use tracing_subscriber::EnvFilter;
+use std::{env, panic, thread};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Log format.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -37,7 +40,7 @@ pub(super) fn flush() {
 /// Starts the process's log at the level in RUST_LOG, or `info`. Later calls do nothing. The returned guard writes the
 /// last lines when dropped; None if there is no queue, because callers then write directly.
 pub(super) fn start(format: Format) -> Option<FlushOnDrop> {
-    let level = EnvFilter::builder().with_default_directive(tracing::Level::INFO.into()).from_env_lossy();
+    let levels = levels(&env::var("RUST_LOG").unwrap_or_default());
     let report = |dropped| tracing::warn!(dropped, "log_lines_dropped");
     let queue = standard_error().and_then(|output| LogQueue::start(output, report)).ok();
     let queue = queue.map(|queue| QUEUE.get_or_init(|| queue).clone());
@@ -46,14 +49,29 @@ pub(super) fn start(format: Format) -> Option<FlushOnDrop> {
         None => BoxMakeWriter::new(io::stderr),
     };
     // Reporting an error of standard error there would panic if that fails too.
-    let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(writer).log_internal_errors(false);
+    let log = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(writer).log_internal_errors(false);
     // The only possible error is that a log has already been started.
     let _ = match format {
-        Format::Text => log.with_ansi(io::stderr().is_terminal()).fmt_fields(TextFields).try_init(),
-        Format::Json => log.event_format(JsonLine).try_init(),
+        Format::Text => {
+            log.with_ansi(io::stderr().is_terminal()).fmt_fields(TextFields).finish().with(levels).try_init()
+        }
+        Format::Json => log.event_format(JsonLine).finish().with(levels).try_init(),
     };
     panic::set_hook(Box::new(log_panic));
     queue.map(FlushOnDrop)
+}
+
+/// Parses RUST_LOG: a level, or levels by target (`fencegate=debug,hyper=warn`). Returns `info` if it is unset or invalid. The
+/// program has no spans, so it needs no filter of spans.
+fn levels(given: &str) -> Targets {
+    let usual = Targets::new().with_default(Level::INFO);
+    match given.replace(' ', "").trim_matches(',') {
+        "" => usual,
+        given => given.parse().unwrap_or_else(|error| {
+            let _ = writeln!(io::stderr(), "fencegate: RUST_LOG is ignored: {error}");
+            usual
+        }),
+    }
 }
 
 /// Replaces the standard hook, which writes to standard error directly and could block the panicking thread.
@@ -67,4 +85,24 @@ fn log_panic(panic: &panic::PanicHookInfo<'_>) {
 /// lines written there would be lost.
 fn standard_error() -> io::Result<File> {
     io::stderr().as_fd().try_clone_to_owned().map(File::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_set_by_target() {
+        for (given, info, debug) in [
+            ("", true, false),
+            ("warn", false, false),
+            ("debug", true, true),
+            ("fencegate=debug, hyper=warn,", true, true),
+            ("hyper=debug", false, false),
+            ("fencegate=many", true, false),
+        ] {
+            let enabled = [Level::INFO, Level::DEBUG].map(|level| levels(given).would_enable("fencegate::net", &level));
+            assert_eq!(enabled, [info, debug], "{given}");
+        }
+    }
 }

@@ -45,7 +45,7 @@ pub(super) fn fingerprint<'r>(settings: &str, resource: &'r Resource) -> String 
         let kind = if *is_prefix { "functions" } else { "function" };
         line(&mut text, kind, [schema.as_str(), name]);
     }
-    format!("{:.32}", format!("{:x}", Sha256::digest(text)))
+    Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Each part with its length before it, so that no two lists of parts are written alike.
