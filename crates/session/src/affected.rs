@@ -2,7 +2,7 @@
 //!
 //! Must never leave out a resource that the statement may write.
 
-use super::host::CatalogView;
+use super::catalog_view::CatalogView;
 use super::keys::{self, Columns, KeyedResource};
 use fencegate_catalog::Catalog;
 use fencegate_fence::RequiredPrivilege;

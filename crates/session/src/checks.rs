@@ -3,7 +3,7 @@
 //!
 //! Must never let a write run before its check: the check precedes it in the same string, whose first error ends the string.
 
-use super::judge::Need;
+use super::judge::need::Need;
 use super::pipeline::{checking_statement, own_statement};
 use fencegate_fence::session::Token;
 use fencegate_statement::Statement;

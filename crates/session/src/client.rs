@@ -2,11 +2,13 @@
 //!
 //! Must never forward a message of unknown effect where statements are judged.
 
-use super::message::{MessageRoom, Stage};
+use super::host::Host;
+use super::message::{MessageRoom, Stage, Verdict};
 use super::pipeline::Request;
 use super::rejection::Rejection;
-use super::verdict::{Run, Verdict};
-use super::{ClientFault, HIGH_WATER, Host, LITTLE, Life, Session, Step, frame_of};
+use super::session::{ClientFault, Life, Session, Step};
+use super::side::{HIGH_WATER, LITTLE, frame_of};
+use super::verdict::Run;
 use fencegate_statement::{Statement, StatementKind};
 use fencegate_wire::frame::Header;
 use fencegate_wire::tag::frontend;

@@ -3,10 +3,11 @@
 //! Owns what happens before such statements are forwarded: the check of the role's permission, and the closing of control
 //! connections. Must never close control connections for a statement that cannot run.
 
-use super::message::Asked;
+use super::host::Host;
+use super::message::{Asked, Verdict};
 use super::pipeline::Part;
-use super::verdict::Verdict;
-use super::{Host, Session, Task};
+use super::session::Session;
+use super::task::Task;
 use fencegate_statement::Statement;
 use fencegate_wire::message::Status;
 use std::collections::HashSet;

@@ -3,61 +3,14 @@
 use super::host::Host;
 use super::message::MessageRoom;
 use super::rejection::CutOffOutcome;
-use super::{Life, Session, frame_of};
+use super::session::{ClientFault, End, Life, Session};
+use super::side::frame_of;
 use bytes::{Bytes, BytesMut};
-use fencegate_fence::CutOff;
 use fencegate_fence::session::Activity;
 use fencegate_wire::error::{ErrorText, Severity};
-use fencegate_wire::frame::{Header, InvalidLength};
+use fencegate_wire::frame::Header;
 use fencegate_wire::message::{self, Status};
 use fencegate_wire::tag::backend;
-use std::io;
-
-/// How a client broke the protocol.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ClientFault {
-    /// The length of a message is invalid: the start of the next one is not known.
-    #[error(transparent)]
-    Length(#[from] InvalidLength),
-    /// The server would accept the message, and the proxy cannot judge it.
-    #[error("{0}")]
-    Unjudged(&'static str),
-    /// No message has this tag.
-    #[error("invalid frontend message type {0}")]
-    Unknown(u8),
-}
-
-/// Why a session ended.
-#[derive(Debug, thiserror::Error)]
-pub enum End {
-    /// The client sent Terminate, or closed the connection.
-    #[error("client closed the connection")]
-    Client,
-    /// The client's connection has failed.
-    #[error("connection to the client was lost: {0}")]
-    ClientLost(io::Error),
-    /// The server ended the session with an error, which the client has received.
-    #[error("server ended the session")]
-    Server,
-    /// A newer token ended it.
-    #[error("cut off by a newer token for resource {}", .0.resource)]
-    CutOff(CutOff),
-    /// The client broke the protocol.
-    #[error("client broke the protocol: {0}")]
-    ClientFault(ClientFault),
-    /// The server broke the protocol.
-    #[error("server broke the protocol: {0}")]
-    ServerFault(String),
-    /// The client was idle for longer than it may be.
-    #[error("idle-session timeout")]
-    IdleTimeout,
-    /// The proxy stops.
-    #[error("the proxy is shutting down")]
-    Shutdown,
-    /// An operator ended it.
-    #[error("ended by KILL")]
-    Killed,
-}
 
 impl<H: Host> Session<H> {
     /// Writes the last message to the client, unless half of another one has been sent.

@@ -2,13 +2,15 @@
 //!
 //! Must never judge a message by the meaning of a name that a reply may still change.
 
+use super::host::Host;
 use super::judge::opaque;
+use super::message::Verdict;
 use super::names::{Meaning, known_by};
 use super::path_lookup::Lookup;
 use super::pipeline::{Defined, Request};
+use super::session::{ClientFault, Session};
 use super::values::{bound_values, has_key_in_doubt, with_types, with_values};
-use super::verdict::{Run, Verdict};
-use super::{ClientFault, Host, Session};
+use super::verdict::Run;
 use fencegate_statement::{OpaqueReason, ParameterEffect, Script, Statement, StatementKind, Unreadable};
 use fencegate_wire::frame::{Header, split_string};
 use std::sync::Arc;

@@ -4,13 +4,16 @@
 //! Must never raise a fence by an error for which the session could not raise it by naming the table: any function can raise
 //! that error. Must never send a statement again that may have left anything behind.
 
-use super::judge::Need;
+use super::host::Host;
+use super::judge::need::Need;
 use super::message::Stage;
 use super::parameter::ParameterValue;
 use super::pipeline::{Audience, Request, rollback};
 use super::rejection::{Rejection, now_in_force};
-use super::repetition::Begin;
-use super::{Host, Session, Status, Task, frame_of};
+use super::repetition::GuardRefusal;
+use super::session::Session;
+use super::side::frame_of;
+use super::task::Task;
 use bytes::{Bytes, BytesMut};
 use fencegate_fence::session::Token;
 use fencegate_fence::value::FenceValue;
@@ -20,35 +23,9 @@ use fencegate_statement::{Operation, RelationName, Statement};
 use fencegate_wire::client_error::ClientError;
 use fencegate_wire::error::{Severity, field, put_with_hint};
 use fencegate_wire::frame::{HEADER, Header, body};
-use fencegate_wire::message::put_ready;
+use fencegate_wire::message::{Status, put_ready};
 use fencegate_wire::tag::frontend;
 use std::sync::Arc;
-
-/// The guard's refusal of a write.
-pub(super) struct GuardRefusal {
-    need: Need,
-    /// The guard's error, if the client has not received it.
-    error: Option<Bytes>,
-    /// The part of the answer before the error that was held back.
-    description: Option<Bytes>,
-    /// The messages that are sent again.
-    again: Option<Bytes>,
-    /// The statement that begins the transaction again before them.
-    begin: Option<Begin>,
-    /// Resources whose fences were raised for the statement before.
-    raised: Vec<String>,
-    /// Work before the refused statement may have been committed.
-    may_have_committed: bool,
-    /// The ReadyForQuery that waits until the fence is raised.
-    ready: Option<Bytes>,
-}
-
-impl GuardRefusal {
-    /// The client waits until the fence is raised.
-    pub(super) fn waits_for_fence(&self) -> bool {
-        self.ready.is_some()
-    }
-}
 
 impl<H: Host> Session<H> {
     /// A message at the front of the client's input is about to be forwarded as it is. Returns the receiver of its answer.

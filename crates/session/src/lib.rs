@@ -14,6 +14,7 @@
 //! The driver (`net`) moves the bytes and performs the tasks. The session queries the proxy through its [`Host`].
 
 mod affected;
+mod catalog_view;
 mod checks;
 mod client;
 mod databases;
@@ -38,6 +39,7 @@ pub mod rejection;
 mod repetition;
 mod room;
 mod server;
+mod session;
 mod settings;
 mod side;
 mod simple;
@@ -51,77 +53,20 @@ mod verdict;
 mod wait;
 
 pub use affected::{IndirectTarget, indirect_target};
-pub use end::{ClientFault, End};
 pub use host::Host;
+pub use session::{ClientFault, End, Session, Step};
 pub use settings::Settings;
 pub use side::{HIGH_WATER, Side};
 pub use task::{Done, Task};
 
 use fencegate_fence::session::{Activity, SessionFence};
 use fencegate_wire::message::Status;
-use message::{Message, Stage};
-use names::Names;
-use pipeline::Pipeline;
-use process::Process;
-use side::{LITTLE, frame_of, server_fault};
+use message::Stage;
+use session::Life;
 use std::sync::Arc;
 use std::time::Instant;
-use transaction::Transaction;
-
-/// The state of one session.
-pub struct Session<H: Host> {
-    /// The proxy, as the session queries it.
-    pub host: H,
-    /// Bytes from and to the client.
-    pub client: Side,
-    /// Bytes from and to the server.
-    pub server: Side,
-    life: Life,
-    process: Process,
-    pipeline: Pipeline,
-    settings: Settings,
-    names: Names,
-    transaction: Transaction,
-    message: Message,
-}
-
-/// The state of the client's side.
-#[derive(Debug)]
-enum Life {
-    Open,
-    /// The client has sent Terminate.
-    Terminating,
-    /// The client broke the protocol. The error follows once everything before it is answered.
-    Broken(ClientFault),
-}
-
-/// The driver's next action.
-pub enum Step {
-    /// Wait until something happens.
-    Wait,
-    /// Call again: there is more to handle, and other sessions of the thread may want their turn.
-    GoOn,
-    /// Begin this task, and wait.
-    Do(Task),
-}
 
 impl<H: Host> Session<H> {
-    /// A session whose first ReadyForQuery waits in the client's output.
-    pub fn new(host: H, client: Side, server: Side, settings: Settings, now: Instant) -> Self {
-        Session {
-            client,
-            server,
-            life: Life::Open,
-            process: Process::new(host.fence().clone()),
-            host,
-            pipeline: Pipeline::new(now),
-            settings,
-            names: Names::default(),
-            transaction: Transaction::default(),
-            message: Message::default(),
-        }
-    }
-
     /// Handles all input.
     ///
     /// # Errors

@@ -1,13 +1,12 @@
 //! The message at hand: the first message from the client that was not forwarded yet.
 //!
-//! Owns the stage of that message and the facts that were found out for it. Facts of one message never apply to the next.
+//! Owns the stage of that message, the facts that were found out for it, and how long it has waited. Facts of one message never
+//! apply to the next.
 
+use super::catalog_view::Changes;
 use super::checks::Check;
-use super::host::Changes;
-use super::question::ResultColumns;
 use super::rejection::Rejection;
 use super::task::{ParsePermit, Room, Task};
-use super::wait::Hold;
 use fencegate_fence::{FenceError, Role};
 use fencegate_statement::{Analysis, Lexing};
 use std::collections::HashSet;
@@ -122,6 +121,62 @@ pub(super) enum Asked<T> {
     Not,
     Due,
     Answered(T),
+}
+
+/// The columns of all answers to a question.
+pub(super) type ResultColumns = Vec<Option<String>>;
+
+/// How long the message at hand has waited for tasks, and how long it may.
+#[derive(Default)]
+pub(super) struct Hold {
+    /// Since when the message has waited.
+    pub(super) since: Option<Instant>,
+    /// A Flush was sent so that the server answers the earlier messages.
+    pub(super) flushed: bool,
+    /// The first timeout of the server that would end the session meanwhile.
+    pub(super) limit: Asked<Option<Limit>>,
+}
+
+/// When to give up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) at: Instant,
+    /// The timeout that would end the session.
+    pub(super) setting: &'static str,
+    /// Its value, as the server reports it.
+    pub(super) value: String,
+}
+
+impl Hold {
+    /// The message waits, for the first time or for something else.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+        if self.limit == Asked::Answered(None) {
+            self.limit = Asked::Not;
+        }
+    }
+
+    /// The message waits no longer.
+    pub(super) fn end(&mut self) {
+        (self.since, self.limit) = (None, Asked::Not);
+    }
+
+    /// Returns true while the server owes the values of the timeouts.
+    pub(super) fn is_asked(&self) -> bool {
+        self.limit == Asked::Due
+    }
+
+    /// Returns true if the session has not looked at the timeouts for this message.
+    pub(super) fn is_short(&self) -> bool {
+        self.limit == Asked::Not
+    }
+}
+
+/// The fate of the message at hand.
+pub(super) enum Verdict {
+    Forward,
+    Reject(usize, Rejection),
+    Hold,
 }
 
 impl Message {

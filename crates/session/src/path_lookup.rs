@@ -2,10 +2,10 @@
 //!
 //! Must never narrow a name by a path that may have changed: such a name stands for every schema.
 
-use super::message::Asked;
+use super::host::Host;
+use super::message::{Asked, Verdict};
 use super::path::{OwnSchemas, SearchPath};
-use super::verdict::Verdict;
-use super::{Host, Session};
+use super::session::Session;
 use fencegate_catalog::Catalog;
 use fencegate_fence::Role;
 use fencegate_policy::Opaque;

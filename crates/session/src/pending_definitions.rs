@@ -4,7 +4,7 @@
 //! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
 //! one too many.
 
-use super::host::CatalogView;
+use super::catalog_view::CatalogView;
 use fencegate_catalog::Catalog;
 use fencegate_policy::PolicySet;
 use fencegate_statement::rows::Rows;

@@ -1,12 +1,12 @@
 //! Questions of the proxy to the server, in the client's session: the value of the parameter, how text is read, the role, the
 //! search path. The client must see no answer to them, except an error.
 
-use super::message::{Asked, Question, Stage};
+use super::host::Host;
+use super::message::{Asked, Question, Stage, Verdict};
 use super::parameter::ParameterValue;
 use super::pipeline::{Audience, Part};
 use super::rejection::Rejection;
-use super::verdict::Verdict;
-use super::{Host, Session};
+use super::session::Session;
 use fencegate_fence::Role;
 use fencegate_statement::Statement;
 use fencegate_wire::frame::Header;
@@ -27,9 +27,6 @@ const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
 /// The question for the role in replication sessions, where SHOW is a command of another grammar.
 const ROLE_IN_ONE: &str =
     "SELECT pg_catalog.current_setting('role'), pg_catalog.current_setting('session_authorization')";
-
-/// The columns of all answers to a question.
-pub(super) type ResultColumns = Vec<Option<String>>;
 
 impl<H: Host> Session<H> {
     /// Holds a message back until it is known how its text is read. Returns true when that cannot be, and rejects it.

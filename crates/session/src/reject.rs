@@ -3,10 +3,12 @@
 //!
 //! Must never let the server run a rejected statement, or the statements behind it in the same string or pipeline.
 
-use super::judge::PassedWrite;
-use super::pipeline::{Audience, Request, raising_statement, rollback};
+use super::host::Host;
+use super::judge::need::PassedWrite;
+use super::pipeline::{Audience, Request, UnreadVerdict, raising_statement, rollback};
 use super::rejection::Rejection;
-use super::{Host, Session, frame_of};
+use super::session::Session;
+use super::side::frame_of;
 use fencegate_statement::Statement;
 use fencegate_wire::client_error::ClientError;
 use fencegate_wire::frame::{Header, body, split_string};
@@ -22,14 +24,6 @@ fn in_place(rejection: &Rejection, shift: usize) -> (String, Audience) {
 
 /// Precedes the statement that raises the error, where the rejected statement would have ended the transaction.
 const ROLLBACK_FIRST: &str = "ROLLBACK; ";
-
-/// The verdict on a text that the proxy cannot read. It is reported once the server has found no syntax error in the text.
-pub enum UnreadVerdict {
-    /// The text is rejected.
-    Rejected(Rejection, Arc<Statement>),
-    /// The text was forwarded when nothing was owed.
-    Passed(Vec<PassedWrite>),
-}
 
 impl<H: Host> Session<H> {
     /// Puts a statement that raises the error in place of the rejected one.

@@ -3,7 +3,7 @@
 //!
 //! Owns which messages are sent again. Must never keep a statement for repetition that may have left anything behind.
 
-use super::guard_refusal::GuardRefusal;
+use super::judge::need::Need;
 use super::pipeline::Request;
 use bytes::{Bytes, BytesMut};
 use fencegate_statement::{FunctionName, Statement, TransactionEffect};
@@ -58,6 +58,32 @@ pub(super) struct Kept {
     pub(super) messages: Option<Bytes>,
     pub(super) description: Option<Bytes>,
     pub(super) begin: Option<Begin>,
+}
+
+/// The guard's refusal of a write.
+pub(super) struct GuardRefusal {
+    pub(super) need: Need,
+    /// The guard's error, if the client has not received it.
+    pub(super) error: Option<Bytes>,
+    /// The part of the answer before the error that was held back.
+    pub(super) description: Option<Bytes>,
+    /// The messages that are sent again.
+    pub(super) again: Option<Bytes>,
+    /// The statement that begins the transaction again before them.
+    pub(super) begin: Option<Begin>,
+    /// Resources whose fences were raised for the statement before.
+    pub(super) raised: Vec<String>,
+    /// Work before the refused statement may have been committed.
+    pub(super) may_have_committed: bool,
+    /// The ReadyForQuery that waits until the fence is raised.
+    pub(super) ready: Option<Bytes>,
+}
+
+impl GuardRefusal {
+    /// The client waits until the fence is raised.
+    fn waits_for_fence(&self) -> bool {
+        self.ready.is_some()
+    }
 }
 
 impl Repetition {

@@ -3,8 +3,10 @@
 //! Owns the bound of one message. Must never hold a long message without room for all of it: the bound of the memory that all
 //! sessions hold together depends on that.
 
+use super::host::Host;
 use super::message::MessageRoom;
-use super::{ClientFault, Host, Session, Task};
+use super::session::{ClientFault, Session};
+use super::task::Task;
 use fencegate_statement::OpaqueReason;
 use fencegate_wire::frame::{HEADER, Header};
 

@@ -2,15 +2,17 @@
 //!
 //! Must never show the client an answer to a message of the proxy.
 
+use super::host::Host;
 use super::message::Stage;
 use super::pipeline::request::planning_may_set_parameter;
 use super::pipeline::{Audience, Request, is_own, is_raised};
-use super::{End, HIGH_WATER, Host, LITTLE, Life, Session, frame_of, server_fault};
+use super::session::{End, Life, Session};
+use super::side::{HIGH_WATER, LITTLE, frame_of};
 use bytes::{BufMut, BytesMut};
 use fencegate_statement::{Alone, Statement, TransactionEffect};
 use fencegate_wire::error::{ErrorText, Severity, field, fields};
 use fencegate_wire::frame::body;
-use fencegate_wire::frame::{HEADER, Header, put_frame};
+use fencegate_wire::frame::{HEADER, Header, InvalidLength, put_frame};
 use fencegate_wire::message::{self, Status};
 use fencegate_wire::tag::backend;
 
@@ -348,6 +350,10 @@ impl<H: Host> Session<H> {
             None => {}
         }
     }
+}
+
+fn server_fault(error: InvalidLength) -> End {
+    End::ServerFault(error.to_string())
 }
 
 /// Appends the server's message about a text with a statement that raises an error. The proxy's error replaces the server's;

@@ -1,8 +1,7 @@
 //! The buffers of one side of a session, the client's or the server's.
 
-use super::End;
 use bytes::{Buf, Bytes, BytesMut};
-use fencegate_wire::frame::{HEADER, Header, InvalidLength};
+use fencegate_wire::frame::{HEADER, Header};
 
 /// An output of this many bytes or more takes no more until some of it is written.
 pub const HIGH_WATER: usize = 128 * 1024;
@@ -51,10 +50,6 @@ impl Side {
         self.rest -= bytes;
         self.rest == 0
     }
-}
-
-pub(super) fn server_fault(error: InvalidLength) -> End {
-    End::ServerFault(error.to_string())
 }
 
 pub(super) fn frame_of(side: &mut Side, length: usize) -> Bytes {

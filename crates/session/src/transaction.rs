@@ -5,7 +5,7 @@
 
 use super::definitions::Definitions;
 use super::host::Host;
-use super::judge::{Need, ObservedWrites};
+use super::judge::need::{Need, ObservedWrites};
 use fencegate_fence::session::Token;
 use fencegate_wire::message::Status;
 use std::collections::HashMap;

@@ -3,15 +3,17 @@
 //! Owns the waiting for that. Must never forward a write that is not admitted.
 
 use super::affected::privileges;
+use super::catalog_view::{CatalogRequest, CatalogView};
 use super::checks::checks;
-use super::host::{CatalogRequest, CatalogView};
-use super::judge::{Decision, Judge, Need, Standing, is_named_plainly, needs_every_token, resolve};
-use super::message::Asked;
+use super::host::Host;
+use super::judge::need::Need;
+use super::judge::{Decision, Judge, Standing, is_named_plainly, needs_every_token, resolve};
+use super::message::{Asked, Verdict};
 use super::path_lookup::Lookup;
 use super::pending_definitions::PendingDefinitions;
 use super::pipeline::Part;
-use super::rejection::Rejection;
-use super::{Host, Session, Task};
+use super::session::Session;
+use super::task::Task;
 use fencegate_fence::session::{Epoch, SessionFence, Token};
 use fencegate_fence::{Claim, FenceError, RequiredPrivilege, Role};
 use fencegate_policy::Mode;
@@ -34,13 +36,6 @@ const MAX_SURVEYS: usize = 4;
 
 /// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
 const MANY: usize = 200;
-
-/// The fate of the message at hand.
-pub(super) enum Verdict {
-    Forward,
-    Reject(usize, Rejection),
-    Hold,
-}
 
 /// Which run of the statements is judged.
 #[derive(Clone, Copy, PartialEq, Eq)]

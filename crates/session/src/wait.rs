@@ -4,10 +4,11 @@
 //! Owns when such a timeout is restarted, and when an Admit is given up because of one. An Admit that was given up goes on:
 //! until it has ended, the session must never forward a message that runs code.
 
-use super::message::{Asked, Stage};
+use super::host::Host;
+use super::message::{Asked, Limit, Stage, Verdict};
 use super::rejection::Rejection;
-use super::verdict::Verdict;
-use super::{Host, Session, Task};
+use super::session::Session;
+use super::task::Task;
 use fencegate_fence::{FenceError, Obstacle};
 use fencegate_statement::{Statement, StatementKind, TransactionEffect};
 use fencegate_wire::message::{self, Status};
@@ -27,52 +28,6 @@ const HAS_IDLE_SESSION_TIMEOUT: u8 = 14;
 const IN_TRANSACTION: &str = "idle_in_transaction_session_timeout";
 const OUTSIDE: &str = "idle_session_timeout";
 const WHOLE: &str = "transaction_timeout";
-
-/// How long the message at hand has waited for tasks, and how long it may.
-#[derive(Default)]
-pub(super) struct Hold {
-    /// Since when the message has waited.
-    since: Option<Instant>,
-    /// A Flush was sent so that the server answers the earlier messages.
-    flushed: bool,
-    /// The first timeout of the server that would end the session meanwhile.
-    limit: Asked<Option<Limit>>,
-}
-
-/// When to give up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Limit {
-    at: Instant,
-    /// The timeout that would end the session.
-    setting: &'static str,
-    /// Its value, as the server reports it.
-    value: String,
-}
-
-impl Hold {
-    /// The message waits, for the first time or for something else.
-    fn begin(&mut self, now: Instant) {
-        self.since.get_or_insert(now);
-        if self.limit == Asked::Answered(None) {
-            self.limit = Asked::Not;
-        }
-    }
-
-    /// The message waits no longer.
-    pub(super) fn end(&mut self) {
-        (self.since, self.limit) = (None, Asked::Not);
-    }
-
-    /// Returns true while the server owes the values of the timeouts.
-    pub(super) fn is_asked(&self) -> bool {
-        self.limit == Asked::Due
-    }
-
-    /// Returns true if the session has not looked at the timeouts for this message.
-    pub(super) fn is_short(&self) -> bool {
-        self.limit == Asked::Not
-    }
-}
 
 impl<H: Host> Session<H> {
     /// The message at hand waits for this task.

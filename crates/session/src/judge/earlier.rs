@@ -2,47 +2,14 @@
 //!
 //! Must never reject by a fence that only observes.
 
-use super::PassedWrite;
-use super::{Need, Stop};
+use super::Stop;
+use super::need::{Needs, PassedWrite};
 use crate::pending_definitions::PendingDefinitions;
 use crate::rejection::Rejection;
-use fencegate_fence::session::Token;
 use fencegate_policy::{Mode, Resource};
 use fencegate_statement::{ParameterEffect, Statement, TransactionEffect};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
-
-/// The needs of statements, in their order. There may be thousands, and each is looked up.
-#[derive(Default)]
-pub(super) struct Needs {
-    list: Vec<Need>,
-    /// By the name of the resource, the token that is needed first.
-    tokens: HashMap<String, Token>,
-}
-
-impl Needs {
-    pub(super) fn push(&mut self, need: Need) {
-        self.tokens.entry(need.resource.name.clone()).or_insert(need.token);
-        self.list.push(need);
-    }
-
-    pub(super) fn extend(&mut self, more: Needs) {
-        more.list.into_iter().for_each(|need| self.push(need));
-    }
-
-    /// The first one whose fence has this mode.
-    pub(super) fn first(&self, mode: Mode) -> Option<&Arc<Resource>> {
-        self.list.iter().map(|need| &need.resource).find(|resource| resource.mode == mode)
-    }
-
-    pub(super) fn token(&self, resource: &str) -> Option<Token> {
-        self.tokens.get(resource).copied()
-    }
-
-    pub(super) fn into_list(self) -> Vec<Need> {
-        self.list
-    }
-}
 
 /// The effects of the statements before another one in the same string.
 #[derive(Default)]

@@ -3,7 +3,8 @@
 //!
 //! Must never take the unknown for harmless.
 
-use super::{Earlier, Judge, Stop};
+use super::earlier::Earlier;
+use super::{Judge, Stop};
 use crate::affected::AffectedResource;
 use crate::pending_definitions::PendingDefinitions;
 use crate::rejection::Rejection;

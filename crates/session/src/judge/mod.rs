@@ -4,6 +4,7 @@
 
 mod earlier;
 mod hidden;
+pub(crate) mod need;
 mod resolve;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
@@ -11,38 +12,23 @@ mod tests;
 mod token;
 
 use super::affected::{AffectedResource, affected_resources};
-use super::host::CatalogView;
+use super::catalog_view::CatalogView;
 use super::keys;
 use super::parameter::Parameter;
 use super::pending_definitions::PendingDefinitions;
 use super::rejection::Rejection;
-use earlier::{Earlier, Needs};
+use earlier::Earlier;
 use fencegate_fence::FenceError;
-use fencegate_fence::session::{Epoch, MOST_AT_ONCE, Token};
+use fencegate_fence::session::{Epoch, Token};
 use fencegate_fence::value::FenceValue;
-use fencegate_policy::{Opaque, PolicySet, Resource};
+use fencegate_policy::{Opaque, PolicySet};
 use fencegate_statement::{ParameterEffect, Statement, TransactionEffect};
 pub use hidden::{is_named_plainly, needs_every_token};
+use need::Needs;
+pub use need::{Need, ObservedWrites, PassedWrite};
 pub use resolve::{opaque, resolve};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-
-/// A resource that a statement writes, and the token for it.
-#[derive(Clone, Debug)]
-pub struct Need {
-    /// The resource.
-    pub resource: Arc<Resource>,
-    /// The token.
-    pub token: Token,
-    /// Whether the token may raise the fence, or has to be in force already.
-    pub may_raise: bool,
-    /// The statement that needs the token.
-    pub statement: Arc<Statement>,
-    /// An earlier statement of the same string may change the session's role.
-    pub role_changes: bool,
-    /// An earlier statement of the same string may have changed the token: the server has to check it in between.
-    pub presumed: bool,
-}
 
 /// The decision on the statements of a message.
 #[derive(Debug)]
@@ -57,39 +43,6 @@ pub enum Decision {
     ReadValue,
     /// Read the text again, for the rows that it writes: keys stand in them.
     ReadRows,
-}
-
-/// A write that passes a fence, and that operators want to know of.
-#[derive(Clone, Debug)]
-pub struct PassedWrite {
-    /// None where it is unknown.
-    pub resource: Option<Arc<Resource>>,
-    /// The statement that passes.
-    pub statement: Arc<Statement>,
-    /// Why it would be rejected by a fence that acts; None: the role bypasses the fences.
-    pub observed: Option<Rejection>,
-}
-
-/// Writes of the session past fences that only observe. Enforcing fences would consider them.
-#[derive(Debug, Default)]
-pub struct ObservedWrites {
-    /// The tokens under which the open transaction has written, by resource.
-    pub written: HashMap<String, Token>,
-    /// It would be admitted to this one, among others.
-    pub admitted: Option<Arc<Resource>>,
-}
-
-impl ObservedWrites {
-    /// Remembers a forwarded write, of at most [`MOST_AT_ONCE`] resources: a second token for any other goes unnoticed. A fence
-    /// that enforces refuses so many resources in one transaction.
-    pub fn note(&mut self, resource: &Arc<Resource>, token: Token) {
-        if let Some(written) = self.written.get_mut(&resource.name) {
-            *written = token;
-        } else if self.written.len() < MOST_AT_ONCE {
-            self.written.insert(resource.name.clone(), token);
-        }
-        self.admitted = Some(resource.clone());
-    }
 }
 
 /// How the session stands with the fences.

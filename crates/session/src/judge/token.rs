@@ -2,7 +2,9 @@
 //!
 //! Must never admit by itself: only the database says whether the fence accepts a token.
 
-use super::{Earlier, Judge, Need, Needs, Stop};
+use super::earlier::Earlier;
+use super::need::{Need, Needs};
+use super::{Judge, Stop};
 use crate::parameter::{Parameter, ParameterValue};
 use crate::rejection::{Rejection, may_be_another};
 use fencegate_fence::FenceError;

@@ -11,10 +11,11 @@ mod own;
 mod raised;
 pub mod request;
 
-pub(super) use raised::{checking_statement, is_own, is_raised, own_statement, raising_statement, rollback};
+pub(super) use raised::{
+    UnreadVerdict, checking_statement, is_own, is_raised, own_statement, raising_statement, rollback,
+};
 pub use request::{Audience, Defined, Request};
 
-use super::reject::UnreadVerdict;
 use super::repetition::Repetition;
 use super::task::Room;
 use copy::CopyIn;

@@ -2,11 +2,21 @@
 //!
 //! Must never let a statement succeed that rejects another one: the server would run the statements behind it.
 
-use super::Request;
+use super::request::Request;
+use crate::judge::need::PassedWrite;
+use crate::rejection::Rejection;
 use fencegate_fence::session::Token;
 use fencegate_statement::{Statement, StatementKind, TransactionEffect};
 use fencegate_wire::error::ErrorText;
 use std::sync::Arc;
+
+/// The verdict on a text that the proxy cannot read. It is reported once the server has found no syntax error in the text.
+pub enum UnreadVerdict {
+    /// The text is rejected.
+    Rejected(Rejection, Arc<Statement>),
+    /// The text was forwarded when nothing was owed.
+    Passed(Vec<PassedWrite>),
+}
 
 /// A statement of the proxy that ends no transaction.
 pub fn own_statement() -> Arc<Statement> {
