@@ -2,7 +2,7 @@
 
 use super::encoding::Sql;
 use super::rows::Rows;
-use super::tokens::{Lexeme, Lexemes};
+use super::tokens::{LONGEST_SURE_NAME, Lexeme, Lexemes};
 use super::{
     Lexing, PreparedEffect, Script, ServerEncoding, Statement, StatementKind, Unreadable, classify, cost, lexical,
     plain, stack,
@@ -19,9 +19,6 @@ pub(crate) const LONGEST_TREE: usize = 512 << 10;
 
 /// A text of several statements that is longer is read one by one.
 const LONG: usize = 8 << 10;
-
-/// A name of up to this many bytes has not been cut, whatever its encoding.
-pub(super) const LONGEST_SURE_NAME: usize = 59;
 
 /// The most that a script may hold, in bytes: the judge looks at all of it.
 const HEAVIEST: usize = 4 << 20;
@@ -187,14 +184,7 @@ fn range(sql: &str, location: i32, length: i32) -> Range<usize> {
         Ok(length) if length > 0 => start + length,
         _ => sql.len(),
     };
-    trim(sql, start..end)
-}
-
-/// Leaves out the white space around a range; comments stay in.
-pub(super) fn trim(sql: &str, range: Range<usize>) -> Range<usize> {
-    let Some(text) = sql.get(range.clone()) else { return range };
-    let start = range.start + (text.len() - text.trim_ascii_start().len());
-    start..(start + text.trim_ascii().len())
+    plain::trim(sql, start..end)
 }
 
 fn unreadable(error: pg_query::Error) -> Unreadable {

@@ -3,10 +3,10 @@
 //! The summary costs a fifth of the tree and takes deeper expressions, but it leaves things out. This must never accept
 //! a text that may hold one of them: it answers None, and the tree is read instead.
 
-use super::analyze::trim;
 use super::{FunctionName, Operation, RelationName, Statement, StatementKind};
 use pg_query::ParserOptions;
 use pg_query::protobuf::summary_result::Context;
+use std::ops::Range;
 
 /// Words that may indicate clauses which the summary does not show: `ON CONFLICT DO UPDATE`, locking clauses, operators
 /// of another schema, writes in WITH, and the arguments of `set_config`. The tree usually shows that they do not.
@@ -80,4 +80,11 @@ fn needs_the_tree(text: &str) -> bool {
 /// Everything that may be a key word, also within literals and comments.
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| !byte.is_ascii_alphabetic()).filter(|word| !word.is_empty())
+}
+
+/// Leaves out the white space around a range; comments stay in.
+pub(super) fn trim(sql: &str, range: Range<usize>) -> Range<usize> {
+    let Some(text) = sql.get(range.clone()) else { return range };
+    let start = range.start + (text.len() - text.trim_ascii_start().len());
+    start..(start + text.trim_ascii().len())
 }

@@ -3,7 +3,8 @@
 //! Must never end a literal, name or comment elsewhere than the server does: [`Lexeme::Unsure`] marks uncertain input,
 //! and nothing follows it.
 
-use super::analyze::LONGEST_SURE_NAME;
+/// A name of up to this many bytes has not been cut, whatever its encoding.
+pub(super) const LONGEST_SURE_NAME: usize = 59;
 
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
