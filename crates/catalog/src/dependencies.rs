@@ -3,7 +3,8 @@
 //! Owns that question and its answer, which is read only where a statement says CASCADE. Must never leave a dependency out.
 
 use super::sql::{MOST_ROWS, sql_file};
-use super::{CatalogError, Fenced, is_in_schema};
+use super::subject::Fenced;
+use super::{CatalogError, is_in_schema};
 use fencegate_postgres::sql::{StatementResult, arrays, column};
 use fencegate_postgres::sql_file::Value::{Count, Sql};
 use fencegate_statement::{Operation, RelationName, Write};

@@ -5,8 +5,7 @@
 
 use super::sql::sql_file;
 use super::subject::Keys;
-use fencegate_policy::guard_arguments;
-use fencegate_policy::{FencedTable, QualifiedName, Resource};
+use fencegate_policy::QualifiedName;
 use fencegate_postgres::sql::quote;
 use fencegate_postgres::sql::{StatementResult, column, is_true, number};
 use fencegate_postgres::sql_file::Value::{Count, Sql};
@@ -60,12 +59,6 @@ pub fn shadows() -> String {
 
 /// As many schemas are all of them.
 pub(super) const MOST_SHADOWS: usize = 1000;
-
-/// The arguments of the guard's trigger, as `pg_trigger.tgargs` has them: a bytea.
-pub(super) fn guard_bytes(resource: &Resource, table: &FencedTable) -> String {
-    let bytes = guard_arguments(resource, table).into_iter().flat_map(|argument| argument.bytes().chain([0]));
-    format!("\\x{}", bytes.map(|byte| format!("{byte:02x}")).collect::<String>())
-}
 
 /// The answer to [`query`], by table.
 pub(super) fn read(answers: &[StatementResult]) -> HashMap<QualifiedName, KeyColumn> {

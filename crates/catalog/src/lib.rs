@@ -13,6 +13,7 @@ mod key_column;
 mod lost;
 mod mentions;
 mod names;
+mod reading;
 mod sql;
 mod subject;
 
@@ -22,17 +23,17 @@ pub use key_column::KeyColumn;
 pub use lost::{DatabaseNames, LostFence, fences_at_risk, lost_fences, with_tables};
 pub use mentions::{database_and_functions, functions_that_mention};
 pub use names::{NamesFound, PolicyNames, missing_text};
+pub use reading::{question, with_parameters};
 pub use sql::Views;
 pub use sql::most_rows;
 pub use sql::{FENCED_KINDS, settings};
-pub use subject::{Keys, Subject, with_parameters};
+pub use subject::{Fenced, Keys, Subject};
 
 use fencegate_policy::{FencedTable, QualifiedName, Resource};
 use fencegate_postgres::sql::{StatementResult, column};
 use fencegate_statement::{FunctionName, Operation, RelationName, Write};
 use graph::{Action, Edge, Graph, Link, Oid, Paths, Through, Way};
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use tokio_postgres::SimpleQueryRow;
 
 /// Why the server's catalog rows cannot be used.
@@ -293,26 +294,6 @@ fn main_owner(rows: &[&SimpleQueryRow]) -> Option<String> {
         *edges.entry(owner).or_default() += 1;
     }
     edges.into_iter().max_by_key(|(owner, edges)| (*edges, *owner)).map(|(owner, _)| owner.to_owned())
-}
-
-/// All that is asked of the catalog for one reading.
-pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String {
-    let subject = Subject::of(fences);
-    let mut asked = vec![settings(temporary), sql::ways(&subject, temporary, views)];
-    if let Some(keys) = &subject.keys {
-        asked.extend([key_column::shadows(), key_column::query(keys)]);
-    }
-    asked.join("; ")
-}
-
-/// The subject of a reading of the catalog.
-#[derive(Clone, Copy)]
-pub struct Fenced<'a>(pub &'a [Arc<Resource>]);
-
-impl<'a> Fenced<'a> {
-    fn tables(self) -> impl Iterator<Item = (&'a Resource, &'a FencedTable)> {
-        self.0.iter().flat_map(|resource| resource.tables.iter().map(|table| (&**resource, table)))
-    }
 }
 
 /// The edges of a row; None for an unknown value.

@@ -1,12 +1,20 @@
-//! The subject of a reading of the catalog, as arrays of names; and the statements of a reading with parameters in their place.
+//! The subject of a reading of the catalog, as arrays of names.
 //!
 //! Must never put a name into a statement but within one of these arrays.
 
-use super::key_column::{self, guard_bytes};
-use super::sql::{self, Views};
-use super::{Fenced, dependencies};
-use fencegate_policy::FencedFunction;
+use fencegate_policy::{FencedFunction, FencedTable, Resource, guard_arguments};
 use fencegate_postgres::sql::{array, arrays};
+use std::sync::Arc;
+
+/// The subject of a reading of the catalog.
+#[derive(Clone, Copy)]
+pub struct Fenced<'a>(pub &'a [Arc<Resource>]);
+
+impl<'a> Fenced<'a> {
+    pub(super) fn tables(self) -> impl Iterator<Item = (&'a Resource, &'a FencedTable)> {
+        self.0.iter().flat_map(|resource| resource.tables.iter().map(|table| (&**resource, table)))
+    }
+}
 
 /// The arrays, as SQL.
 #[derive(Debug)]
@@ -49,7 +57,7 @@ impl Subject {
         }
     }
 
-    fn parameters(has_functions: bool) -> Self {
+    pub(super) fn parameters(has_functions: bool) -> Self {
         let [tables, exact, prefixes] = [["$1", "$2"], ["$3", "$4"], ["$5", "$6"]].map(|pair| pair.map(str::to_owned));
         Subject { tables, functions: has_functions.then_some(Functions { exact, prefixes }), keys: None }
     }
@@ -65,29 +73,8 @@ impl Functions {
     }
 }
 
-/// The statements of a reading, with parameters.
-pub mod with_parameters {
-    use super::{Keys, Subject, Views, dependencies, key_column, sql};
-
-    /// Ways to the tables `$1`, `$2`.
-    pub fn ways() -> String {
-        sql::ways(&Subject::parameters(false), None, Views::Asked)
-    }
-
-    /// Ways to these tables, and callers of the functions `$3`, `$4` and of those that begin with `$5`, `$6`.
-    pub fn ways_and_calls() -> String {
-        sql::ways(&Subject::parameters(true), None, Views::Asked)
-    }
-
-    /// The columns `$3` of the tables `$1`, `$2`, whose triggers have the arguments `$4`.
-    pub fn key_columns() -> String {
-        key_column::query(&Keys(["$1", "$2", "$3", "$4"].map(str::to_owned)))
-    }
-
-    /// Objects that CASCADE may drop from the tables `$1`, `$2`.
-    pub fn dependencies() -> String {
-        dependencies::query(&["$1", "$2"].map(str::to_owned))
-    }
-
-    pub use super::key_column::shadows;
+/// The arguments of the guard's trigger, as `pg_trigger.tgargs` has them: a bytea.
+fn guard_bytes(resource: &Resource, table: &FencedTable) -> String {
+    let bytes = guard_arguments(resource, table).into_iter().flat_map(|argument| argument.bytes().chain([0]));
+    format!("\\x{}", bytes.map(|byte| format!("{byte:02x}")).collect::<String>())
 }

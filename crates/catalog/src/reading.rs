@@ -1,0 +1,44 @@
+//! The statements of a reading of the catalog, for one set of policies and with parameters.
+
+use super::key_column;
+use super::sql::{self, Views, settings};
+use super::subject::{Fenced, Subject};
+
+/// All that is asked of the catalog for one reading.
+pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String {
+    let subject = Subject::of(fences);
+    let mut asked = vec![settings(temporary), sql::ways(&subject, temporary, views)];
+    if let Some(keys) = &subject.keys {
+        asked.extend([key_column::shadows(), key_column::query(keys)]);
+    }
+    asked.join("; ")
+}
+
+/// The statements of a reading, with parameters.
+pub mod with_parameters {
+    use crate::sql::{self, Views};
+    use crate::subject::{Keys, Subject};
+    use crate::{dependencies, key_column};
+
+    /// Ways to the tables `$1`, `$2`.
+    pub fn ways() -> String {
+        sql::ways(&Subject::parameters(false), None, Views::Asked)
+    }
+
+    /// Ways to these tables, and callers of the functions `$3`, `$4` and of those that begin with `$5`, `$6`.
+    pub fn ways_and_calls() -> String {
+        sql::ways(&Subject::parameters(true), None, Views::Asked)
+    }
+
+    /// The columns `$3` of the tables `$1`, `$2`, whose triggers have the arguments `$4`.
+    pub fn key_columns() -> String {
+        key_column::query(&Keys(["$1", "$2", "$3", "$4"].map(str::to_owned)))
+    }
+
+    /// Objects that CASCADE may drop from the tables `$1`, `$2`.
+    pub fn dependencies() -> String {
+        dependencies::query(&["$1", "$2"].map(str::to_owned))
+    }
+
+    pub use crate::key_column::shadows;
+}
