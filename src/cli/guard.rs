@@ -1,7 +1,7 @@
 //! `fencegate guard`: the second layer, inside the database.
 
-use super::output::{complain, counted, load_policies, print, print_done, script, table};
-use super::{Ended, failed, runtime};
+use super::exit::{Ended, failed, load_policies, runtime};
+use super::output::{complain, counted, print, print_done, script, table};
 use clap::Subcommand;
 use fencegate_fence::guard::{self, GuardState, GuardStatus, Installed, StatusLine};
 use fencegate_policy::PolicySet;
@@ -78,7 +78,7 @@ impl Guarded {
 
 impl ControlDatabase {
     fn config(&self) -> Result<ControlConfig, ExitCode> {
-        super::database("--control", &self.control)
+        super::exit::database("--control", &self.control)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `fencegate init`: creates or upgrades the schema in a protected database.
 
+use super::exit::{Ended, database, failed, runtime};
 use super::output::{print_done, script};
-use super::{Ended, database, failed, runtime};
 use clap::builder::NonEmptyStringValueParser;
 use std::process::ExitCode;
 

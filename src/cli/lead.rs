@@ -1,6 +1,6 @@
 //! `fencegate lead`: wins an election, runs a command while leadership lasts, then resigns.
 
-use super::{Ended, database, runtime, unusable};
+use super::exit::{Ended, database, runtime, unusable};
 use crate::config::{Address, EtcdArguments, SettingError, duration, http_address};
 use crate::metrics::LeaderMetrics;
 use crate::metrics::http;

@@ -2,8 +2,8 @@
 //!
 //! Must never change anything there.
 
+use super::exit::{Ended, database, failed, runtime, unusable};
 use super::output::{print, table};
-use super::{Ended, database, failed, runtime, unusable};
 use crate::config::{EtcdAccess, EtcdArguments};
 use fencegate_leader::etcd::{Etcd, leaders};
 use fencegate_leader::{ElectionName, Leader, Patience};

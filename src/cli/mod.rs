@@ -4,6 +4,7 @@
 //! decisions: a subcommand parses its arguments and calls the module that does the work.
 
 mod demo;
+mod exit;
 mod guard;
 mod init;
 mod json_line;
@@ -20,20 +21,14 @@ mod text_line;
 mod timeline;
 mod variables;
 
-use crate::config;
-use crate::server::workers;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use exit::{Ended, failed, unusable};
 use fencegate_leader::command::{GUARD_COMMAND, START_COMMAND};
 use fencegate_policy::nearest::nearest;
-use fencegate_postgres::tls::{Connector, ControlConfig};
 use fencegate_statement::reader_process::{READER_COMMAND, read_for_another};
-use std::{ffi::OsString, fmt::Display, io, path::PathBuf, process::ExitCode, sync::Arc};
-use tokio::runtime::Runtime;
-
-/// Wrong usage or configuration.
-const EXIT_USAGE: u8 = 2;
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 /// A fencing-aware storage proxy for PostgreSQL
 #[derive(Parser)]
@@ -86,38 +81,6 @@ enum Command {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-}
-
-/// Result of a subcommand. Err is the exit code of a subcommand that cannot continue.
-type Ended = Result<ExitCode, ExitCode>;
-
-/// Prints a failure and returns its exit code.
-fn failed(error: impl Display) -> ExitCode {
-    output::complain(&format!("fencegate: {error}"));
-    ExitCode::FAILURE
-}
-
-/// Prints a usage or configuration error and returns its exit code.
-fn unusable(error: impl Display) -> ExitCode {
-    output::complain(&format!("fencegate: {error}"));
-    ExitCode::from(EXIT_USAGE)
-}
-
-/// The asynchronous runtime, or the exit code if it cannot be created.
-fn runtime() -> Result<Runtime, ExitCode> {
-    workers::runtime("shared", None).map_err(no_runtime)
-}
-
-fn no_runtime(error: io::Error) -> ExitCode {
-    tracing::error!(%error, "runtime_not_started");
-    ExitCode::FAILURE
-}
-
-/// Connection settings of the database that a flag names, or the exit code if they are invalid.
-fn database(flag: &str, url: &str) -> Result<ControlConfig, ExitCode> {
-    let (config, tls) = config::connection(url).map_err(|why| unusable(format!("{flag} {why}")))?;
-    let connector = Connector::new(tls).map_err(|why| unusable(format!("{flag} {why}")))?;
-    Ok(ControlConfig::new(config, Arc::new(connector)))
 }
 
 /// The error in one line, without clap's usage text.

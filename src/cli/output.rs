@@ -2,11 +2,8 @@
 //!
 //! Must never fail because the reader has gone: the exit code still reports the result.
 
-use super::{EXIT_USAGE, logging};
-use fencegate_policy::PolicySet;
+use super::logging;
 use std::io::{self, Write};
-use std::path::Path;
-use std::process::ExitCode;
 
 /// Prints to standard output.
 pub(super) fn print(text: &str) {
@@ -17,14 +14,6 @@ pub(super) fn print(text: &str) {
 pub(super) fn complain(line: &str) {
     logging::flush();
     let _ = writeln!(io::stderr(), "{line}");
-}
-
-/// Loads a directory of policies and prints any errors.
-pub(super) fn load_policies(directory: &Path) -> Result<PolicySet, ExitCode> {
-    fencegate_policy::load(directory).map_err(|errors| {
-        errors.iter().for_each(|error| complain(&error.to_string()));
-        ExitCode::from(EXIT_USAGE)
-    })
 }
 
 /// Prints completed and remaining steps. If steps remain, the whole output is a psql script.

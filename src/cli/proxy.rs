@@ -1,8 +1,8 @@
 //! `fencegate proxy`: reads settings and policies, and runs the proxy.
 
-use super::output::{load_policies, print};
+use super::exit::{Ended, load_policies, no_runtime, runtime, unusable};
+use super::output::print;
 use super::policy::summary;
-use super::{Ended, no_runtime, runtime, unusable};
 use crate::config::{Settings, SettingsArguments};
 use crate::server::{
     self,

@@ -1,7 +1,7 @@
 //! `fencegate remove`: removes all fencegate objects from a database.
 
+use super::exit::{Ended, database, failed, runtime};
 use super::output::print;
-use super::{Ended, database, failed, runtime};
 use fencegate_fence::guard;
 use std::process::ExitCode;
 

@@ -3,13 +3,22 @@
 //! Owns the order of events. Must never print a result before `check` has examined the evidence.
 
 use super::check::{DemoReply, Fate, Row, Scene, contradictions};
+use super::error::{DemoError, PATIENCE, until};
 use super::leader::{Participant, Route};
 use super::takeover::{self, Takeover};
 use super::transcript::{Transcript, milliseconds};
-use super::{DemoError, PATIENCE, Played, until};
 use crate::stage::Stage;
 use std::time::Duration;
 use tokio::time::sleep;
+
+/// Result of the demo.
+#[derive(Debug)]
+pub struct Played {
+    /// Failed expectations; empty on success.
+    pub failures: Vec<String>,
+    /// The events of the last scene, for `fencegate timeline`.
+    pub events: String,
+}
 
 /// Duration of a leader's pause, as in a garbage collection, a paused machine or a full disk.
 const PAUSE: Duration = Duration::from_millis(300);

@@ -1,6 +1,6 @@
 //! `SHOW HELP`, `SHOW VERSION` and `SHOW CONFIG`: the commands, the program, and its settings. Must never show a secret.
 
-use super::Console;
+use super::client::Console;
 use super::command::CommandHelp;
 use super::result_set::ColumnType::{Text, Time};
 use super::result_set::{Table, TableColumn};

@@ -1,8 +1,10 @@
 //! `SHOW ADMISSIONS`: the server processes that may write now, through this proxy or another.
 
+use super::client::Console;
+use super::notices::{notice, unreadable};
 use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};
-use super::{Console, OpenSession, notice, unreadable};
+use super::sessions::OpenSession;
 use fencegate_fence::{Admission, Database};
 use std::sync::Arc;
 

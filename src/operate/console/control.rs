@@ -1,6 +1,6 @@
 //! `KILL`, `PAUSE` and `RESUME`: operators' commands on sessions.
 
-use super::Console;
+use super::client::Console;
 use super::command::Control;
 use fencegate_wire::error::ErrorText;
 

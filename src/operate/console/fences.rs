@@ -1,8 +1,9 @@
 //! `SHOW FENCES`: every resource in every database that has had sessions, and the keys used last.
 
+use super::client::Console;
+use super::notices::{no_databases, notice, unreadable};
 use super::result_set::ColumnType::{Boolean, Integer, Text};
 use super::result_set::{ResultSet, Table, TableColumn};
-use super::{Console, no_databases, notice, unreadable};
 use fencegate_fence::session::Token;
 use fencegate_fence::{Database, Fence, followed_leader};
 use fencegate_policy::Resource;

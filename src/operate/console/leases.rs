@@ -1,8 +1,9 @@
 //! `SHOW LEASES`: leases of the fenced databases and their holders.
 
+use super::client::Console;
+use super::notices::{notice, unreadable};
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};
-use super::{Console, notice, unreadable};
 use fencegate_fence::{Database, StoredLease};
 use std::sync::Arc;
 

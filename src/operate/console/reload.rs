@@ -1,8 +1,8 @@
 //! `RELOAD`: settings, policies and certificates are read again.
 
+use super::client::Console;
 use super::result_set::ColumnType::{Boolean, Text};
-use super::result_set::{ResultSet, Table, TableColumn};
-use super::{Console, shortened};
+use super::result_set::{ResultSet, Table, TableColumn, shortened};
 use fencegate_wire::error::ErrorText;
 
 /// Something that is another than before the reload.

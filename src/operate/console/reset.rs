@@ -1,9 +1,10 @@
 //! `FENCE RESET`: the way back where tokens have become lower than those already seen.
 
+use super::client::Console;
 use super::command::FenceReset;
+use super::notices::unreadable;
 use super::result_set::ColumnType::{Integer, Text};
-use super::result_set::{Notice, ResultSet, Table, TableColumn};
-use super::{Console, shortened, unreadable};
+use super::result_set::{Notice, ResultSet, Table, TableColumn, shortened};
 use fencegate_fence::session::Token;
 use fencegate_fence::{Database, Higher, Reset, ResetError};
 use fencegate_policy::{PolicySet, Resource};

@@ -173,3 +173,13 @@ pub(super) fn info(text: ErrorText, severity: Severity) -> ErrorInfo {
 fn field(text: String) -> String {
     text.replace('\0', "")
 }
+
+/// The first of a list, and how many more there are.
+pub(super) fn shortened(mut list: Vec<String>, most: usize, separator: &str) -> String {
+    if list.len() > most {
+        let more = format!("and {} more", list.len() - most);
+        list.truncate(most);
+        list.push(more);
+    }
+    list.join(separator)
+}

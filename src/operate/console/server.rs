@@ -3,10 +3,11 @@
 //! Owns transaction status (there are no transactions beyond it), prepared statements and portals. Must never decode a
 //! client's bytes: `frontend` does.
 
+use super::client::Console;
 use super::command::{self, Command};
 use super::driver_statement::DriverStatement;
 use super::result_set::{error, fields, info};
-use super::{Console, control, headings_of, run};
+use super::{control, headings_of, run};
 use async_trait::async_trait;
 use fencegate_wire::error::{ErrorText, Severity};
 use futures_util::{Sink, SinkExt};

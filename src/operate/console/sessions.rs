@@ -1,8 +1,7 @@
 //! `SHOW SESSIONS`: the sessions of this proxy, and their tokens.
 
 use super::result_set::ColumnType::{Integer, Text, Time};
-use super::result_set::{Table, TableColumn};
-use super::shortened;
+use super::result_set::{Table, TableColumn, shortened};
 use fencegate_fence::Database;
 use fencegate_fence::session::{Activity, Epoch};
 use std::time::SystemTime;

@@ -1,6 +1,6 @@
 //! `SHOW STATS`: the verdicts on writes since the proxy started, as in the metric `fencegate_writes_total`.
 
-use super::Console;
+use super::client::Console;
 use super::result_set::ColumnType::{Integer, Text};
 use super::result_set::{Table, TableColumn};
 use crate::metrics::VERDICTS;

@@ -1,9 +1,10 @@
 //! `SHOW DATABASES`, `SHOW CLIENTS` and `SHOW SERVERS`: databases and sessions in the columns that users of PgBouncer know.
 
+use super::client::Console;
+use super::notices::unreadable;
 use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::sessions::{OpenSession, doing};
-use super::{Console, unreadable};
 use fencegate_fence::Database;
 use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
