@@ -1,5 +1,7 @@
-//! Rules that Cargo cannot check: modules of the program import one way, and the deciding crates use no sockets, tasks or clocks.
+//! Rules that Cargo cannot check: modules of the program import one way, no large group of files imports in a circle, and the
+//! deciding crates use no sockets, tasks or clocks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -53,9 +55,8 @@ fn files(path: &Path) -> Vec<PathBuf> {
         return vec![path.to_owned()];
     }
     let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-    let files = entries
-        .filter(|path| !["tests", "tests.rs", "reader_process"].iter().any(|it| path.ends_with(it)))
-        .flat_map(|it| files(&it));
+    let files =
+        entries.filter(|path| !["tests", "tests.rs"].iter().any(|it| path.ends_with(it))).flat_map(|it| files(&it));
     files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
@@ -95,7 +96,8 @@ fn imports_run_one_way() {
 fn deciding_modules_use_no_sockets_and_no_clock() {
     let mut wrong = Vec::new();
     for (layer, allowed) in PURE {
-        for file in files(&crates().join(layer).join("src")) {
+        let decides = |file: &PathBuf| !file.iter().any(|it| it == "reader_process");
+        for file in files(&crates().join(layer).join("src")).into_iter().filter(decides) {
             let code = code(&file);
             let known = OUTSIDE.iter().filter(|name| !allowed.contains(name) && code.contains(**name));
             wrong.extend(known.map(|name| format!("{}: {name}", file.display())));
@@ -114,4 +116,115 @@ fn what_sessions_share_is_spawned_in_the_background() {
     let program = |layer| source().join(layer);
     let spawned = [program("state"), fence("supervise.rs"), fence("log_limit.rs"), program("net")].map(count);
     assert_eq!(spawned, [0, 0, 0, 2], "in state, supervise, log_limit and net");
+}
+
+/// The most files of a crate that may import each other in a circle.
+const MOST_IN_A_CIRCLE: usize = 3;
+
+/// Folders whose circles are still larger.
+const EXCUSED: &[&str] = &["crates/fence/src", "src/config", "src/net", "src/state"];
+
+/// The names on a path: of a module, or of what code names.
+type Names = Vec<String>;
+
+/// One file of a crate.
+#[derive(Default)]
+struct Module {
+    /// What its code names.
+    named: BTreeSet<Names>,
+    /// What it re-exports, by the last name.
+    exported: BTreeMap<String, Names>,
+}
+
+fn is_of_path(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_' || letter == ':'
+}
+
+/// The code with the lists in its imports written out: `a::{b, c}` as `a::b,a::c`.
+fn written_out(mut code: String) -> String {
+    while let Some(open) = code.rfind("::{") {
+        let start = code[..open].rfind(|it| !is_of_path(it)).map_or(0, |before| before + 1);
+        let close = open + code[open..].find('}').unwrap();
+        let items = code[open + "::{".len()..close].split(',').map(str::trim).filter(|item| !item.is_empty());
+        let paths: Vec<String> = items.map(|item| format!("{}::{item}", &code[start..open])).collect();
+        code.replace_range(start..=close, &paths.join(","));
+    }
+    code
+}
+
+fn module(file: &Path) -> Module {
+    let names = |path: &str| path.trim_matches(':').split("::").map(str::to_owned).collect::<Names>();
+    let mut module = Module::default();
+    for line in written_out(code(file)).lines().filter(|line| !line.contains("mod ")) {
+        match line.trim_start_matches("    ").split_once(" use ") {
+            Some((visibility, paths)) if visibility.starts_with("pub") => {
+                for path in paths.trim_end_matches(';').split(',').filter(|path| path.contains("::")) {
+                    let (path, name) = path.split_once(" as ").unwrap_or((path, path.rsplit("::").next().unwrap()));
+                    module.exported.insert(name.to_owned(), names(path));
+                }
+            }
+            _ => module.named.extend(line.split(|it| !is_of_path(it)).map(names)),
+        }
+    }
+    module
+}
+
+/// The module that defines what a module names; None if that is of another crate.
+fn defining(modules: &BTreeMap<Names, Module>, module: &[String], named: &[String]) -> Option<Names> {
+    let child = [module, &named[..1]].concat();
+    let mut path = match (named[0].as_str(), named.len()) {
+        (name, _) if modules[module].exported.contains_key(name) => child,
+        (_, 1) => return None,
+        ("crate", _) => Vec::new(),
+        ("self", _) => module.to_vec(),
+        ("super", _) => module.split_last()?.1.to_vec(),
+        _ if modules.contains_key(&child) => child,
+        _ => return None,
+    };
+    for name in &named[1..] {
+        if name == "super" { drop(path.pop()) } else { path.push(name.clone()) }
+    }
+    let length = (0..=path.len()).rev().find(|length| modules.contains_key(&path[..*length]))?;
+    let (module, rest) = path.split_at(length);
+    let exported = modules[module].exported.get(rest.first().map_or("", String::as_str));
+    exported.and_then(|path| defining(modules, module, path)).or(Some(module.to_vec()))
+}
+
+/// The modules that a module imports, and that those import.
+fn reached<'a>(imports: &'a BTreeMap<Names, BTreeSet<Names>>, from: &'a Names) -> BTreeSet<&'a Names> {
+    let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = left.pop() {
+        left.extend(imports[module].iter().filter(|it| reached.insert(*it)));
+    }
+    reached
+}
+
+#[test]
+fn circles_of_imports_are_small() {
+    let mut wrong = BTreeSet::new();
+    let packages = fs::read_dir(crates()).unwrap().map(|entry| entry.unwrap().path().join("src"));
+    for root in packages.chain([source()]) {
+        let name = |file: &Path| -> Names {
+            let path = file.strip_prefix(&root).unwrap().with_extension("");
+            let names = path.iter().map(|it| it.to_str().unwrap().to_owned());
+            names.filter(|it| it != "lib" && it != "mod").collect()
+        };
+        let files = files(&root).into_iter().filter(|file| !file.ends_with("main.rs"));
+        let modules: BTreeMap<Names, Module> = files.map(|file| (name(&file), module(&file))).collect();
+        let imports = modules.iter().map(|(name, module)| {
+            let defining = module.named.iter().filter_map(|named| defining(&modules, name, named));
+            (name.clone(), defining.filter(|it| it != name).collect())
+        });
+        let imports: BTreeMap<Names, BTreeSet<Names>> = imports.collect();
+        let reached: BTreeMap<&Names, _> = imports.keys().map(|it| (it, reached(&imports, it))).collect();
+        for (module, others) in &reached {
+            let circle = others.iter().filter(|it| reached[**it].contains(module));
+            let circle: Vec<PathBuf> = circle.map(|it| root.join(it.join("/"))).collect();
+            let is_excused = |folder: &&str| circle.iter().all(|it| it.starts_with(source().with_file_name(folder)));
+            if circle.len() > MOST_IN_A_CIRCLE && !EXCUSED.iter().any(is_excused) {
+                wrong.insert(circle);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "they import each other in circles: {wrong:#?}");
 }
