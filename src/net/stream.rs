@@ -1,6 +1,7 @@
 //! Sockets to clients and to the server: TCP, with or without TLS, or Unix.
 
 use crate::config::{Address, Origin};
+use fencegate_postgres::connect_tcp;
 use fencegate_postgres::tls::Secured;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
@@ -101,7 +102,7 @@ impl Stream {
     /// Those of the socket.
     pub async fn connect(address: &Address, keepalive: Option<Duration>) -> io::Result<Self> {
         match address {
-            Address::Tcp { host, port } => Stream::tcp(TcpStream::connect((host.as_str(), *port)).await?, keepalive),
+            Address::Tcp { host, port } => Stream::tcp(connect_tcp(host, *port).await?, keepalive),
             Address::Unix { directory, port } => {
                 Ok(Stream::Unix(UnixStream::connect(directory.join(format!(".s.PGSQL.{port}"))).await?))
             }

@@ -24,6 +24,7 @@ mod guard;
 mod harness;
 mod holes;
 mod hostile;
+mod hosts;
 mod hygiene;
 mod keyed;
 mod keys;

@@ -1,5 +1,6 @@
 //! Connections by tokio-postgres with the same TLS as those of sessions.
 
+use super::hosts;
 use super::{Attempt, Connector, Told};
 use crate::password;
 use fencegate_leader::Connect;
@@ -95,7 +96,7 @@ impl ControlConfig {
             Some(Attempt::Offered) => Offer::Prefer,
             Some(Attempt::Plain) | None => Offer::Disable,
         });
-        config.connect(MakeRustlsConnect::new(Arc::unwrap_or_clone(self.tls.current()))).await
+        hosts::connect(&config, &MakeRustlsConnect::new(Arc::unwrap_or_clone(self.tls.current()))).await
     }
 }
 

@@ -5,6 +5,7 @@
 mod control;
 mod diagnosis;
 mod files;
+mod hosts;
 mod server;
 mod verifier;
 

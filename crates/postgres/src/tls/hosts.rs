@@ -1,0 +1,146 @@
+//! Connections by tokio-postgres to the first of several hosts that accepts one.
+//!
+//! Owns the order of the hosts. tokio-postgres alone tries one address after the other, and waits for a silent one as long as
+//! the system does.
+
+use crate::race::{CONNECT_LIMIT, race, resolve};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Error, Socket};
+
+/// Port of a host that is given without one.
+const DEFAULT_PORT: u16 = 5432;
+
+/// Connects to one of the hosts. If there are several, to one that accepts writes. Cancel-safe: what is half open is closed.
+///
+/// # Errors
+/// The error of the address that failed last.
+pub(super) async fn connect<T>(config: &Config, tls: &T) -> Result<(Client, Connection<Socket, T::Stream>), Error>
+where
+    T: MakeTlsConnect<Socket> + Clone,
+{
+    match race(hosts(config).into_iter().map(|host| connect_to(host, tls))).await {
+        Some(result) => result,
+        // tokio-postgres reports what is wrong with them.
+        None => config.connect(tls.clone()).await,
+    }
+}
+
+/// Connects to one host, at any of its addresses. Cancel-safe.
+async fn connect_to<T>(host: Config, tls: &T) -> Result<(Client, Connection<Socket, T::Stream>), Error>
+where
+    T: MakeTlsConnect<Socket> + Clone,
+{
+    let to_address = async |address| {
+        let mut config = host.clone();
+        config.hostaddr(address).connect(tls.clone()).await
+    };
+    match race(addresses(&host).await.into_iter().map(to_address)).await {
+        Some(result) => result,
+        None => host.connect(tls.clone()).await,
+    }
+}
+
+/// The addresses of a host that is given by its name alone. Empty if it has none: tokio-postgres reports why. Cancel-safe.
+async fn addresses(host: &Config) -> Vec<IpAddr> {
+    match (host.get_hosts(), host.get_hostaddrs(), host.get_ports()) {
+        ([Host::Tcp(name)], [], [port]) => {
+            resolve(name, *port).await.unwrap_or_default().into_iter().map(|it| it.ip()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A configuration for each host, in the order of the attempts. Empty if there is no host, or not one address or port for each.
+fn hosts(config: &Config) -> Vec<Config> {
+    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let is_complete = |given: usize| given == hosts.len() || given == 0;
+    if !is_complete(addresses.len()) || !(is_complete(ports.len()) || ports.len() == 1) {
+        return Vec::new();
+    }
+    let mut places: Vec<usize> = (0..hosts.len()).collect();
+    if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
+        let random = RandomState::new();
+        places.sort_by_cached_key(|place| random.hash_one(place));
+    }
+    let host = |place: usize| {
+        let mut host = without_hosts(config);
+        match &hosts[place] {
+            Host::Tcp(name) => host.host(name),
+            Host::Unix(directory) => host.host_path(directory),
+        };
+        if let Some(address) = addresses.get(place) {
+            host.hostaddr(*address);
+        }
+        if hosts.len() > 1 {
+            host.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        host.port(ports.get(place).or(ports.first()).copied().unwrap_or(DEFAULT_PORT));
+        host
+    };
+    places.into_iter().map(host).collect()
+}
+
+/// All other settings. tokio-postgres can only add hosts.
+fn without_hosts(config: &Config) -> Config {
+    let mut other = Config::new();
+    config.get_user().map(|it| other.user(it));
+    config.get_password().map(|it| other.password(it));
+    config.get_dbname().map(|it| other.dbname(it));
+    config.get_options().map(|it| other.options(it));
+    config.get_application_name().map(|it| other.application_name(it));
+    config.get_tcp_user_timeout().map(|it| other.tcp_user_timeout(*it));
+    config.get_keepalives_interval().map(|it| other.keepalives_interval(it));
+    config.get_keepalives_retries().map(|it| other.keepalives_retries(it));
+    other
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .connect_timeout(config.get_connect_timeout().copied().unwrap_or(CONNECT_LIMIT))
+        .keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .target_session_attrs(config.get_target_session_attrs())
+        .channel_binding(config.get_channel_binding());
+    other
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_host_keeps_all_other_settings() {
+        let text = "host=a,b hostaddr=127.0.0.1,127.0.0.2 port=1,2 user=u password=p dbname=d options=o application_name=n \
+            sslmode=require sslnegotiation=direct connect_timeout=7 tcp_user_timeout=8 keepalives=0 keepalives_idle=9 \
+            keepalives_interval=10 keepalives_retries=11 channel_binding=require";
+        let of_second = text.replace("a,b", "b").replace("127.0.0.1,", "").replace("1,2", "2");
+        let expected: Config = format!("{of_second} target_session_attrs=read-write").parse().unwrap();
+        assert_eq!(hosts(&text.parse().unwrap())[1], expected);
+    }
+
+    #[test]
+    fn one_host_need_not_accept_writes() {
+        let expected: Config = "host=/run user=u port=5432 connect_timeout=3".parse().unwrap();
+        assert_eq!(hosts(&"host=/run user=u".parse().unwrap()), [expected]);
+    }
+
+    #[test]
+    fn incomplete_lists_are_left_to_the_driver() {
+        for text in ["user=u", "host=a,b hostaddr=127.0.0.1", "host=a,b,c port=1,2"] {
+            assert_eq!(hosts(&text.parse().unwrap()), []);
+        }
+    }
+
+    #[test]
+    fn a_random_order_has_each_host_once() {
+        let config: Config = "host=a,b,c,d load_balance_hosts=random".parse().unwrap();
+        let order = || hosts(&config).iter().map(|it| format!("{:?}", it.get_hosts())).collect::<Vec<_>>();
+        let mut orders: Vec<_> = (0..100).map(|_| order()).collect();
+        assert!(orders.iter().any(|it| *it != orders[0]));
+        orders.iter_mut().for_each(|it| it.sort());
+        assert!(orders.iter().all(|it| *it == orders[0]) && orders[0].len() == 4);
+    }
+}

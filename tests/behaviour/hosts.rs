@@ -1,0 +1,61 @@
+//! Lists of hosts of which the first one does not answer.
+
+use crate::support::Proxy;
+use crate::support::postgres::Postgres;
+use crate::support::programs::run;
+use crate::support::proxy::{ProxyOptions, fencegate};
+use crate::support::ticks::{self, WRITE, ok, session};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+/// An address that drops every SYN, as a host behind a firewall does: its queue of connections is full.
+struct Silent {
+    _listener: OwnedFd,
+    _queued: Vec<TcpStream>,
+    port: u16,
+}
+
+impl Silent {
+    fn new() -> Self {
+        let listener = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(listener.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let port = getsockname::<SockaddrIn>(listener.as_raw_fd()).unwrap().port();
+        let connect =
+            || TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), Duration::from_millis(200));
+        let mut queued = Vec::new();
+        let refusal = loop {
+            match connect() {
+                Ok(stream) => queued.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refusal.kind(), ErrorKind::TimedOut);
+        Silent { _listener: listener, _queued: queued, port }
+    }
+
+    /// A connection string in which it is the host before the server.
+    fn before(&self, postgres: &Postgres) -> String {
+        let url = postgres.control_url().replace('@', &format!("@127.0.0.1:{},", self.port));
+        url + "postgres"
+    }
+}
+
+#[test]
+fn commands_use_the_next_host() {
+    let (postgres, silent) = (ticks::server(), Silent::new());
+    let url = silent.before(&postgres);
+    run(fencegate().args(["init", "--control", &url, "--leases-for", "postgres"]));
+    run(fencegate().args(["lead", "--coordinator", &url, "--election", "cron/nightly", "--ttl", "1s", "--", "true"]));
+}
+
+#[test]
+fn a_control_connection_uses_the_next_host() {
+    let (postgres, silent) = (ticks::server(), Silent::new());
+    let options = ProxyOptions::default().policies(ticks::POLICIES).control(&silent.before(&postgres));
+    let proxy = Proxy::start_with(&postgres, &options);
+    ok(&mut session(&proxy.address(), 1), WRITE);
+}
