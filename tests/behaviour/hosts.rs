@@ -49,7 +49,7 @@ fn commands_use_the_next_host() {
     let (postgres, silent) = (ticks::server(), Silent::new());
     let url = silent.before(&postgres);
     run(fencegate().args(["init", "--control", &url, "--leases-for", "postgres"]));
-    run(fencegate().args(["lead", "--coordinator", &url, "--election", "cron/nightly", "--ttl", "1s", "--", "true"]));
+    run(fencegate().args(["lead", "--coordinator", &url, "--election", "cron/nightly", "--ttl", "2s", "--", "true"]));
 }
 
 #[test]
