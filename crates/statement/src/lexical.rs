@@ -115,7 +115,8 @@ fn outer<'t>(tokens: &mut Lexemes<'t>) -> Option<(Option<StatementKind>, Lexeme<
 /// `EXPLAIN [ANALYZE] [VERBOSE]`, or `EXPLAIN (…)` with options of a word or two.
 fn explain<'t>(tokens: &mut Lexemes<'t>) -> Option<(StatementKind, Lexeme<'t>)> {
     const KINDS: [StatementKind; 2] = [StatementKind::Explain, StatementKind::ExplainAnalyze];
-    let is_analyze = |token: Lexeme| token.is(b"analyze") || token.is(b"analyze");
+    // The grammar has both spellings.
+    let is_analyze = |token| is_any(token, &[b"analyze", b"analyse"]);
     let mut next = tokens.next()?;
     if next != Lexeme::Symbol(b'(') {
         let analyzes = is_analyze(next);
