@@ -6,8 +6,7 @@
 use super::sql::sql_file;
 use super::subject::Keys;
 use fencegate_policy::QualifiedName;
-use fencegate_postgres::sql::quote;
-use fencegate_postgres::sql::{StatementResult, column, is_true, number};
+use fencegate_postgres::sql::{StatementResult, column, is_true, number, quote};
 use fencegate_postgres::sql_file::Value::{Count, Sql};
 use fencegate_statement::rows::{ColumnValue, KEY_TYPES, ValueType};
 use std::collections::HashMap;

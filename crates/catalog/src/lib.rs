@@ -24,9 +24,7 @@ pub use lost::{DatabaseNames, LostFence, fences_at_risk, lost_fences, with_table
 pub use mentions::{database_and_functions, functions_that_mention};
 pub use names::{NamesFound, PolicyNames, missing_text};
 pub use reading::{question, with_parameters};
-pub use sql::Views;
-pub use sql::most_rows;
-pub use sql::{FENCED_KINDS, settings};
+pub use sql::{FENCED_KINDS, Views, most_rows, settings};
 pub use subject::{Fenced, Keys, Subject};
 
 use fencegate_policy::{FencedTable, QualifiedName, Resource};

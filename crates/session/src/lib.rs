@@ -205,12 +205,6 @@ impl<H: Host> Session<H> {
         matches!(self.life, Life::Terminating)
     }
 
-    /// The message at hand waits until the driver has performed this task.
-    fn request(&mut self, task: Task) {
-        self.begin_hold(&task);
-        self.message.set_stage(Stage::Requesting(Box::new(task)));
-    }
-
     /// Reports the server process's activity to the fence when it changes.
     fn report_activity(&mut self) {
         let activity = if !self.pipeline.is_empty() || self.client.rest > 0 {

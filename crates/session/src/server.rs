@@ -11,8 +11,7 @@ use super::side::{HIGH_WATER, LITTLE, frame_of};
 use bytes::{BufMut, BytesMut};
 use fencegate_statement::{Alone, Statement, TransactionEffect};
 use fencegate_wire::error::{ErrorText, Severity, field, fields};
-use fencegate_wire::frame::body;
-use fencegate_wire::frame::{HEADER, Header, InvalidLength, put_frame};
+use fencegate_wire::frame::{HEADER, Header, body, put_frame};
 use fencegate_wire::message::{self, Status};
 use fencegate_wire::tag::backend;
 
@@ -33,7 +32,8 @@ impl<H: Host> Session<H> {
             if self.server.rest > 0 && !self.server.pass_on(&mut self.client.output) {
                 break;
             }
-            let Some(header) = Header::from_server(&self.server.input).map_err(server_fault)? else { break };
+            let header = Header::from_server(&self.server.input);
+            let Some(header) = header.map_err(|error| End::ServerFault(error.to_string()))? else { break };
             if !self.server_message(header)? {
                 break;
             }
@@ -350,10 +350,6 @@ impl<H: Host> Session<H> {
             None => {}
         }
     }
-}
-
-fn server_fault(error: InvalidLength) -> End {
-    End::ServerFault(error.to_string())
 }
 
 /// Appends the server's message about a text with a statement that raises an error. The proxy's error replaces the server's;

@@ -30,14 +30,15 @@ const OUTSIDE: &str = "idle_session_timeout";
 const WHOLE: &str = "transaction_timeout";
 
 impl<H: Host> Session<H> {
-    /// The message at hand waits for this task.
-    pub(super) fn begin_hold(&mut self, task: &Task) {
+    /// The message at hand waits until the driver has performed this task.
+    pub(super) fn request(&mut self, task: Task) {
         self.message.hold.begin(self.pipeline.now());
-        if let Task::Admit(needs) = task {
+        if let Task::Admit(needs) = &task {
             let resource = needs.first().map_or_else(String::new, |(need, _)| need.resource.name.clone());
             let stands_alone = needs.iter().any(|(need, _)| self.may_stand_alone(&need.statement));
             self.process.begin_admit(resource, stands_alone);
         }
+        self.message.set_stage(Stage::Requesting(Box::new(task)));
     }
 
     /// The moment at which a step is due although nothing has happened.
