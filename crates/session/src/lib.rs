@@ -6,10 +6,10 @@
 //! - hold a message whole because of its size, unless the message needs a verdict and `room` permits it;
 //! - write into the middle of another message.
 //!
-//! The parts of a session cannot see each other's fields. [`Pipeline`]: what was forwarded and what the server owes.
-//! [`Settings`] and [`Names`]: what the server knows by now. [`Transaction`]: what it may still commit. [`Process`]: what the
-//! fence knows of it. [`Message`]: the first message that was not forwarded yet. This file connects them and shows the order
-//! of events. `client` and `server` handle the messages of either side, `verdict` decides.
+//! The parts of a session cannot see each other's fields. `Pipeline`: what was forwarded and what the server owes.
+//! `Settings` and `Names`: what the server knows by now. `Transaction`: what it may still commit. `Process`: what the
+//! fence knows of it. `Message`: the first message that was not forwarded yet. `session` connects them, and this file shows
+//! the order of events. `client` and `server` handle the messages of either side, `verdict` decides.
 //!
 //! The driver (`net`) moves the bytes and performs the tasks. The session queries the proxy through its [`Host`].
 
