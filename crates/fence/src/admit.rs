@@ -7,13 +7,12 @@
 //! the session was revoked first.
 
 use super::advance::Raising;
+use super::claim::{Claim, Raise};
 use super::database::{Database, key};
 use super::fence_error::{FenceError, about};
-use super::first::First;
 use super::obstacle::Obstacle;
-use super::permission::Claim;
 use super::session::{Activity, Epoch, Identity, IdentityError, Presented, SessionFence, Token};
-use super::store::{AdmissionRow, EpochRow, Recorded, Report, StoreError};
+use super::store::{AdmissionRow, EpochRow, First, Recorded, Report, StoreError};
 use fencegate_policy::Resource;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -40,17 +39,6 @@ enum AdmitDecision {
     /// The epoch records different policies, loaded before those of this proxy.
     OlderPolicies,
     Refused(FenceError),
-}
-
-/// When an Admit may raise the epoch to its token.
-#[derive(Clone, Copy)]
-pub enum Raise<'a> {
-    /// Always.
-    Freely,
-    /// If the server would permit the session's role to do what the claim describes.
-    WhoMay(&'a Claim),
-    /// Never: the token must already be the epoch's.
-    Never,
 }
 
 impl Database {

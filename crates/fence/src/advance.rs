@@ -8,19 +8,18 @@
 //! Any proxy may repeat any step. The next proxy that needs the epoch finishes an incomplete advance.
 //! Functions here are not cancel-safe unless their comment says so: a step may be left incomplete.
 
+use super::blocker::Blocker;
 use super::database::{Database, key};
-use super::fence_error::{Blocker, FenceError, about};
+use super::fence_error::{FenceError, about};
 use super::obstacle::Obstacle;
 use super::session::{Activity, Epoch, Identity, SessionFence, Token};
-use super::store::{AdmissionRow, DESCRIBED, Holder, Key, Marked, StoreError};
+use super::store::{AdmissionRow, DESCRIBED, GRACE, Holder, Key, Marked, StoreError};
 use fencegate_policy::{Mode, Resource};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Time that other proxies have to release their idle sessions. Then the sessions are terminated.
-pub(super) const GRACE: Duration = Duration::from_millis(100);
 /// Number of looks at the processes without a pause. Another proxy needs two round trips to release an idle session.
 const QUICK_LOOKS: u32 = 4;
 /// Minimum and maximum pause between later looks: a quarter of the time that the drain has taken so far.

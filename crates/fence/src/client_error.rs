@@ -1,6 +1,8 @@
 //! The errors that clients receive when the fence refuses a write.
 
-use super::fence_error::{Blocker, FenceError, Issued, Remedy};
+use super::blocker::Blocker;
+use super::fence_error::{FenceError, Issued};
+use super::remedy::Remedy;
 use super::session::Token;
 use fencegate_policy::Issuer;
 use fencegate_wire::client_error::{ClientError, ErrorKind};
@@ -127,48 +129,4 @@ fn unissued(resource: &str, presented: Token, issuer: &Issuer, issued: Issued) -
     ErrorText::new("LF005", format!("fencing token {presented} for resource \"{resource}\" {why}"))
         .detail(format!("resource={resource} presented={presented}{highest}"))
         .hint(hint)
-}
-
-impl Remedy {
-    /// The hint of LF006.
-    pub fn hint(self) -> String {
-        let what = match self {
-            Remedy::ServerTimeout(setting) => {
-                return format!("Nothing was written. Retry. To let writes wait longer, raise {setting}.");
-            }
-            Remedy::TryAgain => "Retry. If the error persists, see the proxy's log.",
-            Remedy::Connect => {
-                "Retry. If the error persists, check that the server is up and that the proxy's `control` setting and its \
-             password are correct. The proxy's log has the details."
-            }
-            Remedy::Init => {
-                "Retrying will not help. Run fencegate init --control URL --role ROLE, \
-             with a superuser's URL of this database and the proxy's control role."
-            }
-            Remedy::Upgrade => {
-                "Retrying will not help. The database was prepared for a newer version: upgrade this proxy, \
-             or go back with the fencegate init of its version."
-            }
-            Remedy::Grant => "Retrying will not help. Run the GRANT as a superuser.",
-            Remedy::Superuser => {
-                "Retrying will not help. Give the proxy a superuser as its control role, or write as a role that is not a superuser."
-            }
-            Remedy::SameServer => {
-                "Connect again. If the error persists, check that the proxy's `upstream` and `control` settings lead to the \
-             same server, without a pooler in between."
-            }
-            Remedy::Reload => {
-                "Retrying will not help. Give this proxy the policies that the others have, and reload it \
-             (SIGHUP, or RELOAD in its console)."
-            }
-            Remedy::EndThem => {
-                "Retry. If the error persists, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared."
-            }
-            Remedy::Etcd => {
-                "Retry. If the error persists, check that etcd is reachable and that the proxy's `etcd` setting is correct."
-            }
-            Remedy::Split => "Write to fewer resources in one transaction.",
-        };
-        format!("Nothing was written. {what}")
-    }
 }

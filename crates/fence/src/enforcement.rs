@@ -6,10 +6,10 @@
 
 use super::database::Database;
 use super::session::SessionFence;
-use super::store::{Key, StoreError};
-use fencegate_policy::{QualifiedName, Resource};
+use super::store::{Enforcement, Key, Reach, StoreError};
+use fencegate_policy::Resource;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -47,35 +47,6 @@ impl Enforced {
                 *over == connection && *fences == known.fences && at.elapsed() < REPEATED
             })
     }
-}
-
-/// How many of the proxies with sessions in the database enforce a fence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
-    /// All proxies: live and lost ones.
-    pub proxies: u64,
-    /// Proxies that have recently lost their control connection without signing off. It is unknown whether their sessions
-    /// continue, and under which policies.
-    pub lost: u64,
-    /// Live proxies that enforce the fence. Transactions from before it have ended there.
-    pub enforcing: u64,
-}
-
-impl Reach {
-    /// Omits the lost proxies, which have no sessions left. A proxy without sessions does not count.
-    fn forget_lost(&mut self) {
-        self.proxies -= self.lost;
-        self.lost = 0;
-    }
-}
-
-/// Enforcement of the fences of a database.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Enforcement {
-    /// By the resource's fingerprint.
-    pub reach: HashMap<String, Reach>,
-    /// The tables that do not exist.
-    pub unresolved: HashSet<QualifiedName>,
 }
 
 impl Database {

@@ -82,50 +82,6 @@ impl Issued {
     }
 }
 
-/// The remedy for LF006.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remedy {
-    /// Retry: the error may be temporary.
-    TryAgain,
-    /// Restore the control connection.
-    Connect,
-    /// Run `fencegate init`, for the schema or for the control role's privileges in it.
-    Init,
-    /// Upgrade this program: the schema is newer.
-    Upgrade,
-    /// Grant the named privileges to the control role.
-    Grant,
-    /// Use a superuser as control role.
-    Superuser,
-    /// Connect sessions and control connections directly to the same server.
-    SameServer,
-    /// Reload this proxy with the policies of the other proxies.
-    Reload,
-    /// End the named processes.
-    EndThem,
-    /// Make etcd reachable.
-    Etcd,
-    /// Split the transaction.
-    Split,
-    /// Raise this timeout of the server, which was about to end the session.
-    ServerTimeout(&'static str),
-}
-
-/// A reason with the descriptions of its blockers.
-pub(super) fn named(how: &str, by: &[Blocker]) -> String {
-    let who: Vec<_> = by.iter().map(|blocker| blocker.who.as_str()).collect();
-    format!("{how}: {}", who.join("; "))
-}
-
-/// A blocking process or prepared transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocker {
-    /// Its description, for messages.
-    pub who: String,
-    /// Its query. Empty for a prepared transaction.
-    pub query: String,
-}
-
 impl FenceError {
     /// The resource that the session was about to write.
     pub fn resource(&self) -> &str {

@@ -5,9 +5,7 @@
 //! admit uses the ordinary Admit, which repeats all checks.
 
 use super::database::Database;
-use super::session::{Identity, Token};
-use super::store::AdmissionRow;
-use fencegate_policy::Resource;
+use super::store::{AdmissionRow, First};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,19 +13,6 @@ use tokio::sync::oneshot;
 
 /// Maximum number of first tokens in one Query, which has a time limit and holds the locks of all their resources.
 const MOST: usize = 32;
-
-/// A session that presents the first token of a resource.
-#[derive(Clone, Debug)]
-pub struct First {
-    /// The session's server process.
-    pub who: Identity,
-    /// The resource, unique within a Query.
-    pub resource: Arc<Resource>,
-    /// The token, already confirmed to be permitted to raise the fence.
-    pub token: Token,
-    /// When the policies were loaded.
-    pub loaded: i64,
-}
 
 /// First tokens that wait for the next Query.
 #[derive(Debug, Default)]

@@ -7,34 +7,12 @@ use super::authority::Leaders;
 use super::database::Database;
 use super::fence_error::{FenceError, Issued, about};
 use super::session::{Epoch, Token};
-use super::store::StoreError;
+use super::store::{LeaseState, Leases, StoreError, StoredLease};
 use fencegate_leader::etcd::EtcdError;
 use fencegate_policy::{Issuer, Resource};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::SystemTime;
 use tokio::sync::watch;
-
-/// A lease as it was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredLease {
-    /// The election.
-    pub election: String,
-    /// The fencing token.
-    pub token: Token,
-    /// Whether its holder leads.
-    pub state: LeaseState,
-    /// Name of the holder.
-    pub holder: String,
-    /// The role that acquired it.
-    pub role: String,
-    /// When it was acquired. All times are by the database's clock.
-    pub acquired: SystemTime,
-    /// When it was last extended.
-    pub renewed: SystemTime,
-    /// When it expires, or has expired.
-    pub expires: SystemTime,
-}
 
 /// Why the leader of an issuer is unknown.
 #[derive(Debug, thiserror::Error)]
@@ -48,37 +26,6 @@ pub enum UnknownLeader {
     /// The issuer is an election, and the proxy has no etcd.
     #[error("no etcd is set")]
     NoEtcd,
-}
-
-/// A bounded list of leases.
-#[derive(Debug)]
-pub struct Leases {
-    /// The most recently acquired leases, the latest first.
-    pub list: Vec<StoredLease>,
-    /// Number of leases that are not in the list.
-    pub left_out: usize,
-}
-
-/// Whether the holder of a lease leads, by the database's clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseState {
-    /// The holder leads.
-    InForce,
-    /// The holder has released the lease.
-    Released,
-    /// The lease has expired.
-    Expired,
-}
-
-impl LeaseState {
-    /// The name for display.
-    pub fn name(self) -> &'static str {
-        match self {
-            LeaseState::InForce => "in force",
-            LeaseState::Released => "released",
-            LeaseState::Expired => "expired",
-        }
-    }
 }
 
 /// Maximum number of leases of a database that are listed.

@@ -42,7 +42,9 @@ mod admit;
 mod advance;
 mod authority;
 pub mod background;
+mod blocker;
 mod catalog;
+mod claim;
 mod client_error;
 mod database;
 mod enforcement;
@@ -59,6 +61,7 @@ mod names;
 mod obstacle;
 mod overtake;
 mod permission;
+mod remedy;
 mod reset;
 mod resource_lock;
 pub mod session;
@@ -76,24 +79,23 @@ mod watch;
 /// Reserved database name of the console.
 pub const CONSOLE: &str = "fencegate";
 
-pub use admissions::{Admission, Admissions};
-pub use admit::Raise;
 pub use authority::{Authority, Elections, Following, Leaders};
+pub use blocker::Blocker;
+pub use claim::{Claim, Raise, RequiredPrivilege, Role};
 pub use client_error::stale;
 pub use database::{Database, Registration};
-pub use enforcement::{Enforcement, Reach};
 pub use explain::{ExplainError, explain};
-pub use fence_error::{Blocker, CutOff, FenceError, Issued, Remedy};
-pub use first::First;
+pub use fence_error::{CutOff, FenceError, Issued};
 pub use in_force::RecordError;
-pub use lease::{LeaseState, Leased, Leases, StoredLease, UnknownLeader, followed_leader};
+pub use lease::{Leased, UnknownLeader, followed_leader};
 pub use memory::Rise;
 pub use metrics::FenceMetrics;
 pub use names::{read_names, read_names_in};
 pub use obstacle::{Obstacle, ProcessFault};
-pub use permission::{Claim, RequiredPrivilege, Role};
-pub use reset::{Fence, Fences, Higher, Reset, ResetError};
+pub use remedy::Remedy;
+pub use reset::{Reset, ResetError};
 pub use store::{
-    FUNCTIONS, INIT_LOCK, InitError, InitLockError, InitReport, Need, RELATIONS, begin_with_init_lock,
-    closed_databases, databases, grant_leases, init, is_missing, is_newer, is_proxy, other_policies, probe,
+    Admission, Admissions, Enforcement, FUNCTIONS, Fence, Fences, First, Higher, INIT_LOCK, InitError, InitLockError,
+    InitReport, LeaseState, Leases, Need, RELATIONS, Reach, StoredLease, begin_with_init_lock, closed_databases,
+    databases, grant_leases, init, is_missing, is_newer, is_proxy, other_policies, probe,
 };

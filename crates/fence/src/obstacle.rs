@@ -1,6 +1,7 @@
 //! The reasons for LF006 other than a failure of the database.
 
-use super::fence_error::{Blocker, Remedy, named};
+use super::blocker::{Blocker, named};
+use super::remedy::Remedy;
 use super::session::{IdentityError, MOST_AT_ONCE};
 use fencegate_leader::ElectionName;
 

@@ -6,8 +6,8 @@
 //! Functions here are not cancel-safe unless their comment says so: a step may be left incomplete, and the next proxy that
 //! needs it repeats it.
 
-use super::admit::Raise;
 use super::advance::Advance;
+use super::claim::Raise;
 use super::database::{Database, key};
 use super::fence_error::{FenceError, about};
 use super::obstacle::Obstacle;

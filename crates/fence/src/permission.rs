@@ -3,12 +3,12 @@
 //! Owns this check only. Must never permit a write: a positive result only permits raising the token. After a negative result
 //! the proxy rejects the statement instead of forwarding it.
 
+use super::claim::{Claim, RequiredPrivilege};
 use super::database::Database;
 use super::fence_error::{FenceError, about};
 use super::obstacle::Obstacle;
 use super::session::Token;
-use fencegate_policy::{QualifiedName, Resource};
-use fencegate_statement::{Operation, RelationName};
+use fencegate_policy::Resource;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,37 +20,6 @@ const MOST_PERMITTED: usize = 1024;
 
 /// Time of each positive result, by family of resources, privileges, [`Claim::one_suffices`] and login.
 pub(super) type Permitted = HashMap<(String, Arc<[RequiredPrivilege]>, bool, String), Instant>;
-
-/// One operation by which a statement affects a resource.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum RequiredPrivilege {
-    /// The statement writes or locks the relation, which is named as in the statement.
-    Write(RelationName, Operation),
-    /// The statement calls the function.
-    Call(QualifiedName),
-}
-
-/// The role as which the session acts.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The session's current role.
-    Current(String),
-    /// Any role that this login role is a member of: the session may change its role before the statement runs.
-    AnyOf(String),
-}
-
-/// The statement on whose behalf a session would raise a fence.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    /// The privileges that its statement requires.
-    pub privileges: Arc<[RequiredPrivilege]>,
-    /// The statement needs only one of these privileges, but it is unknown which.
-    pub one_suffices: bool,
-    /// The role that runs the statement. None: it must be determined before the token can be raised.
-    pub role: Option<Role>,
-    /// The login role of the session.
-    pub login: String,
-}
 
 impl Database {
     /// As [`Database::permits`], but accepts a positive result of any session of the same login that is at most a second old.

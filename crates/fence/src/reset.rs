@@ -6,18 +6,14 @@
 use super::database::Database;
 use super::fence_error::FenceError;
 use super::session::{Epoch, Token};
-use super::store::{ResetReport, StoreError};
+use super::store::{Fences, Higher, MOST_KEYS, ResetReport, StoreError};
 use fencegate_policy::{Mode, Resource};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time limit of the drain after a reset.
 const LIMIT: Duration = Duration::from_secs(10);
-
-/// Maximum number of fences of keys that are listed for a database.
-pub const MOST_KEYS: usize = 1000;
 
 /// A reset that has taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,17 +58,6 @@ pub enum ResetError {
     },
 }
 
-/// A live server process that is admitted under a higher token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Higher {
-    /// The process id.
-    pub pid: i32,
-    /// The token of its admission.
-    pub token: Token,
-    /// True if this proxy admitted it.
-    pub is_ours: bool,
-}
-
 /// The message has only the count. The console also names the processes with the highest tokens.
 fn in_use(higher: &[Higher]) -> String {
     let highest = higher.iter().map(|it| it.token).max().unwrap_or_default();
@@ -80,28 +65,6 @@ fn in_use(higher: &[Higher]) -> String {
         1 => format!("a session that is admitted under the higher token {highest} is alive"),
         number => format!("{number} sessions that are admitted under higher tokens, up to {highest}, are alive"),
     }
-}
-
-/// The fence of a resource in a database, as it was last read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fence {
-    /// The current epoch.
-    pub epoch: Epoch,
-    /// No process is admitted below the epoch any more.
-    pub drained: bool,
-    /// Number of server processes that are admitted to the resource.
-    pub admissions: u64,
-}
-
-/// The fences that have an epoch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fences {
-    /// By resource.
-    pub plain: HashMap<String, Fence>,
-    /// Fences of keys, the most recently updated first. At most [`MOST_KEYS`].
-    pub of_keys: Vec<(String, Fence)>,
-    /// Number of further keys that have a fence.
-    pub left_out: usize,
 }
 
 impl Database {

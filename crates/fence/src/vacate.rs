@@ -3,8 +3,8 @@
 //! Owns the time of the close. Must never close the connections while sessions need them, unless the statement terminates
 //! those sessions: a statement that the server refuses must be harmless.
 
+use super::claim::Role;
 use super::database::Database;
-use super::permission::Role;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;

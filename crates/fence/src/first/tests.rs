@@ -1,6 +1,9 @@
 //! The batching of first tokens into Queries.
 
 use super::*;
+use crate::session::Identity;
+use fencegate_policy::Resource;
+use std::sync::Arc;
 
 fn first(pid: i32, resource: &Arc<Resource>) -> First {
     let (system_identifier, postmaster_start) = ("1".to_owned(), "1".to_owned());

@@ -5,7 +5,8 @@
 //! delay such a Query.
 
 use super::StoreError;
-use super::control::{LIMIT, Lane};
+use super::control::Lane;
+use super::error::LIMIT;
 use super::sql;
 use parking_lot::Mutex as Immediate;
 use std::collections::BTreeSet;

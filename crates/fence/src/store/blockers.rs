@@ -7,11 +7,11 @@
 //!
 //! Not cancel-safe: the Query may have taken effect, and processes may have been terminated.
 
-use super::control::{LIMIT, Lane};
+use super::control::Lane;
+use super::error::LIMIT;
 use super::rows::blocker;
-use super::{Postgres, StoreError, sql};
-use crate::advance::GRACE;
-use crate::fence_error::Blocker;
+use super::{GRACE, Postgres, StoreError, sql};
+use crate::blocker::Blocker;
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{StatementResult, is_true, rows};
 use std::pin::pin;

@@ -2,7 +2,7 @@
 //!
 //! Must never open a connection while connections are kept closed.
 
-use super::control::LIMIT;
+use super::error::LIMIT;
 use super::sql;
 use super::table_lock::TableLocks;
 use super::{Found, StoreError};

@@ -6,9 +6,10 @@
 //! Functions here are not cancel-safe unless their comment says so: a Query that was sent continues.
 
 use super::common::{Common, Process};
-use super::error::is_no_database;
+use super::error::{LIMIT, is_no_database};
 use super::sql::prepared::{Prepared, prepare};
 use super::table_lock::past_table_locks;
+use super::version::{VERSION, version_number};
 use super::{Listener, StoreError, sql};
 use crate::resource_lock::ResourceLocks;
 use fencegate_postgres::sql::{StatementResult, answers, column};
@@ -22,8 +23,6 @@ use tokio::sync::{Mutex, MutexGuard as Held, Notify};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{AsyncMessage, Client, error::SqlState};
 
-/// Time limit of each action on a control connection: connecting, or one Query.
-pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// Time limit of LISTEN, which scans the server's notification queue. The queue may hold gigabytes.
 const LISTEN_LIMIT: Duration = Duration::from_secs(60);
 /// Between two notifications that end a LISTEN.
@@ -34,8 +33,6 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(4);
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// Minimum and maximum time for which all operations fail after a failed attempt to connect.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// The schema version that this program works with; `schema.sql` has the same.
-pub(super) const VERSION: &str = "fencegate schema version 6";
 
 /// Where the functions of `leases.sql` announce elections.
 const LEASE_CHANNEL: &str = "fencegate_lease";
@@ -411,11 +408,6 @@ async fn name_privilege(client: &Client, error: StoreError) -> StoreError {
         Ok(Ok(messages)) => Said(answers(messages)).has_privileges().err().unwrap_or(error),
         _ => error,
     }
-}
-
-/// The version number in the schema's comment, if it is fencegate's.
-pub(super) fn version_number(comment: &str) -> Option<u32> {
-    comment.rsplit(' ').next()?.parse().ok()
 }
 
 /// Returns true if the server reports that the database does not exist. Returns false if the server does not answer in time.

@@ -3,8 +3,9 @@
 //! Owns the classification of driver errors, and the text that clients receive. Must never forward the server's message to
 //! clients, except that of 42501: others may name the control role or the server's address.
 
-use super::control::{LIMIT, VERSION};
-use crate::fence_error::{Blocker, Remedy, named};
+use super::version::VERSION;
+use crate::blocker::{Blocker, named};
+use crate::remedy::Remedy;
 use fencegate_catalog::CatalogError;
 use fencegate_postgres::sql;
 use fencegate_postgres::tls;
@@ -16,6 +17,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
+
+/// Time limit of each action on a control connection: connecting, or one Query.
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
 
 /// Why an operation failed. Unless the error [is an answer](StoreError::is_answer), the operation may still have taken effect,
 /// or may do so later.

@@ -3,9 +3,9 @@
 //! Owns creating and upgrading the schemas. Must never remove anything that a running proxy needs:
 //! `init` may be run at any time, even several times at once.
 
-use super::control::{VERSION, version_number};
 use super::init_lock::{InitLockError, begin};
 use super::sql::sql_file;
+use super::version::{VERSION, version_number};
 use crate::CONSOLE;
 use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
 use fencegate_postgres::sql_file::Value::{Sql, Text};
@@ -367,11 +367,6 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     begin(&client, Instant::now() + PATIENCE).await?;
     let rows = refused("let the role lead", query_rows(&client, &grant).await)?;
     Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
-}
-
-/// Returns true if the comment on the schema is that of a newer program.
-pub fn is_newer(comment: &str) -> bool {
-    version_number(comment) > version_number(VERSION)
 }
 
 /// The statements as part of a query string.

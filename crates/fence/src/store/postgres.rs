@@ -4,21 +4,18 @@
 
 use super::announcer::Announcer;
 use super::common::Common;
-use super::control::{BETWEEN_LOOKS, CATALOG_CHANGED, LIMIT, Lane};
+use super::control::{BETWEEN_LOOKS, CATALOG_CHANGED, Lane};
+use super::error::LIMIT;
 use super::rows;
 use super::sql::epoch::Operator;
-use super::sql::prepared::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_READINGS, FOR_WAITS};
+use super::sql::lanes::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_READINGS, FOR_WAITS};
 use super::table_lock::blockers;
 use super::{
-    AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Report, ResetReport, Store, StoreError, sql,
+    AdmissionRow, Admissions, Enforcement, EpochRow, Fences, First, Found, Holder, Key, Leases, Listener, Marked,
+    Report, ResetReport, Store, StoreError, StoredLease, sql,
 };
-use crate::admissions::Admissions;
-use crate::enforcement::Enforcement;
-use crate::fence_error::Blocker;
-use crate::first::First;
-use crate::lease::{Leases, StoredLease};
-use crate::permission::{RequiredPrivilege, Role};
-use crate::reset::Fences;
+use crate::blocker::Blocker;
+use crate::claim::{RequiredPrivilege, Role};
 use crate::session::{Epoch, Identity, Token};
 use async_trait::async_trait;
 use fencegate_catalog::{Catalog, Dependencies, Fenced, Views};

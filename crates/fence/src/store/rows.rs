@@ -2,12 +2,11 @@
 //!
 //! Must never guess: a row that cannot be decoded counts as absent.
 
-use super::{AdmissionRow, EpochRow, Holder, Key, Marked, Recorded, Report, ResetReport, StoreError, sql};
-use crate::admissions::Admission;
-use crate::enforcement::Reach;
-use crate::fence_error::Blocker;
-use crate::lease::{LeaseState, StoredLease};
-use crate::reset::{Fence, Higher};
+use super::{
+    Admission, AdmissionRow, EpochRow, Fence, Higher, Holder, Key, LeaseState, Marked, Reach, Recorded, Report,
+    ResetReport, StoreError, StoredLease, sql,
+};
+use crate::blocker::Blocker;
 use crate::session::Epoch;
 use fencegate_policy::QualifiedName;
 use fencegate_postgres::sql::{StatementResult, column, is_true, number, text};

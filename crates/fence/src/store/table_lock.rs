@@ -8,9 +8,10 @@
 
 use super::StoreError;
 use super::common::{Common, Process};
-use super::control::{LIMIT, Lane};
+use super::control::Lane;
+use super::error::LIMIT;
 use super::sql;
-use crate::fence_error::Blocker;
+use crate::blocker::Blocker;
 use fencegate_postgres::sql::{StatementResult, answers, column, is_true, number, rows, text};
 use fencegate_postgres::tls::ControlConfig;
 use parking_lot::Mutex as Immediate;

@@ -1,7 +1,7 @@
 //! Sessions admitted under lower tokens: which keep their process, which are terminated, and when.
 
 use super::*;
-use crate::advance::GRACE;
+use crate::store::GRACE;
 
 /// Sets the activity of a client that waits in a transaction or runs a statement.
 fn set_activity(client: &Client, activity: Activity) {

@@ -7,10 +7,9 @@
 
 use super::prepared::{Prepared, numbers, texts};
 use super::{epoch, lock};
-use crate::first::First;
 use crate::obstacle::ProcessFault;
 use crate::session::{Epoch, Identity, Token};
-use crate::store::{AdmissionRow, DESCRIBED};
+use crate::store::{AdmissionRow, DESCRIBED, First};
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::quote;
 use fencegate_postgres::sql_file::Value::{Count, Sql};

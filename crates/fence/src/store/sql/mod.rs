@@ -19,6 +19,7 @@ pub mod admission;
 pub mod catalog;
 pub mod epoch;
 pub mod init_lock;
+pub mod lanes;
 pub mod lease;
 pub mod lock;
 pub mod prepared;

@@ -5,7 +5,7 @@
 use super::FRAGMENTS;
 use super::prepared::{Prepared, numbers, or_null, texts};
 use super::process::pairs;
-use crate::permission::{RequiredPrivilege, Role};
+use crate::claim::{RequiredPrivilege, Role};
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{arrays, quote};
 use fencegate_postgres::sql_file::Value::{self, Part, Sql, Text};

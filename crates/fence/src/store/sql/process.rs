@@ -3,9 +3,8 @@
 //! Must never terminate a process that reuses the pid of another, or a process of another database.
 
 use super::prepared::{Prepared, numbers, texts};
-use crate::advance::GRACE;
 use crate::session::Epoch;
-use crate::store::Key;
+use crate::store::{GRACE, Key};
 use fencegate_postgres::sql::quote;
 use fencegate_postgres::sql_file::Value::{Number, Sql, Text};
 
