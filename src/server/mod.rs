@@ -97,7 +97,7 @@ pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError
     systemd::stopping();
     shutdown::shut_down(&shared, listeners, &mut stop).await;
     shared.log_limit.finish();
-    shared.shared_databases().iter().for_each(|database| database.fence.log_limit.finish());
+    shared.shared_databases().iter().for_each(|database| database.fence.log_limit().finish());
     if let Some(http) = http {
         http.stop().await;
     }

@@ -3,18 +3,24 @@
 //! Owns the decision, which one Query in the database makes. Only that Query's answer can admit: no row,
 //! no reply, or a reply after a revocation means refused.
 //!
-//! Also gives up admissions of an idle session that has many. Must never delete a session's row unless
-//! the session was revoked first.
+//! Functions here are not cancel-safe unless their comment says so: the token may have been raised although the session is not
+//! admitted.
 
-use super::advance::Raising;
 use super::claim::{Claim, Raise};
-use super::database::{Database, key};
+use super::drain::refuse_if_written;
 use super::fence_error::{FenceError, about};
+use super::issuer::{explained, may_raise};
 use super::obstacle::Obstacle;
-use super::session::{Activity, Epoch, Identity, IdentityError, Presented, SessionFence, Token};
-use super::store::{AdmissionRow, EpochRow, First, Recorded, Report, StoreError};
+use super::permission::permits;
+use super::raising::RaisingState;
+use super::record::{note_superseded, record_policy};
+use super::release::make_room;
+use super::resource_lock::ResourceLocks;
+use super::session::{Epoch, Identity, IdentityError, Presented, SessionFence, Token};
+use super::step::{Context, Raising};
+use super::store::{AdmissionRow, EpochRow, Recorded, Report};
+use super::{advance, first};
 use fencegate_policy::Resource;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -41,235 +47,147 @@ enum AdmitDecision {
     Refused(FenceError),
 }
 
-impl Database {
-    /// Admits the session's server process to the resource under the token. Raises and drains the epoch
-    /// first if necessary. After Ok, no process with a lower token can commit a write to the resource,
-    /// and [`SessionFence::begin_write`] returns true.
-    ///
-    /// The caller holds back this session's writes until the call returns. A session that is revoked in
-    /// the meantime is refused. Before a raise, checks etcd if the policy names an election, or the database if
-    /// it names a lease. Takes at most about 15 s.
-    ///
-    /// Not cancel-safe: the token may have been raised although the session is not admitted.
-    pub async fn admit(
-        self: &Arc<Self>,
-        session: &Arc<SessionFence>,
-        resource: &Arc<Resource>,
-        token: Token,
-    ) -> Result<(), FenceError> {
-        self.admit_if(session, resource, token, Raise::Freely).await
-    }
+/// Admits the session's server process to the resource under the token. Raises and drains the epoch first if necessary, as
+/// `raise` says. After Ok, no process with a lower token can commit a write to the resource.
+pub(super) async fn admit(
+    context: Context<'_>,
+    state: &RaisingState,
+    session: &SessionFence,
+    resource: &Arc<Resource>,
+    token: Token,
+    raise: Raise<'_>,
+) -> Result<(), FenceError> {
+    let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.clone().into());
+    let who = session.identity.as_ref().map_err(unknown)?;
+    let _one_at_a_time = session.admitting.lock().await;
+    session.set_asking(Some((resource.name.clone(), token)));
+    let outcome = admit_process(context, state, Raising { session, who }, resource, token, raise).await;
+    session.set_asking(None);
+    outcome
+}
 
-    /// As [`Database::admit`], but raises the epoch only as `raise` says.
-    pub async fn admit_if(
-        self: &Arc<Self>,
-        session: &Arc<SessionFence>,
-        resource: &Arc<Resource>,
-        token: Token,
-        raise: Raise<'_>,
-    ) -> Result<(), FenceError> {
-        let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.clone().into());
-        let who = session.identity.as_ref().map_err(unknown)?;
-        let _one_at_a_time = session.admitting.lock().await;
-        session.set_asking(Some((resource.name.clone(), token)));
-        let outcome = self.admit_process(Raising { session, who }, resource, token, raise).await;
-        session.set_asking(None);
-        outcome
-    }
-
-    async fn admit_process(
-        self: &Arc<Self>,
-        raising: Raising<'_>,
-        resource: &Arc<Resource>,
-        token: Token,
-        raise: Raise<'_>,
-    ) -> Result<(), FenceError> {
-        let Raising { session, who } = raising;
-        let unavailable = |obstacle| FenceError::unavailable(&resource.name, obstacle);
-        let deadline = Instant::now() + LIMIT;
-        self.make_room(raising, resource).await?;
-        while Instant::now() < deadline {
-            if !self.sessions.contains_key(&key(who)) {
-                return Err(unavailable(Obstacle::Unregistered));
-            }
-            // Policies may have been reloaded. The session judges the messages that it holds back by the new policies.
-            let is_past = !self.resource_in_force(resource);
-            let in_force = is_past.then(|| self.resource(&resource.name)).flatten();
-            let resource = in_force.as_ref().unwrap_or(resource);
-            // The token probably has to be raised. Let the session determine its role first and retry: this saves one Query.
-            if let Raise::WhoMay(Claim { role: None, .. }) = raise
-                && self.memory.is_below(&resource.name, token)
-            {
-                return Err(FenceError::RoleUnknown { resource: resource.name.clone() });
-            }
-            let revocations = session.revocations();
-            if let Some(row) = self.try_first(raising, resource, token, raise, deadline).await?
-                && self.record(raising, resource, row.epoch, revocations)
-            {
-                return Ok(());
-            }
-            match self.verdict(who, resource, token).await? {
-                AdmitDecision::Admitted { row, is_new } => {
-                    if self.record(raising, resource, row.epoch, revocations) {
-                        self.metrics.admissions.inc();
-                        return Ok(());
-                    }
-                    // A drain ran after the commit. The write was held back, so a new row was never
-                    // used. The next verdict has the new epoch.
-                    if is_new {
-                        self.advance(resource, row.epoch).delete(&[row]).await?;
-                    }
-                }
-                AdmitDecision::Above { current, .. } if matches!(raise, Raise::Never) => {
-                    let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
-                    return Err(FenceError::NotInForce { resource, presented: token, highest });
-                }
-                AdmitDecision::Above { target, current } => {
-                    let advance = self.advance(resource, target).by(raising);
-                    // Check both before raising a token or terminating a process. Concurrently, because neither changes anything.
-                    let (written, permitted) = tokio::join!(advance.refuse_if_written(), async {
-                        match raise {
-                            Raise::WhoMay(claim) => self.permits(claim, resource, token).await,
-                            _ => Ok(()),
-                        }
-                    });
-                    written?;
-                    permitted?;
-                    // Before the resource's lock, so that sessions that do not need etcd never wait for it.
-                    self.may_raise(resource, target).await?;
-                    self.in_turn(resource, deadline, advance.raise(current, deadline)).await?;
-                }
-                AdmitDecision::Undrained(epoch) => {
-                    let advance = self.advance(resource, epoch).by(raising);
-                    advance.refuse_if_written().await?;
-                    self.in_turn(resource, deadline, advance.settle(deadline)).await?;
-                }
-                AdmitDecision::OlderPolicies => {
-                    about(resource, self.record_policy(resource).await)?;
-                }
-                AdmitDecision::Refused(refusal) => return Err(self.explained(resource, refusal).await),
-            }
+async fn admit_process(
+    context: Context<'_>,
+    state: &RaisingState,
+    raising: Raising<'_>,
+    resource: &Arc<Resource>,
+    token: Token,
+    raise: Raise<'_>,
+) -> Result<(), FenceError> {
+    let Raising { session, who } = raising;
+    let unavailable = |obstacle| FenceError::unavailable(&resource.name, obstacle);
+    let deadline = Instant::now() + LIMIT;
+    make_room(context, raising, resource).await?;
+    while Instant::now() < deadline {
+        if !context.sessions.has(who) {
+            return Err(unavailable(Obstacle::Unregistered));
         }
-        Err(unavailable(Obstacle::RaisedTooFast))
-    }
-
-    /// Admits the session under a resource's first token, if everything known indicates that it is the first.
-    /// None: use the ordinary Admit, which also reports the reason of a refusal. Error: the session's role must be determined.
-    async fn try_first(
-        self: &Arc<Self>,
-        Raising { session, who }: Raising<'_>,
-        resource: &Arc<Resource>,
-        token: Token,
-        raise: Raise<'_>,
-        deadline: Instant,
-    ) -> Result<Option<AdmissionRow>, FenceError> {
-        // Only for keys: resources without keys rarely see a first token.
-        let is_one = resource.family.is_some() && self.memory.last_read(&resource.name).is_none();
-        if !is_one || session.may_have_written(&resource.name) {
-            return Ok(None);
+        // Policies may have been reloaded. The session judges the messages that it holds back by the new policies.
+        let is_past = !context.policies.is_in_force(resource);
+        let in_force = is_past.then(|| context.policies.find(&resource.name)).flatten();
+        let resource = in_force.as_ref().unwrap_or(resource);
+        // The token probably has to be raised. Let the session determine its role first and retry: this saves one Query.
+        if let Raise::WhoMay(Claim { role: None, .. }) = raise
+            && context.memory.is_below(&resource.name, token)
+        {
+            return Err(FenceError::RoleUnknown { resource: resource.name.clone() });
         }
-        match raise {
-            Raise::Freely => {}
-            Raise::WhoMay(claim) => match self.has_permitted(claim, resource, token).await {
-                Ok(()) => {}
-                Err(unknown @ FenceError::RoleUnknown { .. }) => return Err(unknown),
-                Err(_) => return Ok(None),
-            },
-            Raise::Never => return Ok(None),
-        }
-        if self.may_raise(resource, Epoch { generation: 1, token }).await.is_err() {
-            return Ok(None);
-        }
-        let began = Instant::now();
-        let first = First { who: who.clone(), resource: resource.clone(), token, loaded: self.loaded(resource) };
-        let Ok(Some(row)) = timeout_at(deadline, self.admit_first(first)).await else { return Ok(None) };
-        self.memory.learn(&resource.name, row.epoch);
-        self.metrics.admissions.inc();
-        self.advance(resource, row.epoch).log_advanced(began.elapsed());
-        Ok(Some(row))
-    }
-
-    /// Gives up admissions that the session does not need now, if it has many. Safe because the session is idle and was revoked
-    /// first: it has no uncommitted writes, and forwards none until the next Admit, which waits for this call.
-    async fn make_room(self: &Arc<Self>, raising: Raising<'_>, resource: &Resource) -> Result<(), FenceError> {
-        let session = raising.session;
-        if !session.is_full() {
+        let revocations = session.revocations();
+        if let Some(row) = first::admit(context, state, raising, resource, token, raise, deadline).await?
+            && record(context, raising, resource, row.epoch, revocations)
+        {
             return Ok(());
         }
-        if session.activity() == Activity::Idle {
-            about(resource, self.give_up(raising).await)?;
-        }
-        if session.has_too_many() {
-            return Err(FenceError::unavailable(&resource.name, Obstacle::TooManyResources));
-        }
-        Ok(())
-    }
-
-    /// Does nothing if the session is not idle. Reads the rows before the revocation and deletes only these versions. A later
-    /// Admit creates new versions, so a delayed DELETE does not affect it.
-    async fn give_up(self: &Arc<Self>, Raising { session, who }: Raising<'_>) -> Result<(), StoreError> {
-        let rows = self.store().admissions_of(who).await?;
-        let Some(kept) = session.give_up() else { return Ok(()) };
-        let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
-        let given_up = |row: &&AdmissionRow| !kept.contains(&(row.resource.clone(), row.epoch));
-        let presented = session.presented();
-        // An unknown row comes from an abandoned Admit. It stays until it is drained or the process ends.
-        let rows = rows.iter().filter(given_up);
-        let rows: Vec<_> =
-            rows.filter_map(|row| Some((row, presented.get(&row.resource)?.lock_name.as_str()))).collect();
-        let deleted = self.delete(&rows).await?;
-        let deleted: HashSet<&str> = deleted.iter().map(|row| row.resource.as_str()).collect();
-        let left: HashSet<&str> = rows.iter().map(|it| it.0.resource.as_str()).collect();
-        session.retain_presented(|resource| left.contains(resource) && !deleted.contains(resource));
-        Ok(())
-    }
-
-    /// Runs the step, unless another session runs one for the resource. In that case only waits until that one is done.
-    async fn in_turn(
-        &self,
-        resource: &Resource,
-        deadline: Instant,
-        step: impl Future<Output = Result<(), FenceError>>,
-    ) -> Result<(), FenceError> {
-        let turn = self.resource_lock(&resource.name);
-        if let Ok(_turn) = turn.try_lock() {
-            return step.await;
-        }
-        match timeout_at(deadline, turn.lock()).await {
-            Ok(_turn) => Ok(()),
-            Err(_) => Err(FenceError::unavailable(&resource.name, Obstacle::OtherAdvance)),
-        }
-    }
-
-    fn record(&self, raising: Raising<'_>, resource: &Resource, epoch: Epoch, revocations: u64) -> bool {
-        if !self.sessions.contains_key(&key(raising.who)) {
-            return false;
-        }
-        raising.session.present(&resource.name, Presented { epoch, lock_name: resource.lock_name().to_owned() });
-        raising.session.record_admission(&resource.name, epoch, revocations)
-    }
-
-    async fn verdict(
-        self: &Arc<Self>,
-        who: &Identity,
-        resource: &Resource,
-        token: Token,
-    ) -> Result<AdmitDecision, FenceError> {
-        let report = about(resource, self.store().admit(who, resource, token, self.loaded(resource)).await)?;
-        if let Some((_, recorded)) = &report.current {
-            self.note_superseded(resource, *recorded == Recorded::Others);
-        }
-        let verdict = decide(report, who.pid, resource, token);
-        match &verdict {
-            AdmitDecision::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
-            | AdmitDecision::Refused(FenceError::Stale { highest: current, .. }) => {
-                self.memory.learn(&resource.name, *current);
+        match verdict(context, who, resource, token).await? {
+            AdmitDecision::Admitted { row, is_new } => {
+                if record(context, raising, resource, row.epoch, revocations) {
+                    context.environment.metrics.admissions.inc();
+                    return Ok(());
+                }
+                // A drain ran after the commit. The write was held back, so a new row was never
+                // used. The next verdict has the new epoch.
+                if is_new {
+                    context.advance(resource, row.epoch).delete(&[row]).await?;
+                }
             }
-            AdmitDecision::Above { current: None, .. } => self.memory.forget(&resource.name),
-            _ => {}
+            AdmitDecision::Above { current, .. } if matches!(raise, Raise::Never) => {
+                let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
+                return Err(FenceError::NotInForce { resource, presented: token, highest });
+            }
+            AdmitDecision::Above { target, current } => {
+                let advance = context.advance(resource, target).by(raising);
+                // Check both before raising a token or terminating a process. Concurrently, because neither changes anything.
+                let (written, permitted) = tokio::join!(refuse_if_written(&advance), async {
+                    match raise {
+                        Raise::WhoMay(claim) => permits(context, claim, resource, token).await,
+                        _ => Ok(()),
+                    }
+                });
+                written?;
+                permitted?;
+                // Before the resource's lock, so that sessions that do not need etcd never wait for it.
+                may_raise(context, resource, target).await?;
+                in_turn(&state.resource_locks, resource, deadline, advance::raise(&advance, current, deadline)).await?;
+            }
+            AdmitDecision::Undrained(epoch) => {
+                let advance = context.advance(resource, epoch).by(raising);
+                refuse_if_written(&advance).await?;
+                in_turn(&state.resource_locks, resource, deadline, advance::settle(&advance, deadline)).await?;
+            }
+            AdmitDecision::OlderPolicies => {
+                about(resource, record_policy(context, resource).await)?;
+            }
+            AdmitDecision::Refused(refusal) => return Err(explained(context, resource, refusal).await),
         }
-        Ok(verdict)
     }
+    Err(unavailable(Obstacle::RaisedTooFast))
+}
+
+/// Runs the step, unless another session runs one for the resource. In that case only waits until that one is done.
+async fn in_turn(
+    locks: &ResourceLocks,
+    resource: &Resource,
+    deadline: Instant,
+    step: impl Future<Output = Result<(), FenceError>>,
+) -> Result<(), FenceError> {
+    let turn = locks.of(&resource.name);
+    if let Ok(_turn) = turn.try_lock() {
+        return step.await;
+    }
+    match timeout_at(deadline, turn.lock()).await {
+        Ok(_turn) => Ok(()),
+        Err(_) => Err(FenceError::unavailable(&resource.name, Obstacle::OtherAdvance)),
+    }
+}
+
+fn record(context: Context<'_>, raising: Raising<'_>, resource: &Resource, epoch: Epoch, revocations: u64) -> bool {
+    if !context.sessions.has(raising.who) {
+        return false;
+    }
+    raising.session.present(&resource.name, Presented { epoch, lock_name: resource.lock_name().to_owned() });
+    raising.session.record_admission(&resource.name, epoch, revocations)
+}
+
+async fn verdict(
+    context: Context<'_>,
+    who: &Identity,
+    resource: &Resource,
+    token: Token,
+) -> Result<AdmitDecision, FenceError> {
+    let report = about(resource, context.store().admit(who, resource, token, context.policies.loaded(resource)).await)?;
+    if let Some((_, recorded)) = &report.current {
+        note_superseded(context, resource, *recorded == Recorded::Others);
+    }
+    let verdict = decide(report, who.pid, resource, token);
+    match &verdict {
+        AdmitDecision::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
+        | AdmitDecision::Refused(FenceError::Stale { highest: current, .. }) => {
+            context.memory.learn(&resource.name, *current);
+        }
+        AdmitDecision::Above { current: None, .. } => context.memory.forget(&resource.name),
+        _ => {}
+    }
+    Ok(verdict)
 }
 
 fn decide(report: Report, pid: i32, resource: &Resource, token: Token) -> AdmitDecision {

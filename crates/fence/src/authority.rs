@@ -4,7 +4,6 @@
 //! never let a token raise a fence because of earlier knowledge: every raise queries etcd again, and
 //! observed leaders are only a reason to query.
 
-use super::database::Database;
 use super::fence_error::{FenceError, Issued};
 use super::obstacle::Obstacle;
 use super::session::{Epoch, Token};
@@ -13,7 +12,7 @@ use crate::supervise::supervise;
 use async_trait::async_trait;
 use fencegate_leader::etcd::{Etcd, EtcdError, Observer, leader};
 use fencegate_leader::{ElectionName, Patience};
-use fencegate_policy::{Issuer, Resource};
+use fencegate_policy::Resource;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -191,7 +190,12 @@ impl Authority {
     /// # Errors
     /// LF001 if the leader's token is higher; LF005 if it is lower, or there is no leader; LF006 if etcd
     /// does not answer.
-    async fn confirm(&self, resource: &Resource, election: &ElectionName, target: Epoch) -> Result<(), FenceError> {
+    pub(super) async fn confirm(
+        &self,
+        resource: &Resource,
+        election: &ElectionName,
+        target: Epoch,
+    ) -> Result<(), FenceError> {
         let issued = self.elections.leader(election).await.map_err(|error| {
             let obstacle = Obstacle::Etcd { election: election.clone(), reason: error.to_string() };
             FenceError::unavailable(&resource.name, obstacle)
@@ -205,53 +209,6 @@ impl Authority {
             }
             Some(token) => Err(FenceError::unissued(resource, presented, Issued::ToLeader(token))),
             None => Err(FenceError::unissued(resource, presented, Issued::ToNobody)),
-        }
-    }
-}
-
-impl Database {
-    /// Checks whether the token may raise the resource's fence. If the policy names no issuer, any token may. Cancel-safe.
-    /// Returns LF001, LF005 or LF006 if the token may not.
-    pub(super) async fn may_raise(self: &Arc<Self>, resource: &Resource, target: Epoch) -> Result<(), FenceError> {
-        match (&resource.issuer, &self.authority) {
-            (None, _) => Ok(()),
-            (Some(Issuer::Lease(lease)), _) => self.confirm_lease(resource, lease.as_str(), target).await,
-            (Some(Issuer::Election(election)), Some(authority)) => authority.confirm(resource, election, target).await,
-            (Some(Issuer::Election(election)), None) => {
-                Err(FenceError::unavailable(&resource.name, Obstacle::NoEtcd(election.clone())))
-            }
-        }
-    }
-
-    /// Follows the elections of the keys to which a session is admitted.
-    pub(super) fn follow_elections_of_keys(&self) {
-        if let Some(authority) = &self.authority {
-            let keys = if self.has_keys(Resource::has_elections_of_keys) { self.keys_in_use() } else { Vec::new() };
-            authority.follow_keys(self.name(), keys.iter().filter_map(|it| it.election().cloned()).collect());
-        }
-    }
-
-    /// If a stale token is the current leader's, reports that tokens have gone back. Queries the leader after the epoch was read:
-    /// a predecessor of the leader that raised the epoch cannot lead again with its token. Cancel-safe.
-    pub(super) async fn explained(self: &Arc<Self>, resource: &Resource, refusal: FenceError) -> FenceError {
-        let Some(issuer) = &resource.issuer else { return refusal };
-        match refusal {
-            FenceError::Stale { resource: name, presented, highest }
-                if self.leads(resource, presented)
-                    && self.may_raise(resource, Epoch { token: presented, ..highest }).await.is_ok() =>
-            {
-                FenceError::GoneBack { resource: name, presented, highest, issuer: issuer.clone() }
-            }
-            refusal => refusal,
-        }
-    }
-
-    /// Returns true if the token is that of the resource's observed leader.
-    pub(super) fn leads(&self, resource: &Resource, token: Token) -> bool {
-        match (&resource.issuer, &self.authority) {
-            (Some(Issuer::Lease(_)), _) => self.is_leased(&resource.name, token),
-            (Some(Issuer::Election(election)), Some(authority)) => authority.leads(election, token),
-            _ => false,
         }
     }
 }

@@ -1,65 +1,53 @@
 //! First tokens: Publish, Mark and Admit in one step, for a resource without an epoch. A job queue has one first token per job.
 //!
-//! Owns the batching: first tokens that arrive while a Query is under way are sent with the next one. Must never decide that
-//! there is no process to drain: only the Query decides that, under the resource's lock. A first token that the Query does not
-//! admit uses the ordinary Admit, which repeats all checks.
+//! Must never decide that there is no process to drain: only the Query decides that, under the resource's lock. A first token
+//! that the Query does not admit uses the ordinary Admit, which repeats all checks.
 
-use super::database::Database;
+use super::claim::Raise;
+use super::fence_error::FenceError;
+use super::issuer::may_raise;
+use super::raising::RaisingState;
+use super::session::{Epoch, Token};
+use super::step::{Context, Raising};
 use super::store::{AdmissionRow, First};
-use parking_lot::Mutex;
-use std::collections::HashSet;
+use fencegate_policy::Resource;
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
-/// Maximum number of first tokens in one Query, which has a time limit and holds the locks of all their resources.
-const MOST: usize = 32;
-
-/// First tokens that wait for the next Query.
-#[derive(Debug, Default)]
-pub(super) struct FirstTokens {
-    waiting: Mutex<Vec<(First, oneshot::Sender<Option<AdmissionRow>>)>>,
-    /// Held while a Query is under way.
-    turn: tokio::sync::Mutex<()>,
-}
-
-impl FirstTokens {
-    /// Takes the next batch: at most one first token per resource, and none whose caller has given up.
-    fn next(&self) -> Vec<(First, oneshot::Sender<Option<AdmissionRow>>)> {
-        let mut names = HashSet::new();
-        let mut is_next = |first: &First| names.len() < MOST && names.insert(first.resource.name.clone());
-        let mut waiting = self.waiting.lock();
-        waiting.retain(|(_, sender)| !sender.is_closed());
-        waiting.extract_if(.., |(first, _)| is_next(first)).collect()
+/// Admits the session under a resource's first token, if everything known indicates that it is the first.
+/// None: use the ordinary Admit, which also reports the reason of a refusal. Error: the session's role must be determined.
+pub(super) async fn admit(
+    context: Context<'_>,
+    state: &RaisingState,
+    Raising { session, who }: Raising<'_>,
+    resource: &Arc<Resource>,
+    token: Token,
+    raise: Raise<'_>,
+    deadline: Instant,
+) -> Result<Option<AdmissionRow>, FenceError> {
+    // Only for keys: resources without keys rarely see a first token.
+    let is_one = resource.family.is_some() && context.memory.last_read(&resource.name).is_none();
+    if !is_one || session.may_have_written(&resource.name) {
+        return Ok(None);
     }
-}
-
-impl Database {
-    /// Creates the resource's first epoch, drained, and admits the process under it. None: an obstacle was found, or the
-    /// outcome is unknown.
-    ///
-    /// Not cancel-safe: the process may be admitted. The next Admit reports the admission.
-    pub(super) async fn admit_first(self: &Arc<Self>, first: First) -> Option<AdmissionRow> {
-        let (sender, mut answer) = oneshot::channel();
-        self.first_tokens.waiting.lock().push((first, sender));
-        loop {
-            let _turn = self.first_tokens.turn.lock().await;
-            match answer.try_recv() {
-                Ok(answer) => return answer,
-                Err(oneshot::error::TryRecvError::Closed) => return None,
-                Err(oneshot::error::TryRecvError::Empty) => {}
-            }
-            let batch = self.first_tokens.next();
-            let firsts: Vec<&First> = batch.iter().map(|(first, _)| first).collect();
-            let mut rows = self.store().admit_first(&firsts).await.unwrap_or_default();
-            for (first, sender) in batch {
-                let row =
-                    rows.iter().position(|row| row.resource == first.resource.name).map(|at| rows.swap_remove(at));
-                // Whoever has given up wants no answer.
-                sender.send(row).ok();
-            }
-        }
+    match raise {
+        Raise::Freely => {}
+        Raise::WhoMay(claim) => match state.permitted.permits(context, claim, resource, token).await {
+            Ok(()) => {}
+            Err(unknown @ FenceError::RoleUnknown { .. }) => return Err(unknown),
+            Err(_) => return Ok(None),
+        },
+        Raise::Never => return Ok(None),
     }
+    if may_raise(context, resource, Epoch { generation: 1, token }).await.is_err() {
+        return Ok(None);
+    }
+    let began = Instant::now();
+    let first =
+        First { who: who.clone(), resource: resource.clone(), token, loaded: context.policies.loaded(resource) };
+    let Ok(Some(row)) = timeout_at(deadline, state.first_tokens.admit(context, first)).await else { return Ok(None) };
+    context.memory.learn(&resource.name, row.epoch);
+    context.environment.metrics.admissions.inc();
+    context.advance(resource, row.epoch).log_advanced(began.elapsed());
+    Ok(Some(row))
 }
-
-#[cfg(test)]
-mod tests;

@@ -12,69 +12,88 @@
 //! 1. **Admit** (`admit.rs`) is one transaction that holds the resource's epoch row FOR SHARE while
 //!    it inserts the row of the session's server process, if the session's token is the epoch's and
 //!    the epoch is drained.
-//! 2. **Publish** (`advance.rs`) raises the epoch, not drained, and commits before anything else
+//! 2. **Publish** (`publish.rs`) raises the epoch, not drained, and commits before anything else
 //!    starts. An Admit of an older token either committed before, so that the drain sees its row,
 //!    or comes after, reads the new epoch and fails.
-//! 3. **Drain** removes every admission below the epoch. The process is dead, or it belongs to a session
-//!    of this proxy that was revoked first and then seen to have nothing uncommitted.
-//! 4. **Mark** sets the epoch drained, after it has verified that no process below it is left.
+//! 3. **Drain** (`drain.rs`) removes every admission below the epoch. The process is dead, or it belongs to a session
+//!    of this proxy that was revoked first and then seen to have nothing uncommitted (`release.rs`).
+//! 4. **Mark** (`mark.rs`) sets the epoch drained, after it has verified that no process below it is left.
 //!
 //! If a policy names the election that issues a resource's tokens, the proxy asks etcd before a Publish
-//! whether the token is the leader's (`authority.rs`). If the policy names a lease, Publish itself checks that the lease is
+//! whether the token is the leader's (`issuer.rs`). If the policy names a lease, Publish itself checks that the lease is
 //! in force under the token (`lease.rs`). These checks reject tokens that were never issued. The argument does not depend on
 //! them.
 //!
 //! A resource without an epoch and without admissions has no process to drain. Its first token is published, marked and
-//! admitted in one Query under the resource's lock (`first.rs`).
+//! admitted in one Query under the resource's lock (`first.rs`). An operator's reset (`reset.rs`) raises the generation, and
+//! drains all processes that were admitted before.
 //!
 //! Hence, when the first write under a token starts, no process admitted under a lower one has
 //! anything left to commit. This does not depend on clocks, on closed sockets, on the number of
 //! proxies, or on whether any of them survives.
 //!
-//! The trait [`store::Store`] is the database's part: each step is one of its operations. This module makes decisions from the
-//! rows that they return.
-//!
 //! A process is identified by pid *and* backend_start, in this database, of this postmaster. Admit
 //! compares all of these with the values that the server reported to the session itself.
+//!
+//! # The parts
+//!
+//! The trait [`store::Store`] is the database's part: each step is one of its operations. The steps make decisions from the
+//! rows that they return. A step is a function over that trait and plain state (`step.rs`), which has four owners:
+//! - `memory.rs`: the epochs that were read, and notifications;
+//! - `registry.rs`: the sessions of this proxy that a drain may revoke;
+//! - `policies.rs`: the policies in force, superseded and enforced;
+//! - `watcher.rs`: the background task, and what it has seen.
+//!
+//! [`Database`] only connects them.
 
-mod admissions;
 mod admit;
 mod advance;
 mod authority;
 pub mod background;
 mod blocker;
-mod catalog;
 mod claim;
 mod client_error;
 mod database;
+mod drain;
 mod enforcement;
+mod environment;
 mod explain;
 mod fence_error;
 mod first;
+mod first_tokens;
 pub mod guard;
-mod in_force;
+mod issuer;
 mod lease;
 pub mod log_limit;
+mod mark;
 mod memory;
 mod metrics;
 mod names;
 mod obstacle;
 mod overtake;
 mod permission;
+mod policies;
+mod publish;
+mod raising;
+mod record;
+mod registry;
+mod release;
 mod remedy;
 mod reset;
 mod resource_lock;
 pub mod session;
 #[allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "only tests use it")]
 pub mod simulated;
+mod step;
 pub mod store;
 pub mod supervise;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests;
-mod vacate;
+mod vacating;
 pub mod value;
 mod watch;
+mod watcher;
 
 /// Reserved database name of the console.
 pub const CONSOLE: &str = "fencegate";
@@ -86,12 +105,12 @@ pub use client_error::stale;
 pub use database::{Database, Registration};
 pub use explain::{ExplainError, explain};
 pub use fence_error::{CutOff, FenceError, Issued};
-pub use in_force::RecordError;
-pub use lease::{Leased, UnknownLeader, followed_leader};
+pub use issuer::{UnknownLeader, followed_leader};
 pub use memory::Rise;
 pub use metrics::FenceMetrics;
 pub use names::{read_names, read_names_in};
 pub use obstacle::{Obstacle, ProcessFault};
+pub use record::RecordError;
 pub use remedy::Remedy;
 pub use reset::{Reset, ResetError};
 pub use store::{
@@ -99,3 +118,4 @@ pub use store::{
     InitReport, LeaseState, Leases, Need, RELATIONS, Reach, StoredLease, begin_with_init_lock, closed_databases,
     databases, grant_leases, init, is_missing, is_newer, is_proxy, other_policies, probe,
 };
+pub use watcher::Leased;

@@ -4,11 +4,12 @@
 //! the proxy rejects the statement instead of forwarding it.
 
 use super::claim::{Claim, RequiredPrivilege};
-use super::database::Database;
 use super::fence_error::{FenceError, about};
 use super::obstacle::Obstacle;
 use super::session::Token;
+use super::step::Context;
 use fencegate_policy::Resource;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,52 +19,62 @@ use tokio::time::Instant;
 const PERMITTED_FOR: Duration = Duration::from_secs(1);
 const MOST_PERMITTED: usize = 1024;
 
-/// Time of each positive result, by family of resources, privileges, [`Claim::one_suffices`] and login.
-pub(super) type Permitted = HashMap<(String, Arc<[RequiredPrivilege]>, bool, String), Instant>;
+/// Recent positive results.
+#[derive(Debug, Default)]
+pub(super) struct Permitted(Mutex<HashMap<PermittedClaim, Instant>>);
 
-impl Database {
-    /// As [`Database::permits`], but accepts a positive result of any session of the same login that is at most a second old.
+/// The family of resources, privileges, [`Claim::one_suffices`] and login.
+type PermittedClaim = (String, Arc<[RequiredPrivilege]>, bool, String);
+
+impl Permitted {
+    /// As [`permits`], but accepts a positive result of any session of the same login that is at most a second old.
     /// Used for the first tokens of many keys of a family. A session that has lost the privilege within that second, or currently
     /// acts as a role without it, may therefore raise the fence of a key that has no epoch. Cancel-safe.
-    pub(super) async fn has_permitted(
-        self: &Arc<Self>,
+    pub(super) async fn permits(
+        &self,
+        context: Context<'_>,
         claim: &Claim,
         resource: &Resource,
         token: Token,
     ) -> Result<(), FenceError> {
         let key = (resource.lock_name().to_owned(), claim.privileges.clone(), claim.one_suffices, claim.login.clone());
-        if self.permitted.lock().get(&key).is_some_and(|since| since.elapsed() < PERMITTED_FOR) {
+        if self.0.lock().get(&key).is_some_and(|since| since.elapsed() < PERMITTED_FOR) {
             return Ok(());
         }
         let since = Instant::now();
-        self.permits(claim, resource, token).await?;
-        let mut permitted = self.permitted.lock();
+        permits(context, claim, resource, token).await?;
+        let mut permitted = self.0.lock();
         if permitted.len() >= MOST_PERMITTED {
             permitted.clear();
         }
         permitted.insert(key, since);
         Ok(())
     }
+}
 
-    /// Returns Ok if the server would permit the claim to the role. Ignores uncommitted changes of other transactions.
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// 42501 if the server would refuse; LF006; or [`FenceError::RoleUnknown`] if the role must be determined first.
-    pub async fn permits(self: &Arc<Self>, claim: &Claim, resource: &Resource, token: Token) -> Result<(), FenceError> {
-        let Some(role) = &claim.role else { return Err(FenceError::RoleUnknown { resource: resource.name.clone() }) };
-        if claim.privileges.is_empty() {
-            // The statement affected the resource when it was judged, but the catalog has changed since.
-            return Err(FenceError::unavailable(&resource.name, Obstacle::CatalogChanged));
-        }
-        let together = if claim.one_suffices { 1 } else { claim.privileges.len() };
-        let mut denied = String::new();
-        for privileges in claim.privileges.chunks(together) {
-            match about(resource, self.store().denied(resource, privileges, role).await)? {
-                None => return Ok(()),
-                Some(what) => denied = what,
-            }
-        }
-        Err(FenceError::Denied { resource: resource.name.clone(), presented: token, what: denied })
+/// Returns Ok if the server would permit the claim to the role. Ignores uncommitted changes of other transactions.
+/// Cancel-safe.
+///
+/// # Errors
+/// 42501 if the server would refuse; LF006; or [`FenceError::RoleUnknown`] if the role must be determined first.
+pub(super) async fn permits(
+    context: Context<'_>,
+    claim: &Claim,
+    resource: &Resource,
+    token: Token,
+) -> Result<(), FenceError> {
+    let Some(role) = &claim.role else { return Err(FenceError::RoleUnknown { resource: resource.name.clone() }) };
+    if claim.privileges.is_empty() {
+        // The statement affected the resource when it was judged, but the catalog has changed since.
+        return Err(FenceError::unavailable(&resource.name, Obstacle::CatalogChanged));
     }
+    let together = if claim.one_suffices { 1 } else { claim.privileges.len() };
+    let mut denied = String::new();
+    for privileges in claim.privileges.chunks(together) {
+        match about(resource, context.store().denied(resource, privileges, role).await)? {
+            None => return Ok(()),
+            Some(what) => denied = what,
+        }
+    }
+    Err(FenceError::Denied { resource: resource.name.clone(), presented: token, what: denied })
 }

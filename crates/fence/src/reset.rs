@@ -3,10 +3,12 @@
 //! Owns raising the generation, the only way to lower an epoch's token. A reset must always raise the
 //! generation. Otherwise processes admitted before would count as newer.
 
-use super::database::Database;
+use super::advance::settle;
 use super::fence_error::FenceError;
+use super::record::record_policy;
 use super::session::{Epoch, Token};
-use super::store::{Fences, Higher, MOST_KEYS, ResetReport, StoreError};
+use super::step::Context;
+use super::store::{Higher, ResetReport, StoreError};
 use fencegate_policy::{Mode, Resource};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,82 +69,67 @@ fn in_use(higher: &[Higher]) -> String {
     }
 }
 
-impl Database {
-    /// Sets the token of a resource, which may be lower, and drains all processes that were admitted before. Unless `force` is
-    /// set, refuses while a process that is admitted under a higher token is alive. Records `role`, the operator's.
-    ///
-    /// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
-    /// Each error states what was changed.
-    pub async fn reset(
-        self: &Arc<Self>,
-        resource: &Arc<Resource>,
-        token: Token,
-        role: &str,
-        force: bool,
-    ) -> Result<Reset, ResetError> {
-        // Connect even after a recent failure: an operator needs a current answer.
-        self.store.ask_anew().await;
-        let deadline = Instant::now() + LIMIT;
-        let reset = loop {
-            if let Some(reset) = self.reset_known(resource, token, role, force).await? {
-                break reset;
-            }
-            if Instant::now() >= deadline {
-                return Err(ResetError::RaisedTooFast);
-            }
-        };
-        self.memory.learn(&resource.name, reset.after);
-        if resource.mode == Mode::Enforce {
-            let drained = self.advance(resource, reset.after).settle(Instant::now() + LIMIT).await;
-            drained.map_err(|error| ResetError::NotDrained { reset, error: Box::new(error) })?;
+/// Sets the token of a resource, which may be lower, and drains all processes that were admitted before. Unless `force` is
+/// set, refuses while a process that is admitted under a higher token is alive. Records `role`, the operator's.
+///
+/// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
+/// Each error states what was changed.
+pub(super) async fn reset(
+    context: Context<'_>,
+    resource: &Arc<Resource>,
+    token: Token,
+    role: &str,
+    force: bool,
+) -> Result<Reset, ResetError> {
+    // Connect even after a recent failure: an operator needs a current answer.
+    context.unwatched.ask_anew().await;
+    let deadline = Instant::now() + LIMIT;
+    let reset = loop {
+        if let Some(reset) = reset_known(context, resource, token, role, force).await? {
+            break reset;
         }
-        Ok(reset)
+        if Instant::now() >= deadline {
+            return Err(ResetError::RaisedTooFast);
+        }
+    };
+    context.memory.learn(&resource.name, reset.after);
+    if resource.mode == Mode::Enforce {
+        let drained = settle(&context.advance(resource, reset.after), Instant::now() + LIMIT).await;
+        drained.map_err(|error| ResetError::NotDrained { reset, error: Box::new(error) })?;
     }
+    Ok(reset)
+}
 
-    /// Resets the current epoch. None: the epoch has changed in the meantime. A reset that is delayed in the network, and arrives
-    /// after the operator has given up, therefore cannot change a newer epoch.
-    async fn reset_known(
-        self: &Arc<Self>,
-        resource: &Arc<Resource>,
-        token: Token,
-        role: &str,
-        force: bool,
-    ) -> Result<Option<Reset>, ResetError> {
-        let failed = |error| match error {
-            // If an open connection is lost, the database may have been dropped with it.
-            _ if self.is_missing() => ResetError::NoDatabase,
-            StoreError::Unprepared { .. } => ResetError::Unprepared,
-            error => ResetError::Store(error),
-        };
-        // A delayed record of older policies must not block the reset.
-        self.record_policy(resource).await.map_err(failed)?;
-        let known = self.read_epochs(&[resource.name.as_str()]).await.map_err(failed)?;
-        let known = known.into_iter().map(|(_, epoch)| epoch).next().ok_or(ResetError::NoEpoch)?;
-        let report = self.store().reset(resource, known, token, role, force).await.map_err(failed)?;
-        let ResetReport { before, same_policy, higher, after } = report;
-        let before = before.ok_or(ResetError::NoEpoch)?;
-        if let Some(after) = after {
-            return Ok(Some(Reset { before, after }));
-        }
-        if !same_policy {
-            return Err(ResetError::OtherPolicies);
-        }
-        if before != known && (force || higher.is_empty()) {
-            return Ok(None);
-        }
-        Err(ResetError::InUse(higher))
+/// Resets the current epoch. None: the epoch has changed in the meantime. A reset that is delayed in the network, and arrives
+/// after the operator has given up, therefore cannot change a newer epoch.
+async fn reset_known(
+    context: Context<'_>,
+    resource: &Arc<Resource>,
+    token: Token,
+    role: &str,
+    force: bool,
+) -> Result<Option<Reset>, ResetError> {
+    let failed = |error| match error {
+        // If an open connection is lost, the database may have been dropped with it.
+        _ if context.is_missing() => ResetError::NoDatabase,
+        StoreError::Unprepared { .. } => ResetError::Unprepared,
+        error => ResetError::Store(error),
+    };
+    // A delayed record of older policies must not block the reset.
+    record_policy(context, resource).await.map_err(failed)?;
+    let known = context.read_epochs(&[resource.name.as_str()]).await.map_err(failed)?;
+    let known = known.into_iter().map(|(_, epoch)| epoch).next().ok_or(ResetError::NoEpoch)?;
+    let report = context.store().reset(resource, known, token, role, force).await.map_err(failed)?;
+    let ResetReport { before, same_policy, higher, after } = report;
+    let before = before.ok_or(ResetError::NoEpoch)?;
+    if let Some(after) = after {
+        return Ok(Some(Reset { before, after }));
     }
-
-    /// The fences of those of these resources that have an epoch. Cancel-safe.
-    pub async fn fences(self: &Arc<Self>, resources: &[Arc<Resource>]) -> Result<Fences, StoreError> {
-        let fences = self.store().fences(resources, MOST_KEYS).await?;
-        let all = fences.plain.iter().chain(fences.of_keys.iter().map(|(name, fence)| (name, fence)));
-        all.for_each(|(name, fence)| self.memory.learn(name, fence.epoch));
-        Ok(fences)
+    if !same_policy {
+        return Err(ResetError::OtherPolicies);
     }
-
-    /// Returns true if the resource has an epoch. Cancel-safe.
-    pub async fn has_epoch(self: &Arc<Self>, resource: &Resource) -> Result<bool, StoreError> {
-        Ok(!self.read_epochs(&[resource.name.as_str()]).await?.is_empty())
+    if before != known && (force || higher.is_empty()) {
+        return Ok(None);
     }
+    Err(ResetError::InUse(higher))
 }

@@ -246,8 +246,8 @@ async fn only_the_highest_token_is_admitted() {
     assert!(old.session.admission("notes").is_none() && new.session.begin_write([("notes", 9)]));
     let stale = "token 7 for resource notes is lower than 9, the highest seen";
     assert_eq!(proxy.admit(&old, "notes", 7).await, stale);
-    assert_eq!(proxy.fence.metrics.admissions.get(), 2);
-    assert_eq!(proxy.fence.metrics.advances.get(), 2);
+    assert_eq!(proxy.fence.environment.metrics.admissions.get(), 2);
+    assert_eq!(proxy.fence.environment.metrics.advances.get(), 2);
     assert!(old.session.asking().is_none());
 }
 
@@ -358,9 +358,9 @@ async fn first_tokens_of_many_keys_are_admitted_separately() {
         assert!(proxy.has_row(client, &own) && !proxy.has_row(client, &other));
         assert!(client.session.presented().contains_key(&own));
     }
-    assert_eq!(proxy.fence.metrics.admissions.get(), 40);
-    assert_eq!(proxy.fence.metrics.advances.get(), 20);
-    assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 0, "nobody was looked for");
+    assert_eq!(proxy.fence.environment.metrics.admissions.get(), 40);
+    assert_eq!(proxy.fence.environment.metrics.advances.get(), 20);
+    assert_eq!(proxy.fence.environment.metrics.drain_seconds.get_sample_count(), 0, "nobody was looked for");
 }
 
 /// An idle session with many admissions gives them up, and their rows are deleted.

@@ -95,7 +95,7 @@ impl SharedDatabase {
     pub fn follow(self: &Arc<Self>) {
         let [changed, read, announced] = [(); 3].map(|()| Arc::downgrade(self));
         let (due, harmless) = (self.reading_due.clone(), self.harmless_change.clone());
-        let background = &self.fence.background;
+        let background = self.fence.background();
         self.keep_task(supervise(background, "receive_catalog_changes", move || receive_changes(changed.clone())));
         self.keep_task(supervise(background, "read_catalog", move || read_now_and_then(read.clone(), due.clone())));
         let announce = move || announce_harmless_changes(announced.clone(), harmless.clone());

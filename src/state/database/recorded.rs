@@ -48,7 +48,7 @@ impl SharedDatabase {
         match self.fence.apply_policy_of(&policies.resources, policies.loaded).await {
             Ok(()) => {
                 for resource in &policies.resources {
-                    self.fence.background.spawn(say_when_enforced(self.clone(), resource.clone()));
+                    self.fence.background().spawn(say_when_enforced(self.clone(), resource.clone()));
                 }
                 recorded.policies = Some(policies);
                 recorded.logged = None;
@@ -85,7 +85,7 @@ impl SharedDatabase {
         // While the lock is held, another session records them.
         if self.recorded.try_lock().is_ok_and(|recorded| is_due(&recorded)) {
             let database = self.clone();
-            let recording = self.fence.background.spawn(async move { database.record_policies().await });
+            let recording = self.fence.background().spawn(async move { database.record_policies().await });
             tokio::time::timeout(PREPARE_LIMIT, recording).await.ok();
         }
     }

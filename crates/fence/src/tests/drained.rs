@@ -1,6 +1,7 @@
 //! Sessions admitted under lower tokens: which keep their process, which are terminated, and when.
 
 use super::*;
+use crate::publish::publish;
 use crate::store::GRACE;
 
 /// Sets the activity of a client that waits in a transaction or runs a statement.
@@ -43,10 +44,10 @@ async fn only_processes_that_may_commit_a_write_are_terminated() {
         } else {
             "released"
         };
-        let drained = |how: &str| proxy.fence.metrics.drained_sessions.with_label_values(&[how]).get();
+        let drained = |how: &str| proxy.fence.environment.metrics.drained_sessions.with_label_values(&[how]).get();
         assert_eq!(["idle", "released", "terminated", "dead"].map(drained).iter().sum::<u64>(), 1, "{what}");
         assert_eq!(drained(how), 1, "{what}");
-        assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 2);
+        assert_eq!(proxy.fence.environment.metrics.drain_seconds.get_sample_count(), 2);
     }
 }
 
@@ -116,8 +117,8 @@ async fn a_session_that_requests_the_new_token_is_not_terminated() {
         let old = one.writer(1, "notes", 5).await;
         set_activity(&old, Activity::Busy);
         old.session.set_asking(asks.map(|(name, token)| (name.to_owned(), token)));
-        let advance = two.fence.advance(&two.policies.resources[2], epoch(1, 6));
-        assert_eq!(advance.publish(Some(epoch(1, 5))).await, Ok(Some(epoch(1, 6))));
+        let advance = two.fence.context().advance(&two.policies.resources[2], epoch(1, 6));
+        assert_eq!(publish(&advance, Some(epoch(1, 5))).await, Ok(Some(epoch(1, 6))));
         until(|| old.session.admission("notes").is_none()).await;
         sleep(Duration::from_millis(50)).await;
         assert_eq!(server.lives(1), lives, "{asks:?}");
@@ -130,7 +131,7 @@ async fn sessions_of_a_deaf_proxy_are_terminated_after_the_grace_period() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let old = one.writer(1, "notes", 5).await;
-    one.fence.stop_watching();
+    one.fence.watcher.stop();
     let since = Instant::now();
     let _new = two.writer(2, "notes", 6).await;
     assert!(since.elapsed() >= GRACE && since.elapsed() < 2 * GRACE && !server.lives(1), "{:?}", since.elapsed());
@@ -191,8 +192,8 @@ async fn one_session_advances_a_fence_and_the_others_wait() {
     for admit in admits {
         assert_eq!(admit.await.unwrap(), "admitted");
     }
-    assert_eq!(proxy.fence.metrics.advances.get(), 2);
-    assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 2, "one drain for each token");
+    assert_eq!(proxy.fence.environment.metrics.advances.get(), 2);
+    assert_eq!(proxy.fence.environment.metrics.drain_seconds.get_sample_count(), 2, "one drain for each token");
 }
 
 /// A session that was revoked while a statement ran deletes its row as soon as possible, and keeps its process.
@@ -214,10 +215,10 @@ async fn a_revoked_session_is_released_once_no_statement_runs() {
         if writes {
             proxy.server.write(1, &notes, false);
         }
-        let advance = proxy.fence.advance(&proxy.policies.resources[2], epoch(1, 6));
-        advance.publish(Some(epoch(1, 5))).await.unwrap();
+        let advance = proxy.fence.context().advance(&proxy.policies.resources[2], epoch(1, 6));
+        publish(&advance, Some(epoch(1, 5))).await.unwrap();
         let _ = old.session.revoke("notes", epoch(1, 6));
-        proxy.fence.stop_watching();
+        proxy.fence.watcher.stop();
         proxy.fence.release(&old.session).await;
         assert_eq!(proxy.has_row(&old, "notes"), !is_released, "{activity:?} {writes}");
         assert!(proxy.has_row(&old, "trial"), "that is as it was");

@@ -31,7 +31,7 @@ async fn a_missing_database_stays_missing_until_a_session_starts() {
 #[tokio::test(start_paused = true)]
 async fn a_database_without_schema_fences_nothing_unless_a_fenced_table_exists() {
     let proxy = Proxy::start(&server(), "one").await;
-    let has_tables = |has| proxy.fence.has_fenced_tables.store(has, Ordering::Relaxed);
+    let has_tables = |has| proxy.fence.policies.set_fenced_tables(has);
     for (found, tables, unprepared, nothing) in [
         (Found::Nothing, false, false, false),
         (Found::Nothing, true, false, false),
@@ -50,8 +50,8 @@ async fn a_database_without_schema_fences_nothing_unless_a_fenced_table_exists()
 async fn fenced_tables_are_known_from_the_last_catalog_read() {
     let proxy = Proxy::start(&server(), "one").await;
     let fenced = Fenced(&proxy.policies.resources);
-    let has_tables = || proxy.fence.has_fenced_tables.load(Ordering::Relaxed);
-    proxy.fence.has_fenced_tables.store(true, Ordering::Relaxed);
+    let has_tables = || proxy.fence.policies.has_fenced_tables();
+    proxy.fence.policies.set_fenced_tables(true);
     proxy.server.is_found(Found::Missing);
     assert_eq!(proxy.fence.catalog(fenced).await.unwrap_err().to_string(), MISSING);
     assert_eq!(proxy.fence.dependencies(fenced).await.unwrap_err().to_string(), MISSING);
@@ -97,7 +97,7 @@ async fn a_control_connection_failure_is_logged_once() {
         (Found::Nothing, true),
         (Found::Unprepared, false),
     ] {
-        proxy.fence.has_fenced_tables.store(tables, Ordering::Relaxed);
+        proxy.fence.policies.set_fenced_tables(tables);
         proxy.server.is_found(found);
         sleep(Duration::from_secs(10)).await;
     }

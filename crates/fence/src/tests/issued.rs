@@ -4,6 +4,8 @@ use super::*;
 use crate::UnknownLeader;
 use crate::background::Background;
 use crate::fence_error::Issued;
+use crate::issuer::{leads, may_raise};
+use crate::lease;
 
 /// Why an Admit is refused, as a single word if possible.
 async fn refusal(proxy: &Proxy, client: &Client, resource: &str, token: Token) -> Option<FenceError> {
@@ -48,13 +50,13 @@ async fn a_lease_is_checked_before_the_fence_is_raised() {
     let proxy = Proxy::start(&server(), "one").await;
     let bills = proxy.resource("bills");
     assert!(matches!(
-        proxy.fence.confirm_lease(&bills, "bills", epoch(1, 5)).await,
+        lease::confirm(proxy.fence.context(), &bills, "bills", epoch(1, 5)).await,
         Err(FenceError::Unissued { issued: Issued::ToNobody, .. })
     ));
     proxy.server.lease("bills", 5, false, HOUR);
-    assert_eq!(proxy.fence.confirm_lease(&bills, "bills", epoch(1, 5)).await, Ok(()));
-    assert!(proxy.fence.may_raise(&bills, epoch(1, 6)).await.is_err());
-    assert!(proxy.fence.may_raise(&proxy.resource("notes"), epoch(1, 6)).await.is_ok());
+    assert_eq!(lease::confirm(proxy.fence.context(), &bills, "bills", epoch(1, 5)).await, Ok(()));
+    assert!(may_raise(proxy.fence.context(), &bills, epoch(1, 6)).await.is_err());
+    assert!(may_raise(proxy.fence.context(), &proxy.resource("notes"), epoch(1, 6)).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +94,7 @@ async fn without_etcd_no_election_token_raises_a_fence() {
     );
     let policies = policies(POLICIES);
     fence.apply_policy(&policies.resources).await.unwrap();
-    let why = fence.may_raise(&policies.resources[0], epoch(1, 5)).await.unwrap_err().to_string();
+    let why = may_raise(fence.context(), &policies.resources[0], epoch(1, 5)).await.unwrap_err().to_string();
     assert_eq!(why, "resource jobs: no etcd is set that says who leads /jobs");
     let issuers: Vec<_> = policies.resources.iter().filter_map(|it| it.issuer.clone()).collect();
     assert!(matches!(fence.leader(&issuers[0]).await, Err(UnknownLeader::NoEtcd)));
@@ -146,7 +148,7 @@ async fn leases_are_followed_while_there_are_sessions() {
     assert_eq!(proxy.admit(&client, "room/1", 7).await, "admitted");
     until(|| known("room/1") == Some(Some(7))).await;
     assert_eq!((known("room/2"), known("notes")), (None, None));
-    assert!(proxy.fence.is_leased("bills", 5) && !proxy.fence.is_leased("bills", 6));
+    assert!(proxy.fence.watcher.is_leased("bills", 5) && !proxy.fence.watcher.is_leased("bills", 6));
     let bills = proxy.resource("bills");
     assert_eq!(followed_leader(&bills, &Leaders::default(), &leased.borrow()), Some(Some(5)));
     assert_eq!(followed_leader(&proxy.resource("notes"), &Leaders::default(), &leased.borrow()), None);
@@ -167,11 +169,11 @@ async fn a_missed_lease_change_is_known_after_reconnecting() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.lease("bills", 5, false, HOUR);
     let _client = proxy.writer(1, "bills", 5).await;
-    until(|| proxy.fence.is_leased("bills", 5)).await;
+    until(|| proxy.fence.watcher.is_leased("bills", 5)).await;
     proxy.server.lose_connection("one");
     proxy.server.lease("bills", 6, false, HOUR);
     assert_eq!(proxy.fence.has_epoch(&proxy.resource("bills")).await, Ok(true));
-    let known = until(|| proxy.fence.is_leased("bills", 6)).await;
+    let known = until(|| proxy.fence.watcher.is_leased("bills", 6)).await;
     assert!(known < Duration::from_millis(100), "{known:?}");
 }
 
@@ -194,7 +196,7 @@ async fn other_leases_wake_no_session() {
     proxy.server.lease("bills", 5, false, HOUR);
     let _client = proxy.writer(1, "bills", 5).await;
     let mut leased = proxy.fence.leased();
-    until(|| proxy.fence.is_leased("bills", 5)).await;
+    until(|| proxy.fence.watcher.is_leased("bills", 5)).await;
     leased.mark_unchanged();
     proxy.server.lease("others", 6, false, HOUR);
     proxy.server.lease("bills", 5, false, HOUR);
@@ -220,8 +222,11 @@ async fn elections_are_followed_only_while_they_are_in_use() {
     assert_eq!(proxy.admit(&client, "shard/1", 5).await, "admitted");
     until(|| known().len() == 2).await;
     assert_eq!(known().into_iter().collect::<Vec<_>>(), ["/jobs", "/part/1"]);
-    assert!(proxy.fence.leads(&proxy.resource("part/1"), 5) && !proxy.fence.leads(&proxy.resource("part/1"), 4));
-    assert!(!proxy.fence.leads(&proxy.resource("notes"), 5));
+    assert!(
+        leads(proxy.fence.context(), &proxy.resource("part/1"), 5)
+            && !leads(proxy.fence.context(), &proxy.resource("part/1"), 4)
+    );
+    assert!(!leads(proxy.fence.context(), &proxy.resource("notes"), 5));
     drop(client.registration.take());
     until(|| known().len() == 1).await;
     proxy.authority.follow(&Default::default());
@@ -235,7 +240,7 @@ async fn an_unchanged_leader_wakes_no_session() {
     let proxy = Proxy::start(&server(), "one").await;
     let (jobs, mut leaders) = (proxy.resource("jobs"), proxy.authority.leaders());
     proxy.election.elects(Some(5));
-    until(|| proxy.fence.leads(&jobs, 5)).await;
+    until(|| leads(proxy.fence.context(), &jobs, 5)).await;
     leaders.mark_unchanged();
     for (leader, wakes) in [(5, false), (6, true)] {
         proxy.election.elects(Some(leader));
@@ -276,7 +281,7 @@ async fn a_leader_is_unknown_if_its_election_cannot_be_observed() {
 #[tokio::test(start_paused = true)]
 async fn leases_are_followed_for_a_session_without_queries() {
     let proxy = Proxy::start(&server(), "one").await;
-    until(|| proxy.fence.watcher.lock().is_none()).await;
+    until(|| !proxy.fence.watcher.runs()).await;
     let _client = proxy.client(1);
     proxy.server.lease("bills", 5, false, HOUR);
     until(|| proxy.fence.leased().borrow().get("bills") == Some(&Some(5))).await;

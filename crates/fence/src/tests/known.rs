@@ -1,6 +1,7 @@
 //! The proxy's cached state: how long it is valid, and how errors in it are detected.
 
 use super::*;
+use crate::publish::publish;
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_token_is_known_for_a_second_while_a_connection_listens() {
@@ -40,7 +41,7 @@ async fn a_pruned_epoch_is_forgotten() {
 async fn after_pruning_unheard(resource: &str) -> Proxy {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.writer(1, resource, 7).await;
-    proxy.fence.stop_watching();
+    proxy.fence.watcher.stop();
     proxy.server.end_process(1);
     proxy.fence.store.delete_dead(None).await.unwrap();
     assert!(!proxy.has_row(&client, resource));
@@ -102,7 +103,7 @@ async fn missed_changes_are_read_after_reconnecting() {
     server.lose_connection("one");
     for name in ["shard/1", "notes"] {
         let resource = two.resource(name);
-        two.fence.advance(&resource, epoch(1, 6)).publish(Some(epoch(1, 5))).await.unwrap();
+        publish(&two.fence.context().advance(&resource, epoch(1, 6)), Some(epoch(1, 5))).await.unwrap();
     }
     assert_eq!(one.fence.known_stale("notes", 5), None);
     until(|| ["shard/1", "notes"].iter().all(|name| one.fence.known_stale(name, 5).is_some())).await;
@@ -121,8 +122,8 @@ async fn a_session_is_admitted_by_the_policies_in_force() {
     proxy.fence.apply_policy_of(&more.resources, Instant::now().into_std()).await.unwrap();
     let client = proxy.client(1);
     assert_eq!(outcome_text(proxy.fence.admit(&client.session, &before, 5).await, "admitted"), "admitted");
-    assert_eq!(proxy.fence.loaded(&before), 0);
-    assert!(proxy.fence.loaded(&proxy.resource("notes")) > 0);
+    assert_eq!(proxy.fence.policies.loaded(&before), 0);
+    assert!(proxy.fence.policies.loaded(&proxy.resource("notes")) > 0);
     let two =
         Proxy::start_with(&proxy.server, "two", &POLICIES.replace("[public.notes]", "[public.notes, public.more]"))
             .await;
@@ -162,8 +163,8 @@ async fn names_are_resolved_by_the_policies_in_force() {
     let proxy = Proxy::start(&server(), "one").await;
     assert!(proxy.fence.resource("shard/7").is_some_and(|it| it.name == "shard/7" && it.family.is_some()));
     assert!(proxy.fence.resource("nothing").is_none());
-    assert_eq!(proxy.fence.plain_resources(), ["jobs", "bills", "notes", "trial"]);
-    let leased: Vec<_> = proxy.fence.leased_resources().iter().map(|it| it.name.clone()).collect();
+    assert_eq!(proxy.fence.policies.plain_names(), ["jobs", "bills", "notes", "trial"]);
+    let leased: Vec<_> = proxy.fence.policies.leased().iter().map(|it| it.name.clone()).collect();
     assert_eq!(leased, ["bills"]);
     assert!(proxy.fence.keys_in_use().is_empty());
     let client = proxy.writer(1, "shard/7", 5).await;

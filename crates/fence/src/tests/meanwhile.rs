@@ -1,13 +1,16 @@
 //! Changes by others between two steps: no step relies on outdated state.
 
 use super::*;
+use crate::advance::raise as raise_epoch;
+use crate::publish::publish;
 use futures_util::FutureExt;
 
 /// The other proxy raises the fence just before the next Publish or Reset.
 fn raises(proxy: &Proxy, before: Token, after: Token) {
     let (fence, notes) = (proxy.fence.clone(), proxy.resource("notes"));
     proxy.server.meanwhile(move || {
-        let published = fence.advance(&notes, epoch(1, after)).publish(Some(epoch(1, before))).now_or_never();
+        let published =
+            publish(&fence.context().advance(&notes, epoch(1, after)), Some(epoch(1, before))).now_or_never();
         assert_eq!(published, Some(Ok(Some(epoch(1, after)))));
     });
 }
@@ -42,9 +45,10 @@ async fn a_token_superseded_meanwhile_drains_no_session() {
     old.session.set_activity(Activity::Busy);
     let (notes, deadline) = (one.resource("notes"), Instant::now() + Duration::from_secs(1));
     let raise = async |known, token| {
-        let raised = one.fence.advance(&notes, epoch(1, token)).raise(Some(epoch(1, known)), deadline).await;
+        let raised =
+            raise_epoch(&one.fence.context().advance(&notes, epoch(1, token)), Some(epoch(1, known)), deadline).await;
         let drained = one.fence.fences(&one.policies.resources).await.unwrap().plain["notes"].drained;
-        (raised, drained, one.fence.metrics.drain_seconds.get_sample_count())
+        (raised, drained, one.fence.environment.metrics.drain_seconds.get_sample_count())
     };
     raises(&two, 5, 7);
     assert_eq!(raise(5, 6).await, (Ok(()), false, 1));
@@ -64,7 +68,7 @@ async fn an_overtake_succeeds_if_a_newer_leader_overtakes_it() {
     let overtaking = tokio::spawn(async move { fence.overtake(&notes, 6).await });
     sleep(Duration::from_secs(1)).await;
     let (notes, next) = (two.resource("notes"), epoch(1, 7));
-    assert_eq!(two.fence.advance(&notes, next).publish(Some(epoch(1, 6))).await, Ok(Some(next)));
+    assert_eq!(publish(&two.fence.context().advance(&notes, next), Some(epoch(1, 6))).await, Ok(Some(next)));
     server.end_process(1);
     assert_eq!((overtaking.await.unwrap(), one.epoch("notes")), (Ok(()), Some(next)));
 }
@@ -79,7 +83,7 @@ async fn an_older_proxy_does_not_finish_an_advance_under_newer_policies() {
     let two = Proxy::start_with(&server, "two", &later).await;
     let _old = two.writer(1, "notes", 5).await;
     let (notes, next) = (two.resource("notes"), epoch(1, 6));
-    assert_eq!(two.fence.advance(&notes, next).publish(Some(epoch(1, 5))).await, Ok(Some(next)));
+    assert_eq!(publish(&two.fence.context().advance(&notes, next), Some(epoch(1, 5))).await, Ok(Some(next)));
     let others = "resource notes: the policies that the database has recorded are others";
     assert_eq!(outcome_text(one.fence.overtake(&one.resource("notes"), 6).await, "overtaken"), others);
     assert_eq!(two.fence.overtake(&notes, 6).await, Ok(()));

@@ -1,6 +1,7 @@
 //! Operations on fences other than writes: overtakes, fences in mode observe, resets, and dropped databases.
 
 use super::*;
+use crate::publish::publish;
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_fences_its_predecessor_before_it_writes() {
@@ -28,9 +29,9 @@ async fn a_new_leader_fences_its_predecessor_before_it_writes() {
     assert!(!proxy.server.lives(1) && !proxy.has_row(&old, "jobs"), "it may have had something to commit");
     assert!(!proxy.fence.is_behind(&jobs, 6) && proxy.fence.is_current(&jobs, 6));
     // The epoch is drained, so the leader's first write need not wait.
-    assert_eq!(proxy.fence.metrics.advances.get(), 2);
+    assert_eq!(proxy.fence.environment.metrics.advances.get(), 2);
     let _new = proxy.writer(2, "jobs", 6).await;
-    assert_eq!(proxy.fence.metrics.advances.get(), 2);
+    assert_eq!(proxy.fence.environment.metrics.advances.get(), 2);
 }
 
 /// A proxy may have stopped between Publish and Mark.
@@ -40,17 +41,17 @@ async fn an_unfinished_advance_of_another_proxy_is_finished() {
     let notes = proxy.resource("notes");
     let old = proxy.writer(1, "notes", 5).await;
     old.session.set_activity(Activity::Busy);
-    let advance = proxy.fence.advance(&notes, epoch(1, 6));
-    advance.publish(Some(epoch(1, 5))).await.unwrap();
+    let advance = proxy.fence.context().advance(&notes, epoch(1, 6));
+    publish(&advance, Some(epoch(1, 5))).await.unwrap();
     assert_eq!(proxy.fence.overtake(&notes, 6).await, Ok(()));
     assert!(!proxy.has_row(&old, "notes"));
-    assert_eq!(proxy.fence.metrics.advances.get(), 2);
+    assert_eq!(proxy.fence.environment.metrics.advances.get(), 2);
     assert_eq!(proxy.fence.overtake(&notes, 6).await, Ok(()));
-    assert_eq!(proxy.fence.metrics.drain_seconds.get_sample_count(), 2, "it is drained");
+    assert_eq!(proxy.fence.environment.metrics.drain_seconds.get_sample_count(), 2, "it is drained");
     // Any session that needs the epoch finishes it, too.
-    proxy.fence.advance(&notes, epoch(1, 7)).publish(Some(epoch(1, 6))).await.unwrap();
+    publish(&proxy.fence.context().advance(&notes, epoch(1, 7)), Some(epoch(1, 6))).await.unwrap();
     let _new = proxy.writer(2, "notes", 7).await;
-    assert_eq!(proxy.fence.metrics.advances.get(), 3);
+    assert_eq!(proxy.fence.environment.metrics.advances.get(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +201,7 @@ async fn a_fence_is_enforced_once_earlier_transactions_and_statements_have_ended
     sleep(Duration::from_secs(2)).await;
     assert!(ones.is_finished());
     assert_eq!(reach().await, (2, 0, 2));
-    two.fence.stop_watching();
+    two.fence.watcher.stop();
     server.lose_connection("two");
     assert_eq!(reach().await, (2, 1, 1));
     // Policies that are not yet in force are not enforced.
@@ -238,7 +239,7 @@ async fn an_announcement_is_repeated_after_a_minute() {
         sleep(Duration::from_secs(1)).await;
         server.pass(Duration::from_secs(300));
         sleep(Duration::from_secs(seconds)).await;
-        two.fence.stop_watching();
+        two.fence.watcher.stop();
         server.lose_connection("two");
         server.pass(Duration::from_secs(400));
         let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();

@@ -43,10 +43,10 @@ async fn a_session_without_fences_has_no_watcher() {
     let fence = database(&server);
     let register = |pid| fence.register(Arc::new(SessionFence::new(Ok(process(pid)))));
     let _first = register(1);
-    assert!(fence.watcher.lock().is_none() && fence.has_sessions());
+    assert!(!fence.watcher.runs() && fence.has_sessions());
     fence.put_in_force(&policies.resources);
     let _second = register(2);
-    assert!(fence.watcher.lock().is_some());
+    assert!(fence.watcher.runs());
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,12 +122,12 @@ async fn an_announcement_is_repeated_only_after_a_full_minute() {
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
         let _client = two.client(2);
         // Again, over the connection that the first announcement has opened.
-        two.fence.announce().await.unwrap();
-        two.fence.stop_watching();
+        crate::enforcement::announce(two.fence.context()).await.unwrap();
+        two.fence.watcher.stop();
         server.pass(Duration::from_secs(300));
         tokio::time::advance(Duration::from_millis(millis)).await;
-        two.fence.announce().await.unwrap();
-        two.fence.stop_watching();
+        crate::enforcement::announce(two.fence.context()).await.unwrap();
+        two.fence.watcher.stop();
         server.lose_connection("two");
         server.pass(Duration::from_secs(400));
         let enforcement = one.fence.enforcement(&one.policies.resources).await.unwrap();
@@ -143,13 +143,13 @@ async fn policies_applied_again_keep_their_load_time() {
     let (notes, at) = (proxy.resource("notes"), Instant::now().into_std() + Duration::from_secs(1));
     let apply = async |at| proxy.fence.apply_policy_of(&proxy.policies.resources, at).await.unwrap();
     apply(at).await;
-    let loaded = proxy.fence.loaded(&notes);
+    let loaded = proxy.fence.policies.loaded(&notes);
     proxy.server.pass(Duration::from_secs(60));
     apply(at).await;
     assert!(loaded > 0);
-    assert_eq!(proxy.fence.loaded(&notes), loaded);
+    assert_eq!(proxy.fence.policies.loaded(&notes), loaded);
     apply(at + Duration::from_secs(1)).await;
-    assert!(proxy.fence.loaded(&notes) > loaded, "others do");
+    assert!(proxy.fence.policies.loaded(&notes) > loaded, "others do");
 }
 
 #[tokio::test(start_paused = true)]

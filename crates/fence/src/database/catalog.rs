@@ -1,16 +1,14 @@
 //! Reading the catalog of a database, and announcing its changes to other proxies.
 
-use super::database::Database;
-use super::store::StoreError;
+use super::Database;
+use crate::store::StoreError;
 use fencegate_catalog::{Catalog, Dependencies, Fenced};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Database {
     /// Reads the catalog of the fenced tables, as it is for all sessions. Cancel-safe.
-    pub async fn catalog(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Catalog, StoreError> {
-        let catalog = self.store().catalog(fences, None).await?;
-        self.has_fenced_tables.store(catalog.has_fenced_tables(), Ordering::Relaxed);
+    pub async fn catalog(&self, fences: Fenced<'_>) -> Result<Catalog, StoreError> {
+        let catalog = self.context().store().catalog(fences, None).await?;
+        self.policies.set_fenced_tables(catalog.has_fenced_tables());
         Ok(catalog)
     }
 
@@ -21,8 +19,8 @@ impl Database {
     }
 
     /// Reads the objects that CASCADE may drop from the fenced tables. Cancel-safe.
-    pub async fn dependencies(self: &Arc<Self>, fences: Fenced<'_>) -> Result<Dependencies, StoreError> {
-        self.store().dependencies(fences).await
+    pub async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, StoreError> {
+        self.context().store().dependencies(fences).await
     }
 
     /// Returns after another proxy has announced a catalog change. Simultaneous announcements count once. Cancel-safe.
@@ -32,8 +30,8 @@ impl Database {
     }
 
     /// Announces to other proxies that the catalog has changed. Cancel-safe: the announcement may be lost.
-    pub async fn announce_catalog(self: &Arc<Self>) {
-        if let Err(error) = self.store().announce_catalog().await {
+    pub async fn announce_catalog(&self) {
+        if let Err(error) = self.context().store().announce_catalog().await {
             tracing::debug!(database = self.name(), %error, "catalog_change_not_announced");
         }
     }
@@ -50,7 +48,7 @@ impl Database {
 
     /// How full the server's notification queue is, from 0 to 1. None while no connection listens.
     pub fn queue_usage(&self) -> Option<f64> {
-        *self.queue_usage.lock()
+        self.watcher.queue_usage()
     }
 
     /// Returns true if the database has had the schema `fencegate` since this process began: a control connection has listened

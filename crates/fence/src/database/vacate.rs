@@ -3,33 +3,20 @@
 //! Owns the time of the close. Must never close the connections while sessions need them, unless the statement terminates
 //! those sessions: a statement that the server refuses must be harmless.
 
-use super::claim::Role;
-use super::database::Database;
-use parking_lot::Mutex;
+use super::Database;
+use crate::claim::Role;
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time that the server waits for other sessions to end before it refuses the statement (`CountOtherDBBackends`).
 const SERVER_WAITS: Duration = Duration::from_secs(5);
 
-/// The time until which a statement waits for exclusive use of the database.
-#[derive(Debug, Default)]
-pub(super) struct Vacating(Mutex<Option<Instant>>);
-
-impl Vacating {
-    /// Returns true if a statement waits. The control connections then close as soon as no session is left.
-    pub(super) fn lasts(&self) -> bool {
-        self.0.lock().is_some_and(|until| Instant::now() < until)
-    }
-}
-
 impl Database {
     /// The subset of the databases that the role may not drop, rename or move. The databases need not include this one. Empty if
     /// the control connection cannot report them. Cancel-safe.
-    pub async fn foreign_databases(self: &Arc<Self>, role: &Role, databases: &[String]) -> HashSet<String> {
-        self.store().foreign_databases(role, databases).await.unwrap_or_default()
+    pub async fn foreign_databases(&self, role: &Role, databases: &[String]) -> HashSet<String> {
+        self.context().store().foreign_databases(role, databases).await.unwrap_or_default()
     }
 
     /// Returns true if a control connection is open.
@@ -46,22 +33,22 @@ impl Database {
     ///
     /// If the role cannot be checked, the connections stay open. The server then refuses the statement, which can be retried.
     /// Cancel-safe.
-    pub async fn close_for(self: &Arc<Self>, role: &Role, by_force: bool, from_here: bool) {
+    pub async fn close_for(&self, role: &Role, by_force: bool, from_here: bool) {
         if !self.store.is_open() {
             return;
         }
         let has_others = self.sessions.len() > usize::from(from_here);
-        if !self.store().may_have_alone(role, by_force && has_others).await.unwrap_or(false) {
+        if !self.context().store().may_have_alone(role, by_force && has_others).await.unwrap_or(false) {
             return;
         }
         let until = Instant::now() + SERVER_WAITS;
         // Before the watcher may close them: with FORCE, its close must also wait for their end.
         self.store.keep_closed(by_force.then_some(until));
-        *self.vacating.0.lock() = Some(until);
+        self.vacating.set(Some(until));
         if by_force || !has_others {
             // With FORCE the server does not wait. It terminates the sessions that the role may terminate, which may not include
             // those of the control role. These must therefore have ended, and none may open.
-            self.stop_watching();
+            self.watcher.stop();
             self.close_connections(by_force).await;
         }
     }
@@ -69,7 +56,7 @@ impl Database {
     /// Permits control connections again after the database was dropped, renamed or the like. Another database may now have its
     /// name.
     pub fn end_vacating(&self) {
-        *self.vacating.0.lock() = None;
+        self.vacating.set(None);
         self.store.keep_closed(None);
     }
 }

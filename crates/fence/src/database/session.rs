@@ -1,0 +1,150 @@
+//! What sessions need of the fence: admission, release, and the reasons of a refusal.
+//!
+//! Functions here are not cancel-safe unless their comment says so.
+
+use super::Database;
+use crate::claim::{Claim, Raise};
+use crate::fence_error::{CutOff, FenceError};
+use crate::memory::Rise;
+use crate::session::{Epoch, SessionFence, Token};
+use crate::{admit, issuer, overtake, permission, release};
+use fencegate_policy::Resource;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Maximum wait for the reason why a session has ended. A server that hangs does not answer control connections either.
+const CUT_OFF_LIMIT: Duration = Duration::from_secs(2);
+
+impl Database {
+    /// Admits the session's server process to the resource under the token. Raises and drains the epoch
+    /// first if necessary. After Ok, no process with a lower token can commit a write to the resource,
+    /// and [`SessionFence::begin_write`] returns true.
+    ///
+    /// The caller holds back this session's writes until the call returns. A session that is revoked in
+    /// the meantime is refused. Before a raise, checks etcd if the policy names an election, or the database if
+    /// it names a lease. Takes at most about 15 s.
+    ///
+    /// Not cancel-safe: the token may have been raised although the session is not admitted.
+    pub async fn admit(
+        &self,
+        session: &Arc<SessionFence>,
+        resource: &Arc<Resource>,
+        token: Token,
+    ) -> Result<(), FenceError> {
+        self.admit_if(session, resource, token, Raise::Freely).await
+    }
+
+    /// As [`Database::admit`], but raises the epoch only as `raise` says.
+    pub async fn admit_if(
+        &self,
+        session: &Arc<SessionFence>,
+        resource: &Arc<Resource>,
+        token: Token,
+        raise: Raise<'_>,
+    ) -> Result<(), FenceError> {
+        admit::admit(self.context(), &self.raising, session, resource, token, raise).await
+    }
+
+    /// Deletes the rows of a revoked session that has become idle or runs no statement, so that its process need not be
+    /// terminated. Does nothing while a statement may run. Keeps the rows of a session that has written in its open transaction.
+    ///
+    /// Ignores failures: the drain takes care of the rows. Cancel-safe.
+    pub async fn release(&self, session: &Arc<SessionFence>) {
+        release::release(self.context(), session).await
+    }
+
+    /// Explains why this session's server process was terminated: the newer epoch of a resource to which the session
+    /// was admitted, if any. Reads the database, because a notification may not have arrived yet. If the read fails or
+    /// takes too long, uses the epochs that revoked the session. Reads nothing for a session that was never admitted, because
+    /// such a session blocks no other.
+    ///
+    /// Cancel-safe.
+    pub async fn cut_off_by(&self, session: &SessionFence) -> Option<CutOff> {
+        let (presented, asking) = (session.presented(), session.asking());
+        if presented.is_empty() && asking.is_none() {
+            return None;
+        }
+        let names = presented.keys().chain(asking.iter().map(|(resource, _)| resource)).map(String::as_str);
+        let read = timeout(CUT_OFF_LIMIT, self.context().read_epochs(&names.collect::<Vec<_>>())).await;
+        let highest = read.ok().and_then(Result::ok).unwrap_or_else(|| session.floors());
+        highest.into_iter().find_map(|(resource, highest)| {
+            let asked =
+                asking.iter().find(|(name, _)| *name == resource).map(|(_, token)| Epoch { token: *token, ..highest });
+            // A session that raises its token may have been terminated because of its older admission.
+            let presented = [presented.get(&resource).map(|it| it.epoch), asked];
+            let presented = presented.into_iter().flatten().filter(|it| *it < highest).max()?;
+            Some(CutOff { resource, presented, highest })
+        })
+    }
+
+    /// A quick refusal from memory: the current epoch, if the token is certainly below it. Confirmed in the database at least
+    /// once a second. None decides nothing: the caller continues with [`Database::admit`].
+    pub fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
+        // If the epoch is above the followed leader's token, tokens have gone back or the follower lags. Only the database and
+        // etcd can tell which.
+        let is_leaders = || self.policies.find(resource).is_some_and(|it| issuer::leads(self.context(), &it, token));
+        self.memory.above(resource, token).filter(|_| !is_leaders())
+    }
+
+    /// Returns Ok if the server would permit the claim to the role. Ignores uncommitted changes of other transactions.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// 42501 if the server would refuse; LF006; or [`FenceError::RoleUnknown`] if the role must be determined first.
+    pub async fn permits(&self, claim: &Claim, resource: &Resource, token: Token) -> Result<(), FenceError> {
+        permission::permits(self.context(), claim, resource, token).await
+    }
+
+    /// Returns true if the token is that of the epoch last read, so that there is nothing to record.
+    pub fn is_current(&self, resource: &Resource, token: Token) -> bool {
+        self.memory.is_current(&resource.name, token)
+    }
+
+    /// For a fence in mode observe: records a token. This raises the epoch, if permitted, but neither drains nor admits. Makes
+    /// the same checks as an Admit of the session. Cancel-safe.
+    ///
+    /// # Errors
+    /// Why a write under the token would be rejected.
+    pub async fn observe(
+        &self,
+        session: &SessionFence,
+        resource: &Resource,
+        token: Token,
+        raise: Raise<'_>,
+    ) -> Result<(), FenceError> {
+        overtake::observe(self.context(), session, resource, token, raise).await
+    }
+
+    /// Raises the fence to the token of a leader that has not written yet. This shuts out its predecessor immediately.
+    /// Does nothing if the resource has no epoch. A token that was superseded in the meantime raises nothing.
+    ///
+    /// The argument does not depend on this: the leader's first write has the same effect.
+    /// The caller must retry after LF006.
+    pub async fn overtake(&self, resource: &Resource, token: Token) -> Result<(), FenceError> {
+        overtake::overtake(self.context(), &self.raising.resource_locks, resource, token).await
+    }
+
+    /// Returns true if the resource's epoch was lower than the token when it was last read. The fence must then be raised, even
+    /// if it was raised before: a reset may have lowered it, or the first epoch was created under a token that is now old.
+    pub fn is_behind(&self, resource: &Resource, token: Token) -> bool {
+        self.memory.is_below(&resource.name, token)
+    }
+
+    /// Returns after an epoch was read that differs from the remembered one. Cancel-safe. Supports one waiter.
+    pub fn epoch_changed(&self) -> impl Future<Output = ()> + use<> {
+        let memory = self.memory.clone();
+        async move { memory.changed.notified().await }
+    }
+
+    /// The tokens of the resources that are not keyed, as they were last read.
+    pub fn known_tokens(&self) -> Vec<(String, Token)> {
+        let known = |name: String| self.memory.last_read(&name).map(|epoch| (name, epoch.token));
+        self.policies.plain_names().into_iter().filter_map(known).collect()
+    }
+
+    /// The fences that any proxy raised or reset recently, as far as this one has read them. The latest is last.
+    pub fn rises(&self) -> Vec<Rise> {
+        self.memory.rises()
+    }
+}

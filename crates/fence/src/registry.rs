@@ -1,0 +1,125 @@
+//! The sessions of this proxy in one database, by server process.
+//!
+//! Owns which sessions a drain may have to revoke. A session that is not registered is never admitted, because no drain could
+//! revoke it. Must never hold its own lock while a session waits.
+
+use super::session::{Epoch, Identity, SessionFence};
+use super::store::Key;
+use dashmap::DashMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The registered sessions.
+#[derive(Debug, Default)]
+pub(super) struct Registry(DashMap<Key, Arc<SessionFence>>);
+
+/// The server process of a session.
+pub(super) fn key(who: &Identity) -> Key {
+    (who.pid, who.backend_start.clone())
+}
+
+impl Registry {
+    pub(super) fn insert(&self, key: Key, session: Arc<SessionFence>) {
+        self.0.insert(key, session);
+    }
+
+    pub(super) fn remove(&self, key: &Key) {
+        self.0.remove(key);
+    }
+
+    /// The session of the server process, if it is one of this proxy.
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<SessionFence>> {
+        self.0.get(key).map(|session| session.clone())
+    }
+
+    /// Returns true if the session of the server process is registered.
+    pub(super) fn has(&self, who: &Identity) -> bool {
+        self.0.contains_key(&key(who))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The server processes of all sessions.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.0.iter().map(|session| session.key().clone()).collect()
+    }
+
+    /// The sessions for which `state` is Some, each with that value.
+    pub(super) fn in_state(&self, state: fn(&SessionFence) -> Option<u64>) -> Vec<(Key, u64)> {
+        self.0.iter().filter_map(|session| Some((session.key().clone(), state(&session)?))).collect()
+    }
+
+    /// The resources of current and former admissions of all sessions.
+    pub(super) fn presented(&self) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        self.0.iter().for_each(|session| session.add_presented(&mut names));
+        names
+    }
+
+    /// Records that the session's admission was deleted. A newer token for the resource can no longer be the reason if the
+    /// process ends.
+    pub(super) fn released(&self, key: &Key, resource: &str, epoch: Epoch) {
+        if let Some(session) = self.0.get(key) {
+            session.released(resource, epoch);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Presented;
+
+    const SEVEN: Epoch = Epoch { generation: 1, token: 7 };
+
+    fn process(pid: i32, start: &str) -> Identity {
+        let (backend_start, same) = (start.to_owned(), || "1".to_owned());
+        Identity { pid, backend_start, system_identifier: same(), postmaster_start: same() }
+    }
+
+    fn registered(sessions: &Registry, who: &Identity) -> Arc<SessionFence> {
+        let session = Arc::new(SessionFence::new(Ok(who.clone())));
+        sessions.insert(key(who), session.clone());
+        session
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_pid_and_its_start() {
+        let (sessions, who) = (Registry::default(), process(1, "1"));
+        let session = registered(&sessions, &who);
+        assert!(sessions.get(&key(&who)).is_some_and(|found| Arc::ptr_eq(&found, &session)));
+        let later = process(1, "2");
+        assert!(sessions.has(&who) && !sessions.has(&later) && sessions.get(&key(&later)).is_none());
+        sessions.remove(&key(&later));
+        assert_eq!((sessions.len(), sessions.keys()), (1, vec![key(&who)]));
+        sessions.remove(&key(&who));
+        assert!(sessions.is_empty());
+    }
+
+    #[test]
+    fn a_released_resource_is_no_longer_presented() {
+        let (sessions, who) = (Registry::default(), process(1, "1"));
+        let session = registered(&sessions, &who);
+        session.present("r", Presented { epoch: SEVEN, lock_name: "r".to_owned() });
+        sessions.released(&key(&process(2, "1")), "r", SEVEN);
+        sessions.released(&key(&who), "r", Epoch { token: 6, ..SEVEN });
+        assert_eq!(sessions.presented(), BTreeSet::from(["r".to_owned()]));
+        sessions.released(&key(&who), "r", SEVEN);
+        assert!(sessions.presented().is_empty());
+    }
+
+    #[test]
+    fn only_sessions_in_a_state_are_reported_with_it() {
+        let sessions = Registry::default();
+        let (one, two) = (process(1, "1"), process(2, "1"));
+        let (within, _) = (registered(&sessions, &one), registered(&sessions, &two));
+        within.begin_step();
+        assert_eq!(sessions.in_state(SessionFence::step), [(key(&one), 1)]);
+    }
+}
