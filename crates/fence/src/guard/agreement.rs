@@ -3,9 +3,9 @@
 //!
 //! Must never change anything.
 
-use super::catalog::rows;
+use super::connection::{refused, rows};
+use super::error::GuardError;
 use super::survey::Survey;
-use super::{GuardError, refused};
 use crate::other_policies;
 use fencegate_catalog::{NamesFound, PolicyNames, missing_text};
 use fencegate_policy::{PolicySet, QualifiedName};

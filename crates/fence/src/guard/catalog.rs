@@ -2,10 +2,12 @@
 //!
 //! Owns the queries. Must never change anything.
 
+use super::connection::rows;
+use super::error::GuardError;
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, SIGNATURES};
 use super::lock::literals;
+use super::outcome::GuardState;
 use super::trigger::GuardedRelation;
-use super::{GuardError, GuardState, refused};
 use fencegate_policy::FencedTable;
 use fencegate_postgres::sql::{arrays, column, is_true, query_rows, quote, text};
 use fencegate_postgres::sql_file::Value::{Sql, Text};
@@ -171,8 +173,4 @@ pub(super) fn event_triggers_state(there: &str, enabled: &str, function: GuardSt
         _ if enabled != all => GuardState::Disabled,
         _ => function,
     }
-}
-
-pub(super) async fn rows(client: &Client, what: &str, query: &str) -> Result<Vec<SimpleQueryRow>, GuardError> {
-    refused(what, query_rows(client, query).await)
 }

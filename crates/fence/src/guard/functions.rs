@@ -2,10 +2,14 @@
 //!
 //! Owns the number in their comment. Must never take changed functions for its own.
 
-use super::{FRAGMENTS, FUNCTIONS, GuardState, NOTICE};
+use super::fragments::FRAGMENTS;
+use super::outcome::GuardState;
 use fencegate_postgres::sql_file::Value::{Sql, Text};
 use fencegate_postgres::sql_file::fill;
 use sha2::{Digest, Sha256};
+
+pub(super) const FUNCTIONS: &str = include_str!("guard.sql");
+const NOTICE: &str = include_str!("notice.sql");
 
 /// The functions of `guard.sql`, then that of `notice.sql`.
 pub(super) const SIGNATURES: [&str; 12] = [
@@ -42,6 +46,11 @@ pub(super) const GUARD_FUNCTIONS: Functions = Functions {
 /// Apart from those, because only a superuser can create it.
 pub(super) const NOTICE_FUNCTION: Functions =
     Functions { text: NOTICE, names: "'notice_definition'", commented: "notice_definition" };
+
+/// The statements that create them and their function.
+pub(super) fn event_triggers() -> String {
+    format!("{NOTICE}\n{}", NOTICE_FUNCTION.seal())
+}
 
 impl Functions {
     /// The statement that records the version of the functions in a comment.

@@ -3,8 +3,9 @@
 //! Owns taking all locks at once, and starting over while one of them is held. Must never wait so long that a writer that
 //! waits for another of these locks is ended as the victim of a deadlock.
 
-use super::catalog::rows;
-use super::{GuardError, refused, run, temporary};
+use super::connection::{refused, rows, run};
+use super::error::GuardError;
+use super::temporary;
 use crate::begin_with_init_lock;
 use fencegate_postgres::sql::{column, quote};
 use fencegate_postgres::sql_file::Value::Sql;

@@ -3,17 +3,23 @@
 //! Owns the comparison. Must never change anything.
 
 use super::catalog::{
-    InstalledTrigger, Subscription, TriggerName, event_triggers_state, facts, found, leased, relation, rows,
-    subscriptions, tree,
+    InstalledTrigger, Subscription, TriggerName, event_triggers_state, facts, found, leased, relation, subscriptions,
+    tree,
 };
-use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES};
+use super::connection::rows;
+use super::error::GuardError;
+use super::functions::{FUNCTIONS, GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES, event_triggers};
+use super::outcome::{GuardState, RemainingStatements, StatusLine};
 use super::trigger::{GuardedRelation, WantedTrigger, wanted};
-use super::{FUNCTIONS, GuardError, GuardState, NO_EVENT_TRIGGERS, RemainingStatements, StatusLine, event_triggers};
 use fencegate_policy::{FencedTable, PolicySet, QualifiedName, Resource, guarded_lease};
 use fencegate_postgres::sql::{column, quote};
 use fencegate_statement::Operation;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio_postgres::Client;
+
+/// The effect of their absence.
+pub(super) const NO_EVENT_TRIGGERS: &str =
+    "definitions around the proxies are noticed later, until a superuser has run `fencegate guard install`";
 
 /// The most tables of others that a warning names.
 const MOST_NAMED: usize = 10;

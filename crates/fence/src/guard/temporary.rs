@@ -3,8 +3,8 @@
 //! Owns finding them, and ending the sessions that keep them from being dropped. Must never end a session that holds no lock on a
 //! temporary object of its own.
 
-use super::GuardError;
-use super::catalog::rows;
+use super::connection::rows;
+use super::error::GuardError;
 use fencegate_postgres::sql::{column, is_true};
 use fencegate_postgres::sql_file::Value::Sql;
 use tokio_postgres::Client;

@@ -1,18 +1,7 @@
 //! Faults of the database, and actions of others between two steps.
 
-use super::{Server, State};
+use super::server::{Meanwhile, Server, State};
 use crate::store::{Found, StoreError};
-use std::fmt;
-
-/// What somebody else does before the next Publish or Reset.
-#[derive(Default)]
-pub(super) struct Meanwhile(Option<Box<dyn FnOnce() + Send>>);
-
-impl fmt::Debug for Meanwhile {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("what somebody else does first")
-    }
-}
 
 impl Server {
     /// Whoever connects from now on finds the database like that. The connections that there are break.

@@ -1,7 +1,7 @@
 //! The operations of the store, each done in one step on the state of the database.
 
+use super::server::{Admitted, Proxy, Row, Server, State, version};
 use super::shown::LOST_PROXY_COUNTS;
-use super::{Admitted, Proxy, Row, Server, State};
 use crate::session::{Epoch, Identity, Token};
 use crate::store::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,
@@ -20,7 +20,7 @@ const BACK_OFF: Duration = Duration::from_millis(100);
 
 /// What one proxy has of it.
 #[derive(Debug)]
-pub(super) struct InMemory {
+struct InMemory {
     server: Arc<Server>,
     proxy: String,
     listener: Arc<dyn Listener>,
@@ -37,8 +37,15 @@ struct Connection {
     failed: Option<(StoreError, Instant)>,
 }
 
+impl Server {
+    /// The database, as that proxy sees it. No connection is open yet.
+    pub fn store(self: &Arc<Self>, proxy: &str, listener: Arc<dyn Listener>) -> Arc<dyn Store> {
+        Arc::new(InMemory::new(self.clone(), proxy, listener))
+    }
+}
+
 impl InMemory {
-    pub(super) fn new(server: Arc<Server>, proxy: &str, listener: Arc<dyn Listener>) -> Self {
+    fn new(server: Arc<Server>, proxy: &str, listener: Arc<dyn Listener>) -> Self {
         InMemory { server, proxy: proxy.to_owned(), listener, connection: Mutex::default() }
     }
 
@@ -489,9 +496,4 @@ impl Store for InMemory {
             self.server.state().lose_connections(|it| it == number);
         }
     }
-}
-
-/// Of an admission that was written at that time.
-pub(super) fn version(at: i64) -> u32 {
-    u32::try_from(at & 0xffff_ffff).unwrap()
 }

@@ -1,17 +1,9 @@
 //! The leases of the database.
 
-use super::{Server, State, shown::time};
+use super::server::{LeaseRow, Server, State};
+use super::shown::time;
 use crate::session::Token;
-use crate::{LeaseState, Leases, StoredLease};
-
-/// Of the table of leases.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LeaseRow {
-    token: Token,
-    released: bool,
-    acquired: i64,
-    expires: i64,
-}
+use crate::store::{LeaseState, Leases, StoredLease};
 
 impl Server {
     /// The lease of the election is that from now on, for `lasting` microseconds; it is announced.

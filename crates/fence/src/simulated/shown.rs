@@ -1,6 +1,6 @@
 //! Queries whose results are shown to operators.
 
-use super::{Admitted, Row, State};
+use super::server::{Admitted, Row, State};
 use crate::{Admission, Admissions, Enforcement, Fence, Fences, Reach};
 use fencegate_policy::Resource;
 use std::collections::HashMap;
