@@ -128,6 +128,13 @@ impl Lane {
         Err(error)
     }
 
+    /// Repeats a Query that had no effect because its wait for a lock exceeded the server's lock_timeout. Names and terminates
+    /// the processes that block it from a table of fencegate. The error names those that did not end.
+    pub(super) async fn run_past_table_locks(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
+        let until = Instant::now() + LIMIT;
+        past_table_locks(&self.config, &self.common, || self.process(), until, || self.run(query)).await
+    }
+
     /// Names the privilege that the role has lost since the connection was opened, if any.
     pub(super) async fn check_privileges(&self) -> Result<(), StoreError> {
         let answers = self.run(&sql::process::privileges()).await?;

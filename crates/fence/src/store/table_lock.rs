@@ -8,8 +8,6 @@
 
 use super::StoreError;
 use super::common::{Common, Process};
-use super::control::Lane;
-use super::error::LIMIT;
 use super::sql;
 use crate::blocker::Blocker;
 use fencegate_postgres::sql::{StatementResult, answers, column, is_true, number, rows, text};
@@ -130,16 +128,9 @@ fn blocker(row: &SimpleQueryRow) -> Blocker {
     Blocker { who, query: text(row, "query").unwrap_or_default() }
 }
 
-impl Lane {
-    /// Repeats a Query that had no effect because its wait for a lock exceeded the server's lock_timeout. Names and terminates
-    /// the processes that block it from a table of fencegate. The error names those that did not end.
-    pub(super) async fn run_past_table_locks(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
-        let until = Instant::now() + LIMIT;
-        past_table_locks(&self.config, &self.common, || self.process(), until, || self.run(query)).await
-    }
-}
-
-/// As [`Lane::run_past_table_locks`], for any attempt of the control process. Repeats it until `until`.
+/// Repeats an attempt of the control process that had no effect because its wait for a lock exceeded the server's lock_timeout,
+/// until `until`. Names and terminates the processes that block it from a table of fencegate. The error names those that did not
+/// end.
 pub(super) async fn past_table_locks<T, F>(
     config: &ControlConfig,
     common: &Common,
