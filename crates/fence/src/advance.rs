@@ -13,8 +13,8 @@ use super::session::Epoch;
 use super::step::Advance;
 use tokio::time::Instant;
 
-/// Raises the epoch, unless it is there or higher, and drains what is below; `known`: the epoch there is. Whether it may
-/// be raised has been asked (`issuer.rs`). Ok does not mean admitted: ask again.
+/// Raises the epoch, unless the current one is as high, and drains lower admissions. `known`: the current epoch, as it was
+/// read. The caller has checked that the token may raise the fence (`issuer.rs`). Ok does not mean admitted: run Admit again.
 pub(super) async fn raise(advance: &Advance<'_>, known: Option<Epoch>, deadline: Instant) -> Result<(), FenceError> {
     match publish(advance, known).await? {
         Some(current) if current == advance.to => settle(advance, deadline).await,
@@ -23,7 +23,7 @@ pub(super) async fn raise(advance: &Advance<'_>, known: Option<Epoch>, deadline:
     }
 }
 
-/// Drains what is below the epoch, and marks it. Ok does not mean admitted: ask again.
+/// Drains lower admissions, and marks the epoch. Ok does not mean admitted: run Admit again.
 pub(super) async fn settle(advance: &Advance<'_>, deadline: Instant) -> Result<(), FenceError> {
     let start = Instant::now();
     let drained = drain(advance, deadline).await;

@@ -1,4 +1,4 @@
-//! What the program gives each database: names, and services that databases share.
+//! Names of a database and its proxy, and services that databases share. The program supplies them.
 
 use super::authority::Authority;
 use super::background::Background;

@@ -75,9 +75,6 @@ pub(super) fn leads(context: Context<'_>, resource: &Resource, token: Token) -> 
 }
 
 /// Queries the token of the issuer's current leader. None: there is no leader. Cancel-safe.
-///
-/// # Errors
-/// The leader cannot be determined.
 pub(super) async fn leader(context: Context<'_>, issuer: &Issuer) -> Result<Option<Token>, UnknownLeader> {
     match (issuer, &context.environment.authority) {
         (Issuer::Lease(name), _) => {

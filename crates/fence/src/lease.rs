@@ -13,9 +13,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Reads the current leases of those resources whose policies name one. Cancel-safe.
-///
-/// # Errors
-/// The leases cannot be read.
 pub(super) async fn read(context: Context<'_>, resources: &[Arc<Resource>]) -> Result<Leased, StoreError> {
     let names: BTreeSet<&str> = resources.iter().filter_map(|it| it.lease()).collect();
     if names.is_empty() {

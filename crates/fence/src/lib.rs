@@ -42,7 +42,7 @@
 //! - `memory.rs`: the epochs that were read, and notifications;
 //! - `registry.rs`: the sessions of this proxy that a drain may revoke;
 //! - `policies.rs`: the policies in force, superseded and enforced;
-//! - `watcher.rs`: the background task, and what it has seen.
+//! - `watcher.rs`: the background task, and its observations.
 //!
 //! [`Database`] only connects them.
 

@@ -32,9 +32,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// For a fence in mode observe: records a token. This raises the epoch, if permitted, but neither drains nor admits. Makes
 /// the same checks as an Admit of the session. Cancel-safe.
-///
-/// # Errors
-/// Why a write under the token would be rejected.
 pub(super) async fn observe(
     context: Context<'_>,
     session: &SessionFence,
@@ -94,11 +91,8 @@ async fn take_note(
     publish_ahead(&context.advance(resource, target), highest).await.map(drop)
 }
 
-/// Raises the fence to the token of a leader that has not written yet. This shuts out its predecessor immediately.
-/// Does nothing if the resource has no epoch. A token that was superseded in the meantime raises nothing.
-///
-/// The argument does not depend on this: the leader's first write has the same effect.
-/// The caller must retry after LF006.
+/// Raises the fence to the token of a leader that has not written yet. A token that was superseded in the meantime raises
+/// nothing.
 pub(super) async fn overtake(
     context: Context<'_>,
     locks: &ResourceLocks,

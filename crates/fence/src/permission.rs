@@ -54,9 +54,6 @@ impl Permitted {
 
 /// Returns Ok if the server would permit the claim to the role. Ignores uncommitted changes of other transactions.
 /// Cancel-safe.
-///
-/// # Errors
-/// 42501 if the server would refuse; LF006; or [`FenceError::RoleUnknown`] if the role must be determined first.
 pub(super) async fn permits(
     context: Context<'_>,
     claim: &Claim,

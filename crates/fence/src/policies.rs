@@ -1,5 +1,5 @@
-//! What this proxy knows of the policies in a database: those in force, those that another proxy has superseded, those that
-//! count as enforced, and whether a fenced table exists.
+//! The policies in a database, as this proxy knows them: in force, superseded by another proxy, or enforced. Also whether a
+//! fenced table exists.
 //!
 //! Owns the comparison of resources with the policies in force. Must never query the database.
 

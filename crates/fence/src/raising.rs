@@ -1,4 +1,4 @@
-//! What the sessions of a database share while they raise fences.
+//! State that the sessions of a database share while they raise fences.
 
 use super::first_tokens::FirstTokens;
 use super::permission::Permitted;

@@ -1,6 +1,6 @@
 //! Records the policies in force in the database, so that proxies with different policies are refused.
 //!
-//! Owns the comparison with what is recorded. Must never replace recorded policies by older ones.
+//! Owns the comparison with the recorded policies. Must never replace recorded policies by older ones.
 
 use super::enforcement::announce;
 use super::policies::Load;

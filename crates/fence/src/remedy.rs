@@ -1,4 +1,4 @@
-//! What to do about LF006, as the error's hint says it.
+//! The remedy for LF006, and the hint that describes it.
 
 /// The remedy for LF006.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

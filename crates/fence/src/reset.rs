@@ -73,7 +73,6 @@ fn in_use(higher: &[Higher]) -> String {
 /// set, refuses while a process that is admitted under a higher token is alive. Records `role`, the operator's.
 ///
 /// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
-/// Each error states what was changed.
 pub(super) async fn reset(
     context: Context<'_>,
     resource: &Arc<Resource>,

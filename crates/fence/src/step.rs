@@ -1,6 +1,6 @@
-//! What the steps of the protocol work on: the database's store, and plain state of this proxy.
+//! The arguments of the protocol's steps: the database's store, and plain state of this proxy.
 //!
-//! Owns what several steps do: reading epochs, deleting admissions, and the log of an advance. Must never decide that a session
+//! Owns the actions that several steps share: reading epochs, deleting admissions, and the log of an advance. Must never decide that a session
 //! may write.
 
 use super::environment::Environment;
@@ -72,8 +72,8 @@ impl<'a> Context<'a> {
         Ok(read)
     }
 
-    /// Deletes admissions, each with the name of the lock of its family, as far as they are what they were when they were
-    /// read. Returns those.
+    /// Deletes admissions that are unchanged since they were read. Each comes with the name of its family's lock. Returns the
+    /// deleted ones.
     pub(super) async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError> {
         if rows.is_empty() {
             return Ok(Vec::new());

@@ -1,7 +1,7 @@
-//! The watcher of one database, and what it has seen: leases in force, and how full the server's notification queue is.
+//! The watcher of one database, and its observations: leases in force, and how full the server's notification queue is.
 //!
-//! Owns that at most one watcher runs. What it does is in `watch.rs`. Must never justify an admission or a raise: what it has
-//! seen may be outdated.
+//! Owns that at most one watcher runs. The task itself is in `watch.rs`. Must never justify an admission or a raise, because
+//! observations may be outdated.
 
 use super::session::Token;
 use parking_lot::Mutex;
@@ -116,7 +116,7 @@ impl Watcher {
         *self.queue_usage.lock() = usage;
     }
 
-    /// Forgets what was seen, because nothing is watched any more.
+    /// Forgets the observations, because they are no longer updated.
     pub(super) fn forget(&self) {
         self.leased.send_replace(Leased::new());
         self.set_queue_usage(None);

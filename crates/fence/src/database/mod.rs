@@ -1,4 +1,4 @@
-//! One downstream database: it connects the steps of the protocol to what they work on.
+//! One downstream database: it connects the steps of the protocol with their state.
 //!
 //! Owns the lifetime of the connections and of the watcher. Must never decide that a session may write: only Admit
 //! (`admit.rs`) decides that, in the database.

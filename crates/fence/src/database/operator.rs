@@ -1,4 +1,4 @@
-//! What operators need of the fence: resetting it, and what it has recorded.
+//! Operations for operators: resetting a fence, and lists of fences, admissions and leases.
 //!
 //! Must never decide whether a session may write, because the rows may have changed since they were read.
 

@@ -1,4 +1,4 @@
-//! What sessions need of the fence: admission, release, and the reasons of a refusal.
+//! Operations for sessions: admission, release, and the reasons of a refusal.
 //!
 //! Functions here are not cancel-safe unless their comment says so.
 

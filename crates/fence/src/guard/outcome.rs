@@ -1,4 +1,4 @@
-//! What `guard install` and `guard status` report.
+//! The reports of `guard install` and `guard status`.
 
 /// The outcome of `install`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

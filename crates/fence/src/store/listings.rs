@@ -1,4 +1,4 @@
-//! What operators see of a database: admissions, fences, leases, and how far a fence reaches.
+//! Lists for operators: admissions, fences, leases, and the proxies that enforce a fence.
 //!
 //! Must never decide whether a session may write, because the rows may have changed since they were read.
 

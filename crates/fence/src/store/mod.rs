@@ -49,7 +49,7 @@ pub(crate) use sql::FRAGMENTS;
 pub use sql::lock::INIT_LOCK;
 pub use version::is_newer;
 
-/// Time that processes have to release what a Query or a drain waits for. Then they are terminated.
+/// Time that processes have to release a lock or an admission that blocks the protocol. Then they are terminated.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
 /// The protected database, as one proxy sees it: epochs, admissions, server processes and their locks.

@@ -1,4 +1,4 @@
-//! The rows that the protocol's operations return, and what they take.
+//! The rows that the protocol's operations return, and their arguments.
 
 use crate::blocker::Blocker;
 use crate::obstacle::ProcessFault;
