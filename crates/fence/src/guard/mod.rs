@@ -37,8 +37,8 @@ pub use error::GuardError;
 pub use everything::{Removed, remove_everything};
 pub use outcome::{GuardState, GuardStatus, Installed, RemainingStatements, StatusLine};
 
-/// Makes the guard in the database of `config` match the policies exactly. Repeatable. Without `force`, it refuses if
-/// [`agreement`] objects.
+/// Makes the guard in the database of `config` match the policies exactly. Repeatable. Without `force`, it refuses
+/// policies that are not those in force, and the removal of a guard because of a misspelled name.
 ///
 /// Cancel-safe: all changes are one transaction.
 /// After an error, nothing was changed.

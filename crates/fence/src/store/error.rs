@@ -21,8 +21,8 @@ use tokio_postgres::error::SqlState;
 /// Time limit of each action on a control connection: connecting, or one Query.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
 
-/// Why an operation failed. Unless the error [is an answer](StoreError::is_answer), the operation may still have taken effect,
-/// or may do so later.
+/// Why an operation failed. Unless the error is an answer of the database, the operation may still have taken effect, or may
+/// do so later.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StoreError {
