@@ -1,7 +1,7 @@
 //! The arguments of the protocol's steps: the database's store, and plain state of this proxy.
 //!
-//! Owns the actions that several steps share: reading epochs, deleting admissions, and the log of an advance. Must never decide that a session
-//! may write.
+//! Owns the actions that several steps share: reading epochs, deleting admissions, and the log of an advance. Must never
+//! decide that a session may write.
 
 use super::environment::Environment;
 use super::fence_error::{FenceError, about};
