@@ -10,8 +10,7 @@
 
 use fencegate::stage::{Stage, program};
 use fencegate_leader::etcd::{Etcd, EtcdSettings, candidates};
-use fencegate_leader::{Coordinator, Election, Leases, Timings};
-use fencegate_leader::{ElectionName, Patience};
+use fencegate_leader::{Election, ElectionBuilder, Leases, Patience};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -57,11 +56,11 @@ async fn main() {
         set_pdeathsig(Signal::SIGKILL).unwrap();
         let [_, coordinator, lane, ttl, database] = arguments.as_slice() else { panic!("a leader has four arguments") };
         return match coordinator.starts_with("http://") {
-            true => lead(etcd(coordinator), lane, ttl, database).await,
+            true => lead(Election::on(etcd(coordinator)), lane, ttl, database).await,
             false => {
                 let mut config: Config = coordinator.parse().unwrap();
                 config.application_name(format!("lane{lane}"));
-                lead(Leases::new((config, NoTls)), lane, ttl, database).await
+                lead(Election::on(Leases::new((config, NoTls))), lane, ttl, database).await
             }
         };
     }
@@ -119,10 +118,9 @@ async fn run_lane(stage: Arc<Servers>, witness: Arc<Client>, lane: usize, runs: 
 }
 
 /// One candidate: once it leads it writes, until SIGTERM.
-async fn lead<C: Coordinator>(coordinator: Arc<C>, lane: &str, ttl: &str, database: &str) {
-    let timings = Timings::new(Duration::from_secs(ttl.parse().unwrap())).unwrap();
-    let election: ElectionName = format!("/lane{lane}").parse().unwrap();
-    let election = Election::new(coordinator, election, "candidate", timings);
+async fn lead(election: ElectionBuilder, lane: &str, ttl: &str, database: &str) {
+    let ttl = Duration::from_secs(ttl.parse().unwrap());
+    let election = election.name(format!("/lane{lane}")).holder("candidate").ttl(ttl).build().unwrap();
     let mut terminate = signal(SignalKind::terminate()).unwrap();
     let leadership = election.campaign().await.unwrap();
     let client = leadership.connect(&database.parse().unwrap(), NoTls).await.unwrap();

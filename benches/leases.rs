@@ -5,15 +5,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use fencegate::stage::{Stage, program};
-use fencegate_leader::{Election, Leadership, Leases, Timings};
+use fencegate_leader::{Election, Leadership, State};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_postgres::{Client, Config, NoTls};
 
@@ -24,8 +23,6 @@ const CLAIMING: Duration = Duration::from_secs(10);
 const CRASHES: usize = 5;
 /// How the server is stopped before it is started again; immediately means without a checkpoint.
 const RESTARTS: [&str; 4] = ["fast", "immediate", "fast", "immediate"];
-
-type Elections = Election<Leases<(Config, NoTls)>>;
 
 #[tokio::main]
 async fn main() {
@@ -66,16 +63,16 @@ async fn interrupt(stage: &Stage, database: &str) {
     for _ in 0..CRASHES {
         let victim = connect(database).await;
         let pid: i32 = victim.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
-        let (renewed, start) = (leadership.renewed(leadership.deadline()), Instant::now());
+        let (state, start) = (leadership.subscribe(), Instant::now());
         kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-        times.extend(outlived(&leadership, renewed, start).await);
+        times.extend(outlived(&leadership, state, start).await);
     }
     report(&format!("{CRASHES} crashes"), &times);
     for how in RESTARTS {
-        let (renewed, start) = (leadership.renewed(leadership.deadline()), Instant::now());
+        let (state, start) = (leadership.subscribe(), Instant::now());
         pg_ctl(stage, &["restart", "--mode", how]);
         let restarted = start.elapsed();
-        let renewed = outlived(&leadership, renewed, start).await;
+        let renewed = outlived(&leadership, state, start).await;
         report(&format!("a restart, {how}, which took {restarted:.1?}"), renewed.as_slice());
     }
     leadership.resign().await.unwrap();
@@ -84,11 +81,10 @@ async fn interrupt(stage: &Stage, database: &str) {
 }
 
 /// How long after `start` the lease has been renewed; None: it is lost.
-async fn outlived<T>(leadership: &Leadership, renewed: impl Future<Output = T>, start: Instant) -> Option<Duration> {
-    tokio::select! {
-        _ = renewed => Some(start.elapsed()),
-        loss = leadership.lost() => { println!("lost: {loss}"); None }
-    }
+async fn outlived(leadership: &Leadership, mut state: watch::Receiver<State>, start: Instant) -> Option<Duration> {
+    state.changed().await.ok()?;
+    leadership.check().inspect_err(|lost| println!("lost: {lost}")).ok()?;
+    Some(start.elapsed())
 }
 
 fn report(what: &str, times: &[Duration]) {
@@ -134,10 +130,8 @@ async fn claim(database: &str) {
     println!("{WORKERS} sessions: {a_second:.0} jobs a second, each with a lease that is acquired and released");
 }
 
-fn election(database: &str, name: &str, number: usize) -> Elections {
-    let config: Config = database.parse().unwrap();
-    let timings = Timings::new(Duration::from_secs(10)).unwrap();
-    Election::new(Leases::new((config, NoTls)) as Arc<_>, name.parse().unwrap(), format!("candidate {number}"), timings)
+fn election(database: &str, name: &str, number: usize) -> Election {
+    Election::postgres(database).name(name).holder(format!("candidate {number}")).build().unwrap()
 }
 
 async fn connect(database: &str) -> Client {

@@ -9,9 +9,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use fencegate::stage::{Stage, program};
-use fencegate_leader::ElectionName;
+use fencegate_leader::coordinator::Share;
 use fencegate_leader::etcd::{Etcd, EtcdSettings};
-use fencegate_leader::{Coordinator, Election, Leadership, LeaseSession, Leases, Share, Timings};
+use fencegate_leader::{Election, Leadership, Leases};
 use procfs::process::{Process, all_processes};
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,17 +73,14 @@ async fn measure(
         win(Leases::new((database.parse::<Config>().unwrap(), NoTls)), lease, elections).await?
     };
     // Until the winning does not count any more: each has been renewed once.
-    let deadlines: Vec<_> = won.iter().map(Leadership::deadline).collect();
-    for (leadership, before) in won.iter().zip(deadlines) {
-        tokio::select! {
-            _ = leadership.renewed(before) => {}
-            _ = leadership.lost() => return None,
-        }
+    let states: Vec<_> = won.iter().map(Leadership::subscribe).collect();
+    for mut state in states {
+        state.changed().await.ok()?;
     }
     let before = (count(stage, coordinator).await, processor_time(stage, coordinator));
     sleep(Duration::from_secs(seconds)).await;
     let after = (count(stage, coordinator).await, processor_time(stage, coordinator));
-    if won.iter().any(|leadership| leadership.why_lost().is_some()) {
+    if won.iter().any(|leadership| leadership.check().is_err()) {
         return None;
     }
     let a_second = |count: f64| count / seconds as f64;
@@ -92,20 +89,19 @@ async fn measure(
 }
 
 async fn win<C: Share>(coordinator: Arc<C>, lease: &str, count: usize) -> Option<Vec<Leadership>> {
-    let timings = Timings::new(TTL).unwrap();
-    let session = LeaseSession::new(coordinator.clone(), "ours", timings);
-    let name = |number: usize| -> ElectionName { format!("e{number}").parse().unwrap() };
+    let election = || Election::on(coordinator.clone()).ttl(TTL);
     if lease == "shared" {
-        win_all((0..count).map(|number| session.election(name(number)))).await
+        let session = election().session().unwrap();
+        win_all((0..count).map(|number| session.election(format!("e{number}")).unwrap())).await
     } else {
-        win_all((0..count).map(|number| Election::new(coordinator.clone(), name(number), "ours", timings))).await
+        win_all((0..count).map(|number| election().name(format!("e{number}")).build().unwrap())).await
     }
 }
 
 /// None where there are too many.
-async fn win_all<C: Coordinator>(elections: impl Iterator<Item = Election<C>>) -> Option<Vec<Leadership>> {
+async fn win_all(elections: impl Iterator<Item = Election>) -> Option<Vec<Leadership>> {
     let permits = Arc::new(Semaphore::new(AT_ONCE));
-    let campaign = |election: Election<C>| {
+    let campaign = |election: Election| {
         let permits = permits.clone();
         tokio::spawn(async move {
             let _permit = permits.acquire().await;

@@ -5,9 +5,8 @@
 use fencegate::config::{Address, EtcdArguments, http_address};
 use fencegate::metrics::LeaderMetrics;
 use fencegate::metrics::http;
-use fencegate_leader::ElectionName;
 use fencegate_leader::etcd::Etcd;
-use fencegate_leader::{Election, InvalidTimings, Leadership, Ticker, Timings};
+use fencegate_leader::{Election, ElectionBuilder, ElectionName, Leadership, Ticker};
 use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;
@@ -41,13 +40,10 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn coordinator(&self) -> Result<Arc<Etcd>, Box<dyn Error>> {
+    pub fn election(&self) -> Result<ElectionBuilder, Box<dyn Error>> {
         let settings = self.etcd.settings()?;
-        Ok(Etcd::new(&settings.ok_or("--etcd is missing")?)?)
-    }
-
-    pub fn timings(&self) -> Result<Timings, InvalidTimings> {
-        Timings::new(Duration::from_secs(self.ttl))
+        let etcd = Etcd::new(&settings.ok_or("--etcd is missing")?)?;
+        Ok(Election::on(etcd).holder(&self.id).ttl(Duration::from_secs(self.ttl)))
     }
 
     /// Goes on after the last tick, if there was one.
@@ -74,9 +70,8 @@ pub struct Node {
 impl Node {
     /// Takes part in the election until SIGTERM.
     pub async fn run(self) -> Result<(), Box<dyn Error>> {
-        let (etcd, timings) = (self.member.coordinator()?, self.member.timings()?);
         let metrics = Arc::new(LeaderMetrics::new()?);
-        let election = Election::new(etcd, self.election.clone(), &self.member.id, timings).counted(metrics.clone());
+        let election = self.member.election()?.name(&self.election).meter(metrics.clone()).build()?;
         let _served = match &self.http {
             Some(Address::Tcp { host, port }) => Some(http::Endpoint::bind(host, *port).await?.serve(metrics)),
             _ => None,

@@ -1,8 +1,7 @@
 //! The cron, divided: an election and a token for each shard of the jobs, and one lease for all that this process leads.
 
 use crate::node::{Member, time_of_day};
-use fencegate_leader::etcd::Etcd;
-use fencegate_leader::{Election, Leadership, LeaseSession};
+use fencegate_leader::{Election, Leadership};
 use futures_util::future::try_join_all;
 use std::convert::Infallible;
 use std::error::Error;
@@ -32,28 +31,24 @@ pub struct Shards {
 impl Shards {
     /// Takes part in the elections of all shards until it is ended.
     pub async fn run(self) -> Result<Infallible, Box<dyn Error>> {
-        let session = LeaseSession::new(self.member.coordinator()?, &self.member.id, self.member.timings()?);
-        let elections =
-            (0..self.shards).map(|shard| Ok((shard, session.election(format!("/cron/shard/{shard}").parse()?))));
+        let session = self.member.election()?.session()?;
+        let elections = (0..self.shards).map(|shard| Ok((shard, session.election(format!("/cron/shard/{shard}"))?)));
         let elections: Vec<_> = elections.collect::<Result<_, Box<dyn Error>>>()?;
         try_join_all(elections.iter().map(|(shard, election)| self.campaign(*shard, election))).await?;
         Err("there are no shards".into())
     }
 
-    async fn campaign(
-        &self,
-        shard: i32,
-        election: &Election<LeaseSession<Etcd>>,
-    ) -> Result<Infallible, Box<dyn Error>> {
+    async fn campaign(&self, shard: i32, election: &Election) -> Result<Infallible, Box<dyn Error>> {
         if !self.home.contains(&shard) {
             sleep(Duration::from_secs(self.member.ttl)).await;
         }
         loop {
             let leadership = election.campaign().await?;
             println!("{} leads shard {shard} under token {}", self.member.id, leadership.token());
-            tokio::select! {
-                Err(error) = self.work(shard, &leadership) => println!("{} stops in shard {shard}: {error}", self.member.id),
-                loss = leadership.lost() => println!("{} lost shard {shard}: {loss}", self.member.id),
+            match leadership.run(self.work(shard, &leadership)).await {
+                Ok(Ok(never)) => match never {},
+                Ok(Err(error)) => println!("{} stops in shard {shard}: {error}", self.member.id),
+                Err(lost) => println!("{} lost shard {shard}: {lost}", self.member.id),
             }
             leadership.resign().await.ok();
         }

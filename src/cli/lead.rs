@@ -6,16 +6,16 @@ use crate::metrics::LeaderMetrics;
 use crate::metrics::http;
 use clap::builder::NonEmptyStringValueParser;
 use fencegate_leader::command::{self, Access, CommandError, CommandOutcome, Signals, Terms};
+use fencegate_leader::coordinator::Coordinator;
 use fencegate_leader::etcd::Etcd;
-use fencegate_leader::{Coordinator, CoordinatorError, Election, LeaderError, Leadership, Leases, Timings};
-use fencegate_leader::{ElectionName, Patience};
+use fencegate_leader::{BuildError, Election, ElectionBuilder, ElectionName, Error, Leadership, Leases, Patience};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Builder;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// The coordinator cannot be reached (EX_UNAVAILABLE of sysexits.h).
 const EXIT_UNREACHABLE: u8 = 69;
@@ -116,10 +116,22 @@ fn withdraw(coordinator: &impl Coordinator, lease: command::LeaseArguments) {
 }
 
 pub(super) fn run(arguments: Arguments) -> Ended {
-    match &arguments.coordinator.coordinator {
-        Some(url) => run_with(Leases::new(database("--coordinator", url)?), arguments),
-        None => run_with(etcd(&arguments.coordinator.etcd)?, arguments),
-    }
+    let election = match &arguments.coordinator.coordinator {
+        Some(url) => Election::on(Leases::new(database("--coordinator", url)?)),
+        None => Election::on(etcd(&arguments.coordinator.etcd)?),
+    };
+    let access = arguments.coordinator.access();
+    let Setup { election, terms, waiting, http, metrics, command } = prepare(election, arguments)?;
+    command::check_program(&command[0])?;
+    // Runs on the main thread, because the command dies with that thread.
+    let led = async {
+        let _served = serve(http, metrics).await?;
+        lead(election, terms, waiting, &access, &command).await
+    };
+    runtime()?.block_on(led).map(ExitCode::from).map_err(|error: LeadError| {
+        tracing::error!("{error}");
+        ExitCode::from(error.exit_code())
+    })
 }
 
 impl CoordinatorArguments {
@@ -137,21 +149,6 @@ fn etcd(arguments: &EtcdArguments) -> Result<Arc<Etcd>, ExitCode> {
     Etcd::new(&settings).map_err(unusable)
 }
 
-fn run_with<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Ended {
-    let access = arguments.coordinator.access();
-    let Setup { election, terms, waiting, http, metrics, command } = prepare(coordinator, arguments)?;
-    command::check_program(&command[0])?;
-    // Runs on the main thread, because the command dies with that thread.
-    let led = async {
-        let _served = serve(http, metrics).await?;
-        lead(election, terms, waiting, &access, &command).await
-    };
-    runtime()?.block_on(led).map(ExitCode::from).map_err(|error: LeadError| {
-        tracing::error!("{error}");
-        ExitCode::from(error.exit_code())
-    })
-}
-
 /// How long to wait while another candidate leads, and the exit code afterwards.
 struct Waiting {
     /// None: no limit.
@@ -160,8 +157,8 @@ struct Waiting {
 }
 
 /// Everything that a campaign needs.
-struct Setup<C> {
-    election: Election<C>,
+struct Setup {
+    election: Election,
     terms: Terms,
     waiting: Waiting,
     http: Option<Address>,
@@ -169,21 +166,21 @@ struct Setup<C> {
     command: Vec<OsString>,
 }
 
-fn prepare<C: Coordinator>(coordinator: Arc<C>, arguments: Arguments) -> Result<Setup<C>, ExitCode> {
-    let Arguments { election, ttl, id, kill_after, no_wait, wait, conflict_exit_code, http, command, .. } = arguments;
-    let timings = Timings::new(ttl).map_err(|error| unusable(format!("--ttl: {error}")))?;
-    let id = id.unwrap_or_else(usual_id);
+fn prepare(election: ElectionBuilder, arguments: Arguments) -> Result<Setup, ExitCode> {
+    let Arguments { election: name, ttl, id, kill_after, no_wait, wait, conflict_exit_code, http, command, .. } =
+        arguments;
     let metrics = Arc::new(LeaderMetrics::new().map_err(unusable)?);
-    let election = Election::new(coordinator, election, id, timings).counted(metrics.clone());
+    let mut election = election.name(name).ttl(ttl).meter(metrics.clone());
+    if let Some(id) = id {
+        election = election.holder(id);
+    }
+    let election = election.build().map_err(|error| match error {
+        BuildError::Timings(error) => unusable(format!("--ttl: {error}")),
+        error => unusable(error),
+    })?;
     let limit = if no_wait { Some(Duration::ZERO) } else { wait };
     let waiting = Waiting { limit, conflict: conflict_exit_code };
     Ok(Setup { election, terms: Terms { ttl, kill_after }, waiting, http, metrics, command })
-}
-
-/// Unique on the network if host names are unique.
-fn usual_id() -> String {
-    let host = nix::unistd::gethostname().unwrap_or_default();
-    format!("{}-{}", host.display(), std::process::id())
 }
 
 /// Why `lead` ends without an exit code of the command.
@@ -194,7 +191,7 @@ enum LeadError {
     #[error("cannot listen on {host}:{port}: {error}")]
     Listen { host: String, port: u16, error: std::io::Error },
     #[error(transparent)]
-    Campaign(LeaderError),
+    Campaign(Error),
     #[error(transparent)]
     Command(CommandError),
 }
@@ -202,7 +199,7 @@ enum LeadError {
 impl LeadError {
     fn exit_code(&self) -> u8 {
         match self {
-            LeadError::Campaign(LeaderError::Coordinator(CoordinatorError::Unreachable { .. })) => EXIT_UNREACHABLE,
+            LeadError::Campaign(Error::Unreachable { .. }) => EXIT_UNREACHABLE,
             _ => 1,
         }
     }
@@ -218,18 +215,20 @@ async fn serve(address: Option<Address>, metrics: Arc<LeaderMetrics>) -> Result<
 }
 
 /// Returns the exit code. Not cancel-safe: the command is killed, but not awaited.
-async fn lead<C: Coordinator>(
-    election: Election<C>,
+async fn lead(
+    election: Election,
     terms: Terms,
     waiting: Waiting,
     access: &Access,
     command: &[OsString],
 ) -> Result<u8, LeadError> {
     let mut signals = Signals::listen().map_err(LeadError::Signals)?;
-    let leadership = match campaign(&election, &waiting, &mut signals).await.map_err(LeadError::Campaign)? {
-        Ok(leadership) => leadership,
-        Err(NotLed::Signal(signal)) => return Ok(command::exit_code_of_signal(signal)),
-        Err(NotLed::Conflict) => {
+    let mut ended = None;
+    let won = campaign(&election, &waiting, &mut signals, &mut ended).await.map_err(LeadError::Campaign)?;
+    let leadership = match (won, ended) {
+        (Some(leadership), _) => leadership,
+        (None, Some(signal)) => return Ok(command::exit_code_of_signal(signal)),
+        (None, None) => {
             tracing::info!(election = %election.name(), reason = "another candidate leads", "command_not_run");
             return Ok(waiting.conflict);
         }
@@ -250,40 +249,19 @@ async fn lead<C: Coordinator>(
     }
 }
 
-/// Why the campaign ended without leadership and without an error.
-enum NotLed {
-    Signal(Signal),
-    Conflict,
-}
-
-/// Campaigns until the wait limit. Cancel-safe: the candidate withdraws.
-async fn campaign<C: Coordinator>(
-    election: &Election<C>,
+/// Campaigns until the wait limit, or a signal, which it stores. Cancel-safe: the candidate withdraws.
+async fn campaign(
+    election: &Election,
     waiting: &Waiting,
     signals: &mut Signals,
-) -> Result<Result<Leadership, NotLed>, LeaderError> {
-    let ended = async { NotLed::Signal(end_of_campaign(signals).await) };
-    let outcome = match waiting.limit {
-        None => election.campaign_until(ended).await,
-        Some(Duration::ZERO) => match election.try_campaign_until(ended).await {
-            Ok(Ok(Some(leadership))) => Ok(Ok(leadership)),
-            Ok(Ok(None)) => Err(NotLed::Conflict),
-            Ok(Err(error)) => Ok(Err(error)),
-            Err(ended) => Err(ended),
-        },
-        Some(limit) => {
-            let given_up = async {
-                tokio::select! {
-                    ended = ended => ended,
-                    () = sleep(limit) => NotLed::Conflict,
-                }
-            };
-            election.campaign_until(given_up).await
-        }
-    };
-    match outcome {
-        Ok(leadership) => leadership.map(Ok),
-        Err(why) => Ok(Err(why)),
+    ended: &mut Option<Signal>,
+) -> Result<Option<Leadership>, Error> {
+    let signal = async { *ended = Some(end_of_campaign(signals).await) };
+    match waiting.limit {
+        None => election.campaign_until(signal).await,
+        Some(Duration::ZERO) => election.try_campaign_until(signal).await,
+        // Err: the time is over.
+        Some(limit) => election.campaign_until(timeout(limit, signal)).await,
     }
 }
 
@@ -302,7 +280,7 @@ async fn end_of_campaign(signals: &mut Signals) -> Signal {
 /// Resigns within 5 s, because the sender of a signal waits. Cancel-safe: resigning continues.
 async fn give_up(leadership: &Leadership) {
     match timeout(Patience::USUAL.limit, leadership.resign()).await {
-        Ok(Ok(()) | Err(LeaderError::Lost(_))) => {}
+        Ok(Ok(()) | Err(Error::Lost(_))) => {}
         Ok(Err(error)) => tracing::warn!(%error, "lease_not_released"),
         Err(late) => tracing::warn!(error = %late, "lease_not_released"),
     }

@@ -6,9 +6,10 @@ use super::exit::{Ended, database, failed, runtime, unusable};
 use super::output::{print, table};
 use crate::config::{EtcdAccess, EtcdArguments};
 use fencegate_leader::etcd::{Etcd, leaders};
-use fencegate_leader::{ElectionName, Leader, Patience};
-use fencegate_leader::{Leases, RunningLease};
+use fencegate_leader::{ElectionName, Leader, Leases, Patience, RunningLease};
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+use x509_cert::der::DateTime;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -33,7 +34,7 @@ fn in_database(url: &str) -> Result<Vec<[String; 4]>, ExitCode> {
     let config = database("URL", url)?;
     let leases = Leases::new(config);
     let running = runtime()?.block_on(leases.running(Patience::USUAL)).map_err(failed)?;
-    let line = |it: RunningLease| [shown(it.election), shown(it.holder), it.token.to_string(), it.expires];
+    let line = |it: RunningLease| [shown(it.election), shown(it.holder), it.token.to_string(), utc(it.expires)];
     Ok(running.into_iter().map(line).collect())
 }
 
@@ -48,6 +49,13 @@ fn in_etcd(url: String, access: EtcdAccess) -> Result<Vec<[String; 4]>, ExitCode
         [shown(election), shown(String::from_utf8_lossy(&leader.value)), leader.token.to_string(), String::new()]
     };
     Ok(leaders.into_iter().map(line).collect())
+}
+
+/// UTC, in RFC 3339 format with milliseconds. Empty for a year after 9999.
+fn utc(time: SystemTime) -> String {
+    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let Ok(date) = DateTime::from_unix_duration(since_epoch) else { return String::new() };
+    format!("{}.{:03}Z", date.to_string().trim_end_matches('Z'), since_epoch.subsec_millis())
 }
 
 /// Escapes line breaks.

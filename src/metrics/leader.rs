@@ -2,8 +2,7 @@
 
 use super::http::{Pages, StatusPage};
 use super::{MetricsError, Registered, table};
-use fencegate_leader::ElectionName;
-use fencegate_leader::{Loss, Meter};
+use fencegate_leader::{ElectionName, Lost, Meter};
 use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
 use std::convert::Infallible;
 use std::time::Duration;
@@ -41,7 +40,7 @@ impl Meter for LeaderMetrics {
     fn campaigns(&self, election: &ElectionName) {
         self.leader.with_label_values(&[election.as_str()]);
         self.transitions.with_label_values(&[election.as_str()]);
-        for reason in Loss::LABELS {
+        for reason in Lost::LABELS {
             self.losses.with_label_values(&[election.as_str(), reason]);
         }
     }
@@ -51,10 +50,10 @@ impl Meter for LeaderMetrics {
         self.transitions.with_label_values(&[election.as_str()]).inc();
     }
 
-    fn lost(&self, election: &ElectionName, loss: &Loss) {
+    fn lost(&self, election: &ElectionName, lost: &Lost) {
         self.leader.with_label_values(&[election.as_str()]).set(0);
         self.transitions.with_label_values(&[election.as_str()]).inc();
-        self.losses.with_label_values(&[election.as_str(), loss.label()]).inc();
+        self.losses.with_label_values(&[election.as_str(), lost.label()]).inc();
     }
 
     fn renewed(&self, took: Duration) {

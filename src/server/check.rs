@@ -267,5 +267,5 @@ async fn ask_etcd(etcd: &Etcd, policies: &PolicySet) -> Vec<Finding> {
 }
 
 async fn ask_election(etcd: &Etcd, election: &ElectionName) -> Result<String, EtcdError> {
-    leader(etcd, election, Patience::USUAL).await.map(|(leader, _)| led_by(leader.map(|it| it.token)))
+    leader(etcd, election, Patience::USUAL).await.map(|(leader, _)| led_by(leader.map(|it| it.token.get())))
 }

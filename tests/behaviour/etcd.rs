@@ -3,8 +3,10 @@
 use crate::support::etcd::Etcd;
 use crate::support::guardian::Port;
 use crate::support::programs::run;
-use fencegate_leader::etcd::{Etcd as Client, EtcdError, EtcdSettings, Observer, leader};
+use fencegate_leader::coordinator::Coordinator;
+use fencegate_leader::etcd::{Etcd as Client, EtcdError, EtcdSettings, leader};
 use fencegate_leader::{ElectionName, Patience};
+use futures_util::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ async fn the_lowest_create_revision_leads() {
     let (found, revision) = leader(&client, &election(), Patience::USUAL).await.unwrap();
     let found = found.unwrap();
     assert_eq!(found.key, election().key(found.lease).into_bytes());
-    assert_eq!((found.value.as_slice(), found.token, revision), (&b"b"[..], first, first + 2));
+    assert_eq!((found.value.as_slice(), found.token.get(), revision), (&b"b"[..], first, first + 2));
 }
 
 /// What stands before the candidates, however much it is, does not lead.
@@ -46,7 +48,7 @@ async fn keys_of_other_programs_do_not_lead() {
     let first = server.put_candidate("/test/leader/a", "a");
     server.put_new("/test/leader/b");
     let found = leader(&client, &election(), Patience::USUAL).await.unwrap().0.unwrap();
-    assert_eq!((found.value.as_slice(), found.token), (&b"a"[..], first));
+    assert_eq!((found.value.as_slice(), found.token.get()), (&b"a"[..], first));
     let candidates = fencegate_leader::etcd::candidates(&client, &election(), Patience::USUAL).await.unwrap();
     assert_eq!(candidates.len(), 2);
 }
@@ -76,10 +78,10 @@ async fn a_silent_etcd_causes_a_timely_error() {
 #[tokio::test]
 async fn an_observer_sees_every_leader_across_an_outage() {
     let mut server = Etcd::start();
-    let mut observer = Observer::new(client(&[&server.url()]), election());
-    assert_eq!(observer.next().await.unwrap(), None);
+    let mut observer = client(&[&server.url()]).observe(&election());
+    assert_eq!(observer.next().await, Some(Ok(None)));
     server.put_candidate("/test/leader/1", "a");
-    assert_eq!(observer.next().await.unwrap().unwrap().value, b"a");
+    assert_eq!(observer.next().await.unwrap().unwrap().unwrap().value, b"a");
     server.kill9();
     server.start_again();
     server.put_candidate("/test/leader/2", "b");
@@ -87,11 +89,12 @@ async fn an_observer_sees_every_leader_across_an_outage() {
     let next = async {
         loop {
             // While etcd was away it may say so.
-            if let Ok(leader) = observer.next().await {
-                break leader;
+            match observer.next().await {
+                Some(Ok(Some(leader))) if leader.value == b"b" => break,
+                Some(Ok(Some(leader))) => assert_eq!(leader.value, b"a"),
+                other => assert!(matches!(other, Some(Err(_))), "{other:?}"),
             }
         }
     };
-    let leader = tokio::time::timeout(crate::support::DEADLINE, next).await.unwrap();
-    assert_eq!(leader.unwrap().value, b"b");
+    tokio::time::timeout(crate::support::DEADLINE, next).await.unwrap();
 }

@@ -9,8 +9,8 @@ use super::world::{Chances, Dice, World, moment, pass};
 use async_trait::async_trait;
 use fencegate_fence::session::Token;
 use fencegate_fence::{Elections, Following};
-use fencegate_leader::ElectionName;
 use fencegate_leader::etcd::EtcdError;
+use fencegate_leader::{ElectionName, Error};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,6 +19,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// As long as a leader that does not renew it keeps its lease.
 const LEASE: Duration = Duration::from_millis(700);
+
+/// As long as a question that fails waits.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// The election.
 #[derive(Default)]
@@ -107,7 +110,7 @@ impl fmt::Debug for Seen {
 }
 
 fn silence() -> EtcdError {
-    EtcdError::Unreachable { limit: Duration::from_secs(3), reason: "a fault".to_owned() }
+    EtcdError::Unreachable { limit: SILENCE, reason: "a fault".to_owned() }
 }
 
 #[async_trait]
@@ -137,12 +140,12 @@ struct Follower {
 
 #[async_trait]
 impl Following for Follower {
-    async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
+    async fn next(&mut self) -> Result<Option<Token>, Error> {
         loop {
             let leader = self.world.elections.leader();
             if self.told != Some(leader) {
                 if self.world.fault(&mut self.dice, self.world.plan.elections) {
-                    return Err(silence());
+                    return Err(Error::Unreachable { limit: SILENCE, reason: "a fault".to_owned() });
                 }
                 self.told = Some(leader);
                 return Ok(leader);

@@ -10,9 +10,11 @@ use super::session::{Epoch, Token};
 use crate::background::Background;
 use crate::supervise::supervise;
 use async_trait::async_trait;
-use fencegate_leader::etcd::{Etcd, EtcdError, Observer, leader};
-use fencegate_leader::{ElectionName, Patience};
+use fencegate_leader::coordinator::Coordinator;
+use fencegate_leader::etcd::{Etcd, EtcdError, leader};
+use fencegate_leader::{ElectionName, Error, Observer, Patience};
 use fencegate_policy::Resource;
+use futures_util::StreamExt;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -48,7 +50,7 @@ pub trait Elections: fmt::Debug + Send + Sync {
 pub trait Following: Send {
     /// First returns the leader's current token, then each change. Fast successive changes may be reported as one. After an error
     /// the election is no longer followed. Cancel-safe.
-    async fn next(&mut self) -> Result<Option<Token>, EtcdError>;
+    async fn next(&mut self) -> Result<Option<Token>, Error>;
 }
 
 /// The elections of one etcd.
@@ -59,18 +61,22 @@ struct InEtcd(Arc<Etcd>);
 impl Elections for InEtcd {
     async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError> {
         let (found, _) = leader(&self.0, election, PATIENCE).await?;
-        Ok(found.map(|leader| leader.token))
+        Ok(found.map(|leader| leader.token.get()))
     }
 
     fn follow(&self, election: &ElectionName) -> Box<dyn Following> {
-        Box::new(Observer::new(self.0.clone(), election.clone()))
+        Box::new(self.0.observe(election))
     }
 }
 
 #[async_trait]
 impl Following for Observer {
-    async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
-        Ok(Observer::next(self).await?.map(|leader| leader.token))
+    async fn next(&mut self) -> Result<Option<Token>, Error> {
+        match StreamExt::next(self).await {
+            Some(leader) => Ok(leader?.map(|leader| leader.token.get())),
+            // An observer never ends.
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -221,7 +227,7 @@ async fn follow(elections: Arc<dyn Elections>, election: ElectionName, leaders: 
     leaders.send_if_modified(|leaders| leaders.remove(&election).is_some());
     loop {
         let mut following = elections.follow(&election);
-        let error: EtcdError = loop {
+        let error: Error = loop {
             match following.next().await {
                 Ok(token) => {
                     pause = PAUSE.0;
@@ -263,7 +269,7 @@ mod tests {
         assert!(matches!(asked, Err(EtcdError::Unreachable { limit, .. }) if limit == PATIENCE.limit), "{asked:?}");
         let followed = etcd.follow(&election).next().await;
         let usual = Patience::USUAL.limit;
-        assert!(matches!(followed, Err(EtcdError::Unreachable { limit, .. }) if limit == usual), "{followed:?}");
+        assert!(matches!(followed, Err(Error::Unreachable { limit, .. }) if limit == usual), "{followed:?}");
     }
     /// The first observer reports a leader and then panics. The second observes nothing.
     #[derive(Debug, Default)]
@@ -288,7 +294,7 @@ mod tests {
 
     #[async_trait]
     impl Following for DefectiveObserver {
-        async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
+        async fn next(&mut self) -> Result<Option<Token>, Error> {
             assert!(!self.has_reported, "as a defect would");
             self.has_reported = true;
             if self.is_first { Ok(Some(5)) } else { std::future::pending().await }

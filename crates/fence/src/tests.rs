@@ -14,8 +14,8 @@ use super::*;
 use crate::background::Background;
 use crate::simulated::Server;
 use async_trait::async_trait;
-use fencegate_leader::ElectionName;
 use fencegate_leader::etcd::EtcdError;
+use fencegate_leader::{ElectionName, Error};
 use fencegate_policy::{PolicySet, Resource, join};
 use fencegate_statement::{Operation, RelationName};
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts};
@@ -130,9 +130,9 @@ struct Follower(watch::Receiver<Result<Option<Token>, ()>>);
 
 #[async_trait]
 impl Following for Follower {
-    async fn next(&mut self) -> Result<Option<Token>, EtcdError> {
-        self.0.changed().await.map_err(|_| silence())?;
-        self.0.borrow_and_update().map_err(|()| silence())
+    async fn next(&mut self) -> Result<Option<Token>, Error> {
+        self.0.changed().await.map_err(|_| Error::Gone)?;
+        self.0.borrow_and_update().map_err(|()| Error::Gone)
     }
 }
 

@@ -3,13 +3,14 @@
 //! Owns the order of events at the end: first it publishes the loss, then it releases the lease. Must never return a
 //! leadership whose deadline has passed, nor keep a place after its caller has gone.
 
-use super::LeaderError;
-use super::coordinator::{Candidate, Coordinator, CoordinatorError, Turn};
-use super::election::Election;
-use super::keeper::keep;
-use super::leadership::{KeeperRequest, KeeperState, Leadership};
-use super::loss::Loss;
+use crate::clock::sleep_until;
+use crate::coordinator::{Candidate, Coordinator, Turn};
+use crate::keeper::keep;
+use crate::leadership::{Leadership, Request, State};
+use crate::timing::Timings;
+use crate::{ElectionName, Error, Lost, Meter, Token};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep};
@@ -20,11 +21,27 @@ use tracing::{debug, info, warn};
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Sends the result of the campaign to its caller. None: another candidate leads, and this one does not wait.
-type Won = oneshot::Sender<Result<Option<Leadership>, LeaderError>>;
+pub(crate) type Won = oneshot::Sender<Result<Option<Leadership>, Error>>;
+
+/// What a candidate takes part in, and how.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) name: ElectionName,
+    pub(crate) holder: String,
+    pub(crate) timings: Timings,
+    /// Receives metrics, if set.
+    pub(crate) meter: Option<Arc<dyn Meter>>,
+}
+
+/// An election on a coordinator.
+pub(crate) struct Campaign<C> {
+    pub(crate) coordinator: Arc<C>,
+    pub(crate) settings: Settings,
+}
 
 /// Whether a candidate waits for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
+pub(crate) enum Waiting {
     ForTurn,
     NotAtAll,
 }
@@ -32,23 +49,23 @@ pub(super) enum Waiting {
 /// How waiting ended.
 enum Waited {
     /// This candidate leads, under this token.
-    Ours(i64),
+    Ours(Token),
     /// Another candidate leads, and this one does not wait.
     Taken,
     /// The candidate has lost its place, and may take a new one.
     Lost,
     /// The caller of the campaign has gone.
     Abandoned,
-    Failed(CoordinatorError),
+    Failed(Error),
 }
 
 /// Campaigns, sends the result to `won`, and keeps the lease until leadership ends. Must not be canceled: it ends
 /// shortly after `won` or the leadership is dropped.
-pub(super) async fn run<C: Coordinator>(election: Election<C>, waiting: Waiting, mut won: Won) {
+pub(crate) async fn run<C: Coordinator>(campaign: Arc<Campaign<C>>, waiting: Waiting, mut won: Won) {
     let mut pause = PAUSE.0;
     loop {
         let began = Instant::now();
-        let Some(again) = stand(&election, waiting, won).await else { return };
+        let Some(again) = stand(&campaign, waiting, won).await else { return };
         won = again;
         if began.elapsed() > PAUSE.1 {
             pause = PAUSE.0;
@@ -62,46 +79,47 @@ pub(super) async fn run<C: Coordinator>(election: Election<C>, waiting: Waiting,
 }
 
 /// Runs one candidate. Returns `won` if the candidate lost its place before its turn, so that another can follow.
-async fn stand<C: Coordinator>(election: &Election<C>, waiting: Waiting, mut won: Won) -> Option<Won> {
-    let Election { coordinator, name, holder, timings, .. } = election;
+async fn stand<C: Coordinator>(campaign: &Arc<Campaign<C>>, waiting: Waiting, mut won: Won) -> Option<Won> {
+    let Settings { name, holder, timings, .. } = &campaign.settings;
     // Do not cancel this step half-way: the key may already exist.
-    let (candidate, deadline) = match coordinator.enrol(name, holder, timings.ttl(), timings.patience()).await {
+    let (candidate, deadline) = match campaign.coordinator.enrol(name, holder, timings.ttl(), timings.patience()).await
+    {
         Ok(enrolled) => enrolled,
-        Err(CoordinatorError::Gone) => return Some(won),
+        Err(Error::Gone) => return Some(won),
         Err(error) => {
-            drop(won.send(Err(error.into())));
+            drop(won.send(Err(error)));
             return None;
         }
     };
-    let (keeper_state, _) = watch::channel(KeeperState::new(deadline));
-    match wait(election, waiting, &candidate, &keeper_state, &mut won).await {
-        Waited::Ours(token) => lead(election, &Candidate { token, ..candidate }, &keeper_state, won).await,
+    let (keeper_state, _) = watch::channel(State::new(deadline));
+    match wait(campaign, waiting, &candidate, &keeper_state, &mut won).await {
+        Waited::Ours(token) => lead(campaign, token, candidate, &keeper_state, won).await,
         Waited::Lost => {
-            drop(tokio::spawn(withdraw(election.clone(), candidate)));
+            drop(tokio::spawn(withdraw(campaign.clone(), candidate)));
             return Some(won);
         }
-        Waited::Abandoned => drop(withdraw(election.clone(), candidate).await),
+        Waited::Abandoned => drop(withdraw(campaign.clone(), candidate).await),
         Waited::Taken => {
             // Withdraw before answering, because the caller may end its process.
-            drop(withdraw(election.clone(), candidate).await);
+            drop(withdraw(campaign.clone(), candidate).await);
             drop(won.send(Ok(None)));
         }
         Waited::Failed(error) => {
-            drop(won.send(Err(error.into())));
-            drop(withdraw(election.clone(), candidate).await);
+            drop(won.send(Err(error)));
+            drop(withdraw(campaign.clone(), candidate).await);
         }
     }
     None
 }
 
 async fn wait<C: Coordinator>(
-    election: &Election<C>,
+    campaign: &Arc<Campaign<C>>,
     waiting: Waiting,
     candidate: &Candidate,
-    keeper_state: &watch::Sender<KeeperState>,
+    keeper_state: &watch::Sender<State>,
     won: &mut Won,
 ) -> Waited {
-    let Election { coordinator, timings, meter, .. } = election;
+    let Campaign { coordinator, settings: Settings { timings, meter, .. } } = &**campaign;
     let turn = async {
         match waiting {
             Waiting::ForTurn => coordinator.await_turn(candidate, timings.patience()).await.map(Some),
@@ -112,10 +130,10 @@ async fn wait<C: Coordinator>(
         biased;
         () = won.closed() => return Waited::Abandoned,
         loss = keep(&**coordinator, candidate, timings, keeper_state, meter.as_deref()) => match loss {
-            Loss::Unreachable { reason } => {
-                return Waited::Failed(CoordinatorError::Unreachable { limit: timings.ttl(), reason });
+            Lost::Unreachable { reason } => {
+                return Waited::Failed(Error::Unreachable { limit: timings.ttl(), reason });
             }
-            Loss::Refused { reason } => return Waited::Failed(CoordinatorError::Refused { reason }),
+            Lost::Refused { reason } => return Waited::Failed(Error::Refused { reason }),
             _ => return Waited::Lost,
         },
         turn = turn => turn,
@@ -128,72 +146,76 @@ async fn wait<C: Coordinator>(
             if is_over(keeper_state) { Waited::Lost } else { Waited::Ours(token) }
         }
         Ok(None) => Waited::Taken,
-        Err(CoordinatorError::Gone) => Waited::Lost,
+        Err(Error::Gone) => Waited::Lost,
         Err(error) => Waited::Failed(error),
     }
 }
 
 async fn lead<C: Coordinator>(
-    election: &Election<C>,
-    candidate: &Candidate,
-    keeper_state: &watch::Sender<KeeperState>,
+    campaign: &Arc<Campaign<C>>,
+    token: Token,
+    candidate: Candidate,
+    keeper_state: &watch::Sender<State>,
     won: Won,
 ) {
-    let Candidate { token, lease, .. } = *candidate;
-    let (name, holder) = (election.name.clone(), election.holder.clone());
-    let (requests, inbox) = mpsc::channel(1);
-    info!(election = %name, holder, token, "lease_acquired");
-    if let Some(meter) = &election.meter {
-        meter.leads(&election.name);
+    let candidate = Candidate { token: token.get(), ..candidate };
+    let Settings { name: election, holder, meter, .. } = &campaign.settings;
+    let (requests, mut inbox) = mpsc::channel(1);
+    info!(%election, holder, token = candidate.token, "lease_acquired");
+    if let Some(meter) = meter {
+        meter.leads(election);
     }
     // Without a caller it is dropped, which ends the leadership.
-    let keeper_states = keeper_state.subscribe();
-    drop(won.send(Ok(Some(Leadership {
-        token,
-        election: name,
-        holder: holder.clone(),
-        lease,
-        keeper_state: keeper_states,
-        requests,
-    }))));
+    let (lease, state) = (candidate.lease, keeper_state.subscribe());
+    let leadership = Leadership { token, election: election.clone(), holder: holder.clone(), lease, state, requests };
+    drop(won.send(Ok(Some(leadership))));
 
-    let (loss, resigned) = until_lost(election, candidate, keeper_state, inbox).await;
+    let (lost, resigned) = until_lost(campaign, &candidate, keeper_state, &mut inbox).await;
     // Publish the loss first: writing the log may take long.
-    keeper_state.send_modify(|keeper_state| keeper_state.lost = Some(loss.clone()));
-    if let Some(meter) = &election.meter {
-        meter.lost(&election.name, &loss);
+    keeper_state.send_modify(|keeper_state| keeper_state.lost = Some(lost.clone()));
+    if let Some(meter) = meter {
+        meter.lost(election, &lost);
     }
-    match &loss {
-        Loss::Resigned => info!(election = %election.name, holder, token, reason = loss.label(), "lease_lost"),
-        _ => warn!(election = %election.name, holder, token, reason = loss.label(), detail = %loss, "lease_lost"),
+    match &lost {
+        Lost::Resigned => info!(%election, holder, token = candidate.token, reason = lost.label(), "lease_lost"),
+        _ => warn!(%election, holder, token = candidate.token, reason = lost.label(), detail = %lost, "lease_lost"),
     }
-    let withdrawn = withdraw(election.clone(), candidate.clone()).await;
+    if lost.is_unrenewed() && resigned.is_none() {
+        let deadline = keeper_state.borrow().deadline;
+        // Until then, the work may go on.
+        tokio::select! {
+            () = sleep_until(deadline) => {}
+            () = until_given_up(&mut inbox) => {}
+        }
+    }
+    drop(inbox);
+    let withdrawn = withdraw(campaign.clone(), candidate).await;
     if let Some(answer) = resigned {
-        drop(answer.send(withdrawn.map_err(LeaderError::from)));
+        drop(answer.send(withdrawn));
     }
 }
 
 /// Returns why leadership ended, and where to report that it was released.
 async fn until_lost<C: Coordinator>(
-    election: &Election<C>,
+    campaign: &Arc<Campaign<C>>,
     candidate: &Candidate,
-    keeper_state: &watch::Sender<KeeperState>,
-    mut inbox: mpsc::Receiver<KeeperRequest>,
-) -> (Loss, Option<oneshot::Sender<Result<(), LeaderError>>>) {
-    let Election { coordinator, timings, meter, .. } = election;
+    keeper_state: &watch::Sender<State>,
+    inbox: &mut mpsc::Receiver<Request>,
+) -> (Lost, Option<oneshot::Sender<Result<(), Error>>>) {
+    let Campaign { coordinator, settings: Settings { timings, meter, .. } } = &**campaign;
     let mut kept = pin!(keep(&**coordinator, candidate, timings, keeper_state, meter.as_deref()));
     let mut end = pin!(coordinator.await_end(candidate, timings.patience()));
     loop {
         tokio::select! {
             biased;
-            loss = &mut kept => return (loss, None),
+            lost = &mut kept => return (lost, None),
             // After a suspension the coordinator may report the loss before the deadline is seen.
-            loss = &mut end => return (if is_over(keeper_state) { Loss::Expired } else { loss }, None),
+            lost = &mut end => return (if is_over(keeper_state) { Lost::Expired } else { lost }, None),
             request = inbox.recv() => match request {
-                Some(KeeperRequest::Proclaim(value, answer)) => {
-                    drop(tokio::spawn(proclaim(election.clone(), candidate.clone(), value, answer)));
+                Some(Request::Proclaim(value, answer)) => {
+                    drop(tokio::spawn(proclaim(campaign.clone(), candidate.clone(), value, answer)));
                 }
-                Some(KeeperRequest::Resign(answer)) => {
+                Some(Request::Resign(answer)) => {
                     return (keeper_state.borrow().loss_by_resigning(candidate.ttl), Some(answer));
                 }
                 // The last handle of the leadership was dropped.
@@ -203,40 +225,46 @@ async fn until_lost<C: Coordinator>(
     }
 }
 
+/// Returns when the lost leadership is resigned or its last handle is dropped. Without a response, its requests report
+/// the reason of the loss. Cancel-safe.
+async fn until_given_up(inbox: &mut mpsc::Receiver<Request>) {
+    while let Some(Request::Proclaim(..)) = inbox.recv().await {}
+}
+
 async fn proclaim<C: Coordinator>(
-    Election { coordinator, timings, .. }: Election<C>,
+    campaign: Arc<Campaign<C>>,
     candidate: Candidate,
     value: Vec<u8>,
-    answer: oneshot::Sender<Result<(), LeaderError>>,
+    answer: oneshot::Sender<Result<(), Error>>,
 ) {
-    match coordinator.proclaim(&candidate, value, timings.patience()).await {
+    match campaign.coordinator.proclaim(&candidate, value, campaign.settings.timings.patience()).await {
         // Without a response the caller waits for the reason of the loss.
-        Err(CoordinatorError::Gone) => {}
-        proclaimed => drop(answer.send(proclaimed.map_err(LeaderError::from))),
+        Err(Error::Gone) => {}
+        proclaimed => drop(answer.send(proclaimed)),
     }
 }
 
-async fn withdraw<C: Coordinator>(election: Election<C>, candidate: Candidate) -> Result<(), CoordinatorError> {
-    let withdrawn = election.coordinator.withdraw(&candidate, election.timings.patience()).await;
+async fn withdraw<C: Coordinator>(campaign: Arc<Campaign<C>>, candidate: Candidate) -> Result<(), Error> {
+    let Settings { name: election, timings, .. } = &campaign.settings;
+    let withdrawn = campaign.coordinator.withdraw(&candidate, timings.patience()).await;
     if let Err(error) = &withdrawn {
-        debug!(election = %election.name, token = candidate.token, %error, "the lease could not be released");
+        debug!(%election, token = candidate.token, %error, "the lease could not be released");
     }
     withdrawn
 }
 
-fn is_over(keeper_state: &watch::Sender<KeeperState>) -> bool {
-    keeper_state.borrow().deadline.remaining().is_zero()
+fn is_over(keeper_state: &watch::Sender<State>) -> bool {
+    keeper_state.borrow().remaining().is_zero()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::coordinator::{Observe, Turn};
-    use super::super::timing::Timings;
     use super::*;
     use crate::clock::BootInstant;
-    use crate::{ElectionName, Leader, Patience};
+    use crate::coordinator::Sealed;
+    use crate::observer::Observe;
+    use crate::{Leader, Observer, Patience};
     use std::future::pending;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     /// A coordinator that deletes each place as soon as it is taken.
@@ -250,57 +278,57 @@ mod tests {
     struct Nobody;
 
     impl Observe for Nobody {
-        async fn next(&mut self) -> Result<Option<Leader>, CoordinatorError> {
+        async fn next(&mut self) -> Result<Option<Leader>, Error> {
             pending().await
         }
     }
 
-    impl Coordinator for TakesAway {
-        type Observer = Nobody;
+    impl Sealed for TakesAway {}
 
+    impl Coordinator for TakesAway {
         async fn enrol(
             &self,
             election: &ElectionName,
             holder: &str,
             ttl: Duration,
             _: Patience,
-        ) -> Result<(Candidate, BootInstant), CoordinatorError> {
+        ) -> Result<(Candidate, BootInstant), Error> {
             self.given.fetch_add(1, Relaxed);
             // Simulates the time of a response.
             sleep(Duration::from_millis(1)).await;
             if self.at_once {
-                return Err(CoordinatorError::Gone);
+                return Err(Error::Gone);
             }
             let (election, holder) = (election.clone(), holder.to_owned());
             Ok((Candidate { election, holder, lease: 1, token: 1, ttl }, BootInstant::now() + ttl))
         }
 
-        async fn renew(&self, _: &Candidate, _: Patience) -> Result<BootInstant, CoordinatorError> {
-            Err(CoordinatorError::Gone)
+        async fn renew(&self, _: &Candidate, _: Patience) -> Result<BootInstant, Error> {
+            Err(Error::Gone)
         }
 
-        async fn try_turn(&self, _: &Candidate, _: Patience) -> Result<Option<Turn>, CoordinatorError> {
-            Err(CoordinatorError::Gone)
+        async fn try_turn(&self, _: &Candidate, _: Patience) -> Result<Option<Turn>, Error> {
+            Err(Error::Gone)
         }
 
-        async fn await_turn(&self, _: &Candidate, _: Patience) -> Result<Turn, CoordinatorError> {
-            Err(CoordinatorError::Gone)
+        async fn await_turn(&self, _: &Candidate, _: Patience) -> Result<Turn, Error> {
+            Err(Error::Gone)
         }
 
-        async fn await_end(&self, _: &Candidate, _: Patience) -> Loss {
-            Loss::Revoked
+        async fn await_end(&self, _: &Candidate, _: Patience) -> Lost {
+            Lost::Revoked
         }
 
-        async fn proclaim(&self, _: &Candidate, _: Vec<u8>, _: Patience) -> Result<(), CoordinatorError> {
-            Err(CoordinatorError::Gone)
+        async fn proclaim(&self, _: &Candidate, _: Vec<u8>, _: Patience) -> Result<(), Error> {
+            Err(Error::Gone)
         }
 
-        async fn withdraw(&self, _: &Candidate, _: Patience) -> Result<(), CoordinatorError> {
+        async fn withdraw(&self, _: &Candidate, _: Patience) -> Result<(), Error> {
             Ok(())
         }
 
-        fn observe(self: &Arc<Self>, _: &ElectionName) -> Nobody {
-            Nobody
+        fn observe(self: &Arc<Self>, _: &ElectionName) -> Observer {
+            Observer::new(Nobody)
         }
     }
 
@@ -308,10 +336,12 @@ mod tests {
     async fn lost_places_are_retaken_at_growing_intervals() {
         for at_once in [false, true] {
             let coordinator = Arc::new(TakesAway { at_once, ..TakesAway::default() });
-            let timings = Timings::new(Duration::from_secs(10)).unwrap();
-            let election = Election::new(coordinator.clone(), "e".parse().unwrap(), "h", timings);
+            let timings =
+                Timings::new(Duration::from_secs(10), Duration::from_secs(3), Duration::from_secs(1)).unwrap();
+            let settings = Settings { name: "e".parse().unwrap(), holder: "h".into(), timings, meter: None };
+            let campaign = Arc::new(Campaign { coordinator: coordinator.clone(), settings });
             let (won, outcome) = oneshot::channel();
-            let candidacy = tokio::spawn(run(election, Waiting::ForTurn, won));
+            let candidacy = tokio::spawn(run(campaign, Waiting::ForTurn, won));
             sleep(Duration::from_secs(60)).await;
             let given = coordinator.given.load(Relaxed);
             assert!((10..30).contains(&given), "{given} places in a minute");

@@ -3,8 +3,8 @@
 //! Must never outlive the leadership. Closing the session does not stop a statement that the server is already running;
 //! the storage must reject its writes.
 
-use super::leadership::Leadership;
-use super::loss::Loss;
+use crate::postgres::is_transient;
+use crate::{Leadership, Lost};
 use std::ops::{Deref, DerefMut};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Socket};
@@ -16,13 +16,24 @@ pub struct FencedClient(Client);
 
 /// Why no session could be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// Leadership has been lost.
     #[error("leadership was lost: {0}")]
-    Lost(Loss),
+    Lost(Lost),
     /// The server cannot be reached or refuses the session.
     #[error("cannot open a session under the token: {0}")]
     Database(#[from] tokio_postgres::Error),
+}
+
+impl ConnectError {
+    /// True if another attempt may succeed: under the same leadership, or after another campaign if it is lost.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            ConnectError::Lost(lost) => lost.is_retryable(),
+            ConnectError::Database(error) => error.as_db_error().is_none_or(is_transient),
+        }
+    }
 }
 
 impl Leadership {

@@ -2,48 +2,58 @@
 //!
 //! Must never leave a candidate without a caller: it would block those behind it.
 
-use super::LeaderError;
-use super::candidacy::{self, Waiting};
-use super::coordinator::Coordinator;
-use super::leadership::Leadership;
-use super::loss::Loss;
-use super::meter::Meter;
-use super::timing::Timings;
-use crate::{ElectionName, Patience};
-use std::convert::Infallible;
+use crate::candidacy::{Campaign, Settings, Waiting, Won, run};
+use crate::coordinator::Coordinator;
+use crate::{ElectionName, Error, Leadership, Lost, Observer, Patience};
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, pending};
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// An election, with the name and the lease timings of a candidate.
-pub struct Election<C> {
-    pub(super) coordinator: Arc<C>,
-    pub(super) name: ElectionName,
-    pub(super) holder: String,
-    pub(super) timings: Timings,
-    /// Receives metrics, if set.
-    pub(super) meter: Option<Arc<dyn Meter>>,
+/// An election, with the name and the lease timings of a candidate. Clones are candidates with the same name.
+#[derive(Clone)]
+pub struct Election(Arc<dyn AnyCampaign>);
+
+/// A campaign on a coordinator of any type.
+trait AnyCampaign: Send + Sync {
+    fn run(self: Arc<Self>, waiting: Waiting, won: Won) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    fn observe(&self) -> Observer;
+    fn settings(&self) -> &Settings;
 }
 
-// Not derived: C itself need not be Clone or Debug.
-impl<C> Clone for Election<C> {
-    fn clone(&self) -> Self {
-        let Election { coordinator, name, holder, timings, meter } = self;
-        Election {
-            coordinator: coordinator.clone(),
-            name: name.clone(),
-            holder: holder.clone(),
-            timings: *timings,
-            meter: meter.clone(),
-        }
+impl<C: Coordinator> AnyCampaign for Campaign<C> {
+    fn run(self: Arc<Self>, waiting: Waiting, won: Won) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(run(self, waiting, won))
+    }
+
+    fn observe(&self) -> Observer {
+        self.coordinator.observe(&self.settings.name)
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.settings
     }
 }
 
-impl<C> fmt::Debug for Election<C> {
+/// Makes the elections of one coordinator.
+pub(crate) trait Source: Send + Sync {
+    fn election(self: Arc<Self>, settings: Settings) -> Election;
+}
+
+impl<C: Coordinator> Source for C {
+    fn election(self: Arc<Self>, settings: Settings) -> Election {
+        if let Some(meter) = &settings.meter {
+            meter.campaigns(&settings.name);
+        }
+        Election(Arc::new(Campaign { coordinator: self, settings }))
+    }
+}
+
+impl fmt::Debug for Election {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Election { name, holder, timings, .. } = self;
+        let Settings { name, holder, timings, .. } = self.0.settings();
         formatter
             .debug_struct("Election")
             .field("name", name)
@@ -53,31 +63,15 @@ impl<C> fmt::Debug for Election<C> {
     }
 }
 
-impl<C: Coordinator> Election<C> {
-    /// Reports events to this meter.
-    pub fn counted(self, meter: Arc<dyn Meter>) -> Self {
-        meter.campaigns(&self.name);
-        Election { meter: Some(meter), ..self }
-    }
-
-    /// Sends no request yet. Observers see `holder` while this candidate leads.
-    pub fn new(coordinator: Arc<C>, name: ElectionName, holder: impl Into<String>, timings: Timings) -> Self {
-        Election { coordinator, name, holder: holder.into(), timings, meter: None }
-    }
-
+impl Election {
     /// Name of the election.
     pub fn name(&self) -> &ElectionName {
-        &self.name
-    }
-
-    /// Timings of the lease.
-    pub fn timings(&self) -> &Timings {
-        &self.timings
+        &self.0.settings().name
     }
 
     /// Follows the leaders of the election.
-    pub fn observe(&self) -> C::Observer {
-        self.coordinator.observe(&self.name)
+    pub fn observe(&self) -> Observer {
+        self.0.observe()
     }
 
     /// Enters the queue and returns when this candidate leads. Keeps the lease alive while waiting. If the lease is
@@ -86,66 +80,50 @@ impl<C: Coordinator> Election<C> {
     ///
     /// # Errors
     /// The coordinator has not answered for a whole TTL or refuses, or the election is nested with another.
-    pub async fn campaign(&self) -> Result<Leadership, LeaderError> {
-        match self.campaign_until(std::future::pending::<Infallible>()).await {
-            Ok(leadership) => leadership,
-            Err(never) => match never {},
-        }
+    pub async fn campaign(&self) -> Result<Leadership, Error> {
+        let won = self.campaign_until(pending::<()>()).await?;
+        // None only for a candidate that stops or does not wait.
+        won.ok_or(Error::Lost(Lost::Expired))
     }
 
-    /// Like [`Self::campaign`], until `abandoned` returns. Then returns its value, once the candidate has withdrawn or
-    /// 5 s have passed; withdrawing continues in the background. For a process that is about to end. Cancel-safe: the
-    /// candidate withdraws.
+    /// Like [`Self::campaign`], until `stop` completes. Then returns None, once the candidate has withdrawn or 5 s have
+    /// passed; withdrawing continues in the background. For a process that is about to end. Cancel-safe: the candidate
+    /// withdraws.
     ///
     /// # Errors
-    /// The outer: abandoned. The inner: as [`Self::campaign`].
-    pub async fn campaign_until<T>(
-        &self,
-        abandoned: impl Future<Output = T>,
-    ) -> Result<Result<Leadership, LeaderError>, T> {
-        let outcome = self.run_candidacy(Waiting::ForTurn, abandoned).await?;
-        // None only for a candidate that does not wait.
-        Ok(outcome.and_then(|leadership| leadership.ok_or(LeaderError::Lost(Loss::Expired))))
+    /// As [`Self::campaign`].
+    pub async fn campaign_until(&self, stop: impl Future) -> Result<Option<Leadership>, Error> {
+        self.run_candidacy(Waiting::ForTurn, stop).await
     }
 
     /// Leads if no other candidate does. Otherwise withdraws and returns None. Cancel-safe: the candidate withdraws.
     ///
     /// # Errors
     /// As [`Self::campaign`].
-    pub async fn try_campaign(&self) -> Result<Option<Leadership>, LeaderError> {
-        match self.try_campaign_until(std::future::pending::<Infallible>()).await {
-            Ok(outcome) => outcome,
-            Err(never) => match never {},
-        }
+    pub async fn try_campaign(&self) -> Result<Option<Leadership>, Error> {
+        self.try_campaign_until(pending::<()>()).await
     }
 
-    /// Like [`Self::try_campaign`], until `abandoned` returns, as [`Self::campaign_until`]. Cancel-safe: the candidate
+    /// Like [`Self::try_campaign`], until `stop` completes, as [`Self::campaign_until`]. Cancel-safe: the candidate
     /// withdraws.
     ///
     /// # Errors
-    /// The outer: abandoned. The inner: as [`Self::campaign`].
-    pub async fn try_campaign_until<T>(
-        &self,
-        abandoned: impl Future<Output = T>,
-    ) -> Result<Result<Option<Leadership>, LeaderError>, T> {
-        self.run_candidacy(Waiting::NotAtAll, abandoned).await
+    /// As [`Self::campaign`].
+    pub async fn try_campaign_until(&self, stop: impl Future) -> Result<Option<Leadership>, Error> {
+        self.run_candidacy(Waiting::NotAtAll, stop).await
     }
 
-    async fn run_candidacy<T>(
-        &self,
-        waiting: Waiting,
-        abandoned: impl Future<Output = T>,
-    ) -> Result<Result<Option<Leadership>, LeaderError>, T> {
+    async fn run_candidacy(&self, waiting: Waiting, stop: impl Future) -> Result<Option<Leadership>, Error> {
         let (won, mut outcome) = oneshot::channel();
-        let candidacy = tokio::spawn(candidacy::run(self.clone(), waiting, won));
+        let candidacy = tokio::spawn(self.0.clone().run(waiting, won));
         tokio::select! {
             // The task sends a result unless its runtime shuts down.
-            leadership = &mut outcome => Ok(leadership.unwrap_or(Err(LeaderError::Lost(Loss::Expired)))),
-            why = abandoned => {
+            leadership = &mut outcome => leadership.unwrap_or(Err(Error::Lost(Lost::Expired))),
+            _ = stop => {
                 drop(outcome);
                 // Ignore the result: the candidate has withdrawn, or its lease ends by itself.
                 let _ = timeout(Patience::USUAL.limit, candidacy).await;
-                Err(why)
+                Ok(None)
             }
         }
     }

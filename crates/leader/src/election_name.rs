@@ -15,6 +15,7 @@ pub struct ElectionName(String);
 
 /// Why a text is not an election name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidName {
     /// It is empty or longer than 512 bytes.
     #[error("an election name must have 1 to {LONGEST_NAME} bytes")]
@@ -40,6 +41,12 @@ impl FromStr for ElectionName {
         } else {
             Ok(ElectionName(text.to_owned()))
         }
+    }
+}
+
+impl AsRef<str> for ElectionName {
+    fn as_ref(&self) -> &str {
+        &self.0
     }
 }
 

@@ -3,65 +3,88 @@
 //! Must never claim that the candidate leads: the lease may end between the response and its use. It provides the
 //! token, which the storage compares, and events, which the work under the token awaits.
 
-use super::LeaderError;
-use super::clock::{BootInstant, sleep_until};
-use super::coordinator::CoordinatorError;
-use super::loss::Loss;
-use crate::ElectionName;
-use std::future::Future;
+use crate::clock::{BootInstant, sleep_until};
+use crate::{ElectionName, Error, Lost, Token};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Poll, ready};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// State of a leadership's lease, published by the task that keeps it.
 #[derive(Clone, Debug)]
-pub(super) struct KeeperState {
+pub struct State {
     /// Time until which the lease certainly lives: a TTL after the last answered renewal was *sent*.
-    pub(super) deadline: BootInstant,
-    pub(super) lost: Option<Loss>,
+    pub(crate) deadline: BootInstant,
+    pub(crate) lost: Option<Lost>,
     /// Why the last completed renewal failed; None if it succeeded.
-    pub(super) failure: Option<CoordinatorError>,
+    pub(crate) failure: Option<Error>,
     /// True while a renewal has been sent and is not yet answered.
-    pub(super) is_renewing: bool,
+    pub(crate) is_renewing: bool,
 }
 
-impl KeeperState {
-    pub(super) fn new(deadline: BootInstant) -> Self {
-        KeeperState { deadline, lost: None, failure: None, is_renewing: false }
+impl State {
+    pub(crate) fn new(deadline: BootInstant) -> Self {
+        State { deadline, lost: None, failure: None, is_renewing: false }
+    }
+
+    /// Time for which the lease certainly lives, unless it is revoked: a TTL from the moment at which the last answered
+    /// renewal was sent. Counts down while the machine is suspended, too.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.remaining()
+    }
+
+    /// Whether leadership can be relied on. Ok proves nothing: leadership may have been lost since.
+    ///
+    /// # Errors
+    /// Leadership is lost, or the deadline of the lease has passed.
+    pub fn check(&self) -> Result<(), Lost> {
+        match &self.lost {
+            Some(lost) => Err(lost.clone()),
+            None if self.remaining().is_zero() => Err(self.unrenewed()),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a lease that has reached its deadline was not renewed.
+    pub(crate) fn unrenewed(&self) -> Lost {
+        self.failure.clone().map_or(Lost::Expired, Lost::unrenewed)
     }
 
     /// Why leadership ends if it is given up now. A leader that must stop because its lease is running out does not
     /// resign voluntarily.
-    pub(super) fn loss_by_resigning(&self, ttl: Duration) -> Loss {
-        let is_running_out = self.deadline.remaining() <= ttl / 3;
+    pub(crate) fn loss_by_resigning(&self, ttl: Duration) -> Lost {
+        let is_running_out = self.remaining() <= ttl / 3;
         match &self.failure {
-            Some(error) if is_running_out => error.clone().into(),
-            None if is_running_out && self.is_renewing => Loss::Unreachable { reason: "no answer".to_owned() },
-            _ => Loss::Resigned,
+            Some(error) if is_running_out => Lost::unrenewed(error.clone()),
+            None if is_running_out && self.is_renewing => Lost::Unreachable { reason: "no answer".to_owned() },
+            _ => Lost::Resigned,
         }
     }
 }
 
 /// Requests of a leader to the task that keeps its lease.
 #[derive(Debug)]
-pub(super) enum KeeperRequest {
-    Proclaim(Vec<u8>, oneshot::Sender<Result<(), LeaderError>>),
-    Resign(oneshot::Sender<Result<(), LeaderError>>),
+pub(crate) enum Request {
+    Proclaim(Vec<u8>, oneshot::Sender<Result<(), Error>>),
+    Resign(oneshot::Sender<Result<(), Error>>),
 }
 
 /// A won election. Clones share the same leadership; dropping the last one releases the lease.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    pub(super) token: i64,
-    pub(super) election: ElectionName,
-    pub(super) holder: String,
-    pub(super) lease: i64,
-    pub(super) keeper_state: watch::Receiver<KeeperState>,
-    pub(super) requests: mpsc::Sender<KeeperRequest>,
+    pub(crate) token: Token,
+    pub(crate) election: ElectionName,
+    pub(crate) holder: String,
+    /// ID of the lease.
+    pub(crate) lease: i64,
+    pub(crate) state: watch::Receiver<State>,
+    pub(crate) requests: mpsc::Sender<Request>,
 }
 
 impl Leadership {
     /// The fencing token. Every later leader has a higher one.
-    pub fn token(&self) -> i64 {
+    pub fn token(&self) -> Token {
         self.token
     }
 
@@ -70,68 +93,86 @@ impl Leadership {
         &self.election
     }
 
-    /// ID of the lease that keeps the leadership.
-    pub fn lease(&self) -> i64 {
-        self.lease
-    }
-
     /// Name of the candidate that won.
     pub fn holder(&self) -> &str {
         &self.holder
     }
 
-    /// Time until which the lease certainly lives, unless it is revoked. Each renewal moves it.
-    pub fn deadline(&self) -> BootInstant {
-        self.keeper_state.borrow().deadline
+    pub(crate) fn state(&self) -> watch::Ref<'_, State> {
+        self.state.borrow()
     }
 
-    /// Returns the deadline as soon as it differs from `known`. Never returns once leadership is lost and no renewal
-    /// can follow. Cancel-safe.
-    pub async fn renewed(&self, known: BootInstant) -> BootInstant {
-        let mut keeper_state = self.keeper_state.clone();
-        let renewed = keeper_state
-            .wait_for(|keeper_state| keeper_state.deadline != known)
-            .await
-            .map(|keeper_state| keeper_state.deadline);
-        match renewed {
-            Ok(deadline) => deadline,
-            Err(_) => std::future::pending().await,
-        }
+    /// As [`State::remaining`]. Each renewal restores it to nearly a TTL.
+    pub fn remaining(&self) -> Duration {
+        self.state().remaining()
     }
 
-    /// Why leadership was lost. None proves nothing: leadership may have been lost since.
-    pub fn why_lost(&self) -> Option<Loss> {
-        self.keeper_state.borrow().lost.clone()
+    /// As [`State::check`].
+    ///
+    /// # Errors
+    /// Leadership is lost, or the deadline of the lease has passed.
+    pub fn check(&self) -> Result<(), Lost> {
+        self.state().check()
     }
 
-    /// Returns the reason as soon as leadership is lost. Cancel-safe.
-    pub async fn lost(&self) -> Loss {
+    /// Notifies of each renewal and of the loss, after which it is closed. Does not keep leadership alive.
+    pub fn subscribe(&self) -> watch::Receiver<State> {
+        let mut state = self.state.clone();
+        state.mark_unchanged();
+        state
+    }
+
+    /// Returns the reason as soon as leadership is lost. If the lease cannot be renewed, that is 100 ms before its
+    /// deadline, unless this process is suspended then. Cancel-safe.
+    pub async fn lost(&self) -> Lost {
         self.loss().await
     }
 
     /// Like [`Self::lost`], for a separate task: the future does not keep leadership alive.
-    pub(super) fn loss(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let mut keeper_state = self.keeper_state.clone();
+    pub(crate) fn loss(&self) -> impl Future<Output = Lost> + Send + use<> {
+        let mut state = self.state.clone();
         async move {
-            let lost = keeper_state.wait_for(|keeper_state| keeper_state.lost.is_some()).await;
-            let lost = lost.ok().and_then(|keeper_state| keeper_state.lost.clone());
+            let lost = state.wait_for(|state| state.lost.is_some()).await;
+            let lost = lost.ok().and_then(|state| state.lost.clone());
             // The task that keeps the lease sends the reason before it ends, unless its runtime ends first.
-            lost.unwrap_or(Loss::Expired)
+            lost.unwrap_or(Lost::Expired)
         }
+    }
+
+    /// Runs the work while leadership lasts. When leadership is lost, drops the work at its current await point, and
+    /// then returns. Cancel-safe if the work is.
+    ///
+    /// # Errors
+    /// Leadership is lost, or the deadline of the lease has passed: also if the work has ended since. Work that has
+    /// ended, or was sent to a server, may have taken effect.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+        let (mut lost, mut work) = (pin!(self.lost()), pin!(work));
+        poll_fn(|context| {
+            if let Poll::Ready(lost) = lost.as_mut().poll(context) {
+                return Poll::Ready(Err(lost));
+            }
+            // The task that keeps the lease may be late, for example because this work blocked its thread.
+            if let Err(lost) = self.check() {
+                return Poll::Ready(Err(lost));
+            }
+            let output = ready!(work.as_mut().poll(context));
+            Poll::Ready(self.check().map(|()| output))
+        })
+        .await
     }
 
     /// Returns when less than `rest` of the lease remains because renewals are not answered, or when leadership is
     /// lost. The work should then stop in an orderly way. Cancel-safe.
     pub async fn running_out(&self, rest: Duration) {
-        let mut keeper_state = self.keeper_state.clone();
+        let mut state = self.state.clone();
         loop {
-            let KeeperState { deadline, lost, .. } = keeper_state.borrow_and_update().clone();
+            let State { deadline, lost, .. } = state.borrow_and_update().clone();
             if lost.is_some() || deadline.remaining() <= rest {
                 return;
             }
             tokio::select! {
                 () = sleep_until(deadline - rest) => {}
-                changed = keeper_state.changed() => if changed.is_err() { return },
+                changed = state.changed() => if changed.is_err() { return },
             }
         }
     }
@@ -140,9 +181,9 @@ impl Leadership {
     ///
     /// # Errors
     /// Leadership is lost, or the coordinator cannot be reached.
-    pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<(), LeaderError> {
+    pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<(), Error> {
         let value = value.into();
-        self.request(|answer| KeeperRequest::Proclaim(value, answer)).await
+        self.request(|answer| Request::Proclaim(value, answer)).await
     }
 
     /// Gives up leadership so that the next candidate leads immediately. Call it when all work under the token has
@@ -150,21 +191,18 @@ impl Leadership {
     ///
     /// # Errors
     /// The coordinator cannot be reached. Leadership is lost nevertheless, and the lease ends by itself.
-    pub async fn resign(&self) -> Result<(), LeaderError> {
-        self.request(KeeperRequest::Resign).await
+    pub async fn resign(&self) -> Result<(), Error> {
+        self.request(Request::Resign).await
     }
 
-    async fn request(
-        &self,
-        request: impl FnOnce(oneshot::Sender<Result<(), LeaderError>>) -> KeeperRequest,
-    ) -> Result<(), LeaderError> {
+    async fn request(&self, request: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Request) -> Result<(), Error> {
         let (sender, answer) = oneshot::channel();
         if self.requests.send(request(sender)).await.is_err() {
-            return Err(LeaderError::Lost(self.lost().await));
+            return Err(self.lost().await.into());
         }
         match answer.await {
             Ok(answer) => answer,
-            Err(_) => Err(LeaderError::Lost(self.lost().await)),
+            Err(_) => Err(self.lost().await.into()),
         }
     }
 }

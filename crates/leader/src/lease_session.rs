@@ -6,12 +6,12 @@
 //! - let the renewals of other members keep a place that was given up or may have been taken;
 //! - take a second place in an election, which would be the same place.
 
-use super::clock::BootInstant;
-use super::coordinator::{Candidate, Coordinator, CoordinatorError, Lease, Share, Turn};
-use super::election::Election;
-use super::loss::Loss;
-use super::timing::Timings;
-use crate::{ElectionName, Patience};
+use crate::candidacy::Settings;
+use crate::clock::BootInstant;
+use crate::coordinator::{Candidate, Coordinator, Lease, Sealed, Share, Turn};
+use crate::election::Source;
+use crate::timing::Timings;
+use crate::{Election, ElectionName, Error, InvalidName, Lost, Meter, Observer, Patience};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -26,16 +26,24 @@ use tracing::debug;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Result of a renewal for each of its elections.
-type Renewed = Result<HashMap<ElectionName, Result<BootInstant, CoordinatorError>>, CoordinatorError>;
+type Renewed = Result<HashMap<ElectionName, Result<BootInstant, Error>>, Error>;
 
 /// A renewal in progress.
 type Renewal = watch::Receiver<Option<Arc<Renewed>>>;
 
 /// Elections that share a lease. Losing the lease ends all leadership under it; resigning from one election leaves the
 /// others. The lease is granted when it is first needed, granted again after a loss, and released with the last place.
-pub struct LeaseSession<C> {
+#[derive(Clone)]
+pub struct LeaseSession {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) holder: String,
+    pub(crate) timings: Timings,
+    pub(crate) meter: Option<Arc<dyn Meter>>,
+}
+
+/// The coordinator of the elections of a session.
+pub(crate) struct SharedLease<C> {
     shared: Arc<SessionState<C>>,
-    holder: String,
     timings: Timings,
 }
 
@@ -61,39 +69,43 @@ enum Member {
     Leaving,
 }
 
-impl<C> fmt::Debug for LeaseSession<C> {
+impl fmt::Debug for LeaseSession {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LeaseSession { holder, timings, .. } = self;
         formatter.debug_struct("LeaseSession").field("holder", holder).field("timings", timings).finish_non_exhaustive()
     }
 }
 
-impl<C: Share> LeaseSession<C> {
-    /// Sends no request yet. Observers see `holder` while this candidate leads.
-    pub fn new(coordinator: Arc<C>, holder: impl Into<String>, timings: Timings) -> Arc<Self> {
-        let (state, granting, left) = (Mutex::default(), tokio::sync::Mutex::default(), Notify::new());
-        let shared = Arc::new(SessionState { coordinator, state, granting, left });
-        Arc::new(LeaseSession { shared, holder: holder.into(), timings })
-    }
-
+impl LeaseSession {
     /// An election to take part in under the shared lease, with one candidate at a time. A second campaign waits up to
     /// a TTL for the first candidate to leave, then fails.
-    pub fn election(self: &Arc<Self>, name: ElectionName) -> Election<LeaseSession<C>> {
-        Election::new(self.clone(), name, self.holder.clone(), self.timings)
+    ///
+    /// # Errors
+    /// The name is invalid.
+    pub fn election(&self, name: impl AsRef<str>) -> Result<Election, InvalidName> {
+        let LeaseSession { source, holder, timings, meter } = self.clone();
+        Ok(source.election(Settings { name: name.as_ref().parse()?, holder, timings, meter }))
+    }
+}
+
+impl<C: Share> SharedLease<C> {
+    pub(crate) fn new(coordinator: Arc<C>, timings: Timings) -> Self {
+        let (state, granting, left) = (Mutex::default(), tokio::sync::Mutex::default(), Notify::new());
+        SharedLease { shared: Arc::new(SessionState { coordinator, state, granting, left }), timings }
     }
 
     /// The renewal to wait for if one is due for this candidate; otherwise its deadline.
-    fn due(&self, candidate: &Candidate, patience: Patience) -> Result<Result<BootInstant, Renewal>, CoordinatorError> {
+    fn due(&self, candidate: &Candidate, patience: Patience) -> Result<Result<BootInstant, Renewal>, Error> {
         let mut state = self.shared.state();
         let deadline = match state.members.get(&candidate.election) {
             Some(Member::In(member, deadline)) if member.lease == candidate.lease => *deadline,
-            _ => return Err(CoordinatorError::Gone),
+            _ => return Err(Error::Gone),
         };
         // Recently renewed together with the others.
         if deadline - candidate.ttl + self.timings.renewal() / 2 > BootInstant::now() {
             return Ok(Ok(deadline));
         }
-        let Some(lease) = state.lease else { return Err(CoordinatorError::Gone) };
+        let Some(lease) = state.lease else { return Err(Error::Gone) };
         let renewal = state.renewal.get_or_insert_with(|| {
             let (sender, receiver) = watch::channel(None);
             tokio::spawn(self.shared.clone().renew(lease, patience, sender));
@@ -114,7 +126,7 @@ impl<C: Share> SessionState<C> {
         let renewed = self.coordinator.renew_all(&lease, &members, patience).await;
         let mut state = self.state();
         state.renewal = None;
-        if renewed == Err(CoordinatorError::Gone) {
+        if renewed == Err(Error::Gone) {
             state.forget(lease);
         }
         let renewed: Renewed = renewed.map(|each| members.into_iter().map(|it| it.election).zip(each).collect());
@@ -131,7 +143,7 @@ impl<C: Share> SessionState<C> {
     }
 
     /// The current lease, or a new one.
-    async fn lease(&self, ttl: Duration, patience: Patience) -> Result<Lease, CoordinatorError> {
+    async fn lease(&self, ttl: Duration, patience: Patience) -> Result<Lease, Error> {
         let _granting = self.granting.lock().await;
         // Never reuse a lease that has expired by this clock: members that lost leadership with it must not return
         // under its token.
@@ -160,14 +172,14 @@ impl<C: Share> SessionState<C> {
     /// Retries until the place is certainly given up, because renewals for the others keep the lease alive. Must not be
     /// canceled.
     async fn leave_for_certain(self: Arc<Self>, candidate: Candidate, patience: Patience) {
-        while let Err(CoordinatorError::Unreachable { .. }) = self.leave(&candidate, patience).await {
+        while let Err(Error::Unreachable { .. }) = self.leave(&candidate, patience).await {
             sleep(PAUSE).await;
         }
     }
 
-    async fn leave(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+    async fn leave(&self, candidate: &Candidate, patience: Patience) -> Result<(), Error> {
         let left = self.coordinator.leave(candidate, patience).await;
-        if let Err(error @ CoordinatorError::Unreachable { .. }) = left {
+        if let Err(error @ Error::Unreachable { .. }) = left {
             return Err(error);
         }
         let unused = {
@@ -185,7 +197,7 @@ impl<C: Share> SessionState<C> {
     /// Records that the candidate leads under its token; its lease is then renewed.
     fn takes_turn(&self, candidate: &Candidate, turn: &Turn) {
         if let Some(Member::In(member, deadline)) = self.state().members.get_mut(&candidate.election) {
-            member.token = turn.token;
+            member.token = turn.token.get();
             *deadline = turn.deadline.unwrap_or(*deadline);
         }
     }
@@ -206,20 +218,20 @@ impl Member {
     }
 }
 
-impl<C: Share> Coordinator for LeaseSession<C> {
-    type Observer = C::Observer;
+impl<C: Share> Sealed for SharedLease<C> {}
 
+impl<C: Share> Coordinator for SharedLease<C> {
     async fn enrol(
         &self,
         election: &ElectionName,
         holder: &str,
         ttl: Duration,
         patience: Patience,
-    ) -> Result<(Candidate, BootInstant), CoordinatorError> {
+    ) -> Result<(Candidate, BootInstant), Error> {
         let shared = &self.shared;
         if timeout(patience.limit, shared.reserve(election)).await.is_err() {
             let reason = format!("the session already has a candidate in the election {election}");
-            return Err(CoordinatorError::Refused { reason });
+            return Err(Error::Refused { reason });
         }
         let lease = match shared.lease(ttl, patience).await {
             Ok(lease) => lease,
@@ -236,7 +248,7 @@ impl<C: Share> Coordinator for LeaseSession<C> {
                 shared.state().members.insert(election.clone(), member);
             }
             Err(error) => {
-                if *error == CoordinatorError::Gone {
+                if *error == Error::Gone {
                     shared.state().forget(lease);
                 }
                 debug!(%election, %error, "removing a place that the candidate may have taken");
@@ -248,7 +260,7 @@ impl<C: Share> Coordinator for LeaseSession<C> {
         entered
     }
 
-    async fn renew(&self, candidate: &Candidate, patience: Patience) -> Result<BootInstant, CoordinatorError> {
+    async fn renew(&self, candidate: &Candidate, patience: Patience) -> Result<BootInstant, Error> {
         loop {
             let mut renewal = match self.due(candidate, patience)? {
                 Ok(deadline) => return Ok(deadline),
@@ -263,45 +275,40 @@ impl<C: Share> Coordinator for LeaseSession<C> {
                     // The member joined during the renewal, and needs another one.
                 }
                 Some(Err(error)) => return Err(error.clone()),
-                None => return Err(CoordinatorError::Gone),
+                None => return Err(Error::Gone),
             }
         }
     }
 
-    async fn try_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Option<Turn>, CoordinatorError> {
+    async fn try_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Option<Turn>, Error> {
         let turn = self.shared.coordinator.try_turn(candidate, patience).await?;
         Ok(turn.inspect(|turn| self.shared.takes_turn(candidate, turn)))
     }
 
-    async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Turn, CoordinatorError> {
+    async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Turn, Error> {
         let turn = self.shared.coordinator.await_turn(candidate, patience).await?;
         self.shared.takes_turn(candidate, &turn);
         Ok(turn)
     }
 
-    async fn await_end(&self, candidate: &Candidate, patience: Patience) -> Loss {
+    async fn await_end(&self, candidate: &Candidate, patience: Patience) -> Lost {
         self.shared.coordinator.await_end(candidate, patience).await
     }
 
-    async fn proclaim(
-        &self,
-        candidate: &Candidate,
-        value: Vec<u8>,
-        patience: Patience,
-    ) -> Result<(), CoordinatorError> {
+    async fn proclaim(&self, candidate: &Candidate, value: Vec<u8>, patience: Patience) -> Result<(), Error> {
         self.shared.coordinator.proclaim(candidate, value, patience).await
     }
 
-    async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+    async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), Error> {
         self.shared.state().members.insert(candidate.election.clone(), Member::Leaving);
         let left = self.shared.leave(candidate, patience).await;
-        if let Err(CoordinatorError::Unreachable { .. }) = left {
+        if let Err(Error::Unreachable { .. }) = left {
             tokio::spawn(self.shared.clone().leave_for_certain(candidate.clone(), patience));
         }
         left
     }
 
-    fn observe(self: &Arc<Self>, election: &ElectionName) -> C::Observer {
+    fn observe(self: &Arc<Self>, election: &ElectionName) -> Observer {
         self.shared.coordinator.observe(election)
     }
 }

@@ -1,18 +1,21 @@
-//! Leaders: winning an election, noticing its loss, and sending the token.
+#![doc = include_str!("../README.md")]
 //!
-//! Owns campaigning, the lease and its events. Must never decide which leader may write: the storage, not this module,
+//! # This crate
+//! Owns campaigning, the lease and its events. Must never decide which leader may write: the storage, not this library,
 //! stops a leader that does not know of its loss.
 
-mod callbacks;
+mod builder;
 mod candidacy;
 #[cfg(feature = "postgres")]
 mod client;
-pub mod clock;
+mod clock;
 #[cfg(feature = "command")]
 pub mod command;
-mod coordinator;
+#[doc(hidden)]
+pub mod coordinator;
 mod election;
 mod election_name;
+mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(feature = "etcd")]
@@ -20,37 +23,31 @@ mod etcd_candidacy;
 mod keeper;
 mod leadership;
 mod lease_session;
-mod loss;
+mod lost;
 mod meter;
+mod observer;
 mod patience;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod ticker;
 mod timing;
+mod token;
 
-pub use callbacks::Callbacks;
+pub use builder::{BuildError, ElectionBuilder};
 #[cfg(feature = "postgres")]
 pub use client::{ConnectError, FencedClient};
-pub use coordinator::{Candidate, Coordinator, CoordinatorError, Leader, Lease, Observe, Share, Turn};
+pub use coordinator::Leader;
 pub use election::Election;
 pub use election_name::{ElectionName, InvalidName};
-pub use leadership::Leadership;
+pub use error::Error;
+pub use leadership::{Leadership, State};
 pub use lease_session::LeaseSession;
-pub use loss::Loss;
+pub use lost::Lost;
 pub use meter::Meter;
+pub use observer::Observer;
 pub use patience::Patience;
 #[cfg(feature = "postgres")]
-pub use postgres::{Connect, LeaseObserver, Leases, RunningLease};
+pub use postgres::{Connect, Leases, RunningLease};
 pub use ticker::{Tick, Ticker};
-pub use timing::{InvalidTimings, Timings};
-
-/// Why a leader's request failed.
-#[derive(Debug, thiserror::Error)]
-pub enum LeaderError {
-    /// The coordinator did not answer or refused.
-    #[error(transparent)]
-    Coordinator(#[from] CoordinatorError),
-    /// Leadership has been lost.
-    #[error("leadership was lost: {0}")]
-    Lost(Loss),
-}
+pub use timing::InvalidTimings;
+pub use token::Token;

@@ -1,7 +1,6 @@
 //! Events of an election, for metrics.
 
-use super::loss::Loss;
-use crate::ElectionName;
+use crate::{ElectionName, Lost};
 use std::time::Duration;
 
 /// Receives the events of candidates. Must not block: the task that keeps the lease calls it.
@@ -13,7 +12,7 @@ pub trait Meter: Send + Sync {
     fn leads(&self, election: &ElectionName);
 
     /// The candidate no longer leads.
-    fn lost(&self, election: &ElectionName, loss: &Loss);
+    fn lost(&self, election: &ElectionName, loss: &Lost);
 
     /// A renewal of the lease, answered or not, took this long.
     fn renewed(&self, took: Duration);

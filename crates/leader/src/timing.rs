@@ -14,7 +14,7 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_millis(10);
 
 /// Validated timings of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timings {
+pub(crate) struct Timings {
     ttl: Duration,
     renewal: Duration,
     attempt: Duration,
@@ -22,6 +22,7 @@ pub struct Timings {
 
 /// Why a combination is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum InvalidTimings {
     /// The TTL is too short, too long, or has fractions of a second.
@@ -44,20 +45,12 @@ pub enum InvalidTimings {
 }
 
 impl Timings {
-    /// A lease with this TTL, renewed every third of it, with a ninth of it as the limit for each member.
-    ///
-    /// # Errors
-    /// The TTL is not whole seconds from 2 s to 1 h.
-    pub fn new(ttl: Duration) -> Result<Self, InvalidTimings> {
-        Self::custom(ttl, ttl / 3, ttl / 9)
-    }
-
     /// A lease with this TTL and renewal interval. `attempt` is the time for one member before the next is queried too.
     ///
     /// # Errors
     /// The TTL is not whole seconds from 2 s to 1 h, or a renewal and a second attempt do not fit into its first two
     /// thirds.
-    pub fn custom(ttl: Duration, renewal: Duration, attempt: Duration) -> Result<Self, InvalidTimings> {
+    pub(crate) fn new(ttl: Duration, renewal: Duration, attempt: Duration) -> Result<Self, InvalidTimings> {
         if ttl.subsec_nanos() != 0 || !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
             Err(InvalidTimings::Ttl(ttl))
         } else if attempt < SHORTEST_ATTEMPT {
@@ -72,22 +65,22 @@ impl Timings {
     }
 
     /// Lifetime of the lease after a renewal.
-    pub fn ttl(&self) -> Duration {
+    pub(crate) fn ttl(&self) -> Duration {
         self.ttl
     }
 
     /// Interval between renewals.
-    pub fn renewal(&self) -> Duration {
+    pub(crate) fn renewal(&self) -> Duration {
         self.renewal
     }
 
     /// Time for one member before another is queried too.
-    pub fn attempt(&self) -> Duration {
+    pub(crate) fn attempt(&self) -> Duration {
         self.attempt
     }
 
     /// Limits for a request that the lease does not depend on: a TTL in total.
-    pub(super) fn patience(&self) -> Patience {
+    pub(crate) fn patience(&self) -> Patience {
         Patience { limit: self.ttl, member: self.attempt }
     }
 }
@@ -98,34 +91,38 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// As the builder does.
+    fn usual(ttl: Duration) -> Result<Timings, InvalidTimings> {
+        Timings::new(ttl, ttl / 3, ttl / 9)
+    }
+
     #[test]
     fn every_valid_ttl_has_default_timings() {
         for seconds in [2, 3, 10, 3600] {
-            let timings = Timings::new(SECOND * seconds).unwrap();
-            assert_eq!((timings.ttl(), timings.renewal()), (SECOND * seconds, SECOND * seconds / 3));
+            assert!(usual(SECOND * seconds).is_ok(), "{seconds} s");
         }
         for ttl in [Duration::ZERO, SECOND, SECOND * 5 / 2, SECOND * 3601, Duration::MAX] {
-            assert_eq!(Timings::new(ttl), Err(InvalidTimings::Ttl(ttl)));
+            assert_eq!(usual(ttl), Err(InvalidTimings::Ttl(ttl)));
         }
     }
 
     #[test]
     fn timings_without_room_for_a_retry_are_rejected() {
         let (ttl, renewal) = (SECOND * 9, SECOND * 3);
-        assert!(Timings::custom(ttl, renewal, SECOND * 3 / 2).is_ok());
+        assert!(Timings::new(ttl, renewal, SECOND * 3 / 2).is_ok());
         let attempt = SECOND * 8 / 5;
-        assert_eq!(Timings::custom(ttl, renewal, attempt), Err(InvalidTimings::NoRetry { ttl, renewal, attempt }));
+        assert_eq!(Timings::new(ttl, renewal, attempt), Err(InvalidTimings::NoRetry { ttl, renewal, attempt }));
         let attempt = Duration::MAX;
         let renewal = Duration::MAX;
-        assert_eq!(Timings::custom(ttl, renewal, attempt), Err(InvalidTimings::NoRetry { ttl, renewal, attempt }));
+        assert_eq!(Timings::new(ttl, renewal, attempt), Err(InvalidTimings::NoRetry { ttl, renewal, attempt }));
     }
 
     #[test]
     fn timings_that_would_flood_the_coordinator_are_rejected() {
         let (ttl, attempt) = (SECOND * 9, Duration::from_millis(500));
         let renewal = attempt / 2;
-        assert_eq!(Timings::custom(ttl, renewal, attempt), Err(InvalidTimings::Renewal { renewal, attempt }));
+        assert_eq!(Timings::new(ttl, renewal, attempt), Err(InvalidTimings::Renewal { renewal, attempt }));
         let attempt = Duration::from_millis(1);
-        assert_eq!(Timings::custom(ttl, SECOND, attempt), Err(InvalidTimings::Attempt(attempt)));
+        assert_eq!(Timings::new(ttl, SECOND, attempt), Err(InvalidTimings::Attempt(attempt)));
     }
 }

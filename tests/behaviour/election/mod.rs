@@ -1,14 +1,14 @@
 //! Elections on a real etcd: leading, waiting, and the end of leadership.
 
-mod callbacks;
 mod cluster;
 mod etcdctl;
-mod loss;
+pub mod loss;
 mod nested;
 mod outage;
 mod phantom;
 mod queue;
 mod renewal;
+mod run;
 mod session;
 mod shared;
 
@@ -16,8 +16,7 @@ use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, Stalls, wait_until};
 use fencegate_leader::etcd::{Etcd as Client, EtcdSettings, leader};
-use fencegate_leader::{Coordinator, Election, LeaderError, Leadership, Loss, Timings};
-use fencegate_leader::{Leader, Patience};
+use fencegate_leader::{Election, ElectionBuilder, Error, Leader, Leadership, Lost, Patience};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,27 +26,27 @@ const NAME: &str = "/test/leader";
 /// So long that no renewal, and no expiry, has a part in the test.
 const LONG: u64 = 300;
 
-type Campaign = JoinHandle<Result<Leadership, LeaderError>>;
+type Campaign = JoinHandle<Result<Leadership, Error>>;
 
 fn client(members: &[&str]) -> Arc<Client> {
     let members = members.iter().map(|&url| url.to_owned()).collect();
     Client::new(&EtcdSettings { members, ..EtcdSettings::default() }).unwrap()
 }
 
-fn timings(ttl: u64) -> Timings {
-    Timings::new(Duration::from_secs(ttl)).unwrap()
+fn candidate(members: &[&str], holder: &str, ttl: u64) -> ElectionBuilder {
+    Election::etcd(members.iter().copied()).name(NAME).holder(holder).ttl(Duration::from_secs(ttl))
 }
 
-fn election(server: &Etcd, holder: &str, ttl: u64) -> Election<Client> {
-    Election::new(client(&[&server.url()]), NAME.parse().unwrap(), holder, timings(ttl))
+fn election(server: &Etcd, holder: &str, ttl: u64) -> Election {
+    candidate(&[&server.url()], holder, ttl).build().unwrap()
 }
 
-async fn win(election: &Election<Client>) -> Leadership {
+async fn win(election: &Election) -> Leadership {
     soon(election.campaign()).await.unwrap()
 }
 
 /// Campaigns in a task of its own, and returns when it has its place in the queue.
-fn queue_up<C: Coordinator>(server: &Etcd, election: &Election<C>) -> Campaign {
+fn queue_up(server: &Etcd, election: &Election) -> Campaign {
     let (before, election) = (keys(server).len(), election.clone());
     let campaign = tokio::spawn(async move { election.campaign().await });
     wait_for_keys(server, before + 1);
@@ -56,8 +55,8 @@ fn queue_up<C: Coordinator>(server: &Etcd, election: &Election<C>) -> Campaign {
 
 /// The coordinator's silence is told as the reason; or that the lease has run out, where the machine stood still when the last
 /// renewal would have failed.
-pub fn is_silence(loss: &Loss, stalled: Duration) -> bool {
-    matches!(loss, Loss::Unreachable { .. }) || *loss == Loss::Expired && stalled >= Duration::from_millis(50)
+pub fn is_silence(loss: &Lost, stalled: Duration) -> bool {
+    matches!(loss, Lost::Unreachable { .. }) || *loss == Lost::Expired && stalled >= Duration::from_millis(50)
 }
 
 /// All are lost, and by the coordinator's silence. `stalls` is watched since before it.
@@ -72,9 +71,10 @@ pub async fn silence_ends(leaderships: &[Leadership], stalls: Stalls) {
 
 /// Each is renewed once more.
 pub async fn renewed(leaderships: &[Leadership]) {
-    let deadlines: Vec<_> = leaderships.iter().map(Leadership::deadline).collect();
-    for (leadership, before) in leaderships.iter().zip(deadlines) {
-        soon(leadership.renewed(before)).await;
+    let states: Vec<_> = leaderships.iter().map(Leadership::subscribe).collect();
+    for mut state in states {
+        soon(state.changed()).await.unwrap();
+        assert_eq!(state.borrow().check(), Ok(()));
     }
 }
 

@@ -1,19 +1,18 @@
 //! Elections whose keys are among another's are refused.
 
-use super::{LONG, client, soon, timings, win};
+use super::{LONG, candidate, soon, win};
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, wait_until};
-use fencegate_leader::etcd::Etcd as Client;
-use fencegate_leader::{CoordinatorError, Election, LeaderError};
+use fencegate_leader::{Election, Error};
 
-fn election(server: &Etcd, name: &str) -> Election<Client> {
-    Election::new(client(&[&server.url()]), name.parse().unwrap(), "holder", timings(LONG))
+fn election(server: &Etcd, name: &str) -> Election {
+    candidate(&[&server.url()], "holder", LONG).name(name).build().unwrap()
 }
 
 async fn refused(server: &Etcd, name: &str) -> String {
     match soon(election(server, name).campaign()).await {
-        Err(LeaderError::Coordinator(CoordinatorError::Nested { key, .. })) => key,
+        Err(Error::Nested { key, .. }) => key,
         other => panic!("{name}: {other:?}"),
     }
 }

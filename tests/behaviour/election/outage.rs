@@ -1,14 +1,9 @@
 //! etcd fails and returns.
 
-use super::{LONG, NAME, client, election, keys, queue_up, soon, timings, win};
+use super::{LONG, NAME, candidate, election, keys, queue_up, renewed, soon, win};
 use crate::support::etcd::Etcd;
-use crate::support::{DEADLINE, wait_until};
-use fencegate_leader::{CoordinatorError, Election, LeaderError, Leadership};
-
-fn wait_for_renewal(leadership: &Leadership) {
-    let before = leadership.deadline();
-    wait_until("the lease is renewed", DEADLINE, || leadership.deadline() > before);
-}
+use fencegate_leader::{Error, Leadership};
+use std::slice;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leader_and_candidate_survive_a_restart_within_the_ttl() {
@@ -18,7 +13,7 @@ async fn leader_and_candidate_survive_a_restart_within_the_ttl() {
     let queue = keys(&server);
     server.kill9();
     server.start_again();
-    wait_for_renewal(&leadership);
+    renewed(slice::from_ref(&leadership)).await;
     assert_eq!(keys(&server), queue);
     assert!(!campaign.is_finished());
     leadership.resign().await.unwrap();
@@ -44,8 +39,8 @@ async fn a_campaign_ends_when_etcd_is_away_for_a_ttl() {
     let _holder = win(&election(&server, "holder", LONG)).await;
     let waiting = queue_up(&server, &election(&server, "waiting", 2));
     server.kill9();
-    let unreachable = |outcome: Result<Leadership, LeaderError>| match outcome {
-        Err(LeaderError::Coordinator(CoordinatorError::Unreachable { .. })) => {}
+    let unreachable = |outcome: Result<Leadership, Error>| match outcome {
+        Err(error @ Error::Unreachable { .. }) => assert!(error.is_retryable()),
         other => panic!("{other:?}"),
     };
     unreachable(soon(waiting).await.unwrap());
@@ -56,10 +51,10 @@ async fn a_campaign_ends_when_etcd_is_away_for_a_ttl() {
 async fn a_silent_member_does_not_keep_another_from_serving() {
     let mut silent = Etcd::start();
     let living = Etcd::start();
-    let members = client(&[&silent.url(), &living.url()]);
+    let election = candidate(&[&silent.url(), &living.url()], "ours", 9).build().unwrap();
     silent.pause();
-    let leadership = win(&Election::new(members, NAME.parse().unwrap(), "ours", timings(9))).await;
-    wait_for_renewal(&leadership);
-    wait_for_renewal(&leadership);
+    let leadership = win(&election).await;
+    renewed(slice::from_ref(&leadership)).await;
+    renewed(slice::from_ref(&leadership)).await;
     assert_eq!(keys(&living).len(), 1);
 }

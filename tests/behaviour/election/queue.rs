@@ -1,10 +1,10 @@
 //! The queue of candidates keeps its order.
 
-use super::{LONG, NAME, client, election, keys, lease, queue_up, soon, wait_for_keys, win};
+use super::{LONG, election, keys, lease, queue_up, soon, wait_for_keys, win};
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, wait_until};
-use fencegate_leader::etcd::Observer;
+use futures_util::StreamExt;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -96,12 +96,12 @@ async fn a_lost_place_is_replaced_by_a_new_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn observers_see_proclaimed_values() {
     let server = Etcd::start();
-    let mut observer = Observer::new(client(&[&server.url()]), NAME.parse().unwrap());
-    assert_eq!(soon(observer.next()).await.unwrap(), None);
+    let mut observer = election(&server, "other", LONG).observe();
+    assert_eq!(soon(observer.next()).await, Some(Ok(None)));
     let leadership = win(&election(&server, "ours", LONG)).await;
-    assert_eq!(soon(observer.next()).await.unwrap().unwrap().value, b"ours");
+    assert_eq!(soon(observer.next()).await.unwrap().unwrap().unwrap().value, b"ours");
     leadership.proclaim("http://here").await.unwrap();
-    let leader = soon(observer.next()).await.unwrap().unwrap();
+    let leader = soon(observer.next()).await.unwrap().unwrap().unwrap();
     assert_eq!((leader.value.as_slice(), leader.token), (&b"http://here"[..], leadership.token()));
     assert_ne!(leader.lease, 0, "a proclaimed value ends with the lease");
 }

@@ -3,10 +3,9 @@
 use super::{NAME, client, keys, lease, soon};
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
-use fencegate_leader::Patience;
-use fencegate_leader::clock::BootInstant;
+use fencegate_leader::coordinator::{BootInstant, Candidate, Coordinator};
 use fencegate_leader::etcd::Etcd as Client;
-use fencegate_leader::{Candidate, Coordinator, CoordinatorError};
+use fencegate_leader::{Error, Patience};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,12 +57,12 @@ async fn a_lost_lease_is_distinguished_from_an_outage() {
     let mut server = Etcd::start();
     let (client, candidate) = enrol(&server).await;
     run(&mut server.etcdctl(&["lease", "revoke", lease(&keys(&server)[0])]));
-    assert_eq!(client.renew(&candidate, PATIENCE).await, Err(CoordinatorError::Gone));
-    assert_eq!(client.proclaim(&candidate, b"x".to_vec(), PATIENCE).await, Err(CoordinatorError::Gone));
-    assert_eq!(client.await_turn(&candidate, PATIENCE).await, Err(CoordinatorError::Gone));
+    assert_eq!(client.renew(&candidate, PATIENCE).await, Err(Error::Gone));
+    assert_eq!(client.proclaim(&candidate, b"x".to_vec(), PATIENCE).await, Err(Error::Gone));
+    assert_eq!(client.await_turn(&candidate, PATIENCE).await, Err(Error::Gone));
     assert_eq!(client.withdraw(&candidate, PATIENCE).await, Ok(()));
     server.kill9();
     let patience = Patience { limit: Duration::from_millis(200), ..PATIENCE };
     let error = client.renew(&candidate, patience).await.unwrap_err();
-    assert!(matches!(error, CoordinatorError::Unreachable { .. }), "{error}");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }

@@ -3,7 +3,7 @@
 use super::{LONG, election, keys, lease, run, win};
 use crate::support::etcd::Etcd;
 use crate::support::{DEADLINE, Options, Postgres, wait_until};
-use fencegate_leader::{ConnectError, Loss};
+use fencegate_leader::{ConnectError, Lost};
 use tokio_postgres::{Config, NoTls};
 
 fn config(postgres: &Postgres) -> Config {
@@ -28,7 +28,7 @@ async fn a_session_carries_the_token_and_ends_with_the_leadership() {
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'kept'";
     wait_until("the server has seen it", DEADLINE, || postgres.value(sessions) == "0");
     let refused = leadership.connect(&config, NoTls).await.unwrap_err();
-    assert!(matches!(refused, ConnectError::Lost(Loss::Revoked)), "{refused}");
+    assert!(matches!(refused, ConnectError::Lost(Lost::Revoked)), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

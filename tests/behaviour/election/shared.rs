@@ -1,26 +1,22 @@
 //! Many elections that share one lease.
 
-use super::{Client, LONG, NAME, client, keys, lease, queue_up, renewed, silence_ends, soon, timings};
+use super::{LONG, NAME, candidate, keys, lease, queue_up, renewed, silence_ends, soon, win};
 use crate::metrics::page::get;
 use crate::support::etcd::Etcd;
 use crate::support::programs::run;
 use crate::support::{DEADLINE, Stalls, wait_until};
-use fencegate_leader::{Election, LeaderError, Leadership, LeaseSession, Loss};
-use std::sync::Arc;
+use fencegate_leader::{Election, Error, Leadership, LeaseSession, Lost};
+use std::slice;
 
-fn session(server: &Etcd, ttl: u64) -> Arc<LeaseSession<Client>> {
-    LeaseSession::new(client(&[&server.url()]), "ours", timings(ttl))
+fn session(server: &Etcd, ttl: u64) -> LeaseSession {
+    candidate(&[&server.url()], "ours", ttl).session().unwrap()
 }
 
-fn shard(session: &Arc<LeaseSession<Client>>, number: usize) -> Election<LeaseSession<Client>> {
-    session.election(format!("{NAME}/{number}").parse().unwrap())
+fn shard(session: &LeaseSession, number: usize) -> Election {
+    session.election(format!("{NAME}/{number}")).unwrap()
 }
 
-async fn win(election: &Election<LeaseSession<Client>>) -> Leadership {
-    soon(election.campaign()).await.unwrap()
-}
-
-async fn win_shards(session: &Arc<LeaseSession<Client>>, count: usize) -> Vec<Leadership> {
+async fn win_shards(session: &LeaseSession, count: usize) -> Vec<Leadership> {
     let mut won = Vec::new();
     for number in 0..count {
         won.push(win(&shard(session, number)).await);
@@ -57,7 +53,7 @@ async fn hundreds_of_elections_have_one_lease_and_one_keep_alive() {
     }
     let renewals = renewals(&server) - before;
     assert!((2.0..10.0).contains(&renewals), "{renewals} renewals");
-    assert!(won.iter().all(|leadership| leadership.why_lost().is_none()));
+    assert!(won.iter().all(|leadership| leadership.check().is_ok()));
     assert_eq!(leases(&server), 1);
 }
 
@@ -70,7 +66,7 @@ async fn watches_survive_between_renewals() {
     let won = win_shards(&session(&server, 21), 3).await;
     wait_until("each is watched", DEADLINE, || metric(&server, WATCHES) == 3.0);
     for _ in 0..2 {
-        soon(won[0].renewed(won[0].deadline())).await;
+        renewed(slice::from_ref(&won[0])).await;
     }
     assert_eq!(metric(&server, WATCHES), 3.0);
 }
@@ -82,7 +78,7 @@ async fn losing_the_lease_ends_all_leaderships() {
     let won = win_shards(&session, 20).await;
     run(&mut server.etcdctl(&["lease", "revoke", lease(&keys(&server)[0])]));
     for leadership in &won {
-        assert_eq!(soon(leadership.lost()).await, Loss::Revoked);
+        assert_eq!(soon(leadership.lost()).await, Lost::Revoked);
     }
     // The next campaign has another lease.
     let again = win(&shard(&session, 0)).await;
@@ -106,7 +102,7 @@ async fn resigning_from_one_election_keeps_the_others() {
     let won = win_shards(&session, 3).await;
     won[1].resign().await.unwrap();
     assert_eq!(keys(&server).len(), 2);
-    assert!(won[0].why_lost().is_none() && won[2].why_lost().is_none());
+    assert!(won[0].check().is_ok() && won[2].check().is_ok());
     let again = win(&shard(&session, 1)).await;
     assert!(again.token() > won[1].token());
     assert_eq!(leases(&server), 1);
@@ -122,16 +118,13 @@ async fn a_second_campaign_waits_for_the_end_of_the_first() {
     let server = Etcd::start();
     let session = session(&server, LONG);
     let first = win(&shard(&session, 0)).await;
-    let (again, election) = (LeaseSession::new(client(&[&server.url()]), "ours", timings(2)), shard(&session, 0));
+    let (again, election) = (self::session(&server, 2), shard(&session, 0));
     let second = tokio::spawn(async move { election.campaign().await });
     first.resign().await.unwrap();
     assert!(soon(second).await.unwrap().unwrap().token() > first.token());
     let _other = win(&shard(&again, 1)).await;
     let refused = soon(shard(&again, 1).try_campaign()).await;
-    assert!(
-        matches!(&refused, Err(LeaderError::Coordinator(why)) if why.to_string().contains("already")),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Err(Error::Refused { reason }) if reason.contains("already")), "{refused:?}");
 }
 
 /// Its place in the session is free only then.
@@ -143,7 +136,7 @@ async fn giving_up_a_place_is_retried() {
     server.pause();
     let resigned = won[0].clone();
     let resigning = tokio::spawn(async move { resigned.resign().await });
-    assert_eq!(soon(won[0].lost()).await, Loss::Resigned);
+    assert_eq!(soon(won[0].lost()).await, Lost::Resigned);
     assert!(soon(resigning).await.unwrap().is_err());
     server.signal("CONT");
     assert!(win(&shard(&session, 0)).await.token() > won[0].token());

@@ -54,8 +54,7 @@ mod silent_keep_alive {
     use crate::election::is_silence;
     use crate::support::Stalls;
     use crate::support::guardian::Port;
-    use fencegate_leader::etcd::{Etcd as Connection, EtcdSettings};
-    use fencegate_leader::{Election, Timings};
+    use fencegate_leader::Election;
     use std::time::Duration;
     use tokio::time::timeout;
 
@@ -70,9 +69,7 @@ mod silent_keep_alive {
         keeper.keep_alive().await.unwrap();
         assert!(answers.message().await.unwrap().is_some());
 
-        let settings = EtcdSettings { members: vec![etcd.url()], ..EtcdSettings::default() };
-        let timings = Timings::new(Duration::from_secs(TTL)).unwrap();
-        let election = Election::new(Connection::new(&settings).unwrap(), ELECTION.parse().unwrap(), "ours", timings);
+        let election = Election::etcd([etcd.url()]).name(ELECTION).ttl(Duration::from_secs(TTL)).build().unwrap();
         let leadership = election.campaign().await.unwrap();
         let stalls = Stalls::watch();
         etcd.pause();
@@ -89,9 +86,7 @@ mod silent_keep_alive {
     async fn no_candidate_wins_without_a_response() {
         let nobody = Port::claim();
         let url = format!("http://127.0.0.1:{}", nobody.number());
-        let settings = EtcdSettings { members: vec![url], ..EtcdSettings::default() };
-        let timings = Timings::new(Duration::from_secs(TTL)).unwrap();
-        let election = Election::new(Connection::new(&settings).unwrap(), ELECTION.parse().unwrap(), "ours", timings);
+        let election = Election::etcd([url]).name(ELECTION).ttl(Duration::from_secs(TTL)).build().unwrap();
         assert!(timeout(DEADLINE, election.campaign()).await.unwrap().is_err());
     }
 }

@@ -1,19 +1,19 @@
 //! The library's elections on leases: leading, waiting, and the end of leadership.
 
 use super::Leases;
+use crate::election::loss::is_announced_in_time;
 use crate::election::{is_silence, renewed, soon};
 use crate::lead::stage::{kill, stop};
 use crate::support::link::{Fault, Link};
 use crate::support::postgres::SUPERUSER;
 use crate::support::{DEADLINE, Options, Postgres, Stalls, fenced, ticks, until, wait_until};
-use fencegate_leader::Patience;
-use fencegate_leader::clock::BootInstant;
-use fencegate_leader::{
-    self, Candidate, Coordinator, CoordinatorError, Election, LeaderError, Leadership, Loss, Observe, Timings,
-};
+use fencegate_leader::coordinator::{BootInstant, Candidate, Coordinator};
+use fencegate_leader::{self, Election, Error, Leadership, Lost, Patience};
+use futures_util::StreamExt;
 use std::pin::pin;
+use std::slice;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_postgres::{Config, NoTls};
 
 pub(super) type Client = fencegate_leader::Leases<(Config, NoTls)>;
@@ -23,8 +23,6 @@ const NAME: &str = "e";
 const LONG: u64 = 300;
 const TTL: Duration = Duration::from_secs(30);
 const PATIENCE: Patience = Patience { limit: TTL, member: Duration::from_millis(500) };
-/// How late may be noticed what was due, on a machine that has the time.
-const SLACK: Duration = Duration::from_millis(500);
 
 /// A server with leases, and the way to it.
 pub(super) struct Server {
@@ -49,7 +47,7 @@ impl Server {
         fencegate_leader::Leases::new((config, NoTls))
     }
 
-    fn election(&self, holder: &str, ttl: u64) -> Election<Client> {
+    fn election(&self, holder: &str, ttl: u64) -> Election {
         election(self.client(holder), NAME, holder, ttl)
     }
 
@@ -68,16 +66,16 @@ impl Server {
     }
 }
 
-fn election(client: Arc<Client>, name: &str, holder: &str, ttl: u64) -> Election<Client> {
-    Election::new(client, name.parse().unwrap(), holder, Timings::new(Duration::from_secs(ttl)).unwrap())
+fn election(client: Arc<Client>, name: &str, holder: &str, ttl: u64) -> Election {
+    Election::on(client).name(name).holder(holder).ttl(Duration::from_secs(ttl)).build().unwrap()
 }
 
-async fn win(election: &Election<Client>) -> Leadership {
+async fn win(election: &Election) -> Leadership {
     soon(election.campaign()).await.unwrap()
 }
 
 /// A candidate that has asked.
-async fn waits(server: &Server, holder: &str, ttl: u64) -> tokio::task::JoinHandle<Result<Leadership, LeaderError>> {
+async fn waits(server: &Server, holder: &str, ttl: u64) -> tokio::task::JoinHandle<Result<Leadership, Error>> {
     let election = server.election(holder, ttl);
     let campaign = tokio::spawn(async move { election.campaign().await });
     until("it has asked", async || server.connections(holder) == "1").await;
@@ -91,9 +89,9 @@ async fn resigning_lets_the_next_candidate_lead_at_once() {
     let campaign = waits(&server, "second", LONG).await;
     assert!(server.leader().starts_with("first#") && server.leader().ends_with(" 1"), "{}", server.leader());
     first.resign().await.unwrap();
-    assert_eq!(soon(first.lost()).await, Loss::Resigned);
+    assert_eq!(soon(first.lost()).await, Lost::Resigned);
     let second = soon(campaign).await.unwrap().unwrap();
-    assert_eq!((second.token(), second.holder()), (2, "second"));
+    assert_eq!((second.token().get(), second.holder()), (2, "second"));
 }
 
 /// The database would give the same holder the same token.
@@ -112,7 +110,7 @@ async fn a_silent_leader_is_succeeded_when_the_lease_ends() {
     let server = Server::start();
     assert_eq!(server.postgres.value("SELECT token FROM fencegate.acquire('e', 'crashed', '2 s')"), "1");
     let next = win(&server.election("next", LONG)).await;
-    assert_eq!(next.token(), 2);
+    assert_eq!(next.token().get(), 2);
     let how = server.postgres.value("SELECT how || ' ' || holder FROM fencegate_state.lease_history");
     assert_eq!(how, "overtaken crashed");
 }
@@ -145,7 +143,7 @@ async fn one_connection_serves_many_elections() {
     renewed(&leaderships).await;
     // One that has answered too late is replaced, and is there for a moment more.
     until("it is one connection", async || server.connections("ours") == "1").await;
-    assert!(leaderships.iter().all(|leadership| leadership.why_lost().is_none()));
+    assert!(leaderships.iter().all(|leadership| leadership.check().is_ok()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +152,7 @@ async fn the_deadline_counts_from_the_sending_of_the_renewal() {
     let client = server.client("ours");
     let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
     let turn = client.try_turn(&candidate, PATIENCE).await.unwrap().unwrap();
-    let candidate = Candidate { token: turn.token, ..candidate };
+    let candidate = Candidate { token: turn.token.get(), ..candidate };
     server.silence();
     let patience = Patience { member: TTL, ..PATIENCE };
     let mut renewal = pin!(client.renew(&candidate, patience));
@@ -177,9 +175,7 @@ async fn a_connection_that_is_dead_is_replaced() {
     let leadership = win(&server.election("ours", 10)).await;
     server.link.cut();
     server.link.mend();
-    let before = leadership.deadline();
-    soon(leadership.renewed(before)).await;
-    assert_eq!(leadership.why_lost(), None);
+    renewed(slice::from_ref(&leadership)).await;
 }
 
 /// The server process stands still, and the server does not.
@@ -190,9 +186,7 @@ async fn a_silent_connection_is_replaced() {
     let process = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ours'";
     let process = server.postgres.value(process).parse().unwrap();
     stop(process);
-    let before = leadership.deadline();
-    soon(leadership.renewed(before)).await;
-    assert_eq!(leadership.why_lost(), None);
+    renewed(slice::from_ref(&leadership)).await;
     kill("CONT", process);
     wait_until("the old connection ends", DEADLINE, || server.connections("ours") == "1");
 }
@@ -217,15 +211,15 @@ async fn a_lost_lease_is_distinguished_from_an_outage() {
     let client = server.client("ours");
     let (candidate, _) = client.enrol(&NAME.parse().unwrap(), "ours", TTL, PATIENCE).await.unwrap();
     let turn = client.try_turn(&candidate, PATIENCE).await.unwrap().unwrap();
-    let candidate = Candidate { token: turn.token, ..candidate };
+    let candidate = Candidate { token: turn.token.get(), ..candidate };
     assert_eq!(server.postgres.value("SELECT fencegate.release('e', 1)"), "t");
-    assert_eq!(client.renew(&candidate, PATIENCE).await, Err(CoordinatorError::Gone));
-    assert_eq!(client.proclaim(&candidate, b"x".to_vec(), PATIENCE).await, Err(CoordinatorError::Gone));
+    assert_eq!(client.renew(&candidate, PATIENCE).await, Err(Error::Gone));
+    assert_eq!(client.proclaim(&candidate, b"x".to_vec(), PATIENCE).await, Err(Error::Gone));
     assert_eq!(client.withdraw(&candidate, PATIENCE).await, Ok(()));
     server.postgres.stop();
     let patience = Patience { limit: Duration::from_millis(200), ..PATIENCE };
     let error = client.renew(&candidate, patience).await.unwrap_err();
-    assert!(matches!(error, CoordinatorError::Unreachable { .. }), "{error}");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
 /// What the role's defaults are does not keep it from leading.
@@ -236,7 +230,7 @@ async fn settings_of_the_role_do_not_count() {
         "ALTER ROLE postgres SET default_transaction_read_only = on; \
          ALTER ROLE postgres SET default_transaction_isolation = 'serializable'",
     );
-    assert_eq!(win(&server.election("ours", LONG)).await.token(), 1);
+    assert_eq!(win(&server.election("ours", LONG)).await.token().get(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,17 +239,13 @@ async fn silence_ends_leadership_at_the_deadline() {
     let leadership = win(&server.election("ours", 3)).await;
     let stalls = Stalls::watch();
     server.silence();
-    let silent = BootInstant::now();
+    let silent = Instant::now();
     let loss = soon(leadership.lost()).await;
-    let now = BootInstant::now();
-    let stalled = stalls.total();
+    let (left, stalled) = (leadership.remaining(), stalls.total());
+    let no_longer = Duration::from_secs(3) + stalled;
+    assert!(silent.elapsed() < no_longer, "no renewal was sent after the server fell silent and answered");
     assert!(is_silence(&loss, stalled), "{loss}, stalled for {stalled:?}");
-    let deadline = leadership.deadline();
-    assert!(
-        deadline <= silent + Duration::from_secs(3),
-        "no renewal was sent after the server fell silent and answered"
-    );
-    assert!(deadline <= now && now < deadline + SLACK + stalled, "{now:?} is not {deadline:?}");
+    assert!(is_announced_in_time(left, stalled), "{left:?} are left, stalled for {stalled:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,13 +253,30 @@ async fn a_revoked_postgres_lease_ends_leadership_at_once() {
     let server = Server::start();
     let leadership = win(&server.election("ours", LONG)).await;
     assert_eq!(server.postgres.value("SELECT fencegate.release('e', 1)"), "t");
-    assert_eq!(soon(leadership.lost()).await, Loss::Revoked);
+    assert_eq!(soon(leadership.lost()).await, Lost::Revoked);
     let leadership = win(&server.election("ours", LONG)).await;
     server
         .postgres
         .sql("BEGIN; SELECT fencegate.release('e', 2); SELECT fencegate.acquire('e', 'theirs', '1 min'); COMMIT");
-    assert_eq!(soon(leadership.lost()).await, Loss::Superseded { token: 3 });
-    assert!(matches!(leadership.proclaim("x").await, Err(LeaderError::Lost(Loss::Superseded { token: 3 }))));
+    let lost = soon(leadership.lost()).await;
+    assert!(matches!(lost, Lost::Superseded { token } if token.get() == 3), "{lost}");
+    assert_eq!(leadership.proclaim("x").await, Err(Error::Lost(lost)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_postgres_lease_ends_the_work() {
+    let server = Server::start();
+    let leadership = win(&server.election("ours", LONG)).await;
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let work = async {
+        begun.send(()).unwrap();
+        std::future::pending::<()>().await;
+    };
+    let (lost, ()) = tokio::join!(soon(leadership.run(work)), async {
+        begins.await.unwrap();
+        assert_eq!(server.postgres.value("SELECT fencegate.release('e', 1)"), "t");
+    });
+    assert_eq!(lost, Err(Lost::Revoked));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -278,8 +285,7 @@ async fn leader_and_candidate_survive_a_restart_within_the_ttl() {
     let leadership = win(&server.election("leader", 30)).await;
     let campaign = waits(&server, "candidate", 30).await;
     server.postgres.crash_restart();
-    let before = leadership.deadline();
-    soon(leadership.renewed(before)).await;
+    renewed(slice::from_ref(&leadership)).await;
     assert!(!campaign.is_finished());
     leadership.resign().await.unwrap();
     assert_eq!(soon(campaign).await.unwrap().unwrap().holder(), "candidate");
@@ -292,7 +298,7 @@ async fn a_campaign_ends_when_the_server_is_away_for_a_ttl() {
     let waiting = waits(&server, "waiting", 2).await;
     server.postgres.stop();
     for outcome in [soon(waiting).await.unwrap(), soon(server.election("new", 2).campaign()).await] {
-        let unreachable = matches!(outcome, Err(LeaderError::Coordinator(CoordinatorError::Unreachable { .. })));
+        let unreachable = matches!(outcome, Err(Error::Unreachable { .. }));
         assert!(unreachable, "{outcome:?}");
     }
 }
@@ -300,20 +306,19 @@ async fn a_campaign_ends_when_the_server_is_away_for_a_ttl() {
 #[tokio::test(flavor = "multi_thread")]
 async fn observers_see_the_leader() {
     let server = Server::start();
-    let client = server.client("ours");
-    let mut observer = client.observe(&NAME.parse().unwrap());
-    assert_eq!(soon(observer.next()).await.unwrap(), None);
+    let mut observer = server.election("other", LONG).observe();
+    assert_eq!(soon(observer.next()).await, Some(Ok(None)));
     let leadership = win(&server.election("ours", LONG)).await;
-    let seen = soon(observer.next()).await.unwrap().unwrap();
-    assert_eq!((seen.value.as_slice(), seen.token), (&b"ours"[..], 1));
+    let seen = soon(observer.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!((seen.value.as_slice(), seen.token), (&b"ours"[..], leadership.token()));
     leadership.proclaim("http://here").await.unwrap();
-    assert_eq!(soon(observer.next()).await.unwrap().unwrap().value, b"http://here");
+    assert_eq!(soon(observer.next()).await.unwrap().unwrap().unwrap().value, b"http://here");
     leadership.resign().await.unwrap();
-    assert_eq!(soon(observer.next()).await.unwrap(), None);
+    assert_eq!(soon(observer.next()).await, Some(Ok(None)));
     // Its end is announced by nobody.
     server.postgres.sql("SELECT fencegate.acquire('e', 'theirs', '3 s')");
-    assert_eq!(soon(observer.next()).await.unwrap().unwrap().value, b"theirs");
-    assert_eq!(soon(observer.next()).await.unwrap(), None);
+    assert_eq!(soon(observer.next()).await.unwrap().unwrap().unwrap().value, b"theirs");
+    assert_eq!(soon(observer.next()).await, Some(Ok(None)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -322,7 +327,7 @@ async fn a_role_that_may_not_lead_receives_the_reason() {
     let refused = async |user: &str, name: &str| {
         let client = fencegate_leader::Leases::new((leases.config(user), NoTls));
         match soon(election(client, name, "a", LONG).campaign()).await {
-            Err(LeaderError::Coordinator(CoordinatorError::Refused { reason })) => reason,
+            Err(Error::Refused { reason }) => reason,
             other => panic!("{other:?}"),
         }
     };

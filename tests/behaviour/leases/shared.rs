@@ -1,22 +1,21 @@
 //! Many elections of one process: a single statement renews all leases.
 
-use super::leading::{Client, Server};
+use super::leading::Server;
 use super::{Leases, call_in};
 use crate::election::{renewed, silence_ends, soon};
 use crate::support::{Stalls, until};
-use fencegate_leader::{Election, Leadership, LeaseSession, Loss, Timings};
-use std::sync::Arc;
+use fencegate_leader::{Election, Leadership, LeaseSession, Lost};
 use std::time::Duration;
 
-fn session(server: &Server, ttl: u64) -> Arc<LeaseSession<Client>> {
-    LeaseSession::new(server.client("ours"), "ours", Timings::new(Duration::from_secs(ttl)).unwrap())
+fn session(server: &Server, ttl: u64) -> LeaseSession {
+    Election::on(server.client("ours")).ttl(Duration::from_secs(ttl)).session().unwrap()
 }
 
-fn shard(session: &Arc<LeaseSession<Client>>, number: usize) -> Election<LeaseSession<Client>> {
-    session.election(format!("shard/{number}").parse().unwrap())
+fn shard(session: &LeaseSession, number: usize) -> Election {
+    session.election(format!("shard/{number}")).unwrap()
 }
 
-async fn win_shards(session: &Arc<LeaseSession<Client>>, count: usize) -> Vec<Leadership> {
+async fn win_shards(session: &LeaseSession, count: usize) -> Vec<Leadership> {
     let mut won = Vec::new();
     for number in 0..count {
         won.push(soon(shard(session, number).campaign()).await.unwrap());
@@ -32,7 +31,7 @@ async fn hundreds_of_leases_are_renewed_by_one_statement() {
     until("all are renewed at once", async || server.postgres.value(times) == "1").await;
     renewed(&won).await;
     assert_eq!(server.postgres.value(times), "1");
-    assert!(won.iter().all(|leadership| leadership.why_lost().is_none()));
+    assert!(won.iter().all(|leadership| leadership.check().is_ok()));
     // One that has answered too late is replaced, and is there for a moment more.
     until("it is one connection", async || server.connections("ours") == "1").await;
 }
@@ -43,14 +42,14 @@ async fn a_lost_or_resigned_lease_keeps_the_others() {
     let session = session(&server, 6);
     let won = win_shards(&session, 4).await;
     assert_eq!(server.postgres.value("SELECT fencegate.release('shard/0', 1)"), "t");
-    assert_eq!(soon(won[0].lost()).await, Loss::Revoked);
+    assert_eq!(soon(won[0].lost()).await, Lost::Revoked);
     won[1].resign().await.unwrap();
     assert_eq!(server.postgres.value("SELECT count(*) FROM fencegate.leases()"), "2");
     renewed(&won[2..]).await;
     renewed(&won[2..]).await;
     let again = soon(shard(&session, 0).campaign()).await.unwrap();
     assert!(again.token() > won[3].token());
-    assert!(won[2..].iter().all(|leadership| leadership.why_lost().is_none()));
+    assert!(won[2..].iter().all(|leadership| leadership.check().is_ok()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

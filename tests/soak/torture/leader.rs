@@ -4,8 +4,7 @@
 //! has lost. Its diary has a line for each write whose end it knows.
 
 use super::Way;
-use fencegate_leader::etcd::{Etcd, EtcdSettings};
-use fencegate_leader::{Election, Leadership, Timings};
+use fencegate_leader::{Election, Leadership};
 use fencegate_testing::dice::Dice;
 use std::env;
 use std::fs::{File, OpenOptions};
@@ -53,9 +52,7 @@ struct Writer {
 #[ignore = "a process of the torture"]
 async fn leads() {
     let Ok(name) = env::var("TORTURE_NAME") else { return };
-    let settings = EtcdSettings { members: list("TORTURE_ETCD"), ..EtcdSettings::default() };
-    let election = super::ELECTION.parse().unwrap();
-    let election = Election::new(Etcd::new(&settings).unwrap(), election, &name, Timings::new(TTL).unwrap());
+    let election = Election::etcd(list("TORTURE_ETCD")).name(super::ELECTION).holder(&name).ttl(TTL).build().unwrap();
     let mut writers = [1, 2, 3].map(|number| Writer::new(format!("{name}-{number}"), number));
     loop {
         match election.campaign().await {
@@ -94,14 +91,14 @@ impl Writer {
     async fn rule(&mut self, leadership: &Leadership) {
         let mut careless = CARELESS;
         while careless > 0 {
-            let Some(client) = self.connect(leadership.token()).await else {
-                careless -= usize::from(leadership.why_lost().is_some());
+            let Some(client) = self.connect(leadership.token().get()).await else {
+                careless -= usize::from(leadership.check().is_err());
                 sleep(Duration::from_millis(50)).await;
                 continue;
             };
             for _ in 0..self.dice.between(5, 60) {
-                let written = self.write(&client, leadership.token()).await;
-                if leadership.why_lost().is_some() || !matches!(written, Written::Committed) {
+                let written = self.write(&client, leadership.token().get()).await;
+                if leadership.check().is_err() || !matches!(written, Written::Committed) {
                     careless = careless.saturating_sub(1);
                 }
                 if careless == 0 || matches!(written, Written::CutOff | Written::Unknown) {

@@ -7,7 +7,7 @@ use super::CommandError;
 use super::guard::{Guard, this_program};
 use super::processes::{self, Process};
 use super::start::START_COMMAND;
-use crate::Leadership;
+use crate::{Leadership, Token};
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -180,7 +180,7 @@ fn next_ended() -> Result<Option<Pid>, CommandError> {
 }
 
 /// Options for the session of a PostgreSQL client: the existing ones, and the token.
-fn session_options(given: Option<OsString>, token: i64) -> OsString {
+fn session_options(given: Option<OsString>, token: Token) -> OsString {
     let mut options = given.filter(|given| !given.is_empty()).map_or_else(OsString::new, |mut given| {
         given.push(" ");
         given
@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn the_token_is_appended_to_the_options_of_the_session() {
-        assert_eq!(session_options(None, 47), "-c lease.fence=47");
-        assert_eq!(session_options(Some("".into()), 47), "-c lease.fence=47");
-        assert_eq!(session_options(Some("-c work_mem=1MB".into()), 47), "-c work_mem=1MB -c lease.fence=47");
+        assert_eq!(session_options(None, Token(47)), "-c lease.fence=47");
+        assert_eq!(session_options(Some("".into()), Token(47)), "-c lease.fence=47");
+        assert_eq!(session_options(Some("-c work_mem=1MB".into()), Token(47)), "-c work_mem=1MB -c lease.fence=47");
     }
 }

@@ -15,9 +15,9 @@
 //! - release the lease while another process of the group lives.
 
 use super::{Access, CommandError, processes};
-use crate::ElectionName;
 use crate::clock::BootInstant;
-use crate::{Candidate, Leadership};
+use crate::coordinator::Candidate;
+use crate::{ElectionName, Leadership};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
@@ -93,7 +93,7 @@ impl Guard {
         let ready = timeout(START, reports.read_u8()).await;
         ready.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(failed)?;
         let guard = Guard { pid: Pid::from_raw(child.id().cast_signed()), command: None, orders, reports };
-        guard.tell(leadership.deadline()).await;
+        guard.tell(leadership.state().deadline).await;
         Ok(guard)
     }
 
@@ -153,7 +153,7 @@ pub struct LeaseArguments {
 impl LeaseArguments {
     fn of(leadership: &Leadership) -> Self {
         let Leadership { election, token, lease, .. } = leadership;
-        LeaseArguments { election: election.clone(), token: *token, lease: *lease }
+        LeaseArguments { election: election.clone(), token: token.get(), lease: *lease }
     }
 
     fn to_flags(&self) -> [String; 3] {

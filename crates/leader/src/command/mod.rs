@@ -54,6 +54,7 @@ pub enum CommandOutcome {
 
 /// Why a command could not be run or supervised.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CommandError {
     /// A process could not be started.
     #[error("cannot start {0}: {1}")]

@@ -5,8 +5,8 @@
 use super::family::{Family, Recipients};
 use super::guard::Guard;
 use super::{Access, CommandError, CommandOutcome, Signals, Terms, terminal};
+use crate::Leadership;
 use crate::clock::{BootInstant, sleep_until};
-use crate::{Leadership, Loss};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::future::pending;
@@ -62,9 +62,9 @@ pub async fn run(
     // Listen before starting a child: with SIGCHLD ignored, its status would be lost.
     let failed = |error| CommandError::Start("listening for the end of processes", error);
     let mut children = signal(SignalKind::child()).map_err(failed)?;
-    let mut told = leadership.deadline();
+    let mut told = leadership.state().deadline;
     let guard = Guard::start(leadership, access).await?;
-    if leadership.why_lost().is_some() || leadership.deadline().remaining().is_zero() {
+    if leadership.check().is_err() {
         return Ok(CommandOutcome::Lost);
     }
     let family = Family::start(guard, leadership, command)?;
@@ -88,6 +88,15 @@ pub async fn run(
         }
     }
     supervisor.finish().await
+}
+
+/// The deadline as soon as it differs from `known`. Never returns once leadership is lost and no renewal can follow.
+/// Cancel-safe.
+async fn renewed(leadership: &Leadership, known: BootInstant) -> BootInstant {
+    match leadership.subscribe().wait_for(|state| state.deadline != known).await {
+        Ok(state) => state.deadline,
+        Err(_) => pending().await,
+    }
 }
 
 impl Supervisor<'_> {
@@ -118,8 +127,8 @@ impl Supervisor<'_> {
         if self.is_lost() {
             return Ok(());
         }
-        let deadline = self.leadership.deadline();
-        let kill_at = match self.leadership.why_lost() {
+        let deadline = self.leadership.state().deadline;
+        let kill_at = match &self.leadership.state().lost {
             None if self.family.is_killed_by_guard() => {
                 tracing::error!(reason = "this process was suspended past the deadline", "command_killed_by_guard");
                 deadline
@@ -129,7 +138,7 @@ impl Supervisor<'_> {
                 deadline
             }
             // No time is left.
-            Some(Loss::Expired | Loss::Unreachable { .. } | Loss::Refused { .. }) => deadline,
+            Some(lost) if lost.is_unrenewed() => deadline,
             Some(_) => BootInstant::now() + self.terms.kill_after,
         };
         self.end(true, kill_at)
@@ -172,7 +181,7 @@ impl Supervisor<'_> {
         let time = match self.ending {
             Some(ending) if ending.killed || ending.lost && ending.kill_at == told => pending().await,
             Some(ending) if ending.lost => ending.kill_at,
-            _ => self.leadership.renewed(told).await,
+            _ => renewed(self.leadership, told).await,
         };
         self.family.guard.tell(time).await;
         time

@@ -36,6 +36,7 @@ const NO_USERS_ENABLED: &str = "etcdserver: authentication is not enabled";
 
 /// Why an etcd request failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EtcdError {
     /// A TLS file cannot be read.
     #[error("{}: cannot read the file: {}", .0.display(), .1)]
@@ -57,6 +58,11 @@ pub enum EtcdError {
 }
 
 impl EtcdError {
+    /// True if the same request may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, EtcdError::Unreachable { .. }) || !is_final(self)
+    }
+
     /// etcd's message if the user lacks a permission. (gRPC status code 7: permission denied.)
     pub fn denial(&self) -> Option<&str> {
         match self {

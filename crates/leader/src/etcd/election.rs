@@ -8,7 +8,7 @@
 //! Owns the definition of a candidate. Must never count another key below the election as one.
 
 use super::connection::{Etcd, EtcdError};
-use crate::{ElectionName, Leader, Patience};
+use crate::{ElectionName, Leader, Patience, Token};
 use etcd_client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -22,7 +22,7 @@ const PAGE: i64 = 10_000;
 impl From<&KeyValue> for Leader {
     fn from(pair: &KeyValue) -> Self {
         let (key, value) = (pair.key().to_owned(), pair.value().to_owned());
-        Leader { token: pair.create_revision(), key, value, lease: pair.lease() }
+        Leader { token: Token(pair.create_revision()), key, value, lease: pair.lease() }
     }
 }
 

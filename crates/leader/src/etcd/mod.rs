@@ -11,6 +11,5 @@ mod settings;
 
 pub use connection::{Etcd, EtcdError};
 pub use election::{candidates, leader, leaders};
-pub use observe::Observer;
-pub(crate) use observe::Watch;
+pub(crate) use observe::{EtcdObserver, Watch};
 pub use settings::{EtcdPassword, EtcdSettings, EtcdSettingsError};

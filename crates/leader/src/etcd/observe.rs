@@ -15,26 +15,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Follows the leader of one election.
 #[derive(Debug)]
-pub struct Observer {
+pub(crate) struct EtcdObserver {
     etcd: Arc<Etcd>,
     election: ElectionName,
     watch: Option<Watch>,
     /// True if the election has changed since the leader was last read.
     stale: bool,
-    /// The last returned leader.
-    known: Option<Option<Leader>>,
 }
 
-impl Observer {
-    /// An observer without a cached leader.
-    pub fn new(etcd: Arc<Etcd>, election: ElectionName) -> Self {
-        Observer { etcd, election, watch: None, stale: false, known: None }
+impl EtcdObserver {
+    pub(crate) fn new(etcd: Arc<Etcd>, election: ElectionName) -> Self {
+        EtcdObserver { etcd, election, watch: None, stale: false }
     }
 
-    /// Returns the current leader, then each change: another leader, no leader, or another value of the leader. Changes
-    /// in quick succession may be reported as one. Cancel-safe.
+    /// Returns the current leader, then again whenever it may have changed. Cancel-safe.
     /// After an error, call it again: it then reads everything again.
-    pub async fn next(&mut self) -> Result<Option<Leader>, EtcdError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Leader>, EtcdError> {
         loop {
             let leader = if let Some(watch) = &mut self.watch {
                 if !self.stale && !watch.sees_change().await {
@@ -51,10 +47,7 @@ impl Observer {
                 reading.leader
             };
             self.stale = false;
-            if self.known.as_ref() != Some(&leader) {
-                self.known = Some(leader.clone());
-                return Ok(leader);
-            }
+            return Ok(leader);
         }
     }
 

@@ -34,6 +34,7 @@ pub enum EtcdPassword {
 
 /// Why settings cannot be used. The messages follow the name of the setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum EtcdSettingsError {
     #[error("has no etcd member")]

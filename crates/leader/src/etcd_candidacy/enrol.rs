@@ -5,9 +5,9 @@
 
 use super::transact;
 use crate::clock::BootInstant;
-use crate::coordinator::{CoordinatorError, Lease};
+use crate::coordinator::Lease;
 use crate::etcd::Etcd;
-use crate::{ElectionName, Patience};
+use crate::{ElectionName, Error, Patience};
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 const NEIGHBOURS: i64 = 500;
 
 /// Grants a new lease. Repeated requests may grant several; leases without a key block no candidate.
-pub(super) async fn grant(etcd: &Etcd, ttl: Duration, patience: Patience) -> Result<Lease, CoordinatorError> {
+pub(super) async fn grant(etcd: &Etcd, ttl: Duration, patience: Patience) -> Result<Lease, Error> {
     let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
     let grant = etcd.ask(patience, move |mut client| async move {
         let sent = BootInstant::now();
@@ -33,7 +33,7 @@ pub(super) async fn enter(
     holder: &str,
     lease: i64,
     patience: Patience,
-) -> Result<i64, CoordinatorError> {
+) -> Result<i64, Error> {
     let key = election.key(lease);
     let outer = outer_prefixes(election);
     let is_new = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
@@ -41,7 +41,7 @@ pub(super) async fn enter(
     let reads = reads(election, &outer);
     let transaction = Txn::new().when([is_new]).and_then([vec![put], reads.clone()].concat()).or_else(reads);
     let response = transact(etcd, transaction, patience).await.map_err(|error| match error.denial() {
-        Some(why) => CoordinatorError::Refused { reason: format!("{why}; {}", needed(election, &outer)) },
+        Some(why) => Error::Refused { reason: format!("{why}; {}", needed(election, &outer)) },
         None => error.into(),
     })?;
 
@@ -50,10 +50,10 @@ pub(super) async fn enter(
     let inner = candidates.iter().find(|pair| is_inner_candidate(pair, election));
     let outer = outer.iter().zip(answers).find_map(|(prefix, answer)| candidate_below(prefix, &answer));
     if let Some(key) = inner.map(|pair| text(pair.key())).or(outer) {
-        return Err(CoordinatorError::Nested { election: election.clone(), key });
+        return Err(Error::Nested { election: election.clone(), key });
     }
     let own = candidates.iter().find(|pair| pair.key() == key.as_bytes());
-    own.map(KeyValue::create_revision).ok_or(CoordinatorError::Gone)
+    own.map(KeyValue::create_revision).ok_or(Error::Gone)
 }
 
 /// Prefixes of the elections that would wait for this one's leader: `/a/` and `/a/b/` for `/a/b/c`.

@@ -2,11 +2,10 @@
 //!
 //! Must never treat an event as a proof: an event only says that it is time to read again.
 
-use super::{PAUSE, commit, in_place};
-use crate::Patience;
-use crate::coordinator::{Candidate, CoordinatorError};
+use super::{commit, in_place};
+use crate::coordinator::{Candidate, PAUSE};
 use crate::etcd::{Etcd, EtcdError, Watch, leader};
-use crate::loss::Loss;
+use crate::{Error, Lost, Patience};
 use etcd_client::{
     Compare, CompareOp, GetOptions, ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
 };
@@ -26,11 +25,7 @@ pub(super) enum Place {
 }
 
 /// Reads the place and its revision in one transaction, so that both are consistent.
-pub(super) async fn read(
-    etcd: &Etcd,
-    candidate: &Candidate,
-    patience: Patience,
-) -> Result<(Place, i64), CoordinatorError> {
+pub(super) async fn read(etcd: &Etcd, candidate: &Candidate, patience: Patience) -> Result<(Place, i64), Error> {
     let Candidate { election, lease, token, .. } = candidate;
     // The first key is nearly always a candidate's.
     let mut limit = 1;
@@ -49,7 +44,7 @@ pub(super) async fn read(
             return Ok((Place::Gone, revision));
         }
         let Some(TxnOpResponse::Get(ahead)) = response.op_responses().into_iter().next() else {
-            return Err(CoordinatorError::Refused { reason: "etcd's response lacks the requested range".into() });
+            return Err(Error::Refused { reason: "etcd's response lacks the requested range".into() });
         };
         match ahead.kvs().iter().find(|pair| election.is_candidate(pair.key(), pair.lease())) {
             Some(pair) => return Ok((Place::Behind(pair.key().to_owned()), revision)),
@@ -89,17 +84,17 @@ async fn watch(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patienc
 
 /// Returns why a candidate that led is no longer first. The loss itself is certain, so the reason is worth only one
 /// attempt.
-pub(super) async fn why_not_first(etcd: &Etcd, candidate: &Candidate, patience: Patience) -> Loss {
+pub(super) async fn why_not_first(etcd: &Etcd, candidate: &Candidate, patience: Patience) -> Lost {
     let patience = Patience { limit: patience.member, ..patience };
     if let Ok((Some(leader), _)) = leader(etcd, &candidate.election, patience).await
-        && leader.token < candidate.token
+        && leader.token.get() < candidate.token
     {
-        return Loss::Superseded { token: leader.token };
+        return Lost::Superseded { token: leader.token };
     }
     let lease = candidate.lease;
     let request = move |mut client: etcd_client::Client| async move { client.lease_time_to_live(lease, None).await };
     match etcd.ask(patience, request).await {
-        Ok(lease) if lease.ttl() <= 0 => Loss::Revoked,
-        _ => Loss::KeyGone,
+        Ok(lease) if lease.ttl() <= 0 => Lost::Revoked,
+        _ => Lost::KeyGone,
     }
 }

@@ -4,8 +4,8 @@
 //! answer.
 
 use super::connect::Connect;
-use crate::Patience;
-use crate::coordinator::CoordinatorError;
+use crate::coordinator::PAUSE;
+use crate::{Error, Patience};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -15,12 +15,10 @@ use tokio::sync::{Mutex, broadcast};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_postgres::error::DbError;
-use tokio_postgres::{AsyncMessage, Client, Connection, Error, Socket};
+use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
 /// Time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Pause before a failed query is retried.
-pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// A receiver that has missed more changes than this reads again unconditionally.
 const MOST_CHANGES: usize = 256;
 /// Overrides the role's defaults. A standby refuses LISTEN, and therefore the connection.
@@ -60,7 +58,7 @@ impl Drop for Open {
 }
 
 enum Failure {
-    Postgres(Error),
+    Postgres(tokio_postgres::Error),
     Silence,
 }
 
@@ -96,11 +94,11 @@ impl<C: Connect> Link<C> {
     /// run several times, so it must be repeatable.
     ///
     /// Cancel-safe for this process; the query may take effect.
-    pub(super) async fn ask<T, Q, F>(self: &Arc<Self>, patience: Patience, question: Q) -> Result<T, CoordinatorError>
+    pub(super) async fn ask<T, Q, F>(self: &Arc<Self>, patience: Patience, question: Q) -> Result<T, Error>
     where
         T: Send + 'static,
         Q: Fn(Arc<Open>) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<T, Error>> + Send + 'static,
+        F: Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
     {
         let deadline = Instant::now() + patience.limit;
         let mut attempts = JoinSet::new();
@@ -131,7 +129,7 @@ impl<C: Connect> Link<C> {
                     }
                     Err(error) => (reason, next) = (error.to_string(), Some(PAUSE)),
                 },
-                () = sleep_until(deadline) => return Err(CoordinatorError::Unreachable { limit: patience.limit, reason }),
+                () = sleep_until(deadline) => return Err(Error::Unreachable { limit: patience.limit, reason }),
                 () = sleep(patience.member) => {
                     // If other queries are answered meanwhile, the connection works and this query is slow.
                     let now = self.answers.load(Ordering::Relaxed);
@@ -161,7 +159,7 @@ impl<C: Connect> Link<C> {
         Ok(open.insert(Arc::new(opened.map_err(Failure::Postgres)?)).clone())
     }
 
-    async fn connect(&self) -> Result<Open, Error> {
+    async fn connect(&self) -> Result<Open, tokio_postgres::Error> {
         let (client, connection) = self.connect.connect().await?;
         let driver = tokio::spawn(drive(connection, self.changes.clone())).abort_handle();
         let open = Open { client, driver };
@@ -186,24 +184,30 @@ where
     let _ = changes.send(None);
 }
 
-/// Err if a retry would fail in the same way. (Classes of SQLSTATE that are worth a retry: 08 connection, 25 and 40
-/// transaction, 53 resources, 55 object state, 57 operator intervention, 58 and XX server.)
-fn refused(refusal: &DbError) -> Result<(), CoordinatorError> {
+/// True if a retry may succeed. (Classes of SQLSTATE that are worth a retry: 08 connection, 25 and 40 transaction, 53
+/// resources, 55 object state, 57 operator intervention, 58 and XX server.)
+pub(crate) fn is_transient(refusal: &DbError) -> bool {
+    let code = refusal.code().code();
+    ["08", "25", "40", "53", "55", "57", "58", "XX"].iter().any(|class| code.starts_with(class))
+}
+
+/// Err if a retry would fail in the same way.
+fn refused(refusal: &DbError) -> Result<(), Error> {
     let code = refusal.code().code();
     if code == "LF001" {
-        return Err(CoordinatorError::Gone);
+        return Err(Error::Gone);
     }
-    if ["08", "25", "40", "53", "55", "57", "58", "XX"].iter().any(|class| code.starts_with(class)) {
+    if is_transient(refusal) {
         return Ok(());
     }
     // An unknown function or schema.
     let remedy = if ["42883", "3F000"].contains(&code) { Some("run `fencegate init` in that database") } else { None };
     let more = remedy.or(refusal.hint()).map(|hint| format!("; {hint}")).unwrap_or_default();
-    Err(CoordinatorError::Refused { reason: format!("{}{more}", refusal.message()) })
+    Err(Error::Refused { reason: format!("{}{more}", refusal.message()) })
 }
 
 /// tokio-postgres reports only "db error"; the message is in the source.
-fn text(error: &Error) -> String {
+fn text(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(refusal), _) => refusal.message().to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),

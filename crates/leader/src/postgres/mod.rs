@@ -9,23 +9,22 @@ mod link;
 mod observe;
 
 pub use connect::Connect;
-pub use observe::LeaseObserver;
+pub(crate) use link::is_transient;
 
-use super::clock::BootInstant;
-use super::coordinator::{Candidate, Coordinator, CoordinatorError, Lease, Share, Turn};
-use super::loss::Loss;
-use crate::{ElectionName, Leader, Patience};
-use link::{Link, Open, PAUSE};
+use crate::clock::BootInstant;
+use crate::coordinator::{Candidate, Coordinator, Lease, PAUSE, Sealed, Share, Turn, log_awaited};
+use crate::{ElectionName, Error, Leader, Lost, Observer, Patience, Token};
+use link::{Link, Open};
+use observe::LeaseObserver;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Error, Row};
-use tracing::info;
+use tokio_postgres::{Config, NoTls, Row};
 
 const ACQUIRE: &str = "SELECT token FROM fencegate.acquire($1, $2, make_interval(secs => $3))";
 const RENEW: &str = "SELECT fencegate.renew($1, $2, make_interval(secs => $3))";
@@ -37,8 +36,7 @@ const RELEASE: &str = "SELECT fencegate.release($1, $2)";
 const RELEASE_OF_HOLDER: &str =
     "SELECT fencegate.release($1, leader.token) FROM fencegate.leader($1) WHERE leader.holder = $2";
 const PROCLAIM: &str = "SELECT fencegate.proclaim($1, $2, $3)";
-const RUNNING: &str = r#"SELECT election, holder, token, to_char(expires AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
-    FROM fencegate.leases()"#;
+const RUNNING: &str = "SELECT election, holder, token, expires FROM fencegate.leases()";
 const LEADER: &str = "SELECT holder, token, extract(epoch FROM expires - clock_timestamp())::float8 \
     FROM fencegate.leader($1)";
 
@@ -47,15 +45,16 @@ type Value = (Arc<dyn ToSql + Send + Sync>, Type);
 
 /// A current lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RunningLease {
     /// Election that the lease decides.
     pub election: String,
     /// Name of the holder, or the value that it proclaims.
     pub holder: String,
     /// The fencing token.
-    pub token: i64,
-    /// Expiry time unless the lease is renewed: UTC, in RFC 3339 format with milliseconds.
-    pub expires: String,
+    pub token: Token,
+    /// Expiry time by the database's clock, unless the lease is renewed.
+    pub expires: SystemTime,
 }
 
 /// A database whose leases decide elections. All elections of a process share its single connection.
@@ -69,6 +68,11 @@ impl<C> fmt::Debug for Leases<C> {
     }
 }
 
+/// Leases in the database with this connection string, without TLS.
+pub(crate) fn parse(url: &str) -> Result<Arc<Leases<(Config, NoTls)>>, tokio_postgres::Error> {
+    Ok(Leases::new((url.parse()?, NoTls)))
+}
+
 impl<C: Connect> Leases<C> {
     /// Connects at the first query.
     pub fn new(connect: C) -> Arc<Self> {
@@ -79,31 +83,28 @@ impl<C: Connect> Leases<C> {
     ///
     /// # Errors
     /// The database does not answer or refuses.
-    pub async fn running(&self, patience: Patience) -> Result<Vec<RunningLease>, CoordinatorError> {
+    pub async fn running(&self, patience: Patience) -> Result<Vec<RunningLease>, Error> {
         let (rows, _) = ask(&self.link, RUNNING, Vec::new(), patience).await?;
         let read = |row: &Row| {
             let holder = name_in(column(row, 1)?).0.to_owned();
-            Ok(RunningLease { election: column(row, 0)?, holder, token: column(row, 2)?, expires: column(row, 3)? })
+            let token = Token(column(row, 2)?);
+            Ok(RunningLease { election: column(row, 0)?, holder, token, expires: column(row, 3)? })
         };
         rows.iter().map(read).collect()
     }
 
     /// Time until the current lease ends, or a short time if there is none. Logs the leader if it has changed.
-    async fn rest(&self, candidate: &Candidate, awaited: &mut Option<i64>, patience: Patience) -> Duration {
+    async fn rest(&self, candidate: &Candidate, awaited: &mut Option<Token>, patience: Patience) -> Duration {
         let Ok(Some((leader, rest))) = leader(&self.link, &candidate.election, patience).await else { return PAUSE };
-        if awaited.replace(leader.token) != Some(leader.token) {
-            let Candidate { election, holder, .. } = candidate;
-            let leads = String::from_utf8_lossy(&leader.value).into_owned();
-            info!(%election, holder, leader = leads, leader_token = leader.token, "lease_awaited");
-        }
+        log_awaited(candidate, &leader, awaited);
         // Add a margin, so that the next query does not come before the end.
         rest + Duration::from_millis(5)
     }
 }
 
-impl<C: Connect> Coordinator for Leases<C> {
-    type Observer = LeaseObserver<C>;
+impl<C: Connect> Sealed for Leases<C> {}
 
+impl<C: Connect> Coordinator for Leases<C> {
     /// Assigns the candidate a number. There is no queue and no lease before the win, so the place lives as long as the
     /// database answers.
     async fn enrol(
@@ -112,7 +113,7 @@ impl<C: Connect> Coordinator for Leases<C> {
         holder: &str,
         ttl: Duration,
         patience: Patience,
-    ) -> Result<(Candidate, BootInstant), CoordinatorError> {
+    ) -> Result<(Candidate, BootInstant), Error> {
         // The server reports an error if the role may not lead there.
         let (_, sent) = ask(&self.link, LEADER, vec![name(election)], patience).await?;
         let lease = RandomState::new().build_hasher().finish().cast_signed();
@@ -120,7 +121,7 @@ impl<C: Connect> Coordinator for Leases<C> {
         Ok((Candidate { election, holder, lease, token: 0, ttl }, sent + ttl))
     }
 
-    async fn renew(&self, candidate: &Candidate, patience: Patience) -> Result<BootInstant, CoordinatorError> {
+    async fn renew(&self, candidate: &Candidate, patience: Patience) -> Result<BootInstant, Error> {
         let Candidate { election, token, ttl, .. } = candidate;
         let (_, sent) = match token {
             0 => ask(&self.link, "SELECT 1", Vec::new(), patience).await?,
@@ -129,14 +130,14 @@ impl<C: Connect> Coordinator for Leases<C> {
         Ok(sent + *ttl)
     }
 
-    async fn try_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Option<Turn>, CoordinatorError> {
+    async fn try_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Option<Turn>, Error> {
         let parameters = vec![name(&candidate.election), text(identity(candidate)), seconds(candidate.ttl)];
         let (rows, sent) = ask(&self.link, ACQUIRE, parameters, patience).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some(Turn { token: column(row, 0)?, deadline: Some(sent + candidate.ttl) }))
+        Ok(Some(Turn { token: Token(column(row, 0)?), deadline: Some(sent + candidate.ttl) }))
     }
 
-    async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Turn, CoordinatorError> {
+    async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Turn, Error> {
         let (mut changes, mut awaited) = (self.link.changes(), None);
         loop {
             match self.try_turn(candidate, patience).await {
@@ -148,43 +149,38 @@ impl<C: Connect> Coordinator for Leases<C> {
                         () = sleep(rest) => {}
                     }
                 }
-                Err(CoordinatorError::Unreachable { .. }) => sleep(PAUSE).await,
+                Err(Error::Unreachable { .. }) => sleep(PAUSE).await,
                 Err(error) => return Err(error),
             }
         }
     }
 
-    async fn await_end(&self, candidate: &Candidate, patience: Patience) -> Loss {
+    async fn await_end(&self, candidate: &Candidate, patience: Patience) -> Lost {
         let mut changes = self.link.changes();
         loop {
             match leader(&self.link, &candidate.election, patience).await {
-                Ok(Some((leader, _))) if leader.token == candidate.token => {
+                Ok(Some((leader, _))) if leader.token.get() == candidate.token => {
                     changes.of(candidate.election.as_str()).await;
                 }
-                Ok(Some((leader, _))) => return Loss::Superseded { token: leader.token },
-                Ok(None) => return Loss::Revoked,
+                Ok(Some((leader, _))) => return Lost::Superseded { token: leader.token },
+                Ok(None) => return Lost::Revoked,
                 Err(_) => sleep(PAUSE).await,
             }
         }
     }
 
-    async fn proclaim(
-        &self,
-        candidate: &Candidate,
-        value: Vec<u8>,
-        patience: Patience,
-    ) -> Result<(), CoordinatorError> {
+    async fn proclaim(&self, candidate: &Candidate, value: Vec<u8>, patience: Patience) -> Result<(), Error> {
         let shown = String::from_utf8(value)
-            .map_err(|_| CoordinatorError::Refused { reason: "the proclaimed value must be UTF-8".into() })?;
+            .map_err(|_| Error::Refused { reason: "the proclaimed value must be UTF-8".into() })?;
         let parameters = vec![name(&candidate.election), number(candidate.token), text(shown)];
         let (rows, _) = ask(&self.link, PROCLAIM, parameters, patience).await?;
         match rows.first().map(|row| column(row, 0)).transpose()? {
             Some(true) => Ok(()),
-            _ => Err(CoordinatorError::Gone),
+            _ => Err(Error::Gone),
         }
     }
 
-    async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+    async fn withdraw(&self, candidate: &Candidate, patience: Patience) -> Result<(), Error> {
         let election = name(&candidate.election);
         let released = match candidate.token {
             0 => ask(&self.link, RELEASE_OF_HOLDER, vec![election, text(identity(candidate))], patience).await,
@@ -193,14 +189,14 @@ impl<C: Connect> Coordinator for Leases<C> {
         released.map(drop)
     }
 
-    fn observe(self: &Arc<Self>, election: &ElectionName) -> LeaseObserver<C> {
-        LeaseObserver::new(self.link.clone(), election.clone())
+    fn observe(self: &Arc<Self>, election: &ElectionName) -> Observer {
+        Observer::new(LeaseObserver::new(self.link.clone(), election.clone()))
     }
 }
 
 /// Leases in PostgreSQL are never shared: each place has its own. One statement renews all of them.
 impl<C: Connect> Share for Leases<C> {
-    async fn grant(&self, ttl: Duration, _: Patience) -> Result<Lease, CoordinatorError> {
+    async fn grant(&self, ttl: Duration, _: Patience) -> Result<Lease, Error> {
         Ok(Lease { id: 0, ttl, deadline: BootInstant::now() + ttl })
     }
 
@@ -210,7 +206,7 @@ impl<C: Connect> Share for Leases<C> {
         holder: &str,
         lease: &Lease,
         patience: Patience,
-    ) -> Result<(Candidate, BootInstant), CoordinatorError> {
+    ) -> Result<(Candidate, BootInstant), Error> {
         self.enrol(election, holder, lease.ttl, patience).await
     }
 
@@ -219,7 +215,7 @@ impl<C: Connect> Share for Leases<C> {
         lease: &Lease,
         candidates: &[Candidate],
         patience: Patience,
-    ) -> Result<Vec<Result<BootInstant, CoordinatorError>>, CoordinatorError> {
+    ) -> Result<Vec<Result<BootInstant, Error>>, Error> {
         let leading = || candidates.iter().filter(|candidate| candidate.token != 0);
         let elections: Vec<String> = leading().map(|candidate| candidate.election.to_string()).collect();
         let tokens: Vec<i64> = leading().map(|candidate| candidate.token).collect();
@@ -227,24 +223,24 @@ impl<C: Connect> Share for Leases<C> {
         let [elections, tokens] = arrays;
         let (rows, sent) = ask(&self.link, RENEW_ALL, vec![elections, tokens, seconds(lease.ttl)], patience).await?;
         let renewed = rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?)));
-        let renewed: HashMap<&str, bool> = renewed.collect::<Result<_, CoordinatorError>>()?;
+        let renewed: HashMap<&str, bool> = renewed.collect::<Result<_, Error>>()?;
         let of = |candidate: &Candidate| match renewed.get(candidate.election.as_str()) {
             _ if candidate.token == 0 => Ok(sent + candidate.ttl),
             Some(true) => Ok(sent + candidate.ttl),
-            Some(false) => Err(CoordinatorError::Gone),
+            Some(false) => Err(Error::Gone),
             None => {
                 let reason = "another transaction has locked the lease".into();
-                Err(CoordinatorError::Unreachable { limit: patience.limit, reason })
+                Err(Error::Unreachable { limit: patience.limit, reason })
             }
         };
         Ok(candidates.iter().map(of).collect())
     }
 
-    async fn leave(&self, candidate: &Candidate, patience: Patience) -> Result<(), CoordinatorError> {
+    async fn leave(&self, candidate: &Candidate, patience: Patience) -> Result<(), Error> {
         self.withdraw(candidate, patience).await
     }
 
-    async fn revoke(&self, _: &Lease, _: Patience) -> Result<(), CoordinatorError> {
+    async fn revoke(&self, _: &Lease, _: Patience) -> Result<(), Error> {
         Ok(())
     }
 }
@@ -266,12 +262,12 @@ async fn leader<C: Connect>(
     link: &Arc<Link<C>>,
     election: &ElectionName,
     patience: Patience,
-) -> Result<Option<(Leader, Duration)>, CoordinatorError> {
+) -> Result<Option<(Leader, Duration)>, Error> {
     let (rows, _) = ask(link, LEADER, vec![name(election)], patience).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let (holder, token, rest): (String, i64, f64) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
     let (name, lease) = name_in(&holder);
-    let leader = Leader { token, key: election.as_str().into(), value: name.into(), lease };
+    let leader = Leader { token: Token(token), key: election.as_str().into(), value: name.into(), lease };
     Ok(Some((leader, Duration::try_from_secs_f64(rest).unwrap_or_default())))
 }
 
@@ -281,7 +277,7 @@ async fn ask<C: Connect>(
     question: &'static str,
     parameters: Vec<Value>,
     patience: Patience,
-) -> Result<(Vec<Row>, BootInstant), CoordinatorError> {
+) -> Result<(Vec<Row>, BootInstant), Error> {
     let parameters: Arc<[Value]> = parameters.into();
     link.ask(patience, move |open: Arc<Open>| {
         let parameters = parameters.clone();
@@ -289,15 +285,15 @@ async fn ask<C: Connect>(
             let parameters: Vec<(&(dyn ToSql + Sync), Type)> =
                 parameters.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect();
             let sent = BootInstant::now();
-            let rows: Result<Vec<Row>, Error> = open.client.query_typed(question, &parameters).await;
+            let rows: Result<Vec<Row>, tokio_postgres::Error> = open.client.query_typed(question, &parameters).await;
             rows.map(|rows| (rows, sent))
         }
     })
     .await
 }
 
-fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, CoordinatorError> {
-    row.try_get(index).map_err(|error| CoordinatorError::Refused { reason: error.to_string() })
+fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, Error> {
+    row.try_get(index).map_err(|error| Error::Refused { reason: error.to_string() })
 }
 
 fn name(election: &ElectionName) -> Value {

@@ -1,11 +1,12 @@
 //! The reasons for the end of leadership.
 
-use super::coordinator::CoordinatorError;
+use crate::{Error, Token};
 
 /// Why leadership has ended. For every reason, work that was started under the token must stop.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 #[allow(missing_docs, reason = "the messages name the fields")]
-pub enum Loss {
+pub enum Lost {
     /// The lease expired because it was not renewed: this process or its machine was suspended.
     #[error("the lease expired: this process or machine was paused past its deadline")]
     Expired,
@@ -18,7 +19,7 @@ pub enum Loss {
     /// Another candidate leads although this lease should live: the coordinator was restored from a backup, or, with
     /// leases in PostgreSQL, the lease was ended early, by hand or by the server's clock.
     #[error("another candidate leads, under token {token}")]
-    Superseded { token: i64 },
+    Superseded { token: Token },
     /// No renewal was answered in time.
     #[error("the coordinator did not answer in time to renew the lease: {reason}")]
     Unreachable { reason: String },
@@ -30,7 +31,7 @@ pub enum Loss {
     Resigned,
 }
 
-impl Loss {
+impl Lost {
     /// All labels in logs and metrics.
     pub const LABELS: [&'static str; 7] =
         ["expired", "revoked", "key_gone", "superseded", "unreachable", "refused", "resigned"];
@@ -38,23 +39,31 @@ impl Loss {
     /// Label in logs and metrics.
     pub fn label(&self) -> &'static str {
         match self {
-            Loss::Expired => "expired",
-            Loss::Revoked => "revoked",
-            Loss::KeyGone => "key_gone",
-            Loss::Superseded { .. } => "superseded",
-            Loss::Unreachable { .. } => "unreachable",
-            Loss::Refused { .. } => "refused",
-            Loss::Resigned => "resigned",
+            Lost::Expired => "expired",
+            Lost::Revoked => "revoked",
+            Lost::KeyGone => "key_gone",
+            Lost::Superseded { .. } => "superseded",
+            Lost::Unreachable { .. } => "unreachable",
+            Lost::Refused { .. } => "refused",
+            Lost::Resigned => "resigned",
         }
     }
-}
 
-/// The last renewal failed with this error.
-impl From<CoordinatorError> for Loss {
-    fn from(error: CoordinatorError) -> Self {
-        match error {
-            CoordinatorError::Unreachable { reason, .. } => Loss::Unreachable { reason },
-            error => Loss::Refused { reason: error.reason() },
+    /// True if a new campaign may succeed without a change by an operator.
+    pub fn is_retryable(&self) -> bool {
+        !matches!(self, Lost::Refused { .. })
+    }
+
+    /// True if the lease was not renewed in time, so it may live until its deadline.
+    pub(crate) fn is_unrenewed(&self) -> bool {
+        matches!(self, Lost::Expired | Lost::Unreachable { .. } | Lost::Refused { .. })
+    }
+
+    /// The loss of a lease whose last renewal failed with this error.
+    pub(crate) fn unrenewed(failure: Error) -> Self {
+        match failure {
+            Error::Unreachable { reason, .. } => Lost::Unreachable { reason },
+            error => Lost::Refused { reason: error.reason() },
         }
     }
 }
