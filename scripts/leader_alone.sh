@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-allowed="nix thiserror tokio tokio-postgres tracing"
+allowed="futures-core nix thiserror tokio tokio-postgres tracing"
 needed=$(cargo tree --locked --package fencegate-leader --edges no-dev --depth 1 --prefix none | sed '1d; s/ .*//' | xargs)
 if [ "$needed" != "$allowed" ]; then
     echo "the leader library should need: $allowed; it needs: $needed" >&2
@@ -23,16 +23,19 @@ edition = "2024"
 
 [dependencies]
 fencegate-leader = { path = "$PWD/crates/leader", default-features = false, features = ["postgres"] }
-tokio-postgres = { version = "0.7", default-features = false, features = ["runtime"] }
 END
 cat >"$user/src/lib.rs" <<'END'
-use fencegate_leader::{Leases, Leadership};
-use tokio_postgres::{Config, NoTls};
+use fencegate_leader::{BuildError, Election, Lost};
+use std::time::Duration;
 
-pub type Client = Leases<(Config, NoTls)>;
+pub fn election(url: &str) -> Result<Election, BuildError> {
+    Election::postgres(url).name("cron").ttl(Duration::from_secs(10)).build()
+}
 
-pub fn token(leadership: &Leadership) -> i64 {
-    leadership.token()
+pub async fn token(election: &Election) -> Result<i64, Box<dyn std::error::Error>> {
+    let leadership = election.campaign().await?;
+    let token: Result<i64, Lost> = leadership.run(async { leadership.token().get() }).await;
+    Ok(token?)
 }
 END
 began=$(date +%s)

@@ -23,7 +23,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Sends the result of the campaign to its caller. None: another candidate leads, and this one does not wait.
 pub(crate) type Won = oneshot::Sender<Result<Option<Leadership>, Error>>;
 
-/// What a candidate takes part in, and how.
+/// The settings of a candidate.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) name: ElectionName,
