@@ -1,6 +1,6 @@
 //! What the guard costs: the time of a statement and of a row with and without it, for an admitted process.
 //!
-//! Usage: target/release/guard [ROUNDS]   (default: 5 rounds; the median is shown)
+//! Usage: target/release/guard \[ROUNDS\]   (default: 5 rounds; the median is shown)
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

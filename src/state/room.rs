@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 /// The longest time that a session waits for a reservation.
 const ROOM_LIMIT: Duration = Duration::from_secs(30);
 
-/// While others wait, at least one part in [`HEADWAY`] of a message with a reservation has to arrive in each such interval.
+/// While others wait, at least one part in `HEADWAY` of a message with a reservation has to arrive in each such interval.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// At this pace a whole message takes ten seconds.

@@ -99,17 +99,17 @@ pub struct Shared {
     pub policy_tables: PolicyTables,
     /// Texts that were read.
     pub cache: Cache,
-    /// For the tokens of long texts: [`TOKENS_AT_ONCE`].
+    /// For the tokens of long texts: `TOKENS_AT_ONCE`.
     pub parse_permits: ParsePermits,
     /// For parsing in another process: [`READERS`].
     pub parse_permits_apart: ParsePermits,
     /// For long messages; those that the server takes at once.
     pub room: Arc<MessageBudget>,
-    /// For those behind others, [`HELD_BEHIND`].
+    /// For those behind others, `HELD_BEHIND`.
     pub room_behind: Arc<MessageBudget>,
-    /// A permit for each of [`CANCELS`].
+    /// A permit for each of `CANCELS`.
     pub cancels: Semaphore,
-    /// A permit for each of [`WRONG_PACKETS`].
+    /// A permit for each of `WRONG_PACKETS`.
     pub wrong_packets: Semaphore,
     /// Knows the leaders of the elections that policies name.
     pub authority: Option<Arc<Authority>>,

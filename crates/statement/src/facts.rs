@@ -145,7 +145,7 @@ impl Statement {
     }
 
     /// True if the statement only reads: it does not write, lock, define or set anything, and calls no function that
-    /// might ([`add_call`](Self::add_call)).
+    /// might (`add_call`).
     pub fn only_reads(&self) -> bool {
         self.kind == StatementKind::Select
             && self.writes.is_empty()

@@ -204,7 +204,7 @@ impl SharedDatabase {
         }
     }
 
-    /// Like [`Self::catch_up`], for the information that a statement needs. Cancel-safe, as [`Self::catch_up`].
+    /// Like `Self::catch_up`, for the information that a statement needs. Cancel-safe, as `Self::catch_up`.
     pub async fn catch_up_with(&self, wanted: &CatalogRequest) {
         let turn = self.reading.lock().await;
         let lacks = |known: &CatalogState| !self.is_read(known, wanted.since) || !self.is_heard(known);

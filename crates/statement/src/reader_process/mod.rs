@@ -40,7 +40,7 @@ pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// Reads a text of up to [`LONGEST_TREE`](crate::LONGEST_TREE) bytes in another process; None where that came to no end. Blocks.
+/// Reads a text of up to `LONGEST_TREE` bytes in another process; None where that came to no end. Blocks.
 pub fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
     let request = request(text, lexing, with_rows);
     let idle = || IDLE.lock();
