@@ -18,13 +18,13 @@ pub enum Refused {
     /// The client closed the connection before it sent a packet.
     #[error("the client closed the connection before it sent a packet")]
     Left,
-    /// The client was at fault, or went away; with the SQLSTATE, if it was sent one.
+    /// The client was at fault or disconnected; with the SQLSTATE that it received, if any.
     #[error("{0}")]
     Client(String, Option<&'static str>),
-    /// The server refused it, in words of its own that the client has got; with their SQLSTATE.
+    /// The server refused the session with an error that the client has received; with its SQLSTATE.
     #[error("refused by the server")]
     Server(Option<String>),
-    /// The server cannot be reached, or broke off.
+    /// The server is unreachable or disconnected.
     #[error("server: {0}")]
     Upstream(io::Error),
 }
@@ -39,7 +39,7 @@ impl Refused {
         }
     }
 
-    /// The SQLSTATE that the client was told.
+    /// The SQLSTATE that the client received.
     pub fn code(&self) -> Option<&str> {
         match self {
             Refused::Left => None,
@@ -50,7 +50,7 @@ impl Refused {
         }
     }
 
-    /// Without a word to the client.
+    /// A refusal without an error message to the client.
     pub fn silently(why: impl Into<String>) -> Self {
         Refused::Client(why.into(), None)
     }
@@ -62,7 +62,7 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// Tells the client why there will be no session.
+/// Sends the client the reason for the refusal.
 pub async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused> {
     text.put(&mut client.writer.output, Severity::Fatal);
     client.writer.flush().await?;
@@ -70,7 +70,7 @@ pub async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused>
     Err(Refused::Client(text.message, Some(text.code)))
 }
 
-/// Where the server broke off or broke the protocol, the client is told.
+/// If the server disconnected or violated the protocol, the client receives an error.
 pub async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Refused>) -> Result<T, Refused> {
     if let Err(Refused::Upstream(error)) = &result {
         let text = match (tls_text(error), error.kind()) {
@@ -85,7 +85,7 @@ pub async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Refused>) 
     result
 }
 
-/// Passes on the error by which the server refuses a session.
+/// Forwards the error with which the server refuses a session.
 pub async fn pass_refusal<T>(client: &mut Peer, error: &[u8]) -> Result<T, Refused> {
     let code = field(body(error), b'C').filter(|code| code.len() == SQLSTATE);
     let code = code.map(|code| String::from_utf8_lossy(code).into_owned());
@@ -100,7 +100,7 @@ pub fn message(error: &io::Error) -> String {
     tls_text(error).map_or_else(|| error.to_string(), |text| text.message)
 }
 
-/// The error for clients where TLS with the server fails.
+/// The error for clients if TLS with the server fails.
 pub fn tls_text(error: &io::Error) -> Option<ErrorText> {
     let Diagnosis { message, hint } = trouble(error, Told::Settings)?;
     let message = format!("could not connect to the server behind the proxy: {message}");
