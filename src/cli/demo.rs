@@ -23,7 +23,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     if let Some(file) = &arguments.events {
         fs::write(file, events).map_err(|error| failed(format!("{}: {error}", file.display())))?;
     }
-    failures.iter().for_each(|failure| complain(&format!("fencegate: did not hold: {failure}")));
+    failures.iter().for_each(|failure| complain(&format!("fencegate: failed: {failure}")));
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -186,7 +186,7 @@ fn prepare(election: ElectionBuilder, arguments: Arguments) -> Result<Setup, Exi
 /// Why `lead` ends without an exit code of the command.
 #[derive(Debug, thiserror::Error)]
 enum LeadError {
-    #[error("cannot listen to signals: {0}")]
+    #[error("cannot set up signal handling: {0}")]
     Signals(procfs::ProcError),
     #[error("cannot listen on {host}:{port}: {error}")]
     Listen { host: String, port: u16, error: std::io::Error },

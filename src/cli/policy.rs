@@ -135,7 +135,7 @@ fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
     for Unnamed { function, table, is_direct, .. } in unnamed {
         let mentions = if *is_direct { "mentions" } else { "calls a function that mentions" };
         complain(&format!(
-            "warning: function {function} {mentions} {table}, but the proxy does not treat a call of it as a write"
+            "warning: function {function} {mentions} {table}, but the proxy does not treat calls of it as writes"
         ));
     }
     for resource in &set.resources {
@@ -184,8 +184,7 @@ fn warning(set: &PolicySet) -> Option<String> {
         several => format!("{} resources have", several.len()),
     };
     Some(format!(
-        "{who} neither election nor lease: a session that writes several of them should name each token, \
-         lease.fence = '{first}=1, {second}=2'"
+        "{who} neither an election nor a lease: a session that writes to several of them should set a token for each, lease.fence = '{first}=1, {second}=2'"
     ))
 }
 
@@ -202,9 +201,9 @@ fn opaque_warning(set: &PolicySet) -> Option<String> {
             "DO, CALL and similar statements of {} bypass the proxy: {GUARD} to stop them",
             roles.join(", ")
         )),
-        Opaque::RequireToken => {
-            Some(format!("`opaque: require_token` is the narrower way: {GUARD}, and `opaque: allow` is complete"))
-        }
+        Opaque::RequireToken => Some(format!(
+            "`opaque: require_token` does not cover every write: to cover all, {GUARD} and set `opaque: allow`"
+        )),
         Opaque::Reject => None,
     }
 }

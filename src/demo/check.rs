@@ -85,7 +85,7 @@ pub(super) fn contradictions(scene: &Scene, row: &Row) -> Vec<String> {
         found.push(format!("the new leader could not write: {successor}"));
     }
     if !is_as_fated(*fate, zombie) {
-        found.push(format!("the old leader was answered {zombie:?}, which is not {fate:?}"));
+        found.push(format!("the old leader received {zombie:?}, not {fate:?}"));
     }
     if row != expected {
         found.push(format!("the table has \"{row}\", not \"{expected}\""));

@@ -17,7 +17,7 @@ pub enum DemoError {
     #[error(transparent)]
     Stage(#[from] StageError),
     /// A process could not be started.
-    #[error("cannot set the demo up: {0}")]
+    #[error("cannot set up the demo: {0}")]
     Start(#[from] std::io::Error),
     /// etcd did not answer.
     #[error(transparent)]

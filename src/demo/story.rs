@@ -53,12 +53,12 @@ pub(super) async fn play(stage: &Stage, transcript: &mut Transcript) -> Result<P
     failures.extend(verify(4, scene, &witness, transcript).await?);
     takeovers.push(took);
 
-    transcript.scene("5. With fencegate and etcd: the leader's machine stands still, and wakes up");
+    transcript.scene("5. With fencegate and etcd: the leader's machine freezes, then wakes up");
     let before = stage.log().len();
     let Takeover { contradictions: found, took: failover, log } = takeover::play(stage, &witness, transcript).await?;
     let events = events(&log) + &events(stage.log().get(before..).unwrap_or_default());
     let right = "RIGHT: the stale write was rejected; no row has a lower token than one before it.";
-    transcript.result(found.is_empty(), if found.is_empty() { right } else { "NOT AS CLAIMED" });
+    transcript.result(found.is_empty(), if found.is_empty() { right } else { "FAILED: not as claimed" });
     failures.extend(found.into_iter().map(|what| format!("scene 5: {what}")));
 
     if failures.is_empty() {
@@ -68,7 +68,7 @@ pub(super) async fn play(stage: &Stage, transcript: &mut Transcript) -> Result<P
         transcript
             .line(&format!("Takeover, from the new leader's first write to its success: {}.", takeovers.join(", ")));
         transcript.line(&format!(
-            "Failover, from the leader's standstill to its successor's first write, with a lease of 2 s: {}.",
+            "Failover, from the leader's freeze to its successor's first write, with a lease of 2 s: {}.",
             milliseconds(failover)
         ));
     }
@@ -171,7 +171,7 @@ async fn verify(
     transcript.event("public.ticks", &format!("{}: {row}", scene.tick));
     let found = contradictions(&scene, &row);
     match scene.fate {
-        _ if !found.is_empty() => transcript.result(false, "NOT AS CLAIMED"),
+        _ if !found.is_empty() => transcript.result(false, "FAILED: not as claimed"),
         Fate::Lands => transcript.result(false, "WRONG: the deposed leader's write is the one that stands."),
         Fate::Rejected => transcript.result(true, "RIGHT: the stale write was rejected; the successor's stands."),
         Fate::CutOff(_) => {

@@ -61,7 +61,7 @@ pub(super) async fn play(stage: &Stage, witness: &Participant, transcript: &Tran
     let stopped = a.processes()?;
     signal(&stopped.all, Signal::SIGSTOP);
     let start = Instant::now();
-    transcript.event("A", "SIGSTOP to all of its processes: its machine stands still");
+    transcript.event("A", "SIGSTOP to all of its processes: its machine freezes");
     let new = beats_of("B", 1, witness).await?;
     let took = start.elapsed();
     transcript
@@ -87,7 +87,7 @@ pub(super) async fn play(stage: &Stage, witness: &Participant, transcript: &Tran
 fn contradictions(late: &DemoReply, code: Option<i32>, tokens: &[i64], (old, new): (i64, i64)) -> Vec<String> {
     let mut found = Vec::new();
     if !matches!(late, DemoReply::Refused { severity, code, .. } if severity == "ERROR" && code == "LF001") {
-        found.push(format!("the deposed leader was answered {late}"));
+        found.push(format!("the deposed leader received {late}"));
     }
     if code != Some(75) {
         found.push(format!("the deposed leader's client ended with {code:?}, not 75"));

@@ -73,18 +73,16 @@ impl Binding {
         }
         let (why, what) = match self.client_is_encrypted {
             true => (
-                "the proxy's certificate is not the server's",
-                "Set channel_binding=disable at the client; or give the proxy the server's own certificate and key (tls_cert, \
-                 tls_key); or have the proxy reach the server by a Unix socket or without TLS (upstream_sslmode=disable).",
+                "the proxy's certificate differs from the server's",
+                "Set channel_binding=disable in the client. Or give the proxy the server's own certificate and key (tls_cert, tls_key). Or connect the proxy to the server by a Unix socket or without TLS (upstream_sslmode=disable).",
             ),
             false => (
                 "the client's connection is not encrypted",
-                "Set channel_binding=disable at the client, or encrypt its connection.",
+                "Set channel_binding=disable in the client, or encrypt its connection.",
             ),
         };
-        let text = ErrorText::new("28000", format!("SCRAM channel binding cannot pass the proxy: {why}"));
-        let detail = "The client can bind its authentication to a certificate, and so can the server, which takes it for an attack that \
-            they do not agree on one.";
+        let text = ErrorText::new("28000", format!("SCRAM channel binding does not work through the proxy: {why}"));
+        let detail = "Client and server support channel binding but would not agree on a certificate, which the server treats as an attack.";
         Err(text.detail(detail).hint(what))
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 /// Time limit for the statements of a client that has disconnected: nothing signals their completion.
 const AFTER_HANG_UP: Duration = Duration::from_secs(10);
 
-/// A session that has much to handle lets others of its thread have their turn after this time.
+/// Time after which a busy session yields to other sessions of its thread.
 const AT_ONCE: Duration = Duration::from_millis(5);
 
 /// A session with its sockets.
@@ -33,10 +33,10 @@ pub struct Driver {
     performing: Option<Performing>,
     /// How the client's socket failed.
     pub client_lost: Option<io::Error>,
-    /// The client does not read any more: the session ends then at the latest.
+    /// Set when the client no longer reads: the session ends at this time at the latest.
     hang_up: Option<Instant>,
     alarm: Alarm,
-    /// The server was told that nothing more comes.
+    /// The proxy has closed its sending half to the server.
     pub closed: bool,
     /// Orders from outside that may end the session.
     pub term: Term,
@@ -55,7 +55,7 @@ impl Socket {
         (Socket { source, sink }, Side::new(input, ended, output))
     }
 
-    /// Tells it that nothing more will come, behind the side's output. Cancel-safe.
+    /// Closes the sending half after the side's output. Cancel-safe.
     pub async fn close(&mut self, side: &mut Side) -> io::Result<()> {
         self.sink.close(&mut side.output).await
     }
@@ -117,7 +117,7 @@ impl Driver {
         }
     }
 
-    /// True when there is more to handle, and other sessions of the thread have their turn first.
+    /// Returns true if there is more to handle after other sessions of the thread have had their turn.
     fn handle(&mut self) -> Result<bool, End> {
         let since = now();
         let mut step = self.session.step(since)?;
@@ -135,7 +135,7 @@ impl Driver {
         Ok(false)
     }
 
-    /// Looks once whether an idle client has sent something, for which there is still time.
+    /// Checks once whether an idle client has sent something in time.
     async fn hears_more(&mut self) -> bool {
         if !self.session.is_idle() || self.term.is_over() {
             return false;
@@ -186,7 +186,7 @@ impl Driver {
                 term.heard();
             }
         }
-        // Input that nothing holds back is a message that will never be whole.
+        // Unhandled input that nothing holds back is an incomplete message.
         let client_done = session.client.ended && !session.is_held_back();
         if (client_done || session.is_terminating()) && !has_more && !*closed {
             *closed = true;

@@ -46,7 +46,7 @@ impl Driver {
             // As the server says it.
             End::IdleTimeout => {
                 let text = ErrorText::new("57P05", "terminating connection due to idle-session timeout");
-                (End::IdleTimeout, Some(text.hint("The proxy's setting idle_timeout limits it: connect again.")))
+                (End::IdleTimeout, Some(text.hint("The session exceeded the proxy's idle_timeout. Connect again.")))
             }
             End::Shutdown => (End::Shutdown, Some(session_ends())),
             End::Killed => (End::Killed, Some(session_killed())),

@@ -45,7 +45,7 @@ pub enum Heard {
 pub enum Opened {
     /// A session with the server.
     Session(Box<Driver>),
-    /// The console, for which the server has not let it in yet.
+    /// The console. The server has not authenticated the client yet.
     Console(Box<IncomingClient>),
 }
 
@@ -53,12 +53,12 @@ pub enum Opened {
 pub struct IncomingClient {
     pub client: Peer,
     pub startup: Startup,
-    /// By which its session has to be up.
+    /// Time by which the session must be ready.
     pub deadline: Instant,
 }
 
 impl IncomingClient {
-    /// The user and database of its startup packet, not authenticated yet.
+    /// The user and database in the startup packet, before authentication.
     pub fn claims(&self) -> (String, String) {
         (self.startup.user().to_owned(), self.startup.database().to_owned())
     }
@@ -71,13 +71,13 @@ impl IncomingClient {
 pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
     let opening = tokio::select! {
-        // First: a client that has sent its packet by now is served.
+        // Checked first, so that a client that has already sent its packet is served.
         biased;
         opening = timeout_at(deadline, read_opening(shared, stream, seat)) => opening,
         () = seat.given_up() => return Err(made_room()),
     };
     let (client, packet) = match opening {
-        Err(_) => return Err(Refused::silently("no startup packet in time")),
+        Err(_) => return Err(Refused::silently("no startup packet within the time limit")),
         Ok(Err(OpeningError::Left)) => return Err(Refused::Left),
         Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
         // The server does not answer input that it cannot read as a packet, for example a TLS ClientHello without an
@@ -127,15 +127,15 @@ pub async fn shake_hands(
         return refuse(&mut client, paused(startup.database())).await;
     }
     let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
-    // Not before: until now any client may have claimed this name.
+    // Only after authentication: before, any client may have claimed this name.
     let per_user = shared.settings().limits.connections_per_user.map(NonZeroUsize::get);
     if !seat.belongs_to(startup.user(), per_user) {
         message::put_terminate(&mut server.writer.output);
-        // It ends in any case when the socket is closed.
+        // Ignore errors: closing the socket ends the session in any case.
         server.writer.flush().await.ok();
         return refuse(&mut client, too_many_of(startup.user())).await;
     }
-    // Not before the server has let the client in: any name in a startup packet would open control connections.
+    // Only after authentication: otherwise any name in a startup packet would open control connections.
     let context = match startup.replication() {
         Replication::Physical => Context::without_database(shared, startup.user()),
         Replication::None | Replication::Logical => Context::new(shared, startup.database(), startup.user()),
@@ -144,7 +144,7 @@ pub async fn shake_hands(
     let Identified { identity, database, value, path, temporary } = match startup.replication() {
         Replication::Physical => Identified::not(IdentityError::PhysicalReplication),
         Replication::Logical if context.rejects_opaque() == Some(Mode::Enforce) => {
-            let text = ErrorText::new("LF004", "cannot tell what a logical replication session would write")
+            let text = ErrorText::new("LF004", "cannot determine what a logical replication session writes")
                 .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
             return refuse(&mut client, text).await;
         }
@@ -172,7 +172,7 @@ pub async fn shake_hands(
     Ok(Opened::Session(Box::new(Driver::new(host, client, server, started))))
 }
 
-/// Waits until there is room for one more, before the server is asked anything.
+/// Waits for a place before the proxy connects to the server.
 async fn take_place(
     shared: &Shared,
     seat: &Seat,
@@ -201,16 +201,17 @@ async fn take_place(
 }
 
 fn made_room() -> Refused {
-    Refused::silently("others came, and it had waited longest for its session")
+    Refused::silently("dropped to admit other clients: it had waited longest for its session")
 }
 
 fn too_many_of(user: &str) -> ErrorText {
     // As the server says it.
     ErrorText::new("53300", format!("too many connections for role \"{user}\""))
-        .hint("The proxy's setting max_connections_per_user limits them.")
+        .hint("The limit is the proxy's setting max_connections_per_user.")
 }
 
-/// The error if the settings require encryption that the client's connection lacks. A Unix socket needs none, as at the server.
+/// The error if the settings require encryption that the client's connection lacks. Unix sockets need none, as in the
+/// server.
 fn lacking_encryption(shared: &Shared, client: &Peer) -> Option<ErrorText> {
     let acceptor = shared.encryption.clients.as_ref()?;
     match &client.secured {
@@ -220,7 +221,7 @@ fn lacking_encryption(shared: &Shared, client: &Peer) -> Option<ErrorText> {
         ),
         Some(secured) if acceptor.requires_certificate() && !secured.has_client_certificate => Some(
             ErrorText::new("28000", "connection requires a valid client certificate")
-                .hint("Connect with a certificate and its key (sslcert, sslkey) that an authority in the proxy's tls_client_ca has signed."),
+                .hint("Connect with a certificate (sslcert, sslkey) that an authority in the proxy's tls_client_ca has signed."),
         ),
         _ => None,
     }
@@ -233,8 +234,8 @@ async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Result<&'static 
     let Some(session) = shared.sessions.with_key(startup::cancel_key(&packet)) else {
         return Ok("unknown key");
     };
-    // One is being passed on and another one waits, whose effect is the same as this one's.
-    let Ok(_waits) = session.cancels.try_acquire() else { return Ok("one waits already") };
+    // One request is being forwarded, and another one with the same effect is waiting.
+    let Ok(_waits) = session.cancels.try_acquire() else { return Ok("another request is waiting") };
     seat.leave();
     let passed_on = async {
         let _alone = session.cancelling.lock().await;
@@ -242,7 +243,7 @@ async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Result<&'static 
         upstream::cancel(shared, packet).await
     };
     match tokio::time::timeout(SERVER_LIMIT, passed_on).await {
-        Ok(Ok(())) => Ok("passed on"),
+        Ok(Ok(())) => Ok("forwarded"),
         Ok(Err(error)) => Err(Refused::Upstream(error)),
         Err(_) => Err(Refused::Upstream(io::ErrorKind::TimedOut.into())),
     }

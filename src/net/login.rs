@@ -26,39 +26,38 @@ use tokio::time::{Instant, sleep_until};
 
 /// Messages during authentication are at most this long, in bytes (`PG_MAX_AUTH_TOKEN_LENGTH`).
 pub const MAX_AUTHENTICATION: usize = 65_535;
-/// Messages of the server are at most this long until the session is ready, in bytes: it may greet with long notices.
+/// Maximum length of the server's messages until the session is ready, in bytes. The server may send long notices.
 const MAX_GREETING: usize = 4 * 1024 * 1024;
-/// A client that will send no more gets this long to become ready; it may be gone.
+/// Time limit for the login of a client that has closed its sending half and may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks for the identity of the server process, in the session itself. Names are qualified, and there are no operators: the
-/// search path is the client's. The numbers are exact, whatever the client's formats.
+/// Queries the identity of the server process, in the session itself. Names are qualified and operators avoided, because the
+/// search path is the client's. The numbers are exact in every format setting.
 ///
-/// Whatever the session's own settings are: a deferrable transaction would wait for those of others.
+/// Sets the transaction's properties, because a deferrable transaction would wait for other transactions.
 ///
-/// The name of an exported snapshot is the cheapest place to read the number of the process from: `pg_lock_status()`, which
-/// has it too, looks at the locks of all processes. The snapshot ends with the question.
+/// The name of an exported snapshot is the cheapest source of the process number: `pg_lock_status()` reads the locks of all
+/// processes. The snapshot ends with the query.
 const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; \
     SELECT pg_catalog.pg_backend_pid(), extract(epoch FROM a.backend_start), c.system_identifier, \
     extract(epoch FROM pg_catalog.pg_postmaster_start_time()), a.datid, pg_catalog.pg_export_snapshot(), \
     pg_catalog.current_setting('lease.fence', true), pg_catalog.current_setting('search_path') \
     FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a, pg_catalog.pg_control_system() c";
 
-/// Asked before it where a session starts as another role than it logged in as: that role does not see when the process
-/// began. It holds for the question only.
+/// Precedes the query if the session starts as a role other than its login role, because that role cannot see the start of
+/// the process. Applies to the query only.
 const AS_LOGIN: &str = "SET LOCAL ROLE NONE; ";
 
 /// Facts that a session reports at its start.
 pub struct Identified {
     pub identity: Result<Identity, IdentityError>,
-    /// The number of its database: another one may have had the name.
+    /// The OID of its database. Another database may have had the name.
     pub database: Option<String>,
     /// The token, as the server has it.
     pub value: Option<String>,
     /// Its search path.
     pub path: Option<String>,
-    /// The schema in which it would have its temporary relations: the number of the process is part of its name, and of the
-    /// names of the snapshots that it exports.
+    /// The schema of its temporary relations. Its name contains the process number, as do the names of exported snapshots.
     pub temporary: Option<Arc<str>>,
 }
 
@@ -134,9 +133,9 @@ fn may_be_unasked(client: &Peer, server: &Peer, allowed: &[AllowedOrigin]) -> bo
 }
 
 fn unasked() -> ErrorText {
-    ErrorText::new("28000", "the server behind the proxy lets this session in without asking who it is, and the proxy does not")
-        .detail("By `trust`, `peer`, `ident` or `cert` in pg_hba.conf the server knows where the proxy is, or who runs it; of the client it knows nothing.")
-        .hint("Have pg_hba.conf ask for a password (scram-sha-256), or name where the client comes from in the proxy's setting allow_unauthenticated: then whoever comes from there is whoever they say.")
+    ErrorText::new("28000", "the server behind the proxy admitted this session without authentication, and the proxy does not allow that")
+        .detail("The methods `trust`, `peer`, `ident` and `cert` in pg_hba.conf identify the proxy, not the client.")
+        .hint("Require a password in pg_hba.conf (scram-sha-256). Or add the client's address to the proxy's setting allow_unauthenticated: then clients from there may connect as any role.")
 }
 
 async fn relay_authentication(
@@ -155,7 +154,7 @@ async fn relay_authentication(
     };
     let (mut server_version, mut application_name, mut reports_path) = (String::new(), String::new(), false);
     let (mut asked, mut no_answer) = (false, false);
-    // The server has asked for something, by whatever method.
+    // The server has requested authentication.
     let mut ever_asked = false;
     let mut deadline = None;
     loop {
@@ -204,7 +203,7 @@ async fn relay_authentication(
             client.writer.output.extend_from_slice(&frame);
         }
         if server.reader.ended && no_answer {
-            // It may say nothing to that.
+            // The client may not answer this request.
             return Err(Refused::silently("client broke the protocol during authentication"));
         }
         if server.reader.ended {
@@ -237,7 +236,7 @@ enum AuthenticationResponse {
     Other,
 }
 
-/// Passes on an answer: one to each request. All else that a client sends ahead waits in its buffer: it has to be judged.
+/// Forwards one answer to each request. Further messages of the client wait in its buffer, because they have to be judged.
 async fn pass_answer(
     client: &mut Peer,
     server: &mut Peer,

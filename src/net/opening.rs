@@ -2,7 +2,7 @@
 //!
 //! Must never take bytes that came in the clear for encrypted ones.
 //!
-//! Not cancel-safe where nothing else is said: a socket that is dropped is closed.
+//! Unless documented otherwise, functions are not cancel-safe: dropping a socket closes it.
 
 use super::login::MAX_AUTHENTICATION;
 use super::peer::Peer;
@@ -32,9 +32,9 @@ pub enum OpeningError {
     /// Holds the packets that make the server report the fault; the server refuses each except the last. Empty if the
     /// proxy itself reports it.
     Invalid(InvalidPacket, Vec<Bytes>, Box<Peer>),
-    /// The client has left without a packet, as monitors do that only look whether the port is open.
+    /// The client disconnected without a packet, like monitors that only check whether the port is open.
     Left,
-    /// The client is gone, or does not get TLS as it wants it.
+    /// The client disconnected, or the TLS handshake failed.
     Io(io::Error),
 }
 
@@ -57,7 +57,7 @@ pub async fn read_opening(shared: &Shared, stream: Stream, seat: &Seat) -> Resul
         let request = match startup::read(packet.clone()) {
             Ok(request @ (Packet::SslRequest | Packet::GssEncryptionRequest)) => request,
             Ok(packet) => return Ok((client, packet)),
-            // The server would take it, in its own way.
+            // The server would accept the packet.
             Err(why @ InvalidPacket::Repeated(_)) => {
                 return Err(OpeningError::Invalid(why, Vec::new(), Box::new(client)));
             }
@@ -103,7 +103,7 @@ async fn begin(acceptor: Option<&Acceptor>, stream: Stream, seat: &Seat) -> Resu
     }
 }
 
-/// Says yes to a client that has asked for TLS.
+/// Accepts a client's request for TLS.
 async fn accept(acceptor: &Acceptor, mut client: Peer) -> io::Result<Peer> {
     client.writer.output.extend_from_slice(b"S");
     client.writer.flush().await?;
@@ -117,7 +117,7 @@ async fn shake_hands(acceptor: &Acceptor, socket: TcpStream, direct: bool) -> io
     Ok(Stream::Tls(Box::new(stream.into()), secured))
 }
 
-/// The next packet, or the fault of its length. Cancel-safe.
+/// The next packet, or the error of its length. Cancel-safe.
 async fn read_packet(client: &mut Peer) -> Result<Result<Bytes, InvalidPacket>, OpeningError> {
     loop {
         let reader = &mut client.reader;
@@ -127,7 +127,7 @@ async fn read_packet(client: &mut Peer) -> Result<Result<Bytes, InvalidPacket>, 
             Ok(_) if reader.ended && reader.input.is_empty() => return Err(OpeningError::Left),
             Ok(_) if reader.ended => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Ok(_) => match reader.fill().await {
-                // Monitors also break the connection off.
+                // Monitors also abort the connection.
                 Err(_) if reader.input.is_empty() => return Err(OpeningError::Left),
                 filled => filled?,
             },
@@ -135,8 +135,8 @@ async fn read_packet(client: &mut Peer) -> Result<Result<Bytes, InvalidPacket>, 
     }
 }
 
-/// Has the server answer an invalid packet, with its own error. Nothing else that the client sends
-/// reaches it. Where the server is asked much already, or does not answer, the proxy writes the error.
+/// Lets the server answer an invalid packet with its own error. Nothing else from the client reaches the server. If too many
+/// such requests are in progress, or the server does not answer, the proxy writes the error.
 pub async fn refuse_packet<T>(
     shared: &Shared,
     client: &mut Peer,
@@ -166,8 +166,8 @@ pub async fn refuse_packet<T>(
     }
 }
 
-/// All that the server says; None where it takes the packet for a good one, or offers encryption, or may not be talked to
-/// without.
+/// The server's whole answer; None if the server accepts the packet or offers encryption, or if the settings require an
+/// encrypted connection.
 async fn ask_what_is_wrong(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Option<BytesMut>> {
     let Some(stream) = upstream::connect_plainly(shared).await? else { return Ok(None) };
     let mut server = Peer::new(stream);
@@ -182,7 +182,7 @@ async fn ask_what_is_wrong(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Opti
             }
         }
     }
-    // To a client of protocol 2 it speaks that: so its words are passed on, not its frames.
+    // The server answers a client of protocol 2 in that protocol, so the proxy forwards the bytes unparsed.
     while !server.reader.ended && server.reader.input.len() < MAX_AUTHENTICATION {
         server.reader.fill().await?;
         if !is_refusal(&server.reader.input) {
@@ -192,7 +192,8 @@ async fn ask_what_is_wrong(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Opti
     Ok(Some(server.reader.input))
 }
 
-/// As far as it goes: an error, behind the answer to a request for encryption or another version of the protocol.
+/// Returns true if the answer so far is an error, possibly after the answer to a request for encryption or for another
+/// version of the protocol.
 fn is_refusal(answer: &[u8]) -> bool {
     let answer = answer.strip_prefix(b"N").unwrap_or(answer);
     let error = match Header::from_server(answer) {

@@ -14,9 +14,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Bytes read at once where little comes: room that the allocator has at hand.
+/// Size of a read when little data arrives: a size that the allocator provides cheaply.
 const READ_LITTLE: usize = 1024;
-/// Room for a read after one that has filled its room.
+/// Size of a read after one that has filled its buffer.
 const READ_MUCH: usize = 32 * 1024;
 
 /// A socket with its buffers.
@@ -25,7 +25,7 @@ pub struct Peer {
     pub writer: Writer,
     /// None: it is not encrypted.
     pub secured: Option<Secured>,
-    /// Where the other side is.
+    /// Address of the other side.
     pub origin: Origin,
     /// The system user of the process at the other end of a Unix socket.
     pub system_user: Option<u32>,
@@ -34,7 +34,7 @@ pub struct Peer {
 /// The reading half, with its buffered input.
 pub struct Reader {
     source: Source,
-    /// Read and not yet handled.
+    /// Input that was read but not handled.
     pub input: BytesMut,
     /// The other side will send no more.
     pub ended: bool,
@@ -43,7 +43,7 @@ pub struct Reader {
 /// The half that writes, with its output.
 pub struct Writer {
     sink: Sink,
-    /// To be written.
+    /// Output that is not written yet.
     pub output: BytesMut,
 }
 
@@ -92,7 +92,7 @@ impl Peer {
         }
     }
 
-    /// The other side may be on another machine.
+    /// Returns true if the other side may be on another machine.
     pub fn is_tcp(&self) -> bool {
         self.origin != Origin::Unix
     }
@@ -191,7 +191,7 @@ fn give_back(buffer: &mut BytesMut) {
 }
 
 impl Sink {
-    /// There is something left for [`Self::poll_flush`].
+    /// Returns true if [`Self::poll_flush`] has work to do.
     pub fn is_pending(&self, output: &BytesMut) -> bool {
         !output.is_empty() || self.unflushed || self.ending
     }
@@ -223,12 +223,12 @@ impl Sink {
         Poll::Ready(Ok(()))
     }
 
-    /// Nothing more will come: the other side is told behind the output.
+    /// Closes the sending half after the output.
     pub fn end(&mut self) {
         self.ending = true;
     }
 
-    /// The other side does not read any more.
+    /// Records that the other side no longer reads.
     pub fn give_up(&mut self, output: &mut BytesMut) {
         output.clear();
         (self.unflushed, self.ending) = (false, false);
@@ -242,7 +242,7 @@ impl Sink {
         poll_fn(|context| self.poll_flush(context, output)).await
     }
 
-    /// Writes all of the output, and that nothing more will come. Cancel-safe.
+    /// Writes all output and closes the sending half. Cancel-safe.
     ///
     /// # Errors
     /// Those of the socket.

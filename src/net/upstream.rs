@@ -1,6 +1,6 @@
-//! Connecting to the server, encrypted as `upstream_sslmode` says.
+//! Connecting to the server, with the encryption of `upstream_sslmode`.
 //!
-//! Not cancel-safe where nothing else is said: a connection that is dropped is closed.
+//! Unless documented otherwise, functions are not cancel-safe: dropping a connection closes it.
 
 use super::binding::Binding;
 use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, first_answer};
@@ -41,7 +41,7 @@ pub async fn log_in(
     refuse(client, text).await
 }
 
-/// Waits until a login has to end, and says why. Cancel-safe.
+/// Waits until a login has to end, and returns the reason. Cancel-safe.
 async fn time_is_up(shared: &Shared, seat: &Seat, deadline: Instant) -> ErrorText {
     tokio::select! {
         () = seat.overdue() => ErrorText::new(CANNOT_CONNECT_NOW, "login timed out: the client did not answer the server's authentication request while clients from other addresses were waiting")
@@ -54,11 +54,11 @@ async fn time_is_up(shared: &Shared, seat: &Seat, deadline: Instant) -> ErrorTex
 /// The error for a client or server that did not respond in time.
 fn timed_out(seat: &Seat) -> ErrorText {
     let text = match seat.owes_answer() {
-        // As the server says it.
+        // The server's message.
         true => ErrorText::new("57014", "canceling authentication due to timeout"),
         false => ErrorText::new(CANNOT_CONNECT_NOW, "timed out waiting for the server behind the proxy"),
     };
-    text.hint("The proxy's setting startup_timeout limits it.")
+    text.hint("The limit is the proxy's setting startup_timeout.")
 }
 
 async fn try_to_log_in(
@@ -97,7 +97,7 @@ async fn try_to_log_in(
     }
 }
 
-/// The error by which the server refuses the client before any authentication: with more or less encryption it might not.
+/// The server's refusal before authentication, which may depend on the encryption.
 async fn refusal(client: &mut Peer, server: &mut Peer) -> Result<Option<Bytes>, Refused> {
     Ok(match first_answer(client, server).await? {
         Some((backend::ERROR, frame)) if field(body(&frame), b'C') == Some(NOT_LET_IN) => Some(frame),
@@ -105,7 +105,7 @@ async fn refusal(client: &mut Peer, server: &mut Peer) -> Result<Option<Bytes>, 
     })
 }
 
-/// Passes a request to cancel on as it is, and waits until the server has closed the connection: then it has sent the signal.
+/// Forwards a cancel request unchanged, and waits until the server closes the connection: then it has sent the signal.
 pub async fn cancel(shared: &Shared, packet: Bytes) -> io::Result<()> {
     let mut server = Peer::new(connect(shared).await?);
     server.writer.output.extend_from_slice(&packet);
@@ -116,18 +116,18 @@ pub async fn cancel(shared: &Shared, packet: Bytes) -> io::Result<()> {
 /// Connects to the server by the first way that works.
 ///
 /// # Errors
-/// Those of the last way.
+/// The errors of the last way.
 async fn connect(shared: &Shared) -> io::Result<Stream> {
     connect_by(shared, &mut attempts(shared)).await
 }
 
-/// The ways to connect that are left to try.
+/// The remaining ways to connect.
 struct Attempts {
     left: std::slice::Iter<'static, Attempt>,
     failure: Option<Failure>,
 }
 
-/// Why one way to connect failed, where another one may work.
+/// A failure after which another way to connect may work.
 enum Failure {
     /// The connection failed.
     Connect(io::Error),
@@ -156,7 +156,7 @@ fn attempts(shared: &Shared) -> Attempts {
     })
 }
 
-/// Connects without TLS; None where the settings do not allow that.
+/// Connects without TLS; None if the settings do not allow that.
 pub async fn connect_plainly(shared: &Shared) -> io::Result<Option<Stream>> {
     match attempts(shared).left.any(|attempt| *attempt == Attempt::Plain) {
         true => connect_by(shared, &mut Attempts::new(&[Attempt::Plain])).await.map(Some),
@@ -164,8 +164,8 @@ pub async fn connect_plainly(shared: &Shared) -> io::Result<Option<Stream>> {
     }
 }
 
-/// The server cannot be asked for a session: it is unreachable, does not answer this startup packet, or answers that it is
-/// starting or shutting down. One that answers anything else is not away. Cancel-safe.
+/// Returns true if the server is away: it is unreachable, does not answer this startup packet, or reports that it is
+/// starting or shutting down. Cancel-safe.
 pub async fn is_away(shared: &Shared, packet: &[u8]) -> bool {
     let ask = async {
         let mut server = Peer::new(connect(shared).await?);
@@ -228,7 +228,7 @@ fn is_tls_failure(error: &io::Error) -> bool {
     is_offered && trouble(error, Told::Settings).is_some()
 }
 
-/// Tells the client why no way to connect has worked.
+/// Reports to the client why no way to connect has worked.
 async fn report<T>(shared: &Shared, client: &mut Peer, failure: Option<Failure>) -> Result<T, Refused> {
     match failure {
         Some(Failure::Refused(error)) => pass_refusal(client, &error).await,
@@ -244,7 +244,7 @@ async fn unreachable<T>(shared: &Shared, client: &mut Peer, error: io::Error) ->
     }
     let text = tls_text(&error).unwrap_or_else(|| {
         ErrorText::new(CANNOT_CONNECT_NOW, format!("could not connect to the server behind the proxy: {error}"))
-            .hint("Is PostgreSQL running where the proxy's --upstream says?")
+            .hint("Check that PostgreSQL is running at the address in the proxy's `upstream` setting.")
     });
     refuse::<()>(client, text).await.ok();
     Err(Refused::Upstream(error))

@@ -12,11 +12,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// The most rows of a table; of further ones the number is shown.
+/// Maximum number of rows of a table. The page shows the number of the others.
 pub const MOST_ROWS: usize = 100;
-/// The most characters of a value.
+/// Maximum length of a value, in characters.
 const LONGEST: usize = 80;
-/// After so many seconds a browser asks again.
+/// Interval at which a browser reloads the page, in seconds.
 const REFRESH: u8 = 2;
 /// The time that the picture shows.
 const WINDOW: Duration = Duration::from_secs(600);
@@ -50,13 +50,13 @@ pub struct Status {
     pub not_ready: Option<String>,
     /// Further conditions for an operator to look at.
     pub attention: Vec<String>,
-    /// etcd answers; None where none is set.
+    /// True if etcd answers; None if etcd is not configured.
     pub etcd: Option<bool>,
     /// The fence of each resource in each database.
     pub fences: Vec<FenceStatus>,
     /// Events for the picture, in any order.
     pub events: Vec<Event>,
-    /// Those that write first.
+    /// Open sessions, admitted ones first.
     pub sessions: Vec<OpenSession>,
     /// The latest first.
     pub rejections: Vec<Arc<Rejected>>,
@@ -72,11 +72,11 @@ pub struct FenceStatus {
     pub resource: String,
     /// enforce or observe.
     pub mode: &'static str,
-    /// Where its tokens come from, where the policy says it.
+    /// The issuer of its tokens, if the policy names one.
     pub issuer: Option<String>,
-    /// It has a token for each key.
+    /// True for a keyed resource, which has a token for each key.
     pub is_keyed: bool,
-    /// The highest token, as far as it is known.
+    /// The highest token, if known.
     pub token: Option<Token>,
     /// The leader's token, if the issuer is followed. The inner None means no leader.
     pub leader: Option<Option<Token>>,
@@ -84,11 +84,11 @@ pub struct FenceStatus {
 
 /// A fence that has been raised.
 pub struct AdvanceStatus {
-    /// When that was noticed.
+    /// Time at which the raise was noticed.
     pub time: SystemTime,
     /// The database.
     pub database: String,
-    /// The resource; of a keyed one that of the key.
+    /// The resource; for a keyed one, that of the key.
     pub resource: String,
     /// The epoch before, if it was known, and the epoch now.
     pub epochs: (Option<Epoch>, Epoch),
@@ -116,7 +116,7 @@ pub fn page(status: &Status) -> String {
         None => "",
     };
     let up = ago(status.now, status.started);
-    // A String takes everything.
+    // Writing to a String cannot fail.
     let _ = writeln!(
         html,
         "<p><span class=\"{class}\">{ready}</span>{etcd}; started {up}; sessions: {}</p>",
@@ -189,7 +189,7 @@ fn fence(it: &FenceStatus) -> Row {
     let (class, leader) = match (it.leader, it.token) {
         (Some(Some(leader)), Some(token)) if leader < token => ("bad", format!("token {leader}, gone back ({issuer})")),
         (Some(Some(leader)), _) => ("", format!("token {leader} ({issuer})")),
-        (Some(None), _) => ("bad", format!("nobody ({issuer})")),
+        (Some(None), _) => ("bad", format!("no leader ({issuer})")),
         (None, _) if it.issuer.is_some() && !it.is_keyed => ("", format!("unknown ({issuer})")),
         (None, _) => ("", issuer.to_owned()),
     };
@@ -229,7 +229,7 @@ fn advance(it: &AdvanceStatus, now: SystemTime) -> Row {
 }
 
 fn session(it: &OpenSession, now: SystemTime) -> Row {
-    let token = it.presented.clone().unwrap_or_else(|| "to be asked".to_owned());
+    let token = it.presented.clone().unwrap_or_else(|| "unknown".to_owned());
     let state = format!("{}, {}", it.state_shown(), ago(now, it.state.1));
     let (number, user, database) = (it.number.to_string(), it.user.clone(), it.database.clone());
     (

@@ -83,7 +83,7 @@ fn upstream_outcome(shared: &Shared, reached: io::Result<bool>) -> Outcome {
         Ok(_) => Outcome::Good(format!("{address} accepts connections")),
         Err(error) => Outcome::Failed(match refused::tls_text(&error) {
             Some(text) => format!("{address}: {}: {}", text.message, text.hint),
-            None => format!("{address}: {error}: is PostgreSQL running there?"),
+            None => format!("{address}: {error}: check that PostgreSQL is running there"),
         }),
     }
 }
@@ -247,7 +247,7 @@ async fn ask_leases(shared: &Shared, database: &str, policies: &PolicySet) -> Ve
 }
 
 fn led_by(leader: Option<Token>) -> String {
-    leader.map_or_else(|| "nobody leads".to_owned(), |token| format!("its leader has token {token}"))
+    leader.map_or_else(|| "no leader".to_owned(), |token| format!("its leader holds token {token}"))
 }
 
 /// Checks each election that a policy names in full. For elections with a key, checks only that etcd answers.

@@ -86,7 +86,7 @@ impl ConsoleSession {
         let role = startup.user().to_owned();
         if !shared.settings().admin_roles.contains(&role) {
             let text = ErrorText::new("42501", format!("role \"{role}\" may not use fencegate's console"))
-                .hint("Connect as one of the roles in the proxy's setting admin_roles.");
+                .hint("Connect as a role in the proxy's setting admin_roles.");
             return refuse(&mut client, text).await;
         }
         client.writer.output.extend_from_slice(&authenticated.ready);

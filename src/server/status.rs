@@ -57,7 +57,7 @@ impl Shared {
             let superseded = database.fence.superseded().into_iter().filter(|it| !is_reason(it));
             attention.extend(superseded.map(|resource| {
                 format!(
-                    "database {name}: another proxy has loaded other policies of {resource} since: reload this proxy"
+                    "database {name}: another proxy has since loaded different policies of {resource}: reload this proxy"
                 )
             }));
         }

@@ -23,7 +23,7 @@ pub enum StageError {
     #[error("no {0} found: install it (Debian, Ubuntu: apt-get install {1})")]
     Missing(&'static str, &'static str),
     /// The temporary folder or a process could not be made.
-    #[error("cannot set the servers up: {0}")]
+    #[error("cannot set up the servers: {0}")]
     Start(#[from] std::io::Error),
     /// One of the servers did not come up.
     #[error("the servers did not start; the end of their log:\n{0}")]

@@ -1,7 +1,6 @@
 //! The outcome of each write that meets a fence, in metrics and log.
 //!
-//! Owns the labels: a resource is counted as its policy names it, whatever the key. Must never say anything of the values
-//! in a statement.
+//! Owns the labels: a resource is counted under its policy's name, for all keys. Must never reveal values of a statement.
 
 use super::context::Context;
 use super::history::SessionEvent;
@@ -23,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-/// The most resources whose counters a session keeps at hand.
+/// Maximum number of resources whose counters a session caches.
 const MOST_KEPT: usize = 1024;
 
 /// The counters of admitted writes that a session uses, by resource: looking one up by its labels takes a lock.
@@ -31,7 +30,7 @@ const MOST_KEPT: usize = 1024;
 pub struct Admitted(HashMap<String, Counter>);
 
 impl Admitted {
-    /// A write to the resource is admitted.
+    /// Counts an admitted write to the resource.
     pub fn count(&mut self, resource: &str, find: impl FnOnce() -> Counter) {
         if let Some(counter) = self.0.get(resource) {
             return counter.inc();
@@ -67,18 +66,18 @@ struct Rejected<'a> {
     mode: Mode,
     rejection: &'a Rejection,
     statement: &'a Statement,
-    /// The resource, where it is known.
+    /// The resource, if known.
     resource: Option<&'a str>,
-    /// The token, where the rejection does not say it.
+    /// The token, if the rejection does not contain it.
     presented: Option<Token>,
 }
 
 impl Rejected<'_> {
-    /// Counts it, keeps it for the console, and logs it: never the values in the statement.
+    /// Counts the rejection, stores it for the console, and logs it, without values of the statement.
     fn record(&self, shared: &Shared, policies: &PolicySet, seen: &CatalogView) {
         let (label, _) = labels(policies, self.resource);
         let verdict = self.rejection.kind().label();
-        // A statement that the server would refuse itself is not a verdict of a fence.
+        // A statement that the server itself would refuse gets no verdict.
         if self.rejection.kind() != ErrorKind::Denied {
             shared.metrics.write(&self.session.database, label, self.mode.name(), verdict).inc();
         }
@@ -109,7 +108,7 @@ impl Rejected<'_> {
         }
     }
 
-    /// Keeps it for the status page, if the fence rejected it.
+    /// Stores the rejection for the status page, if the fence caused it.
     fn keep(&self, shared: &Shared, family: &str) {
         if self.mode == Mode::Enforce {
             let (presented, highest) = self.rejection.tokens();
@@ -172,7 +171,7 @@ impl SessionRecord {
         let Need { resource, token, statement, .. } = need;
         let (family, election) = (resource.lock_name(), resource.issuer.as_ref().map(|it| it.name().to_string()));
         let (resource, statement) = (resource.name.as_str(), statement.kind.text());
-        // However many keys there are, those of a resource are one kind.
+        // All keys of a resource count as one.
         let is_logged = shared.log_limit.allows("session_admitted", family);
         let event = SessionEvent { session: self, resource, family, token: Some(*token), highest: None };
         shared.history.admitted(&event, statement, election.clone(), is_logged);
@@ -211,7 +210,7 @@ impl Context {
         self.shared.history.cut_off(&event, outcome);
     }
 
-    /// A statement has been forwarded that these may concern.
+    /// Records passed writes of a forwarded statement.
     pub fn passed(&self, session: &SessionRecord, passed: Vec<PassedWrite>) {
         for PassedWrite { resource, statement, observed } in passed {
             let resource = resource.as_ref().map(|resource| resource.name.as_str());
@@ -278,7 +277,7 @@ impl Context {
                     admissible.store(true, Ordering::Relaxed);
                     admitted.inc();
                 }
-                // The server has refused it.
+                // The server has refused the statement.
                 Err(FenceError::Denied { .. }) => {}
                 Err(refusal) => record(&need, refusal),
             }
@@ -290,7 +289,7 @@ impl Context {
     }
 }
 
-/// As the statement names it.
+/// The name in the statement.
 fn table_name(relation: &RelationName) -> String {
     let schema = relation.schema.as_ref().map(|schema| quoted(schema) + ".").unwrap_or_default();
     schema + &quoted(&relation.name)

@@ -1,4 +1,4 @@
-//! How many clients there are, and how many there may be.
+//! Counts and limits of client connections.
 //!
 //! Only counts connections: it holds no session.
 //!
@@ -13,25 +13,25 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
-/// Places beyond `max_connections` for the console, so that an operator gets in when all others are taken. Also the most
-/// console logins at the same time.
+/// Places beyond `max_connections` for the console, so that an operator can connect when all others are taken. Also the
+/// maximum number of concurrent console logins.
 pub const RESERVED: usize = 3;
 
-/// The most logins at the server at the same time, never more than half of all places. Further clients wait before the
+/// Maximum number of concurrent logins at the server, never more than half of all places. Further clients wait before the
 /// proxy connects to the server for them.
 const LOGINS_AT_ONCE: usize = 40;
 
-/// One part in this many of the logins at the same time is kept from an address that has all others.
+/// One in this many concurrent logins is reserved for other addresses than the busiest.
 const OTHERS_SHARE: usize = 5;
 
-/// The least number of connections that may wait, however few places there are.
+/// Minimum number of connections that may wait, even with few places.
 const WAIT_AT_LEAST: usize = 16;
 
-/// While it keeps other addresses waiting, a client has this long to answer each question of the server. Event loops of honest
-/// clients are busy for seconds at a time.
+/// Time for a client that keeps other addresses waiting to answer each request of the server. Event loops of honest clients
+/// may be busy for seconds.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// The interval of the checks for that.
+/// Interval of the checks of that limit.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// All clients' connections.
@@ -46,7 +46,7 @@ struct Taken {
     most: usize,
     /// Connections whose clients have sent nothing yet.
     silent: WaitingConnections,
-    /// Connections that have requested encryption, and have not sent a startup packet yet.
+    /// Connections that have requested encryption but have not sent a startup packet.
     speaking: WaitingConnections,
     /// Connections that wait to log in, by [`LoginKind`].
     queues: [WaitingConnections; 2],
@@ -64,23 +64,23 @@ struct Taken {
 pub enum LoginKind {
     /// A session with the server.
     Session,
-    /// The console, under the name of a role that may use it.
+    /// The console, with the name of a role in `admin_roles`.
     Console,
 }
 
 /// Why a client gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// Sessions have all places.
+    /// All places are taken by sessions.
     Sessions,
-    /// Too many others wait to log in.
+    /// Too many other clients wait to log in.
     Queue,
 }
 
 struct Login {
     kind: LoginKind,
     source: SourceAddress,
-    /// Since when its client owes the server an answer.
+    /// Time since which the client owes the server an answer.
     asked: Option<Instant>,
 }
 
@@ -93,7 +93,7 @@ impl Taken {
         self.silent.len() + self.speaking.len() + self.queues.iter().map(WaitingConnections::len).sum::<usize>()
     }
 
-    /// The most connections that may wait.
+    /// Maximum number of waiting connections.
     fn room(&self) -> usize {
         self.most.max(WAIT_AT_LEAST)
     }
@@ -102,7 +102,7 @@ impl Taken {
         [&mut self.silent, &mut self.speaking].into_iter().chain(&mut self.queues)
     }
 
-    /// It waits for nothing any more.
+    /// Removes the connection from the waiting ones.
     fn leave(&mut self, source: SourceAddress, number: u64) {
         self.crowds().for_each(|crowd| drop(crowd.remove(source, number)));
     }
@@ -115,17 +115,17 @@ impl Taken {
         self.crowds().max_by_key(|crowd| crowd.len())?.pop_longest()
     }
 
-    /// No place is free, and no login will free one.
+    /// Returns true if no place is free and no login will free one.
     fn is_full(&self, kind: LoginKind) -> bool {
         self.sessions >= self.most(kind)
     }
 
-    /// The places that sessions and logins may have.
+    /// The places of sessions and logins.
     fn most(&self, kind: LoginKind) -> usize {
         self.most + if kind == LoginKind::Console { RESERVED } else { 0 }
     }
 
-    /// The most logins at the same time.
+    /// Maximum number of concurrent logins.
     fn at_once(&self, kind: LoginKind) -> usize {
         match kind {
             LoginKind::Session => (self.most / 2).clamp(1, LOGINS_AT_ONCE),
@@ -137,7 +137,7 @@ impl Taken {
         self.places() < self.most(kind) && self.under_way[kind as usize] < self.at_once(kind)
     }
 
-    /// The addresses that have as many logins under way as one address may have: it leaves some to others.
+    /// The addresses with as many logins in progress as one address may have.
     fn at_their_limit(&self, kind: LoginKind) -> HashSet<SourceAddress> {
         let all = self.at_once(kind).min(self.most(kind).saturating_sub(self.sessions));
         let of_one = all.saturating_sub(all.div_ceil(OTHERS_SHARE)).max(1);
@@ -148,7 +148,8 @@ impl Taken {
         logins.into_iter().filter(|(_, count)| *count >= of_one).map(|(source, _)| source).collect()
     }
 
-    /// Lets waiting connections log in, as far as they may. Where sessions have all places, wakes them to be refused.
+    /// Admits waiting connections to the login, within the limits. If sessions have all places, wakes the waiting
+    /// connections to refuse them.
     fn admit(&mut self) {
         for kind in [LoginKind::Session, LoginKind::Console] {
             while self.is_full(kind) || self.may_begin(kind) {
@@ -184,7 +185,7 @@ impl Taken {
         if asked.elapsed() < ANSWER_LIMIT {
             return false;
         }
-        // Logins at the console have places that others could have.
+        // Console logins use places that others could use.
         let kinds = [LoginKind::Session, LoginKind::Console].into_iter().take(1 + *kind as usize);
         kinds.into_iter().any(|kind| {
             let at_their_limit = self.at_their_limit(kind);
@@ -194,19 +195,19 @@ impl Taken {
     }
 }
 
-/// A connection's part in the counts, until it is dropped.
+/// A connection's share in the counts, until dropped.
 pub struct Seat {
     connections: Arc<Connections>,
     number: u64,
     source: SourceAddress,
     told: Arc<Notify>,
-    /// A session: of that user, if that counts.
+    /// A session, with its user if that counts.
     session: Option<Option<String>>,
 }
 
 impl Connections {
-    /// A client has connected; its number is higher than all before. Where too many wait, one is evicted: a client that
-    /// means to log in sends its startup packet at once.
+    /// A client has connected; its number is higher than all earlier ones. If too many connections wait, one is evicted:
+    /// honest clients send their startup packets at once.
     pub fn enter(self: &Arc<Self>, number: u64, source: SourceAddress, most: usize) -> Seat {
         let told = Arc::new(Notify::new());
         self.taken.send_modify(|taken| {
@@ -220,7 +221,7 @@ impl Connections {
         Seat { connections: self.clone(), number, source, told, session: None }
     }
 
-    /// How many places are taken.
+    /// The number of places in use.
     pub fn places(&self) -> usize {
         self.taken.borrow().places()
     }
@@ -252,7 +253,7 @@ impl Seat {
         });
     }
 
-    /// The client wants something that needs no place: it need not make room any more.
+    /// The client's request needs no place, so the connection no longer has to make room.
     pub fn leave(&self) {
         self.change(|taken| taken.leave(self.source, self.number));
     }
@@ -279,12 +280,12 @@ impl Seat {
                     return Err(if taken.is_full(kind) { NoPlace::Sessions } else { NoPlace::Queue });
                 }
             }
-            // It may have been told to make room before it spoke: then it looks again.
+            // The connection may have been evicted just before it sent its packet, so check again.
             self.told.notified().await;
         }
     }
 
-    /// The server asks the client for an answer, or has got it.
+    /// Records whether the server waits for the client's answer.
     pub fn asked(&self, is_asked: bool) {
         self.change(|taken| {
             if let Some(login) = taken.logins.get_mut(&self.number) {
@@ -298,14 +299,14 @@ impl Seat {
         self.connections.taken.borrow().logins.get(&self.number).is_some_and(|login| login.asked.is_some())
     }
 
-    /// Returns when the client, which logs in, has to make room for others. Cancel-safe.
+    /// Returns when the client that is logging in has to make room for others. Cancel-safe.
     pub async fn overdue(&self) {
         while !self.connections.taken.borrow().is_overdue(self.number) {
             sleep(LOOK_AGAIN).await;
         }
     }
 
-    /// The client is authenticated: it cannot be evicted any more.
+    /// The client is authenticated and can no longer be evicted.
     pub fn keep_place(&mut self) {
         self.session = Some(None);
         self.change(|taken| taken.begin_session(self.number));

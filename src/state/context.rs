@@ -53,7 +53,7 @@ impl Context {
         Context { fenced: false, has_database: false, ..Context::new(shared, &database, role) }
     }
 
-    /// Statements have to be judged.
+    /// Returns true if statements have to be judged.
     pub fn is_fenced(&self) -> bool {
         self.fenced
     }
@@ -105,7 +105,7 @@ impl Context {
         }
     }
 
-    /// The number of the session's database, if it is known: another database of that name may have been read before.
+    /// Records the OID of the session's database, if known: the earlier readings may be of another database of that name.
     pub fn note_database(&self, database: Option<String>) {
         if let Some(database) = database {
             self.shared_database.note_database(database);
@@ -166,7 +166,7 @@ impl Context {
         async move { shared.leave_alone(&wanted, &role, &from).await }
     }
 
-    /// Those of the databases that the role may not drop, rename or move. Cancel-safe.
+    /// The databases among these that the role may not drop, rename or move. Cancel-safe.
     pub fn foreign_databases(
         &self,
         databases: Vec<String>,

@@ -41,7 +41,7 @@ pub enum NotReady {
     Upstream { address: Address, reason: String },
     /// While another proxy's policies are in force, no session is admitted.
     #[error(
-        "database {database}: another proxy has loaded other policies of {resource} since: reload this proxy (SIGHUP, or RELOAD in its console)"
+        "database {database}: another proxy has since loaded different policies of {resource}: reload this proxy (SIGHUP, or RELOAD in its console)"
     )]
     Superseded { database: String, resource: String },
 }

@@ -48,7 +48,7 @@ pub fn session_ends() -> ErrorText {
 
 /// The error for a client whose session an operator ends.
 pub fn session_killed() -> ErrorText {
-    ended_by_command().hint("An operator of the proxy has ended this session by KILL.")
+    ended_by_command().hint("An operator ended this session with KILL in the proxy's console.")
 }
 
 fn ended_by_command() -> ErrorText {
@@ -58,5 +58,5 @@ fn ended_by_command() -> ErrorText {
 /// The error for a client whose login has waited for too long.
 pub fn paused(database: &str) -> ErrorText {
     ErrorText::new(CANNOT_CONNECT_NOW, format!("database \"{database}\" is paused"))
-        .hint("An operator of the proxy has paused it, and ends that by RESUME.")
+        .hint("An operator paused it in the proxy's console. RESUME ends the pause.")
 }

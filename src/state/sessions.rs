@@ -23,31 +23,31 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-/// As much of the name of an application the server takes, in bytes (`NAMEDATALEN`).
+/// Maximum length of an application name in the server, in bytes (`NAMEDATALEN`).
 const LONGEST_NAME: usize = 63;
 
 /// A session: its user, its client's address, its counters.
 #[derive(Debug)]
 pub struct SessionRecord {
-    /// Its number in this process, from 1.
+    /// Number of the session in this proxy process, from 1.
     pub number: u64,
     /// The role that logged in.
     pub user: String,
     /// The database.
     pub database: String,
-    /// Where the client is: an address with its port, or `unix`.
+    /// Address of the client with its port, or `unix`.
     pub address: String,
     /// The server process.
     pub pid: Option<i32>,
-    /// The key that a request to cancel its statements carries.
+    /// Key of the session's cancel requests.
     pub cancel_key: Bytes,
-    /// Cancel requests: one permit for the request that is being passed on, one for the next.
+    /// Cancel requests: one permit for the request in progress, one for the next.
     pub cancels: Semaphore,
-    /// Held while one is passed on.
+    /// Held while a cancel request is forwarded.
     pub cancelling: tokio::sync::Mutex<()>,
-    /// An operator ends it.
+    /// Signaled when an operator ends the session.
     pub kill: CancellationToken,
-    /// Its database is paused, and it is held: nothing more of its client is read.
+    /// True while the database is paused and the session is held: the proxy reads nothing from its client.
     held: AtomicBool,
     /// When it started.
     pub started: SystemTime,
@@ -55,7 +55,7 @@ pub struct SessionRecord {
     pub passed: Passed,
     /// The activity and the admissions of its server process.
     pub fence: Arc<SessionFence>,
-    /// The value of `lease.fence`, as it was known when the server was ready last.
+    /// The value of `lease.fence` when the server was last ready.
     presented: Mutex<ParameterValue>,
     /// The value of `application_name` that the server reported last.
     application_name: Mutex<String>,
@@ -68,7 +68,7 @@ pub struct Passed {
     pub received: AtomicU64,
     /// Bytes to the client.
     pub sent: AtomicU64,
-    /// Queries: simple ones, and executions of prepared ones.
+    /// Simple queries, and executions of prepared statements.
     pub queries: AtomicU64,
 }
 
@@ -86,7 +86,7 @@ impl Passed {
         }
     }
 
-    /// The client asked for something to be run.
+    /// Counts a query or execution.
     pub fn query(&self, metrics: &Metrics) {
         self.queries.fetch_add(1, Ordering::Relaxed);
         metrics.queries.inc();
@@ -98,7 +98,7 @@ impl Passed {
     }
 }
 
-/// An event at a level that is a setting; at none it is not logged.
+/// Logs an event at a configurable level, or not at all.
 macro_rules! log_at {
     ($level:expr, $($event:tt)*) => {
         match $level {
@@ -139,12 +139,12 @@ impl SessionRecord {
         }
     }
 
-    /// Its database is paused, and it is held.
+    /// Returns true if the database is paused and the session is held.
     pub fn is_held(&self) -> bool {
         self.held.load(Ordering::SeqCst)
     }
 
-    /// The session's `application_name`, as the server has it.
+    /// The session's `application_name` in the server.
     pub fn application_name(&self) -> String {
         self.application_name.lock().clone()
     }
@@ -154,7 +154,7 @@ impl SessionRecord {
         start_of(name, LONGEST_NAME).clone_into(&mut self.application_name.lock());
     }
 
-    /// The value of `lease.fence`, in its own form; None where the server has to be asked.
+    /// The value of `lease.fence` in canonical form; None if only the server knows it.
     pub fn presented(&self) -> Option<String> {
         match &*self.presented.lock() {
             ParameterValue::Known(value) => Some(value.to_string()),
@@ -162,7 +162,7 @@ impl SessionRecord {
         }
     }
 
-    /// It presents these tokens from now on.
+    /// Records the tokens that the session presents from now on.
     pub fn present(&self, value: &ParameterValue) {
         let mut presented = self.presented.lock();
         if *presented != *value {
@@ -170,7 +170,7 @@ impl SessionRecord {
         }
     }
 
-    /// Says that it has started.
+    /// Logs the start of the session.
     pub fn log_start(&self, level: Option<Level>) {
         let SessionRecord { number: session, user, database, address, .. } = self;
         let application_name = self.application_name();
@@ -190,7 +190,7 @@ impl SessionRecord {
 #[derive(Debug, Default)]
 pub struct Sessions {
     by_number: DashMap<u64, Arc<SessionRecord>>,
-    /// By the key that the server gave them.
+    /// Sessions by their cancel keys.
     by_key: DashMap<Bytes, Arc<SessionRecord>>,
     /// Notified when a session ends or becomes held, for PAUSE.
     rests: Notify,
@@ -204,14 +204,14 @@ impl Drop for SessionEntry {
     fn drop(&mut self) {
         let SessionEntry(sessions, session) = self;
         sessions.by_number.remove(&session.number);
-        // After a restart the server may give a key again.
+        // After a restart, the server may reuse a key.
         sessions.by_key.remove_if(&session.cancel_key, |_, it| it.number == session.number);
         sessions.rests.notify_waiters();
     }
 }
 
 impl Sessions {
-    /// The session is open.
+    /// Adds an open session.
     pub fn enter(self: &Arc<Self>, session: Arc<SessionRecord>) -> SessionEntry {
         self.by_number.insert(session.number, session.clone());
         if !session.cancel_key.is_empty() {

@@ -31,20 +31,20 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-/// Long texts whose tokens are read at the same time.
+/// Maximum number of long texts whose tokens are read concurrently.
 const TOKENS_AT_ONCE: usize = 2;
 
-/// Bytes of long messages that all sessions hold at the same time, each until the server has taken it.
+/// Maximum size of the long messages that all sessions hold, in bytes. Each message counts until the server has received it.
 const HELD_AT_ONCE: usize = 64 * 1024 * 1024;
-/// The part of it that is for messages behind others that the server has not answered: it may not take them for long.
+/// Share of that size for messages behind unanswered ones, which the server may not receive for a long time.
 const HELD_BEHIND: usize = 20 * 1024 * 1024;
 
-/// Connections at the same time that pass cancel requests on.
+/// Maximum number of concurrent connections that forward cancel requests.
 const CANCELS: usize = 32;
 
-/// Connections at the same time that pass an invalid packet on, for the server's own error.
+/// Maximum number of concurrent connections that forward an invalid packet to obtain the server's own error.
 const WRONG_PACKETS: usize = 8;
-/// The longest that a reload waits for the databases to record the policies.
+/// Maximum time that a reload waits for the databases to record the policies.
 const APPLY_LIMIT: Duration = Duration::from_secs(5);
 
 /// Number of connections that may be open besides those of clients and sessions.
@@ -60,7 +60,7 @@ pub struct StartOptions {
     pub encryption: TlsMaterial,
     /// The policies, which can be kept with those settings.
     pub policies: PolicySet,
-    /// There if the settings have it.
+    /// None unless the settings configure etcd.
     pub etcd: Option<Arc<Etcd>>,
 }
 
@@ -69,7 +69,7 @@ pub struct Shared {
     settings: RwLock<Arc<Settings>>,
     /// The sources of the settings.
     pub arguments: SettingsArguments,
-    /// Held by the reload that is under way.
+    /// Held by the reload in progress.
     pub reloading: tokio::sync::Mutex<()>,
     /// Time of the start.
     pub started: SystemTime,
@@ -85,7 +85,7 @@ pub struct Shared {
     pub history: History,
     /// The counters.
     pub metrics: Arc<Metrics>,
-    /// Certificates and keys in force.
+    /// The current certificates and keys.
     pub encryption: Arc<TlsMaterial>,
     /// The limit on repeated log lines.
     pub log_limit: Arc<LogLimit>,
@@ -95,15 +95,15 @@ pub struct Shared {
     pub health: Health,
     /// The policies in force.
     pub policies: watch::Sender<Arc<PolicySet>>,
-    /// Which of their tables exist.
+    /// Which tables of the policies exist.
     pub policy_tables: PolicyTables,
-    /// Texts that were read.
+    /// The cache of verdicts.
     pub cache: Cache,
     /// For the tokens of long texts: `TOKENS_AT_ONCE`.
     pub parse_permits: ParsePermits,
     /// For parsing in another process: [`READERS`].
     pub parse_permits_apart: ParsePermits,
-    /// For long messages; those that the server takes at once.
+    /// Room for long messages that the server can receive at once.
     pub room: Arc<MessageBudget>,
     /// For those behind others, `HELD_BEHIND`.
     pub room_behind: Arc<MessageBudget>,
@@ -111,10 +111,10 @@ pub struct Shared {
     pub cancels: Semaphore,
     /// A permit for each of `WRONG_PACKETS`.
     pub wrong_packets: Semaphore,
-    /// Knows the leaders of the elections that policies name.
+    /// The authority on the leaders of the policies' elections.
     pub authority: Option<Arc<Authority>>,
     pub(super) databases: Databases,
-    /// Different for every proxy process: tells its admissions from others'.
+    /// Unique to this proxy process. Distinguishes its admissions from those of other proxies.
     id: String,
 }
 
@@ -202,7 +202,7 @@ impl Shared {
         self.orders.send_modify(|orders| orders.phase = phase);
     }
 
-    /// Pauses a database, or has it go on. False: it was paused, or not, already.
+    /// Pauses or resumes a database. Returns false if nothing changed.
     pub fn set_paused(&self, database: &str, is_paused: bool) -> bool {
         self.orders.send_if_modified(|orders| {
             let paused = Arc::make_mut(&mut orders.paused);
@@ -223,7 +223,7 @@ impl Shared {
         self.orders.subscribe().wait_for(|orders| orders.phase != Phase::Running).await.ok();
     }
 
-    /// The database of that name. The registry keeps it while it is used, and for a while after.
+    /// The database of that name. The registry keeps it while it is used, and for a while afterwards.
     pub fn shared_database(&self, name: &str) -> Arc<SharedDatabase> {
         self.databases.take_up(name, || {
             let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
@@ -270,8 +270,8 @@ impl Shared {
         known
     }
 
-    /// Puts policies in force, in all databases. Waits for the databases for a limited time: they record the policies by
-    /// themselves. Cancel-safe.
+    /// Puts policies in force in all databases. Waits a limited time for the databases, which record the policies
+    /// independently. Cancel-safe.
     pub async fn apply(&self, policies: PolicySet) {
         let policies = Arc::new(policies);
         if let Some(authority) = &self.authority {
@@ -290,8 +290,8 @@ impl Shared {
         timeout(APPLY_LIMIT, preparing).await.ok();
     }
 
-    /// Gets the control connections to a database out of the way of a statement that needs it alone, as
-    /// [`Database::close_for`] does. `from`: the database of the statement's session. Cancel-safe.
+    /// Closes the control connections to a database before a statement that needs the database alone, see
+    /// [`Database::close_for`]. `from`: the database of the statement's session. Cancel-safe.
     pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
         let known = self.databases.get(&wanted.database).map(|known| known.fence.clone());
         let is_own = wanted.database == from;
@@ -301,7 +301,7 @@ impl Shared {
         }
     }
 
-    /// There may be another database of that name now: nothing that was read of its catalog counts any more.
+    /// The name may refer to another database now, so earlier readings of its catalog no longer count.
     pub fn forget_database(&self, name: &str) {
         if let Some(database) = self.databases.get(name) {
             database.fence.end_vacating();

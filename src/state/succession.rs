@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Before a fence that could not be raised is tried again, at first and at most.
+/// Pause before a failed raise is retried: initial and maximum.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Raises the fences of a database whenever a leader appears whose token is higher; ends with the database.
@@ -29,7 +29,7 @@ pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: Optio
     let (mut policies, mut leased) = (first.policies.clone(), first.fence.leased());
     drop(first);
     let mut done = Progress::default();
-    // Each fence by itself: one that cannot be drained must not hold up the others.
+    // Raise each fence separately: one that cannot be drained must not delay the others.
     let mut attempts = JoinSet::new();
     loop {
         let Some(current) = database.upgrade() else { return };
@@ -42,7 +42,7 @@ pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: Optio
             attempts.spawn(attempt(current.fence.clone(), done.policies.clone(), resource, token, pause));
         }
         let (registered, epoch_changed) = (current.registered.clone(), current.fence.epoch_changed());
-        // A database that is only waited for can be forgotten.
+        // Hold no reference while waiting, so that the database can be forgotten.
         drop(current);
         tokio::select! {
             biased;
@@ -69,7 +69,7 @@ async fn change(leaders: &mut Option<watch::Receiver<Leaders>>) -> Result<(), wa
 
 /// One fence that was to be raised.
 struct RaiseAttempt {
-    /// Those that were in force.
+    /// The policies of the attempt.
     policies: Arc<PolicySet>,
     resource: String,
     token: Token,
@@ -103,14 +103,14 @@ struct Progress {
     policies: Arc<PolicySet>,
     /// The tokens to which the resources' fences were raised.
     raised: HashMap<String, Token>,
-    /// Attempts under way. A leader does not wait for the attempt of its predecessor.
+    /// Attempts in progress. A leader does not wait for the attempt of its predecessor.
     under_way: HashSet<(String, Token)>,
-    /// How long those that fail have paused last.
+    /// Last pause of failed attempts.
     pauses: HashMap<String, Duration>,
 }
 
 impl Progress {
-    /// Takes up other policies: under those before, a fence may not have been raised.
+    /// Adopts other policies, under which more fences may have to be raised.
     fn policies(&mut self, in_force: &Arc<PolicySet>) {
         if !Arc::ptr_eq(&self.policies, in_force) {
             *self = Progress { policies: in_force.clone(), ..Progress::default() };
@@ -125,7 +125,7 @@ impl Progress {
         let has_elections_of_keys = self.policies.resources.iter().any(|it| it.has_elections_of_keys());
         let keys = if has_elections_of_keys { database.keys_in_use() } else { Vec::new() };
         let resources = || self.policies.resources.iter().chain(&keys);
-        // The names of keys that are not in use any more would pile up.
+        // Names of unused keys would accumulate.
         if self.raised.len().max(self.pauses.len()) > self.policies.resources.len() + keys.len() + leased.len() {
             let names: HashSet<&str> = resources().map(|it| it.name.as_str()).collect();
             self.raised.retain(|name, _| names.contains(name.as_str()) || leased.contains_key(name));
@@ -143,7 +143,7 @@ impl Progress {
         led.filter(is_due).collect()
     }
 
-    /// Takes note of an attempt; how long it pauses if it fails.
+    /// Records an attempt, and returns its pause after a failure.
     fn begin(&mut self, resource: &Resource, token: Token) -> Duration {
         self.under_way.insert((resource.name.clone(), token));
         let pause = self.pauses.get(&resource.name).map_or(PAUSE.0, |last| (*last * 2).min(PAUSE.1));

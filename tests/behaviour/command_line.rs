@@ -154,14 +154,14 @@ fn a_check_reports_the_problems_of_a_proxy() {
     assert_eq!(code, Some(1), "{said}");
     says(&said, "ok      upstream", "accepts connections");
     says(&said, "failed  control postgres", "fencegate init --control postgres://postgres@");
-    says(&said, "ok      etcd /cron/leader", "nobody leads");
+    says(&said, "ok      etcd /cron/leader", "no leader");
 
     init(&postgres, "postgres");
     let (code, said) = check(&folder, &upstream, &["--etcd", &etcd.url()]);
     assert_eq!(code, Some(0), "{said}");
     says(&said, "ok      control postgres", "reached");
     says(&said, "ok      guard postgres", "not installed");
-    says(&said, "ok      lease cron/reports in postgres", "nobody leads");
+    says(&said, "ok      lease cron/reports in postgres", "no leader");
     ticks::may_lead(&postgres, "postgres", "cron/reports");
     let token = postgres.value("SELECT token FROM fencegate.acquire('cron/reports', 'a', '1 hour')");
     let (_, said) = check(&folder, &upstream, &["--etcd", &etcd.url()]);
@@ -193,5 +193,5 @@ fn a_check_reports_the_problems_of_a_proxy() {
     says(&said, "failed  etcd /cron/leader", &nobody.number().to_string());
     let (code, said) = check(&folder, &format!("postgres://127.0.0.1:{}", neither.number()), &["--etcd", &etcd.url()]);
     assert_eq!(code, Some(1), "{said}");
-    says(&said, "failed  upstream", "is PostgreSQL running there?");
+    says(&said, "failed  upstream", "check that PostgreSQL is running there");
 }

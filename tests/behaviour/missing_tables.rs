@@ -303,7 +303,7 @@ fn a_wrong_letter_removes_no_guard() {
     let (code, said) = install(&world, TICKS, &[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(
-        said.contains("the proxies do not have these policies in force: other policies of resource scheduler"),
+        said.contains("the proxies do not have these policies in force: different policies of resource scheduler"),
         "{said}"
     );
     let _open = world.login();

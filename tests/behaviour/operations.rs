@@ -44,7 +44,7 @@ fn dumped_and_restored_through_the_proxy() {
     };
     let refused = restore("postgres");
     // At the latest; before, if the proxy looks while the schema `fencegate` is there in part.
-    let reasons = ["this session has no token", "it touches what fencegate keeps in the database"];
+    let reasons = ["this session has no token", "it affects fencegate's own objects"];
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && reasons.iter().any(|reason| stderr.contains(reason)), "{refused:?}");
     let restored = restore("migrator");

@@ -403,7 +403,7 @@ fn a_rejection_reports_the_token_and_the_resolved_name() {
     let mut wire = world.login();
     let mut error = |sql: &str| error_in(&wire.query(sql)).unwrap();
     let missing = error("INSERT INTO jobs VALUES (1)");
-    assert!(missing.hint().starts_with("The statement names no schema, and may mean public.jobs"), "{missing:?}");
+    assert!(missing.hint().starts_with("The unqualified name may mean public.jobs"), "{missing:?}");
     let invalid = error("SET lease.fence = 'forty\nseven'");
     assert_eq!((invalid.code(), invalid.detail()), ("LF003", "value=\"forty\\nseven\""));
     let long = error(&format!("SET lease.fence = '{}'", "x".repeat(5000)));
@@ -423,13 +423,13 @@ fn a_name_without_a_schema_is_explained_where_it_may_mean_a_fenced_table() {
     ok(&mut wire, "SET lease.fence = 'shard/3=1'; SET search_path = tenant, public; CREATE TEMP TABLE ticks (n int)");
     let says_what_is_meant = |sql: &str, wire: &mut Wire| {
         let error = error_in(&wire.query(sql)).unwrap();
-        let meant = "The statement names no schema, and may mean public.ticks: name the schema if it means another table, pg_temp";
+        let meant = "The unqualified name may mean public.ticks. For another table, write its schema, or pg_temp";
         error.code() == "LF004" && error.hint().starts_with(meant)
     };
     for sql in ["INSERT INTO ticks SELECT 1", "UPDATE ticks SET n = 1", "TRUNCATE ticks", "DROP TABLE ticks"] {
         assert!(says_what_is_meant(sql, &mut wire), "{sql}");
     }
     let other = error_in(&wire.query("TRUNCATE public.ticks")).unwrap();
-    assert!(other.code() == "LF004" && !other.hint().contains("names no schema"), "{other:?}");
+    assert!(other.code() == "LF004" && !other.hint().contains("unqualified name"), "{other:?}");
     ok(&mut wire, "INSERT INTO tenant.ticks SELECT 1; INSERT INTO pg_temp.ticks SELECT 1; DROP TABLE pg_temp.ticks");
 }

@@ -37,7 +37,7 @@ fn the_examples_are_valid_and_several_resources_cause_a_warning() {
     let output = fencegate(&["policy", "check", "policies"], Path::new(env!("CARGO_MANIFEST_DIR")));
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(text(&output.stdout), "policies: 5 resources, 7 tables, in 5 files\n");
-    assert!(text(&output.stderr).starts_with("warning: 3 resources have neither election nor lease"));
+    assert!(text(&output.stderr).starts_with("warning: 3 resources have neither an election nor a lease"));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn resources_with_elections_cause_no_warning() {
     let two = more + "  - {name: p, tables: [public.p]}\n";
     let output = fencegate(&["policy", "check", "policies"], &directory("two", &[("a.yaml", &two)]));
     assert_eq!(output.status.code(), Some(0));
-    let warning = "warning: 2 resources have neither election nor lease: ";
+    let warning = "warning: 2 resources have neither an election nor a lease: ";
     assert!(text(&output.stderr).starts_with(warning) && text(&output.stderr).contains("'q=1, p=2'"));
 }
 
@@ -59,7 +59,7 @@ fn a_keyed_resource_without_an_election_causes_a_warning() {
     let keyed = "version: 1\nresources:\n  - {name: 'shard/{s}', tables: [{name: public.t, key: s}]}\n";
     let output = fencegate(&["policy", "check", "policies"], &directory("keyed", &[("a.yaml", keyed)]));
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "policies: 1 resource, 1 table, in 1 file\n"));
-    let warning = "warning: shard/{s} has neither election nor lease: ";
+    let warning = "warning: shard/{s} has neither an election nor a lease: ";
     assert!(text(&output.stderr).starts_with(warning) && text(&output.stderr).contains("'shard/1=1, shard/2=2'"));
 }
 
@@ -69,7 +69,7 @@ fn statements_that_bypass_the_proxy_are_warned_about() {
     for (setting, expected) in [
         ("opaque: reject\n", ""),
         ("opaque: allow\n", "warning: `opaque: allow` lets DO"),
-        ("opaque: require_token\n", "warning: `opaque: require_token` is the narrower way"),
+        ("opaque: require_token\n", "warning: `opaque: require_token` does not cover every write"),
         ("opaque_roles: {legacy: allow}\n", "warning: DO, CALL and similar statements of legacy bypass the proxy"),
     ] {
         let files = [("a.yaml", one.to_owned() + setting)];
@@ -108,10 +108,10 @@ fn every_error_is_a_line_with_its_place() {
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""));
     let lines: Vec<_> = text(&output.stderr).lines().collect();
     let starts = [
-        "policies/a.yaml:4:24: `t` names no schema",
+        "policies/a.yaml:4:24: `t` has no schema",
         "policies/a.yaml:4:28: unknown key `moed`",
-        "policies/b.yaml:3:12: the resource `r` is declared already, at policies/a.yaml:3:12",
-        "policies/b.yaml:3:24: the table public.t is declared already, at policies/a.yaml:3:24",
+        "policies/b.yaml:3:12: the resource `r` is already declared, at policies/a.yaml:3:12",
+        "policies/b.yaml:3:24: the table public.t is already declared, at policies/a.yaml:3:24",
     ];
     assert_eq!(lines.len(), starts.len(), "{lines:#?}");
     for (line, start) in lines.iter().zip(starts) {

@@ -310,7 +310,8 @@ fn only_owners_may_remove_and_the_error_names_them() {
     }
     let error = refused(&postgres, "boss", &[]);
     assert!(
-        error.contains("role boss may not remove all of it") && error.contains("app (owner of public.part and 3 more)"),
+        error.contains("role boss may not remove all objects")
+            && error.contains("app (owner of public.part and 3 more)"),
         "{error}"
     );
     assert!(!error.contains("gate ("), "{error}");
@@ -357,7 +358,7 @@ fn remove_waits_briefly_for_locks() {
     let process = ticks::process(&mut reader);
     ok(&mut reader, "BEGIN; SELECT FROM fencegate_state.epoch");
     let error = refused(&postgres, "postgres", &[]);
-    assert!(error.contains(&format!("held up by process {process}, idle in transaction")), "{error}");
+    assert!(error.contains(&format!("which are locked by process {process}, idle in transaction")), "{error}");
     ok(&mut reader, "COMMIT");
 }
 

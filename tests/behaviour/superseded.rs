@@ -35,10 +35,10 @@ fn a_proxy_with_older_policies_reports_it_until_its_reload() {
     old.wait_for_log("policies_superseded", DEADLINE);
     wait_until("it is not ready", DEADLINE, || {
         let page = get(address, "/readyz");
-        page.status == 503 && page.body.contains("another proxy has loaded other policies of jobs")
+        page.status == 503 && page.body.contains("another proxy has since loaded different policies of jobs")
     });
     assert!(superseded(1));
-    let attention = "<li>not ready: database postgres: another proxy has loaded other policies of jobs since";
+    let attention = "<li>not ready: database postgres: another proxy has since loaded different policies of jobs";
     wait_until("the status page shows it", DEADLINE, || get(address, "/").body.contains(attention));
     let mut console = Wire::login(&old.address(), "postgres", "fencegate");
     assert_eq!(console.rows("SHOW POLICIES").unwrap()[0][9].as_deref(), Some("superseded"));

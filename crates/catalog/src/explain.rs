@@ -15,7 +15,7 @@ use tokio_postgres::SimpleQueryRow;
 pub struct Explanation {
     /// The database's name.
     pub database: String,
-    /// In the order of the policies.
+    /// Covered relations and functions, in the order of the policies.
     pub covered: Vec<Covered>,
     /// The functions that the table's policy does not name, and whose source mentions it.
     pub unnamed: Vec<Unnamed>,
@@ -30,7 +30,7 @@ pub struct Unnamed {
     pub function: QualifiedName,
     /// The fenced table.
     pub table: QualifiedName,
-    /// Its own source mentions the table; else that of one that it calls does.
+    /// True if the function's own source mentions the table. Otherwise the source of a function that it calls does.
     pub is_direct: bool,
 }
 
@@ -39,13 +39,13 @@ pub struct Unnamed {
 pub struct Covered {
     /// The resource's name.
     pub resource: String,
-    /// As in SQL.
+    /// Name in SQL.
     pub relation: String,
     /// `table`, `partition`, `view` and so on; None if the relation does not exist or the policy's key is invalid.
     pub kind: Option<String>,
-    /// Those that count, as in a policy.
+    /// The operations that count, with their names in a policy.
     pub operations: String,
-    /// From the relation to the fenced table; or why its key is none.
+    /// The path from the relation to the fenced table, or the reason why the key is invalid.
     pub path: String,
 }
 
@@ -149,7 +149,7 @@ impl Catalog {
         rows
     }
 
-    /// Why its key column tells no rows apart; None where it does, or the table is not keyed.
+    /// Why the key column cannot serve as a key. None if it can, or if the table is not keyed.
     fn not_keyed(&self, table: &FencedTable) -> Option<String> {
         let name = quoted(table.key.as_ref()?);
         match self.key_column(table).map(|column| column.kind) {
@@ -159,7 +159,7 @@ impl Catalog {
         }
     }
 
-    /// Its distance, its row, and whether a definition is among its operations; None where it does not count.
+    /// The distance, the row, and whether the operations include `ddl`; None if the way does not count.
     fn row(&self, WayTo { table: to, way }: &WayTo, table: &FencedTable, oid: Oid) -> Option<(usize, Row, bool)> {
         let relation = self.relations.get(&way.from).filter(|_| *to == oid)?;
         let is_new = |operation: Operation| {

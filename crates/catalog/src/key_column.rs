@@ -66,10 +66,10 @@ pub(super) fn read(answers: &[StatementResult]) -> HashMap<QualifiedName, KeyCol
         let name = QualifiedName { schema: column(row, "schema")?.to_owned(), name: column(row, "name")?.to_owned() };
         let kind = match column(row, "type")? {
             _ if is_true(row, "generated") => Err("it is a generated column"),
-            _ if is_true(row, "recast") => Err("a cast that was made here may make another value of it"),
+            _ if is_true(row, "recast") => Err("a user-defined cast may change its value"),
             "20" | "21" | "23" => Ok(ValueType::Integer),
             _ if is_true(row, "folds") => {
-                Err("its collation, or a unique index on it, takes different values for equal")
+                Err("its collation, or a unique index on it, treats different values as equal")
             }
             "25" | "1043" => Ok(ValueType::Text),
             "2950" => Ok(ValueType::Uuid),

@@ -1,8 +1,8 @@
-//! The fenced tables in the database's catalog: which exist, and which writes to other relations are writes to one of them;
-//! and the callers of functions that count as writes.
+//! Fenced tables in the catalog: which of them exist, which writes to other relations reach them, and which functions call
+//! functions that count as writes.
 //!
-//! Owns that question and its answer. Must never leave a relation out for being complicated: where a write may be one to
-//! a fenced table, it is.
+//! Owns the catalog query and its result. Must never omit a relation because it is complicated: a write that may reach a
+//! fenced table counts as reaching it.
 
 mod calls;
 mod dependencies;
@@ -42,14 +42,14 @@ pub enum CatalogError {
     TooManyWays {
         /// The limit.
         most: usize,
-        /// The role that owns most of the relations concerned, so that an operator can have some dropped.
+        /// The role that owns most of these relations, so that an operator can ask for some to be dropped.
         owner: Option<String>,
     },
     /// More rows than are read.
     #[error("the fenced tables depend on more than {} relations", sql::MOST_ROWS)]
     TooManyDependencies,
     /// A kind of dependency that this program does not know.
-    #[error("the catalog has an edge that is not known")]
+    #[error("the catalog has an unknown type of dependency")]
     UnknownEdge,
 }
 
@@ -60,16 +60,16 @@ fn of_owner(owner: Option<&str>) -> String {
 /// The catalog at one moment.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    /// The fenced tables that exist, or whatever has their names.
+    /// The existing relations with the names of fenced tables.
     fenced: HashSet<QualifiedName>,
     relations: HashMap<Oid, Relation>,
-    /// By the own name of the relation that is written.
+    /// The ways to fenced tables, by the unqualified name of the written relation.
     ways: HashMap<String, Vec<WayTo>>,
     graph: Graph,
     paths: Paths,
     /// The functions that the policies name.
     functions: HashMap<Oid, FunctionName>,
-    /// By the own name of a function that calls one of these.
+    /// Callers of these functions, by the caller's unqualified name.
     callers: HashMap<String, Vec<Caller>>,
     /// The schemas of temporary relations that lead to fenced tables, but only in the session that made them.
     temporary: HashSet<String>,
@@ -89,11 +89,11 @@ struct Caller {
 #[derive(Debug)]
 struct Relation {
     name: RelationName,
-    /// As people say it: `partition`, `view`.
+    /// For users: `partition`, `view`.
     kind: String,
 }
 
-/// A way to a fenced table.
+/// A path from a relation to a fenced table.
 #[derive(Debug)]
 struct WayTo {
     table: Oid,
@@ -112,27 +112,28 @@ pub struct Reached<'a> {
 }
 
 impl Catalog {
-    /// A fenced table exists.
+    /// Returns true if any fenced table exists.
     pub fn has_fenced_tables(&self) -> bool {
         !self.fenced.is_empty()
     }
 
-    /// The fenced table exists.
+    /// Returns true if this fenced table exists.
     pub fn has(&self, table: &QualifiedName) -> bool {
         self.fenced.contains(table)
     }
 
-    /// The resource has something here that could be written: one of its tables exists, or it has functions only.
+    /// Returns true if the resource could be written here: one of its tables exists, or it has only functions.
     pub fn may_have(&self, resource: &Resource) -> bool {
         resource.tables.is_empty() || resource.tables.iter().any(|table| self.has(&table.name))
     }
 
-    /// Any statement that changes the catalog may run code that changes more of it.
+    /// Returns true if the database has event triggers: a statement that changes the catalog may then run code that changes
+    /// more of it.
     pub fn has_event_triggers(&self) -> bool {
         self.has_event_triggers
     }
 
-    /// The column by which a table is keyed, if there is one of that name.
+    /// The key column of a table, if the table has a column of that name.
     pub fn key_column(&self, table: &FencedTable) -> Option<&KeyColumn> {
         self.key_columns.get(&table.name)
     }
@@ -151,7 +152,7 @@ impl Catalog {
         self.shadowing.len() < key_column::MOST_SHADOWS && schemas.filter(is_plain).is_some_and(is_clear)
     }
 
-    /// The effects of a write on fenced tables, besides that on the relation that it names, which may be fenced, too.
+    /// The effects of a write on fenced tables, other than on the named relation itself, which may be fenced too.
     pub fn reached_by<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = Reached<'a>> {
         self.ways_from(&write.relation).flat_map(move |WayTo { table, way }| {
             let effects = way.effects.iter().filter(|(operation, _)| *operation == write.operation);
@@ -162,12 +163,12 @@ impl Catalog {
         })
     }
 
-    /// Some write to the relation is a write to a fenced table.
+    /// Returns true if some write to the relation reaches a fenced table.
     pub fn leads_from(&self, relation: &RelationName) -> bool {
         self.ways_from(relation).next().is_some()
     }
 
-    /// The functions named in policies that such a use of a relation calls.
+    /// The policies' functions that this operation on a relation calls.
     pub fn called_by<'a>(
         &'a self,
         relation: &'a RelationName,
@@ -177,14 +178,14 @@ impl Catalog {
         self.ways_from(relation).filter(move |it| uses(&it.way)).filter_map(|it| self.functions.get(&it.table))
     }
 
-    /// The functions named in policies that this one calls, as far as the catalog shows it.
+    /// The policies' functions that this function calls, as far as the catalog shows.
     pub fn called_by_function<'a>(&'a self, function: &'a FunctionName) -> impl Iterator<Item = &'a FunctionName> {
         let callers = self.callers.get(&function.name).into_iter().flatten();
         let is_meant = |it: &&Caller| function.schema.as_ref().is_none_or(|schema| *schema == it.schema);
         callers.filter(is_meant).filter_map(|it| self.functions.get(&it.calls))
     }
 
-    /// The functions named in policies that reading some relation calls.
+    /// The policies' functions that reading a relation may call.
     pub fn called_by_reading(&self) -> impl Iterator<Item = &FunctionName> {
         let reads = |it: &&WayTo| it.way.effects.iter().any(|(by, _)| *by == Operation::Read);
         self.ways.values().flatten().filter(reads).filter_map(|it| self.functions.get(&it.table))
@@ -195,7 +196,7 @@ impl Catalog {
         self.temporary.contains(temporary_schema)
     }
 
-    /// The schemas in which a relation of that name is a way to a fenced table.
+    /// The schemas in which a relation of that name leads to a fenced table.
     pub fn schemas_that_lead_by<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         let ways = self.ways.get(name).into_iter().flatten();
         ways.filter_map(|it| self.relations.get(&it.way.from)?.name.schema.as_deref())

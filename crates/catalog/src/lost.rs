@@ -87,7 +87,8 @@ impl Rule<'_> {
                 DatabaseNames::Found(found) => found,
                 DatabaseNames::NoDatabase => continue,
                 DatabaseNames::Unread(reason) => {
-                    let reason = format!("whether {} keeps a table in {database} is unknown: {reason}", after.name);
+                    let reason =
+                        format!("cannot determine whether {} keeps a table in {database}: {reason}", after.name);
                     unread = unread.or((was_for || is_for).then_some((None, reason)));
                     continue;
                 }

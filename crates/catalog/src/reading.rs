@@ -4,7 +4,7 @@ use super::key_column;
 use super::sql::{self, Views, settings};
 use super::subject::{Fenced, Subject};
 
-/// All that is asked of the catalog for one reading.
+/// The query text of one reading.
 pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String {
     let subject = Subject::of(fences);
     let mut asked = vec![settings(temporary), sql::ways(&subject, temporary, views)];

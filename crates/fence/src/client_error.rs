@@ -42,7 +42,7 @@ impl ClientError for FenceError {
                 );
                 ErrorText::new("LF001", message)
                     .detail(format!("resource={resource} presented={presented} highest={highest}"))
-                    .hint(format!("You lead, and cannot write until an operator lowers the fence: FENCE RESET {resource} TO {presented} in the proxy's console, once no leader of the lost history runs anymore."))
+                    .hint(format!("This leader cannot write until an operator lowers the fence. When no leader of the lost history is running, run FENCE RESET {resource} TO {presented} in the proxy's console."))
             }
             FenceError::WrittenUnderAnotherToken { resource, presented, current } => {
                 ErrorText::new("LF003", format!("this transaction has already written to resource \"{resource}\" under token {current}"))
@@ -50,21 +50,21 @@ impl ClientError for FenceError {
                     .hint("Change the token between transactions, not within one.")
             }
             FenceError::NotInForce { resource, presented, highest } => {
-                let message = format!("cannot tell what this statement would write, and token {presented} for resource \"{resource}\" is not in force yet");
+                let message = format!("cannot determine what this statement writes, and token {presented} for resource \"{resource}\" is not in force yet");
                 let highest = highest.map(|token| format!(" highest={token}")).unwrap_or_default();
                 ErrorText::new("LF004", message)
                     .detail(format!("resource={resource} presented={presented}{highest}"))
-                    .hint("A statement that names a table of the resource puts its token in force: write to one first, or lock it (LOCK TABLE, SELECT ... FOR UPDATE).")
+                    .hint("First write to a table of the resource by name, or lock it (LOCK TABLE, SELECT ... FOR UPDATE). That statement puts the token in force.")
             }
             FenceError::Unissued { resource, presented, issuer, issued } => unissued(resource, *presented, issuer, *issued),
             FenceError::Denied { resource, presented, what } => {
                 ErrorText::new("42501", format!("permission denied for {what}"))
                     .detail(format!("resource={resource} presented={presented}"))
-                    .hint("Only a role that may do this can raise the token. What the open transaction has granted or made counts once it is committed.")
+                    .hint("Only a role with this privilege can raise the token. Privileges and objects of the open transaction count only after it has committed.")
             }
             // Sessions query the server for the role. Only callers that cannot do so get here.
             FenceError::RoleUnknown { resource } => {
-                unavailable(resource, "the session's current role is not known", &[], Remedy::TryAgain)
+                unavailable(resource, "the session's current role is unknown", &[], Remedy::TryAgain)
             }
             FenceError::Store { resource, error } => {
                 unavailable(resource, &error.text().message, error.blockers(), error.remedy())
@@ -109,21 +109,21 @@ fn unavailable(resource: &str, reason: &str, blockers: &[Blocker], remedy: Remed
 fn unissued(resource: &str, presented: Token, issuer: &Issuer, issued: Issued) -> ErrorText {
     let is_its = issued.token() == Some(presented);
     let why = match issued {
-        Issued::ToNobody => format!("was not issued: nobody leads {issuer}"),
+        Issued::ToNobody => format!("was not issued: {issuer} has no leader"),
         Issued::ToLeader(token) => format!("was not issued: the leader of {issuer} holds {token}"),
-        Issued::Released(_) if is_its => format!("is not in force any more: {issuer} was released"),
-        Issued::Expired(_) if is_its => format!("is not in force any more: {issuer} has expired"),
-        Issued::Released(token) => format!("was not issued: {issuer} was released, and had token {token}"),
-        Issued::Expired(token) => format!("was not issued: {issuer} has expired, and had token {token}"),
+        Issued::Released(_) if is_its => format!("is no longer in force: {issuer} was released"),
+        Issued::Expired(_) if is_its => format!("is no longer in force: {issuer} has expired"),
+        Issued::Released(token) => format!("was not issued: {issuer} was released, and its last token was {token}"),
+        Issued::Expired(token) => format!("was not issued: {issuer} has expired, and its last token was {token}"),
     };
     // The highest token known to be issued.
     let highest = issued.token().map(|token| format!(" highest={token}")).unwrap_or_default();
     let hint = match issuer {
         Issuer::Election(_) => {
-            "Present the create_revision of your own key while it leads the election. If you do not lead it any more, stop this work and campaign again."
+            "Send the create_revision of your own key while it leads the election. If it no longer leads, stop this work and campaign again."
         }
         Issuer::Lease(_) => {
-            "Present the token that fencegate.acquire has returned, once it is committed and while the lease lasts. If you do not lead any more, stop this work and acquire the lease again."
+            "Send the token that fencegate.acquire returned, after that transaction has committed and while the lease lasts. If you no longer lead, stop this work and acquire the lease again."
         }
     };
     ErrorText::new("LF005", format!("fencing token {presented} for resource \"{resource}\" {why}"))

@@ -16,10 +16,10 @@ pub enum FenceError {
     Stale { resource: String, presented: Token, highest: Epoch },
     /// LF001, although the token is that of the current leader. The higher token was issued in an abandoned history, or
     /// never.
-    #[error("token {presented} for resource {resource} is lower than {}, though it is the one of the leader of {issuer}", highest.token)]
+    #[error("token {presented} for resource {resource} is lower than {}, although the leader of {issuer} holds it", highest.token)]
     GoneBack { resource: String, presented: Token, highest: Epoch, issuer: Issuer },
     /// LF005: according to the current leader, the resource's issuer has not issued this token, or its lease has ended.
-    #[error("token {presented} for resource {resource} is not the one of the leader of {issuer}")]
+    #[error("token {presented} for resource {resource} was not issued to the leader of {issuer}")]
     Unissued { resource: String, presented: Token, issuer: Issuer, issued: Issued },
     /// LF003: the open transaction wrote to the resource under another token. The token was not raised.
     #[error("token {presented} for resource {resource}: the transaction has already written under token {current}")]
@@ -41,7 +41,7 @@ pub enum FenceError {
         what: String,
     },
     /// Internal: the token would have to be raised, and the session's current role must be determined first.
-    #[error("resource {resource}: the session's current role is not known")]
+    #[error("resource {resource}: the session's current role is unknown")]
     RoleUnknown { resource: String },
     /// LF006: an operation on the database failed.
     #[error("resource {resource}: {error}")]

@@ -16,7 +16,7 @@ pub enum Obstacle {
     #[error("the session's server process {pid} cannot be fenced: {fault}")]
     Process { pid: i32, fault: ProcessFault },
     /// The session has ended in the meantime.
-    #[error("the session is not registered: nobody could revoke it")]
+    #[error("the session is not registered, so its admission could not be revoked")]
     Unregistered,
     /// The Admit has inserted no row.
     #[error("the database did not admit the session's server process")]
@@ -25,31 +25,31 @@ pub enum Obstacle {
     #[error("tokens are raised faster than sessions can be admitted")]
     RaisedTooFast,
     /// The wait for the session that raises the epoch took too long.
-    #[error("another session's advance did not end in time")]
+    #[error("another session did not finish raising the token in time")]
     OtherAdvance,
     /// The open transaction is admitted to the maximum number of resources.
-    #[error("a transaction may write to {MOST_AT_ONCE} resources at most: do it in several")]
+    #[error("a transaction may write to at most {MOST_AT_ONCE} resources")]
     TooManyResources,
     /// The database has recorded policies that were loaded later.
-    #[error("another proxy has loaded other policies since: reload this proxy")]
+    #[error("another proxy has since loaded different policies: reload this proxy")]
     NewerPolicies,
     /// Nothing was published, because the policies differ.
-    #[error("the policies that the database has recorded are others")]
+    #[error("the database has recorded different policies")]
     OtherPolicies,
     /// The statement no longer affects the resource.
-    #[error("the catalog has changed meanwhile")]
+    #[error("the catalog has changed in the meantime")]
     CatalogChanged,
     /// The policies were reloaded in the meantime.
-    #[error("the policies name no issuer of its tokens any more")]
+    #[error("the policies no longer name an issuer of its tokens")]
     NoIssuer,
     /// The reason is the report of etcd's client.
-    #[error("etcd cannot be asked who leads {election}: {reason}")]
+    #[error("cannot query etcd for the leader of {election}: {reason}")]
     Etcd { election: ElectionName, reason: String },
     /// The proxy's settings name no etcd.
-    #[error("no etcd is set that says who leads {0}")]
+    #[error("no etcd is set for election {0}")]
     NoEtcd(ElectionName),
     /// The global identifiers of transactions that were prepared below the epoch.
-    #[error("prepared transactions hold writes on it: {}", .0.join(", "))]
+    #[error("prepared transactions hold write locks on it: {}", .0.join(", "))]
     PreparedTransactions(Vec<String>),
     /// Processes that have not ended after their termination was requested.
     #[error("{}", not_ended(.0))]
@@ -58,10 +58,10 @@ pub enum Obstacle {
     #[error("{}; stopped waiting, because {setting} ({value}) would end the session", wait(.waits_for))]
     ServerTimeout { setting: &'static str, value: String, waits_for: Vec<Blocker> },
     /// A bug in the proxy.
-    #[error("the task that asks for it has failed")]
+    #[error("the proxy's task that determines it has failed")]
     TaskFailed,
     /// An observed write was not checked.
-    #[error("too many at once")]
+    #[error("too many writes are observed at once")]
     TooManyObserved,
 }
 
@@ -97,7 +97,7 @@ impl Obstacle {
 }
 
 fn not_ended(by: &[Blocker]) -> String {
-    named("admitted under lower tokens and not ended", by)
+    named("processes admitted under lower tokens have not ended", by)
 }
 
 fn wait(waits_for: &[Blocker]) -> String {
@@ -111,7 +111,7 @@ fn wait(waits_for: &[Blocker]) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProcessFault {
     /// The system identifiers differ.
-    #[error("it is on another server than the control connection (a failover or a proxy in between)")]
+    #[error("it is on a different server than the control connection (a failover or a proxy in between)")]
     OtherServer,
     /// The start times of the postmaster differ.
     #[error("the server was restarted after the session began")]
@@ -123,7 +123,7 @@ pub enum ProcessFault {
     #[error("the control connection sees no such server process (a pooler in between, or it has ended)")]
     Unseen,
     /// The start times of the process differ.
-    #[error("the process id belongs to another process by now")]
+    #[error("the process ID now belongs to another process")]
     OtherProcess,
     /// The databases differ.
     #[error("it is connected to another database")]
@@ -162,8 +162,8 @@ mod tests {
             Obstacle::ServerTimeout { setting: "idle_in_transaction_session_timeout", value, waits_for }
         };
         for (obstacle, reason, remedy) in [
-            (IdentityError::NoAnswer.into(), "did not say whose process this is", Remedy::TryAgain),
-            (process(ProcessFault::OtherServer), "3 cannot be fenced: it is on another server", Remedy::SameServer),
+            (IdentityError::NoAnswer.into(), "did not identify the session's process", Remedy::TryAgain),
+            (process(ProcessFault::OtherServer), "3 cannot be fenced: it is on a different server", Remedy::SameServer),
             (process(ProcessFault::Restarted), "the server was restarted", Remedy::TryAgain),
             (process(ProcessFault::Standby), "the server is in recovery", Remedy::TryAgain),
             (process(ProcessFault::Unseen), "sees no such server process", Remedy::SameServer),
@@ -173,18 +173,18 @@ mod tests {
             (Obstacle::Unregistered, "is not registered", Remedy::TryAgain),
             (Obstacle::NotAdmitted, "did not admit", Remedy::TryAgain),
             (Obstacle::RaisedTooFast, "raised faster", Remedy::TryAgain),
-            (Obstacle::OtherAdvance, "another session's advance", Remedy::TryAgain),
-            (Obstacle::TooManyResources, "10000 resources at most", Remedy::Split),
+            (Obstacle::OtherAdvance, "did not finish raising the token", Remedy::TryAgain),
+            (Obstacle::TooManyResources, "at most 10000 resources", Remedy::Split),
             (Obstacle::NewerPolicies, "reload this proxy", Remedy::Reload),
-            (Obstacle::OtherPolicies, "has recorded are others", Remedy::Reload),
-            (Obstacle::CatalogChanged, "the catalog has changed", Remedy::TryAgain),
-            (Obstacle::NoIssuer, "name no issuer", Remedy::TryAgain),
+            (Obstacle::OtherPolicies, "has recorded different policies", Remedy::Reload),
+            (Obstacle::CatalogChanged, "the catalog has changed in the meantime", Remedy::TryAgain),
+            (Obstacle::NoIssuer, "no longer name an issuer", Remedy::TryAgain),
             (
                 Obstacle::Etcd { election: election(), reason: "no answer".to_owned() },
-                "who leads /jobs: no answer",
+                "the leader of /jobs: no answer",
                 Remedy::Etcd,
             ),
-            (Obstacle::NoEtcd(election()), "no etcd is set that says who leads /jobs", Remedy::Etcd),
+            (Obstacle::NoEtcd(election()), "no etcd is set for election /jobs", Remedy::Etcd),
             (
                 Obstacle::PreparedTransactions(vec!["one".to_owned(), "two".to_owned()]),
                 "on it: one, two",
@@ -202,8 +202,8 @@ mod tests {
                 "the session has not been admitted yet; stopped waiting",
                 Remedy::ServerTimeout("idle_in_transaction_session_timeout"),
             ),
-            (Obstacle::TaskFailed, "the task that asks for it has failed", Remedy::TryAgain),
-            (Obstacle::TooManyObserved, "too many at once", Remedy::TryAgain),
+            (Obstacle::TaskFailed, "the proxy's task that determines it has failed", Remedy::TryAgain),
+            (Obstacle::TooManyObserved, "too many writes are observed at once", Remedy::TryAgain),
         ] {
             let refused = FenceError::unavailable("jobs", obstacle);
             let text = refused.text();

@@ -42,12 +42,10 @@ impl Remedy {
              password are correct. The proxy's log has the details."
             }
             Remedy::Init => {
-                "Retrying will not help. Run fencegate init --control URL --role ROLE, \
-             with a superuser's URL of this database and the proxy's control role."
+                "Retrying will not help. Run fencegate init --control URL --role ROLE, where URL connects to this database as a superuser and ROLE is the proxy's control role."
             }
             Remedy::Upgrade => {
-                "Retrying will not help. The database was prepared for a newer version: upgrade this proxy, \
-             or go back with the fencegate init of its version."
+                "Retrying will not help. The database has the schema of a newer version. Upgrade this proxy, or run the fencegate init of its version to downgrade the schema."
             }
             Remedy::Grant => "Retrying will not help. Run the GRANT as a superuser.",
             Remedy::Superuser => {
@@ -58,8 +56,7 @@ impl Remedy {
              same server, without a pooler in between."
             }
             Remedy::Reload => {
-                "Retrying will not help. Give this proxy the policies that the others have, and reload it \
-             (SIGHUP, or RELOAD in its console)."
+                "Retrying will not help. Give this proxy the same policies as the other proxies, and reload it (SIGHUP, or RELOAD in its console)."
             }
             Remedy::EndThem => {
                 "Retry. If the error persists, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared."

@@ -31,10 +31,10 @@ pub struct Reset {
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ResetError {
     /// The resource was never written under a token. Nothing was changed.
-    #[error("it has no epoch: nobody has written to it under a token yet")]
+    #[error("it has no epoch: no session has written to it under a token yet")]
     NoEpoch,
     /// Nothing was changed.
-    #[error("another proxy has loaded other policies since: reload this proxy")]
+    #[error("another proxy has since loaded different policies: reload this proxy")]
     OtherPolicies,
     /// Nothing was changed: the reset would terminate sessions that are admitted under higher tokens.
     #[error("{}", in_use(.0))]
@@ -52,7 +52,7 @@ pub enum ResetError {
     #[error("the token is raised faster than it can be reset")]
     RaisedTooFast,
     /// The epoch was reset. Processes that were admitted before may still block its next writer.
-    #[error("it is reset, but not everybody admitted before has ended yet: {error}")]
+    #[error("it was reset, but sessions that were admitted before have not all ended: {error}")]
     NotDrained {
         reset: Reset,
         #[source]
@@ -64,8 +64,8 @@ pub enum ResetError {
 fn in_use(higher: &[Higher]) -> String {
     let highest = higher.iter().map(|it| it.token).max().unwrap_or_default();
     match higher.len() {
-        1 => format!("a session that is admitted under the higher token {highest} is alive"),
-        number => format!("{number} sessions that are admitted under higher tokens, up to {highest}, are alive"),
+        1 => format!("a session admitted under the higher token {highest} is still open"),
+        number => format!("{number} sessions admitted under higher tokens, up to {highest}, are still open"),
     }
 }
 

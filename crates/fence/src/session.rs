@@ -49,10 +49,10 @@ pub enum IdentityError {
     #[error("it is a physical replication session")]
     PhysicalReplication,
     /// The session returned no row.
-    #[error("the server did not say whose process this is")]
+    #[error("the server did not identify the session's process")]
     NoAnswer,
     /// The session's row lacks a value.
-    #[error("the server did not say all of whose process this is")]
+    #[error("the server did not fully identify the session's process")]
     Incomplete,
     /// The reported process id differs from the one in BackendKeyData.
     #[error("the session does not keep its server process: is there a pooler between the proxy and the server?")]

@@ -258,7 +258,7 @@ async fn only_a_permitted_role_raises_the_fence() {
     for resource in ["notes", "shard/1"] {
         let never = format!("token 5 for resource {resource} is not in force yet");
         assert_eq!(proxy.admit_if(&client, resource, 5, Raise::Never).await, never);
-        let unknown = format!("resource {resource}: the session's current role is not known");
+        let unknown = format!("resource {resource}: the session's current role is unknown");
         assert_eq!(proxy.admit_if(&client, resource, 5, Raise::WhoMay(&claim(None))).await, unknown);
         assert_eq!(proxy.epoch(resource), None);
         proxy.server.forbid("intern");
@@ -287,7 +287,7 @@ async fn a_token_is_not_raised_before_the_role_is_known() {
     let _other = two.writer(2, "notes", 6).await;
     let client = one.client(3);
     until(|| one.fence.known_stale("notes", 5).is_some()).await;
-    let unknown = "resource notes: the session's current role is not known";
+    let unknown = "resource notes: the session's current role is unknown";
     assert_eq!(one.admit_if(&client, "notes", 7, Raise::WhoMay(&claim(None))).await, unknown);
     assert_eq!(one.admit_if(&client, "notes", 6, Raise::WhoMay(&claim(None))).await, "admitted");
 }
@@ -306,7 +306,7 @@ async fn a_claim_is_accepted_only_with_permitted_privileges() {
         assert!(permits(&Claim { one_suffices, role, ..two.clone() }).await.contains("may not do this"));
     }
     let nothing = Claim { privileges: Arc::new([]), ..all };
-    assert_eq!(permits(&nothing).await, "resource notes: the catalog has changed meanwhile");
+    assert_eq!(permits(&nothing).await, "resource notes: the catalog has changed in the meantime");
 }
 
 /// For the keys of a family, a positive result is valid for a second.
@@ -329,11 +329,14 @@ async fn a_session_that_cannot_be_revoked_is_not_admitted() {
     let proxy = Proxy::start(&server(), "one").await;
     let mut client = proxy.client(1);
     drop(client.registration.take());
-    let unregistered = "resource notes: the session is not registered: nobody could revoke it";
+    let unregistered = "resource notes: the session is not registered, so its admission could not be revoked";
     assert_eq!(proxy.admit(&client, "notes", 5).await, unregistered);
     let unknown =
         Client { session: Arc::new(SessionFence::new(Err(IdentityError::NoAnswer))), pid: 2, registration: None };
-    assert_eq!(proxy.admit(&unknown, "notes", 5).await, "resource notes: the server did not say whose process this is");
+    assert_eq!(
+        proxy.admit(&unknown, "notes", 5).await,
+        "resource notes: the server did not identify the session's process"
+    );
     let stranger = proxy.client(3);
     proxy.server.end_process(3);
     assert_eq!(proxy.admit(&stranger, "notes", 5).await, unseen("notes", 3));

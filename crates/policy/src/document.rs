@@ -129,7 +129,7 @@ fn document(reader: &mut NodeReader, root: &Node) -> Option<Document> {
     if let Some(Placed { at, value }) = &document.databases
         && value.is_empty()
     {
-        reader.fault(*at, "`databases` names none: leave it out to fence wherever a named table exists");
+        reader.fault(*at, "`databases` is empty: omit it to fence the tables in every database that has them");
     }
     document.exempt_roles = fields.find("exempt_roles").and_then(|node| names(reader, node, "`exempt_roles`"));
     Some(document)
@@ -149,7 +149,7 @@ fn opaque_roles(reader: &mut NodeReader, node: &Node) -> Option<Placed<BTreeMap<
         if let (Some(role), Some(opaque)) = (role, opaque)
             && roles.insert(role.clone(), opaque).is_some()
         {
-            reader.fault(key.at, format!("the role {role} has a value already"));
+            reader.fault(key.at, format!("the role {role} already has a value"));
         }
     }
     Some(Placed { at: node.at, value: roles })
@@ -195,7 +195,7 @@ fn resource(reader: &mut NodeReader, node: &Node) -> Option<DeclaredResource> {
         (Some(_), Some(lease)) => {
             reader.fault(
                 lease.at,
-                "the resource has an `election` already: its tokens come from there or from a `lease`",
+                "the resource already has an `election`: its tokens come either from an `election` or from a `lease`",
             );
             None
         }
@@ -209,7 +209,7 @@ fn resource(reader: &mut NodeReader, node: &Node) -> Option<DeclaredResource> {
         agree_on_keys(reader, names.as_ref(), &tables, issuer.as_ref());
     }
     if let (Some(names), Some(functions)) = (&names, fields.find("functions")) {
-        let message = format!("a call does not tell for which {{{}}} it is: leave `functions` out", names.placeholder);
+        let message = format!("a function call does not show its {{{}}}: omit `functions`", names.placeholder);
         reader.fault(functions.at, message);
     }
     Some(DeclaredResource {
@@ -230,14 +230,15 @@ fn resource_name(reader: &mut NodeReader, node: &Node) -> Option<(Placed<String>
     let names = match Template::parse(name) {
         Ok(names) => names,
         Err(error) => {
-            reader.fault(node.at, format!("`{name}` is no name for resources: {error}"));
+            reader.fault(node.at, format!("`{name}` is not a valid name for resources: {error}"));
             None
         }
     };
     // Braces that are no placeholder are told already.
     let mut outside = name.chars().filter(|c| !"{}".contains(*c));
     if name.is_empty() || !outside.all(is_allowed) {
-        reader.fault(node.at, format!("`{name}` is no name for a resource: it takes letters, digits and _ . / : -"));
+        reader
+            .fault(node.at, format!("`{name}` is not a valid name for a resource: use letters, digits and _ . / : -"));
     }
     // Keep the resource, so that its tables are still checked against the other resources.
     Some((Placed { at: node.at, value: name.to_owned() }, names))
@@ -251,13 +252,13 @@ fn issuer(
     of_keys: fn(Template) -> Issuers,
 ) -> Option<Placed<DeclaredIssuer>> {
     let text = reader.text(node, &format!("`{kind}`"))?;
-    let mut refuse = |why: String| reader.fault(node.at, format!("`{text}` names no {kind}: {why}"));
+    let mut refuse = |why: String| reader.fault(node.at, format!("`{text}` is not a valid name for the {kind}: {why}"));
     let template = Template::parse(text).map_err(|error| refuse(error.to_string())).ok()?;
     // A check of one key is enough: a key with a slash has no election.
     let of_a_key = template.as_ref().map_or(text.to_owned(), |template| template.fill("key"));
     let name = of_a_key.parse().map_err(|error: fencegate_leader::InvalidName| refuse(error.to_string())).ok()?;
     if template.as_ref().is_some_and(|it| it.before().is_empty() && it.after().is_empty()) {
-        refuse("every name would be that of a key; put something before or after the placeholder".to_owned());
+        refuse("the placeholder alone would match every name: add text before or after it".to_owned());
         return None;
     }
     let value = match template {
@@ -278,7 +279,10 @@ fn agree_on_keys(
         match names {
             Some(names) if table.key.is_none() => {
                 let column = &names.placeholder;
-                reader.fault(*at, format!("the resource is keyed by {{{column}}}: say which column, `key: {column}`"));
+                reader.fault(
+                    *at,
+                    format!("the resource is keyed by {{{column}}}: name the table's column, such as `key: {column}`"),
+                );
             }
             None if table.key.is_some() => {
                 reader.fault(*at, "a table with a `key` needs a resource with a placeholder, such as `shard/{shard}`");
@@ -291,13 +295,13 @@ fn agree_on_keys(
             let (kind, placeholder) = (issuer.kind(), &names.placeholder);
             reader.fault(
                 *at,
-                format!("the resources of all keys would share one {kind}: name it with {{{placeholder}}}"),
+                format!("the resources of all keys would share one {kind}: add {{{placeholder}}} to its name"),
             );
         }
         (Some(names), Some(Placed { at, value: DeclaredIssuer::OfKeys(issuers) }))
             if issuers.names().placeholder != names.placeholder =>
         {
-            reader.fault(*at, format!("the placeholder is not that of the resource, {{{}}}", names.placeholder));
+            reader.fault(*at, format!("the placeholder differs from that of the resource, {{{}}}", names.placeholder));
         }
         (None, Some(Placed { at, value: DeclaredIssuer::OfKeys(issuers) })) => {
             reader.fault(*at, format!("the name of the resource has no {{{}}}", issuers.names().placeholder));
@@ -331,7 +335,7 @@ fn table(reader: &mut NodeReader, node: &Node) -> Option<Placed<FencedTable>> {
 fn operations(reader: &mut NodeReader, node: &Node) -> Vec<Operation> {
     let list = match reader.list(node, "`operations`") {
         Some([]) => {
-            reader.fault(node.at, "`operations` names none: leave it out to fence all of them");
+            reader.fault(node.at, "`operations` is empty: omit it to fence all operations");
             return Vec::new();
         }
         list => list.unwrap_or_default(),

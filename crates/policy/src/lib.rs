@@ -40,26 +40,26 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 /// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
 #[derive(Clone, Debug)]
 pub struct PolicySet {
-    /// In the order of the files' names and of the lists in them.
+    /// The resources, in the order of the file names and of the lists in the files.
     pub resources: Vec<Arc<Resource>>,
     /// Rule for statements whose text does not show what they write.
     pub opaque: Opaque,
-    /// Another rule for sessions of these login roles.
+    /// Rules for opaque statements of individual login roles.
     pub opaque_roles: BTreeMap<String, Opaque>,
     /// The databases in which the resources are fenced; None: wherever a named table exists.
     pub databases: Option<Vec<String>>,
     /// Login roles that bypass the fences.
     pub exempt_roles: Vec<String>,
-    /// How many files it was read from.
+    /// Number of files that the set was read from.
     pub files: usize,
-    /// When it was made: of two sets that proxies load, the later one is in force.
+    /// Time of the load. If proxies load different sets, the latest one is in force.
     pub loaded: Instant,
     index: index::Index,
-    /// Where each table is declared, if it was in a file.
+    /// Position of each table's declaration, if it was in a file.
     places: HashMap<QualifiedName, (PathBuf, Position)>,
 }
 
-/// Nothing is fenced.
+/// An empty set, which fences nothing.
 impl Default for PolicySet {
     fn default() -> Self {
         Self::new(Vec::new(), Opaque::default(), None, Vec::new())
@@ -107,18 +107,18 @@ impl PolicySet {
         Some(FileError::new(file, *at, message))
     }
 
-    /// The role bypasses the fences.
+    /// Returns true if the role bypasses the fences.
     pub fn exempts(&self, role: &str) -> bool {
         self.exempt_roles.iter().any(|exempt| exempt == role)
     }
 
-    /// Something may be fenced in the database of that name.
+    /// Returns true if the set may fence a table in the database of that name.
     pub fn applies_to(&self, database: &str) -> bool {
         !self.resources.is_empty()
             && self.databases.as_ref().is_none_or(|databases| databases.iter().any(|name| name == database))
     }
 
-    /// Some fence acts.
+    /// Returns true if a fence is enforced.
     pub fn enforces(&self) -> bool {
         self.resources.iter().any(|resource| resource.mode == Mode::Enforce)
     }
@@ -128,22 +128,22 @@ impl PolicySet {
         self.opaque_roles.get(role).copied().unwrap_or(self.opaque)
     }
 
-    /// Calling some function counts as a write.
+    /// Returns true if the set names functions.
     pub fn has_functions(&self) -> bool {
         self.index.has_functions()
     }
 
-    /// Some resource is keyed.
+    /// Returns true if a resource is keyed.
     pub fn has_keys(&self) -> bool {
         self.index.has_keys()
     }
 
-    /// The resource, as in its policy, that has this name or whose key has it.
+    /// The resource that has this name, or whose key has this name, as in its policy.
     pub fn resource_called(&self, name: &str) -> Option<&Arc<Resource>> {
         self.resources.iter().find(|resource| resource.is_called(name))
     }
 
-    /// The elections in etcd that issue tokens of a resource, those of single keys left out.
+    /// The elections in etcd that issue tokens of resources, without those of single keys.
     pub fn elections(&self) -> BTreeSet<ElectionName> {
         self.resources.iter().filter_map(|resource| resource.election().cloned()).collect()
     }
@@ -159,7 +159,7 @@ impl PolicySet {
         self.tables_called(relation).filter(move |(_, table)| table.fences(operation))
     }
 
-    /// The tables that a relation's name may mean, each with its resource.
+    /// The fenced tables that a relation's name may refer to, each with its resource.
     pub fn tables_called<'a>(
         &'a self,
         relation: &'a RelationName,
@@ -167,8 +167,8 @@ impl PolicySet {
         self.index.tables(relation.schema.as_deref(), &relation.name)
     }
 
-    /// The resources, each once, that a call of a function may count as a write to. A function without a
-    /// schema may be the one of that name in any schema.
+    /// The resources that a call of this function may write, each once. A function without a schema may be the one of that
+    /// name in any schema.
     pub fn resources_of_function(&self, function: &FunctionName) -> Vec<&Arc<Resource>> {
         self.index.resources_of_function(function)
     }
@@ -180,14 +180,14 @@ pub enum Opaque {
     /// LF004.
     #[default]
     Reject,
-    /// It passes if the session's token is in force for every resource that it may write. It raises none.
+    /// The statement passes if the session's token is in force for every resource that it may write. It raises no token.
     RequireToken,
-    /// It passes.
+    /// The statement passes.
     Allow,
 }
 
 impl Opaque {
-    /// As in a policy.
+    /// The value's name in a policy.
     pub fn name(self) -> &'static str {
         match self {
             Opaque::Reject => "reject",

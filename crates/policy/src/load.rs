@@ -161,7 +161,7 @@ impl Joining {
             None => templates.find(|(other, _)| other.matches(name)).map(|it| it.1),
         };
         if let Some(place) = other {
-            let message = format!("`{name}` and the resource at {} may be called the same", self.shown(place));
+            let message = format!("`{name}` and the resource at {} can have the same name", self.shown(place));
             faults.push(Fault { at, message });
         }
         let here = (self.files.len() - 1, at);
@@ -182,8 +182,10 @@ impl Joining {
             return;
         }
         if let Some((outer, place)) = self.issuers.iter().find(|(known, _)| known.may_be_nested_with(name)) {
-            let message =
-                format!("the elections `{name}` and `{outer}`, at {}, are nested: name them apart", self.shown(*place));
+            let message = format!(
+                "the elections `{name}` and `{outer}`, at {}, are nested: rename one of them",
+                self.shown(*place)
+            );
             faults.push(Fault { at: *at, message });
         }
         self.issuers.push((name.clone(), (self.files.len() - 1, *at)));
@@ -206,7 +208,7 @@ impl Joining {
         let here = (self.files.len() - 1, at);
         let (file, first) = *self.declared.entry(declaration).or_insert(here);
         if (file, first) != here {
-            let message = format!("{what} is declared already, at {}", self.shown((file, first)));
+            let message = format!("{what} is already declared, at {}", self.shown((file, first)));
             faults.push(Fault { at, message });
         }
     }

@@ -12,19 +12,19 @@ const LONGEST_NAME: usize = 63;
 /// Why a text is not the SQL name that is asked for.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(super) enum NameError {
-    #[error("`{0}` names no schema: write `schema.{0}`")]
+    #[error("`{0}` has no schema: write `schema.{0}`")]
     NoSchema(String),
     #[error("`{0}` has more than two parts: write `schema.name`, and the database under `databases`")]
     TooManyParts(String),
     #[error("`{0}` is one name, not several parts: put it in double quotes if the dot belongs to it")]
     Qualified(String),
-    #[error("a function is named without parentheses: all functions of that name are meant")]
+    #[error("name a function without parentheses: the entry applies to all functions of that name")]
     Parentheses,
-    #[error("`*` stands behind the beginning of a name: by itself it would mean every call without a schema")]
+    #[error("`*` must follow the beginning of a name: by itself it would match every unqualified call")]
     NoBeginning,
     #[error("temporary tables and functions belong to one session and cannot be fenced")]
     Temporary,
-    #[error("U&\"…\" is not understood here: write the characters themselves, in double quotes")]
+    #[error("U&\"…\" is not supported here: write the characters themselves, in double quotes")]
     UnicodeEscapes,
     #[error("a double quote is not closed")]
     Unclosed,
@@ -32,7 +32,7 @@ pub(super) enum NameError {
     Empty,
     #[error("a name cannot contain a zero byte")]
     ZeroByte,
-    #[error("`{0}` cannot stand here in a name: put the name in double quotes")]
+    #[error("`{0}` is not allowed here in a name: put the name in double quotes")]
     Unexpected(char),
 }
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_schema_and_a_name_are_required() {
-        assert_eq!(qualified("Ticks").unwrap_err().to_string(), "`Ticks` names no schema: write `schema.Ticks`");
+        assert_eq!(qualified("Ticks").unwrap_err().to_string(), "`Ticks` has no schema: write `schema.Ticks`");
         assert_eq!(qualified("a.b.c").unwrap_err(), NameError::TooManyParts("a.b.c".to_owned()));
         assert_eq!(qualified("pg_temp.x").unwrap_err(), NameError::Temporary);
         assert_eq!(qualified("pg_temp_12.x").unwrap_err(), NameError::Temporary);

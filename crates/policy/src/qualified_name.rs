@@ -12,13 +12,13 @@ pub struct QualifiedName {
 }
 
 impl fmt::Display for QualifiedName {
-    /// As SQL, with every quote that it could need.
+    /// Formats the name as SQL, always quoted.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}.{}", quoted(&self.schema), quoted(&self.name))
     }
 }
 
-/// A name by itself, as SQL with every quote that it could need.
+/// Formats a single name as SQL, always quoted.
 pub fn quoted(name: &str) -> String {
     let is_plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');

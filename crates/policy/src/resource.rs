@@ -7,14 +7,16 @@ use super::qualified_name::QualifiedName;
 use fencegate_leader::ElectionName;
 use fencegate_statement::Operation;
 
-/// A thing that one leader at a time may write; or, where it is keyed, one such thing for every value of a column.
+/// A unit of leadership: only one leader at a time may write it. A keyed resource stands for one unit for each value of a
+/// column.
 #[derive(Clone, Debug)]
 pub struct Resource {
     /// The name in tokens, errors and metrics; of a keyed resource, with its placeholder.
     pub name: String,
-    /// Only the token of its leader may raise the fence; None: any token may.
+    /// The issuer whose leader's token alone may raise the fence. None: any token may.
     pub issuer: Option<Issuer>,
-    /// Set for a resource that represents the resources of all keys, see [`Resource::of_key`]. Only those have tokens.
+    /// Set for a resource that represents the resources of all keys, see [`Resource::of_key`]. Only the resources of keys
+    /// have tokens.
     pub keyed: Option<Keyed>,
     /// For the resource of one key: a name for all keys, `shard/{}`.
     pub family: Option<String>,
@@ -59,7 +61,7 @@ pub struct FencedTable {
     /// The table's only database, if the policy names it. The table is fenced wherever it exists; a missing table is
     /// reported only for this database.
     pub database: Option<String>,
-    /// The column whose value says which resource a row belongs to, if the resource is keyed.
+    /// The column whose value determines a row's resource, if the resource is keyed.
     pub key: Option<String>,
 }
 
@@ -69,12 +71,12 @@ pub enum OnMissing {
     /// LF002.
     #[default]
     Reject,
-    /// It passes.
+    /// The statement passes.
     Allow,
 }
 
 impl OnMissing {
-    /// As in a policy.
+    /// The value's name in a policy.
     pub fn name(self) -> &'static str {
         match self {
             OnMissing::Reject => "reject",
@@ -83,18 +85,18 @@ impl OnMissing {
     }
 }
 
-/// Whether a fence acts. Where several fences concern a statement, the greatest decides.
+/// Whether a fence is enforced. If several fences concern a statement, the greatest mode decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Mode {
     /// Forwards writes, and counts and logs those that it would have rejected. Does not drain processes.
     Observe,
-    /// It rejects.
+    /// Rejects writes.
     #[default]
     Enforce,
 }
 
 impl Mode {
-    /// As in a policy file.
+    /// The value's name in a policy.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Enforce => "enforce",

@@ -86,7 +86,7 @@ fn omitted_columns_have_their_defaults() {
 #[test]
 fn a_table_without_a_schema_gets_a_suggestion() {
     let errors = join(&[("a.yaml", &resources("  - name: r\n    tables: [ticks]\n"))]).unwrap_err();
-    assert_eq!(errors, ["a.yaml:4:14: `ticks` names no schema: write `schema.ticks`"]);
+    assert_eq!(errors, ["a.yaml:4:14: `ticks` has no schema: write `schema.ticks`"]);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn wrong_types_are_reported_with_their_position() {
             "8:11: `mode` must be one of enforce, observe",
         ],
     );
-    assert_errors("version: 1\ndatabases: []\n", &["2:12: `databases` names none"]);
+    assert_errors("version: 1\ndatabases: []\n", &["2:12: `databases` is empty"]);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn only_documented_operations_are_accepted() {
     let with =
         |operations: &str| resources(&format!("  - name: r\n    tables: [{{name: s.t, operations: {operations}}}]\n"));
     assert_errors(&with("[lock]"), &["4:39: an operation must be one of insert, update, delete, truncate, ddl"]);
-    assert_errors(&with("[]"), &["4:38: `operations` names none"]);
+    assert_errors(&with("[]"), &["4:38: `operations` is empty"]);
     assert_errors(&with("insert"), &["4:38: `operations` must be a list"]);
     assert_eq!(set(&with("[ddl]")).resources[0].tables[0].operations, [Operation::Ddl]);
 }
@@ -149,13 +149,13 @@ fn only_documented_operations_are_accepted() {
 fn invalid_names_are_reported_with_their_position() {
     assert_errors(
         &resources("  - {name: 'a b', tables: [s.t]}\n  - {name: '', tables: [s.u]}\n  - {name: é, tables: [s.v]}\n"),
-        &["3:12: `a b` is no name", "4:12: `` is no name", "5:12: `é` is no name"],
+        &["3:12: `a b` is not a valid name", "4:12: `` is not a valid name", "5:12: `é` is not a valid name"],
     );
     assert_errors(
         &resources("  - name: r\n    tables: [a.b.c, 's.\"t', {name: pg_temp.x}]\n    functions: [s.f()]\n"),
-        &["4:14: `a.b.c` has more", "4:21: a double quote", "4:36: temporary", "5:17: a function is named without"],
+        &["4:14: `a.b.c` has more", "4:21: a double quote", "4:36: temporary", "5:17: name a function without"],
     );
-    assert_errors("version: 1\ndatabases: [my-app]\n", &["2:13: `-` cannot stand here"]);
+    assert_errors("version: 1\ndatabases: [my-app]\n", &["2:13: `-` is not allowed here"]);
 }
 
 #[test]
@@ -188,19 +188,25 @@ fn a_keyed_resource_has_one_resource_for_each_key() {
 fn keys_are_declared_in_every_required_place() {
     assert_errors(
         &resources("  - name: shard/{shard}\n    tables: [s.t]\n    functions: [s.f]\n"),
-        &["4:14: the resource is keyed by {shard}: say which column", "5:16: a call does not tell for which {shard}"],
+        &[
+            "4:14: the resource is keyed by {shard}: name the table's column",
+            "5:16: a function call does not show its {shard}",
+        ],
     );
     assert_errors(&resources("  - {name: r, tables: [{name: s.t, key: k}]}\n"), &["3:31: a table with a `key` needs"]);
     let keyed = |name: &str, election: &str| {
         resources(&format!("  - name: {name}\n    election: {election}\n    tables: [{{name: s.t, key: k}}]\n"))
     };
     assert_errors(&keyed("'a/{k}'", "/e"), &["4:15: the resources of all keys would share one election"]);
-    assert_errors(&keyed("'a/{k}'", "'/e/{x}'"), &["4:15: the placeholder is not that of the resource, {k}"]);
-    assert_errors(&keyed("'a/{k}'", "'/e {k}'"), &["4:15: `/e {k}` names no election: "]);
-    assert_errors(&keyed("'a/{k}{l}'", "'/e/{k}'"), &["3:11: `a/{k}{l}` is no name for resources: it takes one"]);
-    assert_errors(&keyed("'a b/{k}'", "'/e/{k}'"), &["3:11: `a b/{k}` is no name for a resource"]);
+    assert_errors(&keyed("'a/{k}'", "'/e/{x}'"), &["4:15: the placeholder differs from that of the resource, {k}"]);
+    assert_errors(&keyed("'a/{k}'", "'/e {k}'"), &["4:15: `/e {k}` is not a valid name for the election: "]);
+    assert_errors(
+        &keyed("'a/{k}{l}'", "'/e/{k}'"),
+        &["3:11: `a/{k}{l}` is not a valid name for resources: it takes one"],
+    );
+    assert_errors(&keyed("'a b/{k}'", "'/e/{k}'"), &["3:11: `a b/{k}` is not a valid name for a resource"]);
     // The name has two lines, the message one.
-    assert_errors(&keyed("\"a\\nb/{k}\"", "'/e/{k}'"), &["3:11: `a\\nb/{k}` is no name for a resource"]);
+    assert_errors(&keyed("\"a\\nb/{k}\"", "'/e/{k}'"), &["3:11: `a\\nb/{k}` is not a valid name for a resource"]);
 }
 
 #[test]
@@ -230,8 +236,8 @@ fn a_lease_may_replace_an_election() {
     assert_eq!(set.resources[0].lease(), Some("cron"));
     assert!(set.elections().is_empty() && set.resources[0].election().is_none());
     let twice = named("election: /cron, lease: cron", "a");
-    assert_errors(&resources(&twice), &["3:39: the resource has an `election` already"]);
-    assert_errors(&resources(&named("lease: 'a b'", "a")), &["3:22: `a b` names no lease: "]);
+    assert_errors(&resources(&twice), &["3:39: the resource already has an `election`"]);
+    assert_errors(&resources(&named("lease: 'a b'", "a")), &["3:22: `a b` is not a valid name for the lease: "]);
     let keyed = |lease: &str| {
         resources(&format!("  - {{name: 'job/{{id}}', lease: '{lease}', tables: [{{name: s.t, key: id}}]}}\n"))
     };
@@ -241,7 +247,10 @@ fn a_lease_may_replace_an_election() {
     assert_eq!(family.of_key("a/7").unwrap().lease(), Some("work/a/7"));
     assert!(family.of_key("a/").is_none(), "no election is called so");
     assert_errors(&keyed("work"), &["3:31: the resources of all keys would share one lease"]);
-    assert_errors(&keyed("{id}"), &["3:31: `{id}` names no lease: every name would be that of a key"]);
+    assert_errors(
+        &keyed("{id}"),
+        &["3:31: `{id}` is not a valid name for the lease: the placeholder alone would match every name"],
+    );
 }
 
 #[test]
@@ -253,8 +262,8 @@ fn elections_have_valid_names_and_are_not_nested() {
     assert_eq!(elections, ["/cron/leader"]);
     assert_eq!((set.resources[1].issuer.is_some(), set.resources[2].issuer.is_some()), (true, false));
 
-    assert_errors(&resources(&named("/cron/", "a")), &["3:25: `/cron/` names no election: "]);
-    assert_errors(&resources(&named("'a b'", "a")), &["3:25: `a b` names no election: "]);
+    assert_errors(&resources(&named("/cron/", "a")), &["3:25: `/cron/` is not a valid name for the election: "]);
+    assert_errors(&resources(&named("'a b'", "a")), &["3:25: `a b` is not a valid name for the election: "]);
     assert_errors(&resources(&named("7", "a")), &["3:25: `election` must be text"]);
     for (first, second) in [("/cron", "/cron/leader"), ("/cron/leader", "/cron")] {
         let both = resources(&(named(first, "a") + &named(second, "b")));
@@ -270,10 +279,10 @@ fn nothing_is_declared_twice() {
             "  - {name: r, tables: [s.t, S.T], functions: [s.f]}\n  - {name: r, functions: [s.g, s.f]}\n  - {name: q, tables: [\"s.t\"]}\n",
         ),
         &[
-            "3:29: the table s.t is declared already, at a.yaml:3:24",
-            "4:12: the resource `r` is declared already, at a.yaml:3:12",
-            "4:32: the function s.f is declared already, at a.yaml:3:47",
-            "5:24: the table s.t is declared already, at a.yaml:3:24",
+            "3:29: the table s.t is already declared, at a.yaml:3:24",
+            "4:12: the resource `r` is already declared, at a.yaml:3:12",
+            "4:32: the function s.f is already declared, at a.yaml:3:47",
+            "5:24: the table s.t is already declared, at a.yaml:3:24",
         ],
     );
     assert_errors("version: 1\nopaque: allow\nopaque: reject\n", &["3:1: "]);
@@ -291,10 +300,10 @@ fn several_files_form_one_set() {
     assert_eq!(
         errors,
         [
-            "3.yaml:3:12: the resource `b` is declared already, at 2.yaml:3:12",
-            "3.yaml:3:24: the table s.a is declared already, at 1.yaml:3:24",
-            "3.yaml:4:9: `opaque` is declared already, at 1.yaml:4:9",
-            "3.yaml:6:15: `exempt_roles` is declared already, at 1.yaml:5:15",
+            "3.yaml:3:12: the resource `b` is already declared, at 2.yaml:3:12",
+            "3.yaml:3:24: the table s.a is already declared, at 1.yaml:3:24",
+            "3.yaml:4:9: `opaque` is already declared, at 1.yaml:4:9",
+            "3.yaml:6:15: `exempt_roles` is already declared, at 1.yaml:5:15",
         ]
     );
 }

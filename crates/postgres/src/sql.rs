@@ -87,8 +87,7 @@ fn element(name: &str) -> String {
 }
 
 /// Replaces the message "password missing".
-const NO_PASSWORD: &str = "the server asks for a password, and none is given: put it into the URL, \
-     into PGPASSWORD, or into the file that PGPASSFILE names (default: ~/.pgpass)";
+const NO_PASSWORD: &str = "the server requires a password, and none is set: set it in the URL, in PGPASSWORD, or in the file that PGPASSFILE names (default: ~/.pgpass)";
 
 /// The server's message. tokio-postgres displays only "db error"; the message is in the source.
 pub fn message(error: &tokio_postgres::Error) -> String {

@@ -6,20 +6,20 @@ use fencegate_policy::PolicySet;
 use fencegate_statement::RelationName;
 use std::sync::Arc;
 
-/// The changes seen up to a moment.
+/// Counts of the catalog changes seen up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// All of them, as far as the proxy saw or supposes them.
+    /// All changes that the proxy has seen or assumes.
     pub all: u64,
-    /// Those that may have to do with fenced tables.
+    /// The changes that may concern fenced tables.
     pub doubts: u64,
 }
 
 /// The part of the catalog that a verdict needs.
 #[derive(Clone, Debug)]
 pub struct CatalogRequest {
-    /// It came after these changes. One that is seen later is made by a session beside it: the suspects of that count,
-    /// until the catalog was read again.
+    /// The changes before the message. Later changes come from concurrent sessions, whose pending definitions count until
+    /// the next reading.
     pub since: Changes,
     /// The schema of its session's temporary relations.
     pub temporary: Option<Arc<str>>,
@@ -29,32 +29,32 @@ pub struct CatalogRequest {
     pub is_plain: bool,
 }
 
-/// A database's catalog, as far as it is known at a moment.
+/// The known part of a database's catalog at a moment.
 #[derive(Default)]
 pub struct CatalogView {
-    /// As last read.
+    /// The last reading.
     pub catalog: Arc<Catalog>,
-    /// Objects that CASCADE drops, if they were requested and are known.
+    /// The objects that CASCADE drops, if requested and known.
     pub dependencies: Option<Arc<Dependencies>>,
-    /// No change that may concern fenced tables had happened at the time of the reading.
+    /// True if the reading covers all changes that may concern fenced tables.
     pub is_current: bool,
-    /// Where it is not current: only because no control connection listens to announcements of changes.
+    /// True if the only reason for `is_current` being false is that no control connection listens for changes.
     pub is_unheard: bool,
-    /// How many such changes it has.
+    /// The number of changes that the reading covers.
     pub doubts: u64,
-    /// Why it could not be read last, where it is not current.
+    /// The error of the last reading, if the catalog is not current.
     pub unread: Option<StoreError>,
 }
 
 impl CatalogView {
-    /// The policies name the relation, or some write to it is one to a fenced table.
+    /// Returns true if the policies name the relation, or a write to it may reach a fenced table.
     pub fn concerns_fences(&self, relation: &RelationName, policies: &PolicySet) -> bool {
         policies.tables_called(relation).next().is_some() || self.catalog.leads_from(relation)
     }
 }
 
 impl Changes {
-    /// They are all among these.
+    /// Returns true if these changes include all of the other's.
     pub fn has(self, other: Changes) -> bool {
         self.all >= other.all && self.doubts >= other.doubts
     }

@@ -32,7 +32,7 @@ impl<H: Host> Session<H> {
         is_error.then(|| frame_of(&mut self.server, header.frame()))
     }
 
-    /// The client waits for an answer.
+    /// Returns true if the client waits for an answer.
     pub fn is_in_flight(&self) -> bool {
         !self.pipeline.is_empty() || self.client.rest > 0 || self.pipeline.repetition.is_refused()
     }
@@ -55,7 +55,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// The server runs something for the client.
+    /// Returns true if the server runs a statement for the client.
     pub fn is_busy(&self) -> bool {
         self.process.is_busy()
     }

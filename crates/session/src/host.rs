@@ -21,20 +21,20 @@ pub trait Host: Send {
     /// The admissions and the activity of the session's server process.
     fn fence(&self) -> &Arc<SessionFence>;
 
-    /// Takes up policies that have come into force since the last call. True when statements are judged from now on that
+    /// Adopts policies that have come into force since the last call. Returns true if statements are judged from now on and
     /// were not before.
     fn take_up_policies(&mut self) -> bool;
 
-    /// Statements have to be judged.
+    /// Returns true if statements have to be judged.
     fn is_fenced(&self) -> bool;
 
     /// The policies in force.
     fn policies(&self) -> &PolicySet;
 
-    /// A higher epoch of the resource than this token, if one is known that counts without asking the database.
+    /// An epoch of the resource above this token, if one is known and counts without a query.
     fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch>;
 
-    /// Has the revoked admissions deleted, so that the server process may live.
+    /// Requests the deletion of the revoked admissions, so that the drain releases the server process.
     fn release(&self);
 
     /// The last reading. It is current if it covers `wanted`, or for None if it covers all changes seen so far.
@@ -46,10 +46,10 @@ pub trait Host: Send {
     /// True if reading the catalog may provide `wanted`: [`Task::CatchUp`].
     fn is_unread(&self, wanted: &CatalogRequest) -> bool;
 
-    /// Until the catalog is read, any relation may be fenced.
+    /// Forgets the catalog: until it is read, any relation may be fenced.
     fn forget_catalog(&self);
 
-    /// The session has changed the catalog: all proxies forget it, and this one reads it soon.
+    /// The session has changed the catalog: all proxies forget it, and this proxy reads it soon.
     fn catalog_changed(&self);
 
     /// The session has changed the catalog in a way that had nothing to do with fenced tables as of that count of doubts.
@@ -59,13 +59,13 @@ pub trait Host: Send {
     /// A database of that name may have been dropped or created.
     fn forget_database(&self, name: &str);
 
-    /// The suspects of each of the other sessions of the database. To be called before [`Host::catalog`].
+    /// The pending definitions of each other session of the database. To be called before [`Host::catalog`].
     fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>>;
 
-    /// Shows this session's suspects to the others.
+    /// Publishes this session's pending definitions to the other sessions.
     fn publish_definitions(&self, suspects: &PendingDefinitions);
 
-    /// Withdraws them. They count until the catalog was read with all changes seen until now.
+    /// Withdraws the pending definitions. They count until a reading covers all changes seen so far.
     fn withdraw_definitions(&self);
 
     /// Analyzes a text, with the rows that it writes if `with_rows` is set.
@@ -75,13 +75,13 @@ pub trait Host: Send {
     fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, permit: Option<ParsePermit>)
     -> Result<Analysis, Task>;
 
-    /// Room for a message of `bytes`, with `there` of them received, if free immediately; otherwise [`Task::Room`].
+    /// Room for a message of `bytes`, of which `there` were received, if available immediately; otherwise [`Task::Room`].
     fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room>;
 
-    /// Does work that takes long enough for other sessions on the thread to notice.
+    /// Runs work that would noticeably delay other sessions of the thread.
     fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R;
 
-    /// The client has asked for something to be run.
+    /// Counts a query or execution of the client.
     fn note_query(&self);
 
     /// The session presents these tokens from now on.
@@ -96,9 +96,9 @@ pub trait Host: Send {
     /// A statement has been rejected.
     fn note_rejected(&self, rejection: &Rejection, statement: &Statement);
 
-    /// A forwarded statement writes past these fences: they only observe, or its role is exempt.
+    /// A forwarded statement writes to resources whose fences only observe, or from which its role is exempt.
     fn note_passed(&self, passed: Vec<PassedWrite>);
 
-    /// A write under this token has passed a fence that only observes: finds out whether it would be rejected.
+    /// A write under this token has passed a fence that only observes. Determines whether enforcing would have rejected it.
     fn observe(&self, need: Need, claim: Claim);
 }

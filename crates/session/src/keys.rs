@@ -32,26 +32,26 @@ pub fn resources(
 ) -> Vec<KeyedResource> {
     let name = table.key.as_deref().unwrap_or_default();
     let unknown = |why: &str| {
-        let why = format!("which \"{name}\" of {}: {why}", table.name);
+        let why = format!("the value of \"{name}\" in {} is unknown: {why}", table.name);
         let bare = write.relation.schema.is_none() && write.relation.name == table.name.name;
         let by_bare_name = bare.then(|| table.name.clone());
         let hint = hint(write.operation);
         vec![Err(Rejection::UnknownKey { resource: keyed.name.clone(), why, hint, by_bare_name })]
     };
-    let Some(column) = column else { return unknown("there is no such column") };
+    let Some(column) = column else { return unknown("the table has no such column") };
     if let Err(why) = column.kind {
         return unknown(why);
     }
     if write.rows.are_unread() {
-        return unknown("the statement is too long, or nested too deeply, to look for the values");
+        return unknown("the statement is too long or too deeply nested to search");
     }
     let values = match columns {
         Columns::OfTable => write.rows.values(name, Some(column.place)),
         Columns::SameNames => write.rows.values(name, None),
-        Columns::Others => return unknown("it is written by way of another relation"),
+        Columns::Others => return unknown("the statement writes to it through another relation"),
     };
     let Some(values) = values.filter(|values| !values.is_empty()) else {
-        return unknown("the text does not show the value of that column in every row");
+        return unknown("the statement does not show it for every row");
     };
     let writes = write.operation != Operation::Lock;
     let mut found = Vec::with_capacity(values.len());
@@ -59,7 +59,7 @@ pub fn resources(
         match column.key(value).map(|key| keyed.of_key(&key)) {
             Some(Some(resource)) => found.push(Ok((resource, writes))),
             Some(None) => return unknown("a value is too long, or cannot be part of the name of an election or lease"),
-            None => return unknown("a value is none of the column's type"),
+            None => return unknown("a value does not have the column's type"),
         }
     }
     found
@@ -68,17 +68,17 @@ pub fn resources(
 /// A statement of this kind may write the rows of any key.
 pub fn any(keyed: &Resource, kind: StatementKind) -> Rejection {
     let why = format!("{kind} may write rows of every key of {}", keyed.name);
-    let hint = "Write to the table directly; or set `opaque: allow`, and let the guard look at each row.";
+    let hint = "Write to the table directly. Or install the guard, which checks each row, and set `opaque: allow`.";
     Rejection::UnknownKey { resource: keyed.name.clone(), why, hint, by_bare_name: None }
 }
 
 /// Operators or types in the statement may be others than those of pg_catalog: its keys are unknown.
 pub fn by_path(keyed: &Resource) -> Rejection {
     let why = format!(
-        "operators or types without a schema may be others than those of pg_catalog, so that the keys of {} do not show",
+        "its unqualified operators or types may not be those of pg_catalog, so the keys of {} are unknown",
         keyed.name
     );
-    let hint = "Somebody has made an operator =, or a type such as int8, in a schema of this session's search path: take that schema out of the path, send the statement by itself, or write key OPERATOR(pg_catalog.=) 3 and pg_catalog.int8.";
+    let hint = "A schema in this session's search path has an operator =, or a type such as int8. Remove that schema from the path, send the statement by itself, or write key OPERATOR(pg_catalog.=) 3 and pg_catalog.int8.";
     Rejection::UnknownKey { resource: keyed.name.clone(), why, hint, by_bare_name: None }
 }
 
@@ -88,14 +88,13 @@ fn hint(operation: Operation) -> &'static str {
             "Give the key as a constant or a parameter in every row: INSERT INTO t (key, ...) VALUES (3, ...)."
         }
         Operation::Update => {
-            "Compare the key with constants or parameters, WHERE key = 3 AND ..., or key IN (3, 4); \
-             an upsert needs it in its list of columns and its ON CONFLICT target."
+            "Compare the key with constants or parameters: WHERE key = 3 AND ..., or key IN (3, 4). An upsert needs the key in its column list and its ON CONFLICT target."
         }
         Operation::Delete | Operation::Lock | Operation::Read => {
             "Compare the key with constants or parameters: WHERE key = 3 AND ..., or key IN (3, 4)."
         }
         Operation::Truncate | Operation::TruncateCascade | Operation::Ddl | Operation::Cascade => {
-            "It concerns the rows of all keys: leave it to one of `exempt_roles`, or out of the table's `operations`."
+            "The statement affects the rows of all keys. Run it as one of the policy's `exempt_roles`, or omit the operation from the table's `operations`."
         }
     }
 }

@@ -14,7 +14,7 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Memory of an entry besides its name, in bytes, roughly.
 const ENTRY: usize = 128;
 
-/// The server takes the first 63 bytes of a name (`NAMEDATALEN`): two that differ only beyond are one.
+/// The server uses only the first 63 bytes of a name (`NAMEDATALEN`).
 const SIGNIFICANT: usize = 63;
 
 /// The names of one session.
@@ -25,7 +25,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names may have been defined unseen.
+    /// Records that the proxy may have missed definitions of names.
     pub fn forget(&mut self) {
         self.statements.forget();
         self.portals.forget();
@@ -82,14 +82,14 @@ pub struct NameTable {
     unnamed: VecDeque<Definition>,
     bytes: usize,
     last: u64,
-    /// There was no room for a name.
+    /// True once a name did not fit.
     forgot: bool,
 }
 
 #[derive(Debug)]
 struct Definition {
     sequence: u64,
-    /// The stretch of messages in which an error skips all that follow.
+    /// The batch of messages, whose rest an error skips.
     batch: u64,
     confirmed: bool,
     /// An Execute of the portal was forwarded.
@@ -100,11 +100,11 @@ struct Definition {
 /// The meaning of a name.
 #[derive(Debug, PartialEq)]
 pub enum Meaning {
-    /// If the message that uses it runs at all, it runs this.
+    /// A message that uses the name runs this, if it runs at all.
     Certain(Arc<Statement>),
-    /// Depends on replies that are still to come.
+    /// The meaning depends on pending replies.
     Unsettled,
-    /// Never seen.
+    /// The proxy has seen no definition of the name.
     Unknown,
 }
 
@@ -115,11 +115,11 @@ impl NameTable {
         let name = known_by(name);
         self.last += 1;
         if !name.is_ascii() {
-            // The server knows it by other bytes, as the client's encoding has it, and may cut those elsewhere.
+            // The server stores the name in another encoding, and may truncate it elsewhere.
             self.forgot = true;
             return self.last;
         }
-        // A name that is known must not keep an old meaning, however many there are.
+        // A known name must not keep an old meaning, even if there is no room.
         if self.bytes < MAX_BYTES || self.of(name).is_some() {
             self.bytes += weight(name, &statement);
             let candidate = Definition { sequence: self.last, batch, confirmed: false, begun: false, statement };
@@ -133,7 +133,7 @@ impl NameTable {
         self.last
     }
 
-    /// The server did it: older meanings are gone.
+    /// The server has executed the definition, which replaces older meanings.
     pub fn confirm(&mut self, name: &[u8], sequence: u64) {
         self.drop_first(name, |candidate| candidate.sequence < sequence);
         // The server answers in order, so that it is the oldest now.
@@ -144,7 +144,7 @@ impl NameTable {
         }
     }
 
-    /// The server refused or skipped it: older meanings stand.
+    /// The server has refused or skipped the definition, so older meanings stay.
     pub fn cancel(&mut self, name: &[u8], sequence: u64) {
         let name = known_by(name);
         let Some(list) = self.of_mut(name) else { return };
@@ -155,7 +155,7 @@ impl NameTable {
         self.forget_if_empty(name);
     }
 
-    /// The server closed the name: its definitions so far are gone.
+    /// The server has closed the name and removed its definitions so far.
     pub fn close(&mut self, name: &[u8]) {
         self.drop_first(name, |candidate| candidate.confirmed);
     }
@@ -174,7 +174,7 @@ impl NameTable {
         self.forgot = false;
     }
 
-    /// NameTable may have been defined unseen.
+    /// Records that the proxy may have missed definitions of names.
     pub fn forget(&mut self) {
         self.clear();
         self.forgot = true;
@@ -185,7 +185,7 @@ impl NameTable {
         self.bytes >= MAX_BYTES
     }
 
-    /// A name that is not known was not defined here.
+    /// Returns true if an unknown name cannot have been defined in this session.
     pub fn is_complete(&self) -> bool {
         !self.forgot
     }
@@ -193,7 +193,7 @@ impl NameTable {
     /// The meaning of the name in a message that is forwarded in this batch.
     pub fn meaning(&self, name: &[u8], batch: u64) -> Meaning {
         match self.of(name).and_then(VecDeque::back) {
-            // Had the definition failed, the rest of its batch would be skipped.
+            // If the definition had failed, the server would skip the rest of its batch.
             Some(candidate) if candidate.confirmed || candidate.batch == batch => {
                 Meaning::Certain(candidate.statement.clone())
             }

@@ -21,23 +21,23 @@ const AHEAD: u8 = 16;
 /// The value of the setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SearchPath {
-    /// The server has to be asked.
+    /// Only the server knows it.
     #[default]
     Unasked,
-    /// Any schema may be in it, but fencegate's own only as this tells.
+    /// Any schema may be in the path; fencegate's own schemas only as stated here.
     Any(OwnSchemas),
-    /// No other than these, each as the server knows it; some may not exist, or be closed to the session.
+    /// Only these schemas, with their names in the server. Some may not exist, or be inaccessible to the session.
     Schemas(Arc<[String]>),
 }
 
 /// Whether a path has fencegate's own schemas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnSchemas {
-    /// It has none of them.
+    /// The path has none of them.
     Absent,
-    /// It has one if the current role is called so.
+    /// The path has one if the current role has its name.
     AsRole,
-    /// It may have one.
+    /// The path may have one.
     Possible,
 }
 
@@ -46,7 +46,7 @@ impl OwnSchemas {
         let holds = |names: &[String], wanted: &str| names.iter().any(|name| name == wanted);
         let (own, role) = match names(text) {
             Some(names) => (OWN_SCHEMAS.iter().any(|own| holds(&names, own)), holds(&names, "$user")),
-            // Whatever the server makes of it, none of its names is one that does not stand in it.
+            // However the server parses the text, the path has only names that occur in it.
             None => (OWN_SCHEMAS.iter().any(|own| text.to_ascii_lowercase().contains(own)), text.contains("$user")),
         };
         match (own, role) {
@@ -60,7 +60,7 @@ impl OwnSchemas {
 impl SearchPath {
     /// From the server's text; None: it has none.
     pub fn read(text: Option<&str>) -> Self {
-        // `$user` is the role of the moment, or nothing. Other sessions can rename roles.
+        // `$user` stands for the current role, or nothing. Other sessions can rename roles.
         let is_plain = |names: &Vec<String>| names.len() <= MOST_SCHEMAS && !names.iter().any(|name| name == "$user");
         let own = || text.map_or(OwnSchemas::Possible, OwnSchemas::read);
         let listed = text.and_then(names).filter(is_plain);
@@ -128,11 +128,11 @@ pub struct Path {
     now: SearchPath,
     /// As the server reported it last. From PostgreSQL 18 on it does so with ReadyForQuery, if it is another than at the last one.
     reported: Option<SearchPath>,
-    /// The open transaction has set it: a rollback brings another one back.
+    /// The open transaction has set the path. A rollback restores another one.
     is_set: bool,
-    /// It has done so until its end.
+    /// The open transaction has set the path with SET LOCAL.
     is_local: bool,
-    /// How often the proxy still asks ahead: recent statements were judged by the path.
+    /// Number of queries ahead that remain, because recent statements were judged by the path.
     ahead: u8,
     /// The answer to a question that was asked ahead has arrived.
     is_answered_ahead: bool,
@@ -191,7 +191,7 @@ impl Path {
         }
     }
 
-    /// It may be anything.
+    /// Marks the path as unknown.
     pub fn forget(&mut self) {
         self.now = SearchPath::Unasked;
     }

@@ -15,31 +15,30 @@ use fencegate_wire::error::{ErrorText, start_of};
 pub enum Rejection {
     /// The fence has refused: LF001, LF003 to LF006, or 42501.
     Fence(FenceError),
-    /// LF002; `named`: the resources that the session's list names instead; `by_bare_name`: the fenced table that the
-    /// statement may mean by a name without a schema.
+    /// LF002. `named`: the resources in the session's list; `by_bare_name`: the fenced table that an unqualified name may
+    /// refer to.
     Missing { resource: String, named: Vec<String>, by_bare_name: Option<QualifiedName> },
     /// LF003: the text of a SET or of a startup parameter.
     InvalidSetting { why: InvalidValue, value: String },
-    /// LF003: a function or a default set it.
+    /// LF003: a function or a default has set the invalid value.
     InvalidValue { resource: String },
-    /// LF003: a string of statements would write under another token than its earlier statements or the open
-    /// transaction.
+    /// LF003: a query string would write under a token other than that of its earlier statements or the open transaction.
     TwoTokensAtOnce { resource: String, presented: Token, written: Token },
     /// LF004.
     Unverifiable { why: String, hint: &'static str },
-    /// LF004: PREPARE TRANSACTION would carry this out of the session.
+    /// LF004: PREPARE TRANSACTION would take this out of the session.
     CarriedOut { what: &'static str, hint: &'static str },
-    /// LF004: which resources of a keyed one it would write.
+    /// LF004: the keys that the statement writes are unknown.
     UnknownKey { resource: String, why: String, hint: &'static str, by_bare_name: Option<QualifiedName> },
-    /// 42501, as the server would say: the session's role may not drop, rename or move the database.
+    /// 42501, with the server's message: the session's role may not drop, rename or move the database.
     NotOwner { database: String },
-    /// LF006: the statement was not held until it could be judged.
+    /// LF006: there was no room to hold the statement until it could be judged.
     NoRoom,
-    /// LF006: the statement names a relation that may lead to a fenced table. `why`: the last reading failed.
+    /// LF006: the statement names a relation that may lead to a fenced table. `why`: the error of the last reading.
     UnreadCatalog { why: Option<StoreError> },
 }
 
-/// How the transaction of a session ended that was cut off.
+/// Outcome of the open transaction of a session that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutOffOutcome {
     /// Nothing was in flight: the open transaction is rolled back.
@@ -49,7 +48,7 @@ pub enum CutOffOutcome {
 }
 
 impl CutOffOutcome {
-    /// As in the error's DETAIL.
+    /// The name in the error's DETAIL.
     pub fn name(self) -> &'static str {
         match self {
             CutOffOutcome::RolledBack => "rolled_back",
@@ -65,7 +64,7 @@ impl From<FenceError> for Rejection {
 }
 
 impl Rejection {
-    /// The resource that it is about, if it is about one.
+    /// The resource that the rejection concerns, if any.
     pub fn resource(&self) -> Option<&str> {
         match self {
             Rejection::Fence(refusal) => Some(refusal.resource()),
@@ -143,19 +142,19 @@ impl ClientError for Rejection {
                     .hint(FORMS)
             }
             Rejection::TwoTokensAtOnce { resource, presented, written } => {
-                ErrorText::new("LF003", format!("one string of statements cannot write to resource \"{resource}\" under token {written} and then {presented}"))
+                ErrorText::new("LF003", format!("one query string cannot write to resource \"{resource}\" under token {written} and then {presented}"))
                     .detail(format!("resource={resource} presented={presented} highest={written}"))
                     .hint("Send the statement that ends the transaction, and the statements after it, as separate queries.")
             }
             Rejection::Unverifiable { why, hint } => {
-                ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}")).hint(*hint)
+                ErrorText::new("LF004", format!("cannot determine what this statement writes: {why}")).hint(*hint)
             }
             Rejection::CarriedOut { what, hint } => {
-                let message = format!("a prepared transaction would carry {what} to a fenced table out of this session");
+                let message = format!("cannot PREPARE a transaction that {what}");
                 ErrorText::new("LF004", message).hint(*hint)
             }
             Rejection::UnknownKey { resource, why, hint, by_bare_name } => {
-                ErrorText::new("LF004", format!("cannot tell what this statement would write: {why}"))
+                ErrorText::new("LF004", format!("cannot determine what this statement writes: {why}"))
                     .detail(format!("resource={resource}"))
                     .hint(what_is_meant(by_bare_name.as_ref()) + hint)
             }
@@ -163,8 +162,8 @@ impl ClientError for Rejection {
                 ErrorText::new("42501", format!("must be owner of database {database}"))
             }
             Rejection::NoRoom => {
-                ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {}", OpaqueReason::NoRoom))
-                    .hint("Nothing was written. Try again; a statement that was prepared has to be prepared again.")
+                ErrorText::new("LF006", format!("cannot determine whether this statement writes to a fenced table: {}", OpaqueReason::NoRoom))
+                    .hint("Nothing was written. Retry. Prepare the statement again if it was a prepared one.")
             }
             Rejection::UnreadCatalog { why } => {
                 let (reason, remedy) = match why {
@@ -173,17 +172,17 @@ impl ClientError for Rejection {
                         ("the catalog may have changed and could not be read in time".to_owned(), Remedy::TryAgain)
                     }
                 };
-                ErrorText::new("LF006", format!("cannot tell whether this statement writes a fenced table: {reason}"))
+                ErrorText::new("LF006", format!("cannot determine whether this statement writes to a fenced table: {reason}"))
                     .hint(remedy.hint())
             }
         }
     }
 }
 
-/// Length of the part of a value that an error shows, in bytes.
+/// Maximum length of a value that an error shows, in bytes.
 const LONGEST_SHOWN: usize = 60;
 
-/// The most resources that an error names.
+/// Maximum number of resources that an error names.
 const MOST_NAMED: usize = 10;
 
 /// The hint of LF002.
@@ -196,12 +195,11 @@ fn what_is_missing(named: &[String], by_bare_name: Option<&QualifiedName>) -> St
     hint + "SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN."
 }
 
-/// Before the hint of a statement that names its table without a schema.
+/// First part of the hint for a statement with an unqualified name.
 fn what_is_meant(by_bare_name: Option<&QualifiedName>) -> String {
     let meant = |table: &QualifiedName| {
         format!(
-            "The statement names no schema, and may mean {table}: name the schema if it means another table, \
-             pg_temp for a temporary one. "
+            "The unqualified name may mean {table}. For another table, write its schema, or pg_temp for a temporary table. "
         )
     };
     by_bare_name.map(meant).unwrap_or_default()
@@ -216,7 +214,7 @@ pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: CutOff
     let (presented, highest) = (presented.token, highest.token);
     let (text, reason) = if is_reset {
         let message = format!(
-            "the fence of resource \"{resource}\" was reset since token {presented} was admitted, and is at {highest}"
+            "the fence of resource \"{resource}\" was reset after token {presented} was admitted, and is at {highest}"
         );
         (ErrorText::new("LF001", message), "An operator has reset the fence")
     } else {
@@ -239,8 +237,7 @@ pub fn now_in_force(may_have_committed: bool) -> &'static str {
 /// An earlier statement of the same string may have set another token.
 pub fn may_be_another(kind: StatementKind) -> Rejection {
     let why = format!("an earlier statement of the same string may change lease.fence ({kind})");
-    let hint = "Send the statements one by one, so that the proxy can read the token in between. A library's migration, which comes \
-        as one string, runs as one of the policy's `exempt_roles`, or with `opaque: allow` for its role and the guard installed.";
+    let hint = "Send the statements separately, so that the proxy can read the token between them. Run migrations that a library sends as one string as one of the policy's `exempt_roles`, or install the guard and set `opaque: allow` for their role.";
     Rejection::Unverifiable { why, hint }
 }
 
@@ -265,14 +262,14 @@ mod tests {
         };
         assert_eq!(unissued(Issued::ToLeader(47)).detail, "resource=scheduler presented=99 highest=47");
         assert_eq!(unissued(Issued::ToNobody).detail, "resource=scheduler presented=99");
-        assert!(unissued(Issued::ToNobody).message.ends_with("was not issued: nobody leads /e"));
+        assert!(unissued(Issued::ToNobody).message.ends_with("was not issued: /e has no leader"));
         let text = cut_off("scheduler", epoch(46), epoch(47), CutOffOutcome::Unknown);
         assert!(text.detail.ends_with("outcome=unknown") && text.hint.starts_with("A newer leader"));
         let reset = Epoch { generation: 2, token: 7 };
         let text = cut_off("scheduler", epoch(46), reset, CutOffOutcome::RolledBack);
         assert_eq!(text.detail, "resource=scheduler presented=46 highest=7 outcome=rolled_back");
         assert!(
-            text.message.ends_with("was reset since token 46 was admitted, and is at 7")
+            text.message.ends_with("was reset after token 46 was admitted, and is at 7")
                 && text.hint.starts_with("An operator")
         );
     }
@@ -335,7 +332,12 @@ mod tests {
                 (46, 47),
             ),
             (Rejection::Unverifiable { why: "w".into(), hint: "h" }, "LF004 unverifiable", None, (0, 0)),
-            (Rejection::CarriedOut { what: "writes", hint: "h" }, "LF004 unverifiable", None, (0, 0)),
+            (
+                Rejection::CarriedOut { what: "has written to a fenced table", hint: "h" },
+                "LF004 unverifiable",
+                None,
+                (0, 0),
+            ),
             (
                 Rejection::UnknownKey { resource: resource.clone(), why: "w".into(), hint: "h", by_bare_name: None },
                 "LF004 unverifiable",
@@ -384,10 +386,10 @@ mod tests {
         }
         // The state of a lease is reported for its own token, and for other tokens.
         let why = |issued| unissued(issued).text().message;
-        assert!(why(Issued::Released(46)).ends_with("is not in force any more: /e was released"));
-        assert!(why(Issued::Released(47)).ends_with("was not issued: /e was released, and had token 47"));
-        assert!(why(Issued::Expired(46)).ends_with("is not in force any more: /e has expired"));
-        assert!(why(Issued::Expired(47)).ends_with("was not issued: /e has expired, and had token 47"));
+        assert!(why(Issued::Released(46)).ends_with("is no longer in force: /e was released"));
+        assert!(why(Issued::Released(47)).ends_with("was not issued: /e was released, and its last token was 47"));
+        assert!(why(Issued::Expired(46)).ends_with("is no longer in force: /e has expired"));
+        assert!(why(Issued::Expired(47)).ends_with("was not issued: /e has expired, and its last token was 47"));
         assert!(!now_in_force(false).contains("commit") && now_in_force(true).contains("commit"));
     }
 }

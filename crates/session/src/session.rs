@@ -56,7 +56,7 @@ pub enum Step {
 /// How a client broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientFault {
-    /// The length of a message is invalid: the start of the next one is not known.
+    /// The length of a message is invalid, so the start of the next message is unknown.
     #[error(transparent)]
     Length(#[from] InvalidLength),
     /// The server would accept the message, and the proxy cannot judge it.
@@ -88,7 +88,7 @@ pub enum End {
     /// The server broke the protocol.
     #[error("server broke the protocol: {0}")]
     ServerFault(String),
-    /// The client was idle for longer than it may be.
+    /// The client exceeded `idle_timeout`.
     #[error("idle-session timeout")]
     IdleTimeout,
     /// The proxy stops.

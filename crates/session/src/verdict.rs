@@ -1,6 +1,6 @@
 //! The verdict on the message at hand: it is forwarded, rejected, or held back until more is known.
 //!
-//! Owns the waiting for that. Must never forward a write that is not admitted.
+//! Owns the wait for missing facts. Must never forward a write that is not admitted.
 
 use super::affected::privileges;
 use super::catalog_view::{CatalogRequest, CatalogView};
@@ -23,9 +23,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long statements are held back for a reading of the catalog, at most.
+/// Maximum time that statements are held back for a reading of the catalog.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
-/// The limit where all fences only observe: one observation less is better than a statement that waits.
+/// The limit if all fences only observe: a lost observation is better than a waiting statement.
 const CATCH_UP_TO_OBSERVE: Duration = Duration::from_millis(500);
 
 /// Number of admissions in one task. Then the message is judged again.
@@ -34,13 +34,13 @@ const MAX_AT_ONCE: usize = 256;
 /// Number of looks at the other sessions' suspects. If some end between all looks, the ended ones count after the last look.
 const MAX_SURVEYS: usize = 4;
 
-/// More statements, writes and calls than this take long enough to judge for other sessions on the thread to notice.
+/// Number of statements, writes and calls beyond which judging would noticeably delay other sessions of the thread.
 const MANY: usize = 200;
 
-/// Which run of the statements is judged.
+/// The run of the statements that is judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Run {
-    /// The first: their writes are counted.
+    /// The first run: writes are counted.
     Begins,
     /// More rows of a portal, whose writes were counted when it began.
     GoesOn,
@@ -60,7 +60,7 @@ impl<H: Host> Session<H> {
         let Some(mut resolved) = resolve(statements, &self.names, self.pipeline.batch()) else {
             return (self.settle(), statements.to_vec());
         };
-        // No fact matters to a statement that only reads: see the test `no_fact_matters_to_what_only_reads`.
+        // A statement that only reads depends on no fact: see the test `no_fact_matters_to_what_only_reads`.
         if resolved.iter().all(|statement| statement.only_reads()) && !self.host.policies().has_functions() {
             return (Verdict::Forward, resolved);
         }
@@ -155,7 +155,7 @@ impl<H: Host> Session<H> {
             self.transaction.definitions_mut().note(statement, &seen, &self.host);
         }
         if matches!(verdict, Verdict::Hold) {
-            // Changes that others make meanwhile may have ended when the message is judged again.
+            // Changes by other sessions may have ended when the message is judged again.
             self.message.facts.changes = None;
         }
         (verdict, resolved)
@@ -208,9 +208,9 @@ impl<H: Host> Session<H> {
         !statement.writes.is_empty() || statement.opaque.is_some() || reads()
     }
 
-    /// The part of the catalog that is needed to judge these statements; `None` where their text is enough. Other sessions may
-    /// change the catalog again as soon as it is read. A reading therefore has to contain only the changes that were seen when the
-    /// message arrived, or the wait would have no end.
+    /// The part of the catalog that is needed to judge these statements; `None` if their text is enough. Other sessions may
+    /// change the catalog again as soon as it is read. A reading therefore has to contain only the changes that were seen
+    /// when the message arrived, or the wait would have no end.
     pub(super) fn wanted(
         &mut self,
         statements: &[Arc<Statement>],

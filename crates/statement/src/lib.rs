@@ -92,7 +92,7 @@ pub struct Write {
     pub relation: RelationName,
     /// How it is written.
     pub operation: Operation,
-    /// Which of its rows, as far as the text tells.
+    /// The affected rows, as far as the text shows them.
     pub rows: rows::Rows,
 }
 
@@ -104,7 +104,7 @@ pub enum ParameterEffect {
     None,
     /// `SET [SESSION | LOCAL] lease.fence = value`.
     Set {
-        /// The value as the server will hold it.
+        /// The value that the server will store.
         value: String,
         /// `SET LOCAL`: until the end of the transaction.
         local: bool,
@@ -114,9 +114,9 @@ pub enum ParameterEffect {
         /// `SET LOCAL … TO DEFAULT`.
         local: bool,
     },
-    /// `RESET ALL`, `DISCARD ALL`: back to the startup value, if it is not there already.
+    /// `RESET ALL`, `DISCARD ALL`: back to the startup value.
     ResetAll,
-    /// It may have changed in a way that the text does not show: the server has to be asked.
+    /// It may have changed in a way that the text does not show. Only the server knows the value.
     Unknown,
 }
 
@@ -128,7 +128,7 @@ pub enum PathEffect {
     None,
     /// `SET [SESSION | LOCAL] search_path = value`.
     Set {
-        /// The value as the server will show it, except for its quotes.
+        /// The value that the server will show, except for its quotes.
         value: String,
         /// `SET LOCAL`: until the end of the transaction.
         local: bool,
@@ -203,33 +203,33 @@ pub struct FunctionName {
     pub name: String,
 }
 
-/// A relation that a statement may turn into a way to write others: from then on a write to it may be one to them.
+/// A relation that a statement may redefine, so that later writes to it may also write other relations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Redirect {
-    /// Its name afterwards.
+    /// The relation's name after the statement.
     pub relation: RelationName,
-    /// Target; None if the text does not show it.
+    /// The relation that later writes reach; None if the text does not show it.
     pub to: Option<RelationName>,
 }
 
 /// The effects of one statement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statement {
-    /// Where it starts in the text it was read from, in bytes, and where it ends (exclusive, without the semicolon).
+    /// Start and end of the statement in its text, in bytes (end exclusive, without the semicolon).
     pub range: std::ops::Range<usize>,
     /// Its type.
     pub kind: StatementKind,
-    /// The relations it writes or locks.
+    /// The relations that the statement writes or locks.
     pub writes: Vec<Write>,
     /// True if the search path determines the operators or types that identify the written rows.
     pub keys_by_path: bool,
-    /// The types that were declared for its parameters, from `$1`.
+    /// The declared types of the parameters, from `$1`.
     pub declared: Vec<rows::Declared>,
-    /// The functions it calls by name, those of Postgres too.
+    /// The functions that the statement calls by name, including PostgreSQL's own.
     pub functions: Vec<FunctionName>,
-    /// The relations that it reads, as far as it names them; not those that it only writes.
+    /// The relations that the statement names and reads, without those that it only writes.
     pub reads: Vec<RelationName>,
-    /// It may name more of them.
+    /// True if `reads` may be incomplete.
     pub reads_more: bool,
     /// Its effect on `lease.fence`.
     pub parameter: ParameterEffect,
@@ -244,13 +244,14 @@ pub struct Statement {
     pub own_by_path: bool,
     /// Why the text does not show what the statement writes, if it does not.
     pub opaque: Option<OpaqueReason>,
-    /// It may change which relations exist or how they depend on one another.
+    /// True if the statement may change which relations exist, or their dependencies.
     pub changes_catalog: bool,
     /// The relations and types that the statement creates, and the relations that it redefines except for their name.
     pub defines: Vec<RelationName>,
-    /// It changes more of the catalog than `writes`, `redirects` and `defines` name.
+    /// True if the statement changes more of the catalog than `writes`, `redirects` and `defines` name.
     pub changes_unnamed: bool,
-    /// How, as far as a write to one relation becomes one to another. Others do not see that before the transaction ends.
+    /// Redefinitions that let a write to one relation reach another. Other sessions do not see them before the transaction
+    /// ends.
     pub redirects: Vec<Redirect>,
     /// A database that must have no other connection while this runs: `DROP DATABASE x`, `CREATE DATABASE y TEMPLATE x`, `ALTER DATABASE x RENAME/SET TABLESPACE`.
     pub needs_database_alone: Option<Alone>,
@@ -261,19 +262,19 @@ pub struct Statement {
 pub struct Alone {
     /// The database's name.
     pub database: String,
-    /// The server ends the others: `DROP DATABASE x WITH (FORCE)`.
+    /// True if the server ends the other connections: `DROP DATABASE x WITH (FORCE)`.
     pub by_force: bool,
-    /// It is the template of a new database. Otherwise it is dropped, renamed or moved.
+    /// True for the template of a new database. Otherwise the database is dropped, renamed or moved.
     pub is_copied: bool,
 }
 
 impl Statement {
-    /// The database that it drops, renames or moves, which only the database's owner may do.
+    /// The database that the statement drops, renames or moves. Only its owner may do so.
     pub fn database_to_own(&self) -> Option<&str> {
         self.needs_database_alone.as_ref().filter(|it| !it.is_copied).map(|it| it.database.as_str())
     }
 
-    /// The session may act as another role after it, as far as its text tells.
+    /// True if the text shows that the session may act as another role afterwards.
     pub fn may_change_role(&self) -> bool {
         let sets_another = matches!(self.kind, StatementKind::Set | StatementKind::Reset)
             && matches!(self.parameter, ParameterEffect::None | ParameterEffect::Unknown);
@@ -288,13 +289,13 @@ impl Statement {
 /// The statements of one query string, in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Script {
-    /// In the order in which the server runs them. Empty for an empty query.
+    /// The statements, in the order in which the server runs them. Empty for an empty query.
     #[serde(serialize_with = "encoded::put_list", deserialize_with = "encoded::list")]
     pub statements: Vec<std::sync::Arc<Statement>>,
 }
 
 impl Script {
-    /// Replaces the rows that its statements write.
+    /// Replaces the written rows of the statements.
     fn with_all_rows(mut self, rows: &rows::Rows) -> Self {
         for statement in self.statements.iter_mut().filter_map(std::sync::Arc::get_mut) {
             statement.writes.iter_mut().for_each(|write| write.rows = rows.clone());
@@ -306,11 +307,11 @@ impl Script {
 /// Why a text could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unreadable {
-    /// Postgres' grammar (as of the parser's version) does not know it.
+    /// A syntax error in the grammar of the parser's PostgreSQL version.
     Syntax,
     /// Too long or nested too deeply for the parsers.
     TooComplex,
-    /// Bytes outside ASCII in a client encoding in which they could hide syntax.
+    /// Non-ASCII bytes in a client encoding in which they could hide syntax.
     Encoding,
 }
 

@@ -5,13 +5,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Longest key, in bytes of UTF-8: three times as long in a name at most, which an index takes as a whole.
+/// Longest key, in bytes of UTF-8. In a name it is at most three times as long, which still fits in an index entry.
 pub const LONGEST_KEY: usize = 256;
 
-/// More different values in a column are not told.
+/// Maximum number of different values in a column.
 pub const MOST_VALUES: usize = 64;
 
-/// The types in which a value can be told, by their names in `pg_type`.
+/// The supported types of keys, by their names in `pg_type`.
 pub const KEY_TYPES: [&str; 6] = ["int2", "int4", "int8", "text", "varchar", "uuid"];
 
 /// For each column, the possible values of every affected row, before and after the write. A missing column is unknown.
@@ -37,21 +37,21 @@ enum Extent {
 pub enum Column {
     /// By its name, folded and unquoted.
     Named(String),
-    /// By its place among the relation's columns, from 0: of an INSERT that names none.
+    /// By its position among the relation's columns, from 0, for an INSERT without a column list.
     Placed(usize),
 }
 
-/// A value as a statement says it.
+/// A value in a statement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ColumnValue {
-    /// It stands in the text, or was bound as text.
+    /// A literal, or a value that was bound as text.
     Literal {
         /// As text, in the server's own form of its kind.
         text: String,
-        /// None: of the type that the column gives it.
+        /// None: the type of the column.
         kind: Option<ValueType>,
     },
-    /// It was bound in binary, to a parameter of the type that the column gives it.
+    /// A value that was bound in binary, to a parameter of the column's type.
     Binary(Vec<u8>),
     /// `$number`, whose value is bound later.
     Parameter {
@@ -71,9 +71,9 @@ pub enum Declared {
     /// None: the server infers it.
     #[default]
     Not,
-    /// One in which values can be told.
+    /// A supported type.
     As(ValueType),
-    /// Another one.
+    /// Any other type.
     Otherwise,
 }
 
@@ -142,7 +142,7 @@ impl Rows {
         &self.columns
     }
 
-    /// Every value, of whatever column.
+    /// All values, of all columns.
     pub(super) fn all_values(&mut self) -> impl Iterator<Item = &mut ColumnValue> {
         self.columns.iter_mut().flat_map(|(_, values)| values)
     }
@@ -175,7 +175,7 @@ impl Rows {
         });
     }
 
-    /// The bytes that they keep in memory, about.
+    /// Approximate memory of the rows, in bytes.
     pub(super) fn weight(&self) -> usize {
         let column = |(column, values): &(Column, Vec<ColumnValue>)| {
             size_of::<(Column, Vec<ColumnValue>)>()

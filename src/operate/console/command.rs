@@ -68,27 +68,27 @@ pub(super) struct CommandHelp {
 }
 
 pub(super) const COMMANDS: [CommandHelp; 18] = [
-    show("SHOW FENCES", Show::Fences, "the fence of each resource in each database: its token, and who leads"),
-    show("SHOW SESSIONS", Show::Sessions, "the sessions of this proxy: who they are, and which tokens they hold"),
-    show("SHOW ADMISSIONS", Show::Admissions, "the server processes that may write now, through any proxy"),
-    show("SHOW LEASES", Show::Leases, "the leases in the fenced databases: who leads what, until when"),
-    show("SHOW POLICIES", Show::Policies, "the tables of each resource, and whether their fence is enforced"),
-    show("SHOW REJECTIONS", Show::Rejections, "the writes that this proxy rejected last"),
-    show("SHOW STATS", Show::Stats, "how many writes this proxy has admitted and rejected"),
-    show("SHOW DATABASES", Show::Databases, "the databases that have had sessions lately, and which are paused"),
-    show("SHOW CLIENTS", Show::Clients, "the sessions, as clients"),
-    show("SHOW SERVERS", Show::Servers, "the sessions, as connections to the server"),
-    show("SHOW CONFIG", Show::Config, "the settings of this proxy, and where each comes from"),
-    show("SHOW VERSION", Show::Version, "the versions of the proxy and of the server, and when the proxy started"),
+    show("SHOW FENCES", Show::Fences, "fences: the highest token and the leader of each resource in each database"),
+    show("SHOW SESSIONS", Show::Sessions, "sessions of this proxy, with their tokens"),
+    show("SHOW ADMISSIONS", Show::Admissions, "server processes that may write now, through any proxy"),
+    show("SHOW LEASES", Show::Leases, "leases in the fenced databases, with their holders and expiry times"),
+    show("SHOW POLICIES", Show::Policies, "tables of each resource, and whether their fence is enforced"),
+    show("SHOW REJECTIONS", Show::Rejections, "latest writes that this proxy rejected"),
+    show("SHOW STATS", Show::Stats, "number of writes that this proxy admitted and rejected"),
+    show("SHOW DATABASES", Show::Databases, "databases with recent sessions, and whether they are paused"),
+    show("SHOW CLIENTS", Show::Clients, "sessions, as client connections"),
+    show("SHOW SERVERS", Show::Servers, "sessions, as connections to the server"),
+    show("SHOW CONFIG", Show::Config, "settings of this proxy, with the source of each"),
+    show("SHOW VERSION", Show::Version, "versions of the proxy and the server, and the start time of the proxy"),
     show("SHOW HELP", Show::Help, "this list"),
-    act("RELOAD", "", "reads settings, policies and certificates again, and says what has changed"),
+    act("RELOAD", "", "reloads settings, policies and certificates, and lists the changes"),
     act("KILL", "<session>", "ends a session; its open transaction is rolled back"),
     act("PAUSE", "<database>", "holds the sessions of a database, and waits until none is in a transaction"),
-    act("RESUME", "<database>", "has the sessions of a paused database go on"),
+    act("RESUME", "<database>", "lets the sessions of a paused database continue"),
     act(
         "FENCE RESET",
         RESET_ARGUMENTS,
-        "sets the token of a resource, also to a lower one, and ends the sessions admitted before",
+        "sets the highest token of a resource, even to a lower one, and ends the sessions admitted before",
     ),
 ];
 
@@ -145,18 +145,18 @@ fn shown(word: &CommandWord) -> Option<Show> {
 fn number(word: &CommandWord) -> Result<u64, ErrorText> {
     let is_number = word.keyword().bytes().all(|byte| byte.is_ascii_digit());
     word.keyword().parse().ok().filter(|_| is_number).ok_or_else(|| {
-        ErrorText::new("42601", format!("\"{}\" is no session", word.text()))
-            .hint("A session is a number; SHOW SESSIONS lists them.")
+        ErrorText::new("42601", format!("\"{}\" is not a session", word.text()))
+            .hint("Give the number of a session from SHOW SESSIONS.")
     })
 }
 
 fn database_name(word: &CommandWord) -> Result<String, ErrorText> {
-    word.sql_name().ok_or_else(|| ErrorText::new("42601", "a database without a name"))
+    word.sql_name().ok_or_else(|| ErrorText::new("42601", "the name of the database is empty"))
 }
 
 fn fence_reset(words: &[CommandWord]) -> Result<FenceReset, ErrorText> {
-    let form = format!("It is: FENCE RESET {RESET_ARGUMENTS}.");
-    let incomplete = || ErrorText::new("42601", "FENCE RESET is not complete").hint(form.clone());
+    let form = format!("Usage: FENCE RESET {RESET_ARGUMENTS}");
+    let incomplete = || ErrorText::new("42601", "FENCE RESET is incomplete").hint(form.clone());
     let (words, force) = match words {
         // A resource may be called so.
         [words @ .., force] if force.is("FORCE") && words.len() > 2 => (words, true),
@@ -173,7 +173,7 @@ fn fence_reset(words: &[CommandWord]) -> Result<FenceReset, ErrorText> {
     let digits = if let CommandWord::Plain(digits) = token { digits.as_str() } else { "" };
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let token = digits.parse().ok().filter(|token| is_number && *token > 0).ok_or_else(|| {
-        ErrorText::new("42601", format!("\"{}\" is no token", token.text()))
+        ErrorText::new("42601", format!("\"{}\" is not a token", token.text()))
             .hint("A token is a number from 1 to 9223372036854775807, without quotes.")
     })?;
     Ok(FenceReset { resource: resource.name().ok_or_else(incomplete)?, database, token, force })
@@ -188,19 +188,19 @@ const SQL: [&str; 14] = [
 fn unknown(words: &[CommandWord]) -> ErrorText {
     let first = words.first().map_or("", CommandWord::text);
     if SQL.iter().any(|keyword| first.eq_ignore_ascii_case(keyword)) {
-        return ErrorText::new("42601", format!("this is the console of fencegate, which answers no SQL: {first}"))
-            .hint("SHOW HELP lists its commands. For SQL, connect to a database of the server by its name.");
+        return ErrorText::new("42601", format!("the console of fencegate does not run SQL: {first}"))
+            .hint("SHOW HELP lists its commands. To run SQL, connect to a database of the server.");
     }
     if let Some(CommandHelp { command, arguments, .. }) = begun(words) {
         let message = match *arguments {
             "" => format!("{command} takes no arguments"),
-            _ => format!("{command} is not complete, or is followed by too much"),
+            _ => format!("{command} has missing or extra arguments"),
         };
         return ErrorText::new("42601", message)
-            .hint(format!("It is: {}.", format!("{command} {arguments}").trim_end()));
+            .hint(format!("Usage: {}", format!("{command} {arguments}").trim_end()));
     }
     let hint = match nearest(words) {
-        Some(command) => format!("Do you mean {command}? SHOW HELP lists the commands."),
+        Some(command) => format!("Did you mean {command}? SHOW HELP lists the commands."),
         None => "SHOW HELP lists the commands.".to_owned(),
     };
     let shown: Vec<_> = words.iter().take(2).map(CommandWord::text).collect();
@@ -325,10 +325,10 @@ mod tests {
             ("RELAOD", "RELOAD"),
             ("FENCES RESET r TO 7", "FENCE RESET"),
         ] {
-            assert!(hint(said).starts_with(&format!("Do you mean {meant}?")), "{said}: {}", hint(said));
+            assert!(hint(said).starts_with(&format!("Did you mean {meant}?")), "{said}: {}", hint(said));
         }
         assert_eq!(parse("SHOW FENCES $1").unwrap_err().message, "SHOW FENCES takes no arguments");
-        assert_eq!(hint("KILL"), "It is: KILL <session>.");
+        assert_eq!(hint("KILL"), "Usage: KILL <session>");
         assert_eq!(hint("nonsense"), "SHOW HELP lists the commands.");
         assert!(hint("select * from t").contains("connect to a database"));
     }

@@ -12,7 +12,7 @@ pub(super) async fn run(console: &Console, control: &Control) -> Result<&'static
         Control::Kill(session) => {
             if !proxy.kill(*session) {
                 let text = ErrorText::new("42704", format!("there is no session {session}"));
-                return Err(text.hint("SHOW SESSIONS lists them."));
+                return Err(text.hint("SHOW SESSIONS lists the sessions."));
             }
             tracing::warn!(role, session, "session_killed");
             Ok("KILL")
@@ -32,7 +32,7 @@ pub(super) async fn run(console: &Console, control: &Control) -> Result<&'static
                         Err(ErrorText::new("55000", text))
                     }
                 },
-                () = has_left.cancelled() => Err(ErrorText::new("57014", "the client has left; the database stays paused")),
+                () = has_left.cancelled() => Err(ErrorText::new("57014", "the client disconnected; the database stays paused")),
             }
         }
         Control::Resume(database) => {

@@ -135,8 +135,8 @@ fn of_session(name: &str) -> Result<(), ErrorText> {
     if !SETTINGS.iter().any(|setting| setting.key == name) {
         return Ok(());
     }
-    Err(ErrorText::new("42601", format!("\"{name}\" is a setting of the proxy, which no command changes"))
-        .hint("Change it in the file of --config, and give RELOAD. SHOW CONFIG says where it comes from."))
+    Err(ErrorText::new("42601", format!("\"{name}\" is a setting of the proxy, and commands cannot change it"))
+        .hint("Change it in the --config file and run RELOAD. SHOW CONFIG has its source."))
 }
 
 impl Question {

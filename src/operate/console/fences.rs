@@ -89,7 +89,7 @@ pub(super) async fn show(console: &Console) -> ResultSet {
         if fences.left_out > 0 {
             let (name, number) = (database.name(), fences.left_out);
             let message = format!("database \"{name}\" has the fences of {number} more keys");
-            let hint = "These are the ones updated last. SELECT from fencegate_state.epoch for the others.";
+            let hint = "The latest updates are shown. For the others, query fencegate_state.epoch.";
             notices.push(notice(message, hint));
         }
     }

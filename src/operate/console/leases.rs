@@ -36,7 +36,7 @@ pub(super) async fn show(console: &Console) -> ResultSet {
                 if leases.left_out > 0 {
                     let (name, number) = (database.name(), leases.left_out);
                     let message = format!("database \"{name}\" has the leases of {number} more elections");
-                    let hint = "These are the ones acquired last. SELECT from fencegate_state.lease for the others.";
+                    let hint = "The latest acquired are shown. For the others, query fencegate_state.lease.";
                     notices.push(notice(message, hint));
                 }
             }

@@ -36,7 +36,7 @@ use driver_statement::DriverStatement;
 use fencegate_wire::error::ErrorText;
 use result_set::{Heading, ResultSet, Table, headings};
 
-/// The columns of a command's answer; none where it has no rows.
+/// The columns of a command's result; None if it has no rows.
 fn headings_of(command: &Command) -> Vec<Heading> {
     match command {
         Command::Show(Show::Fences) => headings(&fences::table()),

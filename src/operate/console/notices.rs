@@ -6,21 +6,21 @@ use fencegate_fence::store::StoreError;
 use fencegate_policy::PolicySet;
 use fencegate_wire::error::{ErrorText, Severity};
 
-/// There is such a database, and something is fenced in it, or the policies say so, as far as is known.
+/// Returns true if the database exists and may have a fenced table.
 pub(super) fn is_concerned(policies: &PolicySet, database: &Database) -> bool {
     !database.is_missing() && (policies.databases.is_some() || !database.fences_nothing())
 }
 
-/// Said beside the answer, which is about the other databases. Nothing where that has shown that there is nothing to ask.
+/// Warning beside a result that covers the other databases. None if the failure shows that the database has no fences.
 pub(super) fn unreadable(policies: &PolicySet, database: &Database, error: &StoreError) -> Option<Notice> {
-    let text = format!("database \"{}\" cannot be asked: {error}", database.name());
+    let text = format!("database \"{}\" cannot be queried: {error}", database.name());
     is_concerned(policies, database).then(|| (Severity::Warning, ErrorText::new("01000", text)))
 }
 
-/// Said beside an answer without databases.
+/// Notice beside a result without databases.
 pub(super) fn no_databases() -> Notice {
     let message = "no database with fenced tables has had a session in the last ten minutes";
-    let hint = "Databases are shown while they have sessions through this proxy, and for ten minutes after. In the others, SELECT from fencegate_state.epoch.";
+    let hint = "Databases are shown while they have sessions through this proxy, and for ten minutes afterwards. In the others, query fencegate_state.epoch.";
     notice(message, hint)
 }
 

@@ -46,8 +46,9 @@ pub(super) async fn reload(console: &Console) -> Result<ResultSet, ErrorText> {
 }
 
 fn refused(errors: &[String]) -> ErrorText {
-    let (first, others) = errors.split_first().map_or(("nothing could be read", &[][..]), |(it, rest)| (it, rest));
+    let (first, others) =
+        errors.split_first().map_or(("the configuration cannot be read", &[][..]), |(it, rest)| (it, rest));
     ErrorText::new("F0000", first)
         .detail(shortened(others.to_vec(), MOST_ERRORS, "\n"))
-        .hint("Everything stays as it was. Correct it, and give RELOAD again; `fencegate policy check` reads policies without a proxy.")
+        .hint("The previous configuration stays in force. Correct the errors and run RELOAD again. `fencegate policy check` checks policies without a proxy.")
 }

@@ -36,8 +36,8 @@ pub(super) async fn reset(console: &Console, command: &FenceReset) -> Result<Res
     let policies = console.proxy.policies();
     let found = policies.resources.iter().find_map(|known| known.called(resource));
     let resource = &found.ok_or_else(|| {
-        ErrorText::new("42704", format!("resource \"{resource}\" is in none of the policies in force"))
-            .hint("SHOW POLICIES lists those that are.")
+        ErrorText::new("42704", format!("no policy in force has the resource \"{resource}\""))
+            .hint("SHOW POLICIES lists the resources.")
     })?;
     let (databases, mut notices) = match database {
         Some(name) => (vec![named(console, &policies, name).await?], Vec::new()),
@@ -86,19 +86,21 @@ async fn above_leader(
     let (code, text) = match database.leader(issuer).await {
         Ok(Some(leader)) if token > leader => (
             "55006",
-            format!("token {token} is above {leader}, that of the leader of {issuer}: its writes are rejected then"),
+            format!(
+                "token {token} is above {leader}, the token of the leader of {issuer}: the leader's writes would be rejected"
+            ),
         ),
         Ok(_) => return Ok(None),
         Err(reason) => {
-            let text = format!("whether token {token} is above that of the leader of {issuer} is not known: {reason}");
+            let text =
+                format!("cannot determine whether token {token} is above that of the leader of {issuer}: {reason}");
             return Ok(Some((Severity::Warning, ErrorText::new("01000", text))));
         }
     };
     match force {
         true => Ok(Some((Severity::Warning, ErrorText::new("01000", text)))),
-        false => Err(ErrorText::new(code, text).hint(
-            "Nothing was reset. The leader's token is in SHOW FENCES. FENCE RESET … FORCE resets it all the same.",
-        )),
+        false => Err(ErrorText::new(code, text)
+            .hint("Nothing was reset. SHOW FENCES has the leader's token. To reset anyway, use FENCE RESET … FORCE.")),
     }
 }
 
@@ -130,7 +132,7 @@ async fn with_epoch(
             }
         }
         Err(reason) => {
-            let text = format!("the databases that have had no session yet are not known: {reason}");
+            let text = format!("databases without sessions cannot be determined: {reason}");
             warnings.push((Severity::Warning, ErrorText::new("01000", text)));
         }
     }
@@ -142,10 +144,10 @@ async fn with_epoch(
         }
     }
     if databases.is_empty() {
-        let message = format!("resource \"{}\" has an epoch in no database that this proxy can ask", resource.name);
+        let message = format!("resource \"{}\" has no epoch in any database that this proxy can query", resource.name);
         return Err(ErrorText::new("55000", message)
             .detail(warnings.iter().map(|(_, warning)| warning.message.as_str()).collect::<Vec<_>>().join("; "))
-            .hint("The first write under a token makes the epoch. If there is one, name its database: IN DATABASE <name>."));
+            .hint("The first write under a token creates the epoch. If there is one, name its database: IN DATABASE <name>."));
     }
     Ok((databases, warnings))
 }
@@ -174,19 +176,21 @@ fn log_unknown(console: &Console, resource: &Resource, database: &Database, comm
 fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&str], error: &ResetError) -> ErrorText {
     let (code, hint) = match error {
         ResetError::NoDatabase => ("3D000", NO_DATABASE),
-        ResetError::NoEpoch => ("55000", "There is nothing to reset: the first write under a token makes the epoch."),
+        ResetError::NoEpoch => ("55000", "There is nothing to reset: the first write under a token creates the epoch."),
         ResetError::Unprepared => ("55000", "There is nothing to reset: `fencegate init` has not been run there."),
-        ResetError::OtherPolicies => ("LF006", "Reload this proxy (RELOAD), or reset through the one that has them."),
+        ResetError::OtherPolicies => {
+            ("LF006", "Reload this proxy (RELOAD), or run FENCE RESET on a proxy that has the current policies.")
+        }
         ResetError::InUse(_) => (
             "55006",
-            "Stop the holders of these tokens first, if they should not write any more. FENCE RESET … FORCE ends their sessions.",
+            "First stop the holders of these tokens if they must no longer write. FENCE RESET … FORCE ends their sessions.",
         ),
         ResetError::Store(_) | ResetError::RaisedTooFast => (
             "LF006",
-            "Unless the connection was never open, the epoch may be reset. SHOW FENCES tells; the command may be repeated.",
+            "The epoch may have been reset, unless the connection could not be opened. Check SHOW FENCES. You can repeat the command.",
         ),
         ResetError::NotDrained { .. } => {
-            ("LF006", "The new token is in force; its first write goes on ending them. The reset need not be repeated.")
+            ("LF006", "The new token is in force, and its first write continues to end them. Do not repeat the reset.")
         }
     };
     let mut detail = Vec::new();
@@ -194,7 +198,7 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
         detail.push(in_the_way(console, database, higher));
     }
     if !done.is_empty() {
-        detail.push(format!("It was reset in: {}.", done.join(", ")));
+        detail.push(format!("Already reset in: {}.", done.join(", ")));
     }
     let message = match error {
         ResetError::NoDatabase => format!("database \"{}\" does not exist", database.name()),

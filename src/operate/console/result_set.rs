@@ -174,7 +174,7 @@ fn field(text: String) -> String {
     text.replace('\0', "")
 }
 
-/// The first of a list, and how many more there are.
+/// The first entries of a list, and the number of the others.
 pub(super) fn shortened(mut list: Vec<String>, most: usize, separator: &str) -> String {
     if list.len() > most {
         let more = format!("and {} more", list.len() - most);

@@ -87,7 +87,7 @@ impl ExtendedQueryHandler for Console {
     {
         let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
         if is_full(&self.names.lock().statements, MOST_STATEMENTS, &name) {
-            let message = format!("there are {MOST_STATEMENTS} prepared statements, and the console keeps no more");
+            let message = format!("the console keeps at most {MOST_STATEMENTS} prepared statements");
             return Err(error(ErrorText::new("53400", message).hint("DEALLOCATE ALL removes them.")));
         }
         match StoredStatement::parse(client, &message, self.query_parser()).await? {
@@ -108,7 +108,7 @@ impl ExtendedQueryHandler for Console {
     {
         let name = message.portal_name.as_deref().unwrap_or(DEFAULT_NAME);
         if is_full(&self.names.lock().portals, MOST_PORTALS, name) {
-            let message = format!("there are {MOST_PORTALS} portals, and the console keeps no more");
+            let message = format!("the console keeps at most {MOST_PORTALS} portals");
             return Err(error(ErrorText::new("53400", message).hint("Close them, or end the transaction.")));
         }
         if !message.parameters.is_empty() {

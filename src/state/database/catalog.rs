@@ -1,7 +1,7 @@
 //! The catalog of a database as last read, and its changes since.
 //!
-//! Owns whether the last reading still counts. Must never take a reading for current that began before a change was seen
-//! which came before the current statement.
+//! Owns whether the last reading still counts. Must never treat a reading as current if it began before a change that
+//! precedes the current statement was seen.
 
 use super::{FRESH, SharedDatabase};
 use fencegate_catalog::{Catalog, Dependencies, Fenced};
@@ -15,41 +15,42 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-/// The interval between readings for which no statement waits: any role can announce a change.
+/// Minimum interval between readings for which no statement waits. Without it, any role could cause readings by announcing
+/// changes.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Minimum pause after such a reading, as a multiple of its duration. Readings then use at most a fifth of a server
 /// core.
 const PAUSE_OF_READING: u32 = 4;
 
-/// The catalog is read again after this time without an announcement: the proxy of the session that changed it may have
-/// been killed before it could announce that, or there was none.
+/// The catalog is read again after this time even without an announcement: the proxy that should have sent one may have been
+/// killed, or the change was made around the proxies.
 const UNANNOUNCED: Duration = Duration::from_secs(10);
 
 /// The state of a database's catalog, as it was read.
 #[derive(Default)]
 pub(super) struct CatalogState {
-    /// The number of the database, as the session said that has come last.
+    /// The database's OID, as the latest session reported it.
     database: Option<String>,
     /// The last reading. It stays if a new reading fails.
     pub(super) catalog: Arc<Catalog>,
-    /// Those seen.
+    /// Changes seen so far.
     seen: Changes,
-    /// Those that it has; None: it was never read.
+    /// Changes that the last reading covers; None if the catalog was never read.
     read: Option<Changes>,
-    /// When a reading began last, which changes had been seen then, and by which control connection.
+    /// Start of the latest reading, the changes seen by then, and the control connection that listened.
     attempted: Option<(Instant, Changes, u64)>,
-    /// Alive while a reading is under way.
+    /// Alive while a reading is in progress.
     under_way: Weak<()>,
     /// The connection that was listening during the reading. A later connection may have missed changes in between.
     listener: u64,
-    /// Why the last reading failed, if it did.
+    /// The error of the last reading, if it failed.
     failure: Option<StoreError>,
-    /// The fenced tables that do not exist: the log has said so.
+    /// Missing fenced tables that the log has reported.
     missing: HashSet<QualifiedName>,
     /// Objects that CASCADE drops. They are read only for statements that need them.
     dependencies: Option<Apart<Dependencies>>,
-    /// As it is for a session whose temporary relations lead to fenced tables, by their schema.
+    /// Readings for sessions whose temporary relations lead to fenced tables, by temporary schema.
     of_sessions: HashMap<Arc<str>, Apart<Catalog>>,
 }
 
@@ -60,7 +61,7 @@ struct Apart<T> {
 }
 
 impl<T> Apart<T> {
-    /// There is none, it failed a while ago, or it has not all these changes.
+    /// Returns true if there is no reading, if it failed a while ago, or if it lacks some of these changes.
     fn is_due(apart: Option<&Self>, since: Changes) -> bool {
         apart.is_none_or(|Apart { attempted: (at, changes), read }| {
             !changes.has(since) || read.is_err() && at.elapsed() > FRESH
@@ -69,7 +70,8 @@ impl<T> Apart<T> {
 }
 
 impl CatalogState {
-    /// There was no attempt to read it since the last change or the last change of the listening connection, or none lately.
+    /// Returns true if there was no recent attempt to read the catalog, or none since the last change or the last change of
+    /// the listening connection.
     fn is_untried(&self, listener: u64) -> bool {
         self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || listener != by || at.elapsed() > FRESH)
     }
@@ -102,7 +104,7 @@ impl SharedDatabase {
         self.keep_task(supervise(background, "announce_catalog_changes", announce));
     }
 
-    /// The changes seen until now.
+    /// The changes seen so far.
     pub fn changes(&self) -> Changes {
         self.known.lock().seen
     }
@@ -145,14 +147,15 @@ impl SharedDatabase {
         seen
     }
 
-    /// The fenced table exists; None where the catalog was not read since it changed, or is not, for lack of sessions.
+    /// Whether the fenced table exists; None if the catalog was not read since it changed, for example because there are no
+    /// sessions.
     pub fn has_table(&self, table: &QualifiedName) -> Option<bool> {
         let known = self.known.lock();
         let is_current = known.read.is_some_and(|read| read.doubts >= known.seen.doubts);
         (is_current && self.fence.has_sessions()).then(|| known.catalog.has(table))
     }
 
-    /// The catalog has changed: until it is read, any relation may be fenced.
+    /// Records a change of the catalog. Until the catalog is read, any relation may be fenced.
     pub fn forget_catalog(&self) {
         let mut known = self.known.lock();
         known.seen.all += 1;
@@ -173,8 +176,7 @@ impl SharedDatabase {
         }
     }
 
-    /// The catalog has changed in a way that had nothing to do with fenced tables as of that count of doubts. False
-    /// if there are more by now.
+    /// Records a change that did not concern fenced tables as of that count of doubts. Returns false if the count has grown.
     pub fn note_harmless_change(&self, doubts: u64) -> bool {
         let mut known = self.known.lock();
         let is_harmless = known.seen.doubts == doubts;
@@ -191,12 +193,12 @@ impl SharedDatabase {
         self.known.lock().seen.all += 1;
     }
 
-    /// Has the catalog read soon. Nothing waits for it.
+    /// Requests a reading soon. Nothing waits for it.
     pub fn read_soon(&self) {
         self.reading_due.notify_one();
     }
 
-    /// Reads the catalog, if it is due. Cancel-safe: it is due again after a while.
+    /// Reads the catalog if a reading is due. Cancel-safe: a reading becomes due again after a while.
     pub(super) async fn catch_up(&self) {
         let _turn = self.reading.lock().await;
         if self.is_due() {
@@ -219,7 +221,7 @@ impl SharedDatabase {
             self.known.lock().dependencies = Some(Apart { attempted, read });
         }
         drop(turn);
-        // Only this session can have made them: no other one waits.
+        // Only this session can have made them, so no other session waits.
         let _turn = self.reading_apart.lock().await;
         let schema = self.known.lock().lacking_session(wanted).cloned();
         if let Some(schema) = schema {
@@ -241,8 +243,8 @@ impl SharedDatabase {
             known.seen
         };
         let read = self.fence.catalog(Fenced(&policies.resources)).await;
-        // The first connection that listens is opened for the reading itself, before it. It may be lost already: then this
-        // reading does not count, and the next one need not wait.
+        // The first listening connection is opened before the reading. If it is already lost, this reading does not count,
+        // and the next one need not wait.
         let is_opened = listener == 0 && self.fence.last_listener() != last_listener;
         let listener = if is_opened { self.fence.last_listener() } else { listener };
         let mut known = self.known.lock();
@@ -273,8 +275,8 @@ impl SharedDatabase {
         }
     }
 
-    /// Says once which fenced tables do not exist, and which have come. Where nothing at all is fenced, that is said of
-    /// the database.
+    /// Logs once which fenced tables are missing, and which have been created. If nothing is fenced, logs that for the
+    /// database.
     fn tell_missing(&self, policies: &PolicySet, catalog: &Catalog, missing: &mut HashSet<QualifiedName>) {
         let before = std::mem::take(missing);
         if self.is_unconcerned() {
@@ -296,9 +298,9 @@ impl SharedDatabase {
         }
     }
 
-    /// It is worth waiting for [`Self::catch_up_with`]: it reads the catalog, or waits for a reading that is under way. That
-    /// its lock is taken proves neither. A session may hold it only to find that the last reading failed a moment ago, and
-    /// two such sessions would wait for each other in turn.
+    /// Returns true if [`Self::catch_up_with`] would read the catalog or wait for a reading in progress. A taken lock proves
+    /// neither: a session may hold it only to find that the last reading just failed, and two such sessions would wait for
+    /// each other in turn.
     pub fn is_unread(&self, wanted: &CatalogRequest) -> bool {
         let known = self.known.lock();
         if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_heard(&known) {
@@ -322,22 +324,21 @@ impl SharedDatabase {
         self.fence.is_unprepared() || listener != 0 && listener == known.listener
     }
 
-    /// The catalog has changed, or may have, since it was read; and there was no attempt to read it since, or only one a
-    /// while ago.
+    /// Returns true if the catalog may have changed since it was read, and no recent attempt was made to read it.
     pub(super) fn is_due(&self) -> bool {
         let (known, listener) = (self.known.lock(), self.fence.listener());
         let is_another = listener != 0 && listener != known.listener;
         (known.read != Some(known.seen) || is_another || !self.is_heard(&known)) && known.is_untried(listener)
     }
 
-    /// The last attempt to read it was a while ago.
+    /// Returns true if the last attempt to read the catalog was a while ago.
     pub(super) fn is_old(&self) -> bool {
         self.known.lock().attempted.is_none_or(|(at, ..)| at.elapsed() > FRESH)
     }
 }
 
-/// Takes up changes that others announce; any role can send an announcement. Supposes one now and then, in case an
-/// announcement was lost: writes need not wait for that reading. Never waits for anything else.
+/// Records changes that others announce; any role can send an announcement. Also assumes a change at intervals, in case an
+/// announcement was lost; writes do not wait for that reading. Never waits for anything else.
 async fn receive_changes(database: Weak<SharedDatabase>) {
     // After a restart, an announcement may have been missed.
     if let Some(database) = database.upgrade() {
@@ -349,7 +350,7 @@ async fn receive_changes(database: Weak<SharedDatabase>) {
         let Some(database) = database.upgrade() else { return };
         match announced {
             Ok(()) => database.forget_catalog(),
-            // A connection that begins to listen reads it anyway.
+            // A connection that begins to listen reads the catalog anyway.
             Err(_) if database.fence.listener() == 0 => continue,
             Err(_) => database.suppose_change(),
         }

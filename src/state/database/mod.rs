@@ -1,7 +1,7 @@
 //! A database, shared by all sessions that are connected to it: its fences, the policies recorded in it, its catalog as
 //! last read.
 //!
-//! Must never be the reason for an admission: that is for the fences.
+//! Must never be the reason for an admission: only the fences decide.
 
 mod admit;
 mod catalog;
@@ -26,10 +26,10 @@ use tokio_util::task::TaskTracker;
 /// Maximum age of cached fenced-table information when a session starts.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The longest time that a session waits for its database to be prepared.
+/// Maximum time that a session waits for the preparation of its database.
 pub const PREPARE_LIMIT: Duration = Duration::from_secs(1);
 
-/// More questions about writes past fences that only observe are not asked at once, in a database: etcd may be silent.
+/// Maximum number of concurrent checks of observed writes in a database, because etcd may not answer.
 const MOST_OBSERVATIONS: usize = 64;
 
 /// Limits of the steps of [`SharedDatabase::sign_off`]. Other proxies detect unannounced changes by themselves, later.
@@ -62,12 +62,12 @@ pub struct SharedDatabase {
     pub suspects: AllDefinitions,
     /// Policies that are recorded in the database. Held while they are being recorded.
     recorded: tokio::sync::Mutex<RecordedPolicies>,
-    /// Its catalog is being read: the others wait for that.
+    /// Held while the catalog is read. Other sessions wait for it.
     reading: tokio::sync::Mutex<()>,
     /// Held by a reading that only one session needs.
     reading_apart: tokio::sync::Mutex<()>,
     known: Mutex<CatalogState>,
-    /// Aborted when the database is dropped. They hold it only while they work on it.
+    /// Tasks that are aborted when this value is dropped. They hold a reference only while they work.
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -78,7 +78,7 @@ impl Drop for SharedDatabase {
 }
 
 impl SharedDatabase {
-    /// A database about which nothing is known yet.
+    /// A database without any information yet.
     pub fn new(fence: Arc<Database>, policies: watch::Receiver<Arc<PolicySet>>, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(SharedDatabase {
             fence,
@@ -117,12 +117,12 @@ impl SharedDatabase {
         }
     }
 
-    /// A table of the database is fenced, as far as its catalog was read.
+    /// Returns true if the last reading of the catalog has a fenced table.
     pub fn has_fences(&self) -> bool {
         self.policies.borrow().applies_to(self.fence.name()) && self.known.lock().catalog.has_fenced_tables()
     }
 
-    /// The policies do not name the database, and as far as is known nothing is fenced in it.
+    /// Returns true if the policies have no `databases`, and no fenced table is known in this database.
     pub(super) fn is_unconcerned(&self) -> bool {
         self.policies.borrow().databases.is_none() && self.fence.fences_nothing()
     }

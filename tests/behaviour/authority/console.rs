@@ -91,6 +91,6 @@ fn fences_are_shown() {
     });
     let warning = frames.iter().find(|frame| frame.tag == b'N').unwrap().fields();
     assert_eq!(warning.severity(), "WARNING");
-    assert!(warning.message().contains("database \"bare\" cannot be asked") && warning.message().contains("init"));
+    assert!(warning.message().contains("database \"bare\" cannot be queried") && warning.message().contains("init"));
     assert_eq!(frames.iter().filter(|frame| frame.tag == b'D').count(), 1);
 }

@@ -30,7 +30,7 @@ fn admitted_sessions_continue_and_no_fence_is_raised() {
     let error = refused(&mut next, WRITE, "LF006");
     let took = start.elapsed();
     assert!(took < Duration::from_secs(8) + stalls.total(), "{took:?}");
-    assert!(error.message().contains("etcd cannot be asked who leads /cron/scheduler/leader"), "{error:?}");
+    assert!(error.message().contains("cannot query etcd for the leader of /cron/scheduler/leader"), "{error:?}");
     assert_eq!(world.epoch(), format!("1/{first}"));
     ok(&mut admitted, WRITE);
 

@@ -190,12 +190,12 @@ fn an_unknown_command_gets_a_suggestion() {
     let world = World::start();
     let mut wire = world.console();
     for (command, hint) in [
-        ("SHOW FENCE", "Do you mean SHOW FENCES?"),
+        ("SHOW FENCE", "Did you mean SHOW FENCES?"),
         ("nonsense", "SHOW HELP lists the commands."),
         ("SELECT * FROM ticks", "connect to a database"),
         ("FENCE RESET", "FENCE RESET <resource>"),
         ("FENCE RESET scheduler TO ten", "A token is a number"),
-        ("SET max_connections = 7", "give RELOAD"),
+        ("SET max_connections = 7", "run RELOAD"),
         ("begin fence reset scheduler to 7", "SHOW HELP lists the commands."),
         ("RESET scheduler TO 7", "SHOW HELP lists the commands."),
     ] {

@@ -24,7 +24,7 @@ fn a_reset_below_a_living_session_needs_force() {
 
     let error = console.rows("FENCE RESET scheduler TO 49").unwrap_err();
     assert_eq!((error.severity(), error.code()), ("ERROR", "55006"));
-    assert!(error.message().contains("2 sessions that are admitted under higher tokens, up to 50"), "{error:?}");
+    assert!(error.message().contains("2 sessions admitted under higher tokens, up to 50"), "{error:?}");
     assert!(pids.split(' ').all(|pid| error.detail().contains(&format!("pid {pid} under token 50"))), "{error:?}");
     assert!(error.detail().contains(" of postgres from 127.0.0.1:"), "{error:?}");
     assert!(error.detail().contains("a session of another proxy") && error.hint().contains("FORCE"), "{error:?}");

@@ -306,7 +306,7 @@ fn a_proxy_is_not_taken_for_the_server() {
         let output = output.unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("this is a fencegate, not the server behind it"), "{said}");
+        assert!(said.contains("this is a fencegate proxy, not the server behind it"), "{said}");
     }
     assert_eq!(postgres.value("SELECT to_regnamespace('fencegate') IS NULL"), "t");
 }

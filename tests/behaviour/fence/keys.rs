@@ -108,7 +108,7 @@ async fn admissions_of_a_transaction_are_limited() {
     }
     session.fence.set_activity(Activity::Waiting);
     let key = family.of_key("1").unwrap();
-    assert!(reason(session.admit(&key, 7).await).contains("10000 resources at most"));
+    assert!(reason(session.admit(&key, 7).await).contains("at most 10000 resources"));
     session.fence.set_activity(Activity::Idle);
     session.admit(&key, 7).await.unwrap();
 }

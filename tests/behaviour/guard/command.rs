@@ -120,7 +120,7 @@ fn status_reports_differences() {
     std::fs::write(world.folder.join("policies.yaml"), other).unwrap();
     let status = stdout(&world.try_guard("status"));
     let line = status.lines().find(|line| line.starts_with("public.ticks ")).unwrap();
-    assert!(line.contains("_statement has '') in place of '', 'reader')"), "{line}");
+    assert!(line.contains("_statement has '') instead of '', 'reader')"), "{line}");
     assert!(!line.contains("CREATE TRIGGER"), "{line}");
 }
 
@@ -149,7 +149,7 @@ fn during_concurrent_writes() {
     ok(&mut holder, "BEGIN; INSERT INTO part VALUES (1, 'held')");
     let output = world.try_guard("install");
     assert_eq!(output.status.code(), Some(1));
-    let said = format!("held up by process {process}, idle in transaction, query: BEGIN; INSERT INTO part");
+    let said = format!("which are locked by process {process}, idle in transaction, query: BEGIN; INSERT INTO part");
     assert!(stderr(&output).contains(&said), "{output:?}");
     ok(&mut holder, "COMMIT");
 }
@@ -170,7 +170,7 @@ fn tables_that_cannot_be_guarded() {
     let output = guard("install", &control, Some(&folder));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(stderr(&output).contains("warning: table public.absent of resource r does not exist"), "{output:?}");
-    assert!(stderr(&output).contains("warning: public.seen of resource r is no table"), "{output:?}");
+    assert!(stderr(&output).contains("warning: public.seen of resource r is not a table"), "{output:?}");
 
     std::fs::write(folder.join("policies.yaml"), "version: 1\nnonsense: 1\n").unwrap();
     let output = guard("install", &control, Some(&folder));

@@ -97,7 +97,7 @@ fn a_subscriber_made_by_a_dump_of_the_schema() {
             .contains("Rows of a subscription need a token, or an exempt owner: see `fencegate guard status`")
     });
     let status = guard("status");
-    let line = "(subscription ticks)             rejected  its owner replicator is not exempt, and has no token: no row is applied\n";
+    let line = "(subscription ticks)             rejected  its owner replicator is not exempt and has no token, so no row is applied\n";
     assert!(stdout(&status).ends_with(line), "{status:?}");
     assert_eq!(status.status.code(), Some(1));
     let advice = "to let a subscription write guarded tables, name its owner under exempt_roles in the policies";

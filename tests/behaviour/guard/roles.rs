@@ -53,7 +53,7 @@ fn each_role_installs_its_part() {
     let roles = Roles::start("each_role_installs_its_part");
     let output = roles.guard("install", "owner");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(stderr(&output).contains("only control, who owns the schema fencegate"), "{output:?}");
+    assert!(stderr(&output).contains("only a superuser or control, the owner of the schema fencegate"), "{output:?}");
 
     let output = roles.guard("install", "control");
     assert_eq!(said(&output), ("-- guard: 0 of 8 triggers on 2 tables, 1 change".into(), Some(1)), "{output:?}");

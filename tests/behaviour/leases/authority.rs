@@ -75,7 +75,7 @@ fn only_a_lease_in_force_raises_the_fence() {
         assert_eq!(error.detail(), format!("resource=scheduler presented={token}{detail}"));
         assert!(error.hint().contains("fencegate.acquire"), "{error:?}");
     };
-    unissued(7, "was not issued: nobody leads lease cron/scheduler", "");
+    unissued(7, "was not issued: lease cron/scheduler has no leader", "");
     assert_eq!(world.epoch("scheduler"), "none");
     let first = world.acquire("cron/scheduler", "a");
     unissued(first + 1, &format!("the leader of lease cron/scheduler holds {first}"), &format!(" highest={first}"));
@@ -94,14 +94,14 @@ fn only_a_lease_in_force_raises_the_fence() {
     world.release("cron/scheduler", third);
     let proxy = world.proxy();
     let error = refused(&mut session(&proxy.address(), third), WRITE, "LF005");
-    assert!(error.message().ends_with("is not in force any more: lease cron/scheduler was released"), "{error:?}");
+    assert!(error.message().ends_with("is no longer in force: lease cron/scheduler was released"), "{error:?}");
     // As long as it has a session it follows the lease.
     let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
     wait_until("its session has gone", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().is_empty());
     let fourth = world.acquire("cron/scheduler", "d");
     world.expire("cron/scheduler");
     let error = refused(&mut session(&proxy.address(), fourth), WRITE, "LF005");
-    assert!(error.message().ends_with("is not in force any more: lease cron/scheduler has expired"), "{error:?}");
+    assert!(error.message().ends_with("is no longer in force: lease cron/scheduler has expired"), "{error:?}");
     refused(&mut session(&proxy.address(), third), WRITE, "LF001");
     assert_eq!(world.epoch("scheduler"), format!("1/{second}"));
 }

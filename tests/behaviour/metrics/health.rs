@@ -55,7 +55,7 @@ fn a_proxy_with_a_working_control_connection_is_ready() {
     postgres.stop();
     wait_until("it is not ready", DEADLINE, || get(address, "/readyz").status == 503);
     let page = get(address, "/readyz");
-    assert!(page.body.starts_with("the control connection cannot be opened: "), "{page:?}");
+    assert!(page.body.starts_with("cannot open the control connection: "), "{page:?}");
     assert_eq!(get(address, "/healthz").status, 200);
     assert!(get(address, "/metrics").body.contains("\nfencegate_ready 0\n"));
     postgres.start_again();
@@ -67,7 +67,7 @@ fn a_proxy_with_a_working_control_connection_is_ready() {
 fn a_proxy_of_a_standby_is_not_ready() {
     let (mut postgres, _proxy, address) = start();
     postgres.restart_as_standby();
-    wait_until("it knows", DEADLINE, || get(address, "/readyz").body.contains("on a standby nothing fenced"));
+    wait_until("it knows", DEADLINE, || get(address, "/readyz").body.contains("a standby accepts no writes"));
     assert_eq!(get(address, "/readyz").status, 503);
     postgres.sql("SELECT pg_promote()");
     wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
@@ -152,8 +152,8 @@ fn a_proxy_that_cannot_admit_new_tokens_is_not_ready() {
 
 #[test]
 fn a_missing_password_is_reported_with_its_setting() {
-    const WHERE: &str = "the server asks for a password, and none is given: put it into the URL, into PGPASSWORD, \
-        or into the file that PGPASSFILE names";
+    const WHERE: &str = "the server requires a password, and none is set: set it in the URL, in PGPASSWORD, \
+        or in the file that PGPASSFILE names";
     let postgres = Postgres::start(Options::default().hba("host all warden all scram-sha-256"));
     postgres.sql("CREATE ROLE warden LOGIN PASSWORD 'secret'; CREATE TABLE jobs (n int); CREATE TABLE free (n int)");
     let control = postgres.control_url().replace("postgres@", "warden@");
@@ -174,7 +174,7 @@ fn a_missing_password_is_reported_with_its_setting() {
     let mut wire = Wire::login(&proxy.address(), "postgres", "postgres");
     let error = wire.rows("INSERT INTO free VALUES (1)").unwrap_err();
     assert_eq!(error.code(), "LF006");
-    let why = format!("the catalog cannot be read: the control connection cannot be opened: {WHERE}");
+    let why = format!("the catalog cannot be read: cannot open the control connection: {WHERE}");
     assert!(error.message().contains(&why) && error.hint().contains("`control` setting and its password"), "{error:?}");
     let init = fencegate().args(["init", "--control", &(control + "postgres")]).output().unwrap();
     assert!(String::from_utf8_lossy(&init.stderr).contains(WHERE), "{init:?}");

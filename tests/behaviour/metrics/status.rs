@@ -47,7 +47,7 @@ fn the_page_shows_events_and_escapes_them() {
     let shown = || get(address, "/").body;
     let expected = [
         row(&["postgres", "jobs", "47", "", "enforce"]),
-        row(&["postgres", "led", "", "nobody (/metrics/policy)", "enforce"]),
+        row(&["postgres", "led", "", "no leader (/metrics/policy)", "enforce"]),
         row(&["postgres", "shard/{shard}", "one for each key", "", "enforce"]),
         row(&["postgres", "jobs", "LF001", "46", "47", "INSERT jobs", "postgres"]),
         row(&["postgres", "jobs", "46", "47"]),
@@ -86,7 +86,7 @@ fn the_page_begins_with_an_unreachable_etcd_and_server() {
     world.etcd.kill9();
     wait_until("etcd needs attention", DEADLINE, || shown().contains("<li>etcd does not answer: "));
     world.postgres.stop();
-    let expected = ["<li>not ready: the control connection cannot be opened: ", " does not accept connections</li>"];
+    let expected = ["<li>not ready: cannot open the control connection: ", " does not accept connections</li>"];
     let html = wait_for("the server needs attention", DEADLINE, || {
         Some(shown()).filter(|html| expected.iter().all(|text| html.contains(text)))
     });

@@ -39,7 +39,7 @@ fn relations_that_lead_to_a_definition_count_in_its_transaction() {
         let error = stranger.rows(write).expect_err(write);
         assert_eq!(
             (error.code(), error.hint()),
-            ("LF004", "Commit the definitions before you write to what they made."),
+            ("LF004", "Commit the definitions before you write to the relations that they change."),
             "{write}"
         );
         ok(&mut stranger, "ROLLBACK");
@@ -99,7 +99,7 @@ fn a_write_to_another_sessions_definition_is_opaque() {
     let (mut author, mut stranger) = (fenced.login(), fenced.login());
     ok(&mut author, &format!("BEGIN; {RULE}"));
     let error = stranger.rows(WRITE).expect_err("it waits for the rule");
-    assert_eq!((error.code(), error.hint()), ("LF004", "Try again when that session has ended its transaction."));
+    assert_eq!((error.code(), error.hint()), ("LF004", "Retry when that session has ended its transaction."));
     for sql in ["INSERT INTO free VALUES (1)", "SELECT * FROM ticks", "DELETE FROM source"] {
         ok(&mut stranger, sql);
     }

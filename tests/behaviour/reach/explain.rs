@@ -199,7 +199,7 @@ fn policy_check_warns_of_functions_in_a_database() {
     let policy = "version: 1\nresources:\n  - {name: r, tables: [public.ticks, public.gone]}\n";
     let output = policy_command(&postgres, "postgres", policy, "check");
     let expected = "warning: ./policy.yaml:3:38: public.gone does not exist in postgres\n\
-        warning: function public.run mentions public.ticks, but the proxy does not treat a call of it as a write\n\
+        warning: function public.run mentions public.ticks, but the proxy does not treat calls of it as writes\n\
         resource r: list those that write in its policy: functions: [public.run]; or install the guard\n";
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), expected));
     assert_eq!(text(&output.stdout), "policies: 1 resource, 2 tables, in 1 file\n");

@@ -166,8 +166,8 @@ fn an_unread_change_may_be_anything() {
         "DROP TABLE plain CASCADE",
     ] {
         let error = stranger.rows(sql).expect_err(sql);
-        let why = "cannot tell whether this statement writes a fenced table: the catalog cannot be read: \
-            the control connection cannot be opened: the server does not let its role log in";
+        let why = "cannot determine whether this statement writes to a fenced table: the catalog cannot be read: \
+            cannot open the control connection: the server does not permit its role to log in";
         assert_eq!((error.code(), error.message()), ("LF006", why), "{sql}");
     }
     // Which role it is, is for the log.

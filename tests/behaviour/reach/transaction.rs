@@ -42,7 +42,7 @@ fn a_path_created_in_the_transaction_is_opaque() {
         let error = stranger.rows(write).expect_err(write);
         assert_eq!(
             (error.code(), error.hint()),
-            ("LF004", "Commit the definitions before you write to what they made."),
+            ("LF004", "Commit the definitions before you write to the relations that they change."),
             "{write}"
         );
         ok(&mut stranger, "ROLLBACK");

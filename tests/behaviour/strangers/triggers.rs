@@ -102,7 +102,7 @@ fn status_names_the_lock_holder_of_a_fenced_table() {
     let process = ticks::process(&mut migration);
     let status = world.run(&["guard", "status"]);
     let said = String::from_utf8_lossy(&status.stderr);
-    assert!(said.contains(&format!("held up by process {process}")), "{status:?}");
+    assert!(said.contains(&format!("which are locked by process {process}")), "{status:?}");
     assert_eq!(status.status.code(), Some(1));
 }
 

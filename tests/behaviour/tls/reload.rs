@@ -71,7 +71,7 @@ fn a_new_certificate_counts_from_the_next_connection_on() {
 
     fs::write(&certificate, "nothing").unwrap();
     world.proxy.sighup();
-    world.proxy.wait_for_log(leak(format!("tls_cert: {}: has no certificate in it", text(&certificate))), DEADLINE);
+    world.proxy.wait_for_log(leak(format!("tls_cert: {}: contains no certificate", text(&certificate))), DEADLINE);
     fs::remove_file(&key).unwrap();
     fs::copy(&renewed.pem, &certificate).unwrap();
     world.proxy.sighup();

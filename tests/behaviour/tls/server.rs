@@ -103,7 +103,7 @@ fn certificates_that_prove_nothing() {
         }
     };
     let unknown = start(&Authority::new("others").sign_local("other"));
-    const UNKNOWN: &str = "signed by no authority that is known";
+    const UNKNOWN: &str = "not signed by a known authority";
     let no_authority = Err((UNKNOWN, "upstream_sslrootcert"));
     // Where authorities are given they count in all modes, as in libpq; prefer then goes on without TLS.
     check(&unknown, "prefer", Ok("f"));
@@ -193,7 +193,7 @@ fn of_two_refusals_the_encrypted_one_is_reported() {
     let other = leak(text(&others.pem()));
     for mode in ["prefer", "allow"] {
         let proxy = proxy_to(&postgres, "localhost", &["--upstream-sslmode", mode, "--upstream-sslrootcert", other]);
-        refused(is_encrypted(&proxy, "certified"), "signed by no authority that is known");
+        refused(is_encrypted(&proxy, "certified"), "not signed by a known authority");
     }
     // Without TLS at the server there is one refusal.
     let plain = Postgres::start(Options::default().hba("hostnossl all certified 127.0.0.1/32 reject"));

@@ -28,13 +28,13 @@ fn files_that_cannot_be_used() {
     for (arguments, message) in [
         (["--tls-cert", path("none.pem"), "--tls-key", key], "tls_cert: PATH: cannot read the file: No such file"),
         (["--tls-cert", pem, "--tls-key", path("policies")], "tls_key: PATH: cannot read the file: Is a directory"),
-        (["--tls-cert", path("empty.pem"), "--tls-key", key], "tls_cert: PATH: has no certificate in it"),
+        (["--tls-cert", path("empty.pem"), "--tls-key", key], "tls_cert: PATH: contains no certificate"),
         (["--tls-cert", path("bad.pem"), "--tls-key", key], "tls_cert: PATH: is not a PEM file of certificates"),
-        (["--tls-cert", pem, "--tls-key", pem], "tls_key: PATH: has no private key in it"),
+        (["--tls-cert", pem, "--tls-key", pem], "tls_key: PATH: contains no readable private key"),
         (["--tls-cert", pem, "--tls-key", other_key], "tls_key: PATH: is not the key of the certificate in"),
         (
             ["--tls-cert", path("old.pem"), "--tls-key", path("old.key")],
-            "tls_cert: PATH: has a certificate that cannot be used: X.509 version 3",
+            "tls_cert: PATH: contains a certificate that cannot be used: X.509 version 3",
         ),
         (["--upstream-sslcert", pem, "--upstream-sslkey", other_key], "upstream_sslkey: PATH: is not the key of"),
         (

@@ -92,7 +92,7 @@ pub fn run(session: &mut Session, message: &Message, read: &Result<Script, Unrea
     let statements = match read {
         Ok(script) => script.statements.iter().map(|statement| session.resolve(statement)).collect::<Vec<_>>(),
         Err(Unreadable::Syntax) if takes(session, message)? => return Ok(Finding::Unknown),
-        Err(Unreadable::Syntax) => return Ok(Finding::LeftOut("it is no SQL")),
+        Err(Unreadable::Syntax) => return Ok(Finding::LeftOut("it is not SQL")),
         Err(_) => return Ok(Finding::LeftOut("it cannot be read")),
     };
     if let Some(why) = unfit(session, &statements) {

@@ -85,7 +85,7 @@ fn its_migrations_run_as_an_exempt_role_or_as_the_leader() {
     project.add("1_init", INIT);
     project.is_applied("migrator", None);
     project.add("2_more", MORE);
-    project.is_refused("2_more", Some(1), "cannot tell what this statement would write: CALL");
+    project.is_refused("2_more", Some(1), "cannot determine what this statement writes: CALL");
     project.is_applied("migrator", None);
     project.add("3_plain", PLAIN);
     project.is_refused("3_plain", None, "resource \"scheduler\" is fenced, and this session has no token for it");

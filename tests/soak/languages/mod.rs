@@ -57,7 +57,7 @@ fn in_python() {
     world.reader.programs = vec![programs::python().parent().unwrap().to_owned()];
     world.reader.save_programs(PAGE);
     world.reader.follow(PAGE);
-    assert!(!["", "python"].contains(&run_by(&postgres).as_str()), "leader.py has written its name");
+    assert!(!["", "python"].contains(&run_by(&postgres).as_str()), "the leaders have written their names");
 
     // Celery: a worker, and Beat under `fencegate lead`.
     let tasks = world.reader.folder.join("tasks.py");

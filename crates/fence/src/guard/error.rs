@@ -18,8 +18,7 @@ pub enum GuardError {
     Outdated(String),
     /// The triggers need functions that the connecting role may not create.
     #[error(
-        "the guard's functions are not there as this version needs them, and only {0}, who owns the schema \
-         fencegate, or a superuser may make them: run `fencegate guard install` as that role, then again as this one"
+        "the guard functions of this version are not installed, and only a superuser or {0}, the owner of the schema fencegate, may create them: run `fencegate guard install` as such a role, then again as this role"
     )]
     FunctionsFirst(String),
     /// The policies do not apply to the database.
@@ -40,7 +39,7 @@ pub enum GuardError {
     #[error("cannot {}: {}", .0, sql::message(.1))]
     Refused(String, #[source] tokio_postgres::Error),
     /// Others hold locks on the tables, which are a list of SQL literals.
-    #[error("cannot lock the tables, held up by {by}: {}", sql::message(.source))]
+    #[error("cannot lock the tables, which are locked by {by}: {}", sql::message(.source))]
     HeldUp { relations: String, by: String, source: tokio_postgres::Error },
     /// Another command is running, or another process holds the lock.
     #[error(transparent)]
@@ -52,7 +51,7 @@ pub enum GuardError {
     #[error("database {database} has the {version}, which is newer than this program: run the newer fencegate")]
     Newer { database: String, version: String },
     /// Only owners may drop, and the connecting role is not a member of these.
-    #[error("role {role} may not remove all of it. Connect as a superuser, or as a member of {others}")]
+    #[error("role {role} may not remove all objects. Connect as a superuser, or as a member of {others}")]
     NotAllowed { role: String, others: String },
     /// Sessions of other roles are hidden from it.
     #[error(

@@ -80,7 +80,8 @@ async fn check(client: &Client, parts: &Parts) -> Result<(), GuardError> {
     if !facts.iter().any(|row| is_true(row, "sees")) {
         return Err(GuardError::Blind(role));
     }
-    let users = list(&rows(client, "see who uses the database", &users(fact("admissions"))).await?, "who");
+    let users =
+        list(&rows(client, "find the processes that use the database", &users(fact("admissions"))).await?, "who");
     if !users.is_empty() {
         return Err(GuardError::InUse { database, users });
     }

@@ -98,7 +98,7 @@ pub(super) fn literals(relations: impl Iterator<Item = String>) -> String {
 /// The holders of locks on these relations and on those that inherit from them.
 async fn holders(client: &Client, relations: &str) -> Result<String, GuardError> {
     let query = sql_file!("sql/lock_holders.sql").with(&[("relation_names", Sql(relations))]);
-    let answer = rows(client, "see who holds locks", &query).await?;
+    let answer = rows(client, "find the lock holders", &query).await?;
     let holders = answer.first().and_then(|row| column(row, "holders"));
-    Ok(holders.unwrap_or("somebody who has ended since").to_owned())
+    Ok(holders.unwrap_or("a process that has since ended").to_owned())
 }

@@ -87,11 +87,11 @@ async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
             return Err(GuardError::FunctionsFirst(survey.owner.clone()));
         }
         run(client, "create the functions", &survey.definition()).await?;
-        run(client, "mark the functions", &GUARD_FUNCTIONS.seal()).await?;
+        run(client, "mark the functions' version", &GUARD_FUNCTIONS.seal()).await?;
         made += 1;
     }
     if survey.owns_schema && !survey.leases().is_well() {
-        run(client, "write down the leases", &survey.leases_definition()).await?;
+        run(client, "record the leases", &survey.leases_definition()).await?;
         made += 1;
     }
     if survey.is_superuser && survey.event_triggers != GuardState::Ok {

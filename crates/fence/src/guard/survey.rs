@@ -99,8 +99,7 @@ impl Survey {
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let others = others.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
             survey.unguarded.push(format!(
-                "triggers that are named like the guard's are left alone on {others}{more}: the owner owns no fenced table. \
-                 `fencegate guard remove` drops them as well"
+                "triggers with the guard's names stay on {others}{more}, because the owner owns no fenced table; `fencegate guard remove` drops them"
             ));
         }
         Ok(survey)
@@ -143,8 +142,9 @@ impl Survey {
         let rows = rows(client, "read the catalog", &tree(table)).await?;
         if rows.is_empty() && table.is_expected_in(database) {
             self.missing.push(name.clone());
-            self.unguarded
-                .push(format!("table {name} of resource {resource} does not exist: install again once it does"));
+            self.unguarded.push(format!(
+                "table {name} of resource {resource} does not exist: run `fencegate guard install` again when it does"
+            ));
         }
         let mut relations = Vec::new();
         for row in &rows {
@@ -152,7 +152,7 @@ impl Survey {
             match relation.kind {
                 'r' | 'p' | 'f' => relations.push(relation),
                 _ => self.unguarded.push(format!(
-                    "{name} of resource {resource} is no table: only what it stands for can be guarded, if a policy names it"
+                    "{name} of resource {resource} is not a table: to guard the tables behind it, name them in a policy"
                 )),
             }
         }
@@ -248,19 +248,17 @@ impl Survey {
             lines.push(StatusLine { table, resource: String::new(), state, difference });
         };
         let functions = match self.functions {
-            GuardState::Disabled => {
-                "not everybody may use them: no privilege USAGE of the schema, or EXECUTE, for PUBLIC"
-            }
-            _ => "not what this version installs, or not owned by the owner of the schema",
+            GuardState::Disabled => "PUBLIC lacks USAGE on the schema, or EXECUTE on the functions",
+            _ => "differ from this version's, or are not owned by the owner of the schema",
         };
         other("(functions)", self.functions, functions);
         if !self.wanted_leases.is_empty() || !self.found_leases.is_empty() {
-            other("(leases)", self.leases(), "not those that the policies name");
+            other("(leases)", self.leases(), "differ from the policies");
         }
         other("(event triggers)", self.event_triggers, NO_EVENT_TRIGGERS);
         for Subscription { name, owner, is_rejected } in &self.subscriptions {
             let state = if *is_rejected { GuardState::Rejected } else { GuardState::Ok };
-            let difference = format!("its owner {owner} is not exempt, and has no token: no row is applied");
+            let difference = format!("its owner {owner} is not exempt and has no token, so no row is applied");
             other(&format!("(subscription {name})"), state, &difference);
         }
         lines
@@ -313,7 +311,7 @@ fn superfluous(place: &TriggerName, found: &InstalledTrigger) -> Difference {
     let (relation, name) = place;
     Difference {
         state: GuardState::Changed,
-        what: format!("no policy asks for {name}"),
+        what: format!("no policy requires {name}"),
         relation: relation.clone(),
         may_alter: found.may_alter,
         statements: vec![format!("DROP TRIGGER {name} ON {relation}")],
@@ -332,5 +330,5 @@ fn in_place_of(found: &str, wanted: &str) -> String {
         wanted.pop_back();
     }
     let [found, wanted] = [found, wanted].map(|words| Vec::from(words).join(" "));
-    format!("{found} in place of {wanted}")
+    format!("{found} instead of {wanted}")
 }

@@ -18,7 +18,7 @@ pub(super) async fn end_holders(client: &Client, ends: bool) -> Result<String, G
         ("role", Sql("t")),
     ]);
     let mut found = Vec::new();
-    for row in &rows(client, "see who holds locks", &query).await? {
+    for row in &rows(client, "find the lock holders", &query).await? {
         let [pid, role, application] = ["pid", "role", "application"].map(|name| column(row, name).unwrap_or_default());
         if is_true(row, "signalled") {
             tracing::warn!(pid, role, application, "temporary_holder_ended");

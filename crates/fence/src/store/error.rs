@@ -27,7 +27,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(5);
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StoreError {
     /// No connection.
-    #[error("the control connection cannot be opened: {0}")]
+    #[error("cannot open the control connection: {0}")]
     Unreachable(#[source] ConnectionError),
     /// The connection broke, or the server ended it.
     #[error("the control connection was lost: {0}")]
@@ -57,7 +57,7 @@ pub enum StoreError {
     #[error("the database is being dropped")]
     Vacated,
     /// The server is in recovery.
-    #[error("the server is in recovery: on a standby nothing fenced can be written")]
+    #[error("the server is in recovery: a standby accepts no writes")]
     Standby,
     /// There was never an admission.
     #[error("database {database} has no fencegate schema: run `fencegate init`")]
@@ -66,7 +66,7 @@ pub enum StoreError {
     #[error("the schema fencegate of database {database} is {found:?}, not {VERSION:?}: run `fencegate init`")]
     Version { database: String, found: String },
     /// The schema is newer than this program.
-    #[error("the schema fencegate of database {database} is {found:?}, and this program knows {VERSION:?} only")]
+    #[error("the schema fencegate of database {database} is {found:?}, and this program supports only {VERSION:?}")]
     Newer { database: String, found: String },
     /// The control role lacks a privilege on the server or the database.
     #[error("the control role {role} lacks a privilege: GRANT {grant} TO {role}")]
@@ -168,7 +168,7 @@ impl StoreError {
     fn public_message(&self) -> String {
         match self {
             StoreError::Unreachable(error) => {
-                format!("the control connection cannot be opened: {}", error.public_message())
+                format!("cannot open the control connection: {}", error.public_message())
             }
             StoreError::Lost(error) => format!("the control connection was lost: {}", error.public_message()),
             StoreError::Refused(error) => format!("the database refused: {}", error.public_message()),
@@ -209,11 +209,9 @@ impl ConnectionError {
             return match refusal.code() {
                 code if *code == SqlState::INVALID_PASSWORD => "the server rejected its password".to_owned(),
                 code if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-                    "the server does not let its role log in".to_owned()
+                    "the server does not permit its role to log in".to_owned()
                 }
-                code if *code == SqlState::TOO_MANY_CONNECTIONS => {
-                    "the server has no connection left for it".to_owned()
-                }
+                code if *code == SqlState::TOO_MANY_CONNECTIONS => "the server has no connection slot left".to_owned(),
                 code => format!("the server answered with SQLSTATE {}", code.code()),
             };
         }

@@ -91,20 +91,20 @@ pub enum InitError {
     Locked(#[from] InitLockError),
     /// The address does not lead to a PostgreSQL server.
     #[error(
-        "this is a fencegate, not the server behind it: give the server's own address, as the proxy's setting `upstream` has it"
+        "this is a fencegate proxy, not the server behind it: use the server's own address, as in the proxy's setting `upstream`"
     )]
     Proxy,
     /// An existing schema, or an object in it, belongs to an untrusted role. Its triggers and grants would remain.
     #[error(
-        "the schema fencegate or fencegate_state, or an object in it, belongs to role {0}, which is no superuser and no member of pg_signal_backend. If {0} is the proxy's control role, name it with --role. Otherwise find out what the schema is for; DROP SCHEMA … CASCADE removes it, with all tokens that it holds"
+        "the schema fencegate or fencegate_state, or an object in it, belongs to role {0}, which is neither a superuser nor a member of pg_signal_backend. If {0} is the proxy's control role, name it with --role. Otherwise find out who uses the schema. DROP SCHEMA … CASCADE removes it, with all its tokens"
     )]
     Foreign(String),
     /// The connecting role may not create the schema for the control role. Includes the statements that would permit it.
-    #[error("cannot create the schema: {}; let a role that may do so run: {}", fencegate_postgres::sql::message(.0), .1.join("; "))]
+    #[error("cannot create the schema: {}; run as a role that may: {}", fencegate_postgres::sql::message(.0), .1.join("; "))]
     NotAllowed(#[source] tokio_postgres::Error, Vec<String>),
     /// A superuser owns the schema, and the connecting role is not a superuser.
     #[error(
-        "the schema fencegate belongs to the superuser {0}, so that only a superuser may change it: connect as a superuser, and name the proxy's control role with --role"
+        "the schema fencegate belongs to the superuser {0}, so only a superuser may change it: connect as a superuser, and name the proxy's control role with --role"
     )]
     Superuser(String),
 }
@@ -365,7 +365,7 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
         all(&lent.take_back)
     );
     begin(&client, Instant::now() + PATIENCE).await?;
-    let rows = refused("let the role lead", query_rows(&client, &grant).await)?;
+    let rows = refused("grant the leases to the role", query_rows(&client, &grant).await)?;
     Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
 }
 

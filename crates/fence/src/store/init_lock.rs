@@ -23,13 +23,11 @@ const MOST_NAMED: usize = 10;
 pub enum InitLockError {
     /// Other processes hold the lock.
     #[error(
-        "timed out waiting for the lock that `fencegate init`, `remove` and `guard` take one at a time; nothing was changed. \
-         It is held by {0}. Wait for another such command. End anything else as a superuser: pg_terminate_backend(PID), or \
-         ROLLBACK PREPARED"
+        "timed out waiting for the lock of `fencegate init`, `remove` and `guard`, which run one at a time; nothing was changed. The lock is held by {0}. If that is such a command, wait for it. Otherwise end the holder as a superuser with pg_terminate_backend(PID) or ROLLBACK PREPARED"
     )]
     Held(Holders),
     /// The server refused the transaction or the lock.
-    #[error("cannot take the lock that `fencegate init`, `remove` and `guard` take one at a time: {}", fencegate_postgres::sql::message(.0))]
+    #[error("cannot take the lock of `fencegate init`, `remove` and `guard`: {}", fencegate_postgres::sql::message(.0))]
     Refused(#[from] tokio_postgres::Error),
 }
 
@@ -43,7 +41,7 @@ impl fmt::Display for Holders {
             Some((named, more)) if !more.is_empty() => {
                 write!(formatter, "{} and {} more", named.join(", "), more.len())
             }
-            _ if self.0.is_empty() => formatter.write_str("a process that has ended since"),
+            _ if self.0.is_empty() => formatter.write_str("a process that has since ended"),
             _ => formatter.write_str(&self.0.join(", ")),
         }
     }

@@ -23,7 +23,7 @@ pub async fn other_policies(
     }
     let rows = query_rows(client, &sql::proxy::other_policies(resources)).await?;
     let difference = |row| match (column(row, "resource"), column(row, "proxy")) {
-        (Some(resource), _) => Some(format!("other policies of resource {resource} are in force")),
+        (Some(resource), _) => Some(format!("different policies of resource {resource} are in force")),
         (None, Some(proxy)) => Some(format!("proxy {proxy} enforces a fence that these policies do not have")),
         (None, None) => None,
     };

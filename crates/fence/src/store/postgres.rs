@@ -218,7 +218,7 @@ impl Store for Postgres {
 
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
         let answers = self.look(&sql::admission::holders(resource, bound)).await?;
-        let unreadable = || StoreError::UnknownForm("the question for holders");
+        let unreadable = || StoreError::UnknownForm("the query for lock holders");
         rows(&answers).map(|row| rows::holder(row).ok_or_else(unreadable)).collect()
     }
 
@@ -266,7 +266,7 @@ impl Store for Postgres {
 
     async fn all_leases(&self, most: usize) -> Result<Leases, StoreError> {
         let answers = self.look(&sql::lease::all_leases(most)).await?;
-        let [list, count] = answers.as_slice() else { return Err(StoreError::UnknownForm("the question for leases")) };
+        let [list, count] = answers.as_slice() else { return Err(StoreError::UnknownForm("the query for leases")) };
         let list: Vec<_> = list.rows.iter().filter_map(rows::lease).collect();
         let all = count.rows.first().and_then(|row| number(row, "leases")).unwrap_or(list.len());
         Ok(Leases { left_out: all.saturating_sub(list.len()), list })
@@ -346,7 +346,7 @@ impl Store for Postgres {
     async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
         let answers = self.look(&sql::admission::all_admissions(most)).await?;
         let [list, count] = answers.as_slice() else {
-            return Err(StoreError::UnknownForm("the question for admissions"));
+            return Err(StoreError::UnknownForm("the query for admissions"));
         };
         let list: Vec<_> = list.rows.iter().filter_map(|row| rows::admission(row, &self.proxy)).collect();
         let all = count.rows.first().and_then(|row| number(row, "admissions")).unwrap_or(list.len());
@@ -356,7 +356,7 @@ impl Store for Postgres {
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError> {
         let answers = self.look(&sql::epoch::fences(resources, most_keys)).await?;
         let [plain, of_keys, count] = answers.as_slice() else {
-            return Err(StoreError::UnknownForm("the question for fences"));
+            return Err(StoreError::UnknownForm("the query for fences"));
         };
         let of_keys: Vec<_> = of_keys.rows.iter().filter_map(rows::fence).collect();
         let keys = count.rows.first().and_then(|row| number(row, "keys")).unwrap_or(of_keys.len());
@@ -401,7 +401,7 @@ impl Store for Postgres {
         let answers = self.ask_listener(sql::epoch::queue_usage()).await?;
         rows(&answers)
             .find_map(|row| number(row, "usage"))
-            .ok_or_else(|| StoreError::UnknownForm("the usage of its queue"))
+            .ok_or_else(|| StoreError::UnknownForm("the query for the notification queue"))
     }
 
     async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError> {

@@ -147,7 +147,7 @@ async fn a_process_that_does_not_end_is_reported() {
     set_activity(&old, Activity::Busy);
     let new = proxy.client(2);
     let since = Instant::now();
-    let blocked = "resource notes: admitted under lower tokens and not ended: process 1";
+    let blocked = "resource notes: processes admitted under lower tokens have not ended: process 1";
     assert_eq!(proxy.admit(&new, "notes", 6).await, blocked);
     assert!(since.elapsed() >= Duration::from_secs(10) && since.elapsed() < Duration::from_secs(11));
     proxy.server.end_process(1);
@@ -155,7 +155,7 @@ async fn a_process_that_does_not_end_is_reported() {
     // A prepared transaction blocks as well.
     proxy.server.write(2, &proxy.resource("notes").tables[0].name, false);
     proxy.server.prepare(2, "theirs");
-    let blocked = "resource notes: prepared transactions hold writes on it: theirs";
+    let blocked = "resource notes: prepared transactions hold write locks on it: theirs";
     assert_eq!(proxy.admit(&proxy.client(3), "notes", 7).await, blocked);
     proxy.server.end_prepared("theirs");
     assert_eq!(proxy.admit(&proxy.client(4), "notes", 7).await, "admitted");

@@ -71,7 +71,7 @@ async fn only_the_token_of_the_leader_raises_the_fence() {
         assert_eq!(refusal(&proxy, &client, resource, 4).await, Some(stale));
         proxy.election.falls_silent();
         let silent = refusal(&proxy, &client, resource, 5).await.unwrap().to_string();
-        assert!(silent.contains("etcd cannot be asked who leads"), "{silent}");
+        assert!(silent.contains("cannot query etcd for the leader of"), "{silent}");
         assert_eq!(proxy.epoch(resource), None);
         proxy.election.elects(Some(5));
         assert_eq!(proxy.admit(&client, resource, 5).await, "admitted");
@@ -95,7 +95,7 @@ async fn without_etcd_no_election_token_raises_a_fence() {
     let policies = policies(POLICIES);
     fence.apply_policy(&policies.resources).await.unwrap();
     let why = may_raise(fence.context(), &policies.resources[0], epoch(1, 5)).await.unwrap_err().to_string();
-    assert_eq!(why, "resource jobs: no etcd is set that says who leads /jobs");
+    assert_eq!(why, "resource jobs: no etcd is set for election /jobs");
     let issuers: Vec<_> = policies.resources.iter().filter_map(|it| it.issuer.clone()).collect();
     assert!(matches!(fence.leader(&issuers[0]).await, Err(UnknownLeader::NoEtcd)));
     assert_eq!(fence.leader(&issuers[1]).await.unwrap(), None);
@@ -119,7 +119,7 @@ async fn a_leader_whose_tokens_went_back_receives_that_error() {
     proxy.server.lease("bills", 3, false, HOUR);
     sleep(Duration::from_millis(100)).await;
     for resource in ["jobs", "bills"] {
-        let back = format!("token 3 for resource {resource} is lower than 9, though it is the one of the leader of");
+        let back = format!("token 3 for resource {resource} is lower than 9, although the leader of");
         assert_eq!(proxy.fence.known_stale(resource, 3), None, "it is found out in the database");
         assert_eq!(proxy.fence.known_stale(resource, 4).map(|epoch| epoch.token), Some(9));
         let error = proxy.admit(&client, resource, 3).await;

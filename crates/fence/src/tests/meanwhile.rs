@@ -84,7 +84,7 @@ async fn an_older_proxy_does_not_finish_an_advance_under_newer_policies() {
     let _old = two.writer(1, "notes", 5).await;
     let (notes, next) = (two.resource("notes"), epoch(1, 6));
     assert_eq!(publish(&two.fence.context().advance(&notes, next), Some(epoch(1, 5))).await, Ok(Some(next)));
-    let others = "resource notes: the policies that the database has recorded are others";
+    let others = "resource notes: the database has recorded different policies";
     assert_eq!(outcome_text(one.fence.overtake(&one.resource("notes"), 6).await, "overtaken"), others);
     assert_eq!(two.fence.overtake(&notes, 6).await, Ok(()));
 }
@@ -107,6 +107,6 @@ async fn an_older_policy_record_blocks_no_proxy() {
             assert_eq!((new.fence.overtake(&notes, 6).await, new.epoch("notes")), (Ok(()), Some(epoch(1, 6))));
         }
         let stale = old.admit(&old.client(2), "notes", 9).await;
-        assert_eq!(stale, "resource notes: another proxy has loaded other policies since: reload this proxy");
+        assert_eq!(stale, "resource notes: another proxy has since loaded different policies: reload this proxy");
     }
 }

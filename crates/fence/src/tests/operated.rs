@@ -19,7 +19,7 @@ async fn a_new_leader_fences_its_predecessor_before_it_writes() {
     }
     proxy.election.falls_silent();
     let silent = overtake(6).await.unwrap_err().to_string();
-    assert!(silent.contains("etcd cannot be asked") && proxy.server.lives(1), "{silent}");
+    assert!(silent.contains("cannot query etcd") && proxy.server.lives(1), "{silent}");
     assert!(proxy.fence.is_behind(&jobs, 6) && !proxy.fence.is_behind(&jobs, 5));
     assert!(proxy.fence.is_current(&jobs, 5) && !proxy.fence.is_current(&jobs, 6));
     proxy.election.elects(Some(6));
@@ -102,10 +102,10 @@ async fn a_reset_may_lower_the_token_in_a_new_generation() {
     assert_eq!(proxy.fence.has_epoch(&notes).await, Ok(true));
     let in_use = reset(3, false).await.unwrap_err();
     assert_eq!(in_use, ResetError::InUse(vec![Higher { pid: 1, token: 9, is_ours: true }]));
-    assert_eq!(in_use.to_string(), "a session that is admitted under the higher token 9 is alive");
+    assert_eq!(in_use.to_string(), "a session admitted under the higher token 9 is still open");
     let _second = proxy.writer(2, "notes", 9).await;
     let several = reset(3, false).await.unwrap_err().to_string();
-    assert_eq!(several, "2 sessions that are admitted under higher tokens, up to 9, are alive");
+    assert_eq!(several, "2 sessions admitted under higher tokens, up to 9, are still open");
     assert_eq!(reset(3, true).await, Ok(Reset { before: epoch(1, 9), after: epoch(2, 3) }));
     assert!(!proxy.has_row(&old, "notes") && proxy.server.lives(1), "it was idle");
     assert_eq!(proxy.admit(&old, "notes", 3).await, "admitted");
@@ -139,14 +139,14 @@ async fn a_proxy_with_older_policies_changes_nothing() {
     let other = POLICIES.replace("[public.notes]", "[public.notes, public.more]");
     let two = Proxy::start_with(&server, "two", &other).await;
     let _new = two.writer(2, "notes", 5).await;
-    let reload = "resource notes: another proxy has loaded other policies since: reload this proxy";
+    let reload = "resource notes: another proxy has since loaded different policies: reload this proxy";
     for token in [5, 6] {
         assert_eq!(one.admit(&old, "notes", token).await, reload);
     }
     assert_eq!(one.fence.superseded().into_iter().collect::<Vec<_>>(), ["notes"]);
     let notes = one.resource("notes");
     assert_eq!(one.fence.reset(&notes, 7, "operator", true).await, Err(ResetError::OtherPolicies));
-    let others = "resource notes: the policies that the database has recorded are others";
+    let others = "resource notes: the database has recorded different policies";
     assert_eq!(outcome_text(one.fence.overtake(&notes, 6).await, "overtaken"), others);
     assert_eq!(outcome_text(one.fence.observe(&old.session, &notes, 5, Raise::Freely).await, "noted"), others);
     assert_eq!(one.epoch("notes"), Some(epoch(1, 5)));

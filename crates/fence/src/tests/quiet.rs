@@ -220,7 +220,8 @@ fn only_a_blocker_with_a_query_is_reported_with_it() {
     let by = [blocker("process 1", "UPDATE a"), blocker("theirs", ""), blocker("process 2", "UPDATE b")];
     let not_ended = FenceError::unavailable("notes", Obstacle::NotEnded(by.to_vec()));
     let locked = FenceError::Store { resource: "notes".to_owned(), error: StoreError::Blocked(by.to_vec()) };
-    for (refusal, reason) in [(not_ended, "admitted under lower tokens and not ended"), (locked, "its lock is held by")]
+    for (refusal, reason) in
+        [(not_ended, "processes admitted under lower tokens have not ended"), (locked, "its lock is held by")]
     {
         let (reason, text) = (format!("{reason}: process 1; theirs; process 2"), refusal.text());
         assert_eq!(refusal.log_reason(), reason, "no log has a query");

@@ -62,11 +62,11 @@ pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Diagnosis> {
 fn no_tls_hint(why: NoTls, told: Told) -> &'static str {
     match why {
         NoTls::NotOffered => match told {
-            Told::Settings => "Set ssl = on at the server, or choose another upstream_sslmode.",
-            Told::Url => "Set ssl = on at the server, or choose another sslmode in the connection's URL.",
+            Told::Settings => "Set ssl = on in the server, or choose another upstream_sslmode.",
+            Told::Url => "Set ssl = on in the server, or choose another sslmode in the connection's URL.",
         },
-        NoTls::BadAnswer => "Is it a PostgreSQL server, and is nobody in between?",
-        NoTls::BrokenOff => "The server's log says why.",
+        NoTls::BadAnswer => "Check that it is a PostgreSQL server, without a proxy in between.",
+        NoTls::BrokenOff => "The server's log has the reason.",
         NoTls::BadName => "Connect to the server by a name, or by an IP address without a zone.",
     }
 }
@@ -74,14 +74,14 @@ fn no_tls_hint(why: NoTls, told: Told) -> &'static str {
 fn of_tls(error: &Tls, told: Told) -> Diagnosis {
     let (message, hint) = match error {
         Tls::InvalidCertificate(Bad::UnknownIssuer) => (
-            "the server's certificate is signed by no authority that is known here".to_owned(),
+            "the server's certificate is not signed by a known authority".to_owned(),
             match told {
-                Told::Settings => "Name the file of its authority in upstream_sslrootcert.",
-                Told::Url => "Name the file of its authority in the connection's URL: sslrootcert=FILE.",
+                Told::Settings => "Set upstream_sslrootcert to the file of its authority.",
+                Told::Url => "Set the file of its authority in the connection's URL: sslrootcert=FILE.",
             },
         ),
         Tls::InvalidCertificate(Bad::Expired | Bad::ExpiredContext { .. }) => {
-            ("the server's certificate has expired".to_owned(), "Renew it at the server; check both clocks.")
+            ("the server's certificate has expired".to_owned(), "Renew it on the server. Check both clocks.")
         }
         Tls::InvalidCertificate(Bad::NotValidYet | Bad::NotValidYetContext { .. }) => {
             ("the server's certificate is not valid yet".to_owned(), "Check both clocks.")
@@ -108,10 +108,10 @@ fn of_tls(error: &Tls, told: Told) -> Diagnosis {
             },
             match told {
                 Told::Settings => {
-                    "Does it know the authority of upstream_sslcert, and take a TLS version from 1.2 on? Its log says more."
+                    "Check that the server knows the authority of upstream_sslcert and supports TLS 1.2 or later. The server's log has the details."
                 }
                 Told::Url => {
-                    "Does it want a certificate (sslcert=FILE and sslkey=FILE in the connection's URL) of an authority that it knows, and take a TLS version from 1.2 on? Its log says more."
+                    "Check whether the server requires a certificate of an authority that it knows (sslcert=FILE and sslkey=FILE in the connection's URL), and whether it supports TLS 1.2 or later. The server's log has the details."
                 }
             },
         ),

@@ -65,7 +65,7 @@ impl PemFile<'_> {
         let bytes = self.read(contents)?;
         let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
         match found {
-            Ok(certificates) if certificates.is_empty() => Err(self.fault("has no certificate in it (PEM)")),
+            Ok(certificates) if certificates.is_empty() => Err(self.fault("contains no certificate (PEM)")),
             Ok(certificates) => Ok(certificates),
             Err(error) => Err(self.fault(format!("is not a PEM file of certificates: {error}"))),
         }
@@ -88,7 +88,7 @@ impl PemFile<'_> {
     /// The first private key in it.
     pub fn key(self, contents: &mut Contents) -> Result<PrivateKeyDer<'static>, TlsFileError> {
         PrivateKeyDer::from_pem_slice(&self.read(contents)?).map_err(|error| match error {
-            pem::Error::NoItemsFound => self.fault("has no private key in it that could be read (PEM, not encrypted)"),
+            pem::Error::NoItemsFound => self.fault("contains no readable private key (PEM, not encrypted)"),
             error => self.fault(format!("is not a PEM file of a private key: {error}")),
         })
     }
@@ -111,7 +111,7 @@ impl PemFile<'_> {
                 self.fault(format!("is not the key of the certificate in {}", certificate.path.display()))
             }
             rustls::Error::InvalidCertificate(_) => {
-                certificate.fault("has a certificate that cannot be used: X.509 version 3 is needed")
+                certificate.fault("contains a certificate that cannot be used: X.509 version 3 is required")
             }
             error => {
                 self.fault(format!("cannot be used with the certificate in {}: {error}", certificate.path.display()))

@@ -26,8 +26,10 @@ impl Doubt {
     fn why(&self) -> String {
         match self {
             Doubt::Text(why) => why.to_string(),
-            Doubt::Own(relation) => format!("\"{relation}\" may lead to what the same transaction has defined"),
-            Doubt::Others(relation) => format!("\"{relation}\" may lead to what another session is defining"),
+            Doubt::Own(relation) => format!("\"{relation}\" may depend on a definition of the same transaction"),
+            Doubt::Others(relation) => {
+                format!("\"{relation}\" may depend on a definition that another session has not committed")
+            }
         }
     }
 
@@ -35,19 +37,18 @@ impl Doubt {
         match self {
             Doubt::Text(OpaqueReason::FencegatesOwnByPath) => OWN_HINT,
             Doubt::Text(_) => OPAQUE_HINT,
-            Doubt::Own(_) => "Commit the definitions before you write to what they made.",
-            Doubt::Others(_) => "Try again when that session has ended its transaction.",
+            Doubt::Own(_) => "Commit the definitions before you write to the relations that they change.",
+            Doubt::Others(_) => "Retry when that session has ended its transaction.",
         }
     }
 }
 
 /// The hint of LF004 for a name that may mean one of fencegate's own objects.
 const OWN_HINT: &str =
-    "Write the schema before the name, as in public.epoch, or leave fencegate's schemas out of search_path.";
+    "Qualify the name with its schema, as in public.epoch, or remove fencegate's schemas from search_path.";
 
 /// The hint of LF004 for an opaque statement.
-const OPAQUE_HINT: &str = "Write to the tables directly. Or install the guard (fencegate guard install), which looks at each \
-    write in the database, and set `opaque: allow` in the policy, or for this role alone `opaque_roles: {role: allow}`.";
+const OPAQUE_HINT: &str = "Write to the tables directly. Or install the guard (fencegate guard install), which checks each write in the database, and set `opaque: allow` in the policy, or `opaque_roles: {role: allow}` for this role only.";
 
 impl Judge<'_> {
     /// The resources that an opaque statement may write, where it needs their tokens.
@@ -115,7 +116,7 @@ impl Judge<'_> {
     /// the definitions until any session commits it.
     pub(super) fn refuse_to_prepare(&self, earlier: &mut Earlier) -> Result<(), Stop> {
         let writes = || Rejection::CarriedOut {
-            what: "writes",
+            what: "has written to a fenced table",
             hint: "COMMIT in the session that holds the token; two-phase commit is not possible with fenced tables.",
         };
         let holds = self.standing.holds_admissions() || !self.written.is_empty();
@@ -125,7 +126,10 @@ impl Judge<'_> {
         let defines = !self.suspects.is_empty() || !earlier.suspects.is_empty();
         let mode = self.policies.resources.iter().map(|resource| resource.mode).max();
         if defines && self.opaque != Opaque::Allow {
-            let rejection = Rejection::CarriedOut { what: "ways", hint: "COMMIT in the session that defines them." };
+            let rejection = Rejection::CarriedOut {
+                what: "has defined a way to a fenced table",
+                hint: "COMMIT in the session that defines them.",
+            };
             return self.reject_or_observe(mode, rejection, earlier);
         }
         if let Some(resource) = earlier.needs.first(Mode::Observe).or(self.observed.admitted.as_ref()).cloned() {

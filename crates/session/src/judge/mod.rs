@@ -33,49 +33,50 @@ use std::sync::Arc;
 /// The decision on the statements of a message.
 #[derive(Debug)]
 pub enum Decision {
-    /// Forward, if the session is admitted to all of the needs whose fences act; the writes pass without.
+    /// Forward, once the session is admitted to all enforced needs.
     Forward(Vec<Need>, Vec<PassedWrite>),
-    /// Reject the statement at this index. Those before it run, and may commit: that takes the needs, as in `Forward`.
+    /// Reject the statement at this index. Earlier statements run, and may commit, so they need the admissions as in
+    /// `Forward`.
     Reject(usize, Rejection, Vec<Need>),
     /// Wait until the server owes nothing.
     Settle,
     /// Read the parameter from the server.
     ReadValue,
-    /// Read the text again, for the rows that it writes: keys stand in them.
+    /// Read the text again with its rows, which contain the keys.
     ReadRows,
 }
 
-/// How the session stands with the fences.
+/// The session's admissions, and the known epochs.
 pub trait Standing {
-    /// The token under which its process is admitted to the resource.
+    /// The token under which the session's process is admitted to the resource.
     fn admitted(&self, resource: &str) -> Option<Token>;
 
-    /// Its process is admitted to some resource.
+    /// Returns true if the process is admitted to any resource.
     fn holds_admissions(&self) -> bool;
 
-    /// A higher epoch of the resource than this token, if one is known that counts without asking the database.
+    /// An epoch of the resource above this token, if one is known and counts without a query.
     fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch>;
 }
 
-/// All that a decision depends on.
+/// The facts that a decision depends on.
 pub struct Judge<'a> {
     /// The policies in force.
     pub policies: &'a PolicySet,
     /// The admissions and epochs that the fence knows of the session.
     pub standing: &'a dyn Standing,
-    /// The catalog, as far as it is known.
+    /// The known part of the catalog.
     pub seen: &'a CatalogView,
-    /// This transaction has changed it where fenced tables are concerned.
+    /// True if this transaction has changed the catalog in a way that concerns fenced tables.
     pub changes_catalog: bool,
     /// True if the transaction may have created operators or types that hide the catalog's own in key comparisons.
     pub shadows_keys: bool,
-    /// The search path, where the server was asked for it.
+    /// The search path, if the server was queried for it.
     pub path: Option<&'a str>,
     /// Relations that this transaction may have turned into ways to fenced tables.
     pub suspects: &'a PendingDefinitions,
     /// Such relations of each other session. They are read before the catalog.
     pub definitions_of_others: &'a [Arc<PendingDefinitions>],
-    /// The login role bypasses the fences.
+    /// True if the login role bypasses the fences.
     pub exempt: bool,
     /// The policy on opaque statements of that role.
     pub opaque: Opaque,
@@ -95,13 +96,13 @@ pub struct Judge<'a> {
     pub foreign_databases: Option<&'a HashSet<String>>,
 }
 
-/// Why a statement does not just pass.
+/// Why a statement cannot be forwarded at once.
 enum Stop {
     Reject(Rejection),
     Settle,
     /// The parameter or the search path is unknown.
     Read,
-    /// The text was not read for the rows that it writes.
+    /// The text was read without its rows.
     ReadRows,
 }
 

@@ -14,13 +14,13 @@ pub struct Need {
     pub resource: Arc<Resource>,
     /// The token.
     pub token: Token,
-    /// Whether the token may raise the fence, or has to be in force already.
+    /// True if the token may raise the fence. Otherwise it must already be in force.
     pub may_raise: bool,
     /// The statement that needs the token.
     pub statement: Arc<Statement>,
     /// An earlier statement of the same string may change the session's role.
     pub role_changes: bool,
-    /// An earlier statement of the same string may have changed the token: the server has to check it in between.
+    /// An earlier statement of the same string may have changed the token, so the server must check it in between.
     pub presumed: bool,
 }
 
@@ -56,29 +56,29 @@ impl Needs {
     }
 }
 
-/// A write that passes a fence, and that operators want to know of.
+/// A write that passes a fence and is reported to operators.
 #[derive(Clone, Debug)]
 pub struct PassedWrite {
-    /// None where it is unknown.
+    /// None if the resource is unknown.
     pub resource: Option<Arc<Resource>>,
     /// The statement that passes.
     pub statement: Arc<Statement>,
-    /// Why it would be rejected by a fence that acts; None: the role bypasses the fences.
+    /// The rejection that enforcing would have caused; None if the role bypasses the fences.
     pub observed: Option<Rejection>,
 }
 
-/// Writes of the session past fences that only observe. Enforcing fences would consider them.
+/// The session's writes past fences that only observe. An enforcing fence would take them into account.
 #[derive(Debug, Default)]
 pub struct ObservedWrites {
     /// The tokens under which the open transaction has written, by resource.
     pub written: HashMap<String, Token>,
-    /// It would be admitted to this one, among others.
+    /// A resource to which an enforcing fence would have admitted the session, if any.
     pub admitted: Option<Arc<Resource>>,
 }
 
 impl ObservedWrites {
-    /// Remembers a forwarded write, of at most [`MOST_AT_ONCE`] resources: a second token for any other goes unnoticed. A fence
-    /// that enforces refuses so many resources in one transaction.
+    /// Records a forwarded write, for at most [`MOST_AT_ONCE`] resources. A second token for any further resource goes
+    /// unnoticed; an enforcing fence refuses that many resources in one transaction.
     pub fn note(&mut self, resource: &Arc<Resource>, token: Token) {
         if let Some(written) = self.written.get_mut(&resource.name) {
             *written = token;

@@ -55,8 +55,8 @@ pub fn checking_statement(tokens: &[(&str, Token)]) -> String {
     let check = |(resource, token): &(&str, Token)| {
         format!(
             "IF pg_catalog.int8eq(fencegate.token('{resource}'), {token}) IS NOT TRUE THEN RAISE EXCEPTION USING \
-             ERRCODE='LF003', MESSAGE='a statement before in the same string has changed lease.fence', \
-             DETAIL='resource={resource} presented={token}', HINT='Set the token in a string of its own.'; END IF; "
+             ERRCODE='LF003', MESSAGE='an earlier statement of the same string has changed lease.fence', \
+             DETAIL='resource={resource} presented={token}', HINT='Set the token in a separate query.'; END IF; "
         )
     };
     format!("DO LANGUAGE plpgsql $fencegate$BEGIN {}END$fencegate$", tokens.iter().map(check).collect::<String>())

@@ -7,11 +7,11 @@ use std::sync::Arc;
 /// The receiver of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// The client asked.
+    /// The client. It sees the whole answer.
     Client,
-    /// The proxy asked: the client must see only an error.
+    /// The proxy. The client must see only an error.
     Proxy,
-    /// The proxy asked before the client's next message: the client must not even see an error.
+    /// The proxy, before the client's next message. The client must not even see an error.
     ProxyAhead,
     /// The proxy's statement stands in place of a rejected one: the client receives the error as its own.
     Rejection {
@@ -69,7 +69,7 @@ pub enum Request {
     Sync,
     /// A fast-path call: answered up to ReadyForQuery.
     FunctionCall,
-    /// CopyData, however much in a row: never answered.
+    /// Any number of CopyData messages: never answered.
     CopyData,
     /// CopyDone or CopyFail: never answered, but ends a COPY from the client.
     CopyEnd,
@@ -83,7 +83,7 @@ pub(crate) fn planning_may_set_parameter(statement: &Statement) -> bool {
 }
 
 impl Audience {
-    /// The client is to see the answer, or an error in it.
+    /// Returns true if the client sees the answer, or an error in it.
     pub(crate) fn is_clients(&self) -> bool {
         !matches!(self, Audience::Proxy | Audience::ProxyAhead)
     }
@@ -115,7 +115,7 @@ impl Request {
             || self.statements().iter().any(|statement| statement.parameter != ParameterEffect::None)
     }
 
-    /// It may change standard_conforming_strings or client_encoding.
+    /// Returns true if the request may change standard_conforming_strings or client_encoding.
     pub(crate) fn affects_lexing(&self) -> bool {
         let may_set = |statement: &Statement| !statement.runs_nothing();
         match self {
@@ -132,7 +132,7 @@ impl Request {
         }
     }
 
-    /// It writes, or may do so.
+    /// Returns true if the request may write.
     pub(crate) fn may_write(&self) -> bool {
         let may_write = |statement: &Statement| {
             !statement.writes.is_empty() || !statement.functions.is_empty() || statement.opaque.is_some()
@@ -172,12 +172,12 @@ impl Request {
         }
     }
 
-    /// An error in the answer makes the server skip all that follows, up to the next Sync.
+    /// Returns true if an error in the answer makes the server skip everything up to the next Sync.
     pub(crate) fn is_extended(&self) -> bool {
         !matches!(self, Request::Query { .. } | Request::Sync | Request::FunctionCall) && !self.is_copy()
     }
 
-    /// Part of a COPY from the client, which is not answered.
+    /// Returns true for a part of a COPY from the client, which is not answered.
     pub(crate) fn is_copy(&self) -> bool {
         matches!(self, Request::CopyData | Request::CopyEnd)
     }

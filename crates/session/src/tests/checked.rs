@@ -3,8 +3,8 @@
 use super::*;
 
 const CHECK: &str = "DO LANGUAGE plpgsql $fencegate$BEGIN IF pg_catalog.int8eq(fencegate.token('scheduler'), 47) IS NOT TRUE \
-    THEN RAISE EXCEPTION USING ERRCODE='LF003', MESSAGE='a statement before in the same string has changed lease.fence', \
-    DETAIL='resource=scheduler presented=47', HINT='Set the token in a string of its own.'; END IF; END$fencegate$";
+    THEN RAISE EXCEPTION USING ERRCODE='LF003', MESSAGE='an earlier statement of the same string has changed lease.fence', \
+    DETAIL='resource=scheduler presented=47', HINT='Set the token in a separate query.'; END IF; END$fencegate$";
 
 #[test]
 fn the_server_checks_the_token_before_the_write() {

@@ -34,12 +34,12 @@ fn the_message_contains_the_logged_reason() {
     let no_token = "resource \"jobs\" is fenced, and this session has no token for it";
     let blocker = Blocker { who: "process 1".to_owned(), query: "SELECT 1".to_owned() };
     let unavailable = Rejection::Fence(FenceError::unavailable(&resource, Obstacle::NotEnded(vec![blocker])));
-    let not_ended = "admitted under lower tokens and not ended: process 1";
+    let not_ended = "processes admitted under lower tokens have not ended: process 1";
     let no_proof =
         format!("cannot prove which token for resource \"jobs\" is the highest: {not_ended}, query: SELECT 1");
     let unread = Rejection::UnreadCatalog { why: Some(StoreError::Vacated) };
     let vacated = "the catalog cannot be read: the database is being dropped";
-    let no_verdict = format!("cannot tell whether this statement writes a fenced table: {vacated}");
+    let no_verdict = format!("cannot determine whether this statement writes to a fenced table: {vacated}");
     for (rejection, reason, message) in
         [(missing, no_token, no_token), (unavailable, not_ended, &no_proof), (unread, vacated, &no_verdict)]
     {
@@ -59,7 +59,7 @@ fn a_database_failure_reaches_the_client_with_its_remedy() {
             (
                 &unread,
                 format!(
-                    "cannot tell whether this statement writes a fenced table: the catalog cannot be read: {message}"
+                    "cannot determine whether this statement writes to a fenced table: the catalog cannot be read: {message}"
                 ),
             ),
             (&refused, format!("cannot prove which token for resource \"jobs\" is the highest: {message}")),

@@ -202,7 +202,7 @@ async fn first_tokens_do_not_wait() {
 
     let mut other = first("five");
     other.who.system_identifier = "1".into();
-    assert_eq!(admit(&[other]).await, [""; 0], "it is on another server");
+    assert_eq!(admit(&[other]).await, [""; 0], "it is on a different server");
     assert_eq!(admit(&[first("five")]).await, [name("five")]);
 }
 

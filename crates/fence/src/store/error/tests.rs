@@ -100,29 +100,21 @@ async fn cases() -> Vec<Case> {
     let closed = connect(Vec::new()).await.err().unwrap();
     vec![
         // No connection.
-        (
-            StoreError::on_connect(&config(), closed),
-            "the control connection cannot be opened: connection closed",
-            connects,
-        ),
-        (
-            on_login("28P01").await,
-            "the control connection cannot be opened: the server rejected its password",
-            connects,
-        ),
+        (StoreError::on_connect(&config(), closed), "cannot open the control connection: connection closed", connects),
+        (on_login("28P01").await, "cannot open the control connection: the server rejected its password", connects),
         (
             on_login("28000").await,
-            "the control connection cannot be opened: the server does not let its role log in",
+            "cannot open the control connection: the server does not permit its role to log in",
             connects,
         ),
         (
             on_login("53300").await,
-            "the control connection cannot be opened: the server has no connection left for it",
+            "cannot open the control connection: the server has no connection slot left",
             connects,
         ),
         (
             on_login("57P03").await,
-            "the control connection cannot be opened: the server answered with SQLSTATE 57P03",
+            "cannot open the control connection: the server answered with SQLSTATE 57P03",
             connects,
         ),
         (on_login("3D000").await, "database \"app\" does not exist", retry),
@@ -146,16 +138,16 @@ async fn cases() -> Vec<Case> {
         ),
         (
             on_opening(&[("version", "fencegate schema version 10")]).await,
-            "the schema fencegate of database app is \"fencegate schema version 10\", and this program knows \
-             \"fencegate schema version 6\" only",
-            "Retrying will not help. The database was prepared for a newer version",
+            "the schema fencegate of database app is \"fencegate schema version 10\", and this program supports only \
+             \"fencegate schema version 6\"",
+            "Retrying will not help. The database has the schema of a newer version",
         ),
         (
             on_opening(&[("lacking", "DELETE on admission")]).await,
             "the control role lacks privileges in the schemas of fencegate in database app (DELETE on admission)",
             init,
         ),
-        (StoreError::Standby, "the server is in recovery: on a standby nothing fenced can be written", retry),
+        (StoreError::Standby, "the server is in recovery: a standby accepts no writes", retry),
         (StoreError::Vacated, "the database is being dropped", retry),
         // A Query failed.
         (StoreError::TimedOut(LIMIT), "the control connection did not answer within 5 s", retry),
@@ -191,10 +183,10 @@ async fn cases() -> Vec<Case> {
             "Retry. If the error persists, end them",
         ),
         // The catalog.
-        (StoreError::Catalog(CatalogError::UnknownEdge), "the catalog has an edge that is not known", retry),
+        (StoreError::Catalog(CatalogError::UnknownEdge), "the catalog has an unknown type of dependency", retry),
         (
             StoreError::CatalogOfSession { schema: "pg_temp_3".to_owned(), error: Box::new(on_login("28P01").await) },
-            "the control connection cannot be opened: the server rejected its password, \
+            "cannot open the control connection: the server rejected its password, \
              with the temporary relations of this session (schema pg_temp_3)",
             connects,
         ),
@@ -261,7 +253,7 @@ async fn every_failure_has_a_case() {
 #[tokio::test]
 async fn the_log_contains_the_servers_message_and_the_role() {
     for (error, log) in [
-        (on_login("28P01").await, format!("the control connection cannot be opened: {SECRET}")),
+        (on_login("28P01").await, format!("cannot open the control connection: {SECRET}")),
         (on_query(Some(refusal("FATAL", "57P01"))).await, format!("the control connection was lost: {SECRET}")),
         (on_query(Some(refusal("ERROR", "54000"))).await, format!("the database refused: {SECRET}")),
         (on_query(Some(refusal("ERROR", "42501"))).await, format!("the database refused the control role: {SECRET}")),

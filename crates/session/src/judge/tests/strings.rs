@@ -65,9 +65,9 @@ fn the_hint_shows_where_to_write_a_key() {
     let (policies, table) = keyed();
     for (text, hint) in [
         ("INSERT INTO shards (v) VALUES (1)", "INSERT INTO t (key, ...) VALUES (3, ...)"),
-        ("UPDATE shards SET v = 1", "an upsert needs it in its list of columns"),
+        ("UPDATE shards SET v = 1", "An upsert needs the key in its column list"),
         ("DELETE FROM shards", "WHERE key = 3 AND ..., or key IN (3, 4)"),
-        ("TRUNCATE shards", "leave it to one of `exempt_roles`"),
+        ("TRUNCATE shards", "one of the policy's `exempt_roles`"),
     ] {
         let view = ("others".to_owned(), table.clone());
         let world = world().reads_rows().with_catalog(Catalog::with_views([(table.clone(), true)], [view]));
@@ -76,13 +76,13 @@ fn the_hint_shows_where_to_write_a_key() {
             other => panic!("{text}: {other:?}"),
         };
         let bare = hint_of(text);
-        assert!(bare.contains(hint) && bare.contains("names no schema, and may mean public.shards"), "{text}: {bare}");
+        assert!(bare.contains(hint) && bare.contains("The unqualified name may mean public.shards"), "{text}: {bare}");
         // A statement that names the schema, or another relation that leads to the table, gets no such hint.
         let has_view = !text.starts_with("TRUNCATE");
         for other in ["public.shards"].into_iter().chain(has_view.then_some("others")) {
             let text = text.replace("shards", other);
             let named = hint_of(&text);
-            assert!(named.contains("key") && !named.contains("names no schema"), "{text}: {named}");
+            assert!(named.contains("key") && !named.contains("unqualified name"), "{text}: {named}");
         }
     }
 }
