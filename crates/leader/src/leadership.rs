@@ -77,6 +77,7 @@ pub struct Leadership {
     pub(crate) election: ElectionName,
     pub(crate) holder: String,
     /// ID of the lease.
+    #[cfg_attr(not(feature = "command"), allow(dead_code, reason = "only the guard of a command releases by it"))]
     pub(crate) lease: i64,
     pub(crate) state: watch::Receiver<State>,
     pub(crate) requests: mpsc::Sender<Request>,
