@@ -49,7 +49,7 @@ impl FirstTokens {
             for (first, sender) in batch {
                 let row =
                     rows.iter().position(|row| row.resource == first.resource.name).map(|at| rows.swap_remove(at));
-                // Whoever has given up wants no answer.
+                // A session that has ended does not wait for the answer.
                 sender.send(row).ok();
             }
         }

@@ -1,4 +1,4 @@
-//! One resource of the policies: what it fences, who issues its tokens, and whether the fence acts.
+//! One resource of the policies: its tables, the issuer of its tokens, and its mode.
 
 use super::function::FencedFunction;
 use super::issuer::Issuer;

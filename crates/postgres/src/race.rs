@@ -44,7 +44,7 @@ pub async fn race<T, E>(
     }
 }
 
-/// Connects to any address of a host, which is a name or an IP address. Resolves the name anew. Cancel-safe: a connection that
+/// Connects to any address of a host, which is a name or an IP address. Resolves the name each time. Cancel-safe: a connection that
 /// is half open is closed.
 ///
 /// # Errors

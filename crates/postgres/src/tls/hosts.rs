@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Config, Connection, Error, Socket};
 /// Port of a host that is given without one.
 const DEFAULT_PORT: u16 = 5432;
 
-/// Connects to one of the hosts. If there are several, to one that accepts writes. Cancel-safe: what is half open is closed.
+/// Connects to one of the hosts. If there are several, to one that accepts writes. Cancel-safe: dropping it closes the connection.
 ///
 /// # Errors
 /// The error of the address that failed last.
@@ -24,7 +24,7 @@ where
 {
     match race(hosts(config).into_iter().map(|host| connect_to(host, tls))).await {
         Some(result) => result,
-        // tokio-postgres reports what is wrong with them.
+        // Returns the error of tokio-postgres for an unusable list.
         None => config.connect(tls.clone()).await,
     }
 }
