@@ -259,7 +259,7 @@ mod tests {
     fn an_unreadable_database_is_reported_only_if_it_matters() {
         let of = |table: &str| format!("resources: [{{name: r, tables: [{table}]}}]\ndatabases: [app, shop]");
         let server: &[(&str, &[&str])] = &[("app", &["public.t"]), ("shop", &["?"]), ("other", &["?"])];
-        let unknown = ["whether r keeps a table in shop is unknown: no answer"];
+        let unknown = ["cannot determine whether r keeps a table in shop: no answer"];
         assert_eq!(
             lost(&of("public.t"), &of("public.u"), server),
             ["public.u does not exist in app; did you mean public.t?"]

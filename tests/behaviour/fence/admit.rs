@@ -213,7 +213,7 @@ async fn a_process_with_a_false_identity_is_refused() {
     let wrong = [
         (fencegate_fence::session::Identity { pid: 1, ..good.clone() }, "no such server process"),
         (fencegate_fence::session::Identity { backend_start: "1.000000".into(), ..good.clone() }, "another process"),
-        (fencegate_fence::session::Identity { system_identifier: "1".into(), ..good.clone() }, "another server"),
+        (fencegate_fence::session::Identity { system_identifier: "1".into(), ..good.clone() }, "a different server"),
         (fencegate_fence::session::Identity { postmaster_start: "1".into(), ..good.clone() }, "was restarted"),
         (elsewhere, "another database"),
     ];

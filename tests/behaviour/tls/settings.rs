@@ -39,7 +39,7 @@ fn files_that_cannot_be_used() {
         (["--upstream-sslcert", pem, "--upstream-sslkey", other_key], "upstream_sslkey: PATH: is not the key of"),
         (
             ["--upstream-sslmode", "verify-ca", "--upstream-sslrootcert", path("empty.pem")],
-            "upstream_sslrootcert: PATH: has no",
+            "upstream_sslrootcert: PATH: contains no",
         ),
         (["--upstream-sslmode", "require", "--upstream-sslrootcert", "system"], "requires verify-full"),
         (
