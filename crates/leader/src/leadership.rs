@@ -116,10 +116,14 @@ impl Leadership {
         self.state().check()
     }
 
-    /// Notifies of each renewal and of the loss, after which it is closed. Does not keep leadership alive.
+    /// Notifies of each renewal and of the loss, also of one before the call. Is closed after the loss. Does not keep leadership
+    /// alive. Do not hold the result of `borrow()` while you wait: the lease is not renewed meanwhile.
     pub fn subscribe(&self) -> watch::Receiver<State> {
         let mut state = self.state.clone();
-        state.mark_unchanged();
+        let is_lost = state.borrow_and_update().lost.is_some();
+        if is_lost {
+            state.mark_changed();
+        }
         state
     }
 

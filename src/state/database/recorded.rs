@@ -82,7 +82,7 @@ impl SharedDatabase {
             let is_tried = recorded.attempted.is_some_and(|at| at.elapsed() <= FRESH);
             !is_tried && !recorded.has(&self.policies.borrow())
         };
-        // While the lock is held, another session records them.
+        // While the lock is held, another session records them or checks whether they are recorded.
         if self.recorded.try_lock().is_ok_and(|recorded| is_due(&recorded)) {
             let database = self.clone();
             let recording = self.fence.background().spawn(async move { database.record_policies().await });

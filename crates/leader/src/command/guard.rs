@@ -93,7 +93,9 @@ impl Guard {
         let ready = timeout(START, reports.read_u8()).await;
         ready.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(failed)?;
         let guard = Guard { pid: Pid::from_raw(child.id().cast_signed()), command: None, orders, reports };
-        guard.tell(leadership.state().deadline).await;
+        // A lock of the state that is held while waiting would delay the renewals.
+        let deadline = leadership.state().deadline;
+        guard.tell(deadline).await;
         Ok(guard)
     }
 

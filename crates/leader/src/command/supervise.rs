@@ -93,8 +93,10 @@ pub async fn run(
 /// The deadline as soon as it differs from `known`. Never returns once leadership is lost and no renewal can follow.
 /// Cancel-safe.
 async fn renewed(leadership: &Leadership, known: BootInstant) -> BootInstant {
-    match leadership.subscribe().wait_for(|state| state.deadline != known).await {
-        Ok(state) => state.deadline,
+    let mut state = leadership.subscribe();
+    let renewed = state.wait_for(|state| state.deadline != known).await.map(|state| state.deadline);
+    match renewed {
+        Ok(deadline) => deadline,
         Err(_) => pending().await,
     }
 }
@@ -127,8 +129,12 @@ impl Supervisor<'_> {
         if self.is_lost() {
             return Ok(());
         }
-        let deadline = self.leadership.state().deadline;
-        let kill_at = match &self.leadership.state().lost {
+        // Copies: writing the log must not delay the renewals.
+        let (deadline, lost) = {
+            let state = self.leadership.state();
+            (state.deadline, state.lost.clone())
+        };
+        let kill_at = match &lost {
             None if self.family.is_killed_by_guard() => {
                 tracing::error!(reason = "this process was suspended past the deadline", "command_killed_by_guard");
                 deadline

@@ -5,7 +5,7 @@
 
 use crate::race::{CONNECT_LIMIT, race, resolve};
 use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
@@ -17,7 +17,7 @@ const DEFAULT_PORT: u16 = 5432;
 /// Connects to one of the hosts. If there are several, to one that accepts writes. Cancel-safe: dropping it closes the connection.
 ///
 /// # Errors
-/// The error of the address that failed last.
+/// The error of the last address.
 pub(super) async fn connect<T>(config: &Config, tls: &T) -> Result<(Client, Connection<Socket, T::Stream>), Error>
 where
     T: MakeTlsConnect<Socket> + Clone,
@@ -44,14 +44,25 @@ where
     }
 }
 
-/// The addresses of a host that is given by its name alone. Empty if it has none: tokio-postgres reports why. Cancel-safe.
+/// The addresses of a host that is given by its name alone, in the order of the attempts. Empty if it has none: tokio-postgres
+/// reports why. Cancel-safe.
 async fn addresses(host: &Config) -> Vec<IpAddr> {
     match (host.get_hosts(), host.get_hostaddrs(), host.get_ports()) {
         ([Host::Tcp(name)], [], [port]) => {
-            resolve(name, *port).await.unwrap_or_default().into_iter().map(|it| it.ip()).collect()
+            let found = resolve(name, *port).await.unwrap_or_default();
+            in_order(found.into_iter().map(|it| it.ip()).collect(), host)
         }
         _ => Vec::new(),
     }
+}
+
+/// As they are, or at random if the configuration balances the load.
+fn in_order<T: Hash>(mut choices: Vec<T>, config: &Config) -> Vec<T> {
+    if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
+        let random = RandomState::new();
+        choices.sort_by_cached_key(|choice| random.hash_one(choice));
+    }
+    choices
 }
 
 /// A configuration for each host, in the order of the attempts. Empty if there is no host, or not one address or port for each.
@@ -60,11 +71,6 @@ fn hosts(config: &Config) -> Vec<Config> {
     let is_complete = |given: usize| given == hosts.len() || given == 0;
     if !is_complete(addresses.len()) || !(is_complete(ports.len()) || ports.len() == 1) {
         return Vec::new();
-    }
-    let mut places: Vec<usize> = (0..hosts.len()).collect();
-    if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
-        let random = RandomState::new();
-        places.sort_by_cached_key(|place| random.hash_one(place));
     }
     let host = |place: usize| {
         let mut host = without_hosts(config);
@@ -75,13 +81,13 @@ fn hosts(config: &Config) -> Vec<Config> {
         if let Some(address) = addresses.get(place) {
             host.hostaddr(*address);
         }
-        if hosts.len() > 1 {
+        if hosts.len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
             host.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         host.port(ports.get(place).or(ports.first()).copied().unwrap_or(DEFAULT_PORT));
         host
     };
-    places.into_iter().map(host).collect()
+    in_order((0..hosts.len()).collect(), config).into_iter().map(host).collect()
 }
 
 /// All other settings. tokio-postgres can only add hosts.
@@ -102,7 +108,8 @@ fn without_hosts(config: &Config) -> Config {
         .keepalives(config.get_keepalives())
         .keepalives_idle(config.get_keepalives_idle())
         .target_session_attrs(config.get_target_session_attrs())
-        .channel_binding(config.get_channel_binding());
+        .channel_binding(config.get_channel_binding())
+        .load_balance_hosts(config.get_load_balance_hosts());
     other
 }
 
