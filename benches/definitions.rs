@@ -1,4 +1,5 @@
-//! Cost of DDL where many tables are fenced: the server's processor time for a reading of the catalog, and the wait of writes.
+//! Cost of DDL in a database with many fenced tables: the server's CPU time for reading the catalog, and the delay of
+//! writes.
 //!
 //! Usage: target/release/definitions [TABLES…]   (default: 600 2845 10000 fenced tables)
 
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, Config, NoTls};
 
 const ROUNDS: usize = 25;
-/// So many tables are made in one transaction: each takes locks.
+/// Number of tables created in one transaction. Each takes locks.
 const AT_ONCE: usize = 500;
 
 #[tokio::main(flavor = "current_thread")]
@@ -28,7 +29,8 @@ async fn main() {
     }
 }
 
-/// Milliseconds that a write takes right after somebody's DDL on its table, sorted; and of the server's processor for each DDL.
+/// Duration of a write right after DDL by another session on its table, sorted, and the server's CPU time per DDL
+/// statement. Both in milliseconds.
 async fn measure(size: usize, has_two: bool) -> (Vec<f64>, f64) {
     let mut policies = "version: 1\nresources:\n  - name: many\n    tables:\n".to_owned();
     (0..size).for_each(|number| writeln!(policies, "      - public.t_{number}").unwrap());
@@ -48,7 +50,7 @@ async fn measure(size: usize, has_two: bool) -> (Vec<f64>, f64) {
             (first..size.min(first + AT_ONCE)).map(|number| format!("CREATE TABLE t_{number} (id int PRIMARY KEY);"));
         direct.batch_execute(&tables.collect::<String>()).await.unwrap();
     }
-    // By itself: else it would keep a lock on each table.
+    // Send ANALYZE as a query of its own: otherwise it would hold a lock on each table.
     direct.batch_execute("ANALYZE").await.unwrap();
     direct.batch_execute("NOTIFY fencegate, '{catalogue}'").await.unwrap();
     let (leader, stranger) = (session(6432).await, session(6432).await);
@@ -77,7 +79,7 @@ async fn connect(config: &Config) -> Client {
     client
 }
 
-/// What the server's processes of the control connections have taken.
+/// CPU time of the control connections' server processes.
 async fn processor_ms(direct: &Client) -> f64 {
     let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencegate control'";
     let pids = direct.query(sql, &[]).await.unwrap();

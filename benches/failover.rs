@@ -1,10 +1,10 @@
-//! How long a takeover takes: from the end of the leader to the follower's first admitted write, for a crash (kill -9),
-//! a stall (SIGSTOP) and a resignation, against the TTL of the lease.
+//! Duration of a takeover, from the leader's end to the follower's first admitted write, after a crash (kill -9), a
+//! stall (SIGSTOP) and a resignation, by TTL of the lease.
 //!
-//! Usage: target/release/failover [[etcd|postgres] RUNS [TTL…]]   (default: etcd, 20 runs, of 2, 5 and 10 s)
+//! Usage: target/release/failover [[etcd|postgres] RUNS [TTL…]]   (default: etcd, 20 runs with 2, 5 and 10 s)
 //!
-//! The leaders are processes of this program that use the library. The time of a write is the server's own, taken in
-//! the row; all clocks are this machine's.
+//! The leaders are processes of this program that use the library. The server records the time of each write in its
+//! row. All clocks are this machine's.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -22,18 +22,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, Config, NoTls};
 
-/// Elections that are held at the same time; each has a resource and a table of its own.
+/// Number of concurrent elections. Each has its own resource and table.
 const LANES: usize = 5;
-/// A run that takes longer has failed.
+/// A run that takes longer fails.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The servers, and which of them decides who leads.
+/// The servers, and whether leases in PostgreSQL or elections in etcd determine the leader.
 struct Servers {
     stage: Stage,
     by_leases: bool,
 }
 
-/// How a leader ends.
+/// Ways in which a leader ends.
 #[derive(Clone, Copy)]
 enum End {
     Crash,
@@ -104,7 +104,7 @@ async fn run_lane(stage: Arc<Servers>, witness: Arc<Client>, lane: usize, runs: 
         until(&witness, lane, 1).await;
         let _new = start(&stage, lane, ttl);
         until_candidates(&stage, &witness, lane).await;
-        // Not always at the same distance from a renewal.
+        // Vary the time since the last renewal.
         sleep(Duration::from_millis(ttl * 1000 / 3 * (times.len() as u64 % 5) / 5)).await;
         let (_, _, how) = End::ALL[end as usize];
         let ended = SystemTime::now();
@@ -117,7 +117,7 @@ async fn run_lane(stage: Arc<Servers>, witness: Arc<Client>, lane: usize, runs: 
     times
 }
 
-/// One candidate: once it leads it writes, until SIGTERM.
+/// Runs a candidate. As leader, it writes until SIGTERM.
 async fn lead(election: ElectionBuilder, lane: &str, ttl: &str, database: &str) {
     let ttl = Duration::from_secs(ttl.parse().unwrap());
     let election = election.name(format!("/lane{lane}")).holder("candidate").ttl(ttl).build().unwrap();
@@ -137,7 +137,7 @@ fn start(Servers { stage, by_leases }: &Servers, lane: usize, ttl: u64) -> Child
     command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap()
 }
 
-/// Waits until so many leaders have written; the time of the last one's first write.
+/// Waits until this many leaders have written. Returns the time of the last one's first write.
 async fn until(witness: &Client, lane: usize, leaders: usize) -> SystemTime {
     let query = format!("SELECT min(at) FROM lane{lane} GROUP BY token ORDER BY token");
     let start = Instant::now();
@@ -155,7 +155,7 @@ async fn until_candidates(stage: &Servers, witness: &Client, lane: usize) {
     wait(stage, witness, lane, |count| count == 2).await;
 }
 
-/// So that the next run begins with an election of its own.
+/// Waits until no candidate is left, so that the next run begins with a new election.
 async fn until_empty(stage: &Servers, witness: &Client, lane: usize) {
     wait(stage, witness, lane, |count| count == 0).await;
 }
@@ -173,7 +173,7 @@ async fn wait(Servers { stage, by_leases }: &Servers, witness: &Client, lane: us
     }
 }
 
-/// With leases: who is connected and has asked; a lease that still runs, where nobody is.
+/// With leases: the number of connected candidates, or 1 if only a running lease is left.
 async fn places(witness: &Client, lane: usize) -> usize {
     let query = format!(
         "SELECT greatest((SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lane{lane}' AND query LIKE '%fencegate.%(%'), \

@@ -1,4 +1,4 @@
-//! What the guard costs: the time of a statement and of a row with and without it, for an admitted process.
+//! Cost of the guard: the duration of a statement and of a row with and without it, for an admitted process.
 //!
 //! Usage: target/release/guard \[ROUNDS\]   (default: 5 rounds; the median is shown)
 
@@ -23,11 +23,11 @@ CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (1000000);
 CREATE TABLE keyed (id int, note text);
 ";
 
-/// For as long as policies cannot express keys: as `guard install` makes them, by hand.
+/// A trigger for a keyed table, created by hand in the form of `guard install`.
 const KEYED: &str = "CREATE TRIGGER fencegate_guard_keyed AFTER INSERT OR UPDATE OR DELETE ON keyed
     FOR EACH ROW EXECUTE FUNCTION fencegate.guard('enforce', 'reject', 'scheduler', 'note', '')";
 
-/// Statements in one go, where a single one is too short to be timed.
+/// Number of executions that are timed together, because a single one is too short.
 const SHORT: u32 = 2000;
 const ROWS: u32 = 100_000;
 
@@ -67,7 +67,7 @@ async fn connect(config: &Config) -> Client {
     client
 }
 
-/// Microseconds per statement, or per row of the long ones.
+/// Microseconds per statement, or per row of long statements.
 async fn measure(client: &Client, rounds: usize) -> Vec<(&'static str, f64)> {
     let many = |table: &str| format!("INSERT INTO {table} SELECT g, '' FROM generate_series(1, {ROWS}) g");
     let mut results = Vec::new();

@@ -1,10 +1,10 @@
-//! What fixed conversations cost the proxy in instructions, counted by callgrind and compared with what they cost before.
+//! Instructions that the proxy executes in fixed conversations, counted by callgrind and compared with a baseline.
 //!
-//! Owns the conversations and benches/instructions.txt. The whole program is counted, before a real server. It does the same
-//! each time, because whatever comes to it, from a client or from the server, comes when it has nothing left to do.
-//! Must never pass over a baseline that another compiler made without saying so.
+//! Owns the conversations and benches/instructions.txt. Counts the whole program, with a real server. The counts are
+//! repeatable, because each message from a client or the server arrives only when the proxy is idle. Must never use a
+//! baseline of another compiler without reporting it.
 //!
-//! Usage: make instructions [WRITE=--write]   (writes the baseline anew)
+//! Usage: make instructions [WRITE=--write]   (replaces the baseline)
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -26,15 +26,15 @@ use std::{fs, thread};
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");
 const BINARY: &str = env!("CARGO_BIN_EXE_fencegate");
 
-/// The share by which a conversation may cost more or less than before.
+/// Permitted relative difference from the baseline.
 const TOLERANCE: f64 = 0.03;
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.accounts]}\n";
 const SCHEMA: &str = "CREATE TABLE accounts (id int PRIMARY KEY, balance int);
     INSERT INTO accounts SELECT g, 0 FROM generate_series(1, 100) g; ANALYZE accounts";
 
-/// The least of so many counts: a timer or a wake-up that comes in between only adds to it. Of up to `MOST_BATCHES`, where
-/// that is still too much.
+/// The result is the lowest of this many counts, because a timer or a wake-up only adds instructions. If the result is
+/// still too high, up to `MOST_BATCHES` counts.
 const BATCHES: usize = 4;
 const MOST_BATCHES: usize = 20;
 const TRANSACTIONS: i32 = 1000;
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     compare(&compiler, &counted)
 }
 
-/// What the conversation cost when the baseline was written.
+/// Instructions of the conversation in the baseline.
 fn before(name: &str) -> f64 {
     let baseline = fs::read_to_string(BASELINE).expect("benches/instructions.txt");
     let line = baseline.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
@@ -74,7 +74,7 @@ fn count(stage: &Stage, callgrind: &Callgrind, writes: bool) -> Vec<(&'static st
     let open = |options| Session::open(&socket, Some(process.clone()), options);
     let mut counted = Vec::new();
     let mut take = |name, of: i32, conversation: &mut dyn FnMut()| {
-        // The first run costs more: pages, caches, the reading of a catalog. That is not measured.
+        // Do not count the first run, which also fills pages and caches and reads a catalog.
         conversation();
         callgrind.count();
         let (mut least, most) = (f64::INFINITY, before(name) * (1.0 + TOLERANCE));
@@ -87,7 +87,7 @@ fn count(stage: &Stage, callgrind: &Callgrind, writes: bool) -> Vec<(&'static st
         }
         counted.push((name, least));
     };
-    // Beside another one: the first session of a database has its catalog read.
+    // Keep another session open: the first session of a database has its catalog read.
     let beside = open("");
     take("a login", LOGINS, &mut || (0..LOGINS).for_each(|_| open("").close()));
     beside.close();
@@ -101,7 +101,7 @@ fn count(stage: &Stage, callgrind: &Callgrind, writes: bool) -> Vec<(&'static st
     for (name, statement) in [("a prepared read", "r"), ("a prepared write", "w")] {
         take(name, TRANSACTIONS, &mut || (0..TRANSACTIONS).for_each(|id| session.execute(statement, id)));
     }
-    // Literals of three digits: each text of a batch is another one, and all have one shape.
+    // Literals of three digits: all texts of a batch differ, but have one shape.
     let mut value = 99;
     for (name, text) in [("a simple read", texts[0]), ("a simple write", texts[1])] {
         take(name, TRANSACTIONS, &mut || {
@@ -127,7 +127,7 @@ fn count(stage: &Stage, callgrind: &Callgrind, writes: bool) -> Vec<(&'static st
     counted
 }
 
-/// Says how the counts compare. Fails where the same compiler made the baseline and one of them is too far from it.
+/// Prints the comparison. Fails if the baseline is from the same compiler and a count differs too much.
 fn compare(compiler: &str, counted: &[(&str, f64)]) -> ExitCode {
     let baseline = fs::read_to_string(BASELINE).expect("benches/instructions.txt");
     let baselines_compiler = baseline.lines().next().expect("the compiler");
@@ -153,7 +153,7 @@ fn compare(compiler: &str, counted: &[(&str, f64)]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Counts depend on it, and on the machine it compiles for.
+/// The compiler and its host. Counts depend on both.
 fn compiler() -> String {
     let output = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into())).arg("-vV").output().expect("rustc");
     let said = String::from_utf8(output.stdout).unwrap();
@@ -161,7 +161,7 @@ fn compiler() -> String {
     format!("rustc {}, {}", line("release: "), line("host: "))
 }
 
-/// The program as the stage starts it: the proxy under callgrind, on one processor.
+/// The program that the stage starts: the proxy under callgrind, on one processor.
 struct Callgrind {
     folder: PathBuf,
     program: PathBuf,
@@ -177,7 +177,7 @@ impl Callgrind {
         let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("its processors");
         let processor = allowed.trim().split(['-', ',']).next().unwrap_or_default();
         let program = folder.join("fencegate");
-        // In the stage's own folder, that of its socket and of the server's, a relay listens by then.
+        // Redirect the proxy from the server's socket in the stage's folder to the relay's, which already listens.
         let text = format!(
             "#!/bin/sh\ncase \" $* \" in *' proxy '*)\n    for argument; do\n        shift\n        \
              case $argument in */fencegate-stage-*:5432) argument='{folder}:5432' ;; esac\n        \
@@ -191,7 +191,7 @@ impl Callgrind {
         Callgrind { folder, program }
     }
 
-    /// Passes the sessions of the proxy on to the server, and keeps each answer back until the proxy has nothing to do.
+    /// Relays the proxy's sessions to the server. Delays each answer until the proxy is idle.
     fn relay(&self, server: PathBuf) {
         let listener = UnixListener::bind(self.folder.join(".s.PGSQL.5432")).unwrap();
         let process = self.process();
@@ -232,7 +232,7 @@ impl Drop for Callgrind {
     }
 }
 
-/// Until the end of one.
+/// Copies bytes until one side closes.
 fn pass_on(mut from: UnixStream, mut to: UnixStream, before: impl Fn()) {
     let mut bytes = [0; 16 * 1024];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
@@ -245,8 +245,7 @@ fn pass_on(mut from: UnixStream, mut to: UnixStream, before: impl Fn()) {
     to.shutdown(Shutdown::Write).ok();
 }
 
-/// Waits until no thread of the process has anything to do. While callgrind hands over from one to another all may sleep, for
-/// a moment.
+/// Waits until all threads of the process are idle. While callgrind switches threads, all may sleep for a moment.
 fn wait_until_asleep(process: &str) {
     let is_asleep = || {
         let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return true };
@@ -262,10 +261,10 @@ fn wait_until_asleep(process: &str) {
     }
 }
 
-/// A client that says one thing at a time, in the same bytes whatever library others use.
+/// A client that sends one message at a time. Its bytes do not depend on any client library.
 struct Session {
     socket: UnixStream,
-    /// The proxy's.
+    /// The proxy's process ID.
     process: Option<String>,
     output: BytesMut,
     input: Vec<u8>,
@@ -289,7 +288,7 @@ impl Session {
     fn close(mut self) {
         put_terminate(&mut self.output);
         self.send();
-        // Its end is part of what is counted.
+        // The end of the session is counted too.
         let rest = self.socket.read(&mut [0; 16]);
         assert_eq!(rest.unwrap(), 0);
     }
@@ -305,7 +304,7 @@ impl Session {
         self.exchange();
     }
 
-    /// As libpq does it, with one text parameter.
+    /// Executes a prepared statement with one text parameter, as libpq does.
     fn execute(&mut self, name: &str, id: i32) {
         let value = format!("{:03}", id % 1000);
         put_frame(&mut self.output, frontend::BIND, |out| {
@@ -322,14 +321,14 @@ impl Session {
         self.exchange();
     }
 
-    /// Sends the output, once the proxy has nothing else to do.
+    /// Sends the output once the proxy is idle.
     fn send(&mut self) {
         self.process.as_deref().map(wait_until_asleep);
         self.socket.write_all(&self.output).unwrap();
         self.output.clear();
     }
 
-    /// Sends the output, and reads up to ReadyForQuery.
+    /// Sends the output and reads up to ReadyForQuery.
     fn exchange(&mut self) {
         self.send();
         loop {

@@ -1,4 +1,4 @@
-//! What leases in PostgreSQL do: with many candidates in one election, when the server crashes, and as locks of jobs.
+//! Leases in PostgreSQL: with many candidates in one election, during crashes of the server, and as locks for jobs.
 //!
 //! Usage: target/release/leases
 
@@ -17,11 +17,11 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, Config, NoTls};
 
 const CANDIDATES: usize = 100;
-/// Sessions that claim jobs at the same time.
+/// Sessions that claim jobs concurrently.
 const WORKERS: usize = 8;
 const CLAIMING: Duration = Duration::from_secs(10);
 const CRASHES: usize = 5;
-/// How the server is stopped before it is started again; immediately means without a checkpoint.
+/// Shutdown mode before each restart. Immediate means without a checkpoint.
 const RESTARTS: [&str; 4] = ["fast", "immediate", "fast", "immediate"];
 
 #[tokio::main]
@@ -30,11 +30,11 @@ async fn main() {
     let database = format!("host={} port=5432 user=postgres dbname=app", stage.folder().display());
     contend(&database).await;
     claim(&database).await;
-    // The last: it ends with the server.
+    // Must be the last benchmark: it stops the server.
     interrupt(&stage, &database).await;
 }
 
-/// Each candidate has a connection of its own, as in processes of their own, and resigns as soon as it leads.
+/// Each candidate has its own connection, as if it were a process, and resigns as soon as it leads.
 async fn contend(database: &str) {
     let (sender, mut won) = mpsc::channel(CANDIDATES);
     for number in 0..CANDIDATES {
@@ -56,7 +56,7 @@ async fn contend(database: &str) {
     );
 }
 
-/// The server ends all sessions and recovers, as after the crash of one of its processes; then it is restarted as a whole.
+/// The server ends all sessions and recovers, as after the crash of a backend. Then the whole server is restarted.
 async fn interrupt(stage: &Stage, database: &str) {
     let leadership = election(database, "interrupted", 0).campaign().await.unwrap();
     let mut times = Vec::new();
@@ -76,11 +76,11 @@ async fn interrupt(stage: &Stage, database: &str) {
         report(&format!("a restart, {how}, which took {restarted:.1?}"), renewed.as_slice());
     }
     leadership.resign().await.unwrap();
-    // It is nobody's child by now.
+    // The restarted server is no longer a child of the stage, so stop it here.
     pg_ctl(stage, &["stop", "--mode", "immediate"]);
 }
 
-/// How long after `start` the lease has been renewed; None: it is lost.
+/// Time from `start` to the renewal of the lease; None if the lease was lost.
 async fn outlived(leadership: &Leadership, mut state: watch::Receiver<State>, start: Instant) -> Option<Duration> {
     state.changed().await.ok()?;
     leadership.check().inspect_err(|lost| println!("lost: {lost}")).ok()?;
@@ -92,7 +92,7 @@ fn report(what: &str, times: &[Duration]) {
     println!("{what}, TTL 10 s: {} outlived; the next renewal {most}", times.len());
 }
 
-/// As the user that the server runs as.
+/// Runs pg_ctl as the server's system user.
 fn pg_ctl(stage: &Stage, arguments: &[&str]) {
     let data = stage.folder().join("data");
     let owner = data.metadata().unwrap();
@@ -102,7 +102,7 @@ fn pg_ctl(stage: &Stage, arguments: &[&str]) {
     assert!(status.success(), "pg_ctl {arguments:?}: {status}");
 }
 
-/// As a queue would: a lease for each job, taken, and given back when it is done.
+/// Claims jobs like a queue: acquires a lease for each job, and releases it when the job is done.
 async fn claim(database: &str) {
     let start = Instant::now();
     let worker = |number: usize| {

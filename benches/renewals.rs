@@ -1,10 +1,9 @@
-//! What it costs to keep many leases: renewals a second, and the processor time of the coordinator, against the number of
-//! elections of one process, with a lease for each and with one for all (a session).
+//! Cost of renewing many leases: renewals per second and the coordinator's CPU time, by number of elections in one
+//! process, with one lease per election and with one lease for all (a session).
 //!
-//! Usage: target/release/renewals [SECONDS [ELECTIONS…]]   (default: 20 s of each, of 10, 100, 1000 and 10000)
+//! Usage: target/release/renewals [SECONDS [ELECTIONS…]]   (default: 20 s each for 10, 100, 1000 and 10000)
 //!
-//! A table goes to standard output. The lease lives for 30 s: without a session each is renewed
-//! every 10 s.
+//! Prints a table. The TTL is 30 s: without a session, each lease is renewed every 10 s.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -20,15 +19,15 @@ use tokio::time::sleep;
 use tokio_postgres::{Client, Config, NoTls};
 
 const TTL: Duration = Duration::from_secs(30);
-/// Campaigns at the same time.
+/// Number of concurrent campaigns.
 const AT_ONCE: usize = 32;
 
-/// What was measured.
+/// A row of the result.
 struct Line {
     coordinator: &'static str,
     lease: &'static str,
     elections: usize,
-    /// A second, as the coordinator counts.
+    /// Per second, as counted by the coordinator.
     renewals: f64,
     /// In percent of one processor.
     processor: f64,
@@ -45,7 +44,7 @@ async fn main() {
     for &count in &counts {
         for kind in ["each", "shared"] {
             for coordinator in ["etcd", "PostgreSQL"] {
-                // New servers for each: what one leaves behind must not count for the next.
+                // Start new servers for each measurement, so that leftovers do not affect the next one.
                 let stage = Stage::start(&program().unwrap(), "version: 1\n").await.unwrap();
                 let Some(line) = measure(&stage, coordinator, kind, count, seconds).await else {
                     println!("{coordinator:>10} {kind:>8} {count:>10}  more than can be won and kept");
@@ -72,7 +71,7 @@ async fn measure(
         let database = format!("host={} port=5432 user=postgres dbname=app", stage.folder().display());
         win(Leases::new((database.parse::<Config>().unwrap(), NoTls)), lease, elections).await?
     };
-    // Until the winning does not count any more: each has been renewed once.
+    // Wait until each lease has been renewed once, so that the campaigns are not measured.
     let states: Vec<_> = won.iter().map(Leadership::subscribe).collect();
     for mut state in states {
         state.changed().await.ok()?;
@@ -98,7 +97,7 @@ async fn win<C: Share>(coordinator: Arc<C>, lease: &str, count: usize) -> Option
     }
 }
 
-/// None where there are too many.
+/// Wins all elections; None if there are too many.
 async fn win_all(elections: impl Iterator<Item = Election>) -> Option<Vec<Leadership>> {
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let campaign = |election: Election| {
@@ -115,7 +114,7 @@ async fn win_all(elections: impl Iterator<Item = Election>) -> Option<Vec<Leader
     Some(won)
 }
 
-/// Keep-alives that etcd has answered; leases that PostgreSQL has renewed, one by one or many in a statement.
+/// Keep-alives that etcd has answered, or leases that PostgreSQL has renewed, one or many per statement.
 async fn count(stage: &Stage, coordinator: &str) -> f64 {
     if coordinator == "etcd" {
         let page = http_get(stage.etcd().trim_start_matches("http://")).await;
@@ -136,7 +135,7 @@ async fn http_get(address: &str) -> String {
     page
 }
 
-/// In seconds, of all processes that run now: each server's own, and that of its children.
+/// CPU time in seconds of all current server processes and their children.
 fn processor_time(stage: &Stage, coordinator: &str) -> f64 {
     let folder = stage.folder().display().to_string();
     let program = if coordinator == "etcd" { "etcd" } else { "postgres" };

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
-/// The most clients that have connected and are not accepted yet; the kernel's limit is `net.core.somaxconn`.
+/// Maximum number of connections that wait to be accepted. The kernel's limit is `net.core.somaxconn`.
 pub const BACKLOG: u32 = 4096;
 
 /// Listens on every address of the host. Like the server, skips addresses that this machine does not have, such as ::1
@@ -24,7 +24,7 @@ fn on_each(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<TcpLis
     let (mut known, mut listeners) = (Vec::new(), Vec::new());
     let mut missing = io::ErrorKind::AddrNotAvailable.into();
     for address in addresses {
-        // A file of hosts may say it twice.
+        // A hosts file may list an address twice.
         if known.contains(&address) {
             continue;
         }
@@ -40,13 +40,13 @@ fn on_each(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<TcpLis
 
 fn on_address(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Connections of the process before this one may not have faded away yet.
+    // Connections of an earlier process may still be in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// The machine has no such address, or none of its kind.
+/// True if the machine lacks the address or its address family.
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EADDRNOTAVAIL | Errno::EAFNOSUPPORT))
 }
@@ -61,7 +61,7 @@ mod tests {
             let addresses: Vec<SocketAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
             on_each(addresses.into_iter())
         };
-        // The second one is for documentation: no machine has it.
+        // The second address is reserved for documentation: no machine has it.
         let listeners = on(&["127.0.0.1:0", "203.0.113.1:0", "127.0.0.2:0"]).unwrap();
         let bound: Vec<SocketAddr> = listeners.iter().map(|it| it.local_addr().unwrap()).collect();
         assert_eq!(bound.iter().map(|it| it.ip().to_string()).collect::<Vec<_>>(), ["127.0.0.1", "127.0.0.2"]);

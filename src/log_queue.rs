@@ -1,6 +1,6 @@
-//! The lines of the log on their way to standard error: a bounded queue, and the thread that writes them.
+//! The log's queue to standard error: bounded, with a thread that writes the lines.
 //!
-//! Owns the count of dropped lines. Must never make the caller of the log wait for the reader of standard error: it may have
+//! Owns the count of dropped lines. Must never make a caller wait for the reader of standard error, which may have
 //! stopped reading.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 /// Bounds of the queue. A line that does not fit is dropped.
 const MOST_LINES: usize = 10_000;
 const MOST_BYTES: usize = 4 * 1024 * 1024;
-/// Between two reports of dropped lines, while the queue is never empty.
+/// Minimum time between reports of dropped lines while the queue is never empty.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
-/// The end of the process waits for the queue to empty as long as a line is written within this time.
+/// At exit, the process waits for the queue as long as a line is written within this time.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Lines of this process that were dropped, or could not be written.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// The number of lines that standard error has not received, and will not.
+/// Number of lines that will never reach standard error.
 pub(crate) fn dropped_lines() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
@@ -37,9 +37,9 @@ pub(crate) struct LogQueue(Arc<QueueState>);
 #[derive(Default)]
 struct QueueState {
     state: Mutex<State>,
-    /// The queue has a line.
+    /// Signaled when a line is added.
     filled: Condvar,
-    /// A line has been written.
+    /// Signaled when a line has been written.
     written: Condvar,
     writer: OnceLock<ThreadId>,
 }
@@ -49,20 +49,20 @@ struct State {
     lines: VecDeque<Vec<u8>>,
     /// Total size of these lines and the one being written.
     bytes: usize,
-    /// The thread has taken a line, and not yet finished with it.
+    /// True while the thread is writing a line.
     is_writing: bool,
-    /// Lines that the thread has finished with.
+    /// Number of lines that the thread has finished.
     finished: u64,
     /// Lines dropped since the last report.
     dropped: u64,
 }
 
 impl LogQueue {
-    /// A queue that a thread of its own writes to `output`. The thread calls `report` with the number of dropped lines once
-    /// writing works again; lines that it logs there are never dropped.
+    /// Starts a queue and a thread that writes it to `output`. The thread calls `report` with the number of dropped
+    /// lines once writing works again; lines that it logs there are never dropped.
     ///
     /// # Errors
-    /// When the system refuses the thread.
+    /// The system cannot start the thread.
     pub(crate) fn start(output: impl Output, report: fn(u64)) -> io::Result<Self> {
         let shared = Arc::new(QueueState::default());
         let its = shared.clone();
@@ -83,7 +83,7 @@ impl LogQueue {
     }
 }
 
-/// Flushes the queue when it is dropped, also by a panic.
+/// Flushes the queue when dropped, including during a panic.
 #[must_use = "the last lines of the process are lost unless this is kept until its end"]
 pub(crate) struct FlushOnDrop(pub(crate) LogQueue);
 
@@ -93,7 +93,7 @@ impl Drop for FlushOnDrop {
     }
 }
 
-/// A line for each call, as the formatter of the log makes them.
+/// Each call writes one line, as the log's formatter does.
 impl Write for LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.push(line);
@@ -152,9 +152,9 @@ impl State {
     }
 }
 
-/// Where lines go.
+/// Destination of log lines.
 pub(crate) trait Output: Send + 'static {
-    /// Returns when the whole line has been written, however long that takes.
+    /// Returns when the whole line has been written, without a time limit.
     fn write_line(&self, line: &[u8]) -> io::Result<()>;
 }
 
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn lines_beyond_the_bound_are_dropped_and_counted() {
         let (queue, permit, lines) = start(|_| {});
-        // One is being written: wait, so that the queue has room for exactly so many.
+        // Wait until one line is being written, so that the queue has room for exactly this many.
         log(&queue, "0");
         while !queue.0.state.lock().is_writing {
             thread::yield_now();

@@ -14,11 +14,11 @@ use tokio::sync::Notify;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceAddress(Option<IpAddr>);
 
-/// The part of an address of IPv6 that is the network's, in bits.
+/// Length of an IPv6 network's prefix, in bits.
 const NETWORK: u32 = 64;
 
 impl SourceAddress {
-    /// None: by a Unix socket.
+    /// None: a Unix socket.
     pub fn new(address: Option<IpAddr>) -> Self {
         SourceAddress(address.map(|address| match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> NETWORK << NETWORK)),
@@ -27,52 +27,52 @@ impl SourceAddress {
     }
 }
 
-/// Connections that wait, each with how it is told that its time has come.
+/// Waiting connections, each with the signal that ends its wait.
 #[derive(Debug, Default)]
 pub struct WaitingConnections {
-    /// By their number: the first came first.
+    /// Connections of each source by number, oldest first.
     of: HashMap<SourceAddress, BTreeMap<u64, Arc<Notify>>>,
-    /// The number of connections and the age of each source: last the source with most, among equals the one that has waited
-    /// longest.
+    /// Number of connections and age of each source. The last entry has the most connections, and among equals has
+    /// waited longest.
     order: BTreeSet<(usize, Reverse<u64>, SourceAddress)>,
     count: usize,
 }
 
 impl WaitingConnections {
-    /// How many they are.
+    /// Number of waiting connections.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// One more.
+    /// Adds a connection.
     pub fn insert(&mut self, source: SourceAddress, number: u64, told: Arc<Notify>) {
         self.change(source, |of| {
             of.insert(number, told);
         });
     }
 
-    /// It waits.
+    /// True if the connection is waiting.
     pub fn contains(&self, source: SourceAddress, number: u64) -> bool {
         self.of.get(&source).is_some_and(|of| of.contains_key(&number))
     }
 
-    /// It does not wait any more; None: it did not.
+    /// Removes a connection; None if it was not waiting.
     pub fn remove(&mut self, source: SourceAddress, number: u64) -> Option<Arc<Notify>> {
         self.change(source, |of| of.remove(&number))
     }
 
-    /// Takes out the connection to evict: of the source with most, the one that has waited longest.
+    /// Removes the connection to evict: the one that has waited longest, of the source with the most.
     pub fn pop_longest(&mut self) -> Option<Arc<Notify>> {
         let (.., source) = *self.order.last()?;
         self.change(source, |of| of.pop_first()).map(|(_, told)| told)
     }
 
-    /// The sources that have connections here.
+    /// The sources of waiting connections.
     pub fn sources(&self) -> impl Iterator<Item = &SourceAddress> {
         self.of.keys()
     }
 
-    /// Takes out the next connection: of the eligible source with the fewest, the latest one. In a flood, clients of
+    /// Removes the next connection: the latest one, of the eligible source with the fewest. In a flood, clients of
     /// earlier ones have given up or will have before their turn.
     pub fn pop_next(&mut self, may: impl Fn(&SourceAddress) -> bool) -> Option<(SourceAddress, u64, Arc<Notify>)> {
         let (.., source) = *self.order.iter().find(|(.., source)| may(source))?;

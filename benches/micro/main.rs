@@ -1,5 +1,5 @@
-//! What single steps cost: cutting frames, the verdict on a text in its three ways, and a whole transaction in the session's
-//! machine, without sockets.
+//! Cost of single steps: parsing frames, the verdict on a text in each of three ways, and a whole transaction in the
+//! session's state machine, without sockets.
 //!
 //! Usage: make micro   (about a minute)
 
@@ -31,7 +31,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// A thousand rows of a server, each cut off by its header.
+/// Parses the headers of a thousand rows from a server.
 fn frames(criterion: &mut Criterion) {
     let mut rows = BytesMut::new();
     for _ in 0..ROWS {
@@ -53,7 +53,7 @@ fn verdicts(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("verdict");
     let cache = Cache::default();
     let get = |text: &[u8]| assert!(cache.get(black_box(text), LEXING, false).is_some());
-    // A string with an escape has no shape: its text is what is remembered.
+    // A string with an escape has no shape, so the cache stores the text itself.
     let with_escape = format!("{TEXT} AND filler = E'a\\tb'");
     group.bench_function("from the cache, by the text", |bencher| bencher.iter(|| get(with_escape.as_bytes())));
     let mut value = 0;
@@ -78,7 +78,7 @@ fn transactions(criterion: &mut Criterion) {
     }
 }
 
-/// In decimal, from the last one on.
+/// Writes the number in decimal, from the last digit on.
 fn put_digits(digits: &mut [u8], mut value: u32) {
     for digit in digits.iter_mut().rev() {
         *digit = b'0' + (value % 10) as u8;

@@ -1,8 +1,7 @@
-//! The machine of one session over a server that is only bytes, for benches/micro.rs. Part of the library with the feature
-//! `micro` alone.
+//! The state machine of one session, with a server that is only bytes. Compiled only for the micro-benchmarks.
 //!
-//! Owns the proxy of that session, which knows its catalog and lets every write pass that the session is admitted to. Must
-//! never do work that the machine's host does not do in the program: what it costs is counted with it.
+//! Owns the session's host, which knows the catalog and permits every write to which the session is admitted. Must
+//! never do work that the real host does not do, because that work would be measured too.
 
 use bytes::{BufMut, BytesMut};
 use fencegate_catalog::Catalog;
@@ -28,7 +27,7 @@ const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [p
 const TEXTS: [&str; 2] =
     ["SELECT balance FROM accounts WHERE id = $1", "UPDATE accounts SET balance = 1 WHERE id = $1"];
 
-/// That of nearly every session.
+/// The lexing of almost all sessions.
 pub const LEXING: Lexing = Lexing {
     standard_conforming_strings: true,
     encoding: Encoding::Utf8,
@@ -36,26 +35,26 @@ pub const LEXING: Lexing = Lexing {
     release: Lexing::NEWEST,
 };
 
-/// What a transaction does.
+/// The action of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub enum Does {
     /// Reads a fenced table.
     Read,
-    /// Writes it.
+    /// Writes a fenced table.
     Write,
 }
 
-/// A session that is admitted, with a prepared statement of each kind.
+/// An admitted session, with a prepared statement of each kind.
 pub struct Transactions {
     session: Session<OneSession>,
-    /// By what they answer to: a prepared statement that reads, one that writes, and both as texts.
+    /// Server answers: to a prepared read, to a prepared write, and to both as simple queries.
     answers: [BytesMut; 4],
     value: u32,
     now: Instant,
 }
 
 impl Transactions {
-    /// Before the first of them.
+    /// The session before its first transaction.
     pub fn new() -> Self {
         let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).expect("the policies are right");
         let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
@@ -85,7 +84,7 @@ impl Transactions {
         transactions
     }
 
-    /// A prepared statement with a value, as libpq runs it, and its answer.
+    /// Executes a prepared statement with a value, as libpq does, and handles the answer.
     pub fn prepared(&mut self, does: Does) {
         let name = [b"r\0", b"w\0"][does as usize];
         let input = &mut self.session.client.input;
@@ -102,7 +101,7 @@ impl Transactions {
         self.exchange_for(does as usize);
     }
 
-    /// A text with another literal each time, and its answer.
+    /// Runs a text with a different literal each time, and handles the answer.
     pub fn simple(&mut self, does: Does) {
         self.value = (self.value + 1) % 100_000;
         let (before, _) = TEXTS[does as usize].split_at(TEXTS[does as usize].len() - "$1".len());
@@ -117,7 +116,7 @@ impl Transactions {
         self.answers[number] = answer;
     }
 
-    /// The session handles what the client has sent, and then this answer.
+    /// Lets the session handle the client's input, and then this answer.
     fn exchange(&mut self, answer: &[u8]) {
         self.settle();
         assert!(!self.session.server.output.is_empty(), "it is forwarded");
@@ -146,7 +145,7 @@ impl Default for Transactions {
     }
 }
 
-/// What a server says of one row.
+/// The server's answer for one row.
 fn answer((does, is_prepared): (Does, bool)) -> BytesMut {
     let mut answer = BytesMut::new();
     if is_prepared {

@@ -1,4 +1,4 @@
-//! A cron on three nodes: one row per tick, whoever leads. See README.md beside this file, and show.py.
+//! A cron on three nodes: one row per tick, whichever node leads. See README.md in this folder, and show.py.
 
 mod node;
 mod relay;
@@ -13,7 +13,7 @@ enum Arguments {
     Node(Box<node::Node>),
     /// One node of a cron with several shards
     Shards(Box<shards::Shards>),
-    /// What stands between a node and etcd, to be stopped
+    /// Relay between a node and etcd that can be stopped
     Relay(relay::Relay),
 }
 

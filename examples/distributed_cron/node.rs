@@ -1,6 +1,6 @@
 //! One node of the cron. Start your own program from here.
 //!
-//! It campaigns; while it leads it writes one row per tick, over a session that carries its fencing token.
+//! Campaigns in an election. As leader, the node writes one row per tick, in a session with its fencing token.
 
 use fencegate::config::{Address, EtcdArguments, http_address};
 use fencegate::metrics::LeaderMetrics;
@@ -14,27 +14,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_postgres::{Client, Config, NoTls};
 
-/// Raises the fence, and shuts every older leader out, before anything is read: what is decided on must not change
-/// behind our back.
+/// Raises the fence and shuts out every older leader before anything is read, so that the data behind a decision cannot
+/// change.
 const LOCK: &str = "LOCK TABLE ticks IN SHARE ROW EXCLUSIVE MODE";
 const LAST: &str = "SELECT max(tick) FROM ticks";
 const WRITE: &str = "INSERT INTO ticks (tick, node) VALUES ($1, $2)";
 
-/// What every node is told.
+/// Options of every node.
 #[derive(clap::Args)]
 pub struct Member {
     #[command(flatten)]
     etcd: EtcdArguments,
-    /// The name of this node
+    /// Name of this node
     #[arg(long)]
     pub id: String,
-    /// Of the lease, in seconds
+    /// Lease TTL in seconds
     #[arg(long)]
     pub ttl: u64,
-    /// Between two ticks, in seconds
+    /// Time between two ticks, in seconds
     #[arg(long)]
     pub period: u64,
-    /// Where the ticks go: a connection string
+    /// Connection string of the database for the ticks
     #[arg(long)]
     pub database: Config,
 }
@@ -46,7 +46,7 @@ impl Member {
         Ok(Election::on(etcd).holder(&self.id).ttl(Duration::from_secs(self.ttl)))
     }
 
-    /// Goes on after the last tick, if there was one.
+    /// Continues after the last tick, if there is one.
     pub fn ticker(&self, last: Option<SystemTime>) -> Ticker {
         let period = Duration::from_secs(self.period);
         last.map_or_else(|| Ticker::new(period), |last| Ticker::after(period, last))
@@ -59,16 +59,16 @@ pub struct Node {
     member: Member,
     #[arg(long)]
     election: ElectionName,
-    /// Where metrics are served: host:port
+    /// Address for metrics: host:port
     #[arg(long, value_parser = http_address)]
     http: Option<Address>,
-    /// Write on when leadership is lost, as a program does that was paused, or that looks only now and then
+    /// Keep writing after leadership is lost, like a program that was paused or rarely checks
     #[arg(long)]
     oblivious: bool,
 }
 
 impl Node {
-    /// Takes part in the election until SIGTERM.
+    /// Campaigns until SIGTERM.
     pub async fn run(self) -> Result<(), Box<dyn Error>> {
         let metrics = Arc::new(LeaderMetrics::new()?);
         let election = self.member.election()?.name(&self.election).meter(metrics.clone()).build()?;
@@ -87,7 +87,7 @@ impl Node {
                 Err(error) = self.work(&leadership) => self.say(&format!("stops: {error}")),
                 loss = leadership.lost(), if !self.oblivious => self.say(&format!("lost: {loss}")),
                 _ = terminate.recv() => {
-                    // `select!` has dropped the work by now: the next leader may begin.
+                    // `select!` has dropped the work, so the next leader may begin.
                     leadership.resign().await?;
                     self.say("resigned");
                     return Ok(());
@@ -97,13 +97,13 @@ impl Node {
         }
     }
 
-    /// One row per tick. Ends only with an error.
+    /// Writes one row per tick. Returns only on an error.
     async fn work(&self, leadership: &Leadership) -> Result<Infallible, Box<dyn Error>> {
         if self.oblivious {
             let client = self.connect_for_ever(leadership).await?;
             return self.tick(&client).await;
         }
-        // Closed when leadership is lost.
+        // The library closes this connection when leadership is lost.
         let client = leadership.connect(&self.member.database, NoTls).await?;
         self.tick(&client).await
     }
@@ -131,7 +131,7 @@ impl Node {
         }
     }
 
-    /// A session with the token, like `leadership.connect`, but one that outlives the leadership.
+    /// Opens a session with the token, like `leadership.connect`, but one that outlives the leadership.
     async fn connect_for_ever(&self, leadership: &Leadership) -> Result<Client, tokio_postgres::Error> {
         let mut config = self.member.database.clone();
         let (client, connection) =
@@ -145,7 +145,7 @@ impl Node {
     }
 }
 
-/// UTC.
+/// In UTC.
 pub fn time_of_day(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)

@@ -1,4 +1,5 @@
-//! A byte relay in front of etcd, as a process of its own: stopped, it is a network that delivers nothing.
+//! A byte relay in front of etcd, in a process of its own. Stopping the process simulates a network that delivers
+//! nothing.
 
 use std::io;
 use tokio::io::copy_bidirectional;
@@ -6,12 +7,12 @@ use tokio::net::{TcpListener, TcpStream};
 
 #[derive(clap::Args)]
 pub struct Relay {
-    /// host:port
+    /// Address of the target: host:port
     target: String,
 }
 
 impl Relay {
-    /// Listens on a free port, says which, and relays until it is killed.
+    /// Listens on a free port, prints it, and relays until killed.
     pub async fn run(self) -> io::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?);

@@ -1,4 +1,5 @@
-//! The cron, divided: an election and a token for each shard of the jobs, and one lease for all that this process leads.
+//! The cron in shards: each shard of the jobs has its own election and token. One lease covers all elections that this
+//! process leads.
 
 use crate::node::{Member, time_of_day};
 use fencegate_leader::{Election, Leadership};
@@ -9,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 use tokio_postgres::NoTls;
 
-/// Raises the fence of the shard before its last tick is read.
+/// Raises the shard's fence before reading its last tick.
 const LAST: &str = "SELECT last FROM shards WHERE shard = $1 FOR UPDATE";
 const WRITE: &str = "INSERT INTO shard_ticks (shard, job, tick, node) VALUES ($1, $2, $3, $4)";
 const DONE: &str = "UPDATE shards SET last = $2 WHERE shard = $1";
@@ -18,18 +19,18 @@ const DONE: &str = "UPDATE shards SET last = $2 WHERE shard = $1";
 pub struct Shards {
     #[command(flatten)]
     member: Member,
-    /// The number of shards, the same for ever
+    /// Number of shards; must never change
     #[arg(long)]
     shards: i32,
-    /// Those to campaign for at once; for the others after a TTL
+    /// Shards to campaign for immediately; the others follow after a TTL
     #[arg(long, value_delimiter = ',')]
     home: Vec<i32>,
-    /// What to run at each tick
+    /// Jobs to run at each tick
     jobs: Vec<String>,
 }
 
 impl Shards {
-    /// Takes part in the elections of all shards until it is ended.
+    /// Campaigns for all shards until the process ends.
     pub async fn run(self) -> Result<Infallible, Box<dyn Error>> {
         let session = self.member.election()?.session()?;
         let elections = (0..self.shards).map(|shard| Ok((shard, session.election(format!("/cron/shard/{shard}"))?)));
@@ -54,7 +55,7 @@ impl Shards {
         }
     }
 
-    /// A row per tick for each job of the shard. Ends only with an error.
+    /// Writes one row per tick for each job of the shard. Returns only on an error.
     async fn work(&self, shard: i32, leadership: &Leadership) -> Result<Infallible, Box<dyn Error>> {
         let client = leadership.connect(&self.member.database, NoTls).await?;
         let last: Option<SystemTime> = client.query_one(LAST, &[&shard]).await?.try_get(0)?;
@@ -72,7 +73,7 @@ impl Shards {
     }
 }
 
-/// FNV-1a: the same in every process and every version.
+/// FNV-1a: the same result in every process and version.
 fn hash(job: &str) -> u32 {
     job.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

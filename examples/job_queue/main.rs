@@ -1,7 +1,6 @@
-//! The service of a job queue over HTTP. Any number of replicas run beside each other: what they know is in the
-//! database.
+//! HTTP service of a job queue. Any number of replicas can run, because all state is in the database.
 //!
-//! Owns requests and answers. Must never decide who may write: the fence does.
+//! Owns requests and responses. Must never decide which worker may write: the fence does.
 
 mod queue;
 mod tend;
@@ -25,11 +24,11 @@ const LARGEST_BODY: usize = 64 * 1024;
 struct Arguments {
     /// Name of this replica
     replica: String,
-    /// Where the jobs are: a connection string, of the proxy
+    /// Connection string of the database, through the proxy
     database: tokio_postgres::Config,
-    /// How long leases last without a heartbeat: `10 s`
+    /// TTL of leases without a heartbeat: `10 s`
     ttl: String,
-    /// Where requests are taken: host:port
+    /// Listen address: host:port
     listen: String,
 }
 
@@ -54,7 +53,7 @@ async fn respond(queue: Arc<Queue>, request: Request<Incoming>) -> Result<Respon
         Ok(answer) => answer,
         Err(Refusal(status, message)) => (status, json!({"message": message})),
     };
-    // The metrics are a text, all else is JSON.
+    // Metrics are plain text, all other responses JSON.
     let text = body.as_str().map(|text| ("text/plain; version=0.0.4", text.to_owned()));
     let (form, text) = text.unwrap_or_else(|| ("application/json", body.to_string()));
     Response::builder().status(status).header("content-type", form).body(Full::new(text.into()))

@@ -1,4 +1,4 @@
-//! The queue in the database: who gets which job, and what workers report.
+//! The queue in the database: assigns jobs to workers and stores their reports.
 //!
 //! Owns the SQL of the jobs, the events and the metrics. Must never write a job without the token of its lease.
 
@@ -11,14 +11,14 @@ use tokio_postgres::{Client, Config, NoTls};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-/// The oldest job that is due, and a lease of it. Others skip the row while it is locked, and while its lease runs. An
-/// entry in the ledger that is not committed refers to the row, and does not hold up this lock.
+/// The oldest due job, and a lease on it. Other sessions skip the row while it is locked and while its lease runs.
+/// Uncommitted entries of the ledger refer to the row but do not block this lock.
 const CLAIM: &str = "WITH next AS MATERIALIZED (
         SELECT id FROM job WHERE state = 'queued' AND next_run_at <= now()
             AND NOT EXISTS (SELECT FROM fencegate.leader('job/' || id))
         ORDER BY next_run_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
     SELECT id, token, expires::text FROM next, fencegate.acquire('job/' || id, $1, $2::text::interval)";
-/// Under the token: from here on no older holder can write. No row where another has done the job just before.
+/// Runs under the token: older holders can no longer write. Returns no row if another worker has just finished the job.
 const START: &str = "UPDATE job SET state = 'running', attempts = attempts + 1, worker = $2,
         last_heartbeat_at = now(), must_heartbeat_before = $3::text::timestamptz
     WHERE id = $1 AND state = 'queued' AND next_run_at <= now()
@@ -26,12 +26,12 @@ const START: &str = "UPDATE job SET state = 'running', attempts = attempts + 1, 
         'attempts', attempts, 'must_heartbeat_before', must_heartbeat_before,
         'heartbeat_every', extract(epoch FROM $4::text::interval) / 3)::text";
 const LOOK: &str = "SELECT state IN ('succeeded', 'failed') FROM job WHERE id = $1 AND worker = $2";
-/// The job runs on, or has succeeded. Its lease is renewed in the transaction that says so.
+/// Records that the job is running or has succeeded, and renews its lease in the same transaction.
 const REPORT: &str = "UPDATE job SET last_heartbeat_at = now(),
         must_heartbeat_before = fencegate.renew('job/' || id, $2, $3::text::interval), state = $4,
         output = $5::text::jsonb, processed_at = CASE $4 WHEN 'succeeded' THEN now() END
     WHERE id = $1 AND state = 'running' RETURNING state, must_heartbeat_before::text";
-/// Again after a time that doubles; no more after the fourth attempt.
+/// Retries after a delay that doubles, and gives up after the fourth attempt.
 pub const RETRY: &str = "UPDATE job SET state = CASE WHEN attempts < 4 THEN 'queued' ELSE 'failed' END,
         next_run_at = now() + interval '100 ms' * 2 ^ attempts
     WHERE id = $1 AND state = 'running' RETURNING state, must_heartbeat_before::text";
@@ -45,10 +45,10 @@ pub const LIST: &str = "SELECT coalesce(json_agg(lease ORDER BY token), '[]')::t
 
 pub type Answer = (StatusCode, Value);
 
-/// Another answer than what was asked for, and why.
+/// An error response: status and reason.
 pub struct Refusal(pub StatusCode, pub String);
 
-/// What requests bring along.
+/// Parameters of requests.
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 pub struct Body {
@@ -64,13 +64,13 @@ pub struct Queue {
     pub replica: String,
     pub database: Config,
     pub ttl: String,
-    /// How many of each this replica has had.
+    /// Number of events of each kind on this replica.
     pub events: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Queue {
-    /// A session for each request: nothing to repair after a crash of the server. A busier service has a pool, and says
-    /// `SET lease.fence` when it takes a connection from it.
+    /// Opens a session for each request, so there is nothing to repair after a crash of the server. A busier service
+    /// would use a pool and run `SET lease.fence` when it takes a connection.
     pub async fn connect(&self, fence: &str) -> Result<Client, tokio_postgres::Error> {
         let (client, connection) =
             self.database.clone().options(format!("-c lease.fence={fence}")).connect(NoTls).await?;
@@ -78,7 +78,7 @@ impl Queue {
         Ok(client)
     }
 
-    /// Once for each idempotency key, however often it is sent.
+    /// Creates the job once per idempotency key, however often the request is sent.
     pub async fn enqueue(&self, body: &Body) -> Result<Answer, Refusal> {
         let db = self.connect("").await?;
         let insert =
@@ -91,7 +91,7 @@ impl Queue {
         Ok((StatusCode::OK, json!({"id": row.get::<_, i64>(0)})))
     }
 
-    /// A job, with the token of its lease; 204 where there is none.
+    /// Returns a job with the token of its lease; 204 if there is none.
     pub async fn next(&self, worker: &str) -> Result<Answer, Refusal> {
         let db = self.connect("").await?;
         if let Some(claimed) = db.query_opt(CLAIM, &[&worker, &self.ttl]).await? {
@@ -107,8 +107,8 @@ impl Queue {
         Ok((StatusCode::NO_CONTENT, Value::Null))
     }
 
-    /// A heartbeat, a success or a failure. 202: taken. 200: no job of this worker. 409: processed already, or the
-    /// lease is lost: the worker discards its work.
+    /// Handles a heartbeat, success or failure. 202: accepted. 200: the worker has no such job. 409: the job has been
+    /// processed already, or the lease is lost; the worker then discards its work.
     pub async fn report(&self, id: i64, report: &str, body: &Body) -> Result<Answer, Refusal> {
         let refuse = |status, message: &str| Err(Refusal(status, message.into()));
         let (Body { worker, token, .. }, output) = (body, body.output.to_string());
@@ -146,13 +146,14 @@ impl Queue {
         Ok((StatusCode::ACCEPTED, json!({"state": state, "must_heartbeat_before": deadline})))
     }
 
-    /// One row, which is JSON.
+    /// Returns the JSON of a single row.
     pub async fn ask(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Answer, Refusal> {
         let row = self.connect("").await?.query_one(sql, parameters).await?;
         Ok((StatusCode::OK, serde_json::from_str(row.get(0)).map_err(Refusal::request)?))
     }
 
-    /// For Prometheus. The gauges are of the queue, the same from all replicas; the counters of this replica.
+    /// Metrics for Prometheus. The gauges describe the queue and are the same on all replicas; the counters are of this
+    /// replica.
     pub async fn metrics(&self) -> Result<Answer, Refusal> {
         let mut page: String = self.connect("").await?.query_one(GAUGES, &[]).await?.get(0);
         for (event, count) in &*self.events.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -161,23 +162,23 @@ impl Queue {
         Ok((StatusCode::OK, Value::String(page)))
     }
 
-    /// A line on standard output, in the form of the proxy's log, and a count in the metrics.
+    /// Prints a line in the format of the proxy's log, and counts the event.
     pub fn event(&self, event: &'static str, fields: Value) {
         *self.events.lock().unwrap_or_else(PoisonError::into_inner).entry(event).or_default() += 1;
         let mut timestamp = String::new();
-        // A String takes everything.
+        // Writing to a String cannot fail.
         let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
         let (replica, fields) = (json!(self.replica), fields.to_string());
         println!("{{\"timestamp\":\"{timestamp}\",\"event\":\"{event}\",\"replica\":{replica},{}", &fields[1..]);
     }
 }
 
-/// The lease has ended: another has a higher token already, or nobody has one.
+/// True if the lease has ended: another worker has a higher token, or no worker has one.
 fn is_stale(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| ["LF001", "LF005"].contains(&code.code()))
 }
 
-/// Nobody has to wait for the lease to expire.
+/// Releases the lease, so that other workers need not wait until it expires.
 pub async fn release(db: &Client, id: i64, token: i64) -> Result<(), tokio_postgres::Error> {
     db.execute("SELECT fencegate.release('job/' || $1::bigint, $2)", &[&id, &token]).await.map(drop)
 }

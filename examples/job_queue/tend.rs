@@ -1,7 +1,6 @@
-//! What each replica does beside answering: takes back the jobs of workers that are gone, and makes jobs while that is
-//! wanted.
+//! Background work of each replica: takes back the jobs of dead workers, and generates jobs while the generator runs.
 //!
-//! Owns the reconciler and the generator. Must never write anything but under a lease, like the workers.
+//! Owns the reconciler and the generator. Like workers, must never write without a lease.
 
 use crate::queue::{Queue, RETRY, Refusal, release};
 use serde_json::json;
@@ -10,18 +9,17 @@ use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_millis(200);
 const ACQUIRE: &str = "SELECT token FROM fencegate.acquire($1, $2, $3::text::interval)";
-/// The row says what is wanted. It is locked, so that a stop waits for the job that is being made, and none comes
-/// after.
+/// Locks the generator's row. Stopping the generator therefore waits for the job in progress, and no job follows.
 const GENERATE: &str = "WITH wanted AS (SELECT FROM generator WHERE running FOR SHARE),
         made AS (INSERT INTO generated (token) SELECT fencegate.token('generator') FROM wanted RETURNING n)
     INSERT INTO job (idempotency_key, work) SELECT 'generated/' || n, '{\"amount\": 1}' FROM made";
-/// Any replica knows both what is wanted and who does it: they are in the database.
+/// Any replica can answer: the state of the generator and the replica that runs it are in the database.
 pub const STATUS: &str = "SELECT json_build_object('running', running, 'made', (SELECT count(*) FROM generated),
     'by', (SELECT holder FROM fencegate.leader('generator')))::text FROM generator";
 pub const SWITCH: &str = "UPDATE generator SET running = $1 RETURNING to_json(generator)::text";
 const SILENT: &str = "SELECT id FROM job WHERE state = 'running' AND must_heartbeat_before < now() LIMIT 100";
 
-/// Never ends.
+/// Never returns.
 pub async fn tend(queue: Arc<Queue>) {
     loop {
         for error in [queue.generate().await.err(), queue.reconcile().await.err()].into_iter().flatten() {
@@ -32,7 +30,7 @@ pub async fn tend(queue: Arc<Queue>) {
 }
 
 impl Queue {
-    /// One replica makes a job, if jobs are wanted.
+    /// Generates a job on one of the replicas, if the generator runs.
     async fn generate(&self) -> Result<(), Refusal> {
         let db = self.connect("").await?;
         let Some(lease) = db.query_opt(ACQUIRE, &[&"generator", &self.replica, &self.ttl]).await? else {
@@ -46,8 +44,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The jobs whose workers have fallen silent. Who takes one back leads it for that moment: its worker can write no
-    /// more.
+    /// Takes back the jobs of workers that no longer report. The replica leads the job for that moment, so the worker
+    /// can no longer write.
     async fn reconcile(&self) -> Result<(), Refusal> {
         let (db, holder) = (self.connect("").await?, format!("{}/reconciler", self.replica));
         for row in db.query(SILENT, &[]).await? {

@@ -1,7 +1,7 @@
-//! Runs a command beside throwaway servers: PostgreSQL, etcd, and fencegate in front. See examples/README.md.
-//! A command in Python finds `scene.py`, beside this file.
+//! Runs a command with temporary servers: PostgreSQL, etcd, and fencegate in front. See examples/README.md.
+//! A Python command can import `scene.py` from this folder.
 //!
-//! Must never leave a server behind, however the command or this program ends.
+//! Must never leave a server running, however the command or this program ends.
 
 use clap::Parser;
 use fencegate::stage::{Stage, forget_settings, program};
@@ -11,19 +11,19 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
-/// The database's superuser: an example needs no roles.
+/// The database's superuser, because examples need no roles.
 const LOGIN: &str = "user=postgres dbname=app";
 
 #[derive(Parser)]
 struct Arguments {
-    /// File of policies
+    /// Policy file
     policies: PathBuf,
-    /// SQL that makes the tables
+    /// SQL that creates the tables
     schema: PathBuf,
-    /// File for a picture of what the proxy admitted and rejected, over time
+    /// Output file for a picture of the writes that the proxy admitted and rejected over time
     #[arg(long)]
     timeline: Option<PathBuf>,
-    /// Command, with its arguments; finds the servers in its environment
+    /// Command with its arguments; its environment contains the servers' addresses
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -46,7 +46,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     if !schema.success() {
         return Err("the schema could not be made".into());
     }
-    // Killed with this program: nobody else would end it.
+    // Kill the command with this program, because no other process would end it.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).args(&arguments.command);
     forget_settings(&mut command);
@@ -70,7 +70,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(exit_code(status))
 }
 
-/// The command's; 1 where a signal has ended it.
+/// The command's exit code; 1 if a signal ended the command.
 fn exit_code(status: ExitStatus) -> ExitCode {
     status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

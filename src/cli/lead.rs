@@ -242,7 +242,7 @@ async fn lead(
             })
         }
         Err(error) => {
-            // Do not resign: nobody has confirmed that the command has ended. The lease expires by itself.
+            // Do not resign: the end of the command is not confirmed. The lease expires by itself.
             std::mem::forget(leadership);
             Err(LeadError::Command(error))
         }
@@ -260,7 +260,7 @@ async fn campaign(
     match waiting.limit {
         None => election.campaign_until(signal).await,
         Some(Duration::ZERO) => election.try_campaign_until(signal).await,
-        // Err: the time is over.
+        // Err: timed out.
         Some(limit) => election.campaign_until(timeout(limit, signal)).await,
     }
 }

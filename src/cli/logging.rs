@@ -61,8 +61,8 @@ pub(super) fn start(format: Format) -> Option<FlushOnDrop> {
     queue.map(FlushOnDrop)
 }
 
-/// Parses RUST_LOG: a level, or levels by target (`fencegate=debug,hyper=warn`). Returns `info` if it is unset or invalid. The
-/// program has no spans, so it needs no filter of spans.
+/// Parses RUST_LOG: a level, or levels by target (`fencegate=debug,hyper=warn`). Returns `info` if it is unset or
+/// invalid. The program has no spans, so it needs no filter of spans.
 fn levels(given: &str) -> Targets {
     let usual = Targets::new().with_default(Level::INFO);
     match given.replace(' ', "").trim_matches(',') {

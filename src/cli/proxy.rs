@@ -58,7 +58,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     })
 }
 
-/// Prints a line per finding; its text says what to do.
+/// Prints a line per finding. Its text includes the remedy.
 fn print_findings(policies: &str, findings: &[Finding]) -> ExitCode {
     let line = |finding: &Finding| match &finding.outcome {
         Outcome::Good(said) => format!("ok      {}: {said}\n", finding.what),

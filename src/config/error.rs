@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why the settings cannot be used. The message is one line that says what to change.
+/// Why the settings cannot be used. The message is one line that names the necessary change.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.

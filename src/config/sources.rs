@@ -13,7 +13,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
-/// Flags and environment variables of all settings, or only of those that tell how to connect to etcd. Not `Debug`: they contain
+/// Flags and environment variables of all settings, or only of those for connecting to etcd. Not `Debug`: they contain
 /// passwords.
 #[derive(Clone, Default)]
 pub struct Flags<const OF_ETCD: bool>(Texts);

@@ -1,7 +1,7 @@
 //! The table of settings: name, format, default and reload behavior.
 //!
-//! Generates flags, environment variables, file keys, `SHOW CONFIG` and the table in docs/reference/settings.md. Must never
-//! promise anything that `Settings` does not implement.
+//! Generates flags, environment variables, file keys, `SHOW CONFIG` and the table in docs/reference/settings.md. Must
+//! never promise anything that `Settings` does not implement.
 
 use Fallback::{Is, Nothing, Required};
 use Form::{List, Number, Secret, Text};

@@ -56,7 +56,7 @@ impl fmt::Display for DemoReply {
 /// Expected fate of the old leader's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It succeeds, although it should not.
+    /// The write succeeds, although it should not.
     Lands,
     /// ERROR LF001; the session continues.
     Rejected,
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_broken_fence_is_reported() {
         assert_eq!(found(Fate::Rejected, DemoReply::Done("UPDATE 1".into()), Row::of("A", 41)).len(), 2);
-        // The reply says rejected, but the row has the zombie's value.
+        // The reply reports a rejection, but the row has the zombie's value.
         let lied = found(Fate::Rejected, refused("ERROR", "LF001", ""), Row::of("A", 41));
         assert_eq!(lied, ["the table has \"run_by = A, token = 41\", not \"run_by = B, token = 42\""]);
     }

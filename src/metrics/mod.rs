@@ -1,7 +1,7 @@
 //! Metrics for Prometheus, and the HTTP server that serves them.
 //!
-//! Owns the names of the metrics and the bounds on their labels. Imports only `waiting_connections`, `listen` and `log_queue` of this
-//! crate, so that all layers above can count.
+//! Owns the names of the metrics and the bounds on their labels. Imports only `waiting_connections`, `listen` and
+//! `log_queue` of this crate, so that all layers above can count.
 //! Must never use a label that an unauthenticated client supplied, nor a label per key of a keyed resource.
 
 pub mod http;

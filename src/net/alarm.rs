@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A timer that is made when it is first needed: most sessions have nothing to wait for.
+/// A timer that is created on first use: most sessions wait for nothing.
 #[derive(Default)]
 pub struct Alarm(Option<Pin<Box<Sleep>>>);
 
 impl Alarm {
-    /// Ready at that moment, or earlier: at one that was asked for before.
+    /// Ready at that time, or earlier if an earlier time was requested before.
     pub fn poll_until(&mut self, at: Instant, context: &mut Context<'_>) -> Poll<()> {
         let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(at)));
         if at < sleep.deadline() {

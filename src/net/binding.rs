@@ -22,7 +22,7 @@ pub struct Binding {
     /// Client and server see the same certificate.
     passes: bool,
     client_is_encrypted: bool,
-    /// The server offered it, the client was not told, and has not answered yet.
+    /// True if the server offered channel binding, the client did not see the offer, and has not answered yet.
     withheld: bool,
 }
 
@@ -35,7 +35,7 @@ impl Binding {
         Binding { passes, client_is_encrypted: client.secured.is_some(), withheld: false }
     }
 
-    /// A request for authentication as the client may see it: without a binding that could not hold.
+    /// An authentication request as the client may see it: without a channel binding that would fail.
     pub fn request(&mut self, frame: Bytes) -> Bytes {
         let Some(mut names) = body(&frame).strip_prefix(&SASL).filter(|_| !self.passes) else { return frame };
         let mut kept = Vec::new();
@@ -57,7 +57,7 @@ impl Binding {
         request.freeze()
     }
 
-    /// Checks the client's response to it.
+    /// Checks the client's response to the request.
     ///
     /// # Errors
     /// The server would refuse the response: it lacks an expected channel binding or has an unexpected one.
@@ -66,7 +66,8 @@ impl Binding {
             return Ok(());
         }
         let Some((mechanism, first)) = split_string(body(frame)) else { return Ok(()) };
-        // Behind the length: n, the client knows no binding; y, it thinks that the server does not; p, it binds.
+        // After the length: n, the client does not support channel binding; y, it assumes that the server does not; p,
+        // it uses it.
         let flag = first.get(4);
         if mechanism != PLUS && !matches!(flag, Some(b'y' | b'p')) {
             return Ok(());

@@ -31,12 +31,12 @@ pub struct Driver {
     pub server: Socket,
     /// The task that the session has requested.
     performing: Option<Performing>,
-    /// How the client's socket failed.
+    /// Error of the client's socket, if it failed.
     pub client_lost: Option<io::Error>,
     /// Set when the client no longer reads: the session ends at this time at the latest.
     hang_up: Option<Instant>,
     alarm: Alarm,
-    /// The proxy has closed its sending half to the server.
+    /// True once the proxy has closed its sending half to the server.
     pub closed: bool,
     /// Orders from outside that may end the session.
     pub term: Term,
@@ -96,7 +96,7 @@ impl Driver {
         if self.session.server.ended {
             self.session.definitions_ended();
         }
-        // The last message may take minutes. Leave the queues for room and permits before.
+        // The last message may take minutes. Leave the queues for room and permits first.
         self.performing = None;
         Box::pin(self.last_words(end)).await
     }
@@ -106,7 +106,7 @@ impl Driver {
         let goes_on = self.handle()?;
         self.count_bytes();
         match self.term.end(self.session.is_idle()) {
-            // Bytes that have arrived at the last moment are not lost.
+            // Do not lose bytes that have just arrived.
             Some(end) if !self.hears_more().await => Err(end),
             Some(_) => Ok(()),
             None if goes_on => {
@@ -117,7 +117,7 @@ impl Driver {
         }
     }
 
-    /// Returns true if there is more to handle after other sessions of the thread have had their turn.
+    /// Returns true if there is more to handle after other sessions of the thread have run.
     fn handle(&mut self) -> Result<bool, End> {
         let since = now();
         let mut step = self.session.step(since)?;
@@ -202,7 +202,7 @@ impl Driver {
         is_lost || was_held_up && client.sink.bytes + server.sink.bytes != before
     }
 
-    /// Reads from both sides, as far as the session has room for it. True when it has something to handle.
+    /// Reads from both sides, as far as the session has room. Returns true if the session has input to handle.
     fn poll_reads(&mut self, context: &mut Context<'_>) -> bool {
         let Driver { session, client, server, client_lost, hang_up, term, .. } = self;
         let mut has_read = false;
@@ -210,13 +210,13 @@ impl Driver {
             && session.client.output.len() < HIGH_WATER
             && let Poll::Ready(read) = server.source.poll_fill(context, &mut session.server.input)
         {
-            // A reset, as after a crash, is the end as well; last_words then writes the error that is missing.
+            // A reset, as after a crash, counts as the end too. `last_words` then sends the missing error.
             session.server.ended = read.unwrap_or(0) == 0;
             has_read = true;
         }
         let is_held = term.is_paused() && session.is_idle();
         session.host.context.shared().sessions.hold(&session.host.record, is_held);
-        // Beyond this the kernel's buffers fill, and the client waits.
+        // Beyond this limit, the kernel's buffers fill and the client waits.
         let has_room =
             session.server.output.len() < HIGH_WATER && session.client.input.len() < session.room_for_input();
         if !session.client.ended
@@ -253,7 +253,8 @@ impl Driver {
         true
     }
 
-    /// Ready when a moment has come: to look whether the session may keep its room or wait any longer, or to leave a client that has hung up.
+    /// Ready when a deadline has passed: to check whether the session may keep its room or wait longer, or to leave a
+    /// client that has hung up.
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         let next_look = self.session.keeps_room().then(|| Instant::now() + LOOK_AGAIN);
         let wakes = self.session.wakes_at().map(Instant::from_std);
@@ -268,7 +269,7 @@ impl Driver {
     }
 }
 
-/// The time for the session, which has no clock.
+/// The current time, for the session, which has no clock.
 fn now() -> std::time::Instant {
     std::time::Instant::now()
 }

@@ -18,10 +18,10 @@ use std::time::Duration;
 /// Time limit for a client to read its remaining output, after which the rest is discarded.
 const LAST_WORDS: Duration = Duration::from_secs(300);
 
-/// A server that does not take the goodbye within this time is left without one.
+/// Time limit for the server to accept a Terminate message.
 const LEAVE: Duration = Duration::from_secs(1);
 
-/// admin_shutdown: the error of a process that a drain, or an operator, ends by pg_terminate_backend.
+/// admin_shutdown: the error of a process that a drain or an operator ends with pg_terminate_backend.
 const ENDED_BY_COMMAND: &[u8] = b"57P01";
 
 impl Driver {
@@ -43,7 +43,7 @@ impl Driver {
                 let text = ErrorText::new("08P01", format!("the server broke the protocol: {why}"));
                 (End::ServerFault(why), Some(text))
             }
-            // As the server says it.
+            // The server's message.
             End::IdleTimeout => {
                 let text = ErrorText::new("57P05", "terminating connection due to idle-session timeout");
                 (End::IdleTimeout, Some(text.hint("The session exceeded the proxy's idle_timeout. Connect again.")))
@@ -53,14 +53,14 @@ impl Driver {
             other => (other, None),
         };
         if matches!(end, End::IdleTimeout | End::Shutdown | End::Killed) {
-            // One that does not take it finds its socket closed.
+            // A server that does not read Terminate finds its socket closed.
             tokio::time::timeout(LEAVE, self.leave_server()).await.ok();
         }
         if let Some(text) = text {
             self.session.say_last(&text, &end);
         }
         self.session.release_room();
-        // A client that is gone or does not read misses it. The proxy does not wait for it.
+        // A client that has disconnected or does not read misses the message. The proxy does not wait for it.
         tokio::select! {
             _ = tokio::time::timeout(LAST_WORDS, self.client.close(&mut self.session.client)) => {}
             () = self.term.farewell_over() => {}
@@ -95,13 +95,13 @@ impl Driver {
         if !session.take_back_unsent() {
             session.put_terminate();
         }
-        // Where this fails the server is gone.
+        // If this fails, the server is gone.
         self.server.sink.flush(&mut session.server.output).await.ok();
         self.server.close(&mut session.server).await.ok();
     }
 
-    /// The server connection has ended unasked. A session that a newer token cut off is told so: its process was ended by
-    /// command, or had no time to say why.
+    /// The server connection has ended unexpectedly. If a newer token cut the session off, reports this as the reason:
+    /// the process was terminated by command, or could not send a reason.
     async fn lost_server(&mut self) -> (End, Option<ErrorText>) {
         let said = self.session.last_error();
         let may_be_cut_off = said.as_ref().is_none_or(|error| field(body(error), b'C') == Some(ENDED_BY_COMMAND));
@@ -120,14 +120,15 @@ impl Driver {
                 self.session.client.output.extend_from_slice(&error);
                 (End::Server, None)
             }
-            // It closed because the client had: no reason is needed.
+            // The server closed the connection because the client had: no reason is needed.
             None if self.closed => (End::Client, None),
             None => (End::Server, Some(ErrorText::new("08006", "server closed the connection unexpectedly"))),
         }
     }
 
-    /// Waits until the client says something: drivers show an error only as an answer. One that says nothing is told all the
-    /// same when it has been idle for too long, or the proxy stops. False: the client is gone.
+    /// Waits until the client sends something, because drivers show an error only as a response. A silent client
+    /// receives the error when it has been idle for too long, or when the proxy stops. Returns false if the client has
+    /// disconnected.
     async fn wants_an_answer(&mut self) -> bool {
         let Driver { session, client, term, .. } = self;
         let side = &mut session.client;
@@ -174,7 +175,7 @@ async fn until_the_server_ends(mut socket: Socket, mut session: Session<SessionH
     // The server may stop reading until its responses are read.
     loop {
         tokio::select! {
-            // Where this fails the server is gone, which its reading half tells.
+            // If this fails, the server is gone, and reading reports the end.
             _ = sink.close(&mut side.output), if !is_closed => is_closed = true,
             read = source.fill(&mut side.input) => match read {
                 Ok(1..) => side.input.clear(),

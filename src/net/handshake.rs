@@ -192,7 +192,7 @@ async fn take_place(
         () = shared.stopping() => return Err(too_late()),
     };
     place.map_err(|why| match why {
-        // As the server says it.
+        // The server's message.
         NoPlace::Sessions => ErrorText::new("53300", "sorry, too many clients already")
             .hint(format!("The proxy's setting max_connections is {most}.")),
         NoPlace::Queue => ErrorText::new(CANNOT_CONNECT_NOW, "too many clients are waiting to log in")
@@ -205,7 +205,7 @@ fn made_room() -> Refused {
 }
 
 fn too_many_of(user: &str) -> ErrorText {
-    // As the server says it.
+    // The server's message.
     ErrorText::new("53300", format!("too many connections for role \"{user}\""))
         .hint("The limit is the proxy's setting max_connections_per_user.")
 }

@@ -1,6 +1,7 @@
 //! The addresses on which clients are accepted.
 //!
-//! Owns the listening sockets and the files of Unix sockets. Must never take over an address on which another process listens.
+//! Owns the listening sockets and the files of Unix sockets. Must never take over an address on which another process
+//! listens.
 
 use super::stream::{AcceptedStream, Stream};
 use crate::config::Address;
@@ -14,17 +15,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 
-/// After a failure to accept, the next attempt waits this long.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Any user may connect to a Unix socket, whatever the umask, as with the server's default for `unix_socket_permissions`.
-/// Restrict access with the directory's permissions.
+/// Any user may connect to a Unix socket, whatever the umask, as with the server's default for
+/// `unix_socket_permissions`. Restrict access with the directory's permissions.
 const SOCKET_MODE: u32 = 0o777;
 
 /// A listening socket.
 pub struct ClientListener {
     socket: ListeningSocket,
-    /// As it was bound.
+    /// The address as bound.
     pub address: String,
     /// The file of a Unix socket.
     _file: Option<SocketFile>,
@@ -45,10 +46,10 @@ impl Drop for SocketFile {
 }
 
 impl ClientListener {
-    /// Listens; on all addresses that a name has. Cancel-safe.
+    /// Listens on all addresses of a name. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the socket; another process listens there already.
+    /// The socket's error: for example, another process listens there.
     pub async fn bind(address: &Address) -> io::Result<Vec<Self>> {
         match address {
             Address::Tcp { host, port } => listen(host, *port).await?.into_iter().map(Self::on_tcp).collect(),
@@ -73,13 +74,13 @@ impl ClientListener {
         Ok(ClientListener { socket: ListeningSocket::Unix(socket.listen(BACKLOG)?), address, _file: Some(file) })
     }
 
-    /// Accepts clients, for ever, and begins a session for each, at that address of the client. Cancel-safe.
+    /// Accepts clients forever and begins a session for each, with the client's address. Cancel-safe.
     pub async fn serve(self, shared: Arc<Shared>, begin: impl Fn(AcceptedStream, String)) {
         loop {
             match self.accept(shared.settings().limits.keepalive).await {
                 Ok((stream, peer)) => begin(stream, peer),
                 Err(error) => {
-                    // Out of file descriptors, usually: accepting at once again would only burn time.
+                    // Usually, no file descriptors are left. Accepting again immediately would only waste CPU time.
                     tracing::error!(%error, address = self.address, "accept_failed");
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
     use tokio::net::TcpStream;
 
-    /// More than the usual backlog of 128, if the system permits.
+    /// Larger than the usual backlog of 128, if the system permits.
     fn backlog() -> usize {
         let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
         most.trim().parse::<usize>().unwrap().min(400)

@@ -31,38 +31,39 @@ const MAX_GREETING: usize = 4 * 1024 * 1024;
 /// Time limit for the login of a client that has closed its sending half and may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Queries the identity of the server process, in the session itself. Names are qualified and operators avoided, because the
-/// search path is the client's. The numbers are exact in every format setting.
+/// Queries the identity of the server process, in the session itself. Names are qualified and operators avoided,
+/// because the search path is the client's. The numbers are exact in every format setting.
 ///
 /// Sets the transaction's properties, because a deferrable transaction would wait for other transactions.
 ///
-/// The name of an exported snapshot is the cheapest source of the process number: `pg_lock_status()` reads the locks of all
-/// processes. The snapshot ends with the query.
+/// The name of an exported snapshot is the cheapest source of the process number: `pg_lock_status()` reads the locks of
+/// all processes. The snapshot ends with the query.
 const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; \
     SELECT pg_catalog.pg_backend_pid(), extract(epoch FROM a.backend_start), c.system_identifier, \
     extract(epoch FROM pg_catalog.pg_postmaster_start_time()), a.datid, pg_catalog.pg_export_snapshot(), \
     pg_catalog.current_setting('lease.fence', true), pg_catalog.current_setting('search_path') \
     FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a, pg_catalog.pg_control_system() c";
 
-/// Precedes the query if the session starts as a role other than its login role, because that role cannot see the start of
-/// the process. Applies to the query only.
+/// Precedes the query if the session starts as a role other than its login role, because that role cannot see the start
+/// of the process. Applies to the query only.
 const AS_LOGIN: &str = "SET LOCAL ROLE NONE; ";
 
 /// Facts that a session reports at its start.
 pub struct Identified {
     pub identity: Result<Identity, IdentityError>,
-    /// The OID of its database. Another database may have had the name.
+    /// The OID of its database, because another database may have had the name before.
     pub database: Option<String>,
-    /// The token, as the server has it.
+    /// The value of the token's parameter in the server.
     pub value: Option<String>,
-    /// Its search path.
+    /// The search path.
     pub path: Option<String>,
-    /// The schema of its temporary relations. Its name contains the process number, as do the names of exported snapshots.
+    /// The schema of its temporary relations. Its name contains the process number, as do the names of exported
+    /// snapshots.
     pub temporary: Option<Arc<str>>,
 }
 
 impl Identified {
-    /// Nothing is known of the session.
+    /// No facts, because of this error.
     pub fn not(error: IdentityError) -> Self {
         Identified { identity: Err(error), database: None, value: None, path: None, temporary: None }
     }
@@ -70,16 +71,16 @@ impl Identified {
 
 /// Facts that the server reported during the login.
 pub struct Authenticated {
-    /// Its first ReadyForQuery, which the client does not have yet.
+    /// The first ReadyForQuery, which the client has not received yet.
     pub ready: Bytes,
-    /// As in BackendKeyData.
+    /// The process number in BackendKeyData.
     pub process_id: Option<i32>,
     /// Complete content of the BackendKeyData message, which can cancel the session's statements.
     pub cancel_key: Bytes,
     pub lexing: Lexing,
-    /// It reports its search path whenever that changes.
+    /// True if the server reports each change of the search path.
     pub reports_path: bool,
-    /// As the server says it.
+    /// The server's version, as the server reports it.
     pub server_version: String,
     /// The session's `application_name`: the client's, or a default of the role or database.
     pub application_name: String,
@@ -97,7 +98,7 @@ pub async fn first_answer(client: &mut Peer, server: &mut Peer) -> Result<Option
                     return Ok(Some((header.tag, Bytes::copy_from_slice(frame))));
                 }
                 Some(_) => input = &input[header.frame()..],
-                // It does not end soon: no refusal.
+                // A message this long is not a refusal.
                 None if header.body > MAX_AUTHENTICATION => return Ok(None),
                 None => break,
             }
@@ -236,7 +237,7 @@ enum AuthenticationResponse {
     Other,
 }
 
-/// Forwards one answer to each request. Further messages of the client wait in its buffer, because they have to be judged.
+/// Forwards one response to each request. Further messages of the client wait in its buffer for their verdict.
 async fn pass_answer(
     client: &mut Peer,
     server: &mut Peer,
@@ -283,7 +284,7 @@ async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instan
     }
 }
 
-/// Whether the server waits for an answer to this kind of request.
+/// True if the server waits for a response to this kind of request.
 fn asks(kind: &[u8; 4]) -> bool {
     const OK: u32 = 0;
     const SASL_FINAL: u32 = 12;
@@ -315,7 +316,7 @@ pub async fn identify(client: &mut Peer, server: &mut Peer, process_id: Option<i
     })
 }
 
-/// The row that the session answers, or why there is none. Not cancel-safe.
+/// The row that the session returns, or why there is none. Not cancel-safe.
 async fn ask(
     client: &mut Peer,
     server: &mut Peer,
@@ -335,7 +336,7 @@ async fn ask(
                     let reason = field(body(&frame), b'M').unwrap_or_default();
                     failure = IdentityError::Refused(String::from_utf8_lossy(reason).into_owned());
                 }
-                // Notices about the proxy's question are not for the client. A warning is about the server.
+                // Notices about the proxy's query are not for the client. Warnings are about the server.
                 backend::NOTICE if field(body(&frame), b'V') != Some(b"WARNING") => (),
                 backend::NOTICE | backend::NOTIFICATION | backend::PARAMETER_STATUS => {
                     client.writer.output.extend_from_slice(&frame)

@@ -1,6 +1,6 @@
 //! Requests of a client before its session: for encryption, up to the startup packet or a cancel request.
 //!
-//! Must never take bytes that came in the clear for encrypted ones.
+//! Must never treat bytes that arrived in clear text as encrypted.
 //!
 //! Unless documented otherwise, functions are not cancel-safe: dropping a socket closes it.
 
@@ -21,10 +21,10 @@ use std::io;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Time limit of a query to the server apart from sessions, including the wait for one of the few connections for it.
+/// Time limit of a server query outside sessions, including the wait for one of the few connections for it.
 pub const SERVER_LIMIT: Duration = Duration::from_secs(10);
 
-/// The first byte of a client that begins with TLS at once: a record of a handshake. No packet is that long.
+/// First byte of a client that starts TLS directly: a handshake record. No valid packet is that long.
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Why no valid startup packet was received.
@@ -44,7 +44,7 @@ impl From<io::Error> for OpeningError {
     }
 }
 
-/// Answers requests for encryption, each kind at most once, up to the packet that matters.
+/// Answers requests for encryption, each kind at most once, up to the startup packet or cancel request.
 pub async fn read_opening(shared: &Shared, stream: Stream, seat: &Seat) -> Result<(Peer, Packet), OpeningError> {
     let acceptor = shared.encryption.clients.as_ref();
     let mut client = Peer::new(begin(acceptor, stream, seat).await?);
@@ -89,7 +89,7 @@ pub async fn read_opening(shared: &Shared, stream: Stream, seat: &Seat) -> Resul
     }
 }
 
-/// The client's socket, encrypted if it begins so. Like the server, which looks at the first byte.
+/// The client's socket, encrypted if the client starts TLS directly. Like the server, checks the first byte.
 async fn begin(acceptor: Option<&Acceptor>, stream: Stream, seat: &Seat) -> Result<Stream, OpeningError> {
     let (Some(acceptor), Stream::Tcp(socket)) = (acceptor, &stream) else { return Ok(stream) };
     let mut first = [0];
@@ -135,8 +135,8 @@ async fn read_packet(client: &mut Peer) -> Result<Result<Bytes, InvalidPacket>, 
     }
 }
 
-/// Lets the server answer an invalid packet with its own error. Nothing else from the client reaches the server. If too many
-/// such requests are in progress, or the server does not answer, the proxy writes the error.
+/// Lets the server answer an invalid packet with its own error. Nothing else from the client reaches the server. If too
+/// many such requests are in progress, or the server does not answer, the proxy writes the error.
 pub async fn refuse_packet<T>(
     shared: &Shared,
     client: &mut Peer,

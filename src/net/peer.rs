@@ -23,7 +23,7 @@ const READ_MUCH: usize = 32 * 1024;
 pub struct Peer {
     pub reader: Reader,
     pub writer: Writer,
-    /// None: it is not encrypted.
+    /// None: not encrypted.
     pub secured: Option<Secured>,
     /// Address of the other side.
     pub origin: Origin,
@@ -36,39 +36,39 @@ pub struct Reader {
     source: Source,
     /// Input that was read but not handled.
     pub input: BytesMut,
-    /// The other side will send no more.
+    /// True once the other side will send no more.
     pub ended: bool,
 }
 
-/// The half that writes, with its output.
+/// The writing half, with its pending output.
 pub struct Writer {
     sink: Sink,
-    /// Output that is not written yet.
+    /// Output that is not yet written.
     pub output: BytesMut,
 }
 
-/// The half of a connection that is read from.
+/// The reading half of a connection.
 pub struct Source {
     half: ReadHalf,
-    /// Bytes that the next read asks for.
+    /// Number of bytes to request in the next read.
     at_once: usize,
-    /// How many bytes were read.
+    /// Number of bytes read.
     pub bytes: u64,
 }
 
-/// The half of a connection that is written to.
+/// The writing half of a connection.
 pub struct Sink {
     half: WriteHalf,
     /// TLS may still buffer written data.
     unflushed: bool,
-    /// Nothing more will come: the shutdown of this direction is still to be sent.
+    /// True if no more output will follow, but this direction is not yet shut down.
     ending: bool,
-    /// How many bytes were written.
+    /// Number of bytes written.
     pub bytes: u64,
 }
 
 impl Peer {
-    /// A peer with nothing read yet.
+    /// A peer without input or output.
     pub fn new(stream: Stream) -> Self {
         let (origin, system_user) = (stream.origin(), stream.system_user());
         let secured = match &stream {
@@ -114,10 +114,10 @@ impl Source {
             return Poll::Pending;
         }
         input.reserve(self.at_once);
-        // read_buf would fill whatever a large message once made room for.
+        // `read_buf` would fill all capacity that a large message once required.
         let mut room = input.limit(self.at_once);
         let Poll::Ready(read) = pin!(self.half.read_buf(&mut room)).poll(context)? else {
-            // With TLS only a read shows the end.
+            // With TLS, only a read can detect the end.
             give_back(input);
             return Poll::Pending;
         };
@@ -130,10 +130,10 @@ impl Source {
         Poll::Ready(Ok(read))
     }
 
-    /// As [`Self::poll_fill`]. Cancel-safe.
+    /// Like [`Self::poll_fill`]. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's errors.
     pub async fn fill(&mut self, input: &mut BytesMut) -> io::Result<usize> {
         poll_fn(|context| self.poll_fill(context, input)).await
     }
@@ -149,7 +149,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The half that is read from, its unhandled input, and whether the input has ended.
+    /// The reading half, its unhandled input, and whether the input has ended.
     pub fn into_parts(self) -> (Source, BytesMut, bool) {
         (self.source, self.input, self.ended)
     }
@@ -163,7 +163,7 @@ impl Reader {
         self.take_frame(header, limit)
     }
 
-    /// The half of a client.
+    /// Takes a complete frame from the client's input, if one has arrived.
     ///
     /// # Errors
     /// An impossible length, or one above `limit` bytes.
@@ -183,7 +183,7 @@ impl Reader {
     }
 }
 
-/// Buffers have memory only while there is something in them: most sessions are idle.
+/// Frees the memory of an empty buffer, because most sessions are idle.
 fn give_back(buffer: &mut BytesMut) {
     if buffer.is_empty() {
         *buffer = BytesMut::new();
@@ -245,36 +245,36 @@ impl Sink {
     /// Writes all output and closes the sending half. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's errors.
     pub async fn close(&mut self, output: &mut BytesMut) -> io::Result<()> {
         self.end();
         self.flush(output).await
     }
 
-    /// The half by itself.
+    /// The socket's writing half alone.
     pub fn into_half(self) -> WriteHalf {
         self.half
     }
 }
 
 impl Writer {
-    /// As [`Sink::flush`]. Cancel-safe.
+    /// Like [`Sink::flush`]. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's errors.
     pub async fn flush(&mut self) -> io::Result<()> {
         self.sink.flush(&mut self.output).await
     }
 
-    /// As [`Sink::close`]. Cancel-safe.
+    /// Like [`Sink::close`]. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's errors.
     pub async fn close(&mut self) -> io::Result<()> {
         self.sink.close(&mut self.output).await
     }
 
-    /// The half that is written to, and its unwritten output.
+    /// The writing half and its pending output.
     pub fn into_parts(self) -> (Sink, BytesMut) {
         (self.sink, self.output)
     }

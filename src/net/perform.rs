@@ -1,5 +1,5 @@
-//! Performs the task that a session has asked for, in a tokio task of its own: the session's sockets do not wait for it.
-//! Whatever asks a database runs in the background, since other sessions wait for its locks and connections.
+//! Performs the task that a session has requested, in a separate tokio task: the session's sockets do not wait for it.
+//! Database queries run in the background, because other sessions wait for their locks and connections.
 
 use crate::state::context::Context;
 use crate::state::sessions::SessionRecord;
@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use tokio::task::JoinHandle;
 
-/// A task under way.
+/// A task in progress.
 #[must_use = "a wait in a queue ends when this is dropped"]
 pub struct Performing {
     handle: JoinHandle<Done>,
     /// The outcome if it panics.
     otherwise: Option<Done>,
-    /// The task waits in a queue that other sessions use. It is aborted when this is dropped, so that an ended session keeps
-    /// no place.
+    /// True if the task waits in a queue that other sessions use. Dropping this aborts such a task, so that an ended
+    /// session does not keep its place.
     is_in_queue: bool,
-    /// Dropped with this: then the steps that are left of it are not begun.
+    /// Dropping this keeps the remaining steps from starting.
     _wanted: Arc<()>,
 }
 
@@ -35,7 +35,7 @@ impl Drop for Performing {
 }
 
 impl Performing {
-    /// Begins.
+    /// Starts the task.
     pub fn new(task: Task, context: &Context, session: &Arc<SessionRecord>) -> Self {
         let wanted = Arc::new(());
         // Places in queues stay on this thread, because only this session waits for them.
@@ -45,7 +45,7 @@ impl Performing {
             Task::Admit(needs) => {
                 let name = needs.first().map_or_else(String::new, |(need, _)| need.resource.name.clone());
                 let failed = FenceError::unavailable(&name, Obstacle::TaskFailed);
-                // It runs to its end even when the session does not: an Admit is not cancel-safe. But no other one begins then.
+                // An Admit is not cancel-safe, so it completes even if the session ends. No further Admit begins then.
                 let (shared, record) = (context.shared().clone(), session.clone());
                 let tell = move |need: &Need| record.log_admission(&shared, need);
                 let admit = context.shared_database().admit(needs, &session.fence, Arc::downgrade(&wanted), tell);
@@ -71,7 +71,7 @@ impl Performing {
         Performing { handle, otherwise: Some(otherwise), is_in_queue, _wanted: wanted }
     }
 
-    /// Ready when it is done, once.
+    /// Ready once, when the task is done.
     pub fn poll_done(&mut self, context: &mut std::task::Context<'_>) -> Poll<Done> {
         let done = ready!(Pin::new(&mut self.handle).poll(context));
         Poll::Ready(done.ok().or_else(|| self.otherwise.take()).unwrap_or(Done::Tried))

@@ -1,6 +1,6 @@
-//! Why there is no session, and how the client is told.
+//! Why no session was established, and the error for the client.
 //!
-//! Not cancel-safe: a client that is not told in full loses its connection.
+//! Not cancel-safe: a client that has received only a part of the error loses its connection.
 
 use super::peer::Peer;
 use crate::state::lifecycle::CANNOT_CONNECT_NOW;

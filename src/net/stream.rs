@@ -13,7 +13,7 @@ use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio_rustls::TlsStream;
 
-/// The number of unanswered probes after which a peer counts as gone.
+/// Number of unanswered probes after which a peer counts as gone.
 const PROBES: u32 = 6;
 
 /// A connected socket.
@@ -27,7 +27,7 @@ pub enum Stream {
     Tls(Box<TlsStream<TcpStream>>, Secured),
 }
 
-/// A client's socket on its way to the runtime that runs its session: only that is woken by it.
+/// A client's socket on its way to the runtime of its session, so that its events wake only that runtime.
 #[derive(Debug)]
 pub enum AcceptedStream {
     Tcp(net::TcpStream),
@@ -35,10 +35,10 @@ pub enum AcceptedStream {
 }
 
 impl AcceptedStream {
-    /// Takes the socket out of the runtime that has accepted it.
+    /// Removes the socket from the runtime that accepted it.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's error.
     pub fn new(stream: Stream) -> io::Result<Self> {
         Ok(match stream {
             Stream::Tcp(stream) => AcceptedStream::Tcp(stream.into_std()?),
@@ -47,10 +47,10 @@ impl AcceptedStream {
         })
     }
 
-    /// Gives the socket to the runtime that this is called in.
+    /// Registers the socket with the current runtime.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's error.
     pub fn into_stream(self) -> io::Result<Stream> {
         Ok(match self {
             AcceptedStream::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
@@ -60,16 +60,16 @@ impl AcceptedStream {
 }
 
 impl Stream {
-    /// Takes an accepted or connected TCP socket. Like the server, has the kernel ask whether a silent peer is still
-    /// there: after `keepalive`, [`PROBES`] times within as long again; None: as the system has it.
+    /// Takes an accepted or connected TCP socket. Like the server, lets the kernel probe a silent peer: first after
+    /// `keepalive`, then [`PROBES`] times within the same time. None: the system's setting.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's error.
     pub fn tcp(stream: TcpStream, keepalive: Option<Duration>) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         setsockopt(&stream, sockopt::KeepAlive, &true)?;
         if let Some(silence) = keepalive {
-            // Not TCP_USER_TIMEOUT as well: that would also end a live peer that does not read for as long.
+            // Do not set TCP_USER_TIMEOUT too: it would also end a live peer that does not read for that long.
             let seconds = u32::try_from(silence.as_secs()).unwrap_or(u32::MAX).max(1);
             setsockopt(&stream, sockopt::TcpKeepIdle, &seconds)?;
             setsockopt(&stream, sockopt::TcpKeepInterval, &seconds.div_ceil(PROBES))?;
@@ -78,7 +78,7 @@ impl Stream {
         Ok(Stream::Tcp(stream))
     }
 
-    /// Where the other side is.
+    /// Origin of the other side.
     pub fn origin(&self) -> Origin {
         let address = match self {
             Stream::Unix(_) => return Origin::Unix,
@@ -99,7 +99,7 @@ impl Stream {
     /// Connects to a server, without TLS. Cancel-safe.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's error.
     pub async fn connect(address: &Address, keepalive: Option<Duration>) -> io::Result<Self> {
         match address {
             Address::Tcp { host, port } => Stream::tcp(connect_tcp(host, *port).await?, keepalive),
@@ -109,7 +109,7 @@ impl Stream {
         }
     }
 
-    /// Both directions, each by itself.
+    /// Splits the socket into its two directions.
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         match self {
             Stream::Tcp(stream) => {
@@ -128,7 +128,7 @@ impl Stream {
     }
 }
 
-/// The half of a socket that reads. The halves of one without TLS share no lock.
+/// The reading half of a socket. Without TLS, the halves share no lock.
 #[derive(Debug)]
 pub enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
@@ -136,7 +136,7 @@ pub enum ReadHalf {
     Tls(tokio_io::ReadHalf<Box<TlsStream<TcpStream>>>),
 }
 
-/// The half of a socket that writes. Dropping it tells the other side that nothing more comes.
+/// The writing half of a socket. Dropping it signals the end of the output to the other side.
 #[derive(Debug)]
 pub enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
@@ -145,10 +145,11 @@ pub enum WriteHalf {
 }
 
 impl ReadHalf {
-    /// Ready when there may be something to read: before that, no memory is needed for it. Of TLS only a read can tell.
+    /// Ready when there may be input, so that waiting requires no buffer. Always ready with TLS, because only a read
+    /// can determine whether there is input.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket's error.
     pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             ReadHalf::Tcp(half) => half.as_ref().poll_read_ready(context),
@@ -157,7 +158,7 @@ impl ReadHalf {
         }
     }
 
-    /// The TCP socket without TLS that these are the halves of, if they are.
+    /// The TCP socket of these halves, if it has no TLS.
     pub fn unsplit(self, write: WriteHalf) -> Option<TcpStream> {
         match (self, write) {
             (ReadHalf::Tcp(read), WriteHalf::Tcp(write)) => read.reunite(write).ok(),

@@ -23,24 +23,25 @@ pub enum Signal {
     Orders,
     /// An operator ends the session.
     Kill,
-    /// A newer token has taken an admission away.
+    /// A newer token has revoked an admission.
     Revoked,
 }
 
-/// The state from which a session learns that it has to end.
+/// State that determines when a session has to end.
 pub struct Term {
     orders: watch::Receiver<Orders>,
-    /// As last seen.
+    /// The orders as last seen.
     now: Orders,
     kill: CancellationToken,
     fence: Arc<SessionFence>,
-    /// One for each signal. Only those that were woken are looked at: a session asks for them with each message.
+    /// One future per signal. The session checks for signals with each message, and polls only the futures that were
+    /// woken.
     signals: FuturesUnordered<Pin<Box<dyn Future<Output = Signal> + Send>>>,
     alarm: Alarm,
     database: String,
-    /// Since when it has been idle; None also without an idle timeout.
+    /// Start of the idle time; None if not idle, or without an idle timeout.
     idle_since: Option<Instant>,
-    /// Since when there has been no more time.
+    /// Time since which the session's time is up.
     over_since: Option<Instant>,
 }
 
@@ -59,7 +60,7 @@ impl Term {
         let (mut orders, kill, fence) = (self.orders.clone(), self.kill.clone(), self.fence.clone());
         self.signals.push(match signal {
             Signal::Orders => Box::pin(async move {
-                // The proxy outlives its sessions, so that this does not fail.
+                // The proxy outlives its sessions, so this does not fail.
                 orders.changed().await.ok();
                 signal
             }),
@@ -74,12 +75,12 @@ impl Term {
         });
     }
 
-    /// The database is paused.
+    /// True if the database is paused.
     pub fn is_paused(&self) -> bool {
         self.now.paused.contains(&self.database)
     }
 
-    /// The client has sent something, or read something.
+    /// Records that the client has sent or read something.
     pub fn heard(&mut self) {
         self.idle_since = self.idle_since.map(|_| Instant::now());
     }
@@ -89,7 +90,8 @@ impl Term {
         self.now.phase == Phase::Ending || self.kill.is_cancelled()
     }
 
-    /// Why the session has to end now; `is_idle`: it is outside of a transaction, and nothing was asked for.
+    /// Why the session has to end now, if it has to. `is_idle`: the session is outside a transaction, and no request is
+    /// pending.
     pub fn end(&mut self, is_idle: bool) -> Option<End> {
         if self.orders.has_changed().unwrap_or(false) {
             self.look();
@@ -97,7 +99,7 @@ impl Term {
         if self.kill.is_cancelled() {
             return Some(End::Killed);
         }
-        // A session that is held cannot say anything.
+        // A held session cannot send anything.
         let idle_timeout = self.now.idle_timeout.filter(|_| !self.is_paused());
         match (self.now.phase, idle_timeout) {
             (Phase::Ending, _) => return Some(End::Shutdown),
@@ -124,7 +126,7 @@ impl Term {
         Poll::Ready(signal)
     }
 
-    /// Waits until [`Self::end`] may say something else. Cancel-safe.
+    /// Waits until the result of [`Self::end`] may have changed. Cancel-safe.
     pub async fn change(&mut self) {
         poll_fn(|context| {
             let signal = self.poll_signal(context);
@@ -134,13 +136,14 @@ impl Term {
         .await;
     }
 
-    /// Waits until the time is over that a session has to end in once the proxy gives it no more. Cancel-safe.
+    /// Waits until the time limit for the session's end has passed. It starts when the proxy grants no more time.
+    /// Cancel-safe.
     pub async fn farewell_over(&mut self) {
         loop {
             self.look();
             match self.over_since {
                 Some(since) => return sleep_until(since + FAREWELL).await,
-                // Not the alarm: the session may have been idle for too long, and has that moment behind it.
+                // Do not use the alarm: after an idle timeout, its time has already passed.
                 None => drop(poll_fn(|context| self.poll_signal(context)).await),
             }
         }
@@ -153,7 +156,7 @@ impl Term {
         }
     }
 
-    /// When the session has been idle for too long, unless it is heard of.
+    /// Time at which the session will have been idle for too long, unless it becomes active.
     pub fn idle_until(&self) -> Option<Instant> {
         Some(self.idle_since? + self.now.idle_timeout?)
     }

@@ -20,9 +20,9 @@ use std::io;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// A server that does not accept a connection, or does not shake hands, within this time counts as down.
+/// A server that does not accept a connection or complete the handshake within this time counts as down.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// The server's error where pg_hba.conf has no entry for the encryption of the connection.
+/// The server's error if pg_hba.conf has no entry for the encryption of the connection.
 const NOT_LET_IN: &[u8] = b"28000";
 
 /// Connects to the server, sends the startup packet and relays authentication. Reports failures to the client. Gives up
@@ -191,7 +191,7 @@ pub async fn reach(shared: &Shared) -> io::Result<bool> {
     Ok(matches!(connect(shared).await?, Stream::Tls(..)))
 }
 
-/// Takes ways to connect until one works.
+/// Tries the ways to connect until one works.
 async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stream> {
     let settings = shared.settings();
     loop {

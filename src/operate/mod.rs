@@ -1,4 +1,4 @@
-//! How a proxy is operated while it runs.
+//! Operation of a running proxy: the console and the status page.
 
 pub mod console;
 pub mod status;

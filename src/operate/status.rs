@@ -1,5 +1,5 @@
-//! The status page: conditions that need attention, a picture of the last ten minutes, fences and their leaders, sessions,
-//! and recent events, as HTML for a browser.
+//! The status page: conditions that need attention, a picture of the last ten minutes, fences and their leaders,
+//! sessions, and recent events, as HTML for a browser.
 //!
 //! Owns its appearance. It has no script, form or link. Must never write unescaped text or perform queries: callers
 //! provide all data.
@@ -24,7 +24,8 @@ const WINDOW: Duration = Duration::from_secs(600);
 const WIDE: f64 = 900.0;
 const NARROW: f64 = 344.0;
 
-/// The page's style sheet. The policy names the hashes of this one and the picture's, so that no other counts.
+/// The page's style sheet. The Content-Security-Policy names the hashes of this one and the picture's, so browsers
+/// apply no other.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--fg:#1f2328;--dim:#59636e;--line:#d1d9e0;--bg:#fff;--good:#1a7f37;--bad:#cf222e}
 @media(prefers-color-scheme:dark){:root{--fg:#f0f6fc;--dim:#9198a1;--line:#3d444d;--bg:#0d1117;--good:#3fb950;--bad:#ff7b72}}
@@ -42,9 +43,9 @@ pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'sha256
 
 /// Contents of the page.
 pub struct Status {
-    /// Now.
+    /// The current time.
     pub now: SystemTime,
-    /// When the proxy started.
+    /// Start time of the proxy.
     pub started: SystemTime,
     /// Why the proxy is not ready for clients; None if it is.
     pub not_ready: Option<String>,
@@ -58,17 +59,17 @@ pub struct Status {
     pub events: Vec<Event>,
     /// Open sessions, admitted ones first.
     pub sessions: Vec<OpenSession>,
-    /// The latest first.
+    /// Recent rejections, latest first.
     pub rejections: Vec<Arc<Rejected>>,
-    /// The latest first.
+    /// Recently raised fences, latest first.
     pub advances: Vec<AdvanceStatus>,
 }
 
 /// A resource in a database.
 pub struct FenceStatus {
-    /// The database; empty where none is known to have the resource.
+    /// The database; empty if no known database has the resource.
     pub database: String,
-    /// The resource, as its policy names it.
+    /// The resource, as named in its policy.
     pub resource: String,
     /// enforce or observe.
     pub mode: &'static str,
@@ -88,16 +89,16 @@ pub struct AdvanceStatus {
     pub time: SystemTime,
     /// The database.
     pub database: String,
-    /// The resource; for a keyed one, that of the key.
+    /// The resource; for a keyed one, the key's resource.
     pub resource: String,
     /// The epoch before, if it was known, and the epoch now.
     pub epochs: (Option<Epoch>, Epoch),
 }
 
-/// A row: a class for its looks, and its cells.
+/// A row: its CSS class, and its cells.
 type Row = (&'static str, Vec<String>);
 
-/// The page.
+/// Renders the page.
 pub fn page(status: &Status) -> String {
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>fencegate</title>\
@@ -170,7 +171,7 @@ fn attention(html: &mut String, status: &Status) {
     html.push_str("</ul></section>\n");
 }
 
-/// The last ten minutes, once for each kind of page.
+/// Draws the last ten minutes, once for each width of the page.
 fn picture(html: &mut String, status: &Status) {
     let to = micros(status.now);
     let from = to - Micros::try_from(WINDOW.as_micros()).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The picture: a lane per node, below them a lane per fence, and the legend.
 //!
-//! Owns sizes, colors and positions. Must never draw more elements than there are positions, nor text beyond the border.
+//! Owns sizes, colors and positions. Must never draw more elements than there are positions, nor text beyond the
+//! border.
 
 use super::event::Micros;
 use super::history::{Fence, History};

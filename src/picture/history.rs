@@ -115,7 +115,7 @@ impl History {
     pub(super) fn new(events: &[Event], window: Option<(Micros, Micros)>) -> Option<Self> {
         let (first, last) = (events.first()?, events.last()?);
         let (from, to) = window.unwrap_or((first.at, last.at));
-        // The lanes of a window are known in the end. Its events are bounded by the record that they come from.
+        // The lanes of a window are selected at the end. Its events come from a bounded record.
         let most = if window.is_some() { usize::MAX } else { MOST_LANES };
         let mut history = History { from, to, most, started: date_and_time(&first.timestamp), ..History::default() };
         let mut known = Known::default();
@@ -243,8 +243,8 @@ impl History {
         Some(())
     }
 
-    /// A client that is not a candidate leads as long as its token is the highest, and nobody has a higher one from the
-    /// same election.
+    /// A client that is not a candidate leads as long as its token is the highest, and no client has a higher one from
+    /// the same election.
     fn presented(&mut self, node: usize, event: &Event, token: i64, over: &str) {
         let terms = &mut self.nodes[node].terms;
         if !terms.iter().any(|it| it.resource == event.resource && it.token == token) {

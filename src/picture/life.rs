@@ -16,18 +16,18 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// A write was rejected.
+    /// Records a rejected write.
     pub(super) fn sign(&mut self, at: Micros) {
         self.signs.push(at);
     }
 
-    /// A session's first write was admitted.
+    /// Records a session's first admitted write.
     pub(super) fn write(&mut self, at: Micros, session: (u64, String)) {
         self.sign(at);
         self.sessions.push((session, at, None));
     }
 
-    /// A session has ended.
+    /// Records the end of a session.
     pub(super) fn end(&mut self, at: Micros, session: &(u64, String)) {
         self.sessions.iter_mut().filter(|it| it.0 == *session).for_each(|it| it.2 = Some(at));
     }
@@ -38,7 +38,7 @@ impl Life {
         let Some(overtaken) = term.overtaken.or(term.to.filter(|_| has_expired)) else { return };
         let next = self.signs.iter().copied().find(|it| *it > overtaken);
         if term.resource.is_some() {
-            // A client that never returns may have ended, or have something else to do.
+            // A client that does not return may have ended or be idle.
             term.stalled = next.map(|next| (overtaken, next));
             term.to = Some(next.and(self.signs.last().copied()).unwrap_or(overtaken));
             return;

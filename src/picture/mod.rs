@@ -21,8 +21,8 @@ use history::History;
 /// Width of a picture that is a file. At this width, text is legible on a page and on a phone.
 const WIDTH: f64 = 640.0;
 
-/// The picture of these events as a file, or None if there is no event to show. The events are in order; `left_out` more
-/// exceeded a limit.
+/// The picture of these events as a file, or None if there is no event to show. The events are in order; `left_out`
+/// more exceeded a limit.
 pub(crate) fn file(events: &[Event], left_out: usize) -> Option<String> {
     let history = History::new(events, None)?;
     Some(Chart::new(&history, WIDTH, Axis::Offsets).file(left_out))

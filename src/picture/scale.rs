@@ -1,4 +1,4 @@
-//! The time axis: positions of moments, and its labels.
+//! The time axis: positions of points in time, and its labels.
 
 use super::event::Micros;
 

@@ -83,7 +83,7 @@ fn a_stalled_leader_is_drawn_hollow_until_it_wakes() {
     // While its session is open, A may be writing: the log has only the first write.
     events.remove(2);
     assert_eq!(parts_of(&events, "A"), [[Some((0, 5)), Some((5, 7)), Some((7, 9))]]);
-    // It was not paused, but could not renew.
+    // The leader was not paused, but could not renew its lease.
     events[6] = lost(9, "A", 1, "renewal");
     assert_eq!(parts_of(&events, "A"), [[Some((0, 5)), None, Some((5, 9))]]);
 }
@@ -104,10 +104,10 @@ fn the_bar_of_a_killed_leader_ends_where_it_was_killed() {
         session(Kind::SessionAdmitted, 9, 2, "u", 2),
     ];
     assert_eq!(parts_of(&events, "A"), [[Some((0, 3)), None, None]]);
-    // Its session is still open, so it is only stalled.
+    // The session is still open, so the leader is only stalled.
     events.remove(2);
     assert_eq!(parts_of(&events, "A"), [[Some((0, 6)), Some((6, 9)), None]]);
-    // Nothing is known of it but its lease.
+    // Only the lease is known.
     events.remove(1);
     assert_eq!(parts_of(&events, "A"), [[None, Some((0, 6)), None]]);
 }

@@ -39,9 +39,9 @@ pub struct Finding {
 pub enum Outcome {
     /// No problem.
     Good(String),
-    /// A possible problem, and what to do.
+    /// A possible problem, with its remedy.
     Warning(String),
-    /// A problem, and what to do.
+    /// A problem, with its remedy.
     Failed(String),
 }
 

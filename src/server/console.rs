@@ -62,7 +62,7 @@ pub struct ConsoleSession {
 }
 
 impl ConsoleSession {
-    /// Lets the server authenticate the client, in a session that is closed at once.
+    /// Lets the server authenticate the client, in a session that is closed immediately.
     /// Not cancel-safe: dropping it closes the sockets.
     ///
     /// # Errors

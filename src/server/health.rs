@@ -1,6 +1,7 @@
 //! Readiness of the proxy, and the state that a scrape of its metrics reads.
 //!
-//! Must never keep a connection to the server, or query it more than once per second, however often clients ask.
+//! Must never keep a connection to the server, or query it more than once per second, however often clients send
+//! requests.
 
 use crate::metrics::Now;
 use crate::metrics::http::{Pages, StatusPage};

@@ -45,7 +45,7 @@ pub enum ProxyError {
     /// Listening on an address failed.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// As configured.
+        /// The configured address.
         address: String,
         /// The system's error.
         error: io::Error,
@@ -53,7 +53,7 @@ pub enum ProxyError {
     /// The process cannot receive signals.
     #[error("cannot set up signal handling: {0}")]
     Signals(io::Error),
-    /// The metrics cannot be made.
+    /// The metrics cannot be created.
     #[error("cannot create the metrics: {0}")]
     Metrics(#[from] MetricsError),
 }
@@ -167,9 +167,9 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
         }
         Ok(Opened::Console(caller)) => match Box::pin(ConsoleSession::open(shared.clone(), *caller, &mut seat)).await {
             Ok(console) => {
-                // Its commands ask the databases.
+                // Console commands query the databases.
                 let served = shared.background.clone().spawn(serve_console(shared, console, session, peer));
-                // One that panicked is in the log.
+                // The log reports a panic.
                 served.await.ok();
             }
             Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),

@@ -21,9 +21,9 @@ const MOST_SHOWN: usize = 20;
 /// Whether a table of the policies exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TableState {
-    /// It exists in a database that the policies cover.
+    /// The table exists in a database that the policies cover.
     Resolved,
-    /// It exists in none. Holds the reason.
+    /// The table exists in no such database. Holds the reason.
     Unresolved(String),
     /// No database that may have it could be read yet.
     Unknown,

@@ -1,7 +1,8 @@
 //! The threads that run sessions.
 //!
-//! Each thread, named `relay`, has its own single-threaded runtime, so that a session stays on its thread: its events wake no other
-//! thread, and no thread steals work. Owns the assignment of sessions to threads. Must never move a session.
+//! Each thread, named `relay`, has its own single-threaded runtime, so that a session stays on its thread: its events
+//! wake no other thread, and no thread steals work. Owns the assignment of sessions to threads. Must never move a
+//! session.
 
 use futures_util::FutureExt;
 use std::io;

@@ -1,7 +1,7 @@
-//! Throwaway servers for the demo and the examples: PostgreSQL, etcd, and a proxy in front, in a temporary folder.
+//! Temporary servers for the demo and the examples: PostgreSQL, etcd, and a proxy in front, in a temporary folder.
 //!
-//! Owns processes and the folder, by way of a small shell that outlives us: a process that is
-//! killed cannot clean up after itself. Must never leave anything behind, nor touch another server.
+//! Owns the processes and the folder through a small shell that outlives this process, because a killed process cannot
+//! clean up. Must never leave a process or a file behind, nor affect another server.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -13,24 +13,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How much of the servers' log is shown when they do not start, in lines.
+/// Number of log lines to show if the servers do not start.
 const LOG_LINES: usize = 15;
 
-/// Why there are no servers.
+/// Why the servers could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
-    /// A program is not on this machine; the package in which Debian has it.
+    /// A program is not installed; with the Debian package that contains it.
     #[error("no {0} found: install it (Debian, Ubuntu: apt-get install {1})")]
     Missing(&'static str, &'static str),
-    /// The temporary folder or a process could not be made.
+    /// The temporary folder or a process could not be created.
     #[error("cannot set up the servers: {0}")]
     Start(#[from] std::io::Error),
-    /// One of the servers did not come up.
+    /// A server did not start.
     #[error("the servers did not start; the end of their log:\n{0}")]
     Servers(String),
 }
 
-/// Servers that run; stopped and removed when dropped, and also when this process dies.
+/// Running servers. They are stopped and removed when this is dropped, and when this process dies.
 #[derive(Debug)]
 pub struct Stage {
     folder: PathBuf,
@@ -41,7 +41,7 @@ pub struct Stage {
 
 impl Stage {
     /// Starts the servers with this policy file, and returns once all answer. PostgreSQL has a database `app` with
-    /// fencegate's schema, and a superuser `postgres`. Needs the program `fencegate` at this path.
+    /// fencegate's schema, and a superuser `postgres`. `fencegate`: the path of the program.
     /// Cancel-safe: nothing is left.
     pub async fn start(fencegate: &Path, policies: &str) -> Result<Self, StageError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -100,12 +100,12 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         drop(self.guardian.stdin.take());
-        // Fails only if the guardian has gone; there is no one to report to.
+        // Fails only if the guardian has already ended.
         self.guardian.wait().ok();
     }
 }
 
-/// For etcd's clients and peers. If another process takes a port before etcd does, etcd does not start.
+/// Ports for etcd's clients and peers. If another process takes a port before etcd does, etcd does not start.
 fn free_ports() -> std::io::Result<[u16; 2]> {
     let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
     Ok([listeners[0].local_addr()?.port(), listeners[1].local_addr()?.port()])
@@ -113,7 +113,7 @@ fn free_ports() -> std::io::Result<[u16; 2]> {
 
 fn make_folder(policies: &str) -> std::io::Result<PathBuf> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
-    // Short, because the path of a Unix socket may have 107 bytes only.
+    // Short, because the path of a Unix socket is limited to 107 bytes.
     let folder = std::env::temp_dir().join(format!("fencegate-stage-{}-{now:x}", std::process::id()));
     DirBuilder::new().mode(0o700).create(&folder)?;
     let written = fs::create_dir(folder.join("policies"))
@@ -127,7 +127,7 @@ fn guardian(folder: &Path, programs: &Path, fencegate: &Path, ports: [u16; 2]) -
     command.arg("-c").arg(include_str!("guardian.sh")).arg("guardian").args([folder, programs, fencegate]);
     command.args(ports.map(|port| port.to_string()));
     forget_settings(&mut command);
-    // Out of reach of a Ctrl-C at the terminal: it has to clean up.
+    // Keep Ctrl-C in the terminal from ending the guardian, which has to clean up.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 

@@ -1,6 +1,7 @@
 //! The outcome of each write that meets a fence, in metrics and log.
 //!
-//! Owns the labels: a resource is counted under its policy's name, for all keys. Must never reveal values of a statement.
+//! Owns the labels: a resource is counted under its policy's name, for all keys. Must never reveal values of a
+//! statement.
 
 use super::context::Context;
 use super::history::SessionEvent;
@@ -41,14 +42,14 @@ impl Admitted {
         self.0.entry(resource.to_owned()).or_insert_with(find).inc();
     }
 
-    /// Forgets the findings, because the policies have changed.
+    /// Discards the counters, because the policies have changed.
     pub fn forget(&mut self) {
         self.0.clear();
     }
 }
 
-/// As in labels: the resource as its policy names it, and its mode. Empty where no policy in force has it, or it is
-/// unknown.
+/// Values of the labels: the resource as named in its policy, and its mode. Empty if no policy in force has the
+/// resource, or if it is unknown.
 pub fn labels<'a>(policies: &'a PolicySet, resource: Option<&str>) -> (&'a str, Mode) {
     let resource = resource.and_then(|name| policies.resource_called(name));
     resource.map_or(("", Mode::Enforce), |resource| (&resource.name, resource.mode))
@@ -60,7 +61,7 @@ pub fn counter(metrics: &Metrics, policies: &PolicySet, database: &str, resource
     metrics.write(database, resource, mode.name(), verdict)
 }
 
-/// A write that a fence rejects, or would reject if it did not only observe.
+/// A write that a fence rejects, or would reject in mode `enforce`.
 struct Rejected<'a> {
     session: &'a SessionRecord,
     mode: Mode,
@@ -140,7 +141,7 @@ impl Rejected<'_> {
             }
             (Mode::Observe, _) => "write_would_be_rejected",
         };
-        // For a stale write the event's name says all of this. A field that is None is left out.
+        // For a stale write, the event's name contains all of this. Fields that are None are omitted.
         let says_more = !is_stale;
         let code = says_more.then(|| rejection.text().code);
         let reason = says_more.then(|| rejection.log_reason());
@@ -202,7 +203,7 @@ impl SessionRecord {
 }
 
 impl Context {
-    /// Keeps the end of a session, by a newer token, for the status page.
+    /// Stores the end of a session by a newer token, for the status page.
     pub fn keep_cut_off(&self, session: &SessionRecord, by: &CutOff, outcome: &str) {
         let (family, _) = labels(self.policies(), Some(&by.resource));
         let (resource, token) = (by.resource.as_str(), Some(by.presented.token));
@@ -235,8 +236,8 @@ impl Context {
         }
     }
 
-    /// A write under this token has passed a fence that only observes: records it if it would be rejected. Whether the
-    /// session's process could be admitted at all is asked once.
+    /// A write under this token has passed a fence that only observes: records the write if `enforce` would reject it.
+    /// Checks only once whether the session's process could be admitted at all.
     pub fn observe(&self, session: &Arc<SessionRecord>, need: Need, claim: Claim) {
         let database = self.database().clone();
         let is_current = database.is_current(&need.resource, need.token);
@@ -253,7 +254,7 @@ impl Context {
             let rejected = Rejected { session: &session, mode, rejection: &rejection, statement, resource, presented };
             rejected.record(&shared, &policies, &shared_database.catalog(None));
         };
-        // Not when too many are asking.
+        // Skip the check if too many are in progress.
         let Some(place) = self.shared_database.observations.clone().try_acquire_owned().ok() else {
             return match is_current {
                 true => self.count(&need.resource, "admitted"),

@@ -2,9 +2,9 @@
 //!
 //! Only counts connections: it holds no session.
 //!
-//! Owns the counts. Must never let unauthenticated clients take all places, at the proxy or at the server, nor keep sessions
-//! from ending: a cancel request needs no place. Nor count a connection against a user before the server has authenticated
-//! it: clients that only claim the name would lock that user out.
+//! Owns the counts. Must never let unauthenticated clients take all places, at the proxy or at the server, nor keep
+//! sessions from ending: a cancel request needs no place. Nor count a connection against a user before the server has
+//! authenticated it: clients that only claim the name would lock that user out.
 
 use crate::waiting_connections::{SourceAddress, WaitingConnections};
 use std::collections::{HashMap, HashSet};
@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep};
 /// maximum number of concurrent console logins.
 pub const RESERVED: usize = 3;
 
-/// Maximum number of concurrent logins at the server, never more than half of all places. Further clients wait before the
-/// proxy connects to the server for them.
+/// Maximum number of concurrent logins at the server, never more than half of all places. Further clients wait before
+/// the proxy connects to the server for them.
 const LOGINS_AT_ONCE: usize = 40;
 
 /// One in this many concurrent logins is reserved for other addresses than the busiest.
@@ -27,8 +27,8 @@ const OTHERS_SHARE: usize = 5;
 /// Minimum number of connections that may wait, even with few places.
 const WAIT_AT_LEAST: usize = 16;
 
-/// Time for a client that keeps other addresses waiting to answer each request of the server. Event loops of honest clients
-/// may be busy for seconds.
+/// Time for a client that keeps other addresses waiting to answer each request of the server. Event loops of honest
+/// clients may be busy for seconds.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Interval of the checks of that limit.
@@ -165,14 +165,14 @@ impl Taken {
         }
     }
 
-    /// The login has succeeded.
+    /// Records that the login has succeeded.
     fn begin_session(&mut self, number: u64) {
         self.end_login(number);
         self.sessions += 1;
         self.admit();
     }
 
-    /// The login is over.
+    /// Records that the login is over.
     fn end_login(&mut self, number: u64) {
         if let Some(login) = self.logins.remove(&number) {
             self.under_way[login.kind as usize] -= 1;
@@ -206,8 +206,8 @@ pub struct Seat {
 }
 
 impl Connections {
-    /// A client has connected; its number is higher than all earlier ones. If too many connections wait, one is evicted:
-    /// honest clients send their startup packets at once.
+    /// A client has connected; its number is higher than all earlier ones. If too many connections wait, one is
+    /// evicted: honest clients send their startup packets immediately.
     pub fn enter(self: &Arc<Self>, number: u64, source: SourceAddress, most: usize) -> Seat {
         let told = Arc::new(Notify::new());
         self.taken.send_modify(|taken| {
@@ -228,7 +228,7 @@ impl Connections {
 
     /// Returns when no place is taken. Cancel-safe.
     pub async fn none_left(&self) {
-        // The sender is ours: it does not end.
+        // This process owns the sender, so the channel stays open.
         self.taken.subscribe().wait_for(|taken| taken.places() == 0).await.ok();
     }
 }
@@ -244,7 +244,7 @@ impl Seat {
         self.told.notified().await;
     }
 
-    /// The client has requested encryption; its startup packet is still to come.
+    /// Records that the client has requested encryption; its startup packet is still to come.
     pub fn speaks(&self) {
         self.change(|taken| {
             if let Some(told) = taken.silent.remove(self.source, self.number) {
@@ -253,7 +253,7 @@ impl Seat {
         });
     }
 
-    /// The client's request needs no place, so the connection no longer has to make room.
+    /// Records that the client's request needs no place, so the connection no longer has to make room.
     pub fn leave(&self) {
         self.change(|taken| taken.leave(self.source, self.number));
     }
@@ -294,7 +294,7 @@ impl Seat {
         });
     }
 
-    /// The client owes the server an answer.
+    /// True if the client owes the server an answer.
     pub fn owes_answer(&self) -> bool {
         self.connections.taken.borrow().logins.get(&self.number).is_some_and(|login| login.asked.is_some())
     }
@@ -306,7 +306,7 @@ impl Seat {
         }
     }
 
-    /// The client is authenticated and can no longer be evicted.
+    /// Records that the client is authenticated and can no longer be evicted.
     pub fn keep_place(&mut self) {
         self.session = Some(None);
         self.change(|taken| taken.begin_session(self.number));

@@ -29,7 +29,7 @@ pub struct Context {
     /// The login role.
     pub(super) role: String,
     pub(super) admitted: Admitted,
-    /// Fences that only observe know that they could admit its server process.
+    /// Set once a fence that only observes has found that it could admit the server process.
     pub(super) admissible: Arc<AtomicBool>,
 }
 
@@ -46,8 +46,8 @@ impl Context {
         Context { shared, shared_database, policies, receiver, fenced, has_database: true, role, admitted, admissible }
     }
 
-    /// The view of a physical replication session. It has no database and the server refuses it SQL, so that
-    /// nothing of it is judged, whatever the policies become.
+    /// The view of a physical replication session. It has no database, and the server accepts no SQL from it. Its
+    /// messages are therefore never judged, even under later policies.
     pub fn without_database(shared: Arc<Shared>, role: &str) -> Self {
         let database = shared.settings().control_database().to_owned();
         Context { fenced: false, has_database: false, ..Context::new(shared, &database, role) }
@@ -94,26 +94,27 @@ impl Context {
     pub async fn prepare(&self) {
         if self.fenced {
             self.database().session_comes();
-            // Another thread would have to wake up for nothing.
+            // Avoid waking another thread for nothing.
             if self.shared_database.is_prepared() {
                 return;
             }
             let shared_database = self.shared_database.clone();
             let preparing = self.shared.background.spawn(async move { shared_database.prepare().await });
-            // A control connection that hangs must not keep sessions out.
+            // A control connection that does not respond must not keep sessions out.
             tokio::time::timeout(PREPARE_LIMIT, preparing).await.ok();
         }
     }
 
-    /// Records the OID of the session's database, if known: the earlier readings may be of another database of that name.
+    /// Records the OID of the session's database, if known: the earlier readings may be of another database of that
+    /// name.
     pub fn note_database(&self, database: Option<String>) {
         if let Some(database) = database {
             self.shared_database.note_database(database);
         }
     }
 
-    /// Registers the session for as long as its server connection lasts. A leader that was deposed while the database had no
-    /// sessions is shut out now.
+    /// Registers the session for as long as its server connection lasts. A leader that was deposed while the database
+    /// had no sessions is shut out now.
     pub fn register(&self, session: &SessionRecord) -> Registration {
         let registration = self.database().register(session.fence.clone());
         self.shared_database.session_registered();
@@ -126,7 +127,7 @@ impl Context {
         self.shared.background.spawn(async move { database.cut_off_by(&session).await }).await.ok().flatten()
     }
 
-    /// Reads the catalog, if that was not done since it has changed, or may have: within that time. Cancel-safe.
+    /// Reads the catalog, within this time, if it has or may have changed since the last reading. Cancel-safe.
     pub fn catch_up(&self, wanted: CatalogRequest, within: Duration) -> impl Future<Output = ()> + use<> {
         let shared_database = self.shared_database.clone();
         async move {
@@ -160,7 +161,8 @@ impl Context {
         if behind { &self.shared.room_behind } else { &self.shared.room }
     }
 
-    /// Closes the control connections to a database for a statement that needs it without other connections. Cancel-safe.
+    /// Closes the control connections to a database for a statement that needs it without other connections.
+    /// Cancel-safe.
     pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = ()> + use<> {
         let (shared, from) = (self.shared.clone(), self.database().name().to_owned());
         async move { shared.leave_alone(&wanted, &role, &from).await }

@@ -57,8 +57,8 @@ impl Databases {
             if database.fence.is_in_use() {
                 *used = Instant::now();
             }
-            // Every holder got the database here, under this lock. Its own tasks hold it for moments only, and do nothing for a
-            // database without sessions.
+            // Every holder got the database here, under this lock. Its own tasks hold it for moments only, and do
+            // nothing for a database without sessions.
             let is_held = Arc::strong_count(database) > 1 || Arc::strong_count(&database.fence) > 1;
             let stays = is_held || used.elapsed() < FORGOTTEN_AFTER;
             if !stays {

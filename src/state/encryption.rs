@@ -1,18 +1,18 @@
-//! The TLS of one proxy: with clients, with the server, and of its control connections.
+//! TLS of one proxy: with clients, with the server, and of its control connections.
 
 use crate::config::Settings;
 use crate::tls::{Acceptor, ClientSide};
 use fencegate_postgres::tls::{Connector, ControlConfig, ServerSide, TlsFileError};
 use std::sync::Arc;
 
-/// Certificates and keys, read.
+/// Certificates and keys that have been read.
 #[derive(Debug)]
 pub struct TlsMaterial {
-    /// None: clients do not get any.
+    /// None: no TLS for clients.
     pub clients: Option<Acceptor>,
-    /// For sessions.
+    /// For sessions' server connections.
     pub server: Arc<Connector>,
-    /// For the proxy's own connections.
+    /// For control connections.
     control: Arc<Connector>,
 }
 
@@ -21,7 +21,7 @@ pub struct TlsMaterial {
 pub struct NewCertificates {
     clients: Option<ClientSide>,
     server: ServerSide,
-    /// None: as `server`.
+    /// None: same as `server`.
     control: Option<ServerSide>,
 }
 
@@ -29,7 +29,7 @@ impl TlsMaterial {
     /// Reads the files that the settings name.
     ///
     /// # Errors
-    /// The first one that cannot be used.
+    /// The first file that cannot be used.
     pub fn new(settings: &Settings) -> Result<Self, TlsFileError> {
         let server = Arc::new(Connector::new(settings.upstream_tls.clone()).map_err(TlsFileError::of_upstream)?);
         let control = match settings.control_tls == settings.upstream_tls {

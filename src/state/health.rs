@@ -12,16 +12,16 @@ use tokio::time::Instant;
 #[derive(Debug, Default)]
 pub struct Health {
     stopping: AtomicBool,
-    /// How it was found last. Held while that is found out: one asks for all.
+    /// The last check. Held during a check, so that concurrent callers share its result.
     pub found: Mutex<Found>,
-    /// The status page, and when it was made. Held while it is made.
+    /// The status page, and the time when it was rendered. Held while it is rendered.
     pub status: Mutex<Option<(Instant, String)>>,
 }
 
-/// How the proxy was found last.
+/// The last check.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// When that was begun.
+    /// Start of the check.
     pub asked: Option<Instant>,
     /// None if the check was canceled because its caller has gone.
     pub condition: Option<Condition>,
@@ -46,24 +46,24 @@ pub enum NotReady {
     Superseded { database: String, resource: String },
 }
 
-/// How the proxy is.
+/// Condition of the proxy.
 #[derive(Clone, Debug)]
 pub struct Condition {
     /// The proxy is ready for clients, or why not.
     pub ready: Result<(), NotReady>,
-    /// The server behind it accepts connections.
+    /// True if the server accepts connections.
     pub upstream: bool,
-    /// etcd answers; None where no etcd is set.
+    /// True if etcd answers; None if etcd is not configured.
     pub etcd: Option<bool>,
 }
 
 impl Health {
-    /// From now on the proxy is not ready: it is about to end.
+    /// Marks the proxy as stopping: it is no longer ready.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// It is about to end.
+    /// True if the proxy is stopping.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }

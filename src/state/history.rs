@@ -1,7 +1,7 @@
 //! The latest first writes, rejections and ended sessions, for the picture on the status page.
 //!
-//! Owns a record of them that is bounded in entries and bytes. Must never let a flood of one kind displace another kind,
-//! nor a flood of one resource displace another resource. Must never keep a value of a statement.
+//! Owns a record of them that is bounded in entries and bytes. Must never let a flood of one kind displace another
+//! kind, nor a flood of one resource displace another resource. Must never keep a value of a statement.
 
 use super::sessions::SessionRecord;
 use crate::picture::{Event, Kind, Micros, micros};
@@ -31,13 +31,13 @@ pub struct History {
 pub struct SessionEvent<'a> {
     /// The session.
     pub session: &'a SessionRecord,
-    /// The resource, or that of the key. Empty where it is not known.
+    /// The resource, or the key's resource. Empty if it is unknown.
     pub resource: &'a str,
-    /// The resource, as its policy names it.
+    /// The resource, as named in its policy.
     pub family: &'a str,
     /// The token of the session.
     pub token: Option<Token>,
-    /// The token that it was compared with.
+    /// The token to which it was compared.
     pub highest: Option<Token>,
 }
 
@@ -61,7 +61,7 @@ impl SessionEvent<'_> {
 }
 
 impl History {
-    /// A session's first write to a resource under a token. `is_logged`: few enough were.
+    /// A session's first write to a resource under a token. `is_logged`: the log's limit permitted its line.
     pub fn admitted(&self, it: &SessionEvent, statement: &str, election: Option<String>, is_logged: bool) {
         let event = Event { statement: Some(statement.to_owned()), election, ..it.event(Kind::SessionAdmitted) };
         let mut takeovers = self.takeovers.lock();
@@ -89,7 +89,7 @@ impl History {
         self.rejections.lock().push(Event { statement, code, ..it.event(kind) }, it.family);
     }
 
-    /// All events, in no order.
+    /// All events, in no particular order.
     pub(crate) fn list(&self) -> Vec<Event> {
         let kinds = [&self.takeovers, &self.writes, &self.cut_off, &self.rejections];
         kinds.into_iter().flat_map(|it| it.lock().list.iter().map(|it| it.event.clone()).collect::<Vec<_>>()).collect()

@@ -1,4 +1,4 @@
-//! The proxy, as one of its sessions sees it.
+//! The proxy, from the perspective of one session.
 
 use super::audit::counter;
 use super::context::Context;
@@ -126,7 +126,7 @@ impl Host for SessionHost {
             let permits = self.context.parse_permits(apart);
             permits.try_take(&self.context.role).ok_or(Task::ParsePermit { apart })
         };
-        // Other sessions on this thread go on elsewhere.
+        // Other sessions of this thread continue on another thread.
         let read_apart = || {
             let read = || reader_process::read(text, lexing, with_rows);
             tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows, read))
@@ -138,7 +138,7 @@ impl Host for SessionHost {
         if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
             return Ok(proved);
         }
-        // Given back first: texts that are parsed fast do not wait for those that are not.
+        // Release the permit first: texts that parse fast must not wait for slow ones.
         drop(permit);
         let _permit = take_permit(true)?;
         Ok(read_apart())

@@ -9,13 +9,13 @@ use std::time::Duration;
 /// connections, and libpq tries the next host of its list, for this one only.
 pub const CANNOT_CONNECT_NOW: &str = "57P03";
 
-/// Sessions that are ended have this long to say goodbye to both sides.
+/// Time for an ended session to send its last messages to both sides.
 pub const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A phase of the proxy's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// It does its work.
+    /// Normal operation.
     #[default]
     Running,
     /// Sessions end as soon as they are idle outside of a transaction.
@@ -29,13 +29,13 @@ pub enum Phase {
 pub struct Orders {
     /// The phase.
     pub phase: Phase,
-    /// How long they may be idle outside of a transaction.
+    /// Maximum idle time outside a transaction.
     pub idle_timeout: Option<Duration>,
     /// The databases whose sessions are held as soon as they are idle outside of a transaction.
     pub paused: Arc<BTreeSet<String>>,
 }
 
-/// The error for a client that connects too late. In the server's words, here and below.
+/// The error for a client that connects during shutdown. This and the following errors use the server's words.
 pub fn too_late() -> ErrorText {
     ErrorText::new(CANNOT_CONNECT_NOW, "the database system is shutting down")
         .hint("The proxy is shutting down: connect again.")

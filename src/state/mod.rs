@@ -1,4 +1,5 @@
-//! State that the sessions of a proxy share: the settings and policies in force, the registries of databases and sessions, limits.
+//! State that the sessions of a proxy share: the settings and policies in force, the registries of databases and
+//! sessions, limits.
 //!
 //! Must never know of a socket.
 

@@ -1,7 +1,7 @@
 //! Permits to parse texts that may take long. They are few, and each login role has a share of them.
 //!
-//! Owns the queue of the waiting sessions: first come, first served, as long as the role has not used up its share. Must
-//! never let one role have all permits, however many sessions it has.
+//! Owns the queue of waiting sessions: first come, first served, within each role's share. Must never let one role have
+//! all permits, however many sessions it has.
 
 use fencegate_session::task::ParsePermit;
 use parking_lot::Mutex;
@@ -12,11 +12,11 @@ use tokio::sync::Semaphore;
 /// All permits of one kind.
 pub struct ParsePermits {
     all: Arc<Semaphore>,
-    /// The share of a role. Its other sessions wait in a queue of their own, not in front of other roles.
+    /// The share of a role. Its other sessions wait in a separate queue, not in front of other roles.
     of_each: usize,
-    /// The shares of the roles that have a permit, or wait for one, by login role.
+    /// Shares of the roles that hold a permit or wait for one, by login role.
     roles: Mutex<HashMap<String, Weak<Semaphore>>>,
-    /// They are for parsing in another process.
+    /// True if the permits are for parsing in another process.
     apart: bool,
 }
 
@@ -27,7 +27,7 @@ impl ParsePermits {
         ParsePermits { all: Arc::new(Semaphore::new(all)), of_each, roles: Mutex::default(), apart }
     }
 
-    /// A permit for a session of the role, if there is one at once.
+    /// Returns a permit for a session of the role if one is free.
     pub fn try_take(&self, role: &str) -> Option<ParsePermit> {
         let of_role = self.of(role).try_acquire_owned().ok()?;
         let of_all = self.all.clone().try_acquire_owned().ok()?;

@@ -1,6 +1,6 @@
-//! Which tables of the policies exist, as they were read last.
+//! Which tables of the policies exist, as of the last reading.
 //!
-//! Must never read them: the server does.
+//! Must never read the tables: `server` does.
 
 use fencegate_catalog::DatabaseNames;
 use fencegate_policy::{PolicySet, Resource};
@@ -10,34 +10,34 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The names in policies as they were read last, and the time of the next reading.
+/// Names in policies as of the last reading, and the signal for the next reading.
 #[derive(Debug, Default)]
 pub struct PolicyTables {
     /// The last reading.
     pub read: Mutex<TablesRead>,
-    /// Wakes the task that reads them.
+    /// Wakes the task that reads the tables.
     pub due: Notify,
 }
 
 /// The last reading.
 #[derive(Debug, Default)]
 pub struct TablesRead {
-    /// The policies that they were read for; None: nothing was read yet.
+    /// The policies of the reading; None: nothing was read yet.
     pub policies: Option<Arc<PolicySet>>,
     /// Databases of the server, or those that the policies name.
     pub databases: BTreeMap<String, DatabaseNames>,
-    /// When that began.
+    /// Start of the reading.
     pub at: Option<Instant>,
-    /// The resources, by [`Resource::family_name`], one of whose tables has existed.
+    /// Resources, by [`Resource::family_name`], that have had an existing table.
     pub had_table: HashSet<String>,
-    /// The missing tables, in words, that the log has named.
+    /// Descriptions of the missing tables that were logged.
     pub logged: HashSet<String>,
-    /// The databases that have a table, of policies that name none.
+    /// Databases that were logged because they have a table of policies without `databases`.
     pub logged_databases: Vec<String>,
 }
 
 impl TablesRead {
-    /// Notes which of these policies' resources have a table.
+    /// Records the resources of these policies that have a table.
     pub fn note_tables(&mut self, policies: &PolicySet) {
         let has_some = |resource: &Resource| {
             self.databases.iter().any(|(database, names)| {

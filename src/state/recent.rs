@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The most that are kept.
+/// Maximum number of stored rejections.
 const MOST: usize = 1000;
 
 /// The latest rejections.
@@ -15,7 +15,7 @@ const MOST: usize = 1000;
 pub struct Recent(Mutex<VecDeque<Arc<Rejected>>>);
 
 impl Recent {
-    /// One more; the oldest goes when there are too many.
+    /// Adds a rejection. Removes the oldest if there are too many.
     pub fn push(&self, rejected: Rejected) {
         let mut kept = self.0.lock();
         if kept.len() >= MOST {
@@ -24,7 +24,7 @@ impl Recent {
         kept.push_back(Arc::new(rejected));
     }
 
-    /// All of them, the latest first.
+    /// All rejections, latest first.
     pub fn list(&self) -> Vec<Arc<Rejected>> {
         self.0.lock().iter().rev().cloned().collect()
     }

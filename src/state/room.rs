@@ -13,7 +13,8 @@ use tokio::time::{Instant, timeout};
 /// The longest time that a session waits for a reservation.
 const ROOM_LIMIT: Duration = Duration::from_secs(30);
 
-/// While others wait, at least one part in `HEADWAY` of a message with a reservation has to arrive in each such interval.
+/// While others wait, at least one part in `HEADWAY` of a message with a reservation has to arrive in each such
+/// interval.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// At this pace a whole message takes ten seconds.
@@ -45,17 +46,17 @@ pub struct Reservation {
 }
 
 impl MessageBudget {
-    /// A budget of that many bytes, none of them reserved.
+    /// A budget of this many bytes, none of them reserved.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(MessageBudget(Mutex::new(Budget { free: bytes, waiting: Vec::new() })))
     }
 
-    /// Reserves the size of a message at once, or not at all. `there`: bytes of it that have arrived.
+    /// Reserves the size of a message immediately, or fails. `there`: bytes of it that have arrived.
     pub fn try_take(self: &Arc<Self>, bytes: usize, there: usize) -> Option<Reservation> {
         self.0.lock().take(bytes).then(|| self.room(bytes, there))
     }
 
-    /// Waits for a reservation; None after a while. Not in the order of the calls: see `give`. Cancel-safe.
+    /// Waits for a reservation; None on timeout. Not in the order of the calls: see `give`. Cancel-safe.
     pub fn take(
         self: &Arc<Self>,
         bytes: usize,
@@ -78,8 +79,8 @@ impl MessageBudget {
         }
     }
 
-    /// Gives free bytes to the waiting session that came last: the earlier ones may be an attacker's, made to keep memory
-    /// reserved.
+    /// Gives free bytes to the waiting session that came last: the earlier ones may be an attacker's, made to keep
+    /// memory reserved.
     fn give(self: &Arc<Self>) {
         loop {
             let mut inner = self.0.lock();

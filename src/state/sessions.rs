@@ -49,7 +49,7 @@ pub struct SessionRecord {
     pub kill: CancellationToken,
     /// True while the database is paused and the session is held: the proxy reads nothing from its client.
     held: AtomicBool,
-    /// When it started.
+    /// Start time of the session.
     pub started: SystemTime,
     /// Traffic counters.
     pub passed: Passed,
@@ -149,7 +149,7 @@ impl SessionRecord {
         self.application_name.lock().clone()
     }
 
-    /// The server reports another `application_name`.
+    /// Records that the server has reported another `application_name`.
     pub fn rename_application(&self, name: &str) {
         start_of(name, LONGEST_NAME).clone_into(&mut self.application_name.lock());
     }

@@ -34,7 +34,8 @@ use tokio::time::{sleep, timeout};
 /// Maximum number of long texts whose tokens are read concurrently.
 const TOKENS_AT_ONCE: usize = 2;
 
-/// Maximum size of the long messages that all sessions hold, in bytes. Each message counts until the server has received it.
+/// Maximum size of the long messages that all sessions hold, in bytes. Each message counts until the server has
+/// received it.
 const HELD_AT_ONCE: usize = 64 * 1024 * 1024;
 /// Share of that size for messages behind unanswered ones, which the server may not receive for a long time.
 const HELD_BEHIND: usize = 20 * 1024 * 1024;
@@ -58,7 +59,7 @@ pub struct StartOptions {
     pub arguments: SettingsArguments,
     /// Key material for clients' and the server's connections.
     pub encryption: TlsMaterial,
-    /// The policies, which can be kept with those settings.
+    /// The policies, which the settings support.
     pub policies: PolicySet,
     /// None unless the settings configure etcd.
     pub etcd: Option<Arc<Etcd>>,
@@ -99,13 +100,13 @@ pub struct Shared {
     pub policy_tables: PolicyTables,
     /// The cache of verdicts.
     pub cache: Cache,
-    /// For the tokens of long texts: `TOKENS_AT_ONCE`.
+    /// Permits for reading the tokens of long texts: `TOKENS_AT_ONCE`.
     pub parse_permits: ParsePermits,
-    /// For parsing in another process: [`READERS`].
+    /// Permits for parsing in another process: [`READERS`].
     pub parse_permits_apart: ParsePermits,
-    /// Room for long messages that the server can receive at once.
+    /// Room for long messages that the server can receive immediately.
     pub room: Arc<MessageBudget>,
-    /// For those behind others, `HELD_BEHIND`.
+    /// Room for messages behind unanswered ones: `HELD_BEHIND` bytes.
     pub room_behind: Arc<MessageBudget>,
     /// A permit for each of `CANCELS`.
     pub cancels: Semaphore,
@@ -139,7 +140,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// A proxy without sessions. The caller's runtime is the one for the work that they will share.
+    /// A proxy without sessions. The caller's runtime runs the work that sessions share.
     pub fn new(start: StartOptions, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
         let StartOptions { settings, arguments, encryption, policies, etcd } = start;
         let background = Background::current();
@@ -181,7 +182,7 @@ impl Shared {
         })
     }
 
-    /// The leaders of the elections that are followed.
+    /// Leaders of the followed elections.
     pub fn leaders(&self) -> Leaders {
         self.authority.as_ref().map(|it| it.leaders().borrow().clone()).unwrap_or_default()
     }
@@ -213,13 +214,13 @@ impl Shared {
     /// Waits until the database is not paused, or the proxy is stopping. Cancel-safe.
     pub async fn not_paused(&self, database: &str) {
         let goes_on = |orders: &Orders| !orders.paused.contains(database) || orders.phase != Phase::Running;
-        // The sender is ours: it does not end.
+        // This process owns the sender, so the channel stays open.
         self.orders.subscribe().wait_for(goes_on).await.ok();
     }
 
     /// Waits until the proxy is stopping. Cancel-safe.
     pub async fn stopping(&self) {
-        // The sender is ours: it does not end.
+        // This process owns the sender, so the channel stays open.
         self.orders.subscribe().wait_for(|orders| orders.phase != Phase::Running).await.ok();
     }
 
@@ -262,7 +263,7 @@ impl Shared {
         Some(found)
     }
 
-    /// All databases known, by name; not those that are gone.
+    /// All known databases by name, without dropped ones.
     pub fn shared_databases(&self) -> Vec<Arc<SharedDatabase>> {
         let mut known = self.databases.all();
         known.retain(|it| !it.fence.is_missing());
@@ -301,7 +302,7 @@ impl Shared {
         }
     }
 
-    /// The name may refer to another database now, so earlier readings of its catalog no longer count.
+    /// Forgets earlier readings of the catalog, because the name may now refer to another database.
     pub fn forget_database(&self, name: &str) {
         if let Some(database) = self.databases.get(name) {
             database.fence.end_vacating();

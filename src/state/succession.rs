@@ -4,8 +4,8 @@
 //! guarantees hold without it, only later, with the successor's first write. Must not open connections to a
 //! database in which this proxy has no sessions.
 //!
-//! There may be any number of keys: only those to which a session is admitted are followed. The proxy queries the leaders of the
-//! others when a token would raise the fence.
+//! There may be any number of keys: only those to which a session is admitted are followed. The proxy queries the
+//! leaders of the others when a token would raise the fence.
 
 use super::database::SharedDatabase;
 use fencegate_fence::session::Token;
@@ -59,7 +59,7 @@ pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: Optio
     }
 }
 
-/// Pending where no elections are followed. Cancel-safe.
+/// Waits forever if no elections are followed. Cancel-safe.
 async fn change(leaders: &mut Option<watch::Receiver<Leaders>>) -> Result<(), watch::error::RecvError> {
     match leaders {
         Some(leaders) => leaders.changed().await,
@@ -67,7 +67,7 @@ async fn change(leaders: &mut Option<watch::Receiver<Leaders>>) -> Result<(), wa
     }
 }
 
-/// One fence that was to be raised.
+/// An attempt to raise one fence.
 struct RaiseAttempt {
     /// The policies of the attempt.
     policies: Arc<PolicySet>,

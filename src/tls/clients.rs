@@ -1,4 +1,4 @@
-//! The side that clients see: our certificate, which can be replaced, and theirs.
+//! TLS with clients: the proxy's certificate, which can be replaced, and the clients' certificates.
 
 use crate::config::{ClientCertificates, ClientTls, Encryption, TlsVersion};
 use fencegate_postgres::tls::{Contents, PemFile, Secured, TlsFileError, provider};
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// The protocol that a client names when it begins with TLS directly, registered for PostgreSQL.
+/// The ALPN protocol of clients that start TLS directly, registered for PostgreSQL.
 const ALPN: &[u8] = b"postgresql";
 
 /// TLS with clients.
@@ -35,7 +35,7 @@ impl Acceptor {
     /// Reads the files.
     ///
     /// # Errors
-    /// The first one that cannot be used.
+    /// The first file that cannot be used.
     pub fn new(settings: ClientTls) -> Result<Self, TlsFileError> {
         let current = RwLock::new(Arc::new(ClientSide::read(&settings)?));
         Ok(Acceptor { settings, current })
@@ -44,13 +44,12 @@ impl Acceptor {
     /// Reads the files again; the previous contents stay in force. Blocks on the file system.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Same as [`Self::new`].
     pub fn read_anew(&self) -> Result<ClientSide, TlsFileError> {
         ClientSide::read(&self.settings)
     }
 
-    /// For connections that begin from now on. Returns the settings that name a file with
-    /// another content than before.
+    /// Applies the certificates to new connections. Returns the settings whose files have changed.
     pub fn put_in_force(&self, new: ClientSide) -> Vec<&'static str> {
         let mut current = self.current.write();
         let changed = new.contents.changed_since(&current.contents);
@@ -58,20 +57,21 @@ impl Acceptor {
         changed
     }
 
-    /// A client on TCP may not go on without TLS.
+    /// True if TCP clients must use TLS.
     pub fn is_required(&self) -> bool {
         self.settings.encryption == Encryption::Require
     }
 
-    /// A client may not go on without a certificate.
+    /// True if clients must present a certificate.
     pub fn requires_certificate(&self) -> bool {
         matches!(self.settings.client_certificates, ClientCertificates::Required(_))
     }
 
-    /// Shakes hands with a client. `direct`: it began so, and has to name the protocol. Not cancel-safe: the connection is lost.
+    /// Performs the TLS handshake with a client. `direct`: the client started TLS directly and must name the protocol.
+    /// Not cancel-safe: the connection is lost.
     ///
     /// # Errors
-    /// When the two do not agree; the client has been told.
+    /// The handshake failed. The client has been told the reason if possible.
     pub async fn accept(&self, stream: TcpStream, direct: bool) -> io::Result<(TlsStream<TcpStream>, Secured)> {
         let current = self.current.read().clone();
         let stream = TlsAcceptor::from(current.config.clone()).accept(stream).await?;
@@ -102,7 +102,8 @@ impl ClientSide {
         let builder = match &settings.client_certificates {
             ClientCertificates::Optional(path) | ClientCertificates::Required(path) => {
                 let file = PemFile { setting: "tls_client_ca", path };
-                // A client without one gets an error after its startup packet, which says more than an alert.
+                // A client without a certificate receives an error after its startup packet, which is clearer than an
+                // alert.
                 let authorities = Arc::new(file.authorities(&mut contents)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider())
                     .allow_unauthenticated()
@@ -114,7 +115,7 @@ impl ClientSide {
         };
         let mut config = builder.with_single_cert(chain, key).map_err(|error| key_file.mismatch(&error, file))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
-        // Like the server, nothing is resumed: a certificate that counted once may not count any more.
+        // Like the server, do not resume TLS sessions: a certificate may have become invalid.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(ClientSide { config: Arc::new(config), certificate, contents })

@@ -1,4 +1,5 @@
-//! `SHOW HELP`, `SHOW VERSION` and `SHOW CONFIG`: the commands, the program, and its settings. Must never show a secret.
+//! `SHOW HELP`, `SHOW VERSION` and `SHOW CONFIG`: the commands, the program, and its settings. Must never show a
+//! secret.
 
 use super::client::Console;
 use super::command::CommandHelp;
@@ -23,7 +24,7 @@ pub(super) fn version<'a>() -> Table<&'a Console> {
     ]
 }
 
-/// A row per setting in the order of their table; `value` is NULL where it is not set, `default` where it has none.
+/// A row per setting, in the order of the table; `value` is NULL if it is not set, `default` if it has none.
 pub(super) fn settings() -> Table<Shown> {
     vec![
         TableColumn("key", Text, |it| it.setting.key.into()),

@@ -8,7 +8,7 @@ use super::sessions::OpenSession;
 use fencegate_fence::{Admission, Database};
 use std::sync::Arc;
 
-/// An admission in a database, and the number of its session here.
+/// An admission in a database, and the number of its session in this proxy.
 pub(super) type Row = (Arc<Database>, Admission, Option<u64>);
 
 /// A row per database, resource, epoch and process.

@@ -13,7 +13,7 @@ pub(super) enum Command {
     Show(Show),
     Reload,
     FenceReset(FenceReset),
-    /// Does something to sessions; has no rows.
+    /// A command on sessions. It has no rows.
     Control(Control),
     /// A statement that drivers send to every server.
     DriverStatement(DriverStatement),
@@ -36,14 +36,14 @@ pub(super) enum Show {
     Help,
 }
 
-/// An operator's command for sessions.
+/// An operator's command on sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    /// Ends the session of that number.
+    /// Ends the session with this number.
     Kill(u64),
-    /// Holds the sessions of that database.
+    /// Holds the sessions of this database.
     Pause(String),
-    /// Has them go on.
+    /// Resumes the sessions of this database.
     Resume(String),
 }
 
@@ -51,10 +51,10 @@ pub(super) enum Control {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FenceReset {
     pub(super) resource: String,
-    /// None: wherever it has an epoch.
+    /// None: every database in which the resource has an epoch.
     pub(super) database: Option<String>,
     pub(super) token: Token,
-    /// Also while sessions with higher tokens live.
+    /// True: reset even while sessions with higher tokens are open.
     pub(super) force: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct CommandHelp {
     pub(super) command: &'static str,
     pub(super) arguments: &'static str,
     pub(super) help: &'static str,
-    /// The view, if it is a SHOW.
+    /// The view, if the command is a SHOW.
     shows: Option<Show>,
 }
 
@@ -102,7 +102,7 @@ const fn act(command: &'static str, arguments: &'static str, help: &'static str)
     CommandHelp { command, arguments, help, shows: None }
 }
 
-/// The most commands in one query: the answers are all kept until the last one is ready.
+/// Maximum number of commands in one query: all answers are kept until the last one is ready.
 const MOST_COMMANDS: usize = 100;
 
 /// Parses commands separated by semicolons. 42601 for an unknown command, 54000 for too many.
@@ -158,14 +158,14 @@ fn fence_reset(words: &[CommandWord]) -> Result<FenceReset, ErrorText> {
     let form = format!("Usage: FENCE RESET {RESET_ARGUMENTS}");
     let incomplete = || ErrorText::new("42601", "FENCE RESET is incomplete").hint(form.clone());
     let (words, force) = match words {
-        // A resource may be called so.
+        // A resource may be named FORCE.
         [words @ .., force] if force.is("FORCE") && words.len() > 2 => (words, true),
         words => (words, false),
     };
     let (resource, database, token) = match words {
         [resource, to, token] if to.is("TO") => (resource, None, token),
         [resource, in_, database_, database, to, token] if in_.is("IN") && database_.is("DATABASE") && to.is("TO") => {
-            // To the server no name means the database that is called like the role.
+            // For the server, an empty name means the database with the role's name.
             (resource, Some(database.sql_name().ok_or_else(incomplete)?), token)
         }
         _ => return Err(incomplete()),
@@ -179,7 +179,7 @@ fn fence_reset(words: &[CommandWord]) -> Result<FenceReset, ErrorText> {
     Ok(FenceReset { resource: resource.name().ok_or_else(incomplete)?, database, token, force })
 }
 
-/// Words that a statement in SQL begins with, or psql's own queries.
+/// First words of SQL statements and of psql's own queries.
 const SQL: [&str; 14] = [
     "SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "CREATE", "ALTER", "DROP", "COPY", "EXPLAIN", "TABLE", "VALUES",
     "CALL", "DO",
@@ -208,10 +208,10 @@ fn unknown(words: &[CommandWord]) -> ErrorText {
     ErrorText::new("42601", format!("unknown command \"{shown}\"")).hint(hint)
 }
 
-/// In an error, in characters.
+/// Maximum length of a text in an error, in characters.
 const LONGEST_SHOWN: usize = 60;
 
-/// The command that the words begin with.
+/// The command whose first words these are.
 fn begun(words: &[CommandWord]) -> Option<&'static CommandHelp> {
     let begins = |command: &str| {
         let mut said = words.iter();
@@ -220,7 +220,7 @@ fn begun(words: &[CommandWord]) -> Option<&'static CommandHelp> {
     COMMANDS.iter().find(|it| begins(it.command))
 }
 
-/// The command that the words are almost.
+/// The command that is most similar to the words.
 fn nearest(words: &[CommandWord]) -> Option<&'static str> {
     let distance = |command: &str| {
         let keywords = command.split(' ').count();

@@ -4,7 +4,7 @@ use super::client::Console;
 use super::command::Control;
 use fencegate_wire::error::ErrorText;
 
-/// Does it, and returns the tag of the answer.
+/// Runs the command and returns the tag of the answer.
 /// Not cancel-safe: a database may stay paused.
 pub(super) async fn run(console: &Console, control: &Control) -> Result<&'static str, ErrorText> {
     let Console { proxy, role, has_left, .. } = console;

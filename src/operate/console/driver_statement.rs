@@ -1,5 +1,5 @@
-//! Statements that drivers, pools and psql send to every server: BEGIN and the like, SET, questions whether the server is
-//! there.
+//! Statements that drivers, pools and psql send to every server: BEGIN and the like, SET, and queries that test the
+//! connection.
 //!
 //! Must never have an effect: commands with one are in `command`.
 
@@ -10,17 +10,17 @@ use fencegate_wire::error::ErrorText;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DriverStatement {
-    /// A transaction begins; nothing that a command does is part of it.
+    /// Begins a transaction. Commands do not become part of it.
     Begin(&'static str),
-    /// It ends.
+    /// Ends a transaction.
     End(&'static str),
-    /// Answered with this tag alone.
+    /// Answered with only this tag.
     Done(&'static str),
-    /// Prepared statements are to go: the one of that name, or all.
+    /// Removes the prepared statement of that name, or all.
     Deallocate(Option<String>),
-    /// Portals are to go.
+    /// Closes all portals.
     CloseAll,
-    /// Prepared statements and portals are to go.
+    /// Removes all prepared statements and portals.
     DiscardAll,
     Ask(Question),
 }
@@ -130,7 +130,7 @@ fn reset(word: &CommandWord) -> Result<bool, ErrorText> {
     Ok(name.chars().all(|c| c.is_alphanumeric() || "_.".contains(c)))
 }
 
-/// An error, so that no client believes that it has changed a setting of the proxy.
+/// An error, because otherwise a client would assume that it has changed a setting of the proxy.
 fn of_session(name: &str) -> Result<(), ErrorText> {
     if !SETTINGS.iter().any(|setting| setting.key == name) {
         return Ok(());
@@ -140,11 +140,11 @@ fn of_session(name: &str) -> Result<(), ErrorText> {
 }
 
 impl Question {
-    /// The column as the server calls it; the row is `server_version` of the server behind the proxy.
+    /// The column has the server's name for it; the row is `server_version` of the server behind the proxy.
     pub(super) fn table<'a>(self) -> Table<&'a str> {
         vec![match self {
             Question::One => TableColumn("?column?", ColumnType::Integer, |_| 1_i64.into()),
-            // Programs read the number behind the first word.
+            // Programs parse the number after the first word.
             Question::Version => TableColumn("version", ColumnType::Text, |server_version| {
                 format!("PostgreSQL {server_version}, behind fencegate {}", env!("CARGO_PKG_VERSION")).into()
             }),

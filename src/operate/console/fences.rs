@@ -9,12 +9,12 @@ use fencegate_fence::{Database, Fence, followed_leader};
 use fencegate_policy::Resource;
 use std::sync::Arc;
 
-/// A resource, or that of a key, in a database.
+/// A resource in a database, or the resource of a key.
 pub(super) struct Row {
     database: Arc<Database>,
     resource: Arc<Resource>,
     fence: Option<Fence>,
-    /// The leader of a followed election, as far as it is known.
+    /// The leader of a followed election, if known.
     leader: Option<LeaderState>,
 }
 
@@ -25,8 +25,8 @@ enum LeaderState {
     Unknown,
 }
 
-/// A row per database and resource. A resource that was never written to under a token has no epoch, and neither has a
-/// keyed resource: its keys follow it.
+/// A row per database and resource. A resource that was never written under a token has no epoch. Neither has a keyed
+/// resource; its keys follow it.
 pub(super) fn table() -> Table<Row> {
     vec![
         TableColumn("database", Text, |it| it.database.name().into()),
@@ -69,7 +69,7 @@ pub(super) async fn show(console: &Console) -> ResultSet {
                 continue;
             }
         };
-        // Those that it does not know are unknown.
+        // Leases that cannot be read are unknown.
         let leased = database.read_leases(&policies.resources).await.unwrap_or_default();
         let row = |resource: Arc<Resource>, fence: Option<&Fence>| {
             // There may be any number of keys.

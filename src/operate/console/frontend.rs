@@ -1,7 +1,8 @@
 //! A client's frames → pgwire's messages.
 //!
-//! Owns the check of their layout: pgwire's own decoders panic where a body is shorter than it says, read on into the
-//! next frame, and take any bytes for UTF-8. Must never pass on a number from which pgwire would size an allocation.
+//! Owns the check of their layout: pgwire's decoders panic if a body is shorter than its lengths claim, read on into
+//! the next frame, and accept any bytes as UTF-8. Must never pass on a number that pgwire would use as the size of an
+//! allocation.
 
 use bytes::Bytes;
 use fencegate_wire::error::ErrorText;
@@ -12,7 +13,7 @@ use pgwire::messages::PgWireFrontendMessage as Message;
 use pgwire::messages::extendedquery::{Bind, Close, Describe, Execute, Flush, Parse, Sync};
 use pgwire::messages::simplequery::Query;
 
-/// The most rows that a client may fetch from a portal in one piece; otherwise it fetches all.
+/// Maximum number of rows that a client may fetch from a portal in one piece. For larger numbers, it fetches all.
 const LARGEST_PIECE: i32 = 10_000;
 
 /// Parses a message.
@@ -33,7 +34,7 @@ pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
             frontend::BIND => {
                 let [portal, statement, rest] = two_strings(body)?;
                 let (values, results) = bind(rest)?;
-                // How many they are is all that matters.
+                // Only the number of values matters.
                 let values = values.iter().map(|_| Some(Bytes::new())).collect();
                 let results = results.into_iter().map(i16::from).collect();
                 name_of(portal).and_then(|portal| {
@@ -65,7 +66,7 @@ pub fn message(tag: u8, body: &[u8]) -> Result<Message, ErrorText> {
     read().unwrap_or_else(|| Err(malformed()))
 }
 
-/// An error in this message makes the client wait for the answer to its Sync.
+/// True if an error in this message makes the client wait for the response to its Sync.
 pub fn is_extended(tag: u8) -> bool {
     matches!(
         tag,

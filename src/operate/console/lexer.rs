@@ -1,4 +1,4 @@
-//! Cuts the text of commands into words.
+//! Splits the text of commands into words.
 //!
 //! Owns quotes, comments and semicolons. Must never know a command.
 
@@ -8,7 +8,7 @@ use fencegate_wire::error::ErrorText;
 pub(super) enum CommandWord {
     /// A keyword, a number, or a name.
     Plain(String),
-    /// A name, whatever it is spelt like.
+    /// A name, even if it is spelled like a keyword.
     Quoted(String),
     Semicolon,
 }
@@ -18,12 +18,12 @@ impl CommandWord {
         matches!(self, CommandWord::Plain(word) if word.eq_ignore_ascii_case(keyword))
     }
 
-    /// The word of a command that it may be: nothing where it is quoted.
+    /// The word as a keyword; empty if it is quoted.
     pub(super) fn keyword(&self) -> &str {
         if let CommandWord::Plain(word) = self { word } else { "" }
     }
 
-    /// As it stands.
+    /// The text as written, without quotes.
     pub(super) fn text(&self) -> &str {
         match self {
             CommandWord::Plain(text) | CommandWord::Quoted(text) => text,
@@ -31,7 +31,7 @@ impl CommandWord {
         }
     }
 
-    /// The name of something that SQL names: folded to lower case unless it is quoted.
+    /// A name of an SQL object: folded to lower case unless it is quoted.
     pub(super) fn sql_name(&self) -> Option<String> {
         match self {
             CommandWord::Plain(name) => Some(name.to_lowercase()),
@@ -41,7 +41,7 @@ impl CommandWord {
         .filter(|name| !name.is_empty())
     }
 
-    /// The name of something that has names of its own, which do not fold.
+    /// A name that does not belong to an SQL object: never folded.
     pub(super) fn name(&self) -> Option<String> {
         match self {
             CommandWord::Plain(name) | CommandWord::Quoted(name) => Some(name.clone()),
@@ -50,7 +50,7 @@ impl CommandWord {
     }
 }
 
-/// Cuts a text at blanks and semicolons, other than those within quotes; comments are blanks.
+/// Splits a text at blanks and semicolons outside quotes. Comments count as blanks.
 pub(super) fn words(text: &str) -> Result<Vec<CommandWord>, ErrorText> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
@@ -76,7 +76,7 @@ pub(super) fn words(text: &str) -> Result<Vec<CommandWord>, ErrorText> {
     Ok(words)
 }
 
-/// Up to a blank, a quote, a semicolon or a comment.
+/// Length up to a blank, a quote, a semicolon or a comment.
 fn length_of_word(text: &str) -> usize {
     let ends = |(at, c): &(usize, char)| {
         c.is_whitespace() || ";'\"".contains(*c) || ["--", "/*"].iter().any(|mark| text[*at..].starts_with(mark))

@@ -1,7 +1,7 @@
 //! The console: commands of an operator, and their answers as rows.
 //!
 //! Owns the commands, their error messages, and the types of their columns. Must never decide which roles may use the
-//! console, nor know the client's socket: both are the proxy's.
+//! console, nor access the client's socket: both belong to the proxy.
 
 mod about;
 mod admissions;

@@ -1,4 +1,4 @@
-//! Notices beside an answer: about databases that it does not cover.
+//! Notices with an answer, about databases that it does not cover.
 
 use super::result_set::Notice;
 use fencegate_fence::Database;
@@ -11,13 +11,13 @@ pub(super) fn is_concerned(policies: &PolicySet, database: &Database) -> bool {
     !database.is_missing() && (policies.databases.is_some() || !database.fences_nothing())
 }
 
-/// Warning beside a result that covers the other databases. None if the failure shows that the database has no fences.
+/// Warning with a result that covers the other databases. None if the failure shows that the database has no fences.
 pub(super) fn unreadable(policies: &PolicySet, database: &Database, error: &StoreError) -> Option<Notice> {
     let text = format!("database \"{}\" cannot be queried: {error}", database.name());
     is_concerned(policies, database).then(|| (Severity::Warning, ErrorText::new("01000", text)))
 }
 
-/// Notice beside a result without databases.
+/// Notice with a result without databases.
 pub(super) fn no_databases() -> Notice {
     let message = "no database with fenced tables has had a session in the last ten minutes";
     let hint = "Databases are shown while they have sessions through this proxy, and for ten minutes afterwards. In the others, query fencegate_state.epoch.";

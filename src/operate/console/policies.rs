@@ -15,7 +15,7 @@ pub(super) struct Row<'a> {
     table: Option<&'a FencedTable>,
     reach: Option<Reach>,
     is_missing: bool,
-    /// Another proxy's policies count, until this one reloads.
+    /// True if another proxy's policies are in force until this one reloads.
     is_superseded: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn table<'a>() -> Table<Row<'a>> {
 }
 
 impl Row<'_> {
-    /// Its table is not said to be in another database.
+    /// True unless the policies place the table in another database.
     fn is_expected(&self) -> bool {
         let (Some(database), Some(table)) = (&self.database, self.table) else { return true };
         table.is_expected_in(database)

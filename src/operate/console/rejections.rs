@@ -1,4 +1,4 @@
-//! `SHOW REJECTIONS`: the writes that were rejected last, or would have been, without the values in them.
+//! `SHOW REJECTIONS`: the latest writes that were rejected, or would have been, without their values.
 
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{Table, TableColumn};
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 /// A write that was rejected, or would have been.
 #[derive(Clone, Debug)]
 pub struct Rejected {
-    /// When.
+    /// Time of the rejection.
     pub time: SystemTime,
     /// The session's number in this process.
     pub session: u64,
@@ -17,25 +17,25 @@ pub struct Rejected {
     pub user: String,
     /// The database.
     pub database: String,
-    /// The resource, where the verdict is about one.
+    /// The resource, if the verdict is about one.
     pub resource: Option<String>,
-    /// As in metrics: stale, missing, …
+    /// The verdict, as in metrics: stale, missing, …
     pub verdict: &'static str,
-    /// LF001, …
+    /// SQLSTATE of the error: LF001, …
     pub sqlstate: &'static str,
-    /// The token that the session presented, where the verdict is about one.
+    /// The token that the session presented, if the verdict is about one.
     pub presented: Option<Token>,
-    /// The token in force, as far as it is known.
+    /// The token in force, if known.
     pub highest: Option<Token>,
     /// Kind of the statement: INSERT, …
     pub statement: String,
-    /// The table, as far as the verdict is about one.
+    /// The table, if the verdict is about one.
     pub table: Option<String>,
-    /// `observe`: it has passed.
+    /// Mode of the fence. `observe`: the write has passed.
     pub mode: &'static str,
 }
 
-/// A row per rejection, the latest first.
+/// A row per rejection, latest first.
 pub(super) fn table() -> Table<Arc<Rejected>> {
     vec![
         TableColumn("time", Time, |it| it.time.into()),

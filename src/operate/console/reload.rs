@@ -1,24 +1,24 @@
-//! `RELOAD`: settings, policies and certificates are read again.
+//! `RELOAD`: reads settings, policies and certificates again.
 
 use super::client::Console;
 use super::result_set::ColumnType::{Boolean, Text};
 use super::result_set::{ResultSet, Table, TableColumn, shortened};
 use fencegate_wire::error::ErrorText;
 
-/// Something that is another than before the reload.
+/// An item that differs from before the reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadedItem {
-    /// policy, setting or certificate.
+    /// Kind of the item: policy, setting or certificate.
     pub what: &'static str,
-    /// Which.
+    /// Name of the item.
     pub name: String,
     /// The change: added, removed, or the changed part.
     pub change: String,
-    /// As it was, where that can be said.
+    /// The previous value, if it can be shown.
     pub before: Option<String>,
-    /// As it is now.
+    /// The new value, if it can be shown.
     pub after: Option<String>,
-    /// It is in force; otherwise it will be after a restart.
+    /// True if the change is in force. Otherwise it needs a restart.
     pub in_force: bool,
 }
 
@@ -34,10 +34,10 @@ pub(super) fn table() -> Table<ReloadedItem> {
     ]
 }
 
-/// Not so many errors that the message is longer than a client takes.
+/// Maximum number of errors in a message, because clients limit its length.
 const MOST_ERRORS: usize = 20;
 
-/// F0000 with all faults and their positions; nothing has changed then.
+/// Fails with F0000 and all faults with their positions; then nothing has changed.
 /// Not cancel-safe: some databases may have the new policies and others not.
 pub(super) async fn reload(console: &Console) -> Result<ResultSet, ErrorText> {
     tracing::info!(role = console.role, "reload_requested");

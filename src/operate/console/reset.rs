@@ -1,4 +1,4 @@
-//! `FENCE RESET`: the way back where tokens have become lower than those already seen.
+//! `FENCE RESET`: recovery after tokens have become lower than earlier ones.
 
 use super::client::Console;
 use super::command::FenceReset;
@@ -11,7 +11,7 @@ use fencegate_policy::{PolicySet, Resource};
 use fencegate_wire::error::{ErrorText, Severity};
 use std::sync::Arc;
 
-/// A resource in a database, reset.
+/// A resource that was reset in a database.
 pub(super) type Row = (Arc<Database>, Arc<Resource>, Reset);
 
 /// A row per database.
@@ -26,7 +26,7 @@ pub(super) fn table() -> Table<Row> {
     ]
 }
 
-/// The most blocking sessions that are named.
+/// Maximum number of blocking sessions that a message names.
 const MOST_NAMED: usize = 20;
 
 /// Resets the resource in the database, or in all databases with an epoch of it; a row for each. Not cancel-safe: some
@@ -104,7 +104,7 @@ async fn above_leader(
     }
 }
 
-/// The hint where the server has no such database.
+/// The hint if the server has no such database.
 const NO_DATABASE: &str = "Nothing was reset there. A name folds to lower case unless it is quoted.";
 
 async fn named(console: &Console, policies: &PolicySet, name: &str) -> Result<Arc<Database>, ErrorText> {
@@ -207,7 +207,7 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
     ErrorText::new(code, message).detail(detail.join("\n")).hint(hint)
 }
 
-/// Names them, the highest tokens first.
+/// Lists the blocking sessions, highest tokens first.
 fn in_the_way(console: &Console, database: &Database, higher: &[Higher]) -> String {
     let sessions = console.proxy.sessions();
     let session = |it: &Higher| {

@@ -1,6 +1,6 @@
 //! The answer to a command: columns with their types, rows, and notices.
 //!
-//! Owns how a value is written, as text and in binary. Must never give a column another type than its values have.
+//! Owns the text and binary formats of values. Must never declare a column with a type that its values do not have.
 
 use fencegate_wire::error::{ErrorText, Severity};
 use futures_util::stream;
@@ -16,7 +16,7 @@ pub(super) struct TableColumn<R>(pub(super) &'static str, pub(super) ColumnType,
 
 pub(super) type Table<R> = Vec<TableColumn<R>>;
 
-/// The name and the type of a column, which clients may ask for before there are rows.
+/// Name and type of a column. Clients may request them before there are rows.
 pub(super) type Heading = (&'static str, ColumnType);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum ColumnType {
 }
 
 impl ColumnType {
-    /// With the bytes of a value, or -1 where these vary: as in `pg_type`.
+    /// The type, and the size of a value in bytes or -1 if it varies, as in `pg_type`.
     fn of_postgres(self) -> (Type, i16) {
         match self {
             ColumnType::Text => (Type::TEXT, -1),
@@ -82,11 +82,11 @@ pub(super) struct ResultSet {
     pub(super) notices: Vec<Notice>,
     headings: Vec<Heading>,
     rows: Vec<Vec<Cell>>,
-    /// In CommandComplete, before the number of rows.
+    /// The tag in CommandComplete, before the number of rows.
     tag: &'static str,
 }
 
-/// A NOTICE or WARNING beside an answer.
+/// A NOTICE or WARNING sent with an answer.
 pub(super) type Notice = (Severity, ErrorText);
 
 pub(super) fn headings<R>(table: &[TableColumn<R>]) -> Vec<Heading> {
@@ -109,7 +109,7 @@ impl ResultSet {
         ResultSet { notices, ..self }
     }
 
-    /// The rows in the formats that the client wants.
+    /// The rows in the formats that the client requested.
     pub(super) fn into_response(self, format: &Format) -> PgWireResult<QueryResponse> {
         let fields = Arc::new(fields(&self.headings, format)?);
         let mut encoder = DataRowEncoder::new(fields.clone());

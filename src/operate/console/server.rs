@@ -27,10 +27,10 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The most prepared statements of a session.
+/// Maximum number of prepared statements of a session.
 const MOST_STATEMENTS: usize = 1000;
 
-/// The most portals of a session: each keeps the rows that were not fetched yet.
+/// Maximum number of portals of a session: each keeps the rows that were not fetched yet.
 const MOST_PORTALS: usize = 100;
 
 /// A command that a client has prepared.
@@ -57,7 +57,7 @@ impl SimpleQueryHandler for Console {
             match self.respond(client, &command, &Format::UnifiedText).await {
                 Ok(response) => responses.push(response),
                 Err(error) => {
-                    // Commands before it took effect, and are answered.
+                    // Earlier commands have taken effect, so answer them.
                     for response in responses {
                         send(client, response).await?;
                     }
@@ -78,7 +78,7 @@ impl ExtendedQueryHandler for Console {
         Arc::new(Parser)
     }
 
-    /// As pgwire does by itself, but with a limit on statements. Cancel-safe.
+    /// Like pgwire's own implementation, but with a limit on statements. Cancel-safe.
     async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
@@ -99,7 +99,7 @@ impl ExtendedQueryHandler for Console {
         Ok(())
     }
 
-    /// As pgwire does by itself, but with a limit on portals. Cancel-safe.
+    /// Like pgwire's own implementation, but with a limit on portals. Cancel-safe.
     async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
@@ -129,7 +129,8 @@ impl ExtendedQueryHandler for Console {
         Ok(())
     }
 
-    /// As the server, which keeps portals for a transaction. Cancel-safe: the client may have got half of the answer.
+    /// Like the server, drops portals at the end of a transaction. Cancel-safe: the client may have received a part of
+    /// the answer.
     async fn on_sync<C>(&self, client: &mut C, _: SyncMessage) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
@@ -142,7 +143,7 @@ impl ExtendedQueryHandler for Console {
         Ok(())
     }
 
-    /// As pgwire does by itself, and the name is free again. Cancel-safe.
+    /// Like pgwire's own implementation, but also frees the name. Cancel-safe.
     async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
@@ -251,7 +252,7 @@ fn is_full(names: &BTreeSet<String>, most: usize, name: &str) -> bool {
     names.len() >= most && !names.contains(name)
 }
 
-/// Gives one of several answers to a Query. Cancel-safe: the client may have got half of it.
+/// Sends one of several answers to a Query. Cancel-safe: the client may have received a part of it.
 async fn send<C>(client: &mut C, response: Response) -> PgWireResult<()>
 where
     C: ClientInfo + Sink<PgWireBackendMessage> + Unpin,

@@ -6,32 +6,32 @@ use fencegate_fence::Database;
 use fencegate_fence::session::{Activity, Epoch};
 use std::time::SystemTime;
 
-/// A session as it is shown.
+/// A session in `SHOW SESSIONS`.
 #[derive(Clone, Debug)]
 pub struct OpenSession {
-    /// Its number in this process.
+    /// Number of the session in this process.
     pub number: u64,
     /// The database.
     pub database: String,
     /// The role that logged in.
     pub user: String,
-    /// Where the client is.
+    /// Address of the client.
     pub address: String,
-    /// The client's `application_name`, as the server has it.
+    /// The session's `application_name` in the server.
     pub application_name: String,
-    /// Its server process.
+    /// The server process.
     pub pid: Option<i32>,
-    /// When it started.
+    /// Start time of the session.
     pub started: SystemTime,
-    /// Activity of its server process, and since when.
+    /// Activity of the server process, and the time since then.
     pub state: (Activity, SystemTime),
-    /// Its database is paused, and nothing of its client is read.
+    /// True if the database is paused and the proxy reads nothing from the client.
     pub is_held: bool,
-    /// The value of `lease.fence`, as far as it is known: None where the server has to be asked.
+    /// The value of `lease.fence`; None if only the server knows it.
     pub presented: Option<String>,
-    /// Resources that its server process may write, with the epochs.
+    /// Resources that the server process may write, with the epochs.
     pub admitted: Vec<(String, Epoch)>,
-    /// Queries: simple ones, and executions of prepared ones.
+    /// Simple queries, and executions of prepared statements.
     pub queries: u64,
     /// Bytes from the client.
     pub received: u64,
@@ -40,23 +40,23 @@ pub struct OpenSession {
 }
 
 impl OpenSession {
-    /// Activity of its server process.
+    /// Activity of the server process.
     pub(in crate::operate) fn state_shown(&self) -> &'static str {
         doing(self.state.0)
     }
 
-    /// Resources and tokens of its server process, in the form of `lease.fence`.
+    /// Resources and tokens of the server process, in the form of `lease.fence`.
     pub(in crate::operate) fn admitted_shown(&self) -> String {
         admitted(&self.admitted)
     }
 
-    /// It has that server process of the database.
+    /// True if the session has this server process of the database.
     pub(super) fn is_of(&self, database: &Database, pid: i32) -> bool {
         self.pid == Some(pid) && self.database == database.name()
     }
 }
 
-/// The most resources named of those that a session is admitted to.
+/// Maximum number of admitted resources that are named.
 const MOST_NAMED: usize = 20;
 
 /// A row per session.
@@ -89,7 +89,7 @@ pub(super) fn doing(activity: Activity) -> &'static str {
     }
 }
 
-/// As a value of `lease.fence` lists tokens.
+/// Lists tokens in the form of `lease.fence`.
 fn admitted(admissions: &[(String, Epoch)]) -> String {
     let named = admissions.iter().map(|(resource, epoch)| format!("{resource}={}", epoch.token));
     let mut named: Vec<_> = named.collect();

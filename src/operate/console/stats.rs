@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 /// Database, resource and mode.
 type Labels = (String, String, String);
 
-/// As many counts as there are verdicts, in their order.
+/// A count per verdict, in the order of [`VERDICTS`].
 type Counts = [u64; VERDICTS.len()];
 
-/// A row per database, resource and mode; `resource` is NULL where the statement does not tell.
+/// A row per database, resource and mode; `resource` is NULL if the statement does not reveal it.
 pub(super) fn table() -> Table<(Labels, Counts)> {
     vec![
         TableColumn("database", Text, |(labels, _)| (&labels.0).into()),

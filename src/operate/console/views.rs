@@ -1,4 +1,5 @@
-//! `SHOW DATABASES`, `SHOW CLIENTS` and `SHOW SERVERS`: databases and sessions in the columns that users of PgBouncer know.
+//! `SHOW DATABASES`, `SHOW CLIENTS` and `SHOW SERVERS`: databases and sessions in the columns that users of PgBouncer
+//! know.
 
 use super::client::Console;
 use super::notices::unreadable;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 /// Number of databases that are queried at the same time, each over its own connection.
 const MOST_AT_ONCE: usize = 4;
 
-/// A database as it is shown.
+/// A row of `SHOW DATABASES`.
 pub(super) struct DatabaseRow {
     name: String,
     upstream: String,
@@ -36,7 +37,7 @@ pub(super) fn databases() -> Table<DatabaseRow> {
     ]
 }
 
-/// Databases that have had sessions lately, or that are paused. Cancel-safe.
+/// Databases that have had sessions recently, or that are paused. Cancel-safe.
 pub(super) async fn show_databases(console: &Console) -> ResultSet {
     let proxy = &console.proxy;
     let (policies, paused, upstream) = (proxy.policies(), proxy.paused(), proxy.settings().upstream.to_string());

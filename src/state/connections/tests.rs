@@ -84,7 +84,7 @@ async fn an_address_leaves_logins_to_other_addresses() {
     for number in 0..3 {
         assert!(requests_place(&connections.enter(60, elsewhere(number), 1000), 1000).await);
     }
-    // Also of the places that are left.
+    // The limit also applies to the remaining places.
     let connections = Arc::new(Connections::default());
     let seats: Vec<Seat> = (0..3).map(|number| connections.enter(number, here(), 3)).collect();
     assert!(

@@ -1,6 +1,6 @@
 //! Admits a session's process to all resources that a message needs.
 //!
-//! Owns the order: one resource after the other. Must never say yes where one of them has said no.
+//! Owns the order: one resource after the other. Must never report success if one of them was refused.
 
 use super::SharedDatabase;
 use fencegate_fence::session::SessionFence;
@@ -9,8 +9,8 @@ use fencegate_session::judge::Need;
 use std::sync::{Arc, Weak};
 
 impl SharedDatabase {
-    /// Admits the session's process to these, for as long as that is wanted, and says to which it has been. Not cancel-safe: an Admit that was begun runs
-    /// to its end even when the session does not.
+    /// Admits the session's process to these resources, as long as `wanted` exists, and calls `admitted` after each.
+    /// Not cancel-safe: an Admit in progress completes even if the session ends.
     pub fn admit<F: Fn(&Need) + Send + Sync>(
         self: &Arc<Self>,
         needs: Vec<(Need, Claim)>,

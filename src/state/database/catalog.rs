@@ -15,16 +15,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-/// Minimum interval between readings for which no statement waits. Without it, any role could cause readings by announcing
-/// changes.
+/// Minimum interval between readings for which no statement waits. Without it, any role could cause readings by
+/// announcing changes.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Minimum pause after such a reading, as a multiple of its duration. Readings then use at most a fifth of a server
 /// core.
 const PAUSE_OF_READING: u32 = 4;
 
-/// The catalog is read again after this time even without an announcement: the proxy that should have sent one may have been
-/// killed, or the change was made around the proxies.
+/// The catalog is read again after this time even without an announcement: the proxy that should have sent one may have
+/// been killed, or the change was made around the proxies.
 const UNANNOUNCED: Duration = Duration::from_secs(10);
 
 /// The state of a database's catalog, as it was read.
@@ -70,8 +70,8 @@ impl<T> Apart<T> {
 }
 
 impl CatalogState {
-    /// Returns true if there was no recent attempt to read the catalog, or none since the last change or the last change of
-    /// the listening connection.
+    /// Returns true if there was no recent attempt to read the catalog, or none since the last change or the last
+    /// change of the listening connection.
     fn is_untried(&self, listener: u64) -> bool {
         self.attempted.is_none_or(|(at, changes, by)| changes != self.seen || listener != by || at.elapsed() > FRESH)
     }
@@ -147,8 +147,8 @@ impl SharedDatabase {
         seen
     }
 
-    /// Whether the fenced table exists; None if the catalog was not read since it changed, for example because there are no
-    /// sessions.
+    /// Whether the fenced table exists; None if the catalog was not read since it changed, for example because there
+    /// are no sessions.
     pub fn has_table(&self, table: &QualifiedName) -> Option<bool> {
         let known = self.known.lock();
         let is_current = known.read.is_some_and(|read| read.doubts >= known.seen.doubts);
@@ -176,7 +176,8 @@ impl SharedDatabase {
         }
     }
 
-    /// Records a change that did not concern fenced tables as of that count of doubts. Returns false if the count has grown.
+    /// Records a change that did not concern fenced tables as of that count of doubts. Returns false if the count has
+    /// grown.
     pub fn note_harmless_change(&self, doubts: u64) -> bool {
         let mut known = self.known.lock();
         let is_harmless = known.seen.doubts == doubts;
@@ -221,7 +222,7 @@ impl SharedDatabase {
             self.known.lock().dependencies = Some(Apart { attempted, read });
         }
         drop(turn);
-        // Only this session can have made them, so no other session waits.
+        // Only this session can have created them, so no other session waits.
         let _turn = self.reading_apart.lock().await;
         let schema = self.known.lock().lacking_session(wanted).cloned();
         if let Some(schema) = schema {
@@ -243,8 +244,8 @@ impl SharedDatabase {
             known.seen
         };
         let read = self.fence.catalog(Fenced(&policies.resources)).await;
-        // The first listening connection is opened before the reading. If it is already lost, this reading does not count,
-        // and the next one need not wait.
+        // The first listening connection is opened before the reading. If it is already lost, this reading does not
+        // count, and the next one need not wait.
         let is_opened = listener == 0 && self.fence.last_listener() != last_listener;
         let listener = if is_opened { self.fence.last_listener() } else { listener };
         let mut known = self.known.lock();
@@ -298,9 +299,9 @@ impl SharedDatabase {
         }
     }
 
-    /// Returns true if [`Self::catch_up_with`] would read the catalog or wait for a reading in progress. A taken lock proves
-    /// neither: a session may hold it only to find that the last reading just failed, and two such sessions would wait for
-    /// each other in turn.
+    /// Returns true if [`Self::catch_up_with`] would read the catalog or wait for a reading in progress. A taken lock
+    /// proves neither: a session may hold it only to find that the last reading just failed, and two such sessions
+    /// would wait for each other in turn.
     pub fn is_unread(&self, wanted: &CatalogRequest) -> bool {
         let known = self.known.lock();
         if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_heard(&known) {
@@ -337,8 +338,8 @@ impl SharedDatabase {
     }
 }
 
-/// Records changes that others announce; any role can send an announcement. Also assumes a change at intervals, in case an
-/// announcement was lost; writes do not wait for that reading. Never waits for anything else.
+/// Records changes that others announce; any role can send an announcement. Also assumes a change at intervals, in case
+/// an announcement was lost; writes do not wait for that reading. Never waits for anything else.
 async fn receive_changes(database: Weak<SharedDatabase>) {
     // After a restart, an announcement may have been missed.
     if let Some(database) = database.upgrade() {

@@ -1,5 +1,4 @@
-//! A database, shared by all sessions that are connected to it: its fences, the policies recorded in it, its catalog as
-//! last read.
+//! A database, shared by all its sessions: its fences, the policies recorded in it, and its catalog as last read.
 //!
 //! Must never be the reason for an admission: only the fences decide.
 
@@ -45,16 +44,16 @@ pub struct SharedDatabase {
     pub policies: watch::Receiver<Arc<PolicySet>>,
     /// Wakes the task that shuts deposed leaders out.
     pub registered: Arc<Notify>,
-    /// No session was found, and none has registered since.
+    /// True if no session was found and none has registered since.
     lacks_sessions: AtomicBool,
-    /// Permits for asking whether writes past an observing fence would be rejected.
+    /// Permits for checking whether writes past an observing fence would be rejected.
     pub observations: Arc<Semaphore>,
     metrics: Arc<Metrics>,
-    /// Wakes the task that tells other proxies of changes that have nothing to do with fenced tables.
+    /// Wakes the task that announces changes unrelated to fenced tables to other proxies.
     harmless_change: Arc<Notify>,
-    /// Wakes the task that reads the catalog where no statement waits for it.
+    /// Wakes the task that reads the catalog when no statement waits for it.
     reading_due: Arc<Notify>,
-    /// Tasks that tell other proxies that its catalog has changed.
+    /// Tasks that announce changes of the catalog to other proxies.
     pub announcements: TaskTracker,
     /// Sessions without a client, whose definitions the server may still commit.
     pub unfinished: TaskTracker,
@@ -100,14 +99,14 @@ impl SharedDatabase {
         })
     }
 
-    /// The policies in force are recorded, and the catalog was read a moment ago: [`Self::prepare`] has nothing to do. Returns
-    /// false while another session prepares the database.
+    /// True if the policies in force are recorded and the catalog was just read, so that [`Self::prepare`] has nothing
+    /// to do. False while another session prepares the database.
     pub fn is_prepared(&self) -> bool {
         let is_recorded = self.recorded.try_lock().is_ok_and(|recorded| recorded.has(&self.policies.borrow()));
         is_recorded && self.reading.try_lock().is_ok() && !self.is_old() && !self.is_due()
     }
 
-    /// Records the policies in force in the database, once, and reads its catalog, unless that was done a moment ago.
+    /// Records the policies in force in the database, once, and reads its catalog unless it was just read.
     /// Not cancel-safe: some resources may be recorded and others not, until the next call.
     pub async fn prepare(self: &Arc<Self>) {
         self.record_policies().await;
@@ -143,8 +142,8 @@ impl SharedDatabase {
         self.tasks.lock().push(task);
     }
 
-    /// A session of the database is registered. Wakes [`super::succession`] only if it found no session: a wake-up for each
-    /// login costs more than the login's own work.
+    /// Records that a session of the database has registered. Wakes [`super::succession`] only if it found no session:
+    /// a wake-up for each login costs more than the login's own work.
     pub fn session_registered(&self) {
         if self.lacks_sessions.swap(false, Ordering::SeqCst) {
             self.registered.notify_one();
@@ -157,7 +156,7 @@ impl SharedDatabase {
             return true;
         }
         self.lacks_sessions.store(true, Ordering::SeqCst);
-        // One may have registered before it could see that.
+        // A session may have registered just before this flag was set.
         self.fence.has_sessions()
     }
 }

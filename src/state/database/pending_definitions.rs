@@ -1,8 +1,8 @@
-//! The suspects of all sessions of a database: the relations that their open transactions may have turned into ways to
+//! Pending definitions of all sessions of a database: relations that open transactions may have turned into paths to
 //! fenced tables.
 //!
-//! Must never withdraw a session's suspects before its transaction has ended and the catalog is forgotten: a session that
-//! looks here first, and at the catalog then, finds them in one of the two.
+//! Must never withdraw a session's definitions before its transaction has ended and the catalog is forgotten: a session
+//! that checks here first and the catalog second finds the definitions in one of the two.
 
 use fencegate_session::pending_definitions::PendingDefinitions;
 use parking_lot::Mutex;
@@ -10,24 +10,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The suspects of all sessions of a database whose open definitions may have to do with fenced tables. Of one that only
-/// names them there are none.
+/// Pending definitions of all sessions of a database that may concern fenced tables. Sessions that only name fenced
+/// tables have none.
 #[derive(Debug, Default)]
 pub struct AllDefinitions {
     all: Mutex<All>,
-    /// Their number. While it is 0, readers do not take the lock.
+    /// Number of entries. While it is 0, readers do not take the lock.
     count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct All {
     by_session: BTreeMap<u64, Arc<PendingDefinitions>>,
-    /// Those of transactions that have ended since the catalog was read, each with the count of doubts at its end: a
-    /// statement that came before that end may be judged by an older reading.
+    /// Definitions of transactions that ended since the catalog was read, each with the count of doubts at that end: a
+    /// statement that precedes the end may be judged by an older reading.
     ended: Vec<(u64, Arc<PendingDefinitions>)>,
 }
 
-/// More that have ended are all names.
+/// Maximum number of ended transactions. If there are more, all names are suspect.
 const MOST_ENDED: usize = 1024;
 
 impl AllDefinitions {
@@ -38,7 +38,7 @@ impl AllDefinitions {
         });
     }
 
-    /// They count until the catalog was read with as many doubts as there are now.
+    /// Withdraws a session's definitions. They count until the catalog is read as of this count of doubts.
     pub fn withdraw(&self, session: u64, doubts: u64) {
         self.change(|all| {
             let Some(suspects) = all.by_session.remove(&session).filter(|suspects| !suspects.is_empty()) else {
@@ -52,7 +52,7 @@ impl AllDefinitions {
         });
     }
 
-    /// The catalog was read as of that count of doubts.
+    /// Removes definitions that the catalog includes, because it was read as of this count of doubts.
     pub fn forget_read(&self, doubts: u64) {
         self.change(|all| all.ended.retain(|(since, _)| *since > doubts));
     }
@@ -63,7 +63,7 @@ impl AllDefinitions {
         self.count.store(all.by_session.len() + all.ended.len(), Ordering::SeqCst);
     }
 
-    /// No session is defining anything that may have to do with fenced tables.
+    /// True if no session is defining anything that may concern fenced tables.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
     }

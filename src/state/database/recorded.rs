@@ -1,6 +1,6 @@
 //! Recording the policies in force in a database, so that all proxies have the same.
 //!
-//! Owns when that is tried. Success does not mean that the policies are in force: Admit compares them again.
+//! Owns when to record. Success does not mean that the policies are in force: Admit compares them again.
 
 use super::{FRESH, PREPARE_LIMIT, SharedDatabase};
 use fencegate_fence::RecordError;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 /// Why the policies are not recorded.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Unrecorded {
-    /// Nothing is to be recorded.
+    /// Nothing has to be recorded.
     #[error("it has none of the fenced tables, and no schema fencegate")]
     NothingFenced,
     #[error(transparent)]
@@ -21,23 +21,23 @@ enum Unrecorded {
 /// The policies that are recorded in a database.
 #[derive(Default)]
 pub(super) struct RecordedPolicies {
-    /// The policies, once all of them are.
+    /// The policies, once all of them are recorded.
     policies: Option<Arc<PolicySet>>,
-    /// When that was tried last.
+    /// Time of the last attempt.
     attempted: Option<Instant>,
-    /// Why they are not, as last logged.
+    /// The reason for the last failure that was logged.
     logged: Option<Unrecorded>,
 }
 
 impl RecordedPolicies {
-    /// These policies are recorded.
+    /// True if these policies are recorded.
     pub(super) fn has(&self, policies: &Arc<PolicySet>) -> bool {
         self.policies.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, policies))
     }
 }
 
 impl SharedDatabase {
-    /// Not cancel-safe, as [`Self::prepare`].
+    /// Not cancel-safe, like [`Self::prepare`].
     pub(super) async fn record_policies(self: &Arc<Self>) {
         let mut recorded = self.recorded.lock().await;
         let policies = self.policies.borrow().clone();
@@ -55,14 +55,14 @@ impl SharedDatabase {
             }
             // Admit compares the policies again, and refuses.
             Err(error) => {
-                // Whether anything is fenced here.
+                // Determines whether anything is fenced here.
                 self.catch_up().await;
                 self.log_unrecorded(&mut recorded.logged, error);
             }
         }
     }
 
-    /// Once for each reason: every session of the database tries again.
+    /// Logs each reason once: every session of the database retries.
     fn log_unrecorded(&self, logged: &mut Option<Unrecorded>, error: RecordError) {
         let why = if self.is_unconcerned() { Unrecorded::NothingFenced } else { Unrecorded::Failed(error) };
         if logged.as_ref() != Some(&why) {
@@ -91,8 +91,8 @@ impl SharedDatabase {
     }
 }
 
-/// A fence holds once the writes have ended that were let through before it. Of one that has nothing to hold for there is
-/// nothing to say but that. Cancel-safe: nothing is logged then.
+/// Logs when the fence is enforced, which requires that all writes forwarded before it have ended. If there is nothing
+/// to enforce, logs only that. Cancel-safe: nothing is logged then.
 async fn say_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<Resource>) {
     let (database, mut told) = (shared_database.fence.name(), None);
     while let Err(error) = shared_database.fence.enforced(&resource).await {
@@ -101,7 +101,7 @@ async fn say_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<R
         }
         told = Some(error);
         if !shared_database.fence.has_sessions() {
-            // The next one records the policies again, and asks again.
+            // The next session records the policies again and repeats this check.
             shared_database.recorded.lock().await.policies = None;
             return;
         }
