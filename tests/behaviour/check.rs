@@ -11,7 +11,7 @@ pub struct Row {
     pub token: i64,
 }
 
-/// What was seen of one run: the rows in the order in which they were written, and what the nodes said.
+/// The observations of one run: the rows in the order of their writes, and the nodes' output.
 #[derive(Debug, Default)]
 pub struct Observed {
     pub rows: Vec<Row>,
@@ -43,14 +43,14 @@ impl Observed {
         self.rows.iter().filter(is_stale).count()
     }
 
-    /// Ticks between the first and the last that have no row, and of which nobody said that it was skipped.
+    /// Ticks between the first and the last that have no row, and that no node reported as skipped.
     pub fn forgotten(&self, period: i64) -> i64 {
         let ticks: std::collections::BTreeSet<i64> = self.rows.iter().map(|row| row.tick).collect();
         let (Some(first), Some(last)) = (ticks.first(), ticks.last()) else { return 0 };
         (last - first) / period + 1 - i64::try_from(ticks.len()).unwrap_or(i64::MAX) - self.skipped
     }
 
-    /// What contradicts the claim that a fence held. Empty when it did.
+    /// Contradictions to the claim that a fence held. Empty if it did.
     pub fn contradictions(&self, period: i64) -> Vec<String> {
         let mut found = Vec::new();
         let mut claim = |holds: bool, otherwise: String| {

@@ -121,7 +121,7 @@ fn completions_and_manual_pages_name_every_subcommand() {
     }
 }
 
-/// The exit code, and what `proxy --check` says.
+/// The exit code and output of `proxy --check`.
 fn check(folder: &Folder, upstream: &str, arguments: &[&str]) -> (Option<i32>, String) {
     check_as("postgres", folder, upstream, arguments)
 }

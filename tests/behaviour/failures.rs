@@ -22,12 +22,12 @@ resources:
 const TABLE: &str = "CREATE TABLE ticks (id bigint GENERATED ALWAYS AS IDENTITY, tick timestamptz, node text, \
     token bigint DEFAULT fencegate.token('cron'))";
 
-/// How a node behaves when it has lost.
+/// The behavior of a node that has lost leadership.
 #[derive(Clone, Copy, PartialEq)]
 enum Nodes {
     /// They stop at the loss event.
     Attentive,
-    /// They never look.
+    /// They never check.
     Oblivious,
 }
 
@@ -82,7 +82,7 @@ impl Cron {
         Cron { nodes, proxy, postgres, etcd }
     }
 
-    /// Waits until somebody other than these leads and has written two rows.
+    /// Waits until a node other than these leads and has written two rows.
     fn leader(&self, other_than: &[usize], limit: Duration) -> usize {
         let working = |index: &usize| !other_than.contains(index) && self.nodes[*index].ticks() >= 2;
         wait_for("a leader works", limit, || (0..self.nodes.len()).find(working))
@@ -108,7 +108,7 @@ impl Cron {
         })
     }
 
-    /// How often etcd itself has elected a leader.
+    /// Number of leader elections within etcd itself.
     fn term(&self) -> String {
         let output = crate::support::programs::run(&mut self.etcd.etcdctl(&["endpoint", "status", "-w", "json"]));
         let text = String::from_utf8(output.stdout).unwrap();

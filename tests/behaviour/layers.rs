@@ -25,7 +25,8 @@ const LAYERS: &[&str] = &[
     "cli",
 ];
 
-/// What a session machine and all below it do without. tokio-postgres is there for the rows that it has read.
+/// Names that the session's state machine and the layers below it must not use. tokio-postgres is permitted for rows
+/// that were already read.
 const OUTSIDE: &[&str] =
     &["tokio", "std::net", "Instant::now", "SystemTime", ".elapsed()", "std::fs", "std::process", "connect(", "spawn("];
 
@@ -127,7 +128,7 @@ type Names = Vec<String>;
 /// One file of a crate.
 #[derive(Default)]
 struct Module {
-    /// What its code names.
+    /// The names that its code uses.
     named: BTreeSet<Names>,
     /// What it re-exports, by the last name.
     exported: BTreeMap<String, Names>,

@@ -84,7 +84,7 @@ fn succeeds(arguments: &[&str]) -> String {
     said(&output)
 }
 
-/// What psql prints, or complains of.
+/// The output or errors of psql.
 fn as_role(address: &Address, role: &str, password: &str, parameters: &[&str], sql: &str) -> Result<String, String> {
     let mut command: Command = psql(address, "app");
     command.env("PGUSER", role).env("PGPASSWORD", password).env("HOME", "/nonexistent");

@@ -57,7 +57,7 @@ fn told(world: &Fenced) -> usize {
     ["write_would_be_rejected", "stale_write_observed"].iter().map(|event| events(&log, event).len()).sum()
 }
 
-/// The code of the first error in answer to it.
+/// The code of the first error in the reply.
 fn run(world: &Fenced, before: &str, statements: &str) -> String {
     let mut wire = world.login();
     ok(&mut wire, "BEGIN");

@@ -18,7 +18,7 @@ const TWO: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public
 const DO: &str = "DO $$ BEGIN INSERT INTO jobs VALUES (1); END $$";
 const COUNT: &str = "SELECT count(*) FROM jobs";
 
-/// What the proxy cannot look into, and the answer of a server that runs it.
+/// Statements that the proxy cannot analyze, and the reply of a server that runs them.
 type Opaque = fn(&mut Wire, &Fenced) -> Vec<Frame>;
 const OPAQUE: &[(&str, Opaque, &str)] = &[
     ("DO", |wire, _| wire.query(DO), ""),
@@ -39,7 +39,7 @@ fn bind_unknown(wire: &mut Wire, _: &Fenced) -> Vec<Frame> {
     wire.exchange(&[bind_text("", "nobody made it", &[]), execute("", 0), sync()].concat())
 }
 
-/// Sessions that the current leader of token 47 could meet.
+/// Sessions that the current leader with token 47 could encounter.
 const SESSIONS: [&str; 4] =
     ["RESET lease.fence", "SET lease.fence = 46", "SET lease.fence = 47", "SET lease.fence = 48"];
 
@@ -145,7 +145,7 @@ fn a_token_that_is_not_yet_in_force() {
     assert_eq!(world.postgres.value(COUNT), "1");
 }
 
-/// It may write any of them.
+/// The statement may write any of them.
 #[test]
 fn every_resource_needs_its_token() {
     let world = Fenced::start(SCHEMA, &(TWO.to_owned() + "opaque: require_token\n"));

@@ -22,7 +22,7 @@ fn arms(arm: &str, between: &str) -> String {
     vec![arm; ARMS].join(between)
 }
 
-/// The texts, by what they are.
+/// The texts, by kind.
 fn reads() -> Vec<(&'static str, String)> {
     let union = arms(&format!("({ARM})"), " UNION ALL ");
     let called = union.replace("UPPER(", "own(").replace("\"label\"", "\"id\"");

@@ -1,4 +1,4 @@
-//! The proxy holds no message because of its size, and no more than a little for a client that does not read.
+//! The proxy buffers no message because of its size, and only a little for a client that does not read.
 
 use crate::support::message::{copy_data, copy_done, query};
 use crate::support::wire::error_in;
@@ -7,10 +7,10 @@ use std::sync::Mutex;
 
 crate::routes!(a_very_long_row, a_row_that_nobody_reads, a_reader_that_stops, long_messages_of_copy_data);
 
-/// What the proxy may need beyond what it needed for small talk, in KiB.
+/// Maximum additional memory of the proxy compared with small messages, in KiB.
 const ALLOWED: u64 = 8 * 1024;
 
-/// The server needs several gigabytes for a row of that size: one at a time.
+/// The server needs several gigabytes for a row of that size, so only one test runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn a_very_long_row(via: Via) {
@@ -94,7 +94,7 @@ fn within_memory(via: Via, work: impl Fn(&Target)) {
     assert!(grown < ALLOWED, "the proxy grew by {grown} KiB");
 }
 
-/// Returns when the server has long been unable to send.
+/// Returns when the server has been unable to send for a long time.
 fn wait_until_blocked(target: &Target) {
     const LOOKS: usize = 20;
     let query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";

@@ -1,4 +1,5 @@
-//! Many keys do not grow the proxy: what it keeps of each has a bound. With FENCEGATE_LENGTH=25 they are a million.
+//! Many keys do not increase the proxy's memory: the state of each key is bounded. FENCEGATE_LENGTH=25 tests a million
+//! keys.
 
 use crate::support::fenced::init;
 use crate::support::identity::identity;
@@ -17,13 +18,13 @@ use tokio_postgres::{Client, Config, NoTls};
 
 const SESSIONS: usize = 4;
 
-/// What may be kept, in KiB: the epochs of 65,536 keys, and the admissions of the sessions.
+/// Maximum memory, in KiB: the epochs of 65,536 keys, and the admissions of the sessions.
 const ALLOWED: i64 = 16 * 1024;
 
 const POLICIES: &str =
     "version: 1\nresources:\n  - name: shard/{shard}\n    tables: [{name: public.shards, key: shard}]\n";
 
-/// In a process of its own: the tests beside it hold memory, too.
+/// Runs in a separate process, because concurrent tests use memory too.
 #[test]
 fn many_keys_are_written_and_little_is_kept() {
     let mut alone = Command::new(std::env::current_exe().unwrap());
@@ -101,7 +102,7 @@ impl Session {
         Session { _registration: database.register(fence.clone()), fence, _client: client }
     }
 
-    /// What a relay does with a write to each, as far as the fence knows.
+    /// The steps of a relay for a write to each key, as far as the fence is concerned.
     async fn write(&self, database: &Arc<Database>, family: &Resource, keys: impl Iterator<Item = usize>) {
         for key in keys {
             let resource = family.of_key(&key.to_string()).unwrap();
@@ -121,7 +122,7 @@ fn family() -> Arc<Resource> {
     load(folder.path()).unwrap().resources[0].clone()
 }
 
-/// What this process holds now, in KiB.
+/// The current memory of this process, in KiB.
 fn memory() -> i64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");

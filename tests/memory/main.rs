@@ -1,4 +1,5 @@
-//! Tests that measure memory: of a proxy with the longest messages, and of this process. No other test runs in it.
+//! Tests that measure memory: of a proxy with the longest messages, and of this process. No other test runs in this
+//! process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,14 +1,14 @@
-//! An idle session holds little, and what many have needed is used again by those that come after them.
+//! An idle session uses little memory, and memory that many sessions needed is reused by later ones.
 
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Proxy, ProxyOptions, Target, Via, Wire, length, wait_until};
 
 crate::routes!(proxy only: idle_sessions_are_small, sessions_leave_nothing_that_grows);
 
-/// What an idle session may hold, in KiB. Some 8 are needed; a second place for its driver would take 3 more, a second one
-/// for all of its task as much again.
+/// Maximum memory of an idle session, in KiB. About 8 are needed. A second copy of its driver would add 3, and a second
+/// copy of its whole task would double it.
 const ALLOWED: u64 = 16;
-/// The same load may need so much more when it comes again, in percent.
+/// Maximum increase when the same load is repeated, in percent.
 const MORE: u64 = 50;
 
 fn idle_sessions_are_small(via: Via) {
@@ -39,7 +39,7 @@ fn sessions_leave_nothing_that_grows(via: Via) {
     });
 }
 
-/// With a proxy that has had sessions: what is there once for all of them is not counted.
+/// Uses a proxy that has had sessions, so that memory allocated once for all of them does not count.
 fn with_sessions(via: Via, work: impl Fn(&Target, &Proxy, u64)) {
     let sessions = length(100, 1000);
     let options = Options::default().setting("max_connections", &(sessions + 20).to_string());
@@ -50,7 +50,7 @@ fn with_sessions(via: Via, work: impl Fn(&Target, &Proxy, u64)) {
     work(&target, target.proxy.as_ref().unwrap(), sessions);
 }
 
-/// So many sessions, each of which has worked a little.
+/// Opens that many sessions, each of which has run a few statements.
 fn open(target: &Target, sessions: u64) -> Vec<Wire> {
     let one = || {
         let mut wire = target.login();
@@ -60,7 +60,7 @@ fn open(target: &Target, sessions: u64) -> Vec<Wire> {
     (0..sessions).map(|_| one()).collect()
 }
 
-/// Returns when none of them has a session any more.
+/// Returns when no client has a session any more.
 fn wait_until_alone(target: &Target) {
     let query = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT 1' OR query LIKE 'SELECT repeat(%'";
     wait_until("the sessions have ended", DEADLINE, || target.postgres.value(query) == "0");

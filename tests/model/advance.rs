@@ -1,7 +1,7 @@
-//! Publish, drain and Mark: how a proxy brings a resource to an epoch.
+//! Publish, drain and Mark: the steps by which a proxy advances a resource to an epoch.
 //!
-//! Owns the steps of an advance, each of which is one operation of the store or one look at the sessions of the proxy. Must
-//! never do two of them at once: what comes between them is what the model is for.
+//! Owns the steps of an advance. Each is one operation of the store, or one look at the sessions of the proxy. Must
+//! never combine two of them: the model tests what can happen between them.
 
 use crate::judge;
 use crate::protocol::{Protocol, pick};
@@ -9,7 +9,7 @@ use crate::scenario::Variant;
 use crate::state::*;
 
 impl Protocol {
-    /// The advance goes on, with its next step.
+    /// Executes the next step of the advance.
     pub fn step(&self, state: &mut State, proxy: Proxy) -> Option<()> {
         let advance = state.proxies[proxy].advance?;
         let next = match advance.step {
@@ -27,8 +27,8 @@ impl Protocol {
         Some(())
     }
 
-    /// Under the exclusive lock of the resource: waits for Admits and for guarded writes. Raises nothing in another
-    /// generation than it was decided in.
+    /// Under the exclusive lock of the resource: waits for Admits and for guarded writes. Raises nothing in a
+    /// generation other than the one for which it was decided.
     fn publish(&self, state: &mut State, proxy: Proxy, advance: Advance, holders: Sessions) -> Option<()> {
         let Advance { resource, to, .. } = advance;
         if self.is_locked(state, resource) {
@@ -53,7 +53,7 @@ impl Protocol {
         Some(())
     }
 
-    /// A new epoch is above all admissions.
+    /// The lowest new epoch: above all admissions.
     fn first_epoch(&self, state: &State, resource: Resource, to: Epoch) -> Epoch {
         let admitted = state.sessions.iter().filter_map(|it| it.rows[resource]).map(|row| row.generation);
         let is_blind = self.variant == Variant::RestartsAtGenerationOne;
@@ -61,7 +61,7 @@ impl Protocol {
         Epoch { generation, era: if resource == 0 { state.era } else { 0 }, ..to }
     }
 
-    /// By hand. Waits for Admits, which have locked the row.
+    /// An operator deletes the row by hand. Waits for Admits, which have locked the row.
     pub fn delete_epoch(&self, state: &mut State) -> Option<()> {
         if state.sessions.iter().any(|it| matches!(it.at, At::Admitting(0, _))) {
             return None;
@@ -71,7 +71,7 @@ impl Protocol {
         Some(())
     }
 
-    /// Somebody holds the lock of the resource.
+    /// Returns true if a process holds the lock of the resource.
     pub fn is_locked(&self, state: &State, resource: Resource) -> bool {
         let holds = |writes: &[Write; TWO]| writes[resource].holds(Lock::OfResource);
         let admits = |at: At| matches!(at, At::Admitting(its, _) if its == resource);
@@ -81,7 +81,7 @@ impl Protocol {
             || self.variant != Variant::AdmitsWithoutLock && state.sessions.iter().any(|it| admits(it.at))
     }
 
-    /// Signals who keeps the Publish waiting by a guarded write.
+    /// Terminates the processes whose guarded writes block the Publish.
     pub fn end_blockers(&self, state: &mut State, proxy: Proxy) -> Option<()> {
         let Advance { resource, step: Step::Publish(_), .. } = state.proxies[proxy].advance? else { return None };
         let is_in_the_way =
@@ -90,7 +90,7 @@ impl Protocol {
         (in_the_way.map(|it| it.process = Process::InTheWay).count() > 0).then_some(())
     }
 
-    /// Buries the dead; who is left below?
+    /// Deletes the rows of dead processes, and checks whether others remain below the epoch.
     fn look(&self, state: &mut State, Advance { resource, to, .. }: Advance) -> Step {
         for dead in 0..SESSIONS {
             let it = state.sessions[dead];
@@ -106,8 +106,8 @@ impl Protocol {
         if holders(state, resource, to) == 0 { Step::Mark } else { Step::Revoke }
     }
 
-    /// Revokes the sessions of this proxy below, each with what it is doing at that moment. Spared is who has nothing to
-    /// commit. None: the session that raises its own token has written under the old one.
+    /// Revokes the sessions of this proxy below the epoch, each with its activity at that moment. Spares those that
+    /// have nothing to commit. None: the session that raises its own token has written under the old one.
     fn revoke(&self, state: &mut State, proxy: Proxy, advance: Advance) -> Option<Step> {
         let Advance { resource, to, by, .. } = advance;
         let mut spared = 0;
@@ -136,7 +136,7 @@ impl Protocol {
         Some(Step::Delete(spared))
     }
 
-    /// Deletes the rows of who was spared.
+    /// Deletes the rows of the spared sessions.
     fn delete(&self, state: &mut State, advance: Advance, spared: Sessions) -> Option<Step> {
         let Advance { resource, to, by, .. } = advance;
         for session in pick(holders(state, resource, to) & spared) {
@@ -149,7 +149,8 @@ impl Protocol {
         Some(if holders(state, resource, to) == 0 { Step::Mark } else { Step::Terminate })
     }
 
-    /// Deletes the row of a living process, unless that is being ended, or the guard has let a write pass by the row.
+    /// Deletes the row of a live process, unless the process is being terminated or the guard has relied on the row for
+    /// a write.
     pub fn release(&self, it: &mut SessionState, resource: Resource) -> bool {
         let is_ending = it.process == Process::Ending && self.variant != Variant::ReleasesWhatIsEnding;
         let is_guarded = it.writes[resource].holds(Lock::OfProcess) && self.variant != Variant::DeletesUnderGuard;
@@ -160,8 +161,9 @@ impl Protocol {
         true
     }
 
-    /// Signals whoever is left: sessions of this proxy at once, those of others after a grace, of which there is no measure here.
-    /// Nobody, where the epoch in force is lower: its row was deleted meanwhile.
+    /// Terminates the remaining processes: sessions of this proxy immediately, those of other proxies after a grace
+    /// period, which the model does not measure. Terminates none if the current epoch is lower, because its row was
+    /// deleted in the meantime.
     fn terminate(&self, state: &mut State, proxy: Proxy, Advance { resource, to, .. }: Advance) -> Step {
         if state.epochs[resource].is_none_or(|row| row.epoch.is_below(to)) {
             return Step::Look;
@@ -177,7 +179,7 @@ impl Protocol {
         Step::Look
     }
 
-    /// Names the epoch that was drained, and looks for itself.
+    /// Names the drained epoch, and checks the admissions again.
     fn mark(&self, state: &mut State, Advance { resource, to, .. }: Advance) {
         let is_prepared = state.prepared.is_some_and(|writes| writes[resource] != Write::None);
         let is_clear = holders(state, resource, to) == 0 && (!is_prepared || self.variant == Variant::IgnoresPrepared);
@@ -187,14 +189,14 @@ impl Protocol {
         }
     }
 
-    /// A proxy settles an epoch that it has heard of, or an operator's reset.
+    /// A proxy settles an epoch of which it was notified, or an operator's reset.
     pub fn help(&self, state: &mut State, proxy: Proxy, resource: Resource) -> Option<()> {
         let row = state.epochs[resource].filter(|row| !row.drained)?;
         state.budget.helps = state.budget.helps.checked_sub(1)?;
         begin(state, proxy, Advance { resource, to: row.epoch, by: None, step: Step::Look })
     }
 
-    /// By force, and to the first token.
+    /// A forced reset to the first token.
     pub fn reset(&self, state: &mut State, proxy: Proxy) -> Option<()> {
         let before = state.epochs[0]?.epoch;
         state.budget.resets = state.budget.resets.checked_sub(1)?;
@@ -208,7 +210,7 @@ impl Protocol {
         Some(())
     }
 
-    /// A write or an Admit is told that its token is not the highest.
+    /// A write or an Admit receives that its token is not the highest.
     pub fn refuse_as_stale(&self, state: &mut State, session: Session, resource: Resource) {
         let it = &mut state.sessions[session];
         it.refuse(Told::Stale);
@@ -217,13 +219,13 @@ impl Protocol {
     }
 }
 
-/// The living processes that are admitted below the epoch.
+/// The live processes that are admitted below the epoch.
 pub fn holders(state: &State, resource: Resource, bound: Epoch) -> Sessions {
     let is_below = |it: &SessionState| it.process.lives() && it.rows[resource].is_some_and(|row| row.is_below(bound));
     state.sessions.iter().enumerate().fold(0, |all, (at, it)| all | u8::from(is_below(it)) << at)
 }
 
-/// One advance of a proxy at a time.
+/// Starts an advance. A proxy runs one at a time.
 pub fn begin(state: &mut State, proxy: Proxy, advance: Advance) -> Option<()> {
     if state.proxies[proxy].advance.is_some() {
         return None;

@@ -1,14 +1,14 @@
 //! First tokens: Publish, Mark and Admit in one Query, which several sessions of a proxy share.
 //!
-//! Owns the steps of that Query. Must never admit to an epoch that it has not made itself.
+//! Owns the steps of that Query. Must never admit to an epoch that the Query has not created.
 
 use crate::protocol::{Protocol, pick};
 use crate::scenario::Variant;
 use crate::state::*;
 
 impl Protocol {
-    /// Tries the locks of their resources, and waits for none. Who wants the same resource as another is not among them; nor is a
-    /// session that may have written.
+    /// Tries the locks of the resources without waiting. Omits sessions that want the same resource as another, and
+    /// sessions that may have written.
     pub fn firsts_lock(&self, state: &mut State, proxy: Proxy, sessions: Sessions) -> Option<()> {
         let (mut wanted, mut locked) = ([false; TWO], 0);
         for session in pick(sessions) {
@@ -29,7 +29,7 @@ impl Protocol {
         (locked > 0).then_some(())
     }
 
-    /// By what was committed before the locks were had.
+    /// Uses only the state that was committed before the locks were taken.
     pub fn firsts_look(&self, state: &mut State, proxy: Proxy) -> Option<()> {
         let Firsts::Locked(sessions) = state.proxies[proxy].firsts? else { return None };
         let mut free = 0;
@@ -46,7 +46,7 @@ impl Protocol {
         Some(())
     }
 
-    /// The epochs and the admissions are there at once. The key of the table keeps out an epoch beside another.
+    /// Creates the epochs and the admissions in one step. The table's key prevents a second epoch.
     pub fn firsts_commit(&self, state: &mut State, proxy: Proxy) -> Option<()> {
         let Firsts::Looked(sessions) = state.proxies[proxy].firsts.take()? else { return None };
         for session in pick(sessions) {
@@ -64,7 +64,7 @@ impl Protocol {
         Some(())
     }
 
-    /// The session has its answer under way, or goes the long way.
+    /// The reply to the session is under way, or the session uses the ordinary Admit.
     fn end_first(&self, state: &mut State, session: Session, made: Option<Epoch>) {
         let it = &mut state.sessions[session];
         let At::First(resource) = it.at else { return };
@@ -78,7 +78,7 @@ impl Protocol {
         };
     }
 
-    /// Such a Query has the lock of the resource, alone.
+    /// Returns true if such a Query holds the exclusive lock of the resource.
     pub fn is_locked_by_firsts(&self, state: &State, resource: Resource) -> bool {
         let has = |session: Session| state.sessions[session].at == At::First(resource);
         let queries = state.proxies.iter().filter_map(|it| it.firsts);

@@ -1,13 +1,13 @@
-//! What must always hold, and what has to be reached for that to mean something.
+//! The properties that must always hold, and the states that must be reached so that the properties are really tested.
 //!
-//! Owns the properties, by the names that docs/internals/verification.md uses. Must never go by what the protocol believes: it sees
-//! commits, what clients are told, and the epochs as they are.
+//! Owns the properties, under the names that docs/internals/verification.md uses. Must never rely on the protocol's own
+//! state: it sees only commits, replies to clients, and the current epochs.
 
 use crate::protocol::{Protocol, pick};
 use crate::state::*;
 use stateright::Property;
 
-/// A commit of what was written under these epochs.
+/// Commits the writes, which were made under these epochs.
 pub fn commit(state: &mut State, writes: [Write; TWO]) {
     for (resource, write) in writes.into_iter().enumerate() {
         let Write::Under(epoch, _) = write else { continue };
@@ -17,23 +17,23 @@ pub fn commit(state: &mut State, writes: [Write; TWO]) {
     }
 }
 
-/// The client of the session is told that its transaction is committed.
+/// The client of the session receives that its transaction is committed.
 pub fn told_committed(state: &mut State, session: Session) {
     state.wrong.outcome |= state.sessions[session].writes != [Write::None; TWO];
 }
 
-/// The client of the session, which ends, is told that its transaction was rolled back.
+/// The client of the session, which ends, receives that its transaction was rolled back.
 pub fn told_rolled_back(state: &mut State, session: Session) {
     let SessionState { at, writes, .. } = state.sessions[session];
     state.wrong.outcome |= at == At::Committed && writes == [Write::None; TWO];
 }
 
-/// The client is told LF001 in answer to a write under this token.
+/// The client receives LF001 in reply to a write under this token.
 pub fn told_stale(state: &mut State, resource: Resource, token: Token) {
     state.wrong.stale |= token >= state.highest[resource];
 }
 
-/// The client of the session is told LF001 because its process was ended.
+/// The client of the session receives LF001 because its process was terminated.
 pub fn told_overtaken(state: &mut State, session: Session) {
     let rows = state.sessions[session].rows.into_iter().zip(state.epochs);
     let mut pairs = rows.filter_map(|(row, now)| Some((row?, now)));
@@ -50,7 +50,7 @@ pub const ALWAYS: [&str; 4] = [ORDER, DRAINED, OUTCOME, STALE];
 
 type Seen = fn(&Protocol, &State) -> bool;
 
-/// Each is reached by some scenario.
+/// States that must be reached, each by some scenario.
 pub const SOMETIMES: [(&str, Seen); 21] = [
     ("a late reply of an Admit meets a floor", |_, it| {
         it.sessions.iter().any(|it| matches!(it.at, At::Granted { late: true, .. }))

@@ -1,7 +1,7 @@
-//! The protocol alone, with every interleaving of its steps: docs/internals/verification.md describes it.
+//! Checks the protocol alone, with every interleaving of its steps: see docs/internals/verification.md.
 //!
-//! Owns the checks: that the right protocol holds within the bounds of each scenario, and that a protocol without one of
-//! its protections fails. Must never share code with the proxy: it is a second telling of the same.
+//! Owns the checks: the correct protocol holds within the bounds of each scenario, and a protocol without one of its
+//! protections fails. Must never share code with the proxy: the model is an independent implementation.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -65,7 +65,7 @@ fn fails((variant, scenario, property): (Variant, Scenario, &'static str)) {
     println!("{variant:?}, {}: not always: {property}, {} steps: {trace:?}", scenario.name, trace.len());
 }
 
-/// The checker goes on for a while when it has found a trace, and keeps the last.
+/// The checker continues for a while after it has found a trace, and keeps the last one.
 fn shortest(protocol: Protocol, property: &'static str) -> Option<Vec<Action>> {
     let mut best: Option<Vec<Action>> = None;
     loop {

@@ -1,7 +1,7 @@
-//! The protocol as a state machine: who may take which step when, and the steps of sessions.
+//! The protocol as a state machine: which steps are enabled in a state, and the steps of sessions.
 //!
-//! Owns the choice of the next step, which is anybody's: the model has no time and no order but that of cause and effect, so
-//! that whoever takes no step is paused. Must never look at what only the judge knows.
+//! Owns the choice of the next step. Any enabled step may be next: the model has no time, and no order except cause and
+//! effect, so an actor that takes no step is paused. Must never use state that only the judge knows.
 
 use crate::advance::{begin, holders};
 use crate::judge;
@@ -17,25 +17,25 @@ pub struct Protocol {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The client.
+    /// Steps of the client.
     Write(Session, Resource),
     WriteHidden(Session, Resource),
     Commit(Session),
     Prepare(Session),
     ChangeToken(Session),
-    /// The server runs what it was forwarded; the answer to a COMMIT arrives.
+    /// Steps of the server: it executes the forwarded message; the reply to a COMMIT arrives.
     Run(Session),
     Acknowledge(Session),
-    /// A session of a proxy.
+    /// Steps of a session of a proxy.
     BeginWrite(Session),
     Admit(Session),
     AdmitCommits(Session),
     AdmitReplies(Session),
-    /// A Query of a proxy for the first tokens of these sessions.
+    /// Steps of a proxy's Query for the first tokens of these sessions.
     FirstsLock(Proxy, Sessions),
     FirstsLook(Proxy),
     FirstsCommit(Proxy),
-    /// An advance of a proxy.
+    /// Steps of a proxy's advance.
     Publish(Proxy),
     Look(Proxy),
     Revoke(Proxy),
@@ -45,7 +45,7 @@ pub enum Action {
     EndBlockers(Proxy),
     Help(Proxy, Resource),
     Reset(Proxy),
-    /// What befalls them.
+    /// Faults.
     ProcessEnds(Session),
     CrashProxy(Proxy),
     CrashServer,
@@ -253,7 +253,7 @@ impl Protocol {
         }
     }
 
-    /// What only a wrong protocol takes along.
+    /// The holders at this moment, which only an incorrect protocol uses later.
     fn snapshot(&self, state: &State, resource: Resource, to: Epoch) -> Sessions {
         if self.variant == Variant::OneSnapshot { holders(state, resource, to) } else { 0 }
     }
@@ -284,7 +284,7 @@ impl Protocol {
         Some(())
     }
 
-    /// It is admitted: it counts as busy in the same step.
+    /// The session is admitted, and becomes busy in the same step.
     fn begin_write(&self, state: &mut State, session: Session) -> Option<()> {
         let it = &mut state.sessions[session];
         let At::Held(resource) = it.at else { return None };
@@ -293,7 +293,7 @@ impl Protocol {
         it.forward(Statement::Write(resource, epoch))
     }
 
-    /// What the epoch says when it is asked, and what follows from that.
+    /// An Admit reads the epoch, and acts on it.
     fn admit(&self, state: &mut State, session: Session) -> Option<()> {
         let proxy = self.client(session).proxy?;
         let it = state.sessions[session];
@@ -340,7 +340,7 @@ impl Protocol {
         Some(())
     }
 
-    /// Its sessions are closed; what the server has of them it may still run.
+    /// Closes the proxy's sessions. The server may still execute their forwarded messages.
     fn crash_proxy(&self, state: &mut State, proxy: Proxy) -> Option<()> {
         state.budget.proxy_crashes -= 1;
         let firsts = state.proxies[proxy].firsts;
@@ -361,7 +361,7 @@ impl Protocol {
         Some(())
     }
 
-    /// It means: read again.
+    /// A notification only means "read again".
     fn notice(&self, state: &mut State, proxy: Proxy) -> Option<()> {
         state.budget.notices -= 1;
         let read = state.epochs[0].map_or(0, |row| row.epoch.token);
@@ -386,21 +386,21 @@ impl SessionState {
         Some(())
     }
 
-    /// ReadyForQuery says that no transaction is open.
+    /// ReadyForQuery reports that no transaction is open.
     pub fn rest(&mut self) {
         self.at = At::Rest;
         self.activity = Activity::Idle;
         self.written = [false; TWO];
     }
 
-    /// What was held back is not forwarded; the client does nothing more than end its transaction.
+    /// Refuses the message that is held back. The client then only ends its transaction.
     pub fn refuse(&mut self, told: Told) {
         self.at = At::Rest;
         self.told = told;
         self.left = 0;
     }
 
-    /// Nobody uses the session any more: what is the same for everybody, is one state.
+    /// Closes a session that is no longer used. Clears its values, so that equivalent states are equal.
     pub fn close(&mut self) {
         self.gone = true;
         self.at = At::Rest;
@@ -411,7 +411,7 @@ impl SessionState {
     }
 }
 
-/// The sessions that these bits stand for.
+/// The sessions of these bits.
 pub fn pick(sessions: Sessions) -> impl Iterator<Item = Session> {
     (0..SESSIONS).filter(move |at| sessions >> at & 1 == 1)
 }

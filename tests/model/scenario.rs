@@ -1,66 +1,67 @@
-//! What is checked: within which bounds, and of which protocol, the right one or one that lacks a protection.
+//! The scenarios: their bounds, and the protocol to check, which is the correct one or lacks one protection.
 //!
-//! Owns the bounds. Must never bound what a step decides: only who is there, and how often something happens.
+//! Owns the bounds. Must never bound the decision of a step: only the number of actors, and how often something
+//! happens.
 
 use crate::judge::{DRAINED, ORDER, OUTCOME, STALE};
 use crate::state::{Proxy, Token};
 
-/// The protocol, or what is broken of it.
+/// The correct protocol, or one that lacks a protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     Right,
     /// A proxy compares the token with the highest that it has seen, and forwards.
     ComparesInMemory,
-    /// Mark follows upon Publish, and looks at nobody.
+    /// Mark follows Publish immediately, and checks no process.
     DrainsNobody,
-    /// Publish, drain and Mark go by one snapshot, taken before the lock of the resource is had.
+    /// Publish, drain and Mark use one snapshot, taken before the lock of the resource.
     OneSnapshot,
-    /// Admit takes neither the lock of the resource nor the row FOR SHARE (FOR KEY SHARE does not keep an UPDATE off).
+    /// Admit takes neither the lock of the resource nor the row FOR SHARE (FOR KEY SHARE does not block an UPDATE).
     AdmitsWithoutLock,
-    /// No row of the epoch counts as one that is drained.
+    /// A missing epoch row counts as a drained epoch.
     AdmitsMissingRow,
-    /// A process is known by its pid alone: burying a dead one takes the rows of its successor.
+    /// A process is identified by its pid alone: cleaning up a dead process deletes the rows of its successor.
     KnowsPidOnly,
     /// A revocation leaves no floor.
     DropsFloors,
-    /// Idle is what the last ReadyForQuery said.
+    /// The session counts as idle if the last ReadyForQuery said so.
     TakesFlushForIdle,
-    /// A session in a transaction is released whatever it has written.
+    /// A session in a transaction is released even if it has written.
     ReleasesWriters,
-    /// After the grace the rows of other proxies are deleted, and their processes live.
+    /// After the grace period the rows of other proxies are deleted while their processes live.
     DeletesForeignRows,
-    /// A session that raises its own token keeps its process, whatever it has written.
+    /// A session that raises its own token keeps its process even if it has written.
     KeepsOwnWrites,
-    /// Mark names the resource only, and does not look for itself.
+    /// Mark only names the resource, and does not check the admissions.
     MarksWhateverIsThere,
-    /// Mark does not look at prepared transactions.
+    /// Mark does not check prepared transactions.
     IgnoresPrepared,
-    /// A reset leaves the generation.
+    /// A reset keeps the generation.
     KeepsGeneration,
-    /// A new epoch starts in the first generation, whoever is admitted.
+    /// A new epoch starts in the first generation, even if processes are admitted.
     RestartsAtGenerationOne,
     /// The guard reads the epoch, and takes no lock of the resource.
     GuardsWithoutLock,
-    /// A row is deleted whether or not the guard holds the lock of its process.
+    /// A row is deleted even if the guard holds the lock of its process.
     DeletesUnderGuard,
-    /// A row is deleted although its process is being ended for it.
+    /// A row is deleted while its process is being terminated because of it.
     ReleasesWhatIsEnding,
     /// The epoch is lost in a crash of the server.
     ForgetsEpochs,
-    /// A first token makes its epoch whether or not there is one.
+    /// A first token creates its epoch even if one exists.
     FirstsPastEpochs,
-    /// A first token looks whether there is an epoch, and makes its own whatever has come since: without the lock, and
-    /// without the key of the table.
+    /// A first token checks whether an epoch exists, and later creates its own regardless of changes in between:
+    /// without the lock, and without the table's key.
     FirstsWithoutLock,
-    /// A notification's payload is believed.
+    /// A proxy trusts the payload of a notification.
     BelievesNotices,
     /// CommandComplete counts as a commit.
     BelievesCommandComplete,
-    /// Who is cut off is always told that it was rolled back.
+    /// Clients whose connection is terminated always receive that the transaction was rolled back.
     SaysRolledBack,
 }
 
-/// Who is there, and what may happen how often.
+/// The actors, and how often each event may happen.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     pub name: &'static str,
@@ -73,28 +74,29 @@ pub struct Scenario {
     pub server_may_crash: bool,
     /// Resets of the first resource to the first token.
     pub resets: u8,
-    /// How often somebody deletes the epoch row of the first resource by hand.
+    /// Number of times that an operator deletes the epoch row of the first resource by hand.
     pub deletions: u8,
-    /// How often a proxy settles an epoch for no session of its own.
+    /// Number of times that a proxy settles an epoch without a session of its own.
     pub helps: u8,
-    /// First tokens are published, marked and admitted by one Query.
+    /// One Query publishes, marks and admits first tokens.
     pub firsts: bool,
-    /// Notifications that somebody else sends, of a token that nobody has.
+    /// Number of notifications by another role, for a token that no session has.
     pub notices: u8,
-    /// What of the judge's SOMETIMES it has to reach.
+    /// The members of the judge's SOMETIMES that the scenario must reach.
     pub reaches: &'static [&'static str],
 }
 
-/// A session and what its client does.
+/// A session and the actions of its client.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
-    /// None: it connects around the proxies.
+    /// None: the client bypasses the proxies.
     pub proxy: Option<Proxy>,
     pub token: Token,
-    /// It goes on under this token.
+    /// The token under which the session continues.
     pub next: Option<Token>,
     pub transactions: u8,
-    /// The resources that it writes by name, and those that it writes by a function, which only the guard sees: as bits.
+    /// The resources that the client writes by name, and those that it writes through a function, which only the guard
+    /// sees. Bit sets.
     pub writes: u8,
     pub hidden: u8,
     /// Executes, and sends Flush: Sync comes with the COMMIT.
@@ -121,7 +123,7 @@ const fn client(proxy: Proxy, token: Token) -> Client {
     Client { proxy: Some(proxy), token, transactions: 1, writes: 1, ..NOBODY }
 }
 
-/// Nothing befalls anybody.
+/// No faults.
 const QUIET: Scenario = Scenario {
     name: "",
     resources: 1,
@@ -157,7 +159,7 @@ const TAKEOVER: Scenario = Scenario {
     ..QUIET
 };
 
-/// The same, and nobody crashes.
+/// The same without crashes.
 const QUIET_TAKEOVER: Scenario = Scenario { name: "quiet takeover", proxy_crashes: 0, reaches: &[], ..TAKEOVER };
 
 /// The first leader writes both resources, in one transaction or in two.
@@ -191,7 +193,7 @@ const PIPELINE: Scenario = Scenario {
     ..QUIET
 };
 
-/// With the guard: a leader whose writes do not all show, and one that connects around the proxies.
+/// With the guard: a leader with hidden writes, and one that bypasses the proxies.
 const GUARD: Scenario = Scenario {
     name: "guard",
     clients: &[
@@ -255,7 +257,7 @@ const PIDS: Scenario = Scenario {
     ..QUIET
 };
 
-/// A leader is elected again, and goes on in the same session.
+/// A leader is elected again, and continues in the same session.
 const OWN_TOKEN: Scenario = Scenario {
     name: "own token",
     clients: &[Client { transactions: 2, next: Some(2), ..client(0, 1) }, client(1, 2), client(1, 3)],
@@ -263,7 +265,8 @@ const OWN_TOKEN: Scenario = Scenario {
     ..QUIET
 };
 
-/// First tokens, each by a Query that several sessions of a proxy share, or by the long way; and their successors.
+/// First tokens, each by a Query that several sessions of a proxy share, or by the ordinary Admit; and their
+/// successors.
 const FIRSTS: Scenario = Scenario {
     name: "first tokens",
     resources: 2,
@@ -282,10 +285,10 @@ const FIRSTS: Scenario = Scenario {
     ..QUIET
 };
 
-/// Somebody else sends notifications.
+/// Another role sends notifications.
 const NOTICES: Scenario = Scenario { name: "notices", clients: &[client(0, 1), client(1, 2)], notices: 2, ..QUIET };
 
-/// Two proxies, two resources, three tokens, the guard and a connection around the proxies; one proxy may crash.
+/// Two proxies, two resources, three tokens, the guard and a connection that bypasses the proxies; one proxy may crash.
 const TOGETHER: Scenario = Scenario {
     name: "together",
     resources: 2,
@@ -306,7 +309,7 @@ const TOGETHER: Scenario = Scenario {
     ..QUIET
 };
 
-/// What `make test` checks.
+/// The scenarios that `make test` checks.
 pub const SCENARIOS: [Scenario; 14] = [
     TAKEOVER,
     TWO_RESOURCES,
@@ -324,14 +327,14 @@ pub const SCENARIOS: [Scenario; 14] = [
     TOGETHER,
 ];
 
-/// What `make soak` checks as well: the last two of them with more of what may happen.
+/// The additional scenarios of `make soak`: the last two permit more events.
 pub const WIDE: [Scenario; 3] = [
     Scenario { name: "first tokens, with a crash", proxy_crashes: 1, ..FIRSTS },
     Scenario { name: "together, with help", proxy_crashes: 2, server_may_crash: true, helps: 1, ..TOGETHER },
     Scenario { name: "together, with a reset", proxy_crashes: 2, resets: 1, ..TOGETHER },
 ];
 
-/// Each protection that is taken away, where that shows, and what it breaks.
+/// Each removed protection, the scenario that detects this, and the property that fails.
 pub const BROKEN: [(Variant, Scenario, &str); 25] = [
     (Variant::ComparesInMemory, QUIET_TAKEOVER, ORDER),
     (Variant::DrainsNobody, QUIET_TAKEOVER, ORDER),

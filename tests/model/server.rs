@@ -1,6 +1,7 @@
-//! The server: its processes, what they run, and the guard.
+//! The server: its processes, their statements, and the guard.
 //!
-//! Owns what becomes of a statement that was forwarded. Must never know of proxies: what they are told is what they know.
+//! Owns the effects of a forwarded statement. Must never know of proxies: processes only know the messages they
+//! receive.
 
 use crate::judge;
 use crate::protocol::Protocol;
@@ -8,7 +9,7 @@ use crate::scenario::Variant;
 use crate::state::*;
 
 impl Protocol {
-    /// The process begins with the first statement, if nobody else has its pid.
+    /// The process begins with the first statement, unless another process has its pid.
     pub fn connect(&self, state: &mut State, session: Session) -> Option<()> {
         let pid = self.client(session).pid;
         let has_pid = |other: Session| {
@@ -26,7 +27,7 @@ impl Protocol {
         Some(())
     }
 
-    /// The server runs what it has; what it answers arrives with it, but for the answer to a COMMIT.
+    /// The server executes its message. The reply arrives in the same step, except the reply to a COMMIT.
     pub fn run(&self, state: &mut State, session: Session) -> Option<()> {
         let At::Forwarded(statement) = state.sessions[session].at else { return None };
         let waits = |resource: Resource| {
@@ -94,7 +95,8 @@ impl Protocol {
         };
     }
 
-    /// `fencegate.check_write`: by the admission of the process, or by the epoch in force. None: it raises an error.
+    /// `fencegate.check_write`: decides by the admission of the process, or by the current epoch. None: it raises an
+    /// error.
     fn guard(&self, state: &State, session: Session, resource: Resource) -> Option<Write> {
         let it = &state.sessions[session];
         if let Some(row) = it.rows[resource].filter(|row| row.token == it.token) {
@@ -124,7 +126,7 @@ impl Protocol {
         Some(())
     }
 
-    /// No process is left, and nothing that is not logged.
+    /// No process is left, and no unlogged data.
     pub fn crash_server(&self, state: &mut State) -> Option<()> {
         let loses = |it: &SessionState| it.process.lives() && it.rows != [None; TWO];
         state.budget.server = Server::HasCrashed(state.sessions.iter().any(loses));

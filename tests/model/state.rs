@@ -1,22 +1,22 @@
-//! What the model knows of: epochs, admissions, server processes, sessions of proxies and their advances.
+//! The state of the model: epochs, admissions, server processes, sessions of proxies and their advances.
 //!
-//! Owns the plain values. Must never hold more than what a later step or the judge looks at: everything else only makes
-//! more states of the same.
+//! Owns the plain values. Must never contain more than a later step or the judge uses: other values only multiply
+//! equivalent states.
 
-/// Resources, and proxies, at most.
+/// Maximum number of resources, and of proxies.
 pub const TWO: usize = 2;
-/// Sessions at most.
+/// Maximum number of sessions.
 pub const SESSIONS: usize = 4;
 
 pub type Proxy = usize;
 pub type Resource = usize;
 pub type Session = usize;
 pub type Token = u8;
-/// Sessions, as bits.
+/// A set of sessions, as bits.
 pub type Sessions = u8;
 
-/// As in the code; `era` counts resets and deletions of the row, whatever the protocol makes of them: the protocol must not look at
-/// it, the judge does.
+/// As in the code. `era` counts resets and deletions of the row, independently of the protocol: the protocol must not
+/// use it, the judge does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch {
     pub generation: u8,
@@ -25,12 +25,12 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// As the protocol orders epochs.
+    /// The order of epochs in the protocol.
     pub fn is_below(self, other: Epoch) -> bool {
         (self.generation, self.token) < (other.generation, other.token)
     }
 
-    /// As the judge does.
+    /// The order of epochs for the judge.
     pub fn is_older(self, other: Epoch) -> bool {
         (self.era, self.token) < (other.era, other.token)
     }
@@ -45,29 +45,29 @@ pub struct EpochRow {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// In the database, logged.
+    /// The logged tables of the database.
     pub epochs: [Option<EpochRow>; TWO],
-    /// What was written by the one prepared transaction.
+    /// The writes of the one prepared transaction.
     pub prepared: Option<[Write; TWO]>,
     pub sessions: [SessionState; SESSIONS],
     pub proxies: [ProxyState; TWO],
     pub budget: Budget,
-    /// That of the first resource's next first epoch.
+    /// The era of the first resource's next first epoch.
     pub era: u8,
     /// The last commit of each resource.
     pub newest: [Option<Epoch>; TWO],
-    /// The highest token that was ever published, in any generation.
+    /// The highest token ever published, in any generation.
     pub highest: [Token; TWO],
     pub wrong: Wrong,
 }
 
-/// A session: its server process, its admissions, what its proxy knows of it, and what its client was told.
+/// A session: its server process, its admissions, its state in the proxy, and the last reply to its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionState {
     pub process: Process,
     /// The rows of `fencegate_state.admission`.
     pub rows: [Option<Epoch>; TWO],
-    /// What is uncommitted in the open transaction.
+    /// The uncommitted writes of the open transaction.
     pub writes: [Write; TWO],
     /// The proxy, or the client, has closed the connection.
     pub gone: bool,
@@ -86,9 +86,9 @@ pub struct SessionState {
 pub enum Process {
     Unborn,
     Alive,
-    /// Signalled by a drain, and marked as ending.
+    /// Terminated by a drain, and marked as ending.
     Ending,
-    /// Signalled because it keeps a Publish waiting.
+    /// Terminated because it blocks a Publish.
     InTheWay,
     Ended,
 }
@@ -99,7 +99,7 @@ impl Process {
     }
 }
 
-/// What a transaction has written to a resource: nothing, or under which epoch, and what of the guard's it holds for that.
+/// A transaction's writes to a resource: none, or the epoch and the guard's lock for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
     None,
@@ -116,36 +116,36 @@ impl Write {
 pub enum Lock {
     /// There is no guard.
     None,
-    /// That of (resource, process): the guard has found an admission.
+    /// The lock of (resource, process): the guard has found an admission.
     OfProcess,
-    /// That of the resource, shared: there was none.
+    /// The shared lock of the resource: the guard has found no admission.
     OfResource,
 }
 
-/// Where the one message of a session is.
+/// The position of the session's only message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum At {
-    /// There is none.
+    /// No message.
     Rest,
-    /// A write is held back by the proxy.
+    /// The proxy holds back a write.
     Held(Resource),
-    /// An Admit has the lock of the resource, and has read this epoch.
+    /// An Admit holds the lock of the resource, and has read this epoch.
     Admitting(Resource, Epoch),
-    /// A Query for first tokens has it.
+    /// The message is part of a Query for first tokens.
     First(Resource),
-    /// The Admit has committed, and its reply is under way. Late: a revocation above has come since.
+    /// The Admit has committed, and its reply is under way. Late: a revocation above its epoch has happened since.
     Granted { resource: Resource, epoch: Epoch, late: bool },
-    /// The server has it, and has not run it.
+    /// The server has received the message but not executed it.
     Forwarded(Statement),
-    /// What proves a commit to the proxy is under way: the server's ReadyForQuery.
+    /// The proof of a commit is under way to the proxy: the server's ReadyForQuery.
     Committed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Statement {
-    /// The gate sees it: forwarded under this epoch.
+    /// The proxy sees the write: forwarded under this epoch.
     Write(Resource, Epoch),
-    /// Only the guard sees it.
+    /// Only the guard sees the write.
     Hidden(Resource),
     Commit,
     Prepare,
@@ -161,23 +161,23 @@ pub enum Activity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Told {
     Nothing,
-    /// ERROR LF001, by the proxy.
+    /// LF001 from the proxy.
     Stale,
-    /// The same, LF004 or LF006, by the guard.
+    /// LF001, LF004 or LF006 from the guard.
     Guarded,
     /// LF003.
     WrittenUnderAnotherToken,
-    /// Its connection has ended.
+    /// The client's connection has ended.
     Ended,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProxyState {
-    /// One at a time, of whatever resource.
+    /// The advance. A proxy runs one at a time, for any resource.
     pub advance: Option<Advance>,
-    /// A Query for first tokens, one at a time, also when the proxy has crashed meanwhile.
+    /// A Query for first tokens, one at a time. It continues if the proxy crashes.
     pub firsts: Option<Firsts>,
-    /// The highest tokens by memory.
+    /// The highest remembered tokens.
     pub memory: [Token; TWO],
     pub crashed: bool,
 }
@@ -186,7 +186,7 @@ pub struct ProxyState {
 pub struct Advance {
     pub resource: Resource,
     pub to: Epoch,
-    /// The session that needs it, which keeps its process.
+    /// The session that needs the epoch and keeps its process.
     pub by: Option<Session>,
     pub step: Step,
 }
@@ -194,9 +194,9 @@ pub struct Advance {
 /// A Query for the first tokens of several resources, one session for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Firsts {
-    /// It has the locks of these sessions' resources.
+    /// The Query holds the locks of these sessions' resources.
     Locked(Sessions),
-    /// It has seen that there is no epoch, and nobody to drain.
+    /// The Query has found no epoch and no process to drain.
     Looked(Sessions),
 }
 
@@ -207,10 +207,10 @@ impl Firsts {
     }
 }
 
-/// The step that comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Decided when these were the holders, which only a wrong protocol goes by.
+    /// The holders at the time of the decision, which only an incorrect protocol uses.
     Publish(Sessions),
     Look,
     Revoke,
@@ -219,7 +219,7 @@ pub enum Step {
     Mark,
 }
 
-/// What may still happen.
+/// The events that may still happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
     pub proxy_crashes: u8,
@@ -234,11 +234,11 @@ pub struct Budget {
 pub enum Server {
     MayCrash,
     Runs,
-    /// It has crashed; a row of a living process was lost.
+    /// The server has crashed. True: a row of a live process was lost.
     HasCrashed(bool),
 }
 
-/// What the judge has found.
+/// The violations that the judge has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Wrong {
     pub order: bool,

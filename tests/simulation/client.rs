@@ -1,6 +1,6 @@
-//! A client: what it says in one session, and what it believes of each write by what it is told.
+//! A client: the messages that it sends in one session, and the outcome of each write as far as the replies show it.
 //!
-//! Owns the client's half of the protocol. It tells the judge what was acknowledged and what was refused, and nothing that a
+//! Owns the client's half of the protocol. Reports acknowledged and refused writes to the judge, and nothing that a
 //! client could not know.
 
 use super::pipe::{Reader, Writer, receive};
@@ -16,7 +16,7 @@ use fencegate_wire::tag::{backend, frontend};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// What is sent up to one ReadyForQuery.
+/// Messages that are sent up to one ReadyForQuery.
 #[derive(Clone, Debug)]
 pub struct Unit {
     pub statements: Vec<Sql>,
@@ -27,7 +27,7 @@ pub struct Unit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One string.
+    /// One query string.
     Simple,
     /// A pipeline with a Sync at its end; `bound`: ids are parameters.
     Extended { bound: bool },
@@ -37,13 +37,13 @@ pub enum Form {
     Named { name: u8, closes: bool, parses: bool },
 }
 
-/// How a unit ended.
+/// The outcome of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// An error with this SQLSTATE; the session goes on.
+    /// An error with this SQLSTATE; the session continues.
     Failed(String),
-    /// The session is over.
+    /// The session has ended.
     Over(String),
 }
 
@@ -58,7 +58,7 @@ pub struct Client {
     pub ids: Ids,
     pub in_block: bool,
     pub has_failed: bool,
-    /// Writes of the open transaction that the server has done.
+    /// Writes of the open transaction that the server has executed.
     pending: Vec<u64>,
     savepoints: Vec<(u8, usize)>,
 }
@@ -93,7 +93,8 @@ impl Client {
         false
     }
 
-    /// Sends units in one go, and waits for their answers. How the last of them ended, or the one that ended the session.
+    /// Sends units at once, and waits for their replies. Returns the outcome of the last unit, or of the one that ended
+    /// the session.
     pub async fn say(&mut self, units: &[Unit]) -> Outcome {
         let mut output = BytesMut::new();
         for unit in units {
@@ -119,7 +120,7 @@ impl Client {
         outcome
     }
 
-    /// Sends the beginning of a unit, and hangs up.
+    /// Sends the beginning of a unit, and closes the connection.
     pub fn hang_up_within(mut self, unit: &Unit, dice: &mut Dice) {
         self.world.say(|| format!("{} hangs up in the middle of {:?}", self.name, unit.statements));
         let mut output = BytesMut::new();
@@ -128,14 +129,14 @@ impl Client {
         self.send(output.split_to(cut).freeze());
     }
 
-    /// Nothing more will come from it.
+    /// The client sends nothing more.
     pub fn close(mut self) {
         let mut output = BytesMut::new();
         put_frame(&mut output, frontend::TERMINATE, |_| {});
         self.send(output.freeze());
     }
 
-    /// The server process, for a request to cancel.
+    /// The server process, for a cancel request.
     pub fn process(&self) -> Arc<AtomicI32> {
         self.pid.clone()
     }
@@ -150,7 +151,7 @@ impl Client {
         self.writer.write(bytes);
     }
 
-    /// The answer to one unit.
+    /// The reply to one unit.
     async fn hear(&mut self, unit: &Unit) -> Outcome {
         let mut rest = unit.statements.iter();
         let mut outcome = Outcome::Done;
@@ -239,7 +240,7 @@ impl Client {
         }
     }
 
-    /// A statement has failed, and those behind it in the unit are not done.
+    /// A statement has failed, and the statements after it in the unit are not executed.
     fn failed(&mut self, rest: &[Sql], unit: &Unit) {
         let judge = &self.world.judge;
         ids(rest, &unit.rows).for_each(|id| judge.refused(id, "failed"));
@@ -248,7 +249,7 @@ impl Client {
         }
     }
 
-    /// What is known of writes when the session has ended.
+    /// The known outcome of writes when the session has ended.
     fn session_over(&mut self, said: &str, units: &[Unit]) {
         self.world.say(|| format!("{}'s session is over: {said}", self.name));
         if said.contains("outcome=rolled_back") {
@@ -260,8 +261,8 @@ impl Client {
         }
     }
 
-    /// The server asks for the rows of a COPY. The client sends them, gives up, or sends what is no row and does not end the
-    /// data. In an extended unit a Sync follows: the server has ignored the one before the rows.
+    /// The server requests the rows of a COPY. The client sends them, fails the COPY, or sends an invalid row without
+    /// ending the data. In an extended unit a Sync follows, because the server has ignored the one before the rows.
     fn send_rows(&mut self, unit: &Unit) {
         let mut output = BytesMut::new();
         let mut text: String = unit.rows.iter().map(|id| format!("{}\n", shown(*id))).collect();
@@ -368,7 +369,7 @@ fn put_extended(output: &mut BytesMut, sql: &Sql, bound: bool) {
     put_execute(output, "");
 }
 
-/// The ids of all that these statements write.
+/// The ids of all writes of these statements.
 fn ids<'a>(statements: &'a [Sql], rows: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
     let copies = statements.iter().any(|sql| matches!(sql, Sql::CopyIn(_)));
     let written = statements.iter().filter_map(Sql::id);
@@ -403,7 +404,7 @@ pub fn write(world: &World, dice: &mut Dice, table: Table, id: u64) -> Sql {
     }
 }
 
-/// Cancels what the process does, as the proxy passes it on.
+/// Cancels the current statement of the process, as a cancel request that the proxy forwards.
 pub fn cancel(world: &World, process: &AtomicI32) {
     world.server.cancel(process.load(Ordering::Relaxed));
 }

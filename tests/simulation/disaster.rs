@@ -1,4 +1,4 @@
-//! What befalls the whole: crashes, failovers, stops, reloads, resets.
+//! Faults of the whole system: crashes, failovers, stops, reloads, resets.
 
 use super::client::{Client, Unit, write};
 use super::proxy::Proxy;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// An operator does not wait longer.
+/// Time limit of an operator's wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Has the disaster come at some moment of the history, and makes good what can be made good before its end.
+/// Triggers the disaster at some moment of the history, and repairs what can be repaired before its end.
 pub async fn befall(world: Arc<World>, disaster: Disaster) {
     let mut dice = world.dice();
     pass(&mut dice, world.plan.length as usize).await;
@@ -33,14 +33,14 @@ pub async fn befall(world: Arc<World>, disaster: Disaster) {
     }
 }
 
-/// The standby is behind by what has happened in a moment.
+/// The standby lags by the changes of a moment.
 async fn fail_over(world: &World, dice: &mut Dice) {
     world.server.replicate(world.judge.length());
     pass(dice, 60).await;
     world.judge.failed_over(world.server.fail_over());
 }
 
-/// Another takes its place.
+/// A new proxy replaces the crashed one.
 async fn crash(world: &Arc<World>, dice: &mut Dice) {
     if let Some(proxy) = world.some_proxy(dice) {
         proxy.crash();
@@ -66,7 +66,7 @@ async fn stop(world: &World, dice: &mut Dice) {
     }
 }
 
-/// Of all proxies, one after the other.
+/// Reloads all proxies, one after the other.
 async fn reload(world: &World, dice: &mut Dice) {
     for proxy in world.proxies() {
         tokio::spawn(async move { proxy.reload(1).await });

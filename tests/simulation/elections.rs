@@ -1,8 +1,8 @@
 //! The simulated etcd, or the leases of the simulated database: one election, whose leader keeps its lease or loses it.
 //!
-//! Owns tokens: each is higher than all before. Answers about the leader are linearizable, as etcd's are; who follows the
-//! election may be told late, as by a member that lags. Questions may fail. In the database the lease is a row, which a
-//! failover may lose.
+//! Owns tokens: each is higher than all earlier ones. Reads of the leader are linearizable, as in etcd. Followers of
+//! the election may be notified late, as by a member that lags. Requests may fail. In the database the lease is a row,
+//! which a failover may lose.
 
 use super::server::Kept;
 use super::world::{Chances, Dice, World, moment, pass};
@@ -17,10 +17,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// As long as a leader that does not renew it keeps its lease.
+/// Lifetime of a lease that its leader does not renew.
 const LEASE: Duration = Duration::from_millis(700);
 
-/// As long as a question that fails waits.
+/// Wait of a request that fails.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// The election.
@@ -37,13 +37,13 @@ struct State {
 }
 
 impl Held {
-    /// The token of whoever leads now.
+    /// The token of the current leader.
     pub fn leader(&self) -> Option<Token> {
         let state = self.state.lock().unwrap();
         state.leader.filter(|(_, until)| Instant::now() < *until).map(|(token, _)| token)
     }
 
-    /// Leads, as soon as nobody does. Cancel-safe.
+    /// Leads as soon as there is no leader. Cancel-safe.
     pub async fn win(&self, world: &World, dice: &mut Dice) -> Token {
         loop {
             if self.leader().is_none() {
@@ -60,7 +60,7 @@ impl Held {
         }
     }
 
-    /// Returns when somebody has won or resigned, or the lease that is in force now would run out. Cancel-safe.
+    /// Returns when a node has won or resigned, or the current lease would expire. Cancel-safe.
     async fn may_have_changed(&self) {
         let changed = self.changed.notified();
         let until = self.state.lock().unwrap().leader.map(|(_, until)| until).filter(|until| Instant::now() < *until);
@@ -70,7 +70,7 @@ impl Held {
         }
     }
 
-    /// False when somebody else leads, or nobody.
+    /// Returns false if another node leads, or none.
     pub fn renew(&self, world: &World, token: Token) -> bool {
         let leads = self.leader() == Some(token);
         if leads {
@@ -80,7 +80,7 @@ impl Held {
         leads
     }
 
-    /// Does not lead any more.
+    /// Gives up leadership.
     pub fn resign(&self, world: &World, token: Token) {
         if self.leader() == Some(token) {
             world.server.lease(world, token, Kept::Released);
@@ -90,7 +90,7 @@ impl Held {
     }
 }
 
-/// The election, as one proxy sees it.
+/// The election as one proxy sees it.
 pub struct Seen {
     world: Arc<World>,
     chances: Chances,

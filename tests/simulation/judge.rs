@@ -1,6 +1,6 @@
-//! The judge: what may never happen, whatever else does.
+//! The judge: the events that must never happen, under any faults.
 //!
-//! Owns what was committed, in order, and what clients were told of it. Must never ask the code under test what is right.
+//! Owns the commits, in order, and the replies to clients about them. Must never use the code under test to decide.
 
 use super::sql::{Fence, Table};
 use super::world::Dice;
@@ -8,14 +8,14 @@ use fencegate_fence::session::{Epoch, Token};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 
-/// A write that the server has done, and not yet committed.
+/// A write that the server has executed but not yet committed.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub id: u64,
     pub fence: Fence,
-    /// The row that it has changed, where that was there before.
+    /// The row that it has changed, if the row existed before.
     pub row: Option<(Table, u8)>,
-    /// The generation of its resource, and the token that its session presented, when it was done.
+    /// The generation of its resource, and the token of its session, at the time of the write.
     pub epoch: Option<Epoch>,
 }
 
@@ -30,12 +30,12 @@ struct State {
     /// Committed, and lost with the server that a standby has replaced.
     lost: HashSet<u64>,
     highest: BTreeMap<Fence, Epoch>,
-    /// The highest that a client may present, and those that the election has given.
+    /// The highest token that a client may present, and the tokens that the election has issued.
     issued: Token,
     elected: BTreeSet<Token>,
     resets: u64,
     wrong: Option<String>,
-    /// How often what was seen.
+    /// How often each event was seen.
     seen: BTreeMap<&'static str, u64>,
 }
 
@@ -63,7 +63,7 @@ impl Judge {
         }
     }
 
-    /// A client was told that the write is committed.
+    /// A client received that the write is committed.
     pub fn acknowledged(&self, id: u64) {
         let mut state = self.state();
         if !state.committed.contains(&id) && !state.lost.contains(&id) {
@@ -72,7 +72,7 @@ impl Judge {
         state.see("acknowledged");
     }
 
-    /// A client was told that the write is not done.
+    /// A client received that the write was not executed.
     pub fn refused(&self, id: u64, why: &'static str) {
         let mut state = self.state();
         if state.committed.contains(&id) {
@@ -82,19 +82,19 @@ impl Judge {
         state.see(why);
     }
 
-    /// The election has given this token.
+    /// The election has issued this token.
     pub fn elected(&self, token: Token) {
         self.state().elected.insert(token);
         self.presented(token);
     }
 
-    /// One of the last tokens that the election has given.
+    /// One of the last tokens that the election has issued.
     pub fn some_elected(&self, dice: &mut Dice) -> Token {
         let state = self.state();
         state.elected.iter().rev().nth(dice.below(state.elected.len().min(4))).copied().unwrap_or(1)
     }
 
-    /// Somebody presents this token, whoever has given it.
+    /// A session presents this token, whatever its source.
     pub fn presented(&self, token: Token) {
         let mut state = self.state();
         state.issued = state.issued.max(token);
@@ -108,7 +108,7 @@ impl Judge {
         }
     }
 
-    /// A client was told that its token is stale.
+    /// A client received that its token is stale.
     pub fn told_stale(&self, presented: Token) {
         let mut state = self.state();
         if presented >= state.issued && state.resets == 0 {
@@ -122,12 +122,12 @@ impl Judge {
         self.state().resets += 1;
     }
 
-    /// How many writes are committed.
+    /// Number of committed writes.
     pub fn length(&self) -> usize {
         self.state().log.len()
     }
 
-    /// All but the first so many are lost with the server that had them.
+    /// All commits after the first `length` ones are lost with their server.
     pub fn failed_over(&self, length: usize) {
         let mut state = self.state();
         let kept = length.min(state.log.len());
@@ -141,12 +141,12 @@ impl Judge {
         state.highest = highest;
     }
 
-    /// Something is wrong that others have found.
+    /// Reports a violation that another part has found.
     pub fn object(&self, why: String) {
         self.state().is_wrong(why);
     }
 
-    /// Something was seen that histories should show.
+    /// Records an event that histories should show.
     pub fn see(&self, what: &'static str) {
         self.state().see(what);
     }
@@ -165,7 +165,7 @@ impl Judge {
 }
 
 impl State {
-    /// What was wrong first is told.
+    /// Reports the first violation.
     fn is_wrong(&mut self, why: String) {
         self.wrong.get_or_insert(why);
     }

@@ -1,11 +1,11 @@
 //! Locks of rows, tables and views.
 //!
-//! Owns who has which, and who waits for whom. Must never let a circle of processes wait.
+//! Owns the holders of each lock and the processes that wait for it. Must never leave a deadlock unresolved.
 
 use super::sql::Table;
 use std::collections::BTreeMap;
 
-/// What can be locked.
+/// An object that can be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Thing {
     Row(Table, u8),
@@ -13,21 +13,21 @@ pub enum Thing {
     View(u8),
 }
 
-/// How.
+/// The lock mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// As whoever writes to a table locks it.
+    /// The mode of a process that writes to a table.
     Beside,
-    /// As LOCK TABLE does, and as a row is locked.
+    /// The mode of LOCK TABLE, and of a row lock.
     Alone,
 }
 
-/// Why a lock is not taken.
+/// Why a lock is not granted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Others have it.
+    /// Other processes hold it.
     ByOthers,
-    /// They wait for whoever asks.
+    /// The holders wait for the requesting process.
     Deadlock,
 }
 
@@ -38,7 +38,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// The process takes the lock, or waits for those that have it.
+    /// The process acquires the lock, or receives the processes that hold it.
     pub fn take(&mut self, pid: i32, thing: Thing, mode: Mode) -> Result<(), Taken> {
         self.waiting.remove(&pid);
         let held = self.held.entry(thing).or_default();
@@ -57,7 +57,7 @@ impl Locks {
         Err(Taken::ByOthers)
     }
 
-    /// The process lets go of all that it has.
+    /// The process releases all its locks.
     pub fn release(&mut self, pid: i32) {
         self.held.retain(|_, held| {
             held.remove(&pid);
@@ -66,7 +66,7 @@ impl Locks {
         self.waiting.remove(&pid);
     }
 
-    /// Some of these wait for that one, by way of whomever.
+    /// Returns true if one of these processes waits for that one, directly or indirectly.
     fn wait_for(&self, some: &[i32], pid: i32) -> bool {
         let (mut seen, mut left) = (Vec::new(), some.to_vec());
         while let Some(next) = left.pop() {

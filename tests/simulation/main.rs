@@ -1,11 +1,12 @@
-//! The proxy in a simulated world: machines of sessions, fences and watchers as they ship, on one thread, with virtual time
-//! and faults drawn from a seed.
+//! The proxy in a simulated world: the released state machines of sessions, fences and watchers, on one thread, with
+//! virtual time and faults drawn from a seed.
 //!
-//! Owns what one history is: some proxies before one server, nodes that lead and are deposed, faults; then calm, in which
-//! the rightful leader has to write; then an end, at which nothing may be left. The same seed is the same history.
+//! Owns the phases of a history. First, some proxies in front of one server, nodes that lead and are deposed, and
+//! faults. Then a calm phase, in which the current leader must be able to write. Then the end, at which nothing may be
+//! left. The same seed produces the same history.
 //!
-//! What is not simulated: real sockets and their buffers (net/), login and TLS, functions, rules and triggers; of the guard
-//! only that it lets a write pass or not. Tests with real servers have those.
+//! Not simulated: real sockets and their buffers (net/), login and TLS, functions, rules and triggers. Of the guard,
+//! only its decision to permit a write is simulated. Tests with real servers cover these.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -35,18 +36,18 @@ use store::State;
 use tokio::time::{sleep, timeout};
 use world::{Plan, World, pass};
 
-/// Once faults have ended, the rightful leader has written after this time at the latest.
+/// After the faults have ended, the current leader has written within this time.
 const WRITES_WITHIN: Duration = Duration::from_secs(30);
-/// And whoever waits for an answer has it.
+/// Within this time, every client that waits has its reply.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
-/// After its last session has ended, a proxy has nothing left.
+/// Within this time after its last session, a proxy has no state left.
 const CLEARS_UP_WITHIN: Duration = Duration::from_secs(15);
 
-/// A sixth faster than the C library's: every history begins and ends with a world of its own.
+/// A sixth faster than the C library's: every history creates and drops a separate world.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What came of one history.
+/// The result of one history.
 struct History {
     wrong: Option<String>,
     seen: BTreeMap<&'static str, u64>,
@@ -95,12 +96,12 @@ async fn live(world: &Arc<World>) {
     }
 }
 
-/// The proxies that neither have crashed nor stand still.
+/// The proxies that have neither crashed nor are suspended.
 fn running(world: &World) -> Vec<Arc<Proxy>> {
     world.proxies().into_iter().filter(|proxy| proxy.gate.state() == State::Runs).collect()
 }
 
-/// A new leader writes to all resources, by all proxies that run.
+/// A new leader writes to all resources, through all running proxies.
 async fn write_by_all(world: &Arc<World>) {
     let mut dice = world.dice();
     let mut token = world.elections.win(world, &mut dice).await;
@@ -118,7 +119,7 @@ async fn write_by_all(world: &Arc<World>) {
     }
 }
 
-/// False: it is to be tried again.
+/// Returns false if the write must be retried.
 async fn writes(world: &Arc<World>, proxy: &Arc<Proxy>, token: i64, table: Table) -> bool {
     let mut dice = world.dice();
     let mut client = Client::connect(world, proxy, "the rightful leader", Some(token.to_string()));
@@ -140,7 +141,7 @@ async fn writes(world: &Arc<World>, proxy: &Arc<Proxy>, token: i64, table: Table
     }
 }
 
-/// Nothing is left of any session. As soon as that is so the history is over.
+/// Waits until no session has left any state. The history then ends.
 async fn clear_up(world: &Arc<World>) {
     let clears_up = async {
         while left(world).is_some() {
@@ -160,14 +161,13 @@ fn left(world: &World) -> Option<String> {
         .then(|| format!("left: {processes} processes, admissions: {admitted}, proxies with sessions: {sessions}"))
 }
 
-/// The processor time of this thread, in seconds: the machine may have other work.
+/// The processor time of this thread, in seconds: other processes may use the machine.
 fn used() -> f64 {
     let used = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
     Duration::from(used).as_secs_f64()
 }
 
-/// Histories from one seed on, for as long as FENCEGATE_SIMULATE says, in seconds; or the one of FENCEGATE_HISTORY, with
-/// its story.
+/// Runs histories from one seed on, for FENCEGATE_SIMULATE seconds; or the one of FENCEGATE_HISTORY, with its trace.
 #[test]
 fn no_history_breaks_a_promise() {
     if let Some(seed) = number("FENCEGATE_HISTORY") {

@@ -1,4 +1,4 @@
-//! A node: it campaigns, leads, stalls, is deposed without knowing it, and writes all the while.
+//! A node: it campaigns, leads, stalls, is deposed without noticing, and writes throughout.
 
 use super::client::{Client, Form, Outcome, Unit, cancel, write};
 use super::proxy::Proxy;
@@ -19,7 +19,7 @@ pub struct Node {
     ids: Ids,
 }
 
-/// What a node does next.
+/// The next action of a node.
 enum Next {
     Reconnects,
     CampaignsAgain,
@@ -30,7 +30,7 @@ impl Node {
         Node { world: world.clone(), name: format!("node {number}"), dice: world.dice(), token: 0, ids: Ids::default() }
     }
 
-    /// Lives until the faults end.
+    /// Runs until the faults end.
     pub async fn live(mut self) {
         while !self.world.is_calm() {
             let world = self.world.clone();
@@ -124,7 +124,7 @@ impl Node {
         if self.dice.chance(30) { Next::CampaignsAgain } else { Next::Reconnects }
     }
 
-    /// Time goes by in which it does nothing: now and then so much that it loses its lease, and does not know.
+    /// Pauses. Some pauses are so long that the node loses its lease without noticing.
     async fn idle(&mut self, in_block: bool) {
         match self.dice.below(100) {
             0..30 if in_block => pass(&mut self.dice, 800).await,
@@ -190,7 +190,7 @@ impl Node {
         if self.world.plan.isolates && self.dice.chance(40) { Sql::BeginRepeatable } else { Sql::Begin }
     }
 
-    /// What it says next, in one go.
+    /// The next units, which the client sends at once.
     fn units(&mut self, client: &Client) -> Vec<Unit> {
         if client.has_failed {
             let end = if self.dice.chance(70) { Sql::Rollback } else { Sql::Commit };
@@ -205,7 +205,7 @@ impl Node {
         (0..number).map(|_| self.unit(client.in_block, number == 1)).collect()
     }
 
-    /// `alone`: nothing is said before it is answered.
+    /// `alone`: the client sends nothing else before the reply.
     fn unit(&mut self, in_block: bool, alone: bool) -> Unit {
         let unruly = self.world.plan.unruly;
         if self.world.fault(&mut self.dice, unruly) {
@@ -237,7 +237,7 @@ impl Node {
         Unit { form: self.form(), ..Unit::simple(statements) }
     }
 
-    /// Of the kinds that only some histories have.
+    /// Statements that only some histories have.
     fn special(&mut self, in_block: bool) -> Option<Unit> {
         let plan = &self.world.plan;
         let kinds = [plan.views, plan.names, plan.isolates, plan.strings];
@@ -262,14 +262,15 @@ impl Node {
         Some(Unit { form, ..Unit::simple(statements) })
     }
 
-    /// A text that is a string, or a write, by how strings are read: a new one, or one that was a string to another session.
+    /// A text that is a string or a write, depending on how strings are read: a new one, or one that was a string in
+    /// another session.
     fn two_faced(&mut self) -> Unit {
         let again = if self.dice.chance(50) { self.world.some_string(&mut self.dice) } else { None };
         let (table, id) = again.unwrap_or_else(|| (self.plain_table(), self.world.id()));
         Unit::simple(vec![Sql::TwoFaced { table, id: Some(id) }])
     }
 
-    /// What a text or a name means hangs on whether the unit before it succeeds, which is not answered yet.
+    /// The meaning of a text or a name depends on whether the previous unit succeeds, and its reply is still pending.
     fn in_doubt(&mut self) -> Option<Vec<Unit>> {
         let (has_names, has_strings) = (self.world.plan.names, self.world.plan.strings);
         match self.dice.chance(50) {
@@ -293,7 +294,7 @@ impl Node {
         }
     }
 
-    /// A view is made, changed or dropped, and perhaps written by.
+    /// Creates, changes or drops a view, and perhaps writes through it.
     fn definition(&mut self, in_block: bool) -> Vec<Sql> {
         let (view, table) = (self.dice.below(2) as u8, *self.dice.pick(&[Table::Jobs, Table::Ticks, Table::Notes]));
         let defines = match self.dice.chance(75) {
@@ -307,7 +308,7 @@ impl Node {
         }
     }
 
-    /// What nobody should say, and somebody will.
+    /// Statements that clients should not send, but some will.
     fn odd(&mut self) -> Vec<Sql> {
         let other = (self.token - 2 + self.dice.below(4) as Token).max(1);
         // To whom no election is known, any token is one.
@@ -340,8 +341,8 @@ impl Node {
         }
     }
 
-    /// Nobody is told what does not apply: where tokens are as they should be, no error about their form. A reset in the
-    /// middle of a transaction makes two epochs of one token.
+    /// Errors must apply: while tokens are well-formed, no error is about their form. A reset in the middle of a
+    /// transaction makes two epochs of one token.
     fn is_due(&self, code: &str) {
         if self.world.plan.is_plain() && ["LF002", "LF003", "LF004"].contains(&code) {
             self.world.judge.object(format!("{} is told {code}, and its token is as it should be", self.name));

@@ -1,26 +1,26 @@
-//! One direction of a connection: bytes arrive in order, late, and cut anywhere.
+//! One direction of a connection: bytes arrive in order, late, and split at any position.
 
 use super::world::{Dice, delay};
 use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-/// The end that is written to. Dropped: the other end reads what is under way, and then the end.
+/// The writing end. If it is dropped, the other end reads the pending bytes, and then the end.
 pub struct Writer(UnboundedSender<(Instant, Bytes)>);
 
-/// The end that is read.
+/// The reading end.
 pub struct Reader {
     arriving: UnboundedReceiver<(Instant, Bytes)>,
-    /// Has come, and is not read yet.
+    /// Arrived, and not read yet.
     chunk: Bytes,
-    /// When it was written.
+    /// Time of the write.
     pub sent: Instant,
-    /// When it has come.
+    /// Time of the arrival.
     due: Option<Instant>,
     dice: Dice,
 }
 
-/// A direction with its own chance of delays.
+/// A direction with its own random delays.
 pub fn pipe(dice: Dice) -> (Writer, Reader) {
     let (writer, arriving) = unbounded_channel();
     (Writer(writer), Reader { arriving, chunk: Bytes::new(), sent: Instant::now(), due: None, dice })
@@ -34,7 +34,7 @@ impl Writer {
         }
     }
 
-    /// Leaves nothing of it.
+    /// Discards all bytes.
     pub fn write_all_of(&self, output: &mut BytesMut) {
         if !output.is_empty() {
             self.write(std::mem::take(output).freeze());
@@ -42,7 +42,7 @@ impl Writer {
     }
 }
 
-/// Puts what was read behind what is there; copies nothing where nothing is.
+/// Appends the received bytes to the unread ones. Copies nothing if there are none.
 pub fn receive(input: &mut BytesMut, chunk: Bytes) {
     match input.is_empty() {
         true => *input = chunk.into(),
@@ -51,7 +51,7 @@ pub fn receive(input: &mut BytesMut, chunk: Bytes) {
 }
 
 impl Reader {
-    /// What comes next; None at the end. Cancel-safe.
+    /// Returns the next bytes; None at the end. Cancel-safe.
     pub async fn read(&mut self) -> Option<Bytes> {
         if self.chunk.is_empty() {
             (self.sent, self.chunk) = self.arriving.recv().await?;

@@ -1,8 +1,8 @@
 //! The simulated server: processes, locks, views, crashes.
 //!
-//! Owns what a server process is to others: its identity, its signals, its locks. What it does with what it
-//! is told is in `process.rs`. Must behave as PostgreSQL where the proxy looks: a process that has lost its client goes on
-//! with what it was given, one that is told to end may be slow, and its number may soon be another's.
+//! Owns the parts of a server process that others see: its identity, signals and locks. `process.rs` executes its
+//! messages. Must behave as PostgreSQL wherever the proxy looks: a process that has lost its client continues with the
+//! messages it has received, a terminated process may end slowly, and its pid may soon be reused.
 
 use super::locks::{Locks, Mode, Taken, Thing};
 use super::pipe::{Reader, Writer, pipe};
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// What a leader does with its lease.
+/// A change of a leader's lease.
 pub enum Kept {
     Won(Duration),
     Renewed(Duration),
@@ -30,7 +30,7 @@ pub enum Kept {
 /// One server with one database.
 pub struct Server {
     pub store: Arc<simulated::Server>,
-    /// Somebody has let go of locks.
+    /// Notified when a process has released locks.
     pub released: Notify,
     state: Mutex<State>,
 }
@@ -38,22 +38,22 @@ pub struct Server {
 #[derive(Default)]
 struct State {
     processes: BTreeMap<i32, Running>,
-    /// So many processes have begun.
+    /// Number of processes started so far.
     begun: u64,
-    /// So often the server was started.
+    /// Number of starts of the server.
     starts: u64,
     locks: Locks,
-    /// Processes that have locked rows of a fenced table and present no token: no fence ends them.
+    /// Processes that have locked rows of a fenced table and present no token: no fence terminates them.
     unfenced: BTreeSet<i32>,
     views: Views,
-    /// When a proxy has heard that the catalog has changed, and when that was said.
+    /// When a proxy was notified of a catalog change, and when the change was announced.
     heard: Vec<Heard>,
-    /// How many transactions have committed, and which of them has changed a row last.
+    /// Number of committed transactions, and the last one that changed each row.
     commits: u64,
     changed: BTreeMap<(Table, u8), u64>,
-    /// What a standby has by now, and how many commits it has seen.
+    /// The current data of a standby, and the number of commits that it has.
     standby: (Disk, Views, usize),
-    /// Up to when its clock has gone on.
+    /// The time up to which its clock has advanced.
     clock: Option<Instant>,
 }
 
@@ -63,14 +63,14 @@ struct Heard {
     at: Instant,
 }
 
-/// A view that shows a table as it is, and its definition.
+/// The current definition of a view of a table.
 #[derive(Clone, Debug)]
 pub struct View {
     pub table: Table,
-    /// The process that has defined it, with its start, as numbers are used again; and the proxy before it.
+    /// The process that has defined the view, with its start because pids are reused; and the proxy of its session.
     pub process: (i32, String),
     pub by: String,
-    /// When the proxy passed the definition on, and when it was committed.
+    /// When the proxy forwarded the definition, and when it was committed.
     pub forwarded: Instant,
     pub committed: Instant,
 }
@@ -83,18 +83,18 @@ struct Running {
     task: AbortHandle,
 }
 
-/// How others reach a process.
+/// The parts of a process that others use.
 #[derive(Default)]
 pub struct Signals {
-    /// It is told to end, and does so at that moment.
+    /// The process was requested to end, and ends at that moment.
     end: Mutex<Option<Instant>>,
-    /// It is to leave off what it does now.
+    /// The current statement must be canceled.
     cancel: Mutex<bool>,
     wake: Notify,
 }
 
 impl Signals {
-    /// Returns when the process ends because it is told to. Cancel-safe.
+    /// Returns when the process must end. Cancel-safe.
     pub async fn told_to_end(&self) {
         loop {
             let woken = self.wake.notified();
@@ -111,14 +111,14 @@ impl Signals {
     }
 }
 
-/// A connection to the server, as whoever opened it has it.
+/// A connection to the server, from the client's side.
 pub struct Connection {
     pub who: Identity,
     pub writer: Writer,
     pub reader: Reader,
 }
 
-/// As the store knows it.
+/// The identity in the store's format.
 pub fn qualified(table: Table) -> QualifiedName {
     QualifiedName { schema: "public".to_owned(), name: table.name().to_owned() }
 }
@@ -138,7 +138,7 @@ impl Server {
         self.store.pass(now - before);
     }
 
-    /// What has become of the lease of the election, where there are leases.
+    /// Changes the lease of the election, if there are leases.
     pub fn lease(&self, world: &World, token: Token, kept: Kept) {
         if !world.plan.leases {
             return;
@@ -152,7 +152,7 @@ impl Server {
         }
     }
 
-    /// A process begins for the session of that number and of that proxy, whose `lease.fence` is that at the start.
+    /// Starts a process for the session with that number and that proxy, with this initial `lease.fence`.
     pub fn connect(&self, world: &Arc<World>, by: &str, value: Option<String>, session: u64) -> Connection {
         let (to_server, from_client) = pipe(world.dice());
         let (to_client, from_server) = pipe(world.dice());
@@ -179,7 +179,7 @@ impl Server {
         self.store.end_process(pid);
     }
 
-    /// These are told to end, and are deaf to it for a while.
+    /// Requests the end of these processes, which may ignore the request for a while.
     pub fn tell_to_end(&self, processes: &[Key], deaf: impl Fn() -> Duration) {
         let state = self.state();
         for (pid, start) in processes {
@@ -190,7 +190,7 @@ impl Server {
         }
     }
 
-    /// What the process does now is to be left off, as a request to cancel says.
+    /// Cancels the current statement of the process, as a cancel request does.
     pub fn cancel(&self, pid: i32) {
         if let Some(running) = self.state().processes.get(&pid) {
             *running.signals.cancel.lock().unwrap() = true;
@@ -201,7 +201,7 @@ impl Server {
         self.state().locks.take(pid, thing, mode)
     }
 
-    /// The process lets go of all locks.
+    /// The process releases all locks.
     pub fn unlock(&self, pid: i32) {
         let mut state = self.state();
         state.locks.release(pid);
@@ -215,12 +215,12 @@ impl Server {
         self.state().unfenced.insert(pid);
     }
 
-    /// It holds such locks.
+    /// Returns true if the process holds such locks.
     pub fn has_locks_without_token(&self, pid: i32) -> bool {
         self.state().unfenced.contains(&pid)
     }
 
-    /// The views as whoever has defined none sees them.
+    /// The views for transactions that have defined none.
     pub fn views(&self) -> Views {
         self.state().views.clone()
     }
@@ -229,17 +229,17 @@ impl Server {
         self.state().views.get(&view).cloned()
     }
 
-    /// The proxy hears what was announced then: that the catalog has changed.
+    /// The proxy is notified of a catalog change that was announced at that time.
     pub fn heard(&self, by: &str, announced: Instant) {
         self.state().heard.push(Heard { by: by.to_owned(), announced, at: Instant::now() });
     }
 
-    /// Before that moment the proxy has heard of a change that was there then.
+    /// Returns true if the proxy was notified, before that moment, of the change.
     pub fn has_heard(&self, by: &str, change: Instant, before: Instant) -> bool {
         self.state().heard.iter().any(|heard| heard.by == by && heard.announced >= change && heard.at < before)
     }
 
-    /// A transaction commits that has changed these rows and defined these views, or dropped some.
+    /// Commits a transaction that has changed these rows and defined or dropped these views.
     pub fn commit(
         &self,
         rows: impl IntoIterator<Item = (Table, u8)>,
@@ -262,7 +262,7 @@ impl Server {
         self.state().commits
     }
 
-    /// The row was changed by a transaction that the snapshot does not have.
+    /// The row was changed by a transaction that the snapshot does not include.
     pub fn has_changed_since(&self, snapshot: u64, row: (Table, u8)) -> bool {
         self.state().changed.get(&row).is_some_and(|changed| *changed > snapshot)
     }
@@ -273,13 +273,13 @@ impl Server {
         admitted.into_iter().filter(|epoch| epoch.token == token).max()
     }
 
-    /// The standby has all that there is now.
+    /// The standby catches up.
     pub fn replicate(&self, commits: usize) {
         let mut state = self.state();
         state.standby = (self.store.copy(), state.views.clone(), commits);
     }
 
-    /// Every process ends at once; what was committed stays.
+    /// Ends every process immediately; commits remain.
     pub fn restart(&self) {
         let mut state = self.state();
         std::mem::take(&mut state.processes).values().for_each(|running| running.task.abort());
@@ -291,7 +291,7 @@ impl Server {
         self.store.restart(&identity(0, 0, starts).postmaster_start);
     }
 
-    /// The standby takes the server's place. Returns how many commits it has.
+    /// The standby replaces the server. Returns the number of commits that it has.
     pub fn fail_over(&self) -> usize {
         let (disk, views, commits) = std::mem::take(&mut self.state().standby);
         self.state().views = views;
@@ -300,7 +300,7 @@ impl Server {
         commits
     }
 
-    /// How many processes live.
+    /// Number of live processes.
     pub fn processes(&self) -> usize {
         self.state().processes.len()
     }

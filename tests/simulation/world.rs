@@ -1,6 +1,7 @@
-//! What all parts of one history share: its seed, its plan of faults, its story.
+//! The state that all parts of one history share: its seed, its plan of faults, its trace.
 //!
-//! Owns chance. Must never draw from anything but the seed: the same seed is the same history, to the last byte.
+//! Owns randomness. Must never use another source than the seed: the same seed produces the same history, to the last
+//! byte.
 
 use super::client::Client;
 use super::elections::Held;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-/// So many keys are in use at a time, each for so many milliseconds.
+/// Number of keys in use at a time, and the milliseconds for which each is used.
 const KEYS_AT_ONCE: usize = 3;
 const KEY_LASTS: usize = 120;
 
@@ -28,9 +29,9 @@ pub struct World {
     pub server: Server,
     pub elections: Arc<Held>,
     proxies: Mutex<Vec<Arc<Proxy>>>,
-    /// Clients that say nothing any more, and do not hang up; None: all do by now.
+    /// Clients that are silent and keep their connections; None: all must close them by now.
     stalled: Mutex<Option<Vec<Client>>>,
-    /// Texts that were a string and nothing else to whoever has sent them: the table and the id of the write within.
+    /// Texts that were only a string in the session that sent them: the table and the id of the write inside.
     strings: Mutex<Vec<(Table, u64)>>,
     calm: AtomicBool,
     calmed: Notify,
@@ -41,43 +42,43 @@ pub struct World {
     story: Option<Mutex<Vec<String>>>,
 }
 
-/// What may happen in a history. Each is a chance in percent, or a number.
+/// The possible events of a history. Each is a probability in percent, or a number.
 #[derive(Debug)]
 pub struct Plan {
     pub proxies: usize,
     pub nodes: usize,
-    /// So many milliseconds pass before the faults end.
+    /// Milliseconds until the faults end.
     pub length: u64,
-    /// A question of a control connection fails, or is answered when nobody waits any more.
+    /// A request of a control connection fails, or is executed after its caller has given up.
     pub control: usize,
-    /// The control connections take so many milliseconds more, at most.
+    /// Maximum additional delay of control connections, in milliseconds.
     pub lag: usize,
-    /// A leader has more sessions than one.
+    /// A leader has several sessions.
     pub crowded: usize,
-    /// A connection that listens breaks as soon as it does.
+    /// A listening connection breaks as soon as it listens.
     pub listening: usize,
-    /// A question to the elections fails.
+    /// A request to the elections fails.
     pub elections: usize,
-    /// A process that is told to end takes its time.
+    /// A terminated process ends slowly.
     pub slow_ends: usize,
-    /// Clients hang up, cancel, and change tokens in odd moments.
+    /// Clients disconnect, cancel, and change tokens at unexpected moments.
     pub unruly: usize,
-    /// Views are made and dropped, and written by.
+    /// Views are created, dropped, and written through.
     pub views: bool,
     /// Statements are prepared, and run by their names.
     pub names: bool,
-    /// A table is fenced by its keys; and that table is what is written to, in percent.
+    /// A table is fenced by its keys; and the percentage of writes to that table.
     pub keys: bool,
     pub keyed: usize,
     /// Whole tables are locked, and transactions keep one snapshot.
     pub isolates: bool,
-    /// Sessions read strings in both ways.
+    /// Sessions use both string settings.
     pub strings: bool,
     /// The guard is installed.
     pub guard: bool,
-    /// The tokens of an election are those of leases in the database.
+    /// The tokens of an election come from leases in the database.
     pub leases: bool,
-    /// The server crashes, or a standby takes its place; proxies crash or stop for a while; policies change; fences are reset.
+    /// The server crashes or a standby replaces it; proxies crash or are suspended; policies change; fences are reset.
     pub disasters: Vec<Disaster>,
 }
 
@@ -138,7 +139,7 @@ impl Plan {
         }
     }
 
-    /// Nothing makes an error due that is about the form of what was said.
+    /// Returns true if no statement should cause an error about its form.
     pub fn is_plain(&self) -> bool {
         let is_odd = self.unruly > 0 || self.views || self.names || self.strings;
         !is_odd && !self.disasters.contains(&Disaster::Reset)
@@ -151,7 +152,7 @@ impl Plan {
 }
 
 impl World {
-    /// The world of that seed, in which that may happen. One that tells its story is slower.
+    /// The world of that seed, with these possible events. Tracing makes it slower.
     pub fn new(seed: u64, plan: Plan, tells: bool) -> Arc<World> {
         let story = tells.then(|| Mutex::new(vec![format!("{plan:?}")]));
         Arc::new(World {
@@ -173,13 +174,14 @@ impl World {
         })
     }
 
-    /// The next actor's own chance.
+    /// The random generator of the next actor.
     pub fn dice(&self) -> Dice {
         let actor = 1 + self.actors.fetch_add(1, Ordering::Relaxed);
         Dice::new(self.seed.wrapping_add(actor.wrapping_mul(0xd134_2543_de82_ef95)))
     }
 
-    /// One of the rows of a table. Of keys the last few: first tokens are rare, and so keys come into use one after the other.
+    /// A random row of a table. Of keys, one of the last few: first tokens are rare, so keys come into use one after
+    /// the other.
     pub fn some_row(&self, dice: &mut Dice, table: Table) -> u8 {
         if !table.is_keyed() {
             return dice.below(2) as u8;
@@ -193,7 +195,7 @@ impl World {
         1 + self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An id that is no session's own: several may send it.
+    /// An id that belongs to no session: several may send it.
     pub fn id(&self) -> u64 {
         SHARED + self.ids.fetch_add(1, Ordering::Relaxed)
     }
@@ -217,13 +219,13 @@ impl World {
         }
     }
 
-    /// With that chance in percent, while there are faults.
+    /// Returns true with that probability in percent, while there are faults.
     pub fn fault(&self, dice: &mut Dice, percent: usize) -> bool {
         percent > 0 && dice.chance(percent) && !self.is_calm()
     }
 
-    /// The client says nothing any more, and does not hang up as long as anybody may. One hangs up whose locks no fence covers:
-    /// the rightful leader would wait for it.
+    /// The client is silent but keeps its connection for as long as that is permitted. A client with locks that no
+    /// fence covers disconnects, because the current leader would wait for it.
     pub fn stall(&self, client: Client) {
         if self.server.has_locks_without_token(client.process().load(Ordering::Relaxed)) {
             return;
@@ -233,17 +235,17 @@ impl World {
         }
     }
 
-    /// From now on whoever stalls hangs up.
+    /// From now on silent clients disconnect.
     pub fn end_stalls(&self) {
         drop(self.stalled.lock().unwrap().take());
     }
 
-    /// The text was a string, and its write is not done: another may send it.
+    /// The text was a string, and its write was not executed: another session may send it.
     pub fn was_string(&self, table: Table, id: u64) {
         self.strings.lock().unwrap().push((table, id));
     }
 
-    /// A text that was a string to somebody else.
+    /// A text that was a string in another session.
     pub fn some_string(&self, dice: &mut Dice) -> Option<(Table, u64)> {
         let mut strings = self.strings.lock().unwrap();
         let at = dice.below(strings.len());
@@ -254,12 +256,12 @@ impl World {
         self.proxies.lock().unwrap().push(proxy);
     }
 
-    /// Those that have not crashed.
+    /// The proxies that have not crashed.
     pub fn proxies(&self) -> Vec<Arc<Proxy>> {
         self.proxies.lock().unwrap().iter().filter(|proxy| !proxy.is_crashed()).cloned().collect()
     }
 
-    /// Those that stand still go on.
+    /// Resumes the suspended proxies.
     pub async fn wake_proxies(&self) {
         for proxy in self.proxies().iter().filter(|proxy| proxy.gate.state() == Gate::Stopped) {
             proxy.gate.set(Gate::Runs);
@@ -268,7 +270,7 @@ impl World {
         }
     }
 
-    /// One that has begun meanwhile, with the policies of before, or has stood still, gets the others as well.
+    /// Proxies that started with the previous policies in the meantime, or were suspended, also receive the new ones.
     pub async fn keep_up(&self, proxy: &Proxy) {
         if self.plan.disasters.contains(&Disaster::Reload) {
             proxy.reload(1).await;
@@ -281,13 +283,13 @@ impl World {
         (!proxies.is_empty()).then(|| dice.pick(&proxies).clone())
     }
 
-    /// Nothing of the history is left: proxies and world hold each other, and so do those who listen.
+    /// Drops all state of the history: proxies and world refer to each other, and so do listeners.
     pub fn end(&self) {
         self.proxies.lock().unwrap().clear();
         self.server.restart();
     }
 
-    /// A sentence of the story, which ends with the first breach.
+    /// A line of the trace, which ends with the first violation.
     pub fn say(&self, what: impl FnOnce() -> String) {
         if let Some(story) = &self.story
             && self.judge.wrong().is_none()
@@ -301,7 +303,7 @@ impl World {
     }
 }
 
-/// Where several tasks draw from one chance, each gets its own.
+/// Each task gets its own random generator.
 pub struct Chances(Mutex<Dice>);
 
 impl Chances {
@@ -314,7 +316,7 @@ impl Chances {
     }
 }
 
-/// When something that takes a moment has come: mostly at once.
+/// The arrival time after a short delay: usually none.
 pub fn delay(dice: &mut Dice) -> Option<Instant> {
     let time = match dice.below(100) {
         0..65 => return None,
@@ -324,7 +326,7 @@ pub fn delay(dice: &mut Dice) -> Option<Instant> {
     Some(Instant::now() + Duration::from_millis(time as u64))
 }
 
-/// Something takes a moment.
+/// Waits for a short time.
 pub async fn moment(dice: &mut Dice) {
     match delay(dice) {
         Some(due) => tokio::time::sleep_until(due).await,
@@ -333,7 +335,7 @@ pub async fn moment(dice: &mut Dice) {
     }
 }
 
-/// At most so many milliseconds pass.
+/// Waits for at most that many milliseconds.
 pub async fn pass(dice: &mut Dice, most: usize) {
     sleep(Duration::from_millis(dice.below(most) as u64)).await;
 }

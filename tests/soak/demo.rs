@@ -1,5 +1,5 @@
-//! `fencegate demo` shows what it promises, says so, and leaves nothing behind.
-//! That it fails when the fence does not hold is tested where it judges: `src/demo/check.rs`.
+//! `fencegate demo` shows the promised result, reports it, and leaves nothing behind. `src/demo/check.rs` tests that
+//! the demo fails when the fence does not hold.
 
 use crate::support::guardian::Folder;
 use crate::support::proxy::fencegate;

@@ -1,4 +1,4 @@
-//! Each program of `examples/` shows what its README says, and ends with 0 only then.
+//! Each program of `examples/` shows the result that its README describes, and only then exits with code 0.
 
 use crate::support::example::example;
 use crate::support::guardian::Folder;

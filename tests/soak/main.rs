@@ -1,4 +1,4 @@
-//! What takes long, needs the network, or floods the machine. Run by `make soak`.
+//! Tests that take long, need the network, or flood the machine. Run by `make soak`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

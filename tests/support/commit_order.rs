@@ -1,6 +1,6 @@
 //! The order in which rows were committed, read from the server's own log by logical decoding.
 //!
-//! Timestamps and sequences say when a row was written; only the log says when it became true.
+//! Timestamps and sequences show when a row was written; only the log shows when it was committed.
 
 use super::postgres::Postgres;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// A row that was committed by an INSERT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inserted {
-    /// The place of its transaction among all that were committed, from 0.
+    /// The position of its transaction among all committed ones, from 0.
     pub transaction: usize,
     /// With its schema: `public.ticks`.
     pub table: String,
@@ -24,7 +24,7 @@ impl Inserted {
     }
 }
 
-/// A replication slot that keeps everything committed since it was made.
+/// A replication slot that keeps all commits since its creation.
 pub struct CommitOrder<'a> {
     postgres: &'a Postgres,
     database: String,
@@ -44,7 +44,7 @@ impl<'a> CommitOrder<'a> {
     }
 }
 
-/// As [`CommitOrder::take`], from a slot that somebody else has made.
+/// Like [`CommitOrder::take`], from a slot that was created elsewhere.
 pub fn take_inserted(postgres: &Postgres, database: &str, slot: &str, table: &str) -> Vec<Inserted> {
     let changes = format!("SELECT data FROM pg_logical_slot_get_changes('{slot}', NULL, NULL)");
     let rows = postgres.sql_in(database, &changes);

@@ -18,11 +18,11 @@ pub struct Etcd {
     peer: Port,
     /// In the folder; another one after a restore.
     data: String,
-    /// It asks for certificates, and has one.
+    /// The member requires client certificates and has its own.
     certificates: Option<Certificates>,
-    /// What it is started with, but for addresses and certificates.
+    /// Its arguments, except addresses and certificates.
     arguments: Vec<String>,
-    /// Who etcdctl is: name and password.
+    /// Name and password of etcdctl's user.
     user: Option<&'static str>,
     /// The keys of candidates, by what the test calls them.
     candidates: Mutex<HashMap<String, String>>,
@@ -33,20 +33,21 @@ impl Etcd {
         Self::start_in(Folder::new("etcd"), None, Vec::new())
     }
 
-    /// One that lets clients ping as often as they like. Otherwise it ends the connection of an idle watch after some
-    /// seconds, and who begins anew sees what the watch should have shown.
+    /// A member that permits frequent pings. Otherwise it closes the connection of an idle watch after some seconds,
+    /// and a client that starts again sees what the watch should have shown.
     pub fn start_with_lasting_watches() -> Self {
         Self::start_in(Folder::new("etcd"), None, vec!["--grpc-keepalive-min-time=1ms".into()])
     }
 
-    /// One that clients reach by TLS only, and with a certificate of their own.
+    /// A member that clients reach only by TLS with their own certificate.
     pub fn start_with_tls() -> Self {
         let folder = Folder::new("etcd");
         let certificates = Certificates::make(folder.path());
         Self::start_in(folder, Some(certificates), Vec::new())
     }
 
-    /// One that gives its users JSON web tokens: these carry the revision of users and roles, and end with it.
+    /// A member that issues JSON web tokens to its users: these contain the revision of users and roles, and end with
+    /// it.
     pub fn start_with_jwt() -> Self {
         let folder = Folder::new("etcd");
         let file = |name: &str| folder.join(name).display().to_string();
@@ -66,8 +67,8 @@ impl Etcd {
         etcd
     }
 
-    /// From now on everybody needs a name and a password: `root:secret` may do everything, `gate:pass word` may read
-    /// the keys that start with the prefix.
+    /// From now on every client needs a name and a password: `root:secret` has all permissions, `gate:pass word` may
+    /// read the keys that start with the prefix.
     pub fn enable_users(&mut self, prefix: &str) {
         run(&mut self.etcdctl(&["user", "add", "root:secret"]));
         run(&mut self.etcdctl(&["user", "grant-role", "root", "root"]));
@@ -79,8 +80,8 @@ impl Etcd {
         self.user = Some("root:secret");
     }
 
-    /// Once there are users: one more, who may read and write the keys that start with the prefix. Without a password, a
-    /// certificate's common name is the user.
+    /// Adds a user, who may read and write the keys that start with the prefix. Without a password, the common name of
+    /// a certificate is the user.
     pub fn add_user(&self, user: &str, password: Option<&str>, prefix: &str) {
         let role = format!("writer of {user}");
         run(&mut self.etcdctl(&["role", "add", &role]));
@@ -92,7 +93,7 @@ impl Etcd {
         run(&mut self.etcdctl(&["user", "grant-role", user, &role]));
     }
 
-    /// Changes users and roles so that no login of before has the revision of now.
+    /// Changes users and roles so that no earlier login has the current revision.
     pub fn change_roles(&self) {
         run(&mut self.etcdctl(&["role", "add", "unused"]));
         run(&mut self.etcdctl(&["role", "delete", "unused"]));
@@ -114,13 +115,13 @@ impl Etcd {
         self.certificates.as_ref().expect("it was started with TLS")
     }
 
-    /// Puts the key of a candidate, and returns its create_revision. The last part of the name is what the test calls the
-    /// candidate; that of the key is its lease.
+    /// Puts the key of a candidate, and returns its create_revision. The last part of the name is the test's name of
+    /// the candidate; the last part of the key is its lease.
     pub fn put_new(&self, name: &str) -> i64 {
         self.put_candidate(name, "somebody")
     }
 
-    /// The same, which proclaims this.
+    /// The same, with this value.
     pub fn put_candidate(&self, name: &str, value: &str) -> i64 {
         let lease = self.grant();
         let key = format!("{}/{}", name.rsplit_once('/').unwrap().0, lease.trim_start_matches('0'));
@@ -142,8 +143,8 @@ impl Etcd {
         revision(&run(&mut self.etcdctl(&["put", key, value, &format!("--lease={lease}"), "--write-out=json"])))
     }
 
-    /// As many elect: puts this very key under a lease of its own where it is absent. The lease, which [`Self::revoke`]
-    /// ends, and the key's create_revision.
+    /// Puts this key under a separate lease if it is absent, as many clients do. Returns the lease, which
+    /// [`Self::revoke`] ends, and the key's create_revision.
     pub fn put_if_absent(&self, key: &str) -> Option<(String, i64)> {
         let lease = self.grant();
         let file = self.folder.join("transaction");
@@ -153,12 +154,12 @@ impl Etcd {
         succeeded.then(|| (lease, revision(&output)))
     }
 
-    /// The lease ends, and with it its keys.
+    /// Ends the lease, which deletes its keys.
     pub fn revoke(&self, lease: &str) {
         run(&mut self.etcdctl(&["lease", "revoke", lease]));
     }
 
-    /// Every lease ends, whoever has it.
+    /// Ends all leases.
     pub fn revoke_all(&self) {
         let leases = run(&mut self.etcdctl(&["lease", "list"])).stdout;
         // After a line that counts them.
@@ -184,12 +185,12 @@ impl Etcd {
         self.member.as_mut().expect("etcd runs").signal(name);
     }
 
-    /// Stops its work, and returns when every thread has stopped; `CONT` resumes it.
+    /// Suspends the member, and returns when every thread has stopped; `CONT` resumes it.
     pub fn pause(&mut self) {
         self.member.as_mut().expect("etcd runs").pause();
     }
 
-    /// It dies without a chance to say anything.
+    /// Kills the member without a clean shutdown.
     pub fn kill9(&mut self) {
         let mut member = self.member.take().expect("etcd runs");
         member.signal("KILL");
@@ -227,12 +228,12 @@ impl Etcd {
         });
     }
 
-    /// Writes everything it holds to a file.
+    /// Writes all data to a file.
     pub fn save_snapshot(&self, name: &str) {
         run(&mut self.etcdctl(&["snapshot", "save", &self.folder.join(name).display().to_string()]));
     }
 
-    /// Kills it, and starts it again from a snapshot: its revisions go back.
+    /// Kills the member, and restarts it from a snapshot: its revisions go back.
     pub fn restore_snapshot(&mut self, name: &str) {
         self.kill9();
         let data = format!("{}-restored", self.data);

@@ -1,4 +1,4 @@
-//! A throwaway etcd of three members, of which each can be stopped by itself.
+//! A throwaway etcd of three members, each of which can be stopped separately.
 
 use super::guardian::{Folder, Port, Program};
 use super::programs::forget_settings;
@@ -45,7 +45,7 @@ impl EtcdCluster {
         self.ports.iter().map(url).collect()
     }
 
-    /// Stops its work, and returns when every thread has stopped.
+    /// Suspends the member, and returns when every thread has stopped.
     pub fn pause(&mut self, index: usize) {
         self.members[index].pause();
     }
@@ -54,7 +54,7 @@ impl EtcdCluster {
         self.members[index].signal("CONT");
     }
 
-    /// It dies without a chance to say anything.
+    /// Kills the member without a clean shutdown.
     pub fn kill9(&mut self, index: usize) {
         self.members[index].signal("KILL");
         self.members[index].wait();

@@ -1,4 +1,4 @@
-//! Processes that stand still.
+//! Suspended processes.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

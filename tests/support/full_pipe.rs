@@ -1,4 +1,4 @@
-//! A named pipe that is full, and that nobody reads.
+//! A named pipe that is full and has no reader.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -34,7 +34,7 @@ impl FullPipe {
         Self { path: path.display().to_string(), pipe, filling }
     }
 
-    /// Reads it from now on.
+    /// Reads the pipe from now on.
     pub fn read(self) -> PipeReader {
         let mut pipe = File::open(&self.path).unwrap();
         drop(self.pipe);
@@ -62,7 +62,7 @@ pub struct PipeReader {
 }
 
 impl PipeReader {
-    /// What has come after those.
+    /// The bytes that followed.
     pub fn so_far(&self) -> String {
         let bytes = self.bytes.lock().unwrap();
         String::from_utf8_lossy(bytes.get(self.filling..).unwrap_or_default()).into_owned()

@@ -1,7 +1,7 @@
 //! Owns processes, folders and ports of a test, so that none survives it.
 //!
 //! A process that is killed runs no destructors. One shell, the guardian, reads from a pipe what this process has
-//! started and made; when the pipe closes, it ends and removes what is left of it.
+//! started and created. When the pipe closes, it ends and removes the rest.
 
 use super::programs::forget_settings;
 use super::wait::{DEADLINE, wait_for, wait_until};
@@ -35,14 +35,14 @@ fn tell_guardian(line: &str) {
 /// A running server.
 pub struct Program {
     child: Child,
-    /// By which the guardian knows it: a process id may come again.
+    /// The guardian's name for the process, because a process id may be reused.
     number: u32,
     stop_signal: &'static str,
     log: PathBuf,
 }
 
 impl Program {
-    /// Starts `command` with its output appended to `log`. `stop_signal` is what ends it at once, without grace.
+    /// Starts `command` with its output appended to `log`. `stop_signal` ends it immediately, without a clean shutdown.
     pub fn start<S: AsRef<OsStr>>(command: &[S], log: &Path, stop_signal: &'static str) -> Self {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let output = File::options().append(true).create(true).open(log).unwrap();
@@ -87,7 +87,7 @@ impl Program {
         }
     }
 
-    /// Stops its work, and returns when every thread has stopped: for a moment one may still answer.
+    /// Suspends the process, and returns when every thread has stopped: a thread may still answer for a moment.
     pub fn pause(&mut self) {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.pid());
@@ -101,7 +101,7 @@ impl Program {
     }
 }
 
-/// Shown when it has been waited for in vain: by then the log says more.
+/// Shown after a timeout: the log then has more lines.
 struct End {
     pid: u32,
     log: PathBuf,
@@ -123,7 +123,7 @@ impl Drop for Program {
     }
 }
 
-/// A temporary folder that everybody may enter (the server runs as another user).
+/// A temporary folder that all users may enter (the server runs as another user).
 pub struct Folder(PathBuf);
 
 impl Folder {

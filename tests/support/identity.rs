@@ -1,9 +1,9 @@
-//! What tests of the fence's library ask a session of tokio-postgres.
+//! Queries that tests of the fence's library run in a session of tokio-postgres.
 
 use fencegate_fence::session::Identity;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-/// Whose server process it is, as the proxy learns it when a session starts.
+/// The identity of the session's server process, as the proxy queries it when a session starts.
 pub async fn identity(client: &Client) -> Identity {
     let row = one(
         client,

@@ -7,19 +7,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-/// What becomes of the bytes.
+/// The treatment of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Each piece of them comes so much later.
+    /// Each piece is delayed by this time.
     Slow(Duration),
-    /// They stay where they are, and neither end hears of it.
+    /// The bytes are held, and neither end is notified.
     Silent,
-    /// Connections end, and no new one lives.
+    /// Connections end, and new ones are closed.
     Cut,
 }
 
-/// Passes bytes on both ways, as far as its fault lets it.
+/// Relays bytes in both directions, as far as its fault permits.
 pub struct Link {
     port: Port,
     line: Arc<Line>,
@@ -51,7 +51,7 @@ impl Link {
         self.port.number()
     }
 
-    /// Ends what is connected, and lets nothing through.
+    /// Closes all connections, and rejects new ones.
     pub fn cut(&self) {
         self.suffer(Fault::Cut);
     }
@@ -69,7 +69,7 @@ impl Link {
         self.line.changed.notify_all();
     }
 
-    /// What connects from now on reaches another server; what is connected ends.
+    /// Leads new connections to another server, and closes existing ones.
     pub fn lead_to(&self, server: u16) {
         let mut state = self.line.state();
         state.server = server;

@@ -1,6 +1,6 @@
-//! A server that breaks the protocol, on a port that leads everybody else to a real one.
+//! A server that breaks the protocol, on a port that leads all other clients to a real one.
 //!
-//! A session of the role [`VICTIM`] gets what the test's script says; every other is passed on to the server behind.
+//! A session of the role [`VICTIM`] receives the test's script; every other is forwarded to the server behind it.
 
 use super::guardian::Port;
 use super::message::{ssl_request, tagged};
@@ -13,7 +13,7 @@ use std::thread;
 
 pub const VICTIM: &str = "victim";
 
-/// What the server does to a victim; it gets the connection after the startup packet.
+/// The server's behavior toward a victim. It receives the connection after the startup packet.
 type Script = dyn Fn(&mut Victim) -> io::Result<()> + Send + Sync;
 
 /// The connection of a victim.
@@ -29,9 +29,9 @@ pub struct Malicious {
 
 #[derive(Default)]
 pub struct Victims {
-    /// Those that are still connected.
+    /// Number of victims that are connected.
     open: AtomicUsize,
-    /// Those that ever were.
+    /// Number of victims so far.
     served: AtomicUsize,
     /// Bytes of all floods.
     sent: AtomicU64,
@@ -128,7 +128,7 @@ impl Victim<'_> {
         self.stream.write_all(bytes)
     }
 
-    /// The tag of the next message; its body is thrown away.
+    /// The tag of the next message; discards its body.
     pub fn next_message(&mut self) -> io::Result<u8> {
         let mut header = [0; 5];
         self.stream.read_exact(&mut header)?;
@@ -142,7 +142,7 @@ impl Victim<'_> {
         io::copy(&mut self.stream, &mut io::sink()).map(drop)
     }
 
-    /// Sends it again and again until the other side closes.
+    /// Sends the bytes repeatedly until the other side closes.
     pub fn flood(&mut self, bytes: &[u8]) -> io::Result<()> {
         loop {
             self.send(bytes)?;
@@ -166,7 +166,7 @@ pub fn ready() -> Vec<u8> {
     tagged(b'Z', b"I")
 }
 
-/// The answer to whose process it is.
+/// The reply to the query for the identity.
 pub fn identity() -> Vec<u8> {
     let mut row = vec![0, 5];
     for column in ["42", "1700000000", "7", "1700000000"] {

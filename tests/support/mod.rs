@@ -1,5 +1,5 @@
-//! What the integration tests share: throwaway servers, the proxy under test, a raw protocol client,
-//! and the one place that decides whether a test talks to the server directly or through the proxy.
+//! Shared parts of the integration tests: throwaway servers, the proxy under test, a raw protocol client, and the one
+//! place that decides whether a test connects to the server directly or through the proxy.
 //!
 //! Everything started here is stopped, and every folder removed, when its owner is dropped or its process dies.
 

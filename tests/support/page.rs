@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Stands before the output of each block, and after it with the exit status.
+/// Separator before the output of each block, and after it with the exit status.
 const MARK: &str = "=====";
 
 /// The fenced blocks of that language.
@@ -42,7 +42,7 @@ pub fn shell(script: &str) -> Command {
     command
 }
 
-/// With the program under test and PostgreSQL's in front.
+/// With the folders of the program under test and of PostgreSQL first in the path.
 fn path() -> String {
     let program = Path::new(BINARY).parent().unwrap().display().to_string();
     let postgres = programs::postgres_program("psql");
@@ -56,7 +56,7 @@ struct Step {
     shown: String,
 }
 
-/// The blocks of `sh`, each with the block of `text` that follows it at once.
+/// The blocks of `sh`, each with the block of `text` that follows immediately.
 fn steps(page: &str) -> Vec<Step> {
     let after = page.split("```sh\n").skip(1).map(|rest| rest.split_once("\n```\n").unwrap().1);
     let shown = after.map(|rest| rest.strip_prefix("```text\n").map_or("", |rest| rest.split("\n```").next().unwrap()));
@@ -64,8 +64,8 @@ fn steps(page: &str) -> Vec<Step> {
     steps.map(|(commands, shown)| Step { commands, shown: shown.to_owned() }).collect()
 }
 
-/// A new user, who follows pages in one folder, beside one server. The server asks for passwords; the user has written
-/// down that of the superuser, as the pages want it.
+/// A new user, who follows pages in one folder, next to one server. The server requires passwords; the user has stored
+/// that of the superuser, as the pages require.
 pub struct Reader<'a> {
     pub folder: Folder,
     postgres: &'a Postgres,

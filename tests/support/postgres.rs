@@ -1,18 +1,18 @@
-//! A PostgreSQL server for one test: a new one, or one that an earlier test has left and that is made as new.
+//! A PostgreSQL server for one test: a new one, or one that an earlier test has left and that is reset.
 //!
-//! Starting a server takes longer than most tests. What a test may have done to it is undone (databases, roles, sessions,
-//! prepared transactions, slots); where that fails, or something else is left, the server goes.
+//! Starting a server takes longer than most tests. The changes of a test are undone (databases, roles, sessions,
+//! prepared transactions, slots). If that fails, or other changes remain, the server is discarded.
 
 pub use super::server::{Options, Release, Rows, SUPERUSER, Server, give_to_server, server_command};
 use super::wire::Wire;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 
-/// Servers that nobody uses.
+/// Servers that no test uses.
 static IDLE: Mutex<Vec<Server>> = Mutex::new(Vec::new());
 const MOST_IDLE: usize = 12;
 
-/// True for a server that has nothing but what it started with, and no database.
+/// True for a server in its initial state, without a database.
 const IS_AS_NEW: &str = "SELECT (SELECT count(*) FROM pg_database WHERE datname NOT IN ('template0', 'template1')) \
     + (SELECT count(*) FROM pg_database WHERE NOT datistemplate OR datconnlimit <> -1) \
     + (SELECT count(*) FROM pg_class WHERE oid >= 16384) + (SELECT count(*) FROM pg_namespace WHERE oid >= 16384) \
@@ -27,9 +27,9 @@ const IS_AS_NEW: &str = "SELECT (SELECT count(*) FROM pg_database WHERE datname 
 
 /// A server that runs; stopped and removed, or kept for another test, when dropped.
 pub struct Postgres {
-    /// There until it is dropped.
+    /// Present until the server is dropped.
     server: Option<Server>,
-    /// It was stopped or started again by the test.
+    /// The test has stopped or restarted the server.
     is_altered: bool,
     users: Arc<()>,
 }
@@ -45,7 +45,7 @@ impl Postgres {
         Self { server: Some(Server::promoted_backup(self)), is_altered: true, users: Arc::new(()) }
     }
 
-    /// Held by a program that connects to the server by itself: a server that is still used is not for another test.
+    /// Held by a program that connects to the server itself: a server in use is not given to another test.
     pub fn user(&self) -> Arc<()> {
         self.users.clone()
     }
@@ -95,7 +95,7 @@ fn keep(server: Server) {
     drop(oldest);
 }
 
-/// None where something is left that cannot be undone.
+/// None if something remains that cannot be undone.
 fn make_as_new(server: &Server) -> Option<()> {
     let mut wire = login(server, "template1")?;
     let mut rows = |sql: &str| wire.rows(sql).ok();

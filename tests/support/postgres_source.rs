@@ -1,4 +1,4 @@
-//! Postgres' own tests: Debian's source package, fetched and checked by apt, kept in the build folder.
+//! PostgreSQL's own tests: Debian's source package, fetched and verified by apt, kept in the build folder.
 
 use super::programs::made_once;
 use std::fs;
@@ -10,16 +10,16 @@ const RELEASE: &str = "bookworm";
 const MIRROR: &str = "http://deb.debian.org/debian/";
 const REGRESSION_TESTS: &str = "src/test/regress";
 const ISOLATION_TESTS: &str = "src/test/isolation";
-/// What extensions are compiled against.
+/// The headers for compiling extensions.
 const HEADERS_PACKAGE: &str = "postgresql-server-dev-15";
 const HEADERS: &str = "usr/include/postgresql/15/server";
 
-/// The regression tests of the newest source that the mirror has.
+/// The regression tests of the newest source on the mirror.
 pub fn regression_tests() -> PathBuf {
     folder().join(REGRESSION_TESTS)
 }
 
-/// The tests of what concurrent sessions do to each other.
+/// The isolation tests.
 pub fn isolation_tests() -> PathBuf {
     folder().join(ISOLATION_TESTS)
 }
@@ -34,7 +34,7 @@ pub fn compile_test_functions(library: &Path) {
         .arg(regression_tests().join("regress.c")));
 }
 
-/// Which version it is.
+/// Its version.
 pub fn release() -> String {
     let files = fs::read_dir(folder()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let is_description = |name: String| Some(name.strip_suffix(".dsc")?.split_once('_')?.1.to_owned());
@@ -62,7 +62,7 @@ fn folder() -> PathBuf {
     })
 }
 
-/// Where this machine gets its packages of that release from, if it does.
+/// The mirror from which this machine gets its packages of that release, if any.
 fn mirror() -> String {
     let format = "$(CODENAME) $(COMPONENT) $(REPO_URI)";
     let known = Command::new("apt-get").args(["indextargets", "--format", format]).output();

@@ -1,4 +1,4 @@
-//! Finds the programs that tests run, and makes the folders of drivers in other languages.
+//! Finds the programs that tests run, and creates the folders of drivers in other languages.
 
 use super::guardian::Folder;
 use super::wire::Address;
@@ -153,15 +153,15 @@ fn client(program: &str, address: &Address, database: &str) -> Command {
     command
 }
 
-/// It finds this server in its environment, as the superuser, and nothing else about PostgreSQL.
+/// The program finds this server in its environment, as the superuser, and nothing else about PostgreSQL.
 pub fn for_address(command: &mut Command, address: &Address, database: &str) {
     let (host, port) = address.host_and_port();
     forget_settings(command);
     command.env("PGHOST", host).env("PGPORT", port).env("PGUSER", "postgres").env("PGDATABASE", database);
 }
 
-/// Whatever the environment of who runs the tests says about PostgreSQL, etcd, fencegate and its log must not reach what
-/// they start: its variables for the tests themselves neither.
+/// Programs that tests start must not inherit the environment's settings for PostgreSQL, etcd, fencegate and its log,
+/// nor the variables for the tests themselves.
 pub fn forget_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -171,8 +171,8 @@ pub fn forget_settings(command: &mut Command) {
     }
 }
 
-/// The cargo that runs the tests, without what it says to a test about its package: that would be news to the build
-/// scripts, which would all run again.
+/// The cargo that runs the tests, without the variables that it sets for a test's package: build scripts would detect a
+/// change and all run again.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {

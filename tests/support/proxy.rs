@@ -26,10 +26,10 @@ pub fn fencegate() -> Command {
 /// A script of bash that runs a program with its standard error on a named pipe.
 pub const TO_PIPE: &str = r#"exec 3<>"$0"; exec "$@" 2>&3"#;
 
-/// Nothing is fenced.
+/// No table is fenced.
 pub const NO_POLICIES: &str = "version: 1\nresources: []\n";
 
-/// What differs from proxy to proxy.
+/// Settings that differ between proxies.
 #[derive(Clone)]
 pub struct ProxyOptions {
     policies: String,
@@ -77,7 +77,7 @@ impl ProxyOptions {
         self
     }
 
-    /// What new files of its are not permitted, in octal.
+    /// Its umask, in octal.
     pub fn umask(mut self, umask: &'static str) -> Self {
         self.umask = Some(umask);
         self
@@ -89,13 +89,13 @@ impl ProxyOptions {
         self
     }
 
-    /// The control connection goes there, not to the server as its superuser.
+    /// The control connection uses this address and role, not the server's superuser.
     pub fn control(mut self, url: &str) -> Self {
         self.control = Some(url.into());
         self
     }
 
-    /// Sessions go there, not to the server.
+    /// Sessions go to this address, not to the server.
     pub fn upstream(mut self, url: &str) -> Self {
         self.upstream = Some(url.into());
         self
@@ -107,8 +107,8 @@ impl ProxyOptions {
         self
     }
 
-    /// Only clients that could get in by themselves may be let in without being asked for anything. Otherwise those of
-    /// this machine may: most tests trust everybody.
+    /// Only clients that could log in by themselves are admitted without authentication. Otherwise all clients of this
+    /// machine are: most tests trust them.
     pub fn asks_everybody(mut self) -> Self {
         self.asks_everybody = true;
         self
@@ -183,7 +183,7 @@ impl Proxy {
         self.folder.join("policies")
     }
 
-    /// Takes the whole directory of policies away.
+    /// Removes the whole directory of policies.
     pub fn remove_policies(&self) {
         fs::remove_dir_all(self.folder.join("policies")).unwrap();
     }
@@ -192,7 +192,7 @@ impl Proxy {
         self.program.signal("HUP");
     }
 
-    /// Asks it to drain and stop, and returns its exit code.
+    /// Requests a graceful shutdown, and returns the exit code.
     pub fn terminate(&mut self) -> i32 {
         self.program.signal("TERM");
         self.program.wait()
@@ -203,23 +203,23 @@ impl Proxy {
         self.program.wait()
     }
 
-    /// The file of its Unix socket is there.
+    /// Returns true if the file of the Unix socket exists.
     pub fn has_socket(&self) -> bool {
         self.find_socket().is_some()
     }
 
-    /// It dies without a chance to say or clean up anything.
+    /// Kills the proxy without a clean shutdown.
     pub fn kill9(&mut self) {
         self.program.signal("KILL");
         self.program.wait();
     }
 
-    /// Stops its work as an overloaded or paused machine would; `CONT` resumes it.
+    /// Suspends the proxy, as an overloaded or paused machine would; `CONT` resumes it.
     pub fn signal(&mut self, name: &str) {
         self.program.signal(name);
     }
 
-    /// Stops its work, and returns when every thread has stopped.
+    /// Suspends the proxy, and returns when every thread has stopped.
     pub fn pause(&mut self) {
         self.program.pause();
     }
@@ -245,17 +245,17 @@ impl Proxy {
         wait_until(format!("the log of the proxy says {text:?}"), deadline, || self.log().contains(text));
     }
 
-    /// The most memory it ever held, in KiB.
+    /// Its peak memory, in KiB.
     pub fn peak_memory(&self) -> u64 {
         self.status("VmHWM:")
     }
 
-    /// The memory that it holds now, in KiB.
+    /// Its current memory, in KiB.
     pub fn memory(&self) -> u64 {
         self.status("VmRSS:")
     }
 
-    /// The memory that it has the right to use, in bytes.
+    /// Its address space, in bytes.
     pub fn address_space(&self) -> u64 {
         self.status("VmSize:") * 1024
     }

@@ -1,7 +1,7 @@
-//! The one place that decides what a test talks to.
+//! The one place that decides to which server a test connects.
 //!
-//! A test is a function of [`Via`]; the macro [`routes!`] makes two tests of it, one that talks to the server directly
-//! and shows that the expectation is PostgreSQL's own, and one that goes through the proxy.
+//! A test is a function of [`Via`]; the macro [`routes!`] creates two tests from it. One connects to the server
+//! directly and shows that the expectation is PostgreSQL's own behavior. The other connects through the proxy.
 
 use super::postgres::{Options, Postgres};
 use super::proxy::{Proxy, ProxyOptions};

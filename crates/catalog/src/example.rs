@@ -7,7 +7,7 @@ use fencegate_statement::RelationName;
 use std::collections::HashMap;
 
 impl Catalog {
-    /// In which these fenced tables exist, and nothing leads to them.
+    /// A catalog in which these fenced tables exist and no other relation leads to them.
     pub fn of_tables(tables: impl IntoIterator<Item = QualifiedName>) -> Self {
         Catalog { fenced: tables.into_iter().collect(), ..Catalog::default() }
     }

@@ -223,7 +223,7 @@ impl Paths {
 }
 
 impl Edge {
-    /// From where it leads to that place.
+    /// The vertices from which this edge leads to that place.
     fn before(&self, place: Vertex) -> impl Iterator<Item = Vertex> {
         let up = matches!(self.link, Link::Child { .. });
         let from_part = up || matches!(self.link, Link::ForeignKey { .. });

@@ -1,6 +1,6 @@
-//! Limits the rate of lines in the log, by kind, and logs how many were left out.
+//! Limits the rate of log lines, by kind, and logs the number of suppressed lines.
 //!
-//! Must never leave out a line without saying so, when the second is over at the latest.
+//! Must never suppress a line without logging the count, at the latest when the window ends.
 
 use crate::background::Background;
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// The most lines of a kind in one window.
+/// Maximum number of lines of a kind in one window.
 const MOST_LINES: u64 = 10;
 /// Limit for lines that every session logs once. Operators want all of them, except when very many sessions start and
 /// end.
@@ -72,7 +72,7 @@ impl LogLimit {
         windows.iter().for_each(|(kind, window)| log_left_out(kind, window));
     }
 
-    /// Cancel-safe only in that the next call of [`Self::finish`] says the rest.
+    /// Cancel-safe, except that the next call of [`Self::finish`] logs the remaining counts.
     async fn close(self: Arc<Self>, ends: Instant, kind: EventKind) {
         sleep_until(ends).await;
         let window = self.windows.lock().remove(&kind);

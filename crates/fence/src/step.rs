@@ -52,7 +52,7 @@ impl<'a> Context<'a> {
         self.unwatched
     }
 
-    /// The way of the resource to the epoch, for no session.
+    /// The advance of the resource to the epoch, without a session.
     pub(super) fn advance(self, resource: &'a Resource, to: Epoch) -> Advance<'a> {
         Advance { context: self, resource, to, raising: None }
     }

@@ -5,16 +5,16 @@
 use super::{FencedTable, OnMissing, PolicySet, Resource};
 use std::collections::BTreeMap;
 
-/// Something that one set says otherwise than another.
+/// A difference between two sets of policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyChange {
     /// The resource; None for an attribute of the whole set.
     pub resource: Option<String>,
     /// The change: `added`, `removed`, or the key in the policy.
     pub what: String,
-    /// As it was; None where it was not there.
+    /// The old value; None if it did not exist.
     pub before: Option<String>,
-    /// As it is; None where it is not there any more.
+    /// The new value; None if it no longer exists.
     pub after: Option<String>,
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 /// A function whose calls count as writes, or all whose names begin alike.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FencedFunction {
-    /// Its name, or with `is_prefix` how the names begin. Never empty.
+    /// The name, or with `is_prefix` the prefix of the names. Never empty.
     pub name: QualifiedName,
     /// The policy has a `*` behind the name.
     pub is_prefix: bool,

@@ -73,7 +73,7 @@ impl FencedTable {
         self.database.as_ref().is_none_or(|expected| expected == database)
     }
 
-    /// Its fence stands in the way of the operation.
+    /// The fence applies to the operation.
     pub(super) fn fences(&self, operation: Operation) -> bool {
         match operation {
             Operation::Lock => self.operations.iter().any(|fenced| is_row_operation(*fenced)),

@@ -114,7 +114,7 @@ pub(super) struct Facts {
     pub(super) answer: ResultColumns,
 }
 
-/// A fact that the server is asked for only where it is needed.
+/// A fact that the session queries from the server only when needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Asked<T> {
     #[default]

@@ -21,7 +21,7 @@ pub enum ParameterValue {
     Known(FenceValue),
     /// The server has a value that is not a token. Only functions and ALTER ROLE can cause this.
     Invalid,
-    /// The server has to be asked.
+    /// The value is unknown until the server is queried.
     Unknown,
 }
 
@@ -100,7 +100,7 @@ impl Parameter {
             && !self.unfollowed
     }
 
-    /// The server was asked.
+    /// Records the server's answer to a query for the value.
     pub fn learn(&mut self, value: ParameterValue) {
         self.now.current = value;
         if !self.touched {
@@ -109,7 +109,7 @@ impl Parameter {
         }
     }
 
-    /// It may be anything now.
+    /// Records that the value is unknown.
     pub fn forget(&mut self) {
         self.touched = true;
         self.unfollowed = true;

@@ -145,7 +145,7 @@ impl Path {
         Path { now: startup.clone(), reported: is_reported.then(|| startup.clone()), startup, ..Path::default() }
     }
 
-    /// The server was asked.
+    /// Records the server's answer to a query for the path.
     pub fn learn(&mut self, text: Option<&str>) {
         self.now = SearchPath::read(text);
     }

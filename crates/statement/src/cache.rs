@@ -90,7 +90,7 @@ impl Cache {
         }
         match read() {
             Some(read) => self.keep(text, lexing, with_rows, read),
-            // It may be better luck another time.
+            // A later attempt may succeed.
             None => Arc::new(read_tokens(text, lexing, with_rows).ok_or(Unreadable::TooComplex)),
         }
     }

@@ -247,7 +247,7 @@ impl<'n> RowReader<'n> {
         Some(values)
     }
 
-    /// A parameter stands somewhere in the statement, cast to that.
+    /// Records that the statement uses a parameter, cast to that type.
     pub(super) fn used(&mut self, parameter: &ParamRef, cast: Option<ValueType>) {
         self.uses.push((parameter.number, parameter.location, cast));
     }

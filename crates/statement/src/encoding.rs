@@ -48,7 +48,7 @@ impl Lexing {
     /// The release of an unknown server: as new as the parser's grammar.
     pub const NEWEST: u8 = u8::MAX;
 
-    /// The server says that a setting has this value.
+    /// Records the value of a setting that the server reports.
     pub fn note(&mut self, name: &str, value: &str) {
         match name {
             "standard_conforming_strings" => self.standard_conforming_strings = value != "off",
@@ -76,7 +76,7 @@ pub(super) struct Sql<'t> {
     text: Cow<'t, str>,
     /// One character for every byte of the text that was sent.
     widened: bool,
-    /// Where the text has quotes that were not sent.
+    /// Positions of quotes in `text` that the sent text does not have.
     quotes: Vec<usize>,
     foreign: bool,
     folds_more: bool,

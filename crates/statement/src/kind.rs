@@ -19,7 +19,7 @@ macro_rules! named {
             #[cfg(test)]
             pub(super) const ALL: &[Self] = &[$(Self::$value),*];
 
-            /// For errors, hints and logs.
+            /// The name for errors, hints and logs.
             pub const fn text(self) -> &'static str {
                 match self {
                     $($name::$value => $text,)*

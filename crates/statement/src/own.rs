@@ -63,7 +63,7 @@ pub(super) enum Concern {
     None,
     /// If the search path has their schemas.
     ByPath,
-    /// It changes or drops part of the schemas or of the guard.
+    /// The statement changes or drops a part of the schemas or of the guard.
     Own,
 }
 

@@ -17,7 +17,7 @@ pub(super) enum Lexeme<'t> {
     Literal,
     /// One byte of an operator or of punctuation.
     Symbol(u8),
-    /// The lexer has to be asked.
+    /// Only the lexer can determine the token.
     Unsure,
 }
 
@@ -53,12 +53,12 @@ impl<'t> Lexemes<'t> {
         Self { text, start: 0, position: 0, standard_conforming_strings }
     }
 
-    /// Where the token that was read last begins.
+    /// Start of the last token that was read.
     pub(super) fn start(&self) -> usize {
         self.start
     }
 
-    /// Where the token that was read last ends.
+    /// End of the last token that was read.
     pub(super) fn end(&self) -> usize {
         self.position
     }
@@ -88,7 +88,7 @@ impl<'t> Lexemes<'t> {
         }
     }
 
-    /// Comments stand within comments.
+    /// Comments can be nested.
     fn comment(&mut self) -> bool {
         let mut depth = 0;
         loop {

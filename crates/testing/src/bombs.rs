@@ -1,6 +1,6 @@
 //! Texts that cost, or did cost, the parsers or the judge far more than their length.
 
-/// By name. The longest have a megabyte.
+/// Texts by name. The longest have a megabyte.
 pub fn bombs() -> Vec<(&'static str, String)> {
     let list = |item: &str, times: usize| vec![item; times].join(", ");
     let numbered = |times: usize, item: fn(usize) -> String| (0..times).map(item).collect::<Vec<_>>().join(", ");
@@ -47,7 +47,7 @@ pub fn bombs() -> Vec<(&'static str, String)> {
         ("explain", format!("{}select 1", "explain ".repeat(50_000))),
         ("comments", format!("select 1 {}{}", "/*".repeat(15_000), "*/".repeat(15_000))),
         ("schemas", format!("create schema s{}", " create table t (a int) create view v as select 1".repeat(8_000))),
-        // What the tree repeats.
+        // Constructs that the parse tree repeats.
         ("many columns", format!("update t set {}", assign_many(1_000))),
         ("few columns, often", format!("update t set {}", list(&assign_many(40), 100))),
         (
@@ -79,7 +79,7 @@ pub fn bombs() -> Vec<(&'static str, String)> {
             })
             .replacen("with", "select 0x1; with", 1),
         ),
-        // What is run again and again.
+        // Statements that the server executes repeatedly.
         ("executions", executed(&format!("select {calls}"), 8_000)),
         (
             "executions of writes",

@@ -15,12 +15,12 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 up to and without `end`; 0 where that is 0.
+    /// Returns a number from 0 to `end`, exclusive; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    /// From `start` up to and without `end`.
+    /// Returns a number from `start` to `end`, exclusive.
     pub fn between(&mut self, start: usize, end: usize) -> usize {
         start + self.below(end - start)
     }
@@ -46,7 +46,7 @@ impl Dice {
         self.bytes(length)
     }
 
-    /// One of the corpus with up to three damages.
+    /// Returns one text of the corpus with up to three damages.
     pub fn mutated(&mut self, corpus: &[&[u8]]) -> Vec<u8> {
         let mut bytes = self.pick(corpus).to_vec();
         for _ in 0..self.below(4) {
@@ -80,7 +80,7 @@ impl Dice {
         }
     }
 
-    /// What may be a length becomes one too many or too few, negative, huge, or too small to count itself.
+    /// Changes a possible length: one too many or too few, negative, huge, or too small to count itself.
     fn falsify_length(&mut self, bytes: &mut [u8]) {
         let Some(last) = bytes.len().checked_sub(4) else { return };
         let at = self.below(last.min(12) + 1);

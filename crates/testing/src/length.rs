@@ -2,12 +2,12 @@
 
 use std::env;
 
-/// `small`, or `full` as many times as FENCEGATE_LENGTH says.
+/// Returns `small`, or `full` times FENCEGATE_LENGTH.
 pub fn length(small: u64, full: u64) -> u64 {
     number("FENCEGATE_LENGTH").map_or(small, |times| full * times)
 }
 
-/// All of them in a run at full length; every `parts`-th otherwise, from one on that the seed tells.
+/// Returns all of them in a run at full length; otherwise every `parts`-th, from a start that depends on the seed.
 pub fn share<T>(all: Vec<T>, parts: u64) -> Vec<T> {
     if number("FENCEGATE_LENGTH").is_some() {
         return all;

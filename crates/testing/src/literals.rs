@@ -12,7 +12,7 @@ pub const LEXING: Lexing = Lexing {
     release: Lexing::NEWEST,
 };
 
-/// What may end a literal too early, or turn a reader's head.
+/// Texts that may end a literal too early or mislead a parser.
 const PIECES: [&str; 16] =
     ["''", "\\", "\\''", ";", "--", "/*", "*/", "$$", "$1", "\"", " for ", " set ", " with ", "config", "U&", "\n"];
 

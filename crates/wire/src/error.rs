@@ -7,18 +7,18 @@ use bytes::{BufMut, BytesMut};
 /// How far an error reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The statement ends, the session goes on.
+    /// The statement ends, the session continues.
     Error,
     /// The session ends.
     Fatal,
-    /// Nothing ends: something is said beside the answer.
+    /// Nothing ends: the message accompanies the reply.
     Warning,
     /// Something is to be known, and nothing is wrong.
     Notice,
 }
 
 impl Severity {
-    /// As in the fields S and V.
+    /// The value of the fields S and V.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Error => "ERROR",
@@ -40,7 +40,7 @@ impl Severity {
 /// Maximum length of each part of an error, in bytes: it may quote input of others.
 const LONGEST: usize = 2048;
 
-/// As much of a text as goes into that many bytes, up to the end of a character.
+/// The longest prefix of a text within that many bytes that ends at a character boundary.
 pub fn start_of(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
     &text[..end]

@@ -28,7 +28,7 @@ impl Status {
         }
     }
 
-    /// From the body of ReadyForQuery. None for anything that the protocol does not have.
+    /// Parses the body of ReadyForQuery. None for a status that the protocol does not define.
     pub fn read(body: &[u8]) -> Option<Status> {
         match body {
             b"I" => Some(Status::Idle),

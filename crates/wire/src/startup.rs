@@ -212,7 +212,7 @@ impl Startup {
     }
 }
 
-/// As the server reads one: any beginning that only one word has, whatever the case (`parse_bool`).
+/// Parses a boolean as the server does (`parse_bool`): any unambiguous prefix of a word, in any case.
 fn boolean(value: &str) -> Option<bool> {
     const WORDS: [(&str, usize, bool); 6] = [
         ("true", 1, true),

@@ -14,7 +14,7 @@ const SCHEMA: [&str; 5] = [
     "ALTER DATABASE app OWNER TO owner",
 ];
 const POLICIES: &str = "version: 1\nresources: [{name: scheduler, tables: [public.jobs]}]\n";
-/// What the server does not run without such a lock. The session's own database is `postgres`.
+/// Statements that the server does not run without such a lock. The session's own database is `postgres`.
 const STATEMENTS: [&str; 6] = [
     "DROP DATABASE app",
     "DROP DATABASE IF EXISTS app WITH (FORCE)",
@@ -24,7 +24,7 @@ const STATEMENTS: [&str; 6] = [
     "ALTER DATABASE postgres RENAME TO other",
 ];
 
-/// What may stand before such a statement in its string.
+/// Statements that may precede such a statement in its string.
 const STRINGS: [&str; 4] = ["SELECT 1", "BEGIN", "SET ROLE NONE", "BEGIN; COMMIT"];
 
 fn start() -> Fenced {
@@ -77,7 +77,7 @@ fn a_stranger_is_refused_before_it_waits_for_a_database() {
     ok(&mut Wire::login(&world.proxy.address(), SUPERUSER, "app"), "SELECT 1");
 }
 
-/// Such statements lock a relation before the server looks at privileges, and these relations everybody needs.
+/// Such statements lock a relation before the server checks privileges, and every session needs these relations.
 #[test]
 fn a_stranger_is_refused_before_it_waits_for_the_catalog() {
     let world = start();

@@ -91,7 +91,7 @@ fn a_leader_below_the_fence_is_counted() {
     wait_until("it is over", DEADLINE, || has(0));
 }
 
-/// Sessions start as fast as ever: they wait for no etcd.
+/// Sessions start as fast as usual, because they do not wait for etcd.
 #[test]
 fn sessions_start_without_etcd() {
     let mut world = World::start();

@@ -65,7 +65,7 @@ resources:
     tables: [{name: public.keyed, key: shard}]
 ";
 
-/// What the stranger may not do.
+/// Statements that the stranger may not run.
 const FORBIDDEN: [&str; 31] = [
     "UPDATE jobs SET note = 'x'",
     "INSERT INTO public.jobs VALUES (1)",
@@ -182,7 +182,8 @@ fn the_current_role_counts() {
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "6");
 }
 
-/// A yes counts for the first tokens of other keys, and for all sessions of the login; not for those of another.
+/// A positive result is valid for the first tokens of other keys, and for all sessions of the login, but not for other
+/// logins.
 #[test]
 fn a_granted_privilege_counts_only_for_its_login() {
     let world = Fenced::start(SCHEMA, POLICIES);
@@ -233,7 +234,7 @@ fn a_role_with_the_privilege_raises_the_fence() {
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "102");
 }
 
-/// Each of them with a token that is higher than the last, by the roles that the server lets.
+/// Each with a higher token than the last, by the roles that the server permits.
 #[test]
 fn a_role_with_an_indirect_privilege_raises_the_fence() {
     let world = Fenced::start(SCHEMA, POLICIES);
@@ -309,7 +310,7 @@ fn a_role_with_an_indirect_privilege_raises_the_fence() {
     assert_eq!(world.postgres.value("SELECT max(token) FROM fencegate_state.epoch"), "50");
 }
 
-/// The server tells a role nothing of a process of another one's session, not even when its own began.
+/// The server shows a role nothing about a process of another role's session, not even its start.
 #[test]
 fn a_login_that_starts_as_another_role() {
     let world = Fenced::start(SCHEMA, POLICIES);

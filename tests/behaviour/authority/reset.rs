@@ -75,7 +75,7 @@ fn a_restored_etcd_locks_its_leaders_out_until_the_fence_is_reset() {
     assert_eq!(world.ticks(), "3");
 }
 
-/// A session that was admitted under a higher token before is older all the same.
+/// A session that was admitted under a higher token before the reset still counts as older.
 #[test]
 fn a_reset_ends_sessions_that_were_admitted_before() {
     let world = World::start();
@@ -182,7 +182,7 @@ fn an_impossible_reset_is_reported() {
     assert_eq!(world.epoch(), "");
 }
 
-/// Somebody who cannot be ended is named, and the reset stands.
+/// A process that cannot be terminated is named, and the reset takes effect.
 #[test]
 fn a_reset_that_cannot_drain_reports_it() {
     let world = World::start();

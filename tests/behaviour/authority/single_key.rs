@@ -40,7 +40,7 @@ fn a_key_that_is_overwritten_keeps_its_token() {
     ok(&mut session(&proxy.address(), first), WRITE);
 }
 
-/// Where candidates stand as well, the lowest create_revision leads all the same.
+/// If there are candidates as well, the lowest create_revision still leads.
 #[test]
 fn the_first_of_both_kinds_leads() {
     let world = World::start();

@@ -71,7 +71,7 @@ fn through_two_proxies() {
     is_cut_off(&mut open, first, second);
 }
 
-/// The proxy of the old leader sleeps: another one, which has a session in the database, shuts it out.
+/// The proxy of the old leader is suspended: another one, which has a session in the database, shuts it out.
 #[test]
 fn while_the_old_leaders_proxy_sleeps() {
     let world = World::start();
@@ -89,7 +89,7 @@ fn while_the_old_leaders_proxy_sleeps() {
     was_cut_off(&mut old, first, second);
 }
 
-/// Nobody is there to see the new leader come; the first session makes up for it.
+/// No session exists when the new leader is elected; the first session catches up.
 #[test]
 fn when_the_first_session_starts_later() {
     let world = World::start();
@@ -128,7 +128,7 @@ fn after_etcd_could_not_be_reached() {
     is_cut_off(&mut old, first, second);
 }
 
-/// The database cannot be asked when the new leader comes: it is tried again.
+/// The database cannot be queried when the new leader is elected: the proxy retries.
 #[test]
 fn after_the_database_could_not_be_asked() {
     let world = World::start();
@@ -145,7 +145,7 @@ fn after_the_database_could_not_be_asked() {
     assert!(tried < 30, "it spins: tried {tried} times");
 }
 
-/// A process that does not end keeps its own successor waiting, and not that of another resource.
+/// A process that does not end blocks its own successor, but not that of another resource.
 #[test]
 fn while_another_fence_cannot_be_drained() {
     let world = World::start();
@@ -173,7 +173,7 @@ fn while_another_fence_cannot_be_drained() {
     is_cut_off(&mut old, first, second);
 }
 
-/// Where nobody was ever admitted, there is nobody to shut out, and no epoch is made.
+/// If no process was ever admitted, there is none to shut out, and no epoch is created.
 #[test]
 fn an_unused_fence_is_not_raised() {
     let world = World::start();

@@ -16,7 +16,7 @@ struct Lead {
 }
 
 impl Lead {
-    /// Its lease lasts longer than the test: the key goes only with the leader's own doing.
+    /// Its lease lasts longer than the test: only the leader itself deletes the key.
     fn start(etcd: &Etcd, access: &[&str]) -> Self {
         let (folder, url) = (Folder::new("users"), etcd.url());
         let token = folder.join("token").display().to_string();

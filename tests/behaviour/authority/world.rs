@@ -37,12 +37,12 @@ impl World {
         Proxy::start(&self.postgres, policies, &["--etcd", &self.etcd.url()])
     }
 
-    /// Somebody stands in the election: leads, if nobody else stands before. Returns the token.
+    /// Adds a candidate to the election, which leads if there is no earlier one. Returns the token.
     pub fn stand(&self, who: &str) -> i64 {
         self.etcd.put_new(&format!("{ELECTION}/{who}"))
     }
 
-    /// Somebody's lease ends.
+    /// Ends a candidate's lease.
     pub fn depose(&self, who: &str) {
         self.etcd.delete(&format!("{ELECTION}/{who}"));
     }

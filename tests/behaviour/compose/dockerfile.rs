@@ -12,7 +12,7 @@ pub struct Dockerfile {
 /// A stage, with what it has from the one that it begins with.
 #[derive(Clone, Debug, Default)]
 pub struct Stage {
-    /// The image that it begins with in the end.
+    /// The image at the end of its chain of stages.
     pub from: String,
     pub environment: BTreeMap<String, String>,
     pub user: String,
@@ -49,7 +49,7 @@ impl Dockerfile {
         &self.stages.last().expect("a stage").1
     }
 
-    /// What comes from the project.
+    /// The files that come from the project.
     pub fn copied(&self) -> impl Iterator<Item = String> {
         self.stage("build").copied.iter().cloned()
     }

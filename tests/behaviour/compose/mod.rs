@@ -80,7 +80,7 @@ fn files_and_services_named_in_deploy_exist() {
     }
 }
 
-/// What the Prometheus of docker-compose.yml scrapes for a job.
+/// The address that the Prometheus of docker-compose.yml scrapes for a job.
 fn scraped(job: &str) -> BTreeSet<String> {
     #[derive(serde::Deserialize)]
     struct Prometheus {
@@ -127,7 +127,7 @@ fn prometheus_scrapes_the_leaders() {
     wait_until("one of the two leads", DEADLINE, || is_led(&pages()));
 }
 
-/// What is served there now; nothing where nobody does.
+/// The page that is served there now; empty if no program listens.
 fn page(address: &str) -> String {
     let mut answer = String::new();
     if let Ok(mut stream) = TcpStream::connect(address) {

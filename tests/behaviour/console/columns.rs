@@ -147,7 +147,7 @@ fn is_recent(time: SystemTime) -> bool {
     time.elapsed().is_ok_and(|ago| ago < Duration::from_secs(60))
 }
 
-/// What is shown is what is there.
+/// The output of SHOW matches the actual state.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_admissions_and_rejections_are_shown() {
     let world = World::start();
@@ -208,7 +208,7 @@ async fn sessions_admissions_and_rejections_are_shown() {
     }
 }
 
-/// Of a write that is fenced as of any other statement, and by both protocols.
+/// The same for a fenced write as for any other statement, and in both protocols.
 #[test]
 fn a_statement_that_runs_is_shown_as_active() {
     let world = World::start();

@@ -9,7 +9,7 @@ use crate::support::{DEADLINE, Wire, wait_until};
 
 const ROWS: &str = "SELECT count(*) FROM ticks";
 
-/// What a SHOW says in this column of the client or database with that name.
+/// The value of SHOW in this column, for the client or database with that name.
 fn shown(console: &mut Wire, command: &str, name: &str, column: usize) -> Option<String> {
     let rows = console.rows(command).unwrap();
     rows.into_iter().find(|row| row.iter().flatten().any(|value| value == name))?.swap_remove(column)
@@ -90,7 +90,7 @@ fn a_pause_holds_sessions_between_transactions_until_resume() {
     assert_eq!(code(&mut console, "PAUSE nowhere"), "3D000");
 }
 
-/// Its connection and its place at the proxy do not wait for a transaction that may go on for hours.
+/// The client's connection and its slot at the proxy do not wait for a transaction that may last for hours.
 #[test]
 fn a_pause_ends_when_its_client_disconnects_and_the_database_stays_paused() {
     let world = World::start();

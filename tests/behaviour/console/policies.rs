@@ -27,7 +27,7 @@ fn a_fence_is_enforced_once_earlier_transactions_have_ended() {
     wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
 }
 
-/// While the database answers nothing, it is not known; it is asked again.
+/// While the database does not answer, the state is unknown; the proxy queries it again.
 #[test]
 fn a_failed_query_is_retried() {
     let world = World::start();
@@ -45,7 +45,7 @@ fn a_failed_query_is_retried() {
     wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
 }
 
-/// It was let through before the fence, and may write yet.
+/// The statement was forwarded before the fence, and may still write.
 #[test]
 fn a_transaction_without_locks_counts_as_open() {
     let world = World::start();
@@ -182,7 +182,7 @@ fn the_policies_of_a_lost_proxy_are_unknown() {
     wait_until("it has no sessions left", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
 }
 
-/// Two proxies, one of which is killed: its row stays, and nobody waits ten minutes.
+/// Two proxies, one of which is killed: its row remains, but no proxy waits ten minutes.
 #[test]
 fn a_proxy_that_was_killed_does_not_count_once_its_sessions_are_gone() {
     let world = World::start();

@@ -6,7 +6,7 @@ use crate::support::ticks::WRITE;
 use std::io::Write;
 use std::process::Stdio;
 
-/// What psql prints, errors included, for such an input.
+/// The output of psql for this input, including errors.
 fn says(world: &World, database: &str, input: &str) -> String {
     let mut command = psql(&world.proxy.address(), database);
     command.args(["-q", "-A", "-t", "-F ", "-v", "ON_ERROR_STOP=0"]);
@@ -58,7 +58,7 @@ fn a_user_goes_from_a_database_to_the_console_and_back() {
     assert!(said.contains("postgres scheduler enforce  1 47 t ") && said.contains("back 1"), "{said}");
 }
 
-/// Each gets an error that helps, and the session goes on.
+/// Each gets a helpful error, and the session continues.
 #[test]
 fn psqls_own_queries_are_harmless() {
     let world = World::start();

@@ -55,7 +55,7 @@ fn an_ended_process_does_not_block_a_reset() {
     assert_eq!(world.postgres.value("SELECT forced FROM fencegate_state.reset"), "f");
 }
 
-/// The check and the reset are one step: whoever is admitted while the reset waits for the lock is seen by it.
+/// The check and the reset are one step: it detects processes that are admitted while the reset waits for the lock.
 #[test]
 fn an_admission_before_the_lock_is_granted_blocks_the_reset() {
     let world = World::start();

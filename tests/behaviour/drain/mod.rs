@@ -55,16 +55,16 @@ matrix!(
 enum Route {
     SameProxy,
     SecondProxy,
-    /// Through a second proxy, after the first was killed without a chance to say or clean up anything.
+    /// Through a second proxy, after the first was killed without a clean shutdown.
     AfterKill,
 }
 
-/// The session under token 1, and all that it needs to get into its state.
+/// The session under token 1, and everything that it needs to reach its state.
 struct Stale<'a> {
     postgres: &'a Postgres,
     process: String,
     wire: Option<Wire>,
-    /// A direct session that holds a row; it lets go once the new leader has written.
+    /// A direct session that holds a row lock; it releases the lock once the new leader has written.
     in_the_way: Option<Wire>,
 }
 
@@ -101,7 +101,7 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
     }
 }
 
-/// A session whose token is stale by then, and that the server ends for a reason of its own, is told that reason.
+/// A session with a stale token that the server terminates for another reason receives that reason.
 #[test]
 fn other_ends_of_a_session_are_reported_unchanged() {
     let postgres = ticks::server();
@@ -174,7 +174,7 @@ impl<'a> Stale<'a> {
         });
     }
 
-    /// It carries on as if it knew of no other leader. Returns what it is told.
+    /// Continues as if it knew of no other leader. Returns the replies.
     fn goes_on(&mut self, fate: &Fate) -> Vec<Frame> {
         match (&mut self.wire, fate) {
             (Some(wire), Fate::GoesOn { .. }) => wire.query(WRITE),

@@ -17,7 +17,7 @@ enum SetBy {
     Database,
     Startup,
     Session,
-    /// By what the proxy cannot follow.
+    /// By a statement that the proxy cannot follow.
     Function,
     Transaction,
 }
@@ -198,7 +198,7 @@ fn a_write_fails_before_the_transaction_timeout() {
     all_survive(World::start(eighteen()), &[(OUTSIDE, SetBy::Role), (OUTSIDE, SetBy::Session)], false, By::Query);
 }
 
-/// What the write waits for is named; the timeout goes on when it has been told.
+/// The error names the processes that the write waits for; the timeout continues after the error.
 #[test]
 fn the_reason_names_the_older_holder() {
     let mut world = World::start(Options::default());

@@ -7,17 +7,17 @@ use crate::support::wire::error_in;
 use crate::support::{Wire, message};
 use message::{copy_data, copy_done, flush, query, sync, unnamed};
 
-/// What becomes of the stale session, where its proxy lives.
+/// The fate of the stale session, if its proxy lives.
 pub enum Fate {
     /// Its next write is refused; then `end` ends its transaction, and it goes on.
     GoesOn { end: &'static str },
-    /// It is told so, at the latest as the answer to `next`.
+    /// The session receives the error, at the latest as the reply to `next`.
     CutOff { next: Vec<u8>, outcome: &'static str },
     /// Its client is gone.
     NobodyToTell,
 }
 
-/// So long that nothing ends by itself before the new leader has written, however slow the machine is.
+/// Long enough that nothing ends by itself before the new leader has written, however slow the machine is.
 const LONG: &str = "pg_sleep(600)";
 
 pub fn idle(_: &mut Stale) -> Fate {
@@ -83,7 +83,7 @@ pub fn in_commit(stale: &mut Stale) -> Fate {
     Fate::CutOff { next: Vec::new(), outcome: "unknown" }
 }
 
-/// The server does not notice: the statement goes on.
+/// The server does not notice: the statement continues.
 pub fn with_its_client_killed(stale: &mut Stale) -> Fate {
     run_long_statement(stale);
     stale.wire = None;

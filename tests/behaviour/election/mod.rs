@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 const NAME: &str = "/test/leader";
-/// So long that no renewal, and no expiry, has a part in the test.
+/// Long enough that neither a renewal nor an expiry affects the test.
 const LONG: u64 = 300;
 
 type Campaign = JoinHandle<Result<Leadership, Error>>;
@@ -78,7 +78,7 @@ pub async fn renewed(leaderships: &[Leadership]) {
     }
 }
 
-/// What has to happen, with no time of its own.
+/// Waits for an event that has no time limit of its own.
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what).await.expect("it happens in time")
 }

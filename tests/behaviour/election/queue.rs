@@ -22,7 +22,7 @@ async fn candidates_lead_in_order_of_arrival() {
     }
 }
 
-/// The one in the middle goes: who comes after it must not take that for its turn.
+/// The middle candidate leaves: the one behind it must not mistake that for its own turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gap_in_the_queue_does_not_make_a_leader() {
     let server = Etcd::start();
@@ -46,7 +46,7 @@ async fn a_campaign_that_is_dropped_leaves_no_key() {
     wait_for_keys(&server, 1);
 }
 
-/// Dropped before it could have an answer to anything.
+/// Dropped before any reply could arrive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_campaign_that_is_dropped_early_leaves_no_key() {
     let server = Etcd::start();

@@ -45,7 +45,7 @@ async fn control_role_without_privileges_or_schema_is_refused() {
     assert!(reason(session.admit(&bare.resource, 1).await).contains("version 0"));
 }
 
-/// Each of them taken from the control role, the owner of the schema: how it is named.
+/// Each privilege that is revoked from the control role, the owner of the schema: how the error names it.
 const PRIVILEGES: [(&str, &str, &str); 13] = [
     ("pg_read_all_stats", "", "GRANT pg_read_all_stats TO"),
     ("pg_signal_backend", "", "GRANT pg_signal_backend TO"),
@@ -93,7 +93,7 @@ async fn a_privilege_that_the_control_role_has_lost_is_named() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The drain would wait for what the role may not end, or takes for living.
+/// The drain would wait for processes that the role may not terminate, or mistakes for live ones.
 #[tokio::test]
 async fn a_drain_names_the_privilege_that_the_control_role_has_lost() {
     let world = World::new().await;

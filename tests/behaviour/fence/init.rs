@@ -121,8 +121,8 @@ async fn init_without_a_role_keeps_the_owner() {
     assert_eq!(bare.ask(owners).await, "postgres");
 }
 
-/// Whoever holds a lock on the tables, a backup or a writer that the guard has looked at, is not waited for: those who
-/// come after would wait as well.
+/// `init` does not wait for holders of a lock on the tables, such as a backup or a writer that the guard has checked:
+/// later requests would wait as well.
 #[tokio::test]
 async fn repeated_init_does_not_wait_for_users_of_the_tables() {
     let world = World::new().await;
@@ -216,7 +216,7 @@ async fn the_schema_of_version_5_is_moved_while_in_use() {
     session.admit(&world.resource, 8).await.unwrap();
 }
 
-/// Nothing is taken away, so that the newer program finds it again.
+/// Nothing is removed, so that the newer program finds it again.
 #[tokio::test]
 async fn a_schema_of_a_newer_program_is_reported() {
     let world = World::new().await;

@@ -35,7 +35,7 @@ pub async fn seed(world: &World, family: &Resource, keys: usize) {
 }
 
 impl Session {
-    /// What a relay does with a write to the key: held back until admitted, busy while it runs.
+    /// The steps of a relay for a write to the key: held back until admitted, busy while it runs.
     pub async fn write_key(&self, family: &Resource, key: usize, after: Activity) {
         let resource = family.of_key(&key.to_string()).unwrap();
         self.admit(&resource, 7).await.unwrap();

@@ -107,7 +107,8 @@ async fn other_roles_may_not_prune() {
     assert_eq!(error.code().map(|code| code.code()), Some("42501"));
 }
 
-/// Without an election whoever comes next is believed: also one that was stale. The next higher token ends it as ever.
+/// Without an election, the next session's token is accepted, even a stale one. The next higher token ends that session
+/// as usual.
 #[tokio::test]
 async fn a_forgotten_token_no_longer_rejects_writes() {
     let (world, family) = aged(1).await;

@@ -162,7 +162,7 @@ impl World {
     }
 }
 
-/// A server process with the fence half of a relay.
+/// A server process with the fence's half of a relay.
 pub struct Session {
     pub client: Client,
     pub fence: Arc<SessionFence>,
@@ -222,7 +222,7 @@ pub async fn connect(config: &Config) -> Client {
     client
 }
 
-/// Counters that nobody reads.
+/// Metrics that are not exported.
 pub fn metrics() -> FenceMetrics {
     Metrics::new().unwrap().fence
 }

@@ -8,7 +8,7 @@ use crate::support::{DEADLINE, wait_until};
 use etcd_client::Client;
 use std::fs;
 
-/// Says that it runs, and never ends by itself.
+/// Reports that it runs, and never ends by itself.
 const COMMAND: &str = r#"echo $$ >"$1/command.new"; mv "$1/command.new" "$1/command"; while :; do sleep 0.02; done"#;
 
 /// The command of `etcdctl lock` outlives the lock.
@@ -48,7 +48,7 @@ mod command_that_outlives_its_lock {
     }
 }
 
-/// etcd stands still, and the stream of keep-alives says nothing: no answer is no news.
+/// etcd is suspended, and the stream of keep-alives is silent: the client reports nothing.
 mod silent_keep_alive {
     use super::*;
     use crate::election::is_silence;
@@ -81,7 +81,7 @@ mod silent_keep_alive {
         assert!(!waiting.is_finished(), "the stream has heard of nothing");
     }
 
-    /// A port where nobody answers is no better.
+    /// A port without a listener is no better.
     #[tokio::test]
     async fn no_candidate_wins_without_a_response() {
         let nobody = Port::claim();

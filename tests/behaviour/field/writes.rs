@@ -12,7 +12,7 @@ fn writes(field: &Field, token: i64) -> Wire {
     wire
 }
 
-/// A leader stands still for longer than its lease, and writes when it wakes.
+/// A leader is suspended for longer than its lease, and writes when it resumes.
 mod pause {
     use super::*;
 
@@ -61,7 +61,7 @@ mod delayed_message {
     }
 }
 
-/// The client is dead; the statement that it has sent runs on.
+/// The client is dead; its last statement continues to run.
 mod statement_of_a_dead_client {
     use super::*;
 

@@ -15,7 +15,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The lines of `status` that are not well, by their first and third word: the same for whoever asks.
+/// The lines of `status` with problems, by their first and third word: the same for every role.
 fn complaints(world: &World) -> Vec<String> {
     let output = world.try_guard("status");
     let asked_by_others = guard("status", &world.control("reader"), Some(&world.folder));
@@ -124,7 +124,7 @@ fn status_reports_differences() {
     assert!(!line.contains("CREATE TRIGGER"), "{line}");
 }
 
-/// A leader that locks the tables in another order: it is not ended as the victim of a deadlock.
+/// A leader that locks the tables in another order is not terminated as the victim of a deadlock.
 #[test]
 fn during_concurrent_writes() {
     let world = World::start("during_concurrent_writes");
@@ -178,7 +178,7 @@ fn tables_that_cannot_be_guarded() {
     assert!(stderr(&output).contains("policies.yaml:2:1: "), "{output:?}");
 }
 
-/// A definition around the proxies is made known; a temporary one is nobody's business.
+/// Other proxies are notified of a definition that bypasses the proxies, unless it is temporary.
 #[test]
 fn definitions_are_announced() {
     let world = World::start("definitions_are_announced");

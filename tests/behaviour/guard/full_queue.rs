@@ -40,7 +40,7 @@ struct World {
 }
 
 impl World {
-    /// `prepare` runs before the proxies are there.
+    /// `prepare` runs before the proxies start.
     fn start(options: Options, prepare: &str) -> Self {
         let postgres = Postgres::start(options);
         ticks::init(&postgres, SUPERUSER);
@@ -67,7 +67,7 @@ impl World {
         sum(&samples(&get(http_address(|| self.proxies[proxy].log()), "/metrics").body), name, labels)
     }
 
-    /// A session of each proxy gives way to a new leader; the second proxy, which nobody has told, learns of it as well.
+    /// A new leader replaces a session of each proxy; the second proxy, which was not notified, detects it as well.
     fn take_over(&self) {
         let mut idle = Wire::login(&self.proxies[1].address(), SUPERUSER, "postgres");
         ok(&mut idle, "SELECT 1");
@@ -118,7 +118,7 @@ impl World {
     }
 }
 
-/// It has filled since somebody looked.
+/// The queue has become full since the last check.
 #[test]
 fn takeovers_go_on_while_notify_fails() {
     let world = World::start(Options::default().unused(), REPLACED);

@@ -84,7 +84,7 @@ fn the_smallest_set_up_fences() {
     }
 }
 
-/// Who still writes under the old token is ended, and commits nothing afterwards.
+/// Sessions that still write under the old token are terminated, and commit nothing afterwards.
 #[test]
 fn an_open_transaction_is_cut_off() {
     for level in LEVELS {
@@ -104,7 +104,8 @@ fn an_open_transaction_is_cut_off() {
     }
 }
 
-/// The transaction that acquires stays open: until it ends nobody gets in under the old token, and nothing is lost.
+/// The acquiring transaction stays open: until it ends, no session is admitted under the old token, and nothing is
+/// lost.
 #[test]
 fn a_write_during_a_lease_handover_fails_with_the_session() {
     for (end, told) in [("COMMIT", "LF001"), ("ROLLBACK", "")] {
@@ -273,7 +274,7 @@ fn the_session_that_acquires_the_lease_is_spared() {
     }
 }
 
-/// What was in the way has ended: a renewal puts the token in force.
+/// The obstacle has ended: a renewal puts the token in force.
 #[test]
 fn a_leader_is_admitted_once_the_blocker_has_ended() {
     let world = World::start("a_leader_is_admitted_once_the_blocker_has_ended", POLICIES);
@@ -296,7 +297,7 @@ fn a_leader_is_admitted_once_the_blocker_has_ended() {
     }
 }
 
-/// What is in the way of a fence ends no lease, neither its own nor those that are renewed with it.
+/// An obstacle to a fence ends no lease, neither its own nor those that are renewed with it.
 #[test]
 fn a_lease_is_renewed_though_its_fence_cannot_be_raised() {
     let world = World::start("a_lease_is_renewed_though_its_fence_cannot_be_raised", POLICIES);

@@ -33,7 +33,7 @@ impl Roles {
         guard(what, &control, Some(&self.policies))
     }
 
-    /// What was printed, as that role.
+    /// Runs the printed script as that role.
     fn run(&self, printed: &Output, role: &str) -> Output {
         let script = self.scripts.join("script.sql");
         fs::write(&script, &printed.stdout).unwrap();

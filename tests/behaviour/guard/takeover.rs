@@ -168,7 +168,7 @@ fn an_admission_whose_row_the_guard_has_just_locked() {
     assert_eq!(tokens(&mut order), [5, 6]);
 }
 
-/// Everybody may take advisory locks. Who takes that of the process makes nobody wait.
+/// Any role may take advisory locks. A role that takes the lock of the process blocks no other session.
 #[test]
 fn a_lock_taken_by_another_session() {
     let world = World::start("a_lock_taken_by_another_session");
@@ -235,7 +235,7 @@ fn wait_for_lock(world: &World) {
     wait_until("a control connection waits", DEADLINE, || world.postgres.value(waiting) == "t");
 }
 
-/// Any role can take the lock of a resource, in a session of its own. It is ended, and the leader admitted.
+/// Any role can take the lock of a resource in its own session. The session is terminated, and the leader admitted.
 #[test]
 fn a_lock_held_by_a_stranger() {
     let world = World::start("a_lock_held_by_a_stranger");

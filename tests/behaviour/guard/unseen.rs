@@ -8,7 +8,7 @@ use crate::support::ticks::{self, WRITE, process, refused, session_of, tokens, w
 use crate::support::wire::{Fields, Frame, error_in};
 use crate::support::{DEADLINE, Etcd, Options, Proxy, message, wait_until};
 
-/// What only the guard sees. Statements of one leader, each under a token of its own.
+/// Writes that only the guard sees. Statements of one leader, each under a separate token.
 const UNSEEN: [&str; 6] = [
     "SELECT unnamed()",
     "INSERT INTO inbox VALUES (1)",
@@ -17,7 +17,7 @@ const UNSEEN: [&str; 6] = [
     "DO $$ BEGIN INSERT INTO ticks (note) VALUES ('do'); END $$",
     "SELECT unnamed(); SELECT 1",
 ];
-/// Those that are sent again: one statement, which cannot have committed anything before it failed.
+/// Statements that the proxy sends again: single statements that cannot have committed anything before they failed.
 const SENT_AGAIN: usize = 3;
 
 const MORE: &str = "
@@ -96,7 +96,7 @@ fn one_statement_of_a_new_leader_passes() {
     }
 }
 
-/// Nothing of it is lost, nothing of it is done twice.
+/// No effect is lost, and none occurs twice.
 #[test]
 fn other_statements_are_told_to_retry() {
     let world = world("other_statements_are_told_to_retry");
@@ -210,7 +210,7 @@ fn a_lasting_effect_is_not_repeated() {
     assert!(error.hint().contains("Earlier commits"), "{error:?}");
 }
 
-/// Whoever is not the leader of now gets nowhere, however it writes.
+/// Sessions other than the current leader's never succeed, however they write.
 #[test]
 fn a_deposed_leader_is_stopped_in_every_form() {
     let world = world("a_deposed_leader_is_stopped_in_every_form");

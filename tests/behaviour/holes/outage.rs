@@ -5,7 +5,8 @@ use crate::support::ticks::{self, WRITE, ok, refused, session_of};
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Postgres, Wire, wait_until};
 
-/// Who is admitted goes on; whoever would have to be is told to try again, until there is a control connection.
+/// Admitted sessions continue; sessions that would have to be admitted receive "retry" until there is a control
+/// connection.
 #[test]
 fn control_connections_that_are_killed_and_cannot_come_back() {
     let (postgres, proxy) = with_ordinary_roles();

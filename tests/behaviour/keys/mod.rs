@@ -84,7 +84,7 @@ struct Tally {
     ran: usize,
     /// Of some write, its keys were told.
     told: usize,
-    /// Rows that were touched by what was told.
+    /// Affected rows that the reported keys cover.
     rows: usize,
 }
 
@@ -155,7 +155,7 @@ fn recorded(row: &[Option<String>]) -> AffectedResources {
     AffectedResources { operation, keys: row[1..].iter().flatten().cloned().collect() }
 }
 
-/// What the proxy makes of it: the statement that is judged.
+/// The statement that the proxy judges.
 fn analyzed(case: &Case, bind: &[u8]) -> Statement {
     let read = |text: &str| -> Arc<Statement> { analyze_rows(text.as_bytes(), LEXING).unwrap().statements.remove(0) };
     if let Some([prepare, run]) = case.prepares() {

@@ -24,7 +24,7 @@ pub const STUBBORN_CHILD: &str = r#"
     echo $$ >"$1/command"
     "#;
 
-/// What decides who leads.
+/// The coordinator.
 enum Coordinator {
     Etcd(Etcd),
     /// Reached by way of the link.
@@ -75,7 +75,7 @@ impl Stage {
         }
     }
 
-    /// It says nothing from now on.
+    /// The coordinator is silent from now on.
     pub fn silence(&mut self) {
         match &mut self.coordinator {
             Coordinator::Etcd(etcd) => etcd.pause(),
@@ -116,7 +116,7 @@ impl Stage {
         Program::start(&program, &self.folder.join("log"), "KILL")
     }
 
-    /// What the file says, once it says something.
+    /// The content of the file, once it has any.
     pub fn wait_for(&self, file: &str) -> String {
         let what = format!("there is a file {file}; the log says\n{}", self.log());
         wait_for(&what, DEADLINE, || self.read(file).filter(|text| text.ends_with('\n')))

@@ -10,9 +10,9 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// What all leaders share.
+/// State that all leaders share.
 pub struct Reign {
-    /// The highest token that an election has given.
+    /// The highest token that an election has issued.
     pub token: AtomicI64,
     pub over: AtomicBool,
     /// The tokens under which a write was acknowledged.
@@ -25,10 +25,10 @@ impl Default for Reign {
     }
 }
 
-/// How a leader reaches the server.
+/// The route of a leader to the server.
 pub enum Door {
     Proxy(Address),
-    /// What a proxy would be that compares the token with a number in its memory, and then forwards the write.
+    /// A proxy that compares the token with a number in its memory, and then forwards the write.
     Memory {
         server: Address,
         highest: AtomicI64,
@@ -55,7 +55,7 @@ impl Door {
     }
 }
 
-/// How a write ended.
+/// The outcome of a write.
 enum Written {
     Committed,
     Refused,
@@ -81,7 +81,7 @@ impl<'a> Leader<'a> {
         Self { number, leaders, door, reign, token, writes: 0, wire, acknowledged: Vec::new() }
     }
 
-    /// Writes until the end; returns what was acknowledged.
+    /// Writes until the end; returns the acknowledged writes.
     pub fn run(mut self) -> Vec<String> {
         while !self.reign.over.load(Ordering::SeqCst) {
             self.take_office_when_elected();

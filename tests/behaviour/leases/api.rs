@@ -58,7 +58,7 @@ async fn a_granted_expiry_is_never_shortened() {
     }
 }
 
-/// A clock that is set back brings no lease back that was given up.
+/// A clock that is set back does not restore a lease that was released.
 #[tokio::test]
 async fn a_released_lease_stays_released() {
     let leases = Leases::new().await;

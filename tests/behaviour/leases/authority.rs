@@ -130,7 +130,7 @@ fn through_two_proxies() {
     assert_eq!(error_in(&open.query("COMMIT")).expect("it was cut off").code(), "LF001");
 }
 
-/// What a proxy has not heard of it reads when it listens again.
+/// The proxy reads missed changes when it listens again.
 #[test]
 fn while_the_proxy_could_not_listen() {
     let world = World::start();
@@ -150,7 +150,8 @@ fn while_the_proxy_could_not_listen() {
     refused(&mut old, WRITE, "LF001");
 }
 
-/// Before its transaction is committed nobody knows of the token. Who renews in the transaction that writes is not waited for.
+/// Before its transaction is committed, the token is invisible to other sessions. A session that renews in the
+/// transaction that writes is not waited for.
 #[test]
 fn a_transaction_renews_and_writes_but_does_not_acquire_and_write() {
     let world = World::start();

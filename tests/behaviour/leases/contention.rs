@@ -112,7 +112,7 @@ async fn an_older_snapshot_acquires_nothing() {
     }
 }
 
-/// What is not committed holds nobody up: the holder renews, others are told that they do not lead.
+/// Uncommitted changes do not delay other sessions: the holder renews, others receive that they do not lead.
 #[tokio::test]
 async fn an_open_transaction_blocks_no_candidate() {
     let leases = Leases::new().await;

@@ -19,7 +19,7 @@ use tokio_postgres::{Config, NoTls};
 pub(super) type Client = fencegate_leader::Leases<(Config, NoTls)>;
 
 const NAME: &str = "e";
-/// So long that no renewal, and no expiry, has a part in the test.
+/// Long enough that neither a renewal nor an expiry affects the test.
 const LONG: u64 = 300;
 const TTL: Duration = Duration::from_secs(30);
 const PATIENCE: Patience = Patience { limit: TTL, member: Duration::from_millis(500) };
@@ -168,7 +168,7 @@ async fn the_deadline_counts_from_the_sending_of_the_renewal() {
     assert!(deadline < silent_until + TTL, "the answer's delay is taken for life of the lease");
 }
 
-/// A connection that says nothing is not waited for while a new one would answer.
+/// A silent connection does not delay a query that a new one would answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_dead_is_replaced() {
     let server = Server::start();
@@ -222,7 +222,7 @@ async fn a_lost_lease_is_distinguished_from_an_outage() {
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
-/// What the role's defaults are does not keep it from leading.
+/// The role's default settings do not prevent it from leading.
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_of_the_role_do_not_count() {
     let server = Server::start();

@@ -52,7 +52,7 @@ impl Leases {
         call_in(&self.session().await, call).await
     }
 
-    /// As if that time had passed for the election's lease.
+    /// Makes that time pass for the election's lease.
     pub async fn age(&self, election: &str, time: &str) {
         self.run(&format!(
             "UPDATE fencegate_state.lease SET acquired = acquired - interval '{time}', renewed = renewed - interval '{time}', \
@@ -77,7 +77,7 @@ pub fn token_in(answer: &str) -> Option<i64> {
     answer.parse().ok().filter(|_| answer.len() < 5)
 }
 
-/// The first column of what a call returns: empty for no row or null, the SQLSTATE where it fails.
+/// The first column of a call's result: empty for no row or null, the SQLSTATE on failure.
 pub async fn call_in(client: &Client, call: &str) -> String {
     let query = format!("SELECT * FROM fencegate.{call}");
     match timeout(DEADLINE, client.simple_query(&query)).await.expect("it is answered") {

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 
-/// Runs a proxy that does not start; its exit code and what it says.
+/// Runs a proxy that does not start; returns its exit code and output.
 fn fails(folder: &Folder, arguments: &[&str]) -> (Option<i32>, String) {
     let policies = folder.join("policies");
     fs::create_dir_all(&policies).unwrap();

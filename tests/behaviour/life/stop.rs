@@ -203,7 +203,7 @@ fn a_client_whose_session_was_terminated_receives_the_reason_at_shutdown() {
     }
 }
 
-/// A client that does not read keeps nobody waiting for long, and the log has its end.
+/// A client that does not read does not delay the exit for long, and the log is complete.
 #[test]
 fn a_client_that_does_not_read_is_abandoned_and_logged() {
     let (mut proxy, postgres) = start(&["--shutdown-timeout", "300ms"]);

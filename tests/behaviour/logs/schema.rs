@@ -38,7 +38,7 @@ fn table(name: &str) -> Vec<Vec<String>> {
     text.lines().skip(2).map(cells).collect()
 }
 
-/// What stands in backticks. Of `name=value` the name.
+/// Texts in backticks. Of `name=value`, the name.
 fn names(cell: &str) -> BTreeSet<String> {
     let quoted = cell.split('`').skip(1).step_by(2);
     quoted.map(|name| name.split('=').next().unwrap().to_owned()).collect()

@@ -64,7 +64,7 @@ fn a_refused_client_is_logged_with_the_reason() {
     assert!(!nobody.contains_key("code") && !nobody.contains_key("database"), "{nobody:?}");
 }
 
-/// Monitors and load balancers do nothing else, every second.
+/// Monitors and load balancers do only this, every second.
 #[test]
 fn connections_that_only_connect_and_close_are_not_logged() {
     let mut fenced = start(SCHEMA, POLICIES, &[]);
@@ -124,7 +124,7 @@ fn a_console_session_logs_why_it_ended() {
     assert!(stopped["address"].starts_with("127.0.0.1:"), "{stopped:?}");
 }
 
-/// What the log says of why the session ended, once it has.
+/// The reason for the session's end, once the log has it.
 fn reason(fenced: &Fenced, wire: &mut Wire, end: impl FnOnce(&mut Wire)) -> String {
     let address = wire.local_address();
     end(wire);

@@ -5,7 +5,7 @@ use crate::support::fenced::{code, ok};
 use crate::support::wire::{Wire, error_in};
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, message, wait_until};
 
-/// How many lines of an event there are, and how many are said to have been left out.
+/// Number of lines of an event, and the reported number of suppressed ones.
 fn counted(log: &str, event: &str, kind: &str) -> (usize, usize) {
     let left_out = events(log, "lines_left_out");
     let left_out = left_out.iter().filter(|line| line["kind"] == kind);

@@ -17,7 +17,7 @@ fn start() -> (Postgres, Proxy, SocketAddr) {
     (postgres, proxy, address)
 }
 
-/// A look at the server that takes 2 s says that it is not ready.
+/// A query of the server that takes 2 s results in "not ready".
 fn wait_until_ready(address: SocketAddr) {
     wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
     assert_eq!(get(address, "/readyz").body, "ok\n");

@@ -4,7 +4,7 @@ use crate::support::DEADLINE;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Page {
     pub status: u16,
@@ -12,7 +12,7 @@ pub struct Page {
     pub body: String,
 }
 
-/// Asks, and reads to the end of the connection.
+/// Sends a request, and reads to the end of the connection.
 pub fn ask(address: SocketAddr, method: &str, path: &str) -> Page {
     let answer =
         send(address, format!("{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").as_bytes());

@@ -65,7 +65,7 @@ impl World {
         http_address(|| fs::read_to_string(self.folder.join("log")).unwrap_or_default())
     }
 
-    /// What both count.
+    /// The metrics of both.
     pub fn samples(&self) -> Vec<Sample> {
         let pages = [self.of_proxy(), self.of_lead()].map(|address| get(address, "/metrics").body);
         samples(&pages.concat())
@@ -75,7 +75,7 @@ impl World {
         Wire::login(&self.proxy.address(), "postgres", "postgres")
     }
 
-    /// Brings about everything that is counted. Each call takes over from the one before.
+    /// Causes all counted events. Each call takes over from the previous one.
     pub fn move_everything(&mut self, round: i64) {
         let token = 10 * round;
         self.bury_the_dead(token);
@@ -134,7 +134,8 @@ impl World {
         ok(&mut wire, "INSERT INTO jobs VALUES (1)");
     }
 
-    /// Drains a session that is idle, one that has written nothing in its transaction, and one that has.
+    /// Drains three sessions: one that is idle, one that has written nothing in its transaction, and one that has
+    /// written.
     fn take_over(&self, token: i64) {
         let [mut idle, mut reading, mut writing, mut next] = [(); 4].map(|()| self.login());
         for wire in [&mut idle, &mut reading, &mut writing] {

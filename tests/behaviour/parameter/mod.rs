@@ -19,7 +19,7 @@ const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (t text); CRE
         $$ BEGIN EXECUTE format('SET lease.fence = %L', token); RETURN token; END $$; \
     CREATE FUNCTION for_a_while() RETURNS text LANGUAGE sql SET lease.fence = '99' AS $$ SELECT current_setting('lease.fence') $$";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
-/// Nobody holds the highest token: an error says which one was presented.
+/// No session holds the highest token: an error names the presented one.
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 const SETTING: &str = "SELECT current_setting('lease.fence', true)";
 

@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::fmt;
 
-/// What one session does.
+/// The actions of one session.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     pub startup: Startup,
     pub steps: Vec<Step>,
-    /// How many of the steps are run again in a session of their own, to be probed there.
+    /// Number of steps that are repeated in a separate session, to be probed there.
     pub again: Option<usize>,
 }
 
@@ -55,10 +55,10 @@ pub enum Action {
     Execute,
 }
 
-/// How it is found out what the proxy would enforce.
+/// The method of finding out which value the proxy would enforce.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Probe {
-    /// Not at all: asking the server would mend what the proxy believes.
+    /// None: querying the server would correct the proxy's value.
     No,
     After {
         ahead: bool,
@@ -295,7 +295,7 @@ const OTHERS: &[&str] = &[
     r"SELECT '\', set_config('lease.fence', '?', false), '\'",
 ];
 
-/// As somebody would type it in.
+/// As a user would type it.
 impl fmt::Display for Sequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "startup: {:?}", self.startup)?;

@@ -128,7 +128,7 @@ fn names_and_what_they_mean() {
     }
 }
 
-/// The token is compared when it runs.
+/// The token is compared when the statement runs.
 #[test]
 fn a_newer_token_before_execute() {
     let world = Fenced::start(SCHEMA, POLICIES);

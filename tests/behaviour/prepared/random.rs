@@ -4,7 +4,7 @@ use crate::prepared::Act::{self, Bind, ClosePortal, CloseStatement, Execute, Flu
 use crate::prepared::{BROKEN, READ, ROWS, WRITE, WRITE_ROWS};
 use fencegate_testing::dice::Dice;
 
-/// A few messages that belong together, so that not all fails for want of a name.
+/// A few related messages, so that not all fail because a name is missing.
 pub fn phrase(dice: &mut Dice) -> Vec<Act> {
     let (statement, portal) = (*dice.pick(&["s", "t", ""]), *dice.pick(&["p", "q", ""]));
     let text = *dice.pick(&[READ, ROWS, WRITE, WRITE_ROWS, WRITE_ROWS, BROKEN]);
@@ -23,7 +23,7 @@ pub fn phrase(dice: &mut Dice) -> Vec<Act> {
     }
 }
 
-/// What SQL can do to names.
+/// The effects of SQL on names.
 #[rustfmt::skip]
 const TEXTS: &[&str] = &[
     "BEGIN", "BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT a", "SAVEPOINT a", "ROLLBACK TO a", "RELEASE a",

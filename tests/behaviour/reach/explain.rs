@@ -92,7 +92,7 @@ fn policies_for_other_databases_and_wrong_ones_are_errors() {
     assert!(text(&nobody.stderr).starts_with("fencegate: cannot connect: "), "{nobody:?}");
 }
 
-/// The example in docs/fence/policies.md is what the program prints.
+/// The example in docs/fence/policies.md is the program's output.
 #[test]
 fn the_documented_output_is_real() {
     let documented = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/fence/policies.md")).unwrap();

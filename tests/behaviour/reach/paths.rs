@@ -5,7 +5,7 @@ use super::{POLICY, SCHEMA};
 use crate::support::Wire;
 use crate::support::fenced::{Fenced, code, ok, value};
 
-/// What the fenced tables hold, in one text.
+/// The content of the fenced tables, as one text.
 const STATE: &str = "SELECT concat((SELECT array_agg(j ORDER BY j) FROM jobs j), (SELECT array_agg(t ORDER BY t) FROM low_ticks t), \
     (SELECT array_agg(i ORDER BY i) FROM items i))";
 

@@ -8,7 +8,7 @@ const SCHEMA: &str =
 const POLICY: &str =
     "version: 1\nresources:\n  - name: shard/{shard}\n    tables: [{name: public.ticks, key: shard}]\n";
 
-/// To plan it takes several times as long as to run it.
+/// Planning the query takes several times as long as running it.
 #[test]
 fn a_reading_uses_prepared_statements() {
     for (functions, expected) in [("", "EXECUTE ways("), ("    functions: [public.ru*]\n", "EXECUTE ways_and_calls(")] {

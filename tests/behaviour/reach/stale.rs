@@ -56,7 +56,8 @@ fn holder(fenced: &Fenced, token: i64) -> Wire {
     wire
 }
 
-/// Nobody hears what other proxies, or sessions around them, make of any relation. The policies name the fenced tables.
+/// No proxy is notified of definitions by other proxies, or by sessions that bypass them. The policies name the fenced
+/// tables.
 #[test]
 fn without_a_listener_only_direct_names_are_known() {
     let fenced = fenced();
@@ -137,7 +138,7 @@ fn without_a_listener_each_resource_remains_usable() {
     assert_eq!(code(&mut leader, "INSERT INTO items VALUES (3)"), "LF006");
 }
 
-/// Nobody was ever admitted in a database that was not prepared for fences.
+/// No process was ever admitted in a database without the schema `fencegate`.
 #[test]
 fn without_a_listener_a_database_without_the_schema_remains_usable() {
     let fenced = fenced();
@@ -237,7 +238,7 @@ fn take_control_away_before_any_session(postgres: &Postgres) {
     postgres.sql("ALTER ROLE fencer NOLOGIN");
 }
 
-/// A database that the policies leave alone is none of the proxy's business.
+/// The proxy does not need the catalog of a database without policies.
 #[test]
 fn other_databases_go_on() {
     let postgres = Postgres::start(Options::default());
@@ -313,7 +314,8 @@ fn other_proxies_are_notified() {
     });
 }
 
-/// Whoever changed it may have been killed before saying so: nobody says anything here, and no session begins.
+/// The session that changed it may have been terminated before its proxy announced the change: here nothing is
+/// announced, and no session starts.
 #[test]
 fn an_unannounced_definition_is_found_by_long_sessions() {
     let fenced = fenced();

@@ -19,14 +19,14 @@ const POLICIES: &str =
 const DIVISION_BY_ZERO: &str = "22012";
 const PROTOCOL_VIOLATION: &str = "08P01";
 
-/// A server and its proxy, and who looks at what was committed.
+/// A server and its proxy, and the observer of commits.
 pub struct World {
     pub fenced: Fenced,
     auditor: RefCell<Wire>,
     auditor_of_plain: RefCell<Wire>,
 }
 
-/// What one side answered, and the notes that it kept.
+/// The replies of one side, and the notes that it kept.
 type Outcome = (Vec<Frame>, Vec<Option<String>>);
 
 impl World {
@@ -44,7 +44,7 @@ impl World {
         ok(&mut self.fenced.holder(token), "DELETE FROM jobs");
     }
 
-    /// Says what differs, if anything does.
+    /// Describes the difference, if there is one.
     pub fn compare(&self, rejected: &Rejected, state: &State, shape: &Shape) -> Result<(), String> {
         let steps = |statement| {
             let scene = Scene { prefix: state.prefix, failed: state.failed, rejected, statement };
@@ -67,7 +67,7 @@ impl World {
         (frames, self.take_notes(rejected.database))
     }
 
-    /// What the sessions of both sides are doing.
+    /// The activity of the sessions of both sides.
     pub fn situation(&self) -> String {
         let (server, proxy) = (self.fenced.postgres.socket(), self.fenced.proxy.address());
         let shown = std::thread::scope(|scope| {
@@ -83,7 +83,7 @@ impl World {
         format!("pg_stat_activity: {:#?}\nSHOW SESSIONS: {:#?}\nlog:\n{}", shown[0], shown[1], self.fenced.proxy.log())
     }
 
-    /// What was committed, taken away. Of the fenced table nothing may be.
+    /// Removes and returns the committed rows. The fenced table must have none.
     pub fn take_notes(&self, database: &str) -> Vec<Option<String>> {
         let auditor = if database == "plain" { &self.auditor_of_plain } else { &self.auditor };
         let take = "DELETE FROM jobs RETURNING n::text; DELETE FROM notes RETURNING note";
@@ -117,7 +117,7 @@ fn difference(rejected: &Rejected, is_reached: bool, direct: &Outcome, proxied: 
     Ok(())
 }
 
-/// With what the statement fails that stands for the rejected one.
+/// The error of the statement that replaces the rejected one.
 fn is_reference(code: &str) -> bool {
     [DIVISION_BY_ZERO, NOT_PREPARED].contains(&code)
 }

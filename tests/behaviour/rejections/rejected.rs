@@ -19,7 +19,7 @@ const DIVISION: &str = "INSERT INTO jobs SELECT 1/(random()*0)::int";
 pub struct Rejected {
     pub name: &'static str,
     pub code: &'static str,
-    /// What DETAIL says.
+    /// The text of DETAIL.
     pub detail: &'static str,
     pub database: &'static str,
     /// Run before everything else.
@@ -27,7 +27,7 @@ pub struct Rejected {
     /// Run before it, in the same transaction.
     pub before: &'static [&'static str],
     pub statement: &'static str,
-    /// What takes its place on a direct connection.
+    /// The statement that takes its place on a direct connection.
     pub reference: &'static str,
     /// The data of a COPY FROM STDIN is sent right behind it.
     pub copies: bool,

@@ -8,7 +8,7 @@ use crate::support::message::{
     flush, parse, query, sync, unnamed,
 };
 
-/// What a shape is made of.
+/// The parts of a shape.
 pub struct Scene<'a> {
     /// Runs first, in the same string or pipeline.
     pub prefix: &'a [&'a str],
@@ -202,13 +202,13 @@ impl Scene<'_> {
         [query(text), self.data()].concat()
     }
 
-    /// What a pipeline begins with.
+    /// The beginning of a pipeline.
     fn opening(&self) -> Vec<u8> {
         let statements = self.prefix.iter().flat_map(|statement| unnamed(statement, &[]));
         statements.chain(self.prefix_data()).collect()
     }
 
-    /// What has to run before in the same transaction.
+    /// Statements that must run before in the same transaction.
     fn before(&self) -> Vec<u8> {
         self.rejected.before.iter().flat_map(|statement| unnamed(statement, &[])).collect()
     }

@@ -15,7 +15,7 @@ const COPY: &str = "SELECT set_config('lease.fence', '', false), set_config('sta
     COPY notes FROM STDIN; PREPARE later AS INSERT INTO jobs VALUES (1)";
 const ESCAPED: &str = r"INSERT INTO jobs SELECT 1 WHERE '\' <> ''";
 
-/// What needs that answer.
+/// Statements that need that reply.
 fn undecided() -> [Vec<u8>; 6] {
     [
         query(WRITE),

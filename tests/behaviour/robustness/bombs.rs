@@ -9,10 +9,10 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a text may take of the proxy's own memory, in KiB; a process apart has as much.
+/// Maximum memory of the proxy itself for a text, in KiB; a separate process has the same limit.
 const MEMORY: u64 = 64 << 10;
 
-/// What may be left of it, beside the buffers of the sessions.
+/// Maximum memory that may remain, without the buffers of the sessions.
 const LEFT: u64 = 16 << 10;
 
 /// In hundredths of a second, of all threads, without optimisation. What is not bounded takes minutes.
@@ -56,7 +56,7 @@ fn each_has_a_bound(message: impl Fn(&str) -> Vec<u8>, is_answer: impl Fn(&[Stri
     world.ends_well(MEMORY);
 }
 
-/// While strangers send what takes longest, others are served.
+/// While strangers send the most expensive texts, other clients are served.
 #[test]
 fn other_sessions_are_served_meanwhile() {
     const STRANGERS: usize = 4;

@@ -6,7 +6,7 @@ use crate::support::message::{self, bind_text, copy_data, execute, parse, query,
 use crate::support::wire::{error_in, rows_in};
 use crate::support::{Address, DEADLINE, Frame, Options, ProxyOptions, Wire, share, wait_until};
 
-/// What the proxy may need beyond what it needed for small talk, in KiB.
+/// Maximum additional memory of the proxy compared with small messages, in KiB.
 const ALLOWED: u64 = 8 * 1024;
 const HUGE: usize = 10 << 20;
 /// No statement of so many bytes is held.

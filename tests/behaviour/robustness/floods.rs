@@ -6,14 +6,14 @@ use crate::support::message::{
 };
 use crate::support::{DEADLINE, Wire, share, wait_until};
 
-/// What the proxy may need beyond what it needed for small talk, in KiB.
+/// Maximum additional memory of the proxy compared with small messages, in KiB.
 const ALLOWED: u64 = 16 * 1024;
 /// A client that could send this much has met no resistance.
 const ENOUGH: usize = 24 << 20;
 /// It is blocked when the proxy took nothing at this many looks, and did nothing in between.
 const LOOKS: usize = 20;
 
-/// Sends the message again and again until nobody takes it. Returns how many bytes were taken.
+/// Sends the message repeatedly until it is no longer accepted. Returns the number of bytes accepted.
 fn flood(world: &World, wire: &mut Wire, message: &[u8]) -> usize {
     let many = message.repeat((64 << 10) / message.len() + 1);
     let (mut sent, mut refused, mut worked) = (0, 0, 0);
@@ -79,7 +79,7 @@ fn a_flood_of_long_names() {
     ]);
 }
 
-/// What the proxy remembers of a statement is bounded, however many are prepared.
+/// The proxy's memory for statements is bounded, however many are prepared.
 #[test]
 #[ignore = "takes long: make soak"]
 fn a_flood_of_statements_with_many_names() {

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What the proxy may need beyond what it needed for small talk, in KiB.
+/// Maximum additional memory of the proxy compared with small messages, in KiB.
 const ALLOWED: u64 = 8 * 1024;
 
 /// How far the server plays by the rules.

@@ -1,4 +1,4 @@
-//! What a process says: rows, tags, errors.
+//! The replies of a process: rows, tags, errors.
 
 use super::{Answer, Diagnosis, Process};
 use bytes::BufMut;

@@ -1,6 +1,6 @@
-//! What statements do: to the transaction, to settings and names. What they do to tables is in `tables.rs`.
+//! The effects of statements on the transaction, on settings and on names. `tables.rs` has their effects on tables.
 //!
-//! Owns the moment at which each takes effect.
+//! Owns the moment at which each statement takes effect.
 
 use super::transaction::{Savepoint, Setting, Transaction};
 use super::{Answer, Diagnosis, Process, told_to_end, trouble};
@@ -91,7 +91,7 @@ impl Process {
         Ok("ROLLBACK")
     }
 
-    /// Nobody ever ends what is prepared.
+    /// No client ends a prepared transaction.
     fn prepare(&mut self, gid: u32) {
         let (world, pid) = (self.world.clone(), self.who.pid);
         let Transaction { writes, views, .. } = self.transaction.take().unwrap();

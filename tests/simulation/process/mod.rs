@@ -1,7 +1,7 @@
-//! One server process: it reads messages, does what they say, and answers.
+//! One server process: it reads messages, executes them, and replies.
 //!
-//! Owns the protocol's server half, the transaction and `lease.fence`. Every statement takes a moment, before and after it
-//! takes effect; the process may be ended or cancelled in each of them.
+//! Owns the protocol's server half, the transaction and `lease.fence`. Every statement takes some time before and after
+//! it takes effect; the process may be terminated or its statement canceled at any of these moments.
 
 mod answer;
 mod effect;
@@ -23,18 +23,18 @@ use transaction::{Setting, Transaction};
 pub struct Process {
     world: Arc<World>,
     who: Identity,
-    /// The proxy of whose session it is, and the session's number.
+    /// The proxy of the session, and the session's number.
     by: String,
     session: u64,
     input: Reader,
     output: Writer,
     read: BytesMut,
-    /// Said, and not sent.
+    /// Replies that are not sent yet.
     said: BytesMut,
     signals: Arc<Signals>,
     dice: Dice,
     setting: Setting,
-    /// What the client was told last of `standard_conforming_strings`.
+    /// The last value of `standard_conforming_strings` that the client received.
     reported: bool,
     transaction: Option<Transaction>,
     statements: HashMap<String, Option<Sql>>,
@@ -42,7 +42,7 @@ pub struct Process {
     /// After an error, up to a Sync.
     skips: bool,
 }
-/// Why a statement is not done.
+/// Why a statement is not executed.
 struct Diagnosis {
     code: String,
     message: String,
@@ -58,7 +58,7 @@ fn told_to_end() -> Diagnosis {
     Diagnosis { is_fatal: true, ..trouble("57P01", "terminating connection due to administrator command") }
 }
 
-/// What a statement answers: rows, and its tag.
+/// The reply to a statement: rows, and its tag.
 type Answer = (Vec<Vec<Option<String>>>, &'static str);
 impl Process {
     pub fn new(
@@ -271,7 +271,7 @@ impl Process {
         }
     }
 
-    /// What EXECUTE runs.
+    /// The statement that EXECUTE runs.
     fn named(&self, sql: &Sql) -> Result<Option<Sql>, Diagnosis> {
         let Sql::Run { name, id } = sql else { return Ok(None) };
         match self.statements.get(&format!("p{name}")) {
@@ -288,7 +288,7 @@ impl Process {
         }
     }
 
-    /// A moment in which the process may be ended or cancelled.
+    /// A moment in which the process may be terminated or its statement canceled.
     async fn work(&mut self) -> Result<(), Diagnosis> {
         tokio::select! {
             biased;

@@ -1,6 +1,6 @@
-//! What statements do to tables and views, and what they have to wait for.
+//! The effects of statements on tables and views, and the locks that they wait for.
 //!
-//! Owns what a write may be done under: it is looked at here, where the write takes effect.
+//! Owns the conditions of a write: they are checked here, where the write takes effect.
 
 use super::{Diagnosis, Process, told_to_end, trouble};
 use crate::judge::Write;
@@ -14,7 +14,7 @@ use fencegate_wire::tag::{backend, frontend};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So long it may take until other proxies have heard of a definition, where nothing fails.
+/// Time within which other proxies are notified of a definition, without faults.
 const HEARD_WITHIN: Duration = Duration::from_millis(500);
 
 impl Process {
@@ -68,7 +68,7 @@ impl Process {
         })
     }
 
-    /// The row, as the transaction's snapshot has it.
+    /// The row in the transaction's snapshot.
     async fn lock_row(&mut self, table: Table, row: u8) -> Result<(), Diagnosis> {
         self.lock(Thing::Table(table), Mode::Beside).await?;
         self.lock(Thing::Row(table, row), Mode::Alone).await?;
@@ -115,7 +115,8 @@ impl Process {
         self.token(fence).and_then(|token| self.world.server.admission(self.who.pid, fence, token))
     }
 
-    /// Rows of the table are locked, or all of it. Who presents a token does that under an admission: its successor waits.
+    /// Locks rows of the table, or the whole table. A session with a token does this under an admission, and its
+    /// successor waits.
     fn note_lock(&self, fence: Fence) {
         let (world, pid) = (&self.world, self.who.pid);
         if self.token(fence).is_some() && self.admission(fence).is_none() {
@@ -127,7 +128,7 @@ impl Process {
         world.server.store.write(pid, &qualified(fence.table), true);
     }
 
-    /// A write takes effect, under an admission of this very process.
+    /// A write takes effect under an admission of this process.
     fn write(&mut self, fence: Fence, id: u64, row: Option<(Table, u8)>) -> Result<(), Diagnosis> {
         let (world, pid, epoch) = (self.world.clone(), self.who.pid, self.admission(fence));
         if fence.table.is_fenced() && epoch.is_none() {
@@ -148,7 +149,7 @@ impl Process {
         Ok(())
     }
 
-    /// The same by a view. Where a proxy cannot know yet what the view shows, the guard is there.
+    /// A write through a view. While a proxy may not know the view's definition, the guard applies.
     async fn write_by(&mut self, name: u8, id: u64) -> Result<(), Diagnosis> {
         let missing = || trouble("42P01", "relation does not exist");
         self.view(name).ok_or_else(missing)?;
@@ -164,8 +165,8 @@ impl Process {
         self.write(fence, id, None)
     }
 
-    /// The proxy of the session may not have known the definition when it passed the statement on that runs now: that came
-    /// first, or another proxy has not told it yet.
+    /// The session's proxy may not have known the definition when it forwarded the current statement: the statement was
+    /// forwarded earlier, or the notification of another proxy has not arrived yet.
     fn is_unheard(&self, view: &View) -> bool {
         let sent = self.input.sent;
         let plan = &self.world.plan;
@@ -179,13 +180,13 @@ impl Process {
         (self.who.pid, self.who.backend_start.clone())
     }
 
-    /// The view as this transaction sees it.
+    /// The view in this transaction.
     fn view(&self, name: u8) -> Option<View> {
         let own = self.transaction.iter().flat_map(|it| &it.views).rfind(|(it, _)| *it == name);
         own.map_or_else(|| self.world.server.view(name), |(_, view)| view.clone())
     }
 
-    /// A view gets another meaning; None: it is dropped.
+    /// Replaces the definition of a view; None: drops it.
     async fn define(&mut self, name: u8, table: Option<Table>, replaces: bool) -> Result<(), Diagnosis> {
         let forwarded = self.input.sent;
         if table.is_none() && self.view(name).is_none() {

@@ -3,7 +3,7 @@
 use crate::judge::Write;
 use crate::server::View;
 
-/// `lease.fence`, and how texts are read.
+/// `lease.fence`, and how strings are read.
 #[derive(Clone)]
 pub struct Setting {
     pub startup: Option<String>,
@@ -14,23 +14,23 @@ pub struct Setting {
 }
 
 pub struct Transaction {
-    /// BEGIN was said.
+    /// An explicit BEGIN was executed.
     pub is_block: bool,
     pub failed: bool,
-    /// It has one snapshot for all of its statements, and that is this, as soon as one has needed it.
+    /// The snapshot of all its statements, from the first statement that needs one.
     pub is_repeatable: bool,
     pub snapshot: Option<u64>,
-    /// So many statements have succeeded.
+    /// Number of statements that have succeeded.
     pub statements: usize,
     pub writes: Vec<Write>,
     /// The views that it has defined; None: dropped.
     pub views: Vec<(u8, Option<View>)>,
-    /// The setting before it.
+    /// The previous setting.
     pub before: Setting,
     pub savepoints: Vec<Savepoint>,
 }
 
-/// What a rollback to it brings back.
+/// The values that a rollback restores.
 #[derive(Clone)]
 pub struct Savepoint {
     pub name: u8,

@@ -1,4 +1,4 @@
-//! What moves the bytes of one session, as `net` does.
+//! Moves the bytes of one session, as `net` does.
 //!
 //! Owns both connections of the session. Must never decide anything about a write.
 
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// A session that takes more turns than this without time passing spins.
+/// A session that takes more turns than this while the clock stands still is in a busy loop.
 const MOST_TURNS: u32 = 10_000;
 
 /// One session, from its login to its end.
@@ -72,10 +72,10 @@ struct Driver {
     from_client: Reader,
     to_client: Writer,
     reader: Reader,
-    /// None: the server was told that nothing more comes.
+    /// None: the server has received the end of the input.
     writer: Option<Writer>,
     performing: Option<(JoinHandle<Done>, Arc<()>)>,
-    /// How many turns it has taken since this moment, without time passing.
+    /// Number of turns since this moment, at the same time.
     turns: (std::time::Instant, u32),
 }
 

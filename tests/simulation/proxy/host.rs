@@ -1,4 +1,4 @@
-//! What a session knows of its proxy, and asks of it.
+//! The state of the proxy that a session sees, and the operations that it requests.
 
 use super::Proxy;
 use fencegate_fence::Claim;
@@ -20,10 +20,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// What most texts do depends on nothing else: all histories share what was read.
+/// The effects of most texts depend on nothing else, so all histories share them.
 static CACHE: LazyLock<Cache> = LazyLock::new(Cache::default);
 
-/// What a session knows of its proxy.
+/// The state of the proxy that a session sees.
 pub(super) struct Hosting {
     pub(super) proxy: Arc<Proxy>,
     number: u64,

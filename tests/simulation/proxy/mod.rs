@@ -1,7 +1,7 @@
-//! A proxy: the machines of its sessions, its fences and its watchers, as they ship, over simulated sockets.
+//! A proxy: the released state machines of its sessions, fences and watchers, over simulated sockets.
 //!
-//! Owns what `net` and `server` own outside: it moves bytes, does what sessions ask for, and ends them. Must never decide
-//! anything about a write.
+//! Owns the part of `net` and `server`: it moves bytes, runs the tasks that sessions request, and ends sessions. Must
+//! never decide anything about a write.
 
 mod driver;
 mod host;
@@ -35,8 +35,8 @@ const JOBS: [&str; 2] = [
 const TICKS: &str = "  - {name: ticks, tables: [public.ticks]}\n";
 const SHARDS: &str = "  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
 
-/// All of them, read once: that takes longer than all else when a proxy starts. First those with an election, then with a
-/// lease; of these, first without keys.
+/// All policies, parsed once, because parsing takes longest when a proxy starts. First those with an election, then
+/// those with a lease; in each group, first those without keys.
 static POLICIES: LazyLock<[PolicySet; 8]> = LazyLock::new(|| {
     std::array::from_fn(|number| {
         let keyed = if number & 2 == 0 { "" } else { SHARDS };
@@ -66,7 +66,7 @@ pub struct Proxy {
     pub gate: Arc<Gate>,
     sessions: Mutex<Vec<AbortHandle>>,
     begun: AtomicU64,
-    /// What texts do that do not do the same in every session.
+    /// The effects of texts that depend on the session.
     odd_texts: Cache,
 }
 
@@ -74,7 +74,7 @@ pub struct Proxy {
 pub struct Accepted {
     pub writer: Writer,
     pub reader: Reader,
-    /// The server process, once there is one: with it goes a request to cancel.
+    /// The server process, if there is one: cancel requests need it.
     pub pid: Arc<AtomicI32>,
 }
 
@@ -120,14 +120,14 @@ impl Proxy {
         self.gate.state() == State::Crashed
     }
 
-    /// It is gone, with all of its sessions.
+    /// The proxy crashes with all of its sessions.
     pub fn crash(&self) {
         self.gate.set(State::Crashed);
         self.authority.follow(&Default::default());
         std::mem::take(&mut *self.sessions.lock().unwrap()).iter().for_each(AbortHandle::abort);
     }
 
-    /// Other policies are in force from now on.
+    /// Puts other policies in force.
     pub async fn reload(&self, number: usize) {
         let policies = policies(&self.world.plan, number);
         self.world.say(|| format!("{} loads policies {number}", self.name));
@@ -137,7 +137,7 @@ impl Proxy {
         self.downstream.prepare().await;
     }
 
-    /// FENCE RESET, as an operator says it.
+    /// FENCE RESET by an operator.
     pub async fn reset(&self, resource: &str, token: Token, force: bool) -> bool {
         let resources = self.policies.borrow().resources.clone();
         let resource = resources.iter().find(|it| it.name == resource).unwrap();
@@ -148,7 +148,7 @@ impl Proxy {
         self.downstream.fence.has_sessions()
     }
 
-    /// A client connects, whose `lease.fence` is that from the start.
+    /// Connects a client whose `lease.fence` has this value from the start.
     pub fn accept(self: &Arc<Self>, value: Option<String>, number: u64) -> Accepted {
         let (writer, from_client) = pipe(self.world.dice());
         let (to_client, reader) = pipe(self.world.dice());
@@ -158,7 +158,7 @@ impl Proxy {
         Accepted { writer, reader, pid }
     }
 }
-/// Whatever the reading of a catalog meets: it counts, or the next statement has it read again.
+/// A catalog reading counts despite any fault, or the next statement causes another one.
 #[test]
 fn a_reading_counts_or_is_repeated() {
     for seed in 0..200 {

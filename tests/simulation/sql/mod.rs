@@ -1,7 +1,7 @@
-//! The SQL that the simulated world speaks.
+//! The SQL of the simulated world.
 //!
-//! Owns what clients and the proxy say to the server, as text and as what the server does. Must read every text that it
-//! writes, and fail on any other: a statement that the server does not know would be a hole in the simulation.
+//! Owns the statements that clients and the proxy send to the server, as text and as operations of the server. Must
+//! parse every text that it writes, and fail on any other: an unknown statement would be a hole in the simulation.
 
 mod read;
 
@@ -9,12 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The tables. Each but the last is fenced, by the resource of that name; shards by one for each of its keys.
+/// The tables. Each except the last is fenced by the resource of that name; shards by one resource for each of its
+/// keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
     /// Its tokens come from an election that the proxies know.
     Jobs,
-    /// Its tokens come from anywhere.
+    /// Its tokens come from any source.
     Ticks,
     Shards,
     Notes,
@@ -26,7 +27,7 @@ pub const SHARDS: [&str; 16] = [
     "shard/10", "shard/11", "shard/12", "shard/13", "shard/14", "shard/15",
 ];
 
-/// What has tokens of its own: a table, or a key of one.
+/// A unit with separate tokens: a table, or a key of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fence {
     pub table: Table,
@@ -54,7 +55,7 @@ impl Table {
         self == Table::Shards
     }
 
-    /// What a write to that row needs a token of. The rows of a keyed table are its keys.
+    /// The unit whose token a write to that row requires. The rows of a keyed table are its keys.
     pub fn fence(self, row: u8) -> Fence {
         Fence { table: self, key: self.is_keyed().then_some(row) }
     }
@@ -69,17 +70,17 @@ impl Fence {
         }
     }
 
-    /// The name by which the guard knows it: that of a keyed resource is the same for all keys.
+    /// The name in the guard: a keyed resource has the same for all keys.
     pub fn family(self) -> &'static str {
         if self.table.is_keyed() { "shard/{}" } else { self.table.name() }
     }
 }
 
-/// The first id that is no session's own: it stands in texts as it is.
+/// The first id that belongs to no session: texts contain it as a number.
 pub const SHARED: u64 = 1000;
 
-/// What stands for the id in a text. Those of a session are counted from 1 on, so that sessions say the same texts: what a text
-/// does is read once.
+/// The placeholder of the id in a text. The ids of a session are counted from 1, so that sessions share texts: each
+/// text is parsed once.
 pub fn shown(id: u64) -> u64 {
     id & 0xffff
 }
@@ -98,16 +99,16 @@ impl Ids {
     }
 }
 
-/// The id for which that stands in a text of the session.
+/// The id of the placeholder in a text of the session.
 pub fn meant(shown: u64, session: u64) -> u64 {
     if shown < SHARED { session << 16 | shown } else { shown }
 }
 
-/// A statement. The id of a write is unlike any other; none: the first parameter.
+/// A statement. The id of a write is unique; none: the first parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sql {
     Begin,
-    /// With one snapshot for all of it.
+    /// All its statements use one snapshot.
     BeginRepeatable,
     Commit,
     Rollback,
@@ -118,7 +119,7 @@ pub enum Sql {
         value: String,
         local: bool,
     },
-    /// The same by a function, which the proxy cannot follow.
+    /// Sets the token by a function, which the proxy cannot follow.
     SetConfig {
         value: String,
         local: bool,
@@ -129,13 +130,13 @@ pub enum Sql {
         row: u8,
         id: Option<u64>,
     },
-    /// Of one row, which it locks.
+    /// Updates one row, which it locks.
     Update {
         table: Table,
         row: u8,
         id: Option<u64>,
     },
-    /// Into whatever the view shows.
+    /// Inserts into the table of the view.
     InsertBy {
         view: u8,
         id: Option<u64>,
@@ -156,9 +157,9 @@ pub enum Sql {
     /// COPY ... FROM STDIN, a row for each line.
     CopyIn(Table),
     Read,
-    /// Takes so many milliseconds.
+    /// Takes that many milliseconds.
     Sleep(u64),
-    /// An error of the client's own.
+    /// An error by the client itself.
     Fail,
     Prepare(u32),
     /// PREPARE: an INSERT of its parameter.
@@ -171,22 +172,22 @@ pub enum Sql {
         name: u8,
         id: Option<u64>,
     },
-    /// DEALLOCATE; None: of all.
+    /// DEALLOCATE; None: of all names.
     Deallocate(Option<u8>),
     DiscardAll,
-    /// `standard_conforming_strings`: a backslash in a string is a character like any other.
+    /// `standard_conforming_strings`: a backslash in a string is an ordinary character.
     SetPlainStrings(bool),
-    /// A string; and behind it a write, unless the server takes that for part of the string: where strings are plain it does
-    /// not.
+    /// A string followed by a write, unless the server reads the write as part of the string. With plain strings it
+    /// does not.
     TwoFaced {
         table: Table,
         id: Option<u64>,
     },
     /// A string.
     Text,
-    /// What the proxy has the server raise.
+    /// An error that the proxy lets the server raise.
     Raise(String),
-    /// What the proxy asks about `lease.fence` and the reading of texts.
+    /// The proxy's query for `lease.fence` and the settings for strings.
     Question,
     Show(&'static str),
 }
@@ -245,7 +246,7 @@ impl fmt::Display for Sql {
 }
 
 impl Sql {
-    /// The id that it writes, where its text has it.
+    /// The id of the write, if the text has one.
     pub fn id(&self) -> Option<u64> {
         match self {
             Sql::Insert { id, .. }

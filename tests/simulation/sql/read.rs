@@ -1,4 +1,4 @@
-//! What a text says to the server.
+//! Parses a text into operations of the server.
 
 use super::{Sql, Table};
 
@@ -7,7 +7,7 @@ const RAISE: &str = "SET fencegate_lf";
 const QUOTES: &str = "$fencegate$";
 
 impl Sql {
-    /// All statements of a text of that session, where strings are plain or not.
+    /// All statements of a text of that session, with plain strings or not.
     pub fn read(text: &str, plain_strings: bool, session: u64) -> Vec<Sql> {
         split(text, plain_strings).into_iter().map(|one| read_one(one).of(session)).collect()
     }
@@ -19,7 +19,7 @@ impl Table {
     }
 }
 
-/// At semicolons that stand in no quotes, up to a comment.
+/// Splits at semicolons outside quotes, up to a comment.
 fn split(text: &str, plain_strings: bool) -> Vec<&str> {
     let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
     while at < text.len() {
@@ -40,7 +40,7 @@ fn split(text: &str, plain_strings: bool) -> Vec<&str> {
     parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// How long the string is that the text begins with.
+/// Length of the string at the start of the text.
 fn string(text: &str, is_plain: bool) -> usize {
     let mut at = 1;
     loop {

@@ -1,19 +1,19 @@
-//! Whether a proxy runs.
+//! Suspends the operations of a proxy that does not run.
 
 use std::sync::Mutex;
 use tokio::sync::Notify;
 
-/// How a proxy is.
+/// The state of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Runs,
-    /// It does nothing, for a while.
+    /// The proxy does nothing for a while.
     Stopped,
-    /// It never does anything again.
+    /// The proxy never continues.
     Crashed,
 }
 
-/// Whether a proxy runs. Whoever waits for that goes on in the order in which they came.
+/// Whether a proxy runs. Waiting operations continue in the order of their arrival.
 pub struct Gate {
     state: Mutex<State>,
     changed: Notify,

@@ -1,4 +1,4 @@
-//! What a proxy hears of news, late.
+//! Delivers notifications to a proxy, late.
 
 use super::Gate;
 use crate::world::{Chances, World, delay, moment};
@@ -7,10 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
-/// What a proxy hears of news, late.
+/// Delivers notifications to a proxy, late.
 pub struct Hears {
     world: Arc<World>,
-    /// The proxy's.
+    /// The proxy's listener.
     name: String,
     inner: Arc<dyn Listener>,
     chances: Chances,

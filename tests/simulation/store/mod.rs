@@ -1,7 +1,8 @@
-//! The store as one proxy reaches it: over a network that is slow, breaks, and delivers what nobody waits for any more.
+//! The store as one proxy reaches it: over a network that is slow, breaks, and may deliver requests after their callers
+//! have given up.
 //!
-//! Owns the faults of control connections. Each operation is done at one moment, or never; and a fault is told as
-//! PostgreSQL's own store tells it.
+//! Owns the faults of control connections. Each operation takes effect at one moment or never. A fault is reported as
+//! PostgreSQL's own store reports it.
 
 mod gate;
 mod hears;
@@ -31,14 +32,14 @@ pub struct Reached {
     proxy: Arc<Gate>,
 }
 
-/// What becomes of an operation.
+/// The fate of an operation.
 enum Fate {
     Done,
-    /// It never arrives.
+    /// The request never arrives.
     Lost,
-    /// It is done, and the answer is lost.
+    /// The operation is executed, and its reply is lost.
     Unanswered,
-    /// It arrives when the asker has been told that it failed.
+    /// The request arrives after its caller has received an error.
     Late(Duration),
 }
 
@@ -48,7 +49,7 @@ impl Reached {
         Arc::new(Reached { world, inner, chances, proxy })
     }
 
-    /// Draws what becomes of an operation, and takes it to the server.
+    /// Draws the fate of an operation, and sends it to the server.
     async fn sent(&self, dice: &mut Dice) -> Fate {
         self.proxy.runs().await;
         self.takes_a_moment(dice).await;
@@ -63,7 +64,7 @@ impl Reached {
         }
     }
 
-    /// Now and then so late that much has happened meanwhile.
+    /// Some requests arrive so late that much has changed in the meantime.
     async fn answered(&self, dice: &mut Dice) {
         self.takes_a_moment(dice).await;
         if self.world.fault(dice, self.world.plan.control) {
@@ -72,7 +73,7 @@ impl Reached {
         self.proxy.runs().await;
     }
 
-    /// On the way there, and on the way back.
+    /// The delay of the request, and of the reply.
     async fn takes_a_moment(&self, dice: &mut Dice) {
         moment(dice).await;
         let lag = self.world.plan.lag;
@@ -81,7 +82,7 @@ impl Reached {
         }
     }
 
-    /// For what only reads: it may fail.
+    /// For operations that only read: they may fail.
     async fn look<T>(&self, read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let mut dice = self.chances.next();
         match self.sent(&mut dice).await {
@@ -108,7 +109,7 @@ impl fmt::Debug for Reached {
     }
 }
 
-/// An operation that changes something, with its arguments as they are kept for a late arrival.
+/// An operation that changes the database, with its arguments, which are kept for a late arrival.
 macro_rules! change {
     ($self:ident, $inner:ident => $done:expr) => {{
         let mut dice = $self.chances.next();
@@ -378,7 +379,7 @@ impl Store for Reached {
     }
 }
 
-/// So long a process goes on that was told to end.
+/// Time for which a terminated process may continue.
 fn deafness(world: &World, dice: &mut Dice) -> Duration {
     let most = if world.fault(dice, world.plan.slow_ends) { 1500 } else { 3 };
     Duration::from_millis(dice.below(most) as u64)

@@ -1,4 +1,4 @@
-//! Sessions that come and go, and names that nobody has.
+//! Sessions that start and end quickly, and names of databases and roles that do not exist.
 
 use super::flood::beside;
 use crate::support::fenced::{Fenced, ok, value};

@@ -1,4 +1,4 @@
-//! Connections that say little or nothing.
+//! Connections that send little or nothing.
 
 use super::flood::{Flood, beside};
 use crate::support::certificates::{Authority, text};

@@ -1,4 +1,4 @@
-//! A flood, and a client beside it.
+//! A flood, and a concurrent client.
 
 use crate::support::{DEADLINE, Stalls, wait_until};
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Whoever reaches the address of metrics and health.
+//! Clients of the address of metrics and health.
 
 use super::connects::AT_ONCE;
 use super::flood::{answered, beside};

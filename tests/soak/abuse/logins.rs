@@ -1,4 +1,4 @@
-//! Logins that begin, and do not end. They come from another address than the client beside them, or from several.
+//! Logins that begin and do not end. They come from another address than the concurrent client's, or from several.
 
 use super::flood::{answered, beside};
 use crate::support::proxy::NO_POLICIES;

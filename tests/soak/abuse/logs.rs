@@ -1,4 +1,4 @@
-//! What clients write into the log, the metrics and the console by being refused or let in.
+//! The output that refused and admitted clients cause in the log, the metrics and the console.
 
 use crate::support::proxy::NO_POLICIES;
 use crate::support::wire::error_in;

@@ -1,7 +1,7 @@
-//! What a stranger can do to others: floods and silence, each beside a client that behaves well. What is judged is that
-//! client: all of its requests are answered while the flood runs, none of them late beyond reason.
+//! The harm that a stranger can do to other clients: floods and silence, each beside a well-behaved client. The tests
+//! judge that client: all of its requests are answered while the flood runs, none of them unreasonably late.
 //!
-//! Each module is a class of floods, with servers and proxies of its own. All of it stays on this machine.
+//! Each module is a class of floods, with its own servers and proxies. All traffic stays on this machine.
 
 mod cancels;
 mod churn;

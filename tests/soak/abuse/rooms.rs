@@ -1,4 +1,4 @@
-//! Long messages that are announced, and do not come; or come, and are not taken.
+//! Long messages that are announced but not sent, or sent but not read.
 
 use super::flood::{answered, beside};
 use crate::support::fenced::{Fenced, code, ok};

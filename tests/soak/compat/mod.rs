@@ -1,4 +1,4 @@
-//! Postgres' own tests give through the proxy, byte for byte, what they give without it. Run by `make compat`.
+//! PostgreSQL's own tests have the same output through the proxy as without it, byte for byte. Run by `make compat`.
 
 mod outcome;
 mod suite;

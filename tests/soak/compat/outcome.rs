@@ -1,4 +1,4 @@
-//! What a run of a suite gave, and how two runs differ.
+//! The output of a suite's run, and the differences between two runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

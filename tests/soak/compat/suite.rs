@@ -1,4 +1,4 @@
-//! One of Postgres' test suites, run by its own driver.
+//! One of PostgreSQL's test suites, run by its own driver.
 
 use crate::compat::outcome::Outcome;
 use crate::support::guardian::Folder;

@@ -1,5 +1,6 @@
-//! Every statement of Postgres' own regression tests, against its verdict: none crashes the readers, none that the
-//! server takes is unknown to them, few are opaque, and what the server really wrote is what the verdict said.
+//! Every statement of PostgreSQL's own regression tests, compared with its verdict: none crashes the parsers, the
+//! parsers know every statement that the server accepts, few are opaque, and the verdict covers the actual writes of
+//! the server.
 
 mod second_reader;
 mod session;

@@ -1,6 +1,7 @@
-//! What another parser reads in a text: which relations its statements write, and which values a row has before or after.
+//! A second parser's analysis of a text: which relations its statements write, and which values a row has before or
+//! after.
 //!
-//! It claims nothing that it is not sure of, so what it says has to be in the verdict.
+//! It reports only certain results, so the verdict must include each of them.
 
 use fencegate_statement::Operation;
 use fencegate_statement::rows::Column;

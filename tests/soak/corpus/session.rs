@@ -1,5 +1,5 @@
-//! A session of psql on its way to the server. Each query is tried in a transaction that is rolled back, and compared
-//! with its verdict, before it is run as psql meant it.
+//! A session of psql on its way to the server. Each query first runs in a transaction that is rolled back, and is
+//! compared with its verdict. Then it runs as psql sent it.
 
 use crate::corpus::stream::{Message, Stream};
 use crate::corpus::trial::{self, Finding};

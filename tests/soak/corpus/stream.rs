@@ -1,4 +1,4 @@
-//! One side of a session: messages in the form that they have on the wire.
+//! One side of a session: messages in their wire format.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;

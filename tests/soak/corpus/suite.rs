@@ -1,5 +1,5 @@
-//! The regression tests as Postgres runs them: psql, file by file, in the order of the schedule; what psql sends comes
-//! past our sessions.
+//! The regression tests as PostgreSQL runs them: psql, file by file, in the order of the schedule. The traffic of psql
+//! passes through our sessions.
 
 use crate::corpus::session::{Record, Session};
 use crate::support::guardian::{Folder, Port};

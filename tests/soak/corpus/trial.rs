@@ -1,4 +1,5 @@
-//! The oracle: runs a query string in a transaction, asks the server what it really wrote, rolls it back, and compares.
+//! The oracle: runs a query string in a transaction, queries the server for the actual writes, rolls back, and
+//! compares.
 
 use crate::corpus::session::{Session, controls_transactions};
 use crate::corpus::stream::Message;

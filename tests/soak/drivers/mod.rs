@@ -1,8 +1,8 @@
-//! What users of drivers see: the same steps with each of them, through the proxy. It connects with a token in its own
-//! way, writes by everything that it offers, and shows the SQLSTATE of each rejection in an error of its own.
+//! The experience of drivers' users: the same steps with each driver, through the proxy. A driver connects with a token
+//! in its own way, writes by each of its methods, and reports the SQLSTATE of each rejection in its own error.
 //!
-//! A driver is a program that takes the steps and prints what came of each. To add one, write such a program, give it a
-//! test here, and put the row that this test asks for into docs/reference/compatibility.md.
+//! A driver is a program that takes the steps and prints the result of each. To add one, write such a program, give it
+//! a test here, and put the row that this test requires into docs/reference/compatibility.md.
 
 mod pools;
 mod program;

@@ -1,7 +1,7 @@
-//! Connection pools: who checks a connection out presents the token of the moment, whatever its last holder presented,
-//! and gets another one when that was cut off.
+//! Connection pools: a client that checks out a connection presents the current token, whatever the connection's last
+//! user presented, and gets another connection if that one was terminated.
 //!
-//! docs/use/drivers-and-pools.md has the code to copy. It is part of the programs that run here.
+//! docs/use/drivers-and-pools.md has the code to copy. That code is part of the programs that run here.
 
 use crate::drivers::program::{self, java, node, python, sqlx};
 use crate::drivers::steps::{Report, World};

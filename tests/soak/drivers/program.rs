@@ -1,4 +1,4 @@
-//! The programs of this folder, as commands, and what they print.
+//! The programs of this folder, as commands, and their output.
 
 use crate::support::Address;
 use crate::support::programs::{self, for_address, run};

@@ -1,4 +1,4 @@
-//! The steps that each driver takes, in their order, and what must come of them.
+//! The steps that each driver takes, in order, and their required results.
 
 use crate::support::Address;
 use crate::support::fenced::Fenced;

@@ -1,4 +1,4 @@
-//! The table of drivers in docs/reference/compatibility.md is what the tests have seen.
+//! The table of drivers in docs/reference/compatibility.md matches the results of the tests.
 
 use crate::drivers::steps::{OFFERED, Report};
 

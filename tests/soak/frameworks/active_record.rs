@@ -1,5 +1,5 @@
 //! Active Record, the ORM of Rails: settings at connect, prepared statements, savepoints, fixtures, migrations, and the
-//! tasks that make and drop databases.
+//! tasks that create and drop databases.
 
 use crate::frameworks::world::{Outcome, World, application, assert_only_fenced_writes_fail, run};
 use crate::support::Address;

@@ -1,4 +1,4 @@
-//! What test runners do to databases: the proxy's own connections and its memory are in nobody's way.
+//! Operations of test runners on databases: the proxy's own connections and its memory do not block them.
 
 use crate::frameworks::world::World;
 use crate::support::fenced::{code, code_in, init, ok};

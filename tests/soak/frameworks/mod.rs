@@ -1,5 +1,5 @@
-//! What users of Django, SQLAlchemy, Active Record and Prisma see: with a token their habits run through the proxy as they do
-//! on the server; without one, or with a stale one, only what writes to the fenced table fails.
+//! The experience of users of Django, SQLAlchemy, Active Record and Prisma. With a token, typical code runs through the
+//! proxy as on the server. Without one, or with a stale one, only writes to the fenced table fail.
 
 mod active_record;
 mod databases;

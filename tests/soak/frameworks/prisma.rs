@@ -1,4 +1,4 @@
-//! Prisma Migrate, as docs/use/migrations.md has it.
+//! Prisma Migrate, as docs/use/migrations.md describes it.
 
 use crate::frameworks::world::World;
 use crate::support::fenced::value;

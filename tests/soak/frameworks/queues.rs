@@ -1,4 +1,4 @@
-//! Queues in tables, with the policies of docs/use/queues.md: every session adds jobs, and the leader works them.
+//! Queues in tables, with the policies of docs/use/queues.md: every session adds jobs, and the leader processes them.
 
 use crate::frameworks::world::{Outcome, run};
 use crate::support::fenced::init;

@@ -1,4 +1,4 @@
-//! A counter in the script that takes the lock.
+//! A counter in the script that acquires the lock.
 
 use super::{Fence, PAGE};
 use crate::support::guardian::{Folder, Port, Program};

@@ -1,4 +1,4 @@
-//! The transaction that made the node.
+//! The number of the transaction that created the node.
 
 use super::{Fence, PAGE};
 use crate::support::guardian::{Folder, Port, Program};

@@ -1,4 +1,4 @@
-//! What breaks, and how it is mended. One fault follows another, and several last at the same time.
+//! The faults, and their repair. One fault follows another, and several last at the same time.
 
 use super::world::{World, policies};
 use crate::support::link::Fault as LinkFault;

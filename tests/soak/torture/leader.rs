@@ -1,7 +1,7 @@
-//! A leader with the library, in a process of its own, so that it can be stopped and killed.
+//! A leader that uses the library, in a separate process, so that it can be stopped and killed.
 //!
-//! It is as careless as programs are: once it leads it writes until a write is refused, also after it has heard that it
-//! has lost. Its diary has a line for each write whose end it knows.
+//! It is as careless as real programs: once it leads, it writes until a write is refused, even after it was notified of
+//! its loss. Its diary has a line for each write with a known outcome.
 
 use super::Way;
 use fencegate_leader::{Election, Leadership};

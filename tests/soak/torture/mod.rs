@@ -1,7 +1,8 @@
-//! Torture: PostgreSQL, three members of etcd, proxies and leaders, all real, with faults drawn from a seed. The server's
-//! own log of commits is the judge; leaders without the proxy, and behind a check before the write, have to fail it.
+//! Torture: PostgreSQL, three members of etcd, proxies and leaders, all real, with faults drawn from a seed. The
+//! server's own log of commits is the judge. Leaders without the proxy, and those that only check before the write,
+//! must fail.
 //!
-//! A seed repeats the faults and their order, not what the machine makes of them.
+//! A seed repeats the faults and their order, but not their timing on the machine.
 
 mod faults;
 mod leader;

@@ -1,4 +1,4 @@
-//! What a server sends: one message, the fields of an error, and transcripts that can be compared.
+//! Messages of a server: one message, the fields of an error, and transcripts that can be compared.
 
 use std::fmt;
 

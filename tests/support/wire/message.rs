@@ -1,4 +1,4 @@
-//! Builders for what a client sends, as plain bytes: joined, cut and damaged as a test likes.
+//! Builders for messages of a client, as plain bytes: joined, split and damaged as a test requires.
 
 pub const PROTOCOL_3_0: u32 = 3 << 16;
 pub const PROTOCOL_3_2: u32 = (3 << 16) | 2;

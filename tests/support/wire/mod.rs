@@ -1,5 +1,5 @@
-//! A raw protocol client: it sends any bytes, and gives back what the server sends, frame by frame.
-//! Blocking, with a time-out on every read, so that a hang is a failure.
+//! A raw protocol client: it sends any bytes, and returns the server's messages one by one. Blocking, with a time limit
+//! on every read, so that a hang is a failure.
 
 pub mod frame;
 pub mod message;

@@ -45,7 +45,7 @@ pub(super) async fn drops(client: &Client) -> Result<Vec<(String, Removal)>, Gua
     Ok(rows.iter().filter_map(drop).collect())
 }
 
-/// The event triggers, functions and leases of resources there are.
+/// The existing event triggers, functions and leases of resources.
 pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> {
     let names = EVENT_TRIGGERS.map(quote).join(", ");
     let query = sql_file!("sql/event_triggers.sql").with(&[("event_triggers", Sql(&names))]);
@@ -76,18 +76,18 @@ pub(super) async fn others(client: &Client) -> Result<Vec<Removal>, GuardError> 
     Ok(others)
 }
 
-/// The leases of resources, as they are installed.
+/// The installed leases of resources.
 pub(super) async fn leased(client: &Client) -> Result<BTreeMap<String, String>, GuardError> {
     let rows = rows(client, "read the leases", &sql_file!("sql/leases.sql").with(&[])).await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, "resource")?, text(row, "lease")?))).collect())
 }
 
-/// An enabled subscription of this database to a guarded table.
+/// Each enabled subscription of this database to a guarded table.
 pub(super) struct Subscription {
     pub(super) name: String,
-    /// Its workers, of the initial copy too, write as this role.
+    /// The role as which its workers write, including those of the initial copy.
     pub(super) owner: String,
-    /// Its rows have no token, and some trigger rejects that.
+    /// Its rows carry no token, and a trigger rejects rows without one.
     pub(super) is_rejected: bool,
 }
 
@@ -131,8 +131,9 @@ pub(super) fn relation(row: &SimpleQueryRow) -> GuardedRelation {
     }
 }
 
-/// The guard's triggers, as far as they belong to it: on these relations, which the policies fence, those of that name. Elsewhere
-/// those that a role may have left that has to do with fencegate or with these relations. The second are the relations of others.
+/// The triggers that belong to the guard. On the `fenced` relations, these are all that have its names. On other
+/// relations, only those that a role related to fencegate or to these relations may have created. Also returns the
+/// relations with such triggers of other roles.
 pub(super) async fn found(
     client: &Client,
     fenced: &[GuardedRelation],
@@ -163,8 +164,8 @@ pub(super) async fn found(
     Ok((found.collect(), others))
 }
 
-/// State of the event triggers and their function. They are required once a superuser has created them, which the
-/// function shows.
+/// State of the event triggers and their function. They are required once a superuser has created them, as the function
+/// shows.
 pub(super) fn event_triggers_state(there: &str, enabled: &str, function: GuardState) -> GuardState {
     let all = EVENT_TRIGGERS.len().to_string();
     match (there, enabled) {

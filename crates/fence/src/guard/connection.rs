@@ -5,7 +5,7 @@ use fencegate_postgres::sql::query_rows;
 use fencegate_postgres::tls::ControlConfig;
 use tokio_postgres::{Client, SimpleQueryRow};
 
-/// As `init` and every control connection: nothing of the role's own settings has a say.
+/// The settings that `init` and every control connection use too: the role's own settings have no effect.
 const SETTINGS: &str = "SET standard_conforming_strings = on; SET search_path = pg_catalog; \
      SET default_transaction_isolation = 'read committed'; SET synchronous_commit = on";
 

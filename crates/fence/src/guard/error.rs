@@ -38,22 +38,22 @@ pub enum GuardError {
     /// The server refused a statement.
     #[error("cannot {}: {}", .0, sql::message(.1))]
     Refused(String, #[source] tokio_postgres::Error),
-    /// Others hold locks on the tables, which are a list of SQL literals.
+    /// Other processes hold locks on the tables, which are a list of SQL literals.
     #[error("cannot lock the tables, which are locked by {by}: {}", sql::message(.source))]
     HeldUp { relations: String, by: String, source: tokio_postgres::Error },
     /// Another command is running, or another process holds the lock.
     #[error(transparent)]
     Locked(#[from] InitLockError),
-    /// The address does not lead to a PostgreSQL server.
+    /// The server at the address is not PostgreSQL.
     #[error("{}", InitError::Proxy)]
     Proxy,
-    /// It has parts that this program does not know.
+    /// The guard has parts that this program does not know.
     #[error("database {database} has the {version}, which is newer than this program: run the newer fencegate")]
     Newer { database: String, version: String },
-    /// Only owners may drop, and the connecting role is not a member of these.
+    /// Only owners may drop objects, and the connecting role is not a member of these owners.
     #[error("role {role} may not remove all objects. Connect as a superuser, or as a member of {others}")]
     NotAllowed { role: String, others: String },
-    /// Sessions of other roles are hidden from it.
+    /// The connecting role cannot see sessions of other roles.
     #[error(
         "role {0} cannot see whether a proxy uses the database. Connect as a superuser or as the proxy's control role, or GRANT pg_read_all_stats TO {0}"
     )]

@@ -1,6 +1,6 @@
 //! The functions of the guard: their names, and whether they are those that this program installs.
 //!
-//! Owns the number in their comment. Must never take changed functions for its own.
+//! Owns the hash in their comment. Must never mistake changed functions for its own.
 
 use super::fragments::FRAGMENTS;
 use super::outcome::GuardState;
@@ -61,7 +61,7 @@ impl Functions {
         )
     }
 
-    /// Columns: the number as it is now, and the comment.
+    /// Columns: the current hash, and the comment.
     pub(super) fn columns(&self, content: &str, seal: &str) -> String {
         let values = [
             ("function_names", Sql(self.names)),

@@ -1,7 +1,7 @@
 //! The transaction in which the guard is changed, and the locks of its tables.
 //!
-//! Owns taking all locks at once, and starting over while one of them is held. Must never wait so long that a writer that
-//! waits for another of these locks is ended as the victim of a deadlock.
+//! Owns taking all locks at once, and retrying while another process holds one of them. Must never wait so long that
+//! the deadlock detector terminates a writer that waits for another of these locks.
 
 use super::connection::{refused, rows, run};
 use super::error::GuardError;
@@ -13,13 +13,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, error::SqlState};
 
-/// For how long it is tried, and the pause in which writers get on.
+/// Total time for attempts, and the pause between them, in which writers proceed.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
-/// No holder of a temporary object is ended before.
+/// Grace period before a holder of a temporary object is terminated.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Makes the change in one transaction: again and again, while others hold locks that it needs.
+/// Makes the change in one transaction. Retries while other processes hold the required locks.
 /// After an error nothing was changed.
 pub(super) async fn transaction<T>(
     client: &Client,
@@ -74,13 +74,13 @@ fn is_about_locks(error: &GuardError) -> bool {
     source.code().is_some_and(|code| [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))
 }
 
-/// Takes the locks that changes, or drops, of triggers need of these relations, in the same order at all times.
+/// Takes the locks that changing or dropping triggers of these relations requires, always in the same order.
 pub(super) async fn lock_tables(
     client: &Client,
     relations: impl Iterator<Item = String>,
     drops: bool,
 ) -> Result<(), GuardError> {
-    // Only dropping a trigger keeps readers out.
+    // Only dropping a trigger blocks readers.
     let mode = if drops { "ACCESS EXCLUSIVE" } else { "SHARE ROW EXCLUSIVE" };
     let relations = literals(relations);
     let tables = sql_file!("sql/tables_to_lock.sql").with(&[("relation_names", Sql(&relations))]);

@@ -57,7 +57,8 @@ async fn change(client: &Client, policies: &PolicySet, force: bool) -> Result<In
     let drops = changes.iter().flat_map(|it| &it.statements).any(|statement| statement.starts_with("DROP"));
     lock_tables(client, changes.into_iter().map(|it| it.relation), drops).await?;
     let mut installed = Installed { changes: define(client, &survey).await?, ..Installed::default() };
-    // Twice: only when a trigger is there its copies on partitions can be seen, and enabled where the server has not.
+    // Twice: copies of a trigger on partitions, and whether the server has enabled them, are visible only after the
+    // trigger is created.
     for _ in 0..2 {
         for difference in survey.differences().filter(|difference| difference.may_alter) {
             for statement in difference.statements {
@@ -78,8 +79,8 @@ async fn change(client: &Client, policies: &PolicySet, force: bool) -> Result<In
     Ok(installed)
 }
 
-/// Creates the functions and the event triggers, and writes down the leases, where they differ: an owner of the tables alone has
-/// no right to. Returns how many of the three were changed.
+/// Creates the functions and the event triggers, and records the leases, where they differ: a role that only owns the
+/// tables lacks the privileges for this. Returns how many of the three were changed.
 async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
     let mut made = 0;
     if survey.functions != GuardState::Ok {

@@ -3,14 +3,14 @@
 /// The outcome of `install`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed {
-    /// How many triggers the policies ask for.
+    /// Number of triggers that the policies require.
     pub wanted: usize,
-    /// How many of them are there now, as they should be.
+    /// Number of these triggers that exist as required.
     pub there: usize,
-    /// On how many relations they are wanted.
+    /// Number of relations that require triggers.
     pub tables: usize,
-    /// How many changes were made: triggers by statements, the functions, the leases and the event triggers as one each. None where
-    /// all was there.
+    /// Number of changes. Each trigger statement counts as one; so do the functions, the leases and the event triggers.
+    /// 0 if the guard was complete.
     pub changes: usize,
     /// The tables from which the guard was removed, because the policies no longer fence them.
     pub released: Vec<String>,
@@ -20,27 +20,27 @@ pub struct Installed {
     pub to_run: Vec<RemainingStatements>,
 }
 
-/// Statements that another role has still to run, together.
+/// Statements that another role still has to run in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemainingStatements {
-    /// The role that may.
+    /// The role that may run them.
     pub by: String,
-    /// They are one transaction.
+    /// The statements of the transaction.
     pub statements: Vec<String>,
 }
 
-/// How a part of the guard is.
+/// State of a part of the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardState {
-    /// As the policies say.
+    /// As the policies require.
     Ok,
-    /// Not there.
+    /// Missing.
     Missing,
-    /// There, and different; or there, and in no policy.
+    /// Exists, but differs or is in none of the policies.
     Changed,
-    /// There, and does not fire always.
+    /// Exists, but does not always fire.
     Disabled,
-    /// Not there, and it need not be: event triggers that no superuser has made yet.
+    /// Missing, but not required: event triggers that no superuser has created yet.
     NotMade,
     /// A subscription whose rows the guard rejects.
     Rejected,
@@ -59,7 +59,7 @@ impl GuardState {
         }
     }
 
-    /// Nothing is to be done about it.
+    /// Returns true if the state requires no action.
     pub fn is_well(self) -> bool {
         matches!(self, GuardState::Ok | GuardState::NotMade)
     }
@@ -68,11 +68,11 @@ impl GuardState {
 /// A line of `fencegate guard status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusLine {
-    /// The relation, or the part of the guard that is on none.
+    /// The relation, or the part of the guard that belongs to none.
     pub table: String,
-    /// The resource's name; empty where it is of none.
+    /// The resource's name; empty if the part belongs to none.
     pub resource: String,
-    /// The worst of its parts.
+    /// The state of its worst part.
     pub state: GuardState,
     /// The difference.
     pub difference: String,

@@ -36,15 +36,15 @@ pub(super) struct Difference {
 /// A snapshot of the catalog, with the guard that the policies require.
 pub(super) struct Survey {
     pub(super) is_superuser: bool,
-    /// The connecting role has the rights of the schema's owner.
+    /// The connecting role has the privileges of the schema's owner.
     pub(super) owns_schema: bool,
     pub(super) database: String,
-    /// The schema's.
+    /// The owner of the schema.
     pub(super) owner: String,
     wanted: Vec<WantedTrigger>,
     found: BTreeMap<TriggerName, InstalledTrigger>,
     pub(super) unguarded: Vec<String>,
-    /// Tables of the policies that do not exist here, and should.
+    /// Tables of the policies that are missing here.
     pub(super) missing: Vec<QualifiedName>,
     pub(super) functions: GuardState,
     pub(super) event_triggers: GuardState,
@@ -185,7 +185,8 @@ impl Survey {
         format!("DELETE FROM fencegate_state.leased; {}", self.wanted_leases.iter().map(row).collect::<String>())
     }
 
-    /// How many triggers are wanted, how many of these are there as they should be, and on how many relations they are wanted.
+    /// Number of required triggers, number of those that exist as required, and number of relations that require
+    /// triggers.
     pub(super) fn size(&self) -> (usize, usize, usize) {
         let relations: BTreeSet<&str> = self.wanted.iter().map(|wanted| wanted.relation.as_str()).collect();
         let there = self.wanted.iter().filter(|wanted| self.difference(wanted).is_none());
@@ -264,7 +265,7 @@ impl Survey {
         lines
     }
 
-    /// The relations that have a guard, and for which none is wanted.
+    /// The relations that have a guard but require none.
     pub(super) fn released(&self) -> BTreeSet<String> {
         let wanted: BTreeSet<&str> = self.wanted.iter().map(|wanted| wanted.relation.as_str()).collect();
         let relations = self.unwanted().map(|((relation, _), _)| relation);

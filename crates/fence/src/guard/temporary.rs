@@ -1,7 +1,8 @@
-//! Temporary objects of other sessions that depend on fencegate's functions, which PUBLIC may execute: a view, a default, a trigger.
+//! Temporary objects of other sessions that depend on fencegate's functions, which PUBLIC may execute: views, defaults,
+//! triggers.
 //!
-//! Owns finding them, and ending the sessions that keep them from being dropped. Must never end a session that holds no lock on a
-//! temporary object of its own.
+//! Owns finding these objects, and terminating the sessions that prevent them from being dropped. Must never terminate
+//! a session that holds no lock on a temporary object of its own.
 
 use super::connection::rows;
 use super::error::GuardError;
@@ -9,8 +10,9 @@ use fencegate_postgres::sql::{column, is_true};
 use fencegate_postgres::sql_file::Value::Sql;
 use tokio_postgres::Client;
 
-/// The processes that hold locks on temporary objects in a schema that has such a dependent: only its own session uses these.
-/// With `ends`, ends those that this role may end. Returns them; empty if there are none.
+/// The processes that hold locks on temporary objects in a schema with such a dependent: only the session that owns the
+/// schema uses these objects. With `ends`, terminates the processes that this role may terminate. Returns them; empty
+/// if there are none.
 pub(super) async fn end_holders(client: &Client, ends: bool) -> Result<String, GuardError> {
     let query = sql_file!("sql/end_temporary_holders.sql").with(&[
         ("ends", Sql(if ends { "true" } else { "false" })),

@@ -8,7 +8,7 @@ use fencegate_postgres::sql::quote;
 use fencegate_statement::Operation;
 use sha2::{Digest, Sha256};
 
-/// All triggers of the guard begin so, and no others should.
+/// Prefix of all triggers of the guard. No other trigger should have it.
 pub(super) const PREFIX: &str = "fencegate_guard_";
 
 /// A relation that a policy covers: a fenced table, or one through which it is written.
@@ -23,14 +23,14 @@ pub(super) struct GuardedRelation {
     /// The topmost partitioned table, if the relation is a partition.
     pub(super) root: Option<String>,
     pub(super) may_alter: bool,
-    /// Something that is not guarded with it is its parent.
+    /// True if a parent of the relation is not guarded with it.
     pub(super) has_foreign_parent: bool,
 }
 
 /// In which sessions a trigger fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fires {
-    /// In all.
+    /// In all sessions.
     Always,
     /// Fires if `session_replication_role` is `replica`, as in a subscription's apply worker.
     InReplicas,
@@ -150,7 +150,7 @@ fn events(table: &FencedTable, among: impl Fn(Operation) -> bool) -> Vec<&'stati
     fenced.map(|(_, word)| word).collect()
 }
 
-/// True of rows that no statement trigger answers for.
+/// The condition for rows that no statement trigger covers.
 fn condition(row: &str, relation: &GuardedRelation, oids: &[&str]) -> String {
     let root = partition_root(row);
     match &relation.root {

@@ -1,17 +1,17 @@
-//! Faults of the database, and actions of others between two steps.
+//! Faults of the database, and actions of other processes between two steps.
 
 use super::server::{Meanwhile, Server, State};
 use crate::store::{Found, StoreError};
 
 impl Server {
-    /// Whoever connects from now on finds the database like that. The connections that there are break.
+    /// Sets the fault that new connections find in the database. Breaks the existing connections.
     pub fn is_found(&self, found: Found) {
         let mut state = self.state();
         state.found = found;
         state.lose_connections(|_| true);
     }
 
-    /// That is done just before the next Publish or Reset, whose asker has read all it knows before.
+    /// Does this just before the next Publish or Reset, whose caller has already read the state.
     pub fn meanwhile(&self, does: impl FnOnce() + Send + 'static) {
         self.state().meanwhile = Meanwhile(Some(Box::new(does)));
     }
@@ -25,7 +25,7 @@ impl Server {
 }
 
 impl State {
-    /// Why nobody can connect, if so.
+    /// Why connections fail, if they do.
     pub(super) fn refusal(&self) -> Option<StoreError> {
         let database = "memory".to_owned();
         match self.found {

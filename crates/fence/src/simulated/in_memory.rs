@@ -1,4 +1,4 @@
-//! The operations of the store, each done in one step on the state of the database.
+//! The operations of the store, each executed in one step on the state of the database.
 
 use super::server::{Admitted, Proxy, Row, Server, State, version};
 use super::shown::LOST_PROXY_COUNTS;
@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For so long nobody tries to connect again.
+/// After a failed attempt to connect, no proxy tries again for this time.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
-/// What one proxy has of it.
+/// State that one proxy keeps.
 #[derive(Debug)]
 struct InMemory {
     server: Arc<Server>,
@@ -31,9 +31,9 @@ struct InMemory {
 struct Connection {
     number: Option<u64>,
     closed_until: Option<Instant>,
-    /// As the last attempt to connect has shown it.
+    /// The database according to the last attempt to connect.
     found: Found,
-    /// Why that has failed, and until when this is the answer.
+    /// Why that attempt failed, and until when all operations report the same failure.
     failed: Option<(StoreError, Instant)>,
 }
 
@@ -49,7 +49,7 @@ impl InMemory {
         InMemory { server, proxy: proxy.to_owned(), listener, connection: Mutex::default() }
     }
 
-    /// The database, over a connection that is opened if there is none.
+    /// The database, over a connection that is opened if necessary.
     fn connected(&self) -> Result<MutexGuard<'_, State>, StoreError> {
         let mut connection = self.connection();
         let mut state = self.server.state();
@@ -76,13 +76,13 @@ impl InMemory {
         Ok(state)
     }
 
-    /// The number of that connection.
+    /// The number of the connection.
     fn number(&self) -> Result<u64, StoreError> {
         drop(self.connected()?);
         Ok(self.connection().number.unwrap_or_default())
     }
 
-    /// A new one.
+    /// Opens a new connection.
     fn admission(&self, state: &mut State, who: &Identity, resource: String, epoch: Epoch) -> AdmissionRow {
         let (at, pid, backend_start) = (state.tick(), who.pid, who.backend_start.clone());
         let row = AdmissionRow { pid, backend_start, resource, epoch, version: version(at), ending: false };
@@ -428,7 +428,7 @@ impl Store for InMemory {
         Ok(self.connected()?.fences(resources, most_keys))
     }
 
-    /// No relation leads to another.
+    /// The simulated catalog has no paths between relations.
     async fn catalog(&self, _fences: Fenced<'_>, _temporary: Option<&str>) -> Result<Catalog, StoreError> {
         self.server.state().refusal().map_or_else(|| Ok(Catalog::default()), Err)
     }

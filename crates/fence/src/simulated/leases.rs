@@ -6,7 +6,7 @@ use crate::session::Token;
 use crate::store::{LeaseState, Leases, StoredLease};
 
 impl Server {
-    /// The lease of the election is that from now on, for `lasting` microseconds; it is announced.
+    /// Replaces the lease of the election by this one, which expires after `lasting` microseconds, and announces it.
     pub fn lease(&self, election: &str, token: Token, released: bool, lasting: i64) {
         let mut state = self.state();
         let acquired = state.tick();
@@ -15,7 +15,7 @@ impl Server {
         state.listeners.values().for_each(|listener| listener.lease_changed(election));
     }
 
-    /// The lease is extended, if it is there under that token and was not released. Nobody is told.
+    /// Extends the lease if it exists under that token and was not released. Announces nothing.
     pub fn extend_lease(&self, election: &str, token: Token, lasting: i64) {
         let mut state = self.state();
         let expires = state.tick() + lasting;

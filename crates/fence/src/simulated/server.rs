@@ -1,4 +1,4 @@
-//! The state of the database, and what its processes do to it.
+//! The state of the database, and the effects of its processes.
 
 use crate::obstacle::ProcessFault;
 use crate::session::{Epoch, Identity, Token};
@@ -15,7 +15,7 @@ pub struct Server(Mutex<State>);
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Microseconds since 1970. Goes on by one whenever something is changed, and by [`Server::pass`].
+    /// Microseconds since 1970. Increases by one at each change, and by [`Server::pass`].
     pub(super) clock: i64,
     pub(super) system_identifier: String,
     pub(super) postmaster_start: String,
@@ -24,28 +24,29 @@ pub(super) struct State {
     pub(super) leases: BTreeMap<String, LeaseRow>,
     pub(super) admissions: Vec<Admitted>,
     pub(super) processes: BTreeMap<i32, Process>,
-    /// With the process that each was of.
+    /// The proxy of each control connection's process.
     pub(super) prepared: BTreeMap<String, (i32, Transaction)>,
     pub(super) proxies: BTreeMap<String, Proxy>,
     pub(super) connections: u64,
     pub(super) listeners: BTreeMap<u64, Arc<dyn Listener>>,
-    /// The proxies whose those connections are.
+    /// The proxies with these connections.
     pub(super) connected: BTreeMap<u64, String>,
     pub(super) forbidden: HashSet<String>,
-    /// The roles that may not end others' sessions.
+    /// The roles that may not terminate other roles' sessions.
     pub(super) harmless: HashSet<String>,
-    /// A process that is told to end does so when [`Server::end_process`] is called; otherwise at once.
+    /// If set, a process whose termination was requested ends only when [`Server::end_process`] is called; otherwise
+    /// immediately.
     pub(super) ends_late: bool,
-    /// What whoever connects finds of the database.
+    /// The fault that new connections find.
     pub(super) found: Found,
     pub(super) meanwhile: Meanwhile,
 }
 
-/// What outlives a crash.
+/// State that survives a crash.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(BTreeMap<String, Row>, BTreeMap<String, LeaseRow>);
 
-/// Of the table of epochs.
+/// A row of the table of epochs.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) epoch: Epoch,
@@ -55,13 +56,13 @@ pub(super) struct Row {
     pub(super) updated: i64,
 }
 
-/// Of the table of admissions.
+/// A row of the table of admissions.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) row: AdmissionRow,
     pub(super) proxy: String,
     pub(super) at: i64,
-    /// It was written for another database, and copied.
+    /// The row was written for another database, and copied.
     pub(super) is_copy: bool,
 }
 
@@ -74,14 +75,14 @@ pub(super) struct Process {
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub(super) number: u64,
-    /// Of which it has locked rows, or written some.
+    /// The relations that the process has written or in which it has locked rows.
     pub(super) locked: HashSet<QualifiedName>,
     pub(super) written: HashSet<QualifiedName>,
-    /// The families of whose resources the guard let a write pass.
+    /// The families of resources to which the guard has permitted a write.
     pub(super) guarded: HashSet<String>,
 }
 
-/// Of the table of proxies.
+/// A row of the table of proxies.
 #[derive(Debug)]
 pub(super) struct Proxy {
     pub(super) connection: u64,
@@ -89,7 +90,7 @@ pub(super) struct Proxy {
     pub(super) announced: i64,
 }
 
-/// Of the table of leases.
+/// A row of the table of leases.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseRow {
     pub(super) token: Token,
@@ -98,7 +99,7 @@ pub(super) struct LeaseRow {
     pub(super) expires: i64,
 }
 
-/// What somebody else does before the next Publish or Reset.
+/// An action of another process before the next Publish or Reset.
 #[derive(Default)]
 pub(super) struct Meanwhile(pub(super) Option<Box<dyn FnOnce() + Send>>);
 
@@ -109,7 +110,7 @@ impl fmt::Debug for Meanwhile {
 }
 
 impl Server {
-    /// With the tables; whose postmaster and system these are is as in [`Identity`].
+    /// A server with these tables, and with the system identifier and postmaster of this [`Identity`].
     pub fn new(clock: i64, of: &Identity, tables: impl IntoIterator<Item = QualifiedName>) -> Arc<Server> {
         Arc::new(Server(Mutex::new(State {
             clock,
@@ -120,18 +121,18 @@ impl Server {
         })))
     }
 
-    /// A server process begins.
+    /// Starts a server process.
     pub fn begin_process(&self, who: &Identity) {
         let process = Process { start: who.backend_start.clone(), transaction: None };
         self.state().processes.insert(who.pid, process);
     }
 
-    /// From now on a process that is told to end goes on until [`Self::end_process`].
+    /// From now on, a process whose termination is requested continues until [`Self::end_process`].
     pub fn end_late(&self) {
         self.state().ends_late = true;
     }
 
-    /// The server crashes, and starts again with that start of its postmaster: no process is left, nor an admission.
+    /// The server crashes and restarts with this start time of the postmaster: no process and no admission remains.
     pub fn restart(&self, postmaster_start: &str) {
         let mut state = self.state();
         postmaster_start.clone_into(&mut state.postmaster_start);
@@ -140,25 +141,25 @@ impl Server {
         state.lose_connections(|_| true);
     }
 
-    /// The connection of that proxy that listens breaks.
+    /// Breaks the listening connection of that proxy.
     pub fn lose_connection(&self, proxy: &str) {
         let mut state = self.state();
         let number = state.connected.iter().find(|(_, it)| *it == proxy).map(|(number, _)| *number);
         state.lose_connections(|it| Some(it) == number);
     }
 
-    /// The epochs as they are, for a standby that is promoted with them.
+    /// A copy of the epochs, for a standby that is promoted with them.
     pub fn epochs(&self) -> Vec<(String, Epoch)> {
         self.state().epochs.iter().map(|(resource, row)| (resource.clone(), row.epoch)).collect()
     }
 
-    /// A copy of what is on disk.
+    /// A copy of the durable state.
     pub fn copy(&self) -> Disk {
         let state = self.state();
         Disk(state.epochs.clone(), state.leases.clone())
     }
 
-    /// What is on disk is that copy from now on.
+    /// Replaces the durable state by that copy.
     pub fn restore(&self, Disk(epochs, leases): Disk) {
         let mut state = self.state();
         (state.epochs, state.leases) = (epochs, leases);
@@ -171,7 +172,7 @@ impl Server {
         rows.filter(|row| row.pid == pid && row.resource == resource).map(|row| row.epoch).collect()
     }
 
-    /// A row that no Admit has written, unless there is one of its key. `is_copy`: it was written for another database.
+    /// Adds a row that no Admit has written, unless its key exists. `is_copy`: it was written for another database.
     pub fn put_admission(&self, of: &Key, resource: &str, epoch: Epoch, proxy: &str, is_copy: bool) {
         let mut state = self.state();
         let (pid, backend_start) = of.clone();
@@ -184,13 +185,13 @@ impl Server {
         }
     }
 
-    /// Whether any living process is admitted to anything.
+    /// Returns true if a living process is admitted to any resource.
     pub fn has_admitted(&self) -> bool {
         let state = self.state();
         state.admissions.iter().any(|it| state.is_alive(it))
     }
 
-    /// It ends, with its transaction.
+    /// Ends the process with its transaction.
     pub fn end_process(&self, pid: i32) {
         self.state().processes.remove(&pid);
     }
@@ -209,29 +210,29 @@ impl Server {
         });
     }
 
-    /// The guard lets the process write to a resource of that family, on the strength of an admission.
+    /// The guard permits the process a write to a resource of that family, because of an admission.
     pub fn guard_passes(&self, pid: i32, family: &str) {
         self.in_transaction(pid, |transaction| transaction.guarded.extend([family.to_owned()]));
     }
 
-    /// Its transaction ends.
+    /// Ends the process's transaction.
     pub fn end_transaction(&self, pid: i32) {
         self.state().processes.get_mut(&pid).unwrap().transaction = None;
     }
 
-    /// Its transaction goes on without it.
+    /// Prepares the process's transaction, which survives the process.
     pub fn prepare(&self, pid: i32, gid: &str) {
         let mut state = self.state();
         let transaction = state.processes.get_mut(&pid).unwrap().transaction.take().unwrap();
         state.prepared.insert(gid.to_owned(), (pid, transaction));
     }
 
-    /// The end of such a transaction.
+    /// Ends a prepared transaction.
     pub fn end_prepared(&self, gid: &str) {
         self.state().prepared.remove(gid);
     }
 
-    /// `fencegate.prune`, of this one resource.
+    /// `fencegate.prune`, for this resource only.
     pub fn prune(&self, resource: &str) {
         let mut state = self.state();
         if !state.admissions.iter().any(|it| it.row.resource == resource) && state.epochs.remove(resource).is_some() {
@@ -239,22 +240,22 @@ impl Server {
         }
     }
 
-    /// Somebody deletes the row by hand.
+    /// Deletes the row, as an operator may do by hand.
     pub fn delete_epoch(&self, resource: &str) {
         self.state().epochs.remove(resource);
     }
 
-    /// The role may do nothing.
+    /// Revokes all privileges of the role.
     pub fn forbid(&self, role: &str) {
         self.state().forbidden.insert(role.to_owned());
     }
 
-    /// The role may not end others' sessions.
+    /// The role may not terminate other roles' sessions.
     pub fn forbid_to_end(&self, role: &str) {
         self.state().harmless.insert(role.to_owned());
     }
 
-    /// Time goes by.
+    /// Advances the clock.
     pub fn pass(&self, time: Duration) {
         self.state().clock += i64::try_from(time.as_micros()).unwrap();
     }
@@ -304,7 +305,7 @@ impl State {
         self.listeners.values().for_each(|listener| listener.announced(resource));
     }
 
-    /// The first of the reasons, as Admit looks for them.
+    /// The first reason, in the order in which Admit checks them.
     pub(super) fn unfenceable(&self, who: &Identity) -> Option<ProcessFault> {
         let process = self.processes.get(&who.pid);
         match process {
@@ -325,7 +326,7 @@ impl State {
     }
 }
 
-/// Of an admission that was written at that time.
+/// True for an admission that was written at that time.
 pub(super) fn version(at: i64) -> u32 {
     u32::try_from(at & 0xffff_ffff).unwrap()
 }

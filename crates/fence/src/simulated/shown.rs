@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// As long as a lost proxy counts, in microseconds.
+/// Time for which a lost proxy counts, in microseconds.
 pub(super) const LOST_PROXY_COUNTS: i64 = 600_000_000;
 
-/// Of microseconds since 1970.
+/// Formats microseconds since 1970.
 pub(super) fn time(micros: i64) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).ok()?))
 }
@@ -70,7 +70,7 @@ impl State {
     }
 }
 
-/// As [`crate::session::Identity::backend_start`] has it.
+/// In the format of [`crate::session::Identity::backend_start`].
 fn started(seconds: &str) -> Option<SystemTime> {
     let (whole, fraction) = seconds.split_once('.')?;
     let micros: u64 = format!("{fraction:0<6}").parse().ok()?;

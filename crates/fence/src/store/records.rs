@@ -12,7 +12,7 @@ pub type Key = (i32, String);
 /// An admission as it was read. Each Admit creates a new version of the row, even if the row exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionRow {
-    /// Whose it is.
+    /// The process id.
     pub pid: i32,
     /// As in [`Identity`].
     pub backend_start: String,
@@ -27,7 +27,7 @@ pub struct AdmissionRow {
 }
 
 impl AdmissionRow {
-    /// Whose it is.
+    /// The admitted server process.
     pub fn key(&self) -> Key {
         (self.pid, self.backend_start.clone())
     }

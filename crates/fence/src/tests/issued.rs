@@ -133,7 +133,7 @@ async fn a_leader_whose_tokens_went_back_receives_that_error() {
     assert_eq!(stale, "token 3 for resource bills is lower than 9, the highest seen");
 }
 
-/// Followers receive that the token's lease was released, and that it has expired.
+/// Observed leases show that the token's lease was released, and that it has expired.
 #[tokio::test(start_paused = true)]
 async fn leases_are_followed_while_there_are_sessions() {
     let proxy = Proxy::start(&server(), "one").await;

@@ -108,7 +108,7 @@ impl Connect for ControlConfig {
     }
 }
 
-/// With more or less encryption the server might say something else.
+/// With more or less encryption the server might report a different error.
 fn may_differ(error: &Error) -> bool {
     match error.as_db_error() {
         Some(refusal) => *refusal.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,

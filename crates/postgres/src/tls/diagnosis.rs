@@ -11,10 +11,10 @@ pub enum NoTls {
     /// The server answered N.
     #[error("the server does not support TLS, which sslmode requires")]
     NotOffered,
-    /// It answered something else, or more.
+    /// The server answered something else, or more.
     #[error("the server sent an invalid response to the TLS request")]
     BadAnswer,
-    /// It closed the connection.
+    /// The server closed the connection.
     #[error("the server closed the connection during the TLS handshake")]
     BrokenOff,
     /// No certificate could have that name.

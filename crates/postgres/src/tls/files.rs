@@ -93,7 +93,7 @@ impl PemFile<'_> {
         })
     }
 
-    /// Its certificates as those of authorities.
+    /// The certificates of the file, as those of authorities.
     pub fn authorities(self, contents: &mut Contents) -> Result<RootCertStore, TlsFileError> {
         let mut authorities = RootCertStore::empty();
         for certificate in self.certificates(contents)? {

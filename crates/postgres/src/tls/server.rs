@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// The packet that asks for TLS.
+/// The packet that requests TLS.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 /// One way to connect.
@@ -49,7 +49,7 @@ pub struct ServerSide {
 pub enum Negotiated {
     /// Encrypted from now on.
     Tls(Box<TlsStream<TcpStream>>, Secured),
-    /// It has none.
+    /// The server has no TLS.
     Plain(TcpStream),
 }
 

@@ -37,7 +37,7 @@ fn without_fences_messages_are_forwarded_and_await_their_replies() {
     }
 }
 
-/// Such a portal may mean anything. In a session that was always judged, DECLARE made an unknown portal.
+/// Such a portal may run any statement. In a session that was always judged, DECLARE created an unknown portal.
 #[test]
 fn a_portal_from_before_the_fences_is_opaque() {
     for message in [execute("c"), query("FETCH 1 FROM c")] {

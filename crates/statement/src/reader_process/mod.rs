@@ -67,7 +67,7 @@ fn start() -> io::Result<ReaderProcess> {
     ReaderProcess::start().inspect_err(|error| TOLD.call_once(|| tracing::warn!(%error, "reader_not_started")))
 }
 
-/// Its length, how it is to be read, and the text.
+/// The length of the text, the settings for parsing it, and the text.
 fn request(text: &[u8], lexing: Lexing, with_rows: bool) -> Vec<u8> {
     let Lexing { standard_conforming_strings, encoding, server, release } = lexing;
     let how = [u8::from(standard_conforming_strings), encoding as u8, server as u8, release, u8::from(with_rows)];
@@ -133,7 +133,7 @@ impl ReaderProcess {
 
 impl Drop for ReaderProcess {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

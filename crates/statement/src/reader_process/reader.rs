@@ -23,7 +23,7 @@ const MEMORY: u64 = 64 << 20;
 /// The stack of the main thread is not counted there.
 const STACK: u64 = 8 << 20;
 
-/// For one text, on a processor.
+/// The limit of processor time for one text.
 const PROCESSOR_TIME: Duration = Duration::from_secs(1);
 
 /// Idle time in milliseconds after which the process ends.

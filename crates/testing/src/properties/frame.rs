@@ -19,7 +19,7 @@ pub fn check(input: &[u8]) -> bool {
     all_frames(input)
 }
 
-/// With the length as the documentation has it: an i32 that counts itself.
+/// The length as documented: an i32 that counts itself.
 fn agrees(input: &[u8], header: Result<Option<Header>, InvalidLength>, limit: impl Fn(u8) -> i64) {
     let [tag, length @ ..] = match input.first_chunk::<HEADER>() {
         Some(start) => *start,

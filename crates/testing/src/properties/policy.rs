@@ -13,7 +13,7 @@ pub fn check(input: &[u8]) -> bool {
     for error in errors {
         assert_eq!(error.file, path);
         assert!(!error.message.is_empty() && !error.message.contains('\n'), "{error}");
-        // It may be the end of the line or of the file.
+        // The position may be the end of the line or of the file.
         let line = usize::try_from(error.line - 1).ok().and_then(|line| lines.get(line));
         let is_inside = line.is_some_and(|line| (1..=line.chars().count() as u64 + 1).contains(&error.column));
         assert!(is_inside, "{error}");

@@ -1,6 +1,6 @@
 //! The in-memory store behaves like PostgreSQL: the same random operations on both must agree after each step.
 
-/// Asks both, and returns both answers.
+/// Calls both stores, and returns both answers.
 macro_rules! ask {
     ($both:expr, $proxy:expr, $operation:ident($($argument:expr),*)) => {{
         let proxy = &$both.proxies[$proxy];
@@ -10,7 +10,7 @@ macro_rules! ask {
     }};
 }
 
-/// Both say the same.
+/// Both stores return the same.
 macro_rules! same {
     ($what:expr, $answers:expr) => {{
         let (real, memory) = $answers;
@@ -43,7 +43,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio_postgres::Client;
 
-/// So many steps come across all that is worth seeing.
+/// Number of steps that reach all states of interest.
 const LONG: u64 = 2_000;
 const PROXIES: usize = 2;
 const SESSIONS: usize = 5;
@@ -110,7 +110,7 @@ async fn the_protocol_runs_over_the_store_in_memory() {
     stale_below(one.admit(&idle, &resource, 7).await, 8);
 }
 
-/// What was asked before a Publish may be old when it comes.
+/// The state that was read before a Publish may be outdated when it arrives.
 #[tokio::test]
 async fn publish_itself_looks_at_the_lease() {
     let both = Both::new().await;
@@ -237,7 +237,7 @@ fn sorted_names(names: impl Iterator<Item = String>) -> Vec<String> {
     names
 }
 
-/// What a long run has to come across.
+/// The events that a long run must contain.
 const WORTH_SEEING: [&str; 17] = [
     "copied",
     "first tokens",
@@ -263,7 +263,7 @@ fn store_in(control: ControlConfig) -> Postgres {
     Postgres::new(control, "p".to_owned(), Arc::new(Heard::default()))
 }
 
-/// What was announced to a proxy.
+/// The notifications that a proxy received.
 #[derive(Debug, Default)]
 struct Heard(Mutex<Vec<String>>);
 
@@ -285,7 +285,7 @@ impl Listener for Heard {
     }
 }
 
-/// One proxy's two stores. All that is asked of one is asked of the other.
+/// One proxy's two stores. Every call goes to both.
 struct Proxy {
     real: Arc<dyn Store>,
     memory: Arc<dyn Store>,
@@ -322,7 +322,7 @@ struct Both {
     gids: usize,
     /// When policies may have been loaded.
     times: [i64; 4],
-    /// How often what has happened.
+    /// The number of occurrences of each event.
     seen: BTreeMap<&'static str, usize>,
 }
 
@@ -373,7 +373,7 @@ impl Both {
         }
     }
 
-    /// All that can be seen.
+    /// All visible state.
     async fn compare(&self, what: &str) {
         let names: Vec<&str> = self.resources.iter().map(|[resource, _]| resource.name.as_str()).collect();
         let resources: Vec<Arc<Resource>> = self.resources[..2].iter().map(|[it, _]| it.clone()).collect();
@@ -422,7 +422,7 @@ impl Both {
         self.proxies[0].memory.epochs(&[resource]).await.unwrap().pop().map(|it| it.epoch)
     }
 
-    /// A process that was told to end takes a moment for it; in memory it has ended.
+    /// A terminated process takes a moment to end; in memory it has already ended.
     async fn bury_the_ended(&mut self) {
         let (alive, ended) = self.sessions.drain(..).partition(|session| self.memory.lives(session.who.pid));
         self.sessions = alive;

@@ -235,7 +235,7 @@ impl Both {
         format!("a copy has row {row}")
     }
 
-    /// Something that the server processes do, with no store in between.
+    /// An action of the server processes, without a store.
     async fn step_of_a_session(&mut self, dice: &mut Dice) -> String {
         if self.sessions.len() < SESSIONS && dice.chance(60) {
             let client = connect(&self.world.config(&format!("{}_app", self.world.database))).await;
@@ -306,7 +306,7 @@ impl Both {
         }
     }
 
-    /// Sometimes not who it says it is.
+    /// Sometimes with a wrong identity.
     fn somebody(&self, dice: &mut Dice) -> Option<Identity> {
         let mut who = if dice.chance(85) && !self.sessions.is_empty() {
             self.sessions[dice.below(self.sessions.len())].who.clone()

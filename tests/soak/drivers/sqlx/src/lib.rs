@@ -1,4 +1,4 @@
-//! What both programs say of themselves.
+//! The part of the output that both programs share.
 
 /// The version of sqlx that Cargo.lock names.
 pub fn version() -> &'static str {
