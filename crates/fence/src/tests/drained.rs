@@ -172,7 +172,7 @@ async fn at_most_ten_processes_that_do_not_end_are_reported() {
         set_activity(old, Activity::Busy);
     }
     let blocked = proxy.admit(&clients[0], "notes", 6).await;
-    assert_eq!((blocked.matches("process").count(), blocked.ends_with("; 3 more")), (10, true), "{blocked}");
+    assert_eq!((blocked.matches("process ").count(), blocked.ends_with("; 3 more")), (10, true), "{blocked}");
 }
 
 #[tokio::test(start_paused = true)]
