@@ -51,7 +51,7 @@ threads=${RUST_TEST_THREADS:-$(($(nproc) * 4))}
 run() {
     status=0
     env --default-signal=INT,QUIT TMPDIR="$folder/t" \
-        cargo test --locked --workspace --config "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']" \
+        cargo test --locked --workspace --no-fail-fast --config "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']" \
         "$@" -Z unstable-options --report-time --test-threads "$threads" 2>&1 || status=$?
     echo "$status" >>"$folder/status"
 }

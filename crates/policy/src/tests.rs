@@ -216,8 +216,8 @@ fn keys_cannot_share_the_name_or_election_of_another_resource() {
         format!("  - {{name: '{name}', election: '{election}', tables: [{{name: s.{table}{key}}}]}}\n")
     };
     let clash = |first: String, second: String, error: &str| assert_errors(&resources(&(first + &second)), &[error]);
-    clash(one("a/{k}", "/e/{k}", "t"), one("a/3", "/f", "u"), "4:12: `a/3` and the resource at a.yaml:3:12 may be");
-    clash(one("a/3", "/f", "u"), one("a/{k}", "/e/{k}", "t"), "4:12: `a/{k}` and the resource at a.yaml:3:12 may be");
+    clash(one("a/{k}", "/e/{k}", "t"), one("a/3", "/f", "u"), "4:12: `a/3` and the resource at a.yaml:3:12 can have");
+    clash(one("a/3", "/f", "u"), one("a/{k}", "/e/{k}", "t"), "4:12: `a/{k}` and the resource at a.yaml:3:12 can have");
     clash(one("a/{k}", "/e/{k}", "t"), one("a/b/{k}", "/f/{k}", "u"), "4:12: `a/b/{k}` and the resource at");
     for other in ["/e", "/e/3", "/e/3/x"] {
         let error = format!("4:27: the elections `{other}` and `/e/{{k}}`, at a.yaml:3:31, are nested");
