@@ -28,8 +28,6 @@ const BINARY: &str = env!("CARGO_BIN_EXE_fencegate");
 
 /// Permitted relative difference from the baseline.
 const TOLERANCE: f64 = 0.03;
-/// The one of a takeover, which looks again until the older processes have ended: their speed decides how often.
-const TAKEOVER_TOLERANCE: f64 = 0.25;
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.accounts]}\n";
 const SCHEMA: &str = "CREATE TABLE accounts (id int PRIMARY KEY, balance int);
@@ -138,9 +136,8 @@ fn compare(compiler: &str, counted: &[(&str, f64)]) -> ExitCode {
     let mut too_far = Vec::new();
     for (name, now) in counted {
         let before = before(name);
-        let tolerance = if *name == "a takeover" { TAKEOVER_TOLERANCE } else { TOLERANCE };
         println!("{name:<20} {before:>12.0} {now:>12.0} {:>+7.1} %", 100.0 * (now / before - 1.0));
-        if (now - before).abs() > before * tolerance {
+        if (now - before).abs() > before * TOLERANCE {
             too_far.push(*name);
         }
     }

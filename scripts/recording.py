@@ -10,7 +10,7 @@ from html import escape
 
 TARGET = pathlib.Path(__file__).resolve().parent.parent / "docs/demo.svg"
 SHOWN, LEFT_OUT = "12", "(Scenes 3 to 5 are left out here.)"
-# Of the terminal, in characters. With 58 columns, letters have 10 pixels on a phone that is 375 wide; with 80, only 7.
+# Size of the terminal, in characters. On a phone 375 pixels wide, 58 columns give letters of 10 pixels, and 80 columns of 7.
 COLUMNS, ROWS = 58, 24
 # Characters that are dropped from the indentation, and then the column where a statement begins, and continues if it is long.
 DEDENT, INDENT = 4, 21

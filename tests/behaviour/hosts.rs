@@ -1,4 +1,4 @@
-//! Lists of hosts of which the first one does not answer.
+//! Lists of hosts whose first host does not answer.
 
 use crate::support::Proxy;
 use crate::support::postgres::Postgres;

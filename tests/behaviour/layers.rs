@@ -130,7 +130,7 @@ type Names = Vec<String>;
 struct Module {
     /// The names that its code uses.
     named: BTreeSet<Names>,
-    /// What it re-exports, by the last name.
+    /// Paths that it re-exports, by their last name.
     exported: BTreeMap<String, Names>,
 }
 

@@ -50,7 +50,7 @@ fn with_sessions(via: Via, work: impl Fn(&Target, &Proxy, u64)) {
     work(&target, target.proxy.as_ref().unwrap(), sessions);
 }
 
-/// Opens that many sessions, each of which has run a few statements.
+/// Opens that many sessions. Each session has run a few statements.
 fn open(target: &Target, sessions: u64) -> Vec<Wire> {
     let one = || {
         let mut wire = target.login();

@@ -189,7 +189,7 @@ impl Protocol {
         }
     }
 
-    /// A proxy settles an epoch of which it was notified, or an operator's reset.
+    /// A proxy settles an epoch after a notification or an operator's reset.
     pub fn help(&self, state: &mut State, proxy: Proxy, resource: Resource) -> Option<()> {
         let row = state.epochs[resource].filter(|row| !row.drained)?;
         state.budget.helps = state.budget.helps.checked_sub(1)?;

@@ -1,4 +1,4 @@
-//! A throwaway etcd of three members, each of which can be stopped separately.
+//! A throwaway etcd of three members. A test can stop each member.
 
 use super::guardian::{Folder, Port, Program};
 use super::programs::forget_settings;

@@ -28,12 +28,10 @@ const HEAD_START: Duration = Duration::from_millis(250);
 pub async fn race<T, E>(
     attempts: impl IntoIterator<Item = impl Future<Output = Result<T, E>>>,
 ) -> Option<Result<T, E>> {
-    let (mut left, mut under_way) = (attempts.into_iter().enumerate().fuse(), FuturesUnordered::new());
+    let (mut left, mut under_way) = (attempts.into_iter().enumerate().peekable(), FuturesUnordered::new());
     let mut failures = BTreeMap::new();
     loop {
-        let next = left.next().map(async |(place, attempt)| (place, attempt.await));
-        let is_started = next.is_some();
-        under_way.extend(next);
+        under_way.extend(left.next().map(async |(place, attempt)| (place, attempt.await)));
         tokio::select! {
             biased;
             ended = under_way.next() => match ended {
@@ -41,7 +39,7 @@ pub async fn race<T, E>(
                 Some((place, Err(error))) => drop(failures.insert(place, error)),
                 None => return failures.pop_last().map(|(_, error)| Err(error)),
             },
-            () = sleep(HEAD_START), if is_started => {}
+            () = sleep(HEAD_START), if left.peek().is_some() => {}
         }
     }
 }

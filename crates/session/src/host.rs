@@ -75,7 +75,8 @@ pub trait Host: Send {
     fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, permit: Option<ParsePermit>)
     -> Result<Analysis, Task>;
 
-    /// Room for a message of `bytes`, of which `there` were received, if available immediately; otherwise [`Task::Room`].
+    /// Returns room for a message of `bytes` if it is available immediately. Otherwise use [`Task::Room`]. `there`: the number of
+    /// bytes received so far.
     fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room>;
 
     /// Runs work that would noticeably delay other sessions of the thread.

@@ -182,7 +182,7 @@ fn the_policies_of_a_lost_proxy_are_unknown() {
     wait_until("it has no sessions left", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
 }
 
-/// Two proxies, one of which is killed: its row remains, but no proxy waits ten minutes.
+/// One of two proxies is killed. Its row remains, but the other proxy does not wait ten minutes.
 #[test]
 fn a_proxy_that_was_killed_does_not_count_once_its_sessions_are_gone() {
     let world = World::start();

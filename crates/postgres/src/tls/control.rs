@@ -96,7 +96,9 @@ impl ControlConfig {
             Some(Attempt::Offered) => Offer::Prefer,
             Some(Attempt::Plain) | None => Offer::Disable,
         });
-        hosts::connect(&config, &MakeRustlsConnect::new(Arc::unwrap_or_clone(self.tls.current()))).await
+        let tls = MakeRustlsConnect::new(Arc::unwrap_or_clone(self.tls.current()));
+        // Its state takes tens of kilobytes. Each operation that may have to connect would contain and move it.
+        Box::pin(hosts::connect(&config, &tls)).await
     }
 }
 
