@@ -8,10 +8,15 @@ use super::store::Key;
 use dashmap::DashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The registered sessions.
 #[derive(Debug, Default)]
-pub(super) struct Registry(DashMap<Key, Arc<SessionFence>>);
+pub(super) struct Registry {
+    sessions: DashMap<Key, Arc<SessionFence>>,
+    /// Set if a session that had admissions has ended, until its rows are deleted.
+    left_rows: AtomicBool,
+}
 
 /// The server process of a session.
 pub(super) fn key(who: &Identity) -> Key {
@@ -20,52 +25,63 @@ pub(super) fn key(who: &Identity) -> Key {
 
 impl Registry {
     pub(super) fn insert(&self, key: Key, session: Arc<SessionFence>) {
-        self.0.insert(key, session);
+        self.sessions.insert(key, session);
     }
 
-    pub(super) fn remove(&self, key: &Key) {
-        self.0.remove(key);
+    /// Returns true if the watcher has work: the session had admissions, or was the last one.
+    pub(super) fn remove(&self, key: &Key) -> bool {
+        let removed = self.sessions.remove(key);
+        let had_admissions = removed.is_some_and(|(_, session)| session.has_presented());
+        if had_admissions {
+            self.left_rows.store(true, Ordering::Relaxed);
+        }
+        had_admissions || self.is_empty()
+    }
+
+    /// True if a session that had admissions has ended since the last call.
+    pub(super) fn take_left_rows(&self) -> bool {
+        self.left_rows.swap(false, Ordering::Relaxed)
     }
 
     /// The session of the server process, if it is one of this proxy.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<SessionFence>> {
-        self.0.get(key).map(|session| session.clone())
+        self.sessions.get(key).map(|session| session.clone())
     }
 
     /// Returns true if the session of the server process is registered.
     pub(super) fn has(&self, who: &Identity) -> bool {
-        self.0.contains_key(&key(who))
+        self.sessions.contains_key(&key(who))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.sessions.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.sessions.is_empty()
     }
 
     /// The server processes of all sessions.
     pub(super) fn keys(&self) -> Vec<Key> {
-        self.0.iter().map(|session| session.key().clone()).collect()
+        self.sessions.iter().map(|session| session.key().clone()).collect()
     }
 
     /// The sessions for which `state` is Some, each with that value.
     pub(super) fn in_state(&self, state: fn(&SessionFence) -> Option<u64>) -> Vec<(Key, u64)> {
-        self.0.iter().filter_map(|session| Some((session.key().clone(), state(&session)?))).collect()
+        self.sessions.iter().filter_map(|session| Some((session.key().clone(), state(&session)?))).collect()
     }
 
     /// The resources of current and former admissions of all sessions.
     pub(super) fn presented(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
-        self.0.iter().for_each(|session| session.add_presented(&mut names));
+        self.sessions.iter().for_each(|session| session.add_presented(&mut names));
         names
     }
 
     /// Records that the session's admission was deleted. A newer token for the resource can no longer be the reason if the
     /// process ends.
     pub(super) fn released(&self, key: &Key, resource: &str, epoch: Epoch) {
-        if let Some(session) = self.0.get(key) {
+        if let Some(session) = self.sessions.get(key) {
             session.released(resource, epoch);
         }
     }
@@ -96,10 +112,22 @@ mod tests {
         assert!(sessions.get(&key(&who)).is_some_and(|found| Arc::ptr_eq(&found, &session)));
         let later = process(1, "2");
         assert!(sessions.has(&who) && !sessions.has(&later) && sessions.get(&key(&later)).is_none());
-        sessions.remove(&key(&later));
+        assert!(!sessions.remove(&key(&later)));
         assert_eq!((sessions.len(), sessions.keys()), (1, vec![key(&who)]));
-        sessions.remove(&key(&who));
-        assert!(sessions.is_empty());
+        assert!(sessions.remove(&key(&who)) && sessions.is_empty());
+    }
+
+    #[test]
+    fn only_the_end_of_an_admitted_or_last_session_is_work_for_the_watcher() {
+        let sessions = Registry::default();
+        let [reader, writer, last] = [1, 2, 3].map(|pid| process(pid, "1"));
+        registered(&sessions, &reader);
+        registered(&sessions, &last);
+        let admitted = registered(&sessions, &writer);
+        admitted.present("r", Presented { epoch: SEVEN, lock_name: "r".to_owned() });
+        assert_eq!((sessions.remove(&key(&reader)), sessions.take_left_rows()), (false, false));
+        assert_eq!((sessions.remove(&key(&writer)), sessions.take_left_rows()), (true, true));
+        assert_eq!((sessions.remove(&key(&last)), sessions.take_left_rows()), (true, false));
     }
 
     #[test]

@@ -263,6 +263,11 @@ impl SessionFence {
         self.lock().presented.clone()
     }
 
+    /// True if the session was ever admitted and its rows may be left.
+    pub(super) fn has_presented(&self) -> bool {
+        !self.lock().presented.is_empty()
+    }
+
     /// Adds the resources of current and former admissions.
     pub(super) fn add_presented(&self, names: &mut BTreeSet<String>) {
         names.extend(self.lock().presented.keys().cloned());

@@ -49,7 +49,6 @@ async fn watch(database: Weak<Database>) {
     let mut beaten = Instant::now();
     let mut looked = Instant::now();
     let mut alone_since: Option<Instant> = None;
-    let mut sessions = 0;
     let mut told = None;
     loop {
         let Some(current) = database.upgrade() else { return };
@@ -68,12 +67,11 @@ async fn watch(database: Weak<Database>) {
             follow_elections_of_keys(context);
         }
         announce(context).await;
-        let before = std::mem::replace(&mut sessions, context.sessions.len());
-        if swept.elapsed() >= SWEEP || sessions < before {
+        if context.sessions.take_left_rows() || swept.elapsed() >= SWEEP {
             swept = Instant::now();
             sweep(context).await;
         }
-        if sessions > 0 {
+        if !context.sessions.is_empty() {
             alone_since = None;
         } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= linger(&current)
             && context.watcher.retire_unless(|| !context.sessions.is_empty())

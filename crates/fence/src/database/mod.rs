@@ -55,8 +55,9 @@ pub struct Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            self.database.sessions.remove(&key);
-            self.database.memory.wake.notify_one();
+            if self.database.sessions.remove(&key) {
+                self.database.memory.wake.notify_one();
+            }
         }
     }
 }
