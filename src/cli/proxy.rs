@@ -37,7 +37,8 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     let policies = load_policies(&settings.policies)?;
     settings.check(&policies).map_err(unusable)?;
     let etcd = settings.etcd.as_ref().map(Etcd::new).transpose().map_err(unusable)?;
-    let encryption = TlsMaterial::new(&settings).map_err(unusable)?;
+    let encryption = TlsMaterial::new(&settings)
+        .map_err(|errors| errors.into_iter().map(unusable).last().unwrap_or(ExitCode::FAILURE))?;
     let workers = settings.workers;
     let runtime = runtime()?;
     if arguments.check {

@@ -41,8 +41,7 @@ pub struct Settings {
     pub upstream: Address,
     /// Encryption of sessions' server connections.
     pub upstream_tls: ServerTls,
-    /// Settings of the control connection, with its user. The database is only a default: use [`Settings::control_for`]
-    /// to connect.
+    /// Settings of the control connection, with its user. The database is only a default.
     pub control: tokio_postgres::Config,
     /// Encryption of the control connection. `upstream_tls` supplies what the URL omits.
     pub control_tls: ServerTls,
@@ -98,28 +97,28 @@ impl Settings {
     pub fn reloaded(&self, new: Self) -> (Self, Vec<SettingChange>) {
         let mut changes = Vec::new();
         let mut shown = self.shown.clone();
+        // Elections are followed from the start or not at all.
+        let keeps_etcd = self.etcd.is_some() != new.etcd.is_some();
         for (now, new) in shown.iter_mut().zip(new.shown.clone()).filter(|(now, new)| now.given != new.given) {
-            let applied = now.setting.reload == Reload::Applies;
+            let applied = match now.setting.reload {
+                Reload::Applies => true,
+                Reload::AppliesBesideEtcd => !keeps_etcd,
+                Reload::Stays => false,
+            };
             let (before, after) = (now.value.clone().unwrap_or_default(), new.value.clone().unwrap_or_default());
             changes.push(SettingChange { key: now.setting.key, before, after, applied });
             if applied {
                 *now = new;
             }
         }
-        let Self { admin_roles, limits, log_sessions, allow_unauthenticated, .. } = new;
-        (Self { admin_roles, limits, log_sessions, allow_unauthenticated, shown, ..self.clone() }, changes)
+        let Self { listen, http, workers, etcd, .. } = self.clone();
+        let etcd = if keeps_etcd { etcd } else { new.etcd.clone() };
+        (Self { listen, http, workers, etcd, shown, ..new }, changes)
     }
 
     /// Database in the control URL, or one that every server has.
     pub fn control_database(&self) -> &str {
         self.control.get_dbname().unwrap_or("postgres")
-    }
-
-    /// Connection settings for a control connection to one database.
-    pub fn control_for(&self, database: &str) -> tokio_postgres::Config {
-        let mut config = self.control.clone();
-        config.dbname(database);
-        config
     }
 
     /// Shell command that prepares a database for the control role.

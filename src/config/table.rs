@@ -5,7 +5,7 @@
 
 use Fallback::{Is, Nothing, Required};
 use Form::{List, Number, Secret, Text};
-use Reload::{Applies, ReadsFiles, Stays};
+use Reload::{Applies, AppliesBesideEtcd, Stays};
 
 /// A setting of `fencegate proxy`.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,10 +53,10 @@ pub enum Fallback {
 /// Effect of a reload on a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// The new value takes effect.
+    /// The new value takes effect. The files that it names are read again.
     Applies,
-    /// The value stays until a restart; the files that it names are read again.
-    ReadsFiles,
+    /// Same as [`Self::Applies`] if `etcd` is set before and after.
+    AppliesBesideEtcd,
     /// The value stays until a restart.
     Stays,
 }
@@ -96,14 +96,14 @@ pub static SETTINGS: [Setting; 32] = [
     setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Stays,
         "`host:port`, or `/directory:port` for a Unix socket (default `:6432`); repeatable",
         "Listen addresses for clients"),
-    setting("upstream", "ADDRESS", Text, Required, Stays,
+    setting("upstream", "ADDRESS", Text, Required, Applies,
         "`postgres://host:port`, or `/directory:port` for a Unix socket (default `:5432`)",
         "The PostgreSQL server behind the proxy"),
-    setting("control", "URL", Secret, Required, Stays,
+    setting("control", "URL", Secret, Required, Applies,
         "`postgres://user:password@host:port/`, with host `%2Fdirectory` for a Unix socket; \
          prefer PGPASSWORD, PGPASSFILE or ~/.pgpass for the password",
         "The proxy's control connection to that server"),
-    setting("policies", "DIR", Text, Required, ReadsFiles,
+    setting("policies", "DIR", Text, Required, Applies,
         "a directory", "Directory of policies"),
     setting("admin_roles", "ROLE,…", List, Nothing("the role of the control connection"), Applies,
         "names of roles", "Roles that may use the console"),
@@ -130,41 +130,41 @@ pub static SETTINGS: [Setting; 32] = [
     setting("keepalive", "TIME", Number, Is("60s"), Applies,
         "0, or 1s to 9h; 0: the system's setting",
         "Idle time before TCP probes a client or server"),
-    setting("tls", "MODE", Text, Nothing("`allow` if tls_cert is set, otherwise `off`"), Stays,
+    setting("tls", "MODE", Text, Nothing("`allow` if tls_cert is set, otherwise `off`"), Applies,
         "`off`, `allow` or `require`", "Whether TLS is optional or required for clients"),
-    setting("tls_cert", "FILE", Text, Nothing("no TLS"), ReadsFiles,
+    setting("tls_cert", "FILE", Text, Nothing("no TLS"), Applies,
         "PEM: the certificate, then any intermediate certificates", "The proxy's certificate for clients"),
-    setting("tls_key", "FILE", Text, Nothing("no TLS"), ReadsFiles,
+    setting("tls_key", "FILE", Text, Nothing("no TLS"), Applies,
         "PEM", "Key of that certificate"),
-    setting("tls_client_ca", "FILE", Text, Nothing("the proxy requests no certificates"), ReadsFiles,
+    setting("tls_client_ca", "FILE", Text, Nothing("the proxy requests no certificates"), Applies,
         "PEM", "Authorities of clients' certificates"),
-    setting("tls_client_certificates", "MODE", Text, Is("off"), Stays,
+    setting("tls_client_certificates", "MODE", Text, Is("off"), Applies,
         "`off`, `optional` or `required`", "Whether client certificates are optional or required"),
-    setting("tls_min_version", "VERSION", Text, Is("TLSv1.2"), Stays,
+    setting("tls_min_version", "VERSION", Text, Is("TLSv1.2"), Applies,
         "`TLSv1.2` or `TLSv1.3`", "Minimum TLS version for clients"),
-    setting("upstream_sslmode", "MODE", Text, Is("prefer"), Stays,
+    setting("upstream_sslmode", "MODE", Text, Is("prefer"), Applies,
         "`disable`, `allow`, `prefer`, `require`, `verify-ca` or `verify-full`, as in libpq",
         "Encryption of connections to the server, and verification of the server"),
-    setting("upstream_sslrootcert", "FILE", Text, Nothing("the server is not verified"), ReadsFiles,
+    setting("upstream_sslrootcert", "FILE", Text, Nothing("the server is not verified"), Applies,
         "PEM, or `system` for the system's authorities",
         "Authorities of the server's certificate"),
-    setting("upstream_sslcert", "FILE", Text, Nothing("no certificate"), ReadsFiles,
+    setting("upstream_sslcert", "FILE", Text, Nothing("no certificate"), Applies,
         "PEM", "The proxy's client certificate for the server"),
-    setting("upstream_sslkey", "FILE", Text, Nothing("no certificate"), ReadsFiles,
+    setting("upstream_sslkey", "FILE", Text, Nothing("no certificate"), Applies,
         "PEM", "Key of that certificate"),
-    setting("etcd", "URL,…", List, Nothing("no policy may name an election"), Stays,
+    setting("etcd", "URL,…", List, Nothing("no policy may name an election"), AppliesBesideEtcd,
         "`http://host:2379` or `https://host:2379`, all members", "Members of etcd"),
-    setting("etcd_ca", "FILE", Text, Nothing("the system's authorities"), Stays,
+    setting("etcd_ca", "FILE", Text, Nothing("the system's authorities"), AppliesBesideEtcd,
         "PEM", "Authority of etcd's certificates"),
-    setting("etcd_cert", "FILE", Text, Nothing("no certificate"), Stays,
+    setting("etcd_cert", "FILE", Text, Nothing("no certificate"), AppliesBesideEtcd,
         "PEM", "Client certificate for etcd"),
-    setting("etcd_key", "FILE", Text, Nothing("no certificate"), Stays,
+    setting("etcd_key", "FILE", Text, Nothing("no certificate"), AppliesBesideEtcd,
         "PEM", "Key of that certificate"),
-    setting("etcd_user", "NAME", Text, Nothing("no credentials"), Stays,
+    setting("etcd_user", "NAME", Text, Nothing("no credentials"), AppliesBesideEtcd,
         "a name", "etcd user, if authentication is enabled"),
-    setting("etcd_password", "PASSWORD", Secret, Nothing("no credentials"), Stays,
+    setting("etcd_password", "PASSWORD", Secret, Nothing("no credentials"), AppliesBesideEtcd,
         "a password; prefer the environment variable, which other users cannot see", "Password of the etcd user"),
-    setting("etcd_password_file", "FILE", Text, Nothing("no file"), Stays,
+    setting("etcd_password_file", "FILE", Text, Nothing("no file"), AppliesBesideEtcd,
         "instead of `etcd_password`; read at each login, so that a changed password needs no restart",
         "File with the password of the etcd user"),
 ];

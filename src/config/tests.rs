@@ -139,19 +139,24 @@ fn a_changed_secret_is_reported_without_its_value() {
     let (settings, changes) = with("s3cret1", "s3cret2").reloaded(with("s3cret3", "s3cret4"));
     let said: Vec<_> = changes.iter().map(|it| (it.key, &*it.before, &*it.after, it.applied)).collect();
     let url = "postgres://gate:***@db/";
-    assert_eq!(said, [("control", url, url, false), ("etcd_password", "***", "***", false)]);
-    // Until a restart, each reload reports the change again. Secrets are never printed.
-    assert_eq!(settings.reloaded(with("s3cret3", "s3cret4")).1, changes);
+    assert_eq!(said, [("control", url, url, true), ("etcd_password", "***", "***", true)]);
     assert!(!format!("{settings:?} {changes:?}").contains("s3cret"));
-    assert_eq!(settings.reloaded(with("s3cret1", "s3cret2")).1, []);
+    assert_eq!(settings.reloaded(with("s3cret3", "s3cret4")).1, []);
 }
 
 #[test]
-fn a_control_connection_to_another_database_keeps_its_other_settings() {
-    let settings = load(&arguments(""), "").unwrap();
-    let config = settings.control_for("app");
-    assert_eq!((config.get_dbname(), config.get_password()), (Some("app"), Some(b"secret".as_slice())));
-    assert!(!format!("{settings:?}").contains("secret"));
+fn a_reload_neither_adds_nor_removes_etcd() {
+    let with = |file: &str| load(&arguments(""), file).unwrap();
+    let (without, one, other) = (with(""), with("etcd: http://a:1\n"), with("etcd: http://b:1\n"));
+    let members = |settings: Settings| settings.etcd.map(|etcd| etcd.members.concat());
+    for (before, new, applied, expected) in [
+        (&without, &one, false, None),
+        (&one, &without, false, Some("http://a:1")),
+        (&one, &other, true, Some("http://b:1")),
+    ] {
+        let (settings, changes) = before.reloaded(new.clone());
+        assert_eq!((changes[0].applied, members(settings).as_deref()), (applied, expected));
+    }
 }
 
 #[test]

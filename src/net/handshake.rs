@@ -213,7 +213,8 @@ fn too_many_of(user: &str) -> ErrorText {
 /// The error if the settings require encryption that the client's connection lacks. Unix sockets need none, as in the
 /// server.
 fn lacking_encryption(shared: &Shared, client: &Peer) -> Option<ErrorText> {
-    let acceptor = shared.encryption.clients.as_ref()?;
+    let encryption = shared.encryption();
+    let acceptor = encryption.clients.as_ref()?;
     match &client.secured {
         None if acceptor.is_required() && client.is_tcp() => Some(
             ErrorText::new("28000", "the connection is not encrypted, and the proxy requires TLS")

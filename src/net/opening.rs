@@ -46,7 +46,8 @@ impl From<io::Error> for OpeningError {
 
 /// Answers requests for encryption, each kind at most once, up to the startup packet or cancel request.
 pub async fn read_opening(shared: &Shared, stream: Stream, seat: &Seat) -> Result<(Peer, Packet), OpeningError> {
-    let acceptor = shared.encryption.clients.as_ref();
+    let encryption = shared.encryption();
+    let acceptor = encryption.clients.as_ref();
     let mut client = Peer::new(begin(acceptor, stream, seat).await?);
     let mut refused = Vec::new();
     loop {

@@ -150,7 +150,7 @@ impl Attempts {
 
 fn attempts(shared: &Shared) -> Attempts {
     Attempts::new(match shared.settings().upstream {
-        Address::Tcp { .. } => shared.encryption.server.attempts(),
+        Address::Tcp { .. } => shared.encryption().server.attempts(),
         // libpq does not use TLS over Unix sockets either.
         Address::Unix { .. } => &[Attempt::Plain],
     })
@@ -193,10 +193,10 @@ pub async fn reach(shared: &Shared) -> io::Result<bool> {
 
 /// Tries the ways to connect until one works.
 async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stream> {
-    let settings = shared.settings();
+    let (settings, encryption) = (shared.settings(), shared.encryption());
     loop {
         let Some(&attempt) = attempts.left.next() else { return Err(io::ErrorKind::NotConnected.into()) };
-        let connecting = attempt_to_connect(&settings, &shared.encryption.server, attempt);
+        let connecting = attempt_to_connect(&settings, &encryption.server, attempt);
         let result = tokio::time::timeout(CONNECT_LIMIT, connecting).await;
         match result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             // A server that cannot be reached at all is not tried again.

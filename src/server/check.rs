@@ -151,7 +151,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
 /// Warns of databases that the control role may not connect to. A missing table may be in one of them.
 async fn closed_databases(shared: &Shared) -> Option<Finding> {
     let settings = shared.settings();
-    let control = shared.encryption.control_for(&settings, settings.control_database());
+    let control = shared.control_for(settings.control_database());
     let Ok(Ok(closed)) = timeout(GUARD_LIMIT, fencegate_fence::closed_databases(&control)).await else { return None };
     let text = format!(
         "the control role {role} may not connect to {databases}. Where the policies fence tables: GRANT CONNECT ON DATABASE … TO {role}",
@@ -214,7 +214,7 @@ fn tables(policies: &PolicySet, names: &BTreeMap<String, DatabaseNames>, allow_u
 }
 
 async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Outcome {
-    let control = shared.encryption.control_for(&shared.settings(), database);
+    let control = shared.control_for(database);
     let lines = match timeout(GUARD_LIMIT, guard::status(&control, policies)).await {
         Ok(Ok(status)) => status.lines,
         Ok(Err(error)) => return Outcome::Failed(error.to_string()),

@@ -303,7 +303,7 @@ impl console::Proxy for Shared {
 
     async fn prepared_databases(&self) -> Result<Vec<String>, StoreError> {
         let named = self.policies.borrow().databases.clone();
-        let control = self.encryption.control_for(&self.settings(), self.settings().control_database());
+        let control = self.control_for(self.settings().control_database());
         let all = match named {
             Some(named) => named,
             None => {

@@ -14,6 +14,7 @@ use fencegate_fence::session::Token;
 use fencegate_fence::store::StoreError;
 use fencegate_fence::{Leaders, Leased, Need, followed_leader, probe};
 use fencegate_policy::{PolicySet, Resource};
+use fencegate_postgres::tls::ControlConfig;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -153,8 +154,15 @@ impl Shared {
     /// # Errors
     /// The connection cannot be used.
     pub(super) async fn can_control(&self, database: &str, need: Need) -> Result<(), StoreError> {
-        let control = self.encryption.control_for(&self.settings(), database);
-        timeout(PROBE_LIMIT, probe(&control, need)).await.unwrap_or(Err(StoreError::TimedOut(PROBE_LIMIT)))
+        self.can_use(&self.control_for(database), need).await
+    }
+
+    /// Checks that a control connection can be opened and provides `need`. Cancel-safe.
+    ///
+    /// # Errors
+    /// The connection cannot be used.
+    pub(super) async fn can_use(&self, control: &ControlConfig, need: Need) -> Result<(), StoreError> {
+        timeout(PROBE_LIMIT, probe(control, need)).await.unwrap_or(Err(StoreError::TimedOut(PROBE_LIMIT)))
     }
 }
 

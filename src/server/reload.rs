@@ -3,12 +3,15 @@
 //! Must never apply a part, or run twice concurrently.
 
 use super::{files, systemd};
-use crate::config::{ConfigError, SettingChange, Settings};
-use crate::state::encryption::NewCertificates;
+use crate::config::{ConfigError, SettingChange, Settings, SettingsArguments};
+use crate::state::encryption::TlsMaterial;
 use crate::state::shared::Shared;
 use fencegate_catalog::LostFence;
+use fencegate_fence::Need;
+use fencegate_fence::store::StoreError;
+use fencegate_leader::etcd::{EtcdError, EtcdMembers};
 use fencegate_policy::{FileError, PolicySet};
-use fencegate_postgres::tls::TlsFileError;
+use fencegate_postgres::tls::{ControlConfig, TlsFileError};
 use tokio::signal::unix::Signal;
 
 /// Changes made by a reload.
@@ -39,6 +42,12 @@ pub enum ReloadFault {
     /// In the certificates.
     #[error(transparent)]
     Certificates(#[from] TlsFileError),
+    /// In the settings or files of etcd.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    /// The new control connection cannot be used.
+    #[error("control: {0}")]
+    Control(StoreError),
     /// In the policies.
     #[error(transparent)]
     Policies(#[from] FileError),
@@ -76,7 +85,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
         Ok(read) => keep_fences(shared, read).await,
         Err(faults) => Err(faults),
     };
-    let Read { settings, policies, certificates } = match read {
+    let Read { settings, changes, policies, encryption, etcd } = match read {
         Ok(read) => read,
         Err(faults) => {
             shared.metrics.policy_reloads.with_label_values(&["failed"]).inc();
@@ -85,12 +94,14 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
             return Err(ReloadError { faults });
         }
     };
-    let (settings, changes) = shared.settings().reloaded(settings);
     if changes.iter().any(|change| change.key == "max_connections") {
         files::provide(&settings);
     }
-    shared.set_settings(settings);
-    let certificates = shared.encryption.put_in_force(certificates);
+    let certificates = encryption.changed_since(&shared.encryption());
+    shared.put_in_force(settings, encryption);
+    if let Some((etcd, members)) = shared.etcd.as_ref().zip(etcd) {
+        etcd.replace(members);
+    }
     for SettingChange { key, before, after, applied } in &changes {
         tracing::info!(key, before, after, applied, "setting_changed");
     }
@@ -112,29 +123,55 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
 /// A configuration that was read but is not yet in force.
 struct Read {
     settings: Settings,
+    changes: Vec<SettingChange>,
     policies: PolicySet,
-    certificates: NewCertificates,
+    encryption: TlsMaterial,
+    etcd: Option<EtcdMembers>,
 }
 
 async fn read(shared: &Shared) -> Result<Read, Vec<ReloadFault>> {
-    let (in_force, arguments, encryption) = (shared.settings(), shared.arguments.clone(), shared.encryption.clone());
-    let reading = tokio::task::spawn_blocking(move || {
-        let settings = Settings::load(&arguments).map_err(|error| vec![error.into()]);
-        // A reload does not change settings such as the directory of policies and the paths of certificates.
-        let policies = fencegate_policy::load(&in_force.policies).map_err(faults);
-        let policies = policies.and_then(|policies| match in_force.check(&policies) {
-            Ok(()) => Ok(policies),
-            Err(error) => Err(vec![error.into()]),
-        });
-        let certificates = encryption.read_anew().map_err(faults);
-        match (settings, policies, certificates) {
-            (Ok(settings), Ok(policies), Ok(certificates)) => Ok(Read { settings, policies, certificates }),
-            (settings, policies, certificates) => {
-                Err([settings.err(), policies.err(), certificates.err()].into_iter().flatten().flatten().collect())
-            }
-        }
+    let (in_force, arguments) = (shared.settings(), shared.arguments.clone());
+    let reading = tokio::task::spawn_blocking(move || read_files(&in_force, &arguments));
+    let read = reading.await.unwrap_or_else(|error| Err(vec![error.into()]))?;
+    match can_control(shared, &read).await {
+        Ok(()) => Ok(read),
+        Err(fault) => Err(vec![fault]),
+    }
+}
+
+fn read_files(in_force: &Settings, arguments: &SettingsArguments) -> Result<Read, Vec<ReloadFault>> {
+    let loaded = Settings::load(arguments).map(|new| in_force.reloaded(new));
+    // The other files are read even if the settings are invalid, so that all faults are reported at once.
+    let settings = loaded.as_ref().map_or(in_force, |(settings, _)| settings);
+    let policies = fencegate_policy::load(&settings.policies).map_err(faults);
+    let policies = policies.and_then(|policies| match settings.check(&policies) {
+        Ok(()) => Ok(policies),
+        Err(error) => Err(vec![error.into()]),
     });
-    reading.await.unwrap_or_else(|error| Err(vec![error.into()]))
+    let encryption = TlsMaterial::new(settings).map_err(faults);
+    let etcd = settings.etcd.as_ref().map(EtcdMembers::read).transpose().map_err(|error| vec![error.into()]);
+    match (loaded, policies, encryption, etcd) {
+        (Ok((settings, changes)), Ok(policies), Ok(encryption), Ok(etcd)) => {
+            Ok(Read { settings, changes, policies, encryption, etcd })
+        }
+        (loaded, policies, encryption, etcd) => {
+            let loaded = loaded.err().map(|error| vec![error.into()]);
+            Err([loaded, policies.err(), encryption.err(), etcd.err()].into_iter().flatten().flatten().collect())
+        }
+    }
+}
+
+/// Tries a changed control connection before all databases depend on it. Cancel-safe.
+async fn can_control(shared: &Shared, read: &Read) -> Result<(), ReloadFault> {
+    let settings = &read.settings;
+    if settings.control == shared.settings().control {
+        return Ok(());
+    }
+    let control = ControlConfig::new(settings.control.clone(), read.encryption.control.clone());
+    shared
+        .can_use(&control.with_database(settings.control_database()), Need::Server)
+        .await
+        .map_err(ReloadFault::Control)
 }
 
 /// Refuses policies that would remove the fence of a resource that they still name. Usually a name is misspelled.

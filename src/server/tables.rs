@@ -86,7 +86,7 @@ impl Shared {
     pub(super) async fn read_names(&self, sets: &[&PolicySet]) -> Result<BTreeMap<String, DatabaseNames>, StoreError> {
         let settings = self.settings();
         let known = self.shared_databases().iter().map(|it| it.fence.name().to_owned()).collect();
-        let control = |database: &str| self.encryption.control_for(&settings, database);
+        let control = |database: &str| self.control_for(database);
         read_names(control, sets, settings.control_database(), &known).await
     }
 
@@ -148,8 +148,7 @@ impl Shared {
         };
         let databases = match again {
             Some(again) => {
-                let settings = self.settings();
-                let control = |database: &str| self.encryption.control_for(&settings, database);
+                let control = |database: &str| self.control_for(database);
                 read_names_in(control, &[policies], again).await
             }
             None => self.read_names(&[policies]).await.unwrap_or_default(),

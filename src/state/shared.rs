@@ -23,6 +23,7 @@ use fencegate_fence::supervise::supervise;
 use fencegate_fence::{Authority, Database, Leaders, Role, is_missing};
 use fencegate_leader::etcd::Etcd;
 use fencegate_policy::PolicySet;
+use fencegate_postgres::tls::ControlConfig;
 use fencegate_statement::reader_process::READERS;
 use fencegate_statement::{Alone, Cache};
 use parking_lot::RwLock;
@@ -86,8 +87,9 @@ pub struct Shared {
     pub history: History,
     /// The counters.
     pub metrics: Arc<Metrics>,
-    /// The current certificates and keys.
-    pub encryption: Arc<TlsMaterial>,
+    encryption: RwLock<Arc<TlsMaterial>>,
+    /// How to open control connections. A reload replaces it for all databases.
+    control: ControlConfig,
     /// The limit on repeated log lines.
     pub log_limit: Arc<LogLimit>,
     /// Runs the work that sessions share.
@@ -114,6 +116,8 @@ pub struct Shared {
     pub wrong_packets: Semaphore,
     /// The authority on the leaders of the policies' elections.
     pub authority: Option<Arc<Authority>>,
+    /// The cluster of that authority.
+    pub etcd: Option<Arc<Etcd>>,
     pub(super) databases: Databases,
     /// Unique to this proxy process. Distinguishes its admissions from those of other proxies.
     id: String,
@@ -144,7 +148,8 @@ impl Shared {
     pub fn new(start: StartOptions, id: String, metrics: Arc<Metrics>) -> Arc<Self> {
         let StartOptions { settings, arguments, encryption, policies, etcd } = start;
         let background = Background::current();
-        let authority = etcd.map(|etcd| Authority::new(etcd, background.clone()));
+        let control = ControlConfig::new(settings.control.clone(), encryption.control.clone());
+        let authority = etcd.clone().map(|etcd| Authority::new(etcd, background.clone()));
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
         }
@@ -163,7 +168,8 @@ impl Shared {
             recent: Recent::default(),
             history: History::default(),
             metrics,
-            encryption: Arc::new(encryption),
+            encryption: RwLock::new(Arc::new(encryption)),
+            control,
             log_limit: LogLimit::new(background.clone()),
             background,
             health: Health::default(),
@@ -177,6 +183,7 @@ impl Shared {
             parse_permits: ParsePermits::new(TOKENS_AT_ONCE, false),
             parse_permits_apart: ParsePermits::new(READERS, true),
             authority,
+            etcd,
             databases: Databases::default(),
             id,
         })
@@ -192,9 +199,21 @@ impl Shared {
         self.settings.read().clone()
     }
 
-    /// Applies settings to later events.
-    pub fn set_settings(&self, settings: Settings) {
+    /// The certificates and keys in force.
+    pub fn encryption(&self) -> Arc<TlsMaterial> {
+        self.encryption.read().clone()
+    }
+
+    /// How to open the control connections to one database.
+    pub fn control_for(&self, database: &str) -> ControlConfig {
+        self.control.with_database(database)
+    }
+
+    /// Applies settings to later events, and certificates to new connections.
+    pub fn put_in_force(&self, settings: Settings, encryption: TlsMaterial) {
         self.orders.send_modify(|orders| orders.idle_timeout = settings.limits.idle);
+        self.control.replace(settings.control.clone(), encryption.control.clone());
+        *self.encryption.write() = Arc::new(encryption);
         *self.settings.write() = Arc::new(settings);
     }
 
@@ -227,7 +246,7 @@ impl Shared {
     /// The database of that name. The registry keeps it while it is used, and for a while afterwards.
     pub fn shared_database(&self, name: &str) -> Arc<SharedDatabase> {
         self.databases.take_up(name, || {
-            let (control, authority) = (self.encryption.control_for(&self.settings(), name), self.authority.clone());
+            let (control, authority) = (self.control_for(name), self.authority.clone());
             let (metrics, background) = (self.metrics.clone(), self.background.clone());
             let fence = Database::new(name, control, self.id.clone(), authority, metrics.fence.clone(), background);
             let shared_database = SharedDatabase::new(fence, self.policies.subscribe(), self.metrics.clone());
@@ -253,7 +272,7 @@ impl Shared {
     /// first session.
     pub async fn find_shared_database(&self, name: &str) -> Option<Arc<SharedDatabase>> {
         let is_known = self.databases.get(name).is_some();
-        if !is_known && is_missing(&self.encryption.control_for(&self.settings(), name)).await {
+        if !is_known && is_missing(&self.control_for(name)).await {
             return None;
         }
         let found = self.shared_database(name);

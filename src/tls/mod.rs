@@ -4,4 +4,4 @@
 
 mod clients;
 
-pub use clients::{Acceptor, ClientSide};
+pub use clients::Acceptor;

@@ -99,6 +99,10 @@ impl Etcd {
         run(&mut self.etcdctl(&["role", "delete", "unused"]));
     }
 
+    pub fn delete_user(&self, user: &str) {
+        run(&mut self.etcdctl(&["user", "delete", user]));
+    }
+
     pub fn change_password(&self, user: &str, password: &str) {
         let file = self.folder.join("password");
         fs::write(&file, format!("{password}\n")).unwrap();

@@ -35,6 +35,7 @@ pub struct ProxyOptions {
     policies: String,
     arguments: Vec<String>,
     control: Option<String>,
+    settings: Option<String>,
     upstream: Option<String>,
     upstream_by_socket: bool,
     asks_everybody: bool,
@@ -49,6 +50,7 @@ impl Default for ProxyOptions {
             policies: NO_POLICIES.into(),
             arguments: Vec::new(),
             control: None,
+            settings: None,
             upstream: None,
             upstream_by_socket: false,
             asks_everybody: false,
@@ -95,6 +97,12 @@ impl ProxyOptions {
         self
     }
 
+    /// The text of the file of settings, which names `upstream` and `control`: no flag does.
+    pub fn settings(mut self, yaml: &str) -> Self {
+        self.settings = Some(yaml.into());
+        self
+    }
+
     /// Sessions go to this address, not to the server.
     pub fn upstream(mut self, url: &str) -> Self {
         self.upstream = Some(url.into());
@@ -135,6 +143,9 @@ impl Proxy {
         fs::create_dir(folder.join("policies")).unwrap();
         fs::create_dir(folder.join("socket")).unwrap();
         fs::write(folder.join("policies/policies.yaml"), &options.policies).unwrap();
+        if let Some(settings) = &options.settings {
+            fs::write(folder.join("fencegate.yaml"), settings).unwrap();
+        }
         let command = command(postgres, options, &folder, port.number());
         let program = Program::start(&command, &folder.join("log"), "KILL");
         let mut proxy = Self { program, folder, port, _user: postgres.user() };
@@ -176,6 +187,11 @@ impl Proxy {
         let unfinished = self.folder.join("policies/.unfinished");
         fs::write(&unfinished, yaml).unwrap();
         fs::rename(&unfinished, self.folder.join("policies/policies.yaml")).unwrap();
+    }
+
+    /// Replaces the file of settings; `sighup` makes the proxy read it.
+    pub fn write_settings(&self, yaml: &str) {
+        fs::write(self.folder.join("fencegate.yaml"), yaml).unwrap();
     }
 
     /// The directory of its policies.
@@ -326,8 +342,12 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
     command.extend([BINARY.to_owned(), "proxy".into()]);
     command.extend(["--listen".into(), format!("127.0.0.1:{port}")]);
     command.extend(["--listen".into(), text(&folder.join("socket"))]);
-    command.extend(["--upstream".into(), upstream]);
-    command.extend(["--control".into(), options.control.clone().unwrap_or_else(|| postgres.control_url())]);
+    if options.settings.is_some() {
+        command.extend(["--config".into(), text(&folder.join("fencegate.yaml"))]);
+    } else {
+        command.extend(["--upstream".into(), upstream]);
+        command.extend(["--control".into(), options.control.clone().unwrap_or_else(|| postgres.control_url())]);
+    }
     command.extend(["--policies".into(), text(&folder.join("policies"))]);
     if !options.asks_everybody {
         command.extend(["--allow-unauthenticated", "unix,127.0.0.0/8"].map(str::to_owned));

@@ -131,6 +131,15 @@ impl Server {
         server
     }
 
+    /// New connections get this certificate.
+    pub fn replace_certificate(&self, certificate: &Certificate) {
+        for (file, name) in [(&certificate.pem, "server.crt"), (&certificate.key, "server.key")] {
+            fs::copy(file, self.folder.join("data").join(name)).unwrap();
+        }
+        give_to_server(&self.folder.join("data"));
+        self.sql("SELECT pg_reload_conf()");
+    }
+
     /// A base backup of it, started beside it and promoted.
     pub fn promoted_backup(&self) -> Self {
         let folder = Folder::new("pg");

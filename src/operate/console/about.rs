@@ -35,8 +35,7 @@ pub(super) fn settings() -> Table<Shown> {
         }),
         TableColumn("source", Text, |it| it.source.clone().into()),
         TableColumn("reload", Text, |it| match it.setting.reload {
-            Reload::Applies => "applies".into(),
-            Reload::ReadsFiles => "reads files".into(),
+            Reload::Applies | Reload::AppliesBesideEtcd => "applies".into(),
             Reload::Stays => "restart".into(),
         }),
     ]

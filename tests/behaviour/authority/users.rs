@@ -5,7 +5,7 @@ use crate::support::guardian::{Folder, Program};
 use crate::support::proxy::BINARY;
 use crate::support::ticks::{self, WRITE, ok, session};
 use crate::support::wait::wait_for;
-use crate::support::{DEADLINE, Etcd, Proxy, wait_until};
+use crate::support::{DEADLINE, Etcd, Proxy, ProxyOptions, wait_until};
 use std::fs;
 
 /// A leader that has won, and its token.
@@ -95,6 +95,34 @@ fn with_certificates() {
     let url = world.etcd.url();
     let proxy = Proxy::start(&world.postgres, POLICIES, &[&["--etcd", &url], &access[..]].concat());
     change_roles_under(&world, &proxy, &access);
+}
+
+/// A reload replaces the user. The one before is deleted.
+#[test]
+fn another_user_of_the_proxy() {
+    let mut world = World { postgres: ticks::server(), etcd: Etcd::start() };
+    world.etcd.enable_users("/cron/");
+    world.etcd.add_user("next", Some("p"), "/cron/");
+    let settings = |user: &str, password: &str| {
+        let (postgres, etcd) = (&world.postgres, world.etcd.url());
+        let [upstream, control] = [postgres.url(), postgres.control_url()];
+        format!(
+            "upstream: {upstream}\ncontrol: {control}\netcd: {etcd}\netcd_user: {user}\netcd_password: {password}\n"
+        )
+    };
+    let options = ProxyOptions::default().policies(POLICIES).settings(&settings("gate", "pass word"));
+    let mut proxy = Proxy::start_with(&world.postgres, &options);
+    let leader = ["--etcd-user", "next", "--etcd-password", "p"];
+    let mut first = Lead::start(&world.etcd, &leader);
+    ok(&mut session(&proxy.address(), first.token), WRITE);
+    proxy.write_settings(&settings("next", "p"));
+    proxy.sighup();
+    proxy.wait_for_log("policies_loaded", DEADLINE);
+    world.etcd.delete_user("gate");
+    first.program.signal("TERM");
+    first.program.wait();
+    let second = Lead::start(&world.etcd, &leader);
+    ok(&mut session(&proxy.address(), second.token), WRITE);
 }
 
 /// The settings have a user before etcd has any.

@@ -2,6 +2,7 @@
 
 mod limits;
 mod reload;
+mod rotation;
 mod start;
 mod stop;
 mod threads;

@@ -10,3 +10,5 @@ mod scram;
 mod server;
 mod settings;
 mod world;
+
+pub use world::psql;

@@ -80,6 +80,8 @@ struct Connected {
     /// The task that drives the socket.
     driver: tokio::task::AbortHandle,
     serial: u64,
+    /// [`ControlConfig::version()`] when the connection was opened.
+    version: u64,
 }
 
 impl Slot {
@@ -197,14 +199,26 @@ impl Lane {
         self.slot.lock().await.failed = None;
     }
 
+    /// Closes the connection, after the Queries on it are answered, if the configuration has since been replaced.
+    pub(super) fn close_outdated(&self) {
+        // The holder of the slot opens the connection or checks this itself.
+        if let Ok(mut slot) = self.slot.try_lock() {
+            self.close_unless_usable(&mut slot);
+        }
+    }
+
+    fn close_unless_usable(&self, slot: &mut Slot) {
+        let is_usable = |it: &Connected| !it.client.is_closed() && it.version == self.config.version();
+        if let Some(unusable) = slot.connected.take_if(|it| !is_usable(it)) {
+            self.give_up(&unusable);
+        }
+    }
+
     async fn connected(&self) -> Result<Arc<Connected>, StoreError> {
         let mut slot = self.slot.lock().await;
+        self.close_unless_usable(&mut slot);
         if let Some(connected) = &slot.connected {
-            if !connected.client.is_closed() {
-                return Ok(connected.clone());
-            }
-            self.give_up(connected);
-            slot.connected = None;
+            return Ok(connected.clone());
         }
         if self.common.is_kept_closed() {
             return Err(StoreError::Vacated);
@@ -245,6 +259,7 @@ impl Lane {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let until = Instant::now() + PREPARE_LIMIT;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let version = self.config.version();
         let (client, mut connection) =
             self.config.connect().await.map_err(|error| StoreError::on_connect(&self.config, error))?;
         let listener = self.listener.clone();
@@ -276,6 +291,7 @@ impl Lane {
             backend_start: String::new(),
             driver: driver.abort_handle(),
             serial,
+            version,
         };
         let said = Said::of(&self.config, &opening.client, self.synchronous_commit).await?;
         said.may_fence()?;

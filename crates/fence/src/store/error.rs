@@ -102,7 +102,7 @@ impl StoreError {
             // A login itself needs only this privilege.
             StoreError::Denied(_) => {
                 let grant = format!("CONNECT ON DATABASE \"{}\"", config.database().replace('"', "\"\""));
-                StoreError::Privilege { role: config.role().to_owned(), grant }
+                StoreError::Privilege { role: config.role(), grant }
             }
             error => error,
         }

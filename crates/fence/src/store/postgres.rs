@@ -397,6 +397,7 @@ impl Store for Postgres {
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {
+        self.lanes().iter().for_each(|lane| lane.close_outdated());
         self.look("SELECT").await?;
         let answers = self.ask_listener(sql::epoch::queue_usage()).await?;
         rows(&answers)

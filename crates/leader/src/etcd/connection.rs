@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, OnceCell, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -75,10 +75,14 @@ impl EtcdError {
 /// An etcd cluster.
 #[derive(Debug)]
 pub struct Etcd {
-    members: Vec<Arc<Member>>,
+    members: watch::Sender<EtcdMembers>,
     /// The member that answered last is queried first.
     preferred: AtomicUsize,
 }
+
+/// The members of a cluster, with TLS files that have been read. Not connected yet.
+#[derive(Clone, Debug)]
+pub struct EtcdMembers(Arc<[Arc<Member>]>);
 
 struct Member {
     url: String,
@@ -135,9 +139,12 @@ impl Member {
     }
 }
 
-impl Etcd {
-    /// Reads the TLS files. Does not connect yet.
-    pub fn new(settings: &EtcdSettings) -> Result<Arc<Self>, EtcdError> {
+impl EtcdMembers {
+    /// Reads the TLS files. Blocks on the file system.
+    ///
+    /// # Errors
+    /// The settings or a file cannot be used.
+    pub fn read(settings: &EtcdSettings) -> Result<Self, EtcdError> {
         settings.check()?;
         let options = options(settings)?;
         let member = |url: &String| {
@@ -149,7 +156,20 @@ impl Etcd {
                 logins: Mutex::default(),
             })
         };
-        Ok(Arc::new(Etcd { members: settings.members.iter().map(member).collect(), preferred: AtomicUsize::new(0) }))
+        Ok(EtcdMembers(settings.members.iter().map(member).collect()))
+    }
+}
+
+impl Etcd {
+    /// Reads the TLS files. Does not connect yet.
+    pub fn new(settings: &EtcdSettings) -> Result<Arc<Self>, EtcdError> {
+        let members = watch::Sender::new(EtcdMembers::read(settings)?);
+        Ok(Arc::new(Etcd { members, preferred: AtomicUsize::new(0) }))
+    }
+
+    /// Sends requests to these members from now on. Requests and watches under way continue.
+    pub fn replace(&self, members: EtcdMembers) {
+        self.members.send_replace(members);
     }
 
     /// Queries the members in turn until one answers. If a member fails or stays silent, the next one is queried.
@@ -162,7 +182,8 @@ impl Etcd {
         C: Fn(Client) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let count = self.members.len();
+        let EtcdMembers(members) = self.members.borrow().clone();
+        let count = members.len();
         let deadline = Instant::now() + patience.limit;
         let mut next = self.preferred.load(Ordering::Relaxed);
         let mut asked = vec![false; count];
@@ -171,7 +192,7 @@ impl Etcd {
         let mut reason = "no answer".to_owned();
         loop {
             if let Some(index) = (next..next + count).map(|index| index % count).find(|index| !asked[*index]) {
-                let (member, request) = (self.members[index].clone(), request.clone());
+                let (member, request) = (members[index].clone(), request.clone());
                 let pause = if started < count { Duration::ZERO } else { PAUSE };
                 attempts.spawn(async move {
                     sleep(pause).await;
@@ -199,7 +220,7 @@ impl Etcd {
                         EtcdError::Refused(error) => text(error),
                         error => error.to_string(),
                     };
-                    reason = format!("{}: {why}", self.members[index].url);
+                    reason = format!("{}: {why}", members[index].url);
                 }
                 Err(error) => reason = error.to_string(),
             }

@@ -9,7 +9,7 @@ mod election;
 mod observe;
 mod settings;
 
-pub use connection::{Etcd, EtcdError};
+pub use connection::{Etcd, EtcdError, EtcdMembers};
 pub use election::{candidates, leader, leaders};
 pub(crate) use observe::{EtcdObserver, Watch};
 pub use settings::{EtcdPassword, EtcdSettings, EtcdSettingsError};

@@ -4,6 +4,7 @@ use super::hosts;
 use super::{Attempt, Connector, Told};
 use crate::password;
 use fencegate_leader::Connect;
+use parking_lot::RwLock;
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 use tokio_postgres::config::{Host, SslMode as Offer};
@@ -15,34 +16,55 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// The encrypted stream of such a connection.
 pub type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
-/// Address, user and encryption of a control connection.
+/// Address, user and encryption of the control connections to one database.
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
+    access: Arc<RwLock<Access>>,
+    database: String,
+}
+
+/// How to reach the server, for all databases.
+#[derive(Clone, Debug)]
+struct Access {
     config: Config,
     tls: Arc<Connector>,
+    /// Raised when connections must be opened anew.
+    version: u64,
 }
 
 impl ControlConfig {
     /// Ignores the TLS settings in `config`. Looks up a missing password for each new connection.
     pub fn new(config: Config, tls: Arc<Connector>) -> Self {
-        ControlConfig { config, tls }
+        let database = config.get_dbname().or(config.get_user()).unwrap_or_default().to_owned();
+        ControlConfig { access: Arc::new(RwLock::new(Access { config, tls, version: 0 })), database }
     }
 
     /// The database; without a name of its own, that of the role.
     pub fn database(&self) -> &str {
-        self.config.get_dbname().unwrap_or_else(|| self.role())
+        &self.database
     }
 
     /// The role that logs in.
-    pub fn role(&self) -> &str {
-        self.config.get_user().unwrap_or_default()
+    pub fn role(&self) -> String {
+        self.access.read().config.get_user().unwrap_or_default().to_owned()
     }
 
-    /// This configuration with another database.
+    /// This configuration with another database. Both follow [`Self::replace`].
     pub fn with_database(&self, name: &str) -> Self {
-        let mut other = self.clone();
-        other.config.dbname(name);
-        other
+        ControlConfig { access: self.access.clone(), database: name.to_owned() }
+    }
+
+    /// Replaces address, user and encryption for all databases, from the next connection on. If address, user, password or
+    /// options differ, open connections become outdated.
+    pub fn replace(&self, config: Config, tls: Arc<Connector>) {
+        let mut access = self.access.write();
+        let version = access.version + u64::from(access.config != config);
+        *access = Access { config, tls, version };
+    }
+
+    /// A connection that was opened at an earlier version is outdated.
+    pub fn version(&self) -> u64 {
+        self.access.read().version
     }
 
     /// Connects, by one way after the other. Cancel-safe: a connection that is half open is closed.
@@ -51,55 +73,55 @@ impl ControlConfig {
     /// Those of the last way that was tried. If the server lets in by neither, those of the encrypted one: of the other one it
     /// says only that it is not encrypted.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
+        let Access { mut config, tls, .. } = self.access.read().clone();
+        config.dbname(&self.database);
         let on_tcp = |host: &Host| matches!(host, Host::Tcp(_));
         // libpq does not use TLS over Unix sockets either.
-        let attempts = match self.config.get_hosts().iter().any(on_tcp) || !self.config.get_hostaddrs().is_empty() {
-            true => self.tls.attempts(),
+        let attempts = match config.get_hosts().iter().any(on_tcp) || !config.get_hostaddrs().is_empty() {
+            true => tls.attempts(),
             false => &[Attempt::Plain],
         };
-        let config = self.with_password().await;
-        let mut result = self.attempt(&config, attempts.first()).await;
-        for attempt in attempts.iter().skip(1) {
+        add_password(&mut config).await;
+        let mut result = attempt(&config, &tls, attempts.first()).await;
+        for way in attempts.iter().skip(1) {
             match &result {
                 Err(error) if may_differ(error) => {}
                 _ => break,
             }
-            match self.attempt(&config, Some(attempt)).await {
-                Err(error) if *attempt == Attempt::Plain && may_differ(&error) => {}
+            match attempt(&config, &tls, Some(way)).await {
+                Err(error) if *way == Attempt::Plain && may_differ(&error) => {}
                 other => result = other,
             }
         }
         result
     }
+}
 
-    /// With the password that the environment or the password file has now.
-    async fn with_password(&self) -> Config {
-        let mut config = self.config.clone();
-        if config.get_password().is_none_or(<[u8]>::is_empty) {
-            let wanted = config.clone();
-            // The file may be on a file system that does not answer.
-            if let Ok(Some(password)) = spawn_blocking(move || password(&wanted)).await {
-                config.password(password);
-            }
+/// Adds the password that the environment or the password file has now, unless there is one.
+async fn add_password(config: &mut Config) {
+    if config.get_password().is_none_or(<[u8]>::is_empty) {
+        let wanted = config.clone();
+        // The file may be on a file system that does not answer.
+        if let Ok(Some(password)) = spawn_blocking(move || password(&wanted)).await {
+            config.password(password);
         }
-        config
     }
+}
 
-    async fn attempt(
-        &self,
-        config: &Config,
-        attempt: Option<&Attempt>,
-    ) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
-        let mut config = config.clone();
-        config.ssl_mode(match attempt {
-            Some(Attempt::Encrypted) => Offer::Require,
-            Some(Attempt::Offered) => Offer::Prefer,
-            Some(Attempt::Plain) | None => Offer::Disable,
-        });
-        let tls = MakeRustlsConnect::new(Arc::unwrap_or_clone(self.tls.current()));
-        // Its state takes tens of kilobytes. Each operation that may have to connect would contain and move it.
-        Box::pin(hosts::connect(&config, &tls)).await
-    }
+async fn attempt(
+    config: &Config,
+    tls: &Connector,
+    way: Option<&Attempt>,
+) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
+    let mut config = config.clone();
+    config.ssl_mode(match way {
+        Some(Attempt::Encrypted) => Offer::Require,
+        Some(Attempt::Offered) => Offer::Prefer,
+        Some(Attempt::Plain) | None => Offer::Disable,
+    });
+    let tls = MakeRustlsConnect::new(tls.config());
+    // Its state takes tens of kilobytes. Each operation that may have to connect would contain and move it.
+    Box::pin(hosts::connect(&config, &tls)).await
 }
 
 impl Connect for ControlConfig {

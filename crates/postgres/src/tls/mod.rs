@@ -12,7 +12,7 @@ mod verifier;
 pub use control::{ControlConfig, Encrypted};
 pub use diagnosis::{Diagnosis, NoTls, Told, trouble};
 pub use files::{Contents, PemFile, TlsFileError};
-pub use server::{Attempt, Connector, Negotiated, ServerSide};
+pub use server::{Attempt, Connector, Negotiated};
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;

@@ -5,7 +5,6 @@ use super::files::{Contents, PemFile, TlsFileError};
 use super::verifier::Verifier;
 use super::{Secured, provider};
 use crate::{ServerTls, SslMode, is_system};
-use parking_lot::RwLock;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -31,16 +30,10 @@ pub enum Attempt {
     Encrypted,
 }
 
-/// TLS with a server.
+/// TLS with a server, with the contents that the files had when they were read.
 #[derive(Debug)]
 pub struct Connector {
     settings: ServerTls,
-    current: RwLock<ServerSide>,
-}
-
-/// Contents of the files, for connections that begin while they are in force.
-#[derive(Debug)]
-pub struct ServerSide {
     config: Arc<ClientConfig>,
     contents: Contents,
 }
@@ -59,25 +52,13 @@ impl Connector {
     /// # Errors
     /// The first one that cannot be used.
     pub fn new(settings: ServerTls) -> Result<Self, TlsFileError> {
-        let current = RwLock::new(ServerSide::read(&settings)?);
-        Ok(Connector { settings, current })
+        let (config, contents) = read(&settings)?;
+        Ok(Connector { settings, config: Arc::new(config), contents })
     }
 
-    /// Reads the files again; the previous contents stay in force. Blocks on the file system.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn read_anew(&self) -> Result<ServerSide, TlsFileError> {
-        ServerSide::read(&self.settings)
-    }
-
-    /// For connections that begin from now on. Returns the settings that name a file with
-    /// another content than before.
-    pub fn put_in_force(&self, new: ServerSide) -> Vec<&'static str> {
-        let mut current = self.current.write();
-        let changed = new.contents.changed_since(&current.contents);
-        *current = new;
-        changed
+    /// The settings that name a file whose content differs from the one read before.
+    pub fn changed_since(&self, before: &Connector) -> Vec<&'static str> {
+        self.contents.changed_since(&before.contents)
     }
 
     /// Attempts in this order, until the server accepts one.
@@ -90,9 +71,9 @@ impl Connector {
         }
     }
 
-    /// The configuration for connections that begin now.
-    pub(super) fn current(&self) -> Arc<ClientConfig> {
-        self.current.read().config.clone()
+    /// The configuration for tokio-postgres.
+    pub(super) fn config(&self) -> ClientConfig {
+        ClientConfig::clone(&self.config)
     }
 
     /// Asks a server for TLS, and shakes hands if it has it. Not cancel-safe: the connection is lost.
@@ -110,7 +91,7 @@ impl Connector {
             _ => return Err(io::Error::other(NoTls::BadAnswer)),
         }
         let name = ServerName::try_from(host.to_owned()).map_err(|_| io::Error::other(NoTls::BadName))?;
-        let stream = TlsConnector::from(self.current()).connect(name, stream).await.map_err(explained)?;
+        let stream = TlsConnector::from(self.config.clone()).connect(name, stream).await.map_err(explained)?;
         let (_, connection) = stream.get_ref();
         let certificate = connection.peer_certificates().and_then(|chain| chain.first());
         let secured = Secured {
@@ -126,39 +107,38 @@ fn explained(error: io::Error) -> io::Error {
     if trouble(&error, Told::Settings).is_some() { error } else { io::Error::new(error.kind(), NoTls::BrokenOff) }
 }
 
-impl ServerSide {
-    fn read(settings: &ServerTls) -> Result<Self, TlsFileError> {
-        let mut contents = Contents::default();
-        // Like libpq, which does not look at files that it will not use.
-        let is_used = settings.mode != SslMode::Disable;
-        let root_certificate = settings.root_certificate.as_deref().filter(|_| is_used);
-        let file = PemFile { setting: "sslrootcert", path: root_certificate.unwrap_or(Path::new("")) };
-        let authorities = match root_certificate {
-            None => None,
-            Some(path) if is_system(path) => Some(system_authorities(file)?),
-            Some(_) => Some(file.authorities(&mut contents)?),
-        };
-        let verifier =
-            Verifier::new(authorities, settings.mode == SslMode::VerifyFull).map_err(|error| file.fault(error))?;
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| file.fault(error))?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
-        let mut config = match &settings.identity {
-            Some((certificate, key)) if is_used => {
-                let certificate = PemFile { setting: "sslcert", path: certificate };
-                let key = PemFile { setting: "sslkey", path: key };
-                builder
-                    .with_client_auth_cert(certificate.own_certificates(&mut contents)?, key.key(&mut contents)?)
-                    .map_err(|error| key.mismatch(&error, certificate))?
-            }
-            _ => builder.with_no_client_auth(),
-        };
-        // Without resumption, every connection verifies the certificate again.
-        config.resumption = Resumption::disabled();
-        Ok(ServerSide { config: Arc::new(config), contents })
-    }
+/// Reads the files that the settings name. Blocks on the file system.
+fn read(settings: &ServerTls) -> Result<(ClientConfig, Contents), TlsFileError> {
+    let mut contents = Contents::default();
+    // Like libpq, which does not look at files that it will not use.
+    let is_used = settings.mode != SslMode::Disable;
+    let root_certificate = settings.root_certificate.as_deref().filter(|_| is_used);
+    let file = PemFile { setting: "sslrootcert", path: root_certificate.unwrap_or(Path::new("")) };
+    let authorities = match root_certificate {
+        None => None,
+        Some(path) if is_system(path) => Some(system_authorities(file)?),
+        Some(_) => Some(file.authorities(&mut contents)?),
+    };
+    let verifier =
+        Verifier::new(authorities, settings.mode == SslMode::VerifyFull).map_err(|error| file.fault(error))?;
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| file.fault(error))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match &settings.identity {
+        Some((certificate, key)) if is_used => {
+            let certificate = PemFile { setting: "sslcert", path: certificate };
+            let key = PemFile { setting: "sslkey", path: key };
+            builder
+                .with_client_auth_cert(certificate.own_certificates(&mut contents)?, key.key(&mut contents)?)
+                .map_err(|error| key.mismatch(&error, certificate))?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    // Without resumption, every connection verifies the certificate again.
+    config.resumption = Resumption::disabled();
+    Ok((config, contents))
 }
 
 fn system_authorities(file: PemFile<'_>) -> Result<RootCertStore, TlsFileError> {
