@@ -1,9 +1,10 @@
 //! The harness itself: it ends every process that it starts, and parses correctly.
 
+use crate::support::cluster::{Cluster, Replication};
 use crate::support::commit_order::CommitOrder;
 use crate::support::guardian::{Folder, Program};
 use crate::support::postgres_source::apt;
-use crate::support::{DEADLINE, Options, Postgres, programs, wait_until};
+use crate::support::{Address, DEADLINE, Options, Postgres, Wire, programs, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -139,4 +140,51 @@ fn drivers_are_at_hand() {
         .then(result => { console.log(result.rows[0].n); return client.end() });";
     let output = programs::run(Command::new("node").current_dir(programs::node_folder()).args(["-e", node, &port]));
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "42");
+}
+
+#[test]
+fn a_cluster_loses_commits_at_a_promotion_and_takes_the_old_primary_back() {
+    let mut cluster = Cluster::start(2, Replication::Asynchronous, |primary| {
+        primary.sql("CREATE TABLE t (n int); INSERT INTO t VALUES (1)");
+    });
+    let rows =
+        |cluster: &Cluster, node: usize| cluster[node].value("SELECT string_agg(n::text, ' ' ORDER BY n) FROM t");
+    // Whether the server at that port is a standby; None if there is none.
+    let is_standby = |port: u16| {
+        let mut wire = Wire::connect(&Address::Tcp(([127, 0, 0, 1], port).into())).ok()?;
+        let greeting = wire.start(&[("user", "postgres"), ("database", "postgres")], "");
+        let is_standby = (!greeting.is_empty()).then(|| wire.rows("SELECT pg_is_in_recovery()").unwrap())?;
+        is_standby[0][0].as_deref().map(|it| it == "t")
+    };
+    assert_eq!((rows(&cluster, 1), rows(&cluster, 2), cluster.timeline(0)), ("1".into(), "1".into(), 1));
+    assert_eq!(
+        cluster.hosts(),
+        format!("127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}", cluster.port(0), cluster.port(1), cluster.port(2))
+    );
+
+    for standby in [1, 2] {
+        cluster.stop_replication(standby);
+    }
+    cluster[0].sql("INSERT INTO t VALUES (2)");
+    cluster.cut_off(0);
+    assert_eq!(is_standby(cluster.port(0)), None);
+    assert_eq!(rows(&cluster, 0), "1 2", "it is alive");
+    assert_eq!(is_standby(cluster.port(1)), Some(true));
+    cluster.promote(1);
+    assert_eq!((cluster.primary(), cluster.timeline(1), rows(&cluster, 1)), (1, 2, "1".to_owned()));
+    assert_eq!(is_standby(cluster.port(1)), Some(false));
+    cluster.move_to(1);
+    assert_eq!(is_standby(cluster.moving_port()), Some(false));
+    cluster.reconnect(0);
+    assert_eq!(is_standby(cluster.port(0)), Some(false), "two primaries");
+
+    cluster.follow(2);
+    cluster.rewind(0);
+    cluster.set_replication(Replication::Synchronous);
+    cluster[1].sql("INSERT INTO t VALUES (3)");
+    for standby in [0, 2] {
+        cluster.catch_up(standby);
+        assert_eq!(rows(&cluster, standby), "1 3");
+    }
+    assert_eq!(is_standby(cluster.port(0)), Some(true));
 }

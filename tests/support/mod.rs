@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod certificates;
+pub mod cluster;
 pub mod commit_order;
 pub mod etcd;
 pub mod etcd_cluster;

@@ -42,7 +42,12 @@ impl Postgres {
 
     /// As [`Server::promoted_backup`].
     pub fn promoted_backup(&self) -> Self {
-        Self { server: Some(Server::promoted_backup(self)), is_altered: true, users: Arc::new(()) }
+        Self::of(Server::promoted_backup(self))
+    }
+
+    /// A server that no other test can use afterward.
+    pub fn of(server: Server) -> Self {
+        Self { server: Some(server), is_altered: true, users: Arc::new(()) }
     }
 
     /// Held by a program that connects to the server itself: a server in use is not given to another test.

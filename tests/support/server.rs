@@ -142,6 +142,14 @@ impl Server {
 
     /// A base backup of it, started beside it and promoted.
     pub fn promoted_backup(&self) -> Self {
+        let mut copy = self.base_backup(&[]);
+        copy.start_as_standby();
+        copy.sql("SELECT pg_promote()");
+        copy
+    }
+
+    /// A base backup of it, not started. Inherits its settings, but not its port and folder.
+    pub fn base_backup(&self, arguments: &[&str]) -> Self {
         let folder = Folder::new("pg");
         give_to_server(folder.path());
         let mut backup = server_command(&self.options.release.program("pg_basebackup"));
@@ -151,13 +159,19 @@ impl Server {
             folder.join("data").display().to_string(),
         ];
         backup.extend(["-c", "fast", "-U", SUPERUSER, "-h", &host, "-p", &port, "-D", &data].map(str::to_owned));
+        backup.extend(arguments.iter().map(ToString::to_string));
         run(&backup);
         let options = self.options.clone();
-        let mut copy =
-            Self { program: None, folder, port: Port::claim(), options, log_start: 0, session: Mutex::default() };
-        copy.start_as_standby();
-        copy.sql("SELECT pg_promote()");
-        copy
+        Self { program: None, folder, port: Port::claim(), options, log_start: 0, session: Mutex::default() }
+    }
+
+    /// Makes this server, which was stopped, a standby of the other one again, with pg_rewind. Does not start it.
+    pub fn rewind(&self, to: &Self) {
+        let mut rewind = server_command(&self.options.release.program("pg_rewind"));
+        let source = format!("host={} port={} user={SUPERUSER} dbname=postgres", to.socket_dir().display(), to.port());
+        let data = self.folder.join("data").display().to_string();
+        rewind.extend(["--no-sync", "-R", "-D", &data, "--source-server", &source].map(str::to_owned));
+        run(&rewind);
     }
 
     /// Starts a server that was stopped.
@@ -181,6 +195,15 @@ impl Server {
         self.end("INT");
     }
 
+    /// Ends it as in a crash.
+    pub fn crash(&mut self) {
+        self.end("QUIT");
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.program.is_some()
+    }
+
     /// Starts it anew as a standby, which follows nobody until it is promoted.
     pub fn restart_as_standby(&mut self) {
         self.stop();
@@ -196,7 +219,7 @@ impl Server {
 
     /// The server dies as in a crash, and comes back by way of recovery.
     pub fn crash_restart(&mut self) {
-        self.end("QUIT");
+        self.crash();
         self.start_again();
     }
 
