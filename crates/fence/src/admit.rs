@@ -9,7 +9,7 @@
 use super::claim::{Claim, Raise};
 use super::drain::refuse_if_written;
 use super::fence_error::{FenceError, about};
-use super::issuer::{explained, may_raise};
+use super::issuer::{confirm_epoch, explained, may_raise};
 use super::obstacle::Obstacle;
 use super::permission::permits;
 use super::raising::RaisingState;
@@ -100,15 +100,18 @@ async fn admit_process(
         }
         match verdict(context, who, resource, token).await? {
             AdmitDecision::Admitted { row, is_new } => {
-                if record(context, raising, resource, row.epoch, revocations) {
+                // Before the session may use the admission. A drain in between revokes it, and `record` notices that.
+                let confirmed = confirm_epoch(context, who, resource, row.epoch).await;
+                if confirmed.is_ok() && record(context, raising, resource, row.epoch, revocations) {
                     context.environment.metrics.admissions.inc();
                     return Ok(());
                 }
-                // A drain ran after the commit. The write was held back, so a new row was never
+                // The issuer refuses, or a drain ran after the commit. The write was held back, so a new row was never
                 // used. The next verdict has the new epoch.
                 if is_new {
                     context.advance(resource, row.epoch).delete(&[row]).await?;
                 }
+                confirmed?;
             }
             AdmitDecision::Above { current, .. } if matches!(raise, Raise::Never) => {
                 let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
@@ -127,6 +130,7 @@ async fn admit_process(
                 permitted?;
                 // Before the resource's lock, so that sessions that do not need etcd never wait for it.
                 may_raise(context, resource, target).await?;
+                context.confirmed.confirm(who, &resource.name, target);
                 in_turn(&state.resource_locks, resource, deadline, advance::raise(&advance, current, deadline)).await?;
             }
             AdmitDecision::Undrained(epoch) => {
@@ -175,6 +179,9 @@ async fn verdict(
     token: Token,
 ) -> Result<AdmitDecision, FenceError> {
     let report = about(resource, context.store().admit(who, resource, token, context.policies.loaded(resource)).await)?;
+    if report.unfenceable.is_none() {
+        context.confirmed.server_accepts_writes(who);
+    }
     if let Some((_, recorded)) = &report.current {
         note_superseded(context, resource, *recorded == Recorded::Others);
     }

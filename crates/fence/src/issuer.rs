@@ -7,7 +7,7 @@ use super::authority::Leaders;
 use super::fence_error::FenceError;
 use super::lease;
 use super::obstacle::Obstacle;
-use super::session::{Epoch, Token};
+use super::session::{Epoch, Identity, Token};
 use super::step::Context;
 use super::store::{LeaseState, StoreError};
 use super::watcher::Leased;
@@ -48,6 +48,32 @@ pub(super) async fn may_raise(context: Context<'_>, resource: &Resource, target:
             Err(FenceError::unavailable(&resource.name, Obstacle::NoEtcd(election.clone())))
         }
     }
+}
+
+/// Checks whether the current epoch can be trusted. A promoted standby and a restored backup may lack later epochs, which the
+/// issuer still knows. Queries the issuer once for each resource, proxy process and start of the server. The caller's Admit
+/// has seen that the server of `who` accepts writes. Cancel-safe.
+///
+/// # Errors
+/// LF001 if the issuer has issued a higher token; LF005 if the election has no leader or a lower one; LF006 if the issuer does
+/// not answer.
+pub(super) async fn confirm_epoch(
+    context: Context<'_>,
+    who: &Identity,
+    resource: &Resource,
+    epoch: Epoch,
+) -> Result<(), FenceError> {
+    if resource.issuer.is_none() || context.confirmed.covers(who, &resource.name, epoch) {
+        return Ok(());
+    }
+    match may_raise(context, resource, epoch).await {
+        // The lease and the epoch are in one database and were lost together, the epoch first. A lease that has ended
+        // issued no higher token, so nothing shows a lost epoch.
+        Err(FenceError::Unissued { .. }) if resource.lease().is_some() => {}
+        answer => answer?,
+    }
+    context.confirmed.confirm(who, &resource.name, epoch);
+    Ok(())
 }
 
 /// If a stale token is the current leader's, reports that tokens have gone back. Queries the leader after the epoch was read:

@@ -5,10 +5,11 @@
 //! never decide that a session may write. It may forget epochs that were not read recently: a caller
 //! that finds none queries the database.
 
+use super::recent::Recent;
 use super::session::{Epoch, Token};
 use super::store::Listener;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
@@ -19,13 +20,11 @@ const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 const MOST_NEWS: usize = 1024;
 /// Maximum number of rises that are kept, the latest ones.
 const MOST_RISES: usize = 100;
-/// Half of the maximum number of resources whose epochs are remembered.
-const GENERATION: usize = 32 * 1024;
 
 /// The epochs last read, and whether they can be used.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    epochs: Mutex<Epochs>,
+    epochs: Mutex<Recent<KnownEpoch>>,
     /// The serial number of the listening connection. 0: no connection listens, and no verdict comes from memory.
     listener: AtomicU64,
     /// The connection that began to listen last, even if it no longer listens.
@@ -53,39 +52,8 @@ pub struct Rise {
     pub after: Epoch,
 }
 
-/// When `young` is full, it replaces `old`.
-#[derive(Debug, Default)]
-struct Epochs {
-    young: HashMap<String, KnownEpoch>,
-    old: HashMap<String, KnownEpoch>,
-}
-
 /// An epoch, and when it was read.
 type KnownEpoch = (Epoch, Instant);
-
-impl Epochs {
-    fn get(&self, resource: &str) -> Option<KnownEpoch> {
-        self.young.get(resource).or_else(|| self.old.get(resource)).copied()
-    }
-
-    /// Returns the previously known epoch.
-    fn insert(&mut self, resource: &str, known: KnownEpoch) -> Option<KnownEpoch> {
-        if let Some(there) = self.young.get_mut(resource) {
-            return Some(std::mem::replace(there, known));
-        }
-        let before = self.old.remove(resource);
-        if self.young.len() >= GENERATION {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(resource.to_owned(), known);
-        before
-    }
-
-    fn remove(&mut self, resource: &str) {
-        self.young.remove(resource);
-        self.old.remove(resource);
-    }
-}
 
 #[derive(Debug, Default)]
 pub(super) struct News {
@@ -189,7 +157,7 @@ impl Memory {
 impl Listener for Memory {
     /// Forgets all epochs.
     fn listens(&self, connection: u64) {
-        *self.epochs.lock() = Epochs::default();
+        *self.epochs.lock() = Recent::default();
         self.last_listener.store(connection, Ordering::Release);
         self.listener.store(connection, Ordering::Release);
         self.news.lock().all = true;
@@ -216,6 +184,7 @@ impl Listener for Memory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::recent::GENERATION;
     use super::*;
     use futures_util::FutureExt;
 

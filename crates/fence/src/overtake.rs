@@ -9,7 +9,7 @@
 use super::advance::settle;
 use super::claim::Raise;
 use super::fence_error::{FenceError, about};
-use super::issuer::{explained, may_raise};
+use super::issuer::{confirm_epoch, explained, may_raise};
 use super::obstacle::Obstacle;
 use super::permission::permits;
 use super::publish::publish;
@@ -44,7 +44,14 @@ pub(super) async fn observe(
     let report =
         about(resource, context.store().admit(who, resource, NOBODYS, context.policies.loaded(resource)).await)?;
     let is_superseded = matches!(report.current, Some((_, Recorded::Others))) && context.policies.is_in_force(resource);
-    let noted = take_note(context, resource, token, report.current.map(|(row, _)| row.epoch), raise).await;
+    let highest = report.current.map(|(row, _)| row.epoch);
+    let mut noted = take_note(context, resource, token, highest, raise).await;
+    if report.unfenceable.is_none() {
+        context.confirmed.server_accepts_writes(who);
+        if let Some(highest) = highest.filter(|it| it.token == token && noted.is_ok()) {
+            noted = confirm_epoch(context, who, resource, highest).await;
+        }
+    }
     if let Some(fault) = report.unfenceable {
         // The process may be missing because the session has just ended. No caller waits for this, so wait until the proxy
         // would have noticed.

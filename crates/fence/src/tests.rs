@@ -6,6 +6,7 @@ mod issued;
 mod known;
 mod meanwhile;
 mod operated;
+mod promoted;
 mod quiet;
 
 use super::session::{Activity, Epoch, Identity, IdentityError, SessionFence, Token};

@@ -13,6 +13,7 @@ mod vacate;
 
 use super::authority::Authority;
 use super::background::Background;
+use super::confirmed::Confirmed;
 use super::environment::Environment;
 use super::log_limit::LogLimit;
 use super::memory::Memory;
@@ -36,6 +37,7 @@ pub struct Database {
     pub(super) store: Arc<dyn Store>,
     /// Epochs as they were last read.
     pub(super) memory: Arc<Memory>,
+    confirmed: Confirmed,
     /// The sessions that a drain may have to revoke: a subset of the program's sessions.
     pub(super) sessions: Registry,
     pub(super) policies: Policies,
@@ -97,6 +99,7 @@ impl Database {
                 environment: Environment { name, proxy, authority, metrics, background, log_limit },
                 store,
                 memory,
+                confirmed: Confirmed::default(),
                 sessions: Registry::default(),
                 policies: Policies::default(),
                 raising: RaisingState::default(),
@@ -112,6 +115,7 @@ impl Database {
             environment: &self.environment,
             unwatched: &*self.store,
             memory: &self.memory,
+            confirmed: &self.confirmed,
             sessions: &self.sessions,
             policies: &self.policies,
             watcher: &self.watcher,
