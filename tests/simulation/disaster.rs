@@ -33,11 +33,14 @@ pub async fn befall(world: Arc<World>, disaster: Disaster) {
     }
 }
 
-/// The standby lags by the changes of a moment.
+/// The standby lags by the changes of a moment, or of about as long as a leader leads.
 async fn fail_over(world: &World, dice: &mut Dice) {
     world.server.replicate(world.judge.length());
-    pass(dice, 60).await;
-    world.judge.failed_over(world.server.fail_over());
+    let lag = if dice.chance(50) { 60 } else { 1000 };
+    pass(dice, lag).await;
+    // The guard permits writes without a query of the election.
+    let is_elected_elsewhere = !world.plan.leases && !world.plan.guard;
+    world.judge.failed_over(world.server.fail_over(), is_elected_elsewhere);
 }
 
 /// A new proxy replaces the crashed one.

@@ -34,6 +34,8 @@ struct State {
     issued: Token,
     elected: BTreeSet<Token>,
     resets: u64,
+    /// The token of the leader when a standby replaced the server, where an election outside of the database knows it.
+    known_at_failover: Option<Token>,
     wrong: Option<String>,
     /// How often each event was seen.
     seen: BTreeMap<&'static str, u64>,
@@ -49,6 +51,14 @@ impl Judge {
                 state.is_wrong(why);
             }
             if let Some(epoch) = write.epoch {
+                let known = state.known_at_failover.filter(|_| write.fence.name() == Table::Jobs.name());
+                if let Some(known) = known.filter(|known| epoch.token < *known && state.resets == 0) {
+                    let why = format!(
+                        "write {} under {epoch:?} is committed after a failover, before which {known} was elected",
+                        write.id
+                    );
+                    state.is_wrong(why);
+                }
                 let highest = state.highest.get(&write.fence).copied();
                 if highest.is_some_and(|highest| epoch < highest) {
                     let fence = write.fence.name();
@@ -127,9 +137,11 @@ impl Judge {
         self.state().log.len()
     }
 
-    /// All commits after the first `length` ones are lost with their server.
-    pub fn failed_over(&self, length: usize) {
+    /// All commits after the first `length` ones are lost with their server. `is_elected_elsewhere`: the election is not lost
+    /// with them. So no leader that was deposed by now writes again, even if its successor's epoch is lost.
+    pub fn failed_over(&self, length: usize, is_elected_elsewhere: bool) {
         let mut state = self.state();
+        state.known_at_failover = state.elected.last().copied().filter(|_| is_elected_elsewhere);
         let kept = length.min(state.log.len());
         let lost: Vec<u64> = state.log.split_off(kept).into_iter().map(|it| it.id).collect();
         state.committed.retain(|id| !lost.contains(id));

@@ -130,7 +130,7 @@ async fn admit_process(
                 permitted?;
                 // Before the resource's lock, so that sessions that do not need etcd never wait for it.
                 may_raise(context, resource, target).await?;
-                context.confirmed.confirm(who, &resource.name, target);
+                context.confirmed.confirm(who, resource, target);
                 in_turn(&state.resource_locks, resource, deadline, advance::raise(&advance, current, deadline)).await?;
             }
             AdmitDecision::Undrained(epoch) => {

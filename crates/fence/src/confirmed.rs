@@ -8,6 +8,7 @@
 
 use super::recent::Recent;
 use super::session::{Epoch, Identity};
+use fencegate_policy::{Issuer, Resource};
 use parking_lot::Mutex;
 
 /// The confirmed epochs of the server that was last seen. In memory, so a new proxy process has none.
@@ -17,8 +18,8 @@ pub(super) struct Confirmed(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     server: Option<Postmaster>,
-    /// For each resource, an epoch that was confirmed. All lost epochs are below it.
-    epochs: Recent<Epoch>,
+    /// For each resource, an epoch that was confirmed, and by which issuer. All lost epochs of that issuer are below it.
+    epochs: Recent<(Epoch, Issuer)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -54,24 +55,29 @@ impl Confirmed {
         self.0.lock().is_here(who)
     }
 
-    /// Records that the issuer has confirmed the epoch, in a query that began after [`Self::server_accepts_writes`].
-    pub(super) fn confirm(&self, who: &Identity, resource: &str, epoch: Epoch) {
+    /// Records that the resource's issuer has confirmed the epoch, in a query that began after
+    /// [`Self::server_accepts_writes`]. Ignores a resource without an issuer.
+    pub(super) fn confirm(&self, who: &Identity, resource: &Resource, epoch: Epoch) {
         let mut state = self.0.lock();
-        if state.is_here(who) {
-            state.epochs.insert(resource, epoch);
+        if let Some(issuer) = resource.issuer.as_ref().filter(|_| state.is_here(who)) {
+            state.epochs.insert(&resource.name, (epoch, issuer.clone()));
         }
     }
 
-    /// Returns true if this epoch, or one below it, was confirmed on the server of this process.
-    pub(super) fn covers(&self, who: &Identity, resource: &str, epoch: Epoch) -> bool {
+    /// Returns true if the resource's issuer has confirmed this epoch, or one below it, on the server of this process. Also if
+    /// the resource has no issuer.
+    pub(super) fn covers(&self, who: &Identity, resource: &Resource, epoch: Epoch) -> bool {
+        let Some(issuer) = &resource.issuer else { return true };
         let state = self.0.lock();
-        state.is_here(who) && state.epochs.get(resource).is_some_and(|confirmed| confirmed <= epoch)
+        state.is_here(who) && state.epochs.get(&resource.name).is_some_and(|(it, by)| *it <= epoch && by == issuer)
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     const FIVE: Epoch = Epoch { generation: 1, token: 5 };
 
@@ -84,21 +90,43 @@ mod tests {
         }
     }
 
+    /// The only resource of a policy, with this line.
+    fn resource(issuer: &str) -> Arc<Resource> {
+        let text = format!("version: 1\nresources:\n  - {{name: r, tables: [public.t]{issuer}}}\n");
+        fencegate_policy::join([("a.yaml".into(), Ok(text.into()))]).unwrap().resources[0].clone()
+    }
+
     #[test]
     fn a_confirmation_is_for_one_postmaster() {
         let (confirmed, old, new) = (Confirmed::default(), process_of("1"), process_of("2"));
-        confirmed.confirm(&old, "r", FIVE);
-        assert!(!confirmed.is_known(&old) && !confirmed.covers(&old, "r", FIVE), "it was not seen to accept writes");
+        let r = &resource(", election: /r");
+        confirmed.confirm(&old, r, FIVE);
+        assert!(!confirmed.is_known(&old) && !confirmed.covers(&old, r, FIVE), "it was not seen to accept writes");
         confirmed.server_accepts_writes(&old);
-        confirmed.confirm(&old, "r", FIVE);
-        confirmed.confirm(&new, "r", FIVE);
-        assert!(confirmed.covers(&old, "r", FIVE) && !confirmed.covers(&new, "r", FIVE));
+        confirmed.confirm(&old, r, FIVE);
+        confirmed.confirm(&new, r, FIVE);
+        assert!(confirmed.covers(&old, r, FIVE) && !confirmed.covers(&new, r, FIVE));
         for (generation, token, covers) in [(1, 4, false), (1, 6, true), (2, 1, true)] {
-            assert_eq!(confirmed.covers(&old, "r", Epoch { generation, token }), covers, "{generation}/{token}");
+            assert_eq!(confirmed.covers(&old, r, Epoch { generation, token }), covers, "{generation}/{token}");
         }
         confirmed.server_accepts_writes(&new);
-        assert!(confirmed.is_known(&new) && !confirmed.covers(&new, "r", FIVE));
+        assert!(confirmed.is_known(&new) && !confirmed.covers(&new, r, FIVE));
         confirmed.server_accepts_writes(&old);
-        assert!(!confirmed.covers(&old, "r", FIVE), "it may have been another server in between");
+        assert!(!confirmed.covers(&old, r, FIVE), "it may have been another server in between");
+    }
+
+    /// Policies may be reloaded.
+    #[test]
+    fn a_confirmation_is_by_one_issuer() {
+        let (confirmed, who) = (Confirmed::default(), process_of("1"));
+        confirmed.server_accepts_writes(&who);
+        let (without, with) = (resource(""), resource(", election: /r"));
+        confirmed.confirm(&who, &without, FIVE);
+        assert!(confirmed.covers(&who, &without, FIVE) && !confirmed.covers(&who, &with, FIVE));
+        confirmed.confirm(&who, &with, FIVE);
+        assert!(confirmed.covers(&who, &with, FIVE));
+        for other in [", election: /s", ", lease: r"] {
+            assert!(!confirmed.covers(&who, &resource(other), FIVE), "{other}");
+        }
     }
 }

@@ -51,7 +51,7 @@ pub(super) async fn admit(
         First { who: who.clone(), resource: resource.clone(), token, loaded: context.policies.loaded(resource) };
     let Ok(Some(row)) = timeout_at(deadline, state.first_tokens.admit(context, first)).await else { return Ok(None) };
     context.memory.learn(&resource.name, row.epoch);
-    context.confirmed.confirm(who, &resource.name, row.epoch);
+    context.confirmed.confirm(who, resource, row.epoch);
     context.environment.metrics.admissions.inc();
     context.advance(resource, row.epoch).log_advanced(began.elapsed());
     Ok(Some(row))

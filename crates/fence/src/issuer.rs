@@ -63,16 +63,15 @@ pub(super) async fn confirm_epoch(
     resource: &Resource,
     epoch: Epoch,
 ) -> Result<(), FenceError> {
-    if resource.issuer.is_none() || context.confirmed.covers(who, &resource.name, epoch) {
+    if context.confirmed.covers(who, resource, epoch) {
         return Ok(());
     }
     match may_raise(context, resource, epoch).await {
-        // The lease and the epoch are in one database and were lost together, the epoch first. A lease that has ended
-        // issued no higher token, so nothing shows a lost epoch.
+        // A lease that has ended, or has a lower token, shows no later leader. The current leader may outlive its lease.
         Err(FenceError::Unissued { .. }) if resource.lease().is_some() => {}
         answer => answer?,
     }
-    context.confirmed.confirm(who, &resource.name, epoch);
+    context.confirmed.confirm(who, resource, epoch);
     Ok(())
 }
 

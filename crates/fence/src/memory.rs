@@ -102,7 +102,7 @@ impl Memory {
 
     /// The remembered epoch, if it is valid and above the token.
     pub(super) fn above(&self, resource: &str, token: Token) -> Option<Epoch> {
-        let (epoch, confirmed) = self.epochs.lock().get(resource)?;
+        let (epoch, confirmed) = self.epochs.lock().get(resource).copied()?;
         let believed = self.listener.load(Ordering::Acquire) != 0 && confirmed.elapsed() < CONFIRMED_FOR;
         (believed && token < epoch.token).then_some(epoch)
     }
@@ -119,7 +119,7 @@ impl Memory {
 
     /// The epoch last read. The current epoch may differ.
     pub(super) fn last_read(&self, resource: &str) -> Option<Epoch> {
-        self.epochs.lock().get(resource).map(|(epoch, _)| epoch)
+        self.epochs.lock().get(resource).map(|(epoch, _)| *epoch)
     }
 
     /// The number of the listening connection, which may have missed earlier notifications. 0: none listens.

@@ -18,9 +18,9 @@ impl<T> Default for Recent<T> {
     }
 }
 
-impl<T: Copy> Recent<T> {
-    pub(super) fn get(&self, resource: &str) -> Option<T> {
-        self.young.get(resource).or_else(|| self.old.get(resource)).copied()
+impl<T> Recent<T> {
+    pub(super) fn get(&self, resource: &str) -> Option<&T> {
+        self.young.get(resource).or_else(|| self.old.get(resource))
     }
 
     /// Returns the previous value.

@@ -5,6 +5,7 @@ mod console;
 mod databases;
 mod outage;
 mod privileges;
+mod promotion;
 mod reset;
 mod secured;
 mod settings;
