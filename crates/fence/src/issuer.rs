@@ -1,7 +1,8 @@
 //! Issuers: the elections and leases whose leaders' tokens may raise fences.
 //!
-//! Owns the check before a raise. Must never let a token raise a fence because of earlier knowledge: observed leaders are only
-//! a reason to query. The argument does not depend on these checks.
+//! Owns the checks before a raise, and of an epoch on a server that may lack later ones. Must never let a token raise a fence
+//! because of earlier knowledge: observed leaders are only a reason to query. The order of commits on one server does not
+//! depend on these checks.
 
 use super::authority::Leaders;
 use super::fence_error::FenceError;

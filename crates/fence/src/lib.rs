@@ -38,8 +38,9 @@
 //! # The parts
 //!
 //! The trait [`store::Store`] is the database's part: each step is one of its operations. The steps make decisions from the
-//! rows that they return. A step is a function over that trait and plain state (`step.rs`), which has four owners:
+//! rows that they return. A step is a function over that trait and plain state (`step.rs`), which has five owners:
 //! - `memory.rs`: the epochs that were read, and notifications;
+//! - `confirmed.rs`: the epochs that an issuer has confirmed on the current server;
 //! - `registry.rs`: the sessions of this proxy that a drain may revoke;
 //! - `policies.rs`: the policies in force, superseded and enforced;
 //! - `watcher.rs`: the background task, and its observations.

@@ -22,8 +22,8 @@ impl Database {
     /// and [`SessionFence::begin_write`] returns true.
     ///
     /// The caller holds back this session's writes until the call returns. A session that is revoked in
-    /// the meantime is refused. Before a raise, checks etcd if the policy names an election, or the database if
-    /// it names a lease. Takes at most about 15 s.
+    /// the meantime is refused. Before a raise, and before it trusts an epoch on a server that was just started or
+    /// promoted, checks etcd if the policy names an election, or the database if it names a lease. Takes at most about 15 s.
     ///
     /// Not cancel-safe: the token may have been raised although the session is not admitted.
     pub async fn admit(
