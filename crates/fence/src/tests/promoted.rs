@@ -157,3 +157,21 @@ async fn observe_reports_a_leader_deposed_before_the_promotion() {
     let observed = proxy.fence.observe(&client_of(&proxy, 2, "2").session, &jobs, 47, Raise::Freely).await;
     assert!(matches!(observed, Err(FenceError::Stale { presented: 47, highest, .. }) if highest.token == 48));
 }
+
+/// The answer of the election may be from before the promotion. The ordinary Admit first sees that the server accepts writes.
+#[tokio::test(start_paused = true)]
+async fn the_first_tokens_of_a_server_that_was_not_seen_yet_take_all_steps() {
+    let proxy = Proxy::start(&server(), "one").await;
+    proxy.election.elects(Some(47));
+    let drains = || proxy.fence.environment.metrics.drain_seconds.get_sample_count();
+    let admit = async |pid: i32, postmaster_start: &str, resource: &str| {
+        let before = drains();
+        assert_eq!(proxy.admit(&client_of(&proxy, pid, postmaster_start), resource, 47).await, "admitted");
+        drains() - before
+    };
+    assert_eq!(admit(1, "1", "part/1").await, 1);
+    assert_eq!(admit(2, "1", "part/2").await, 0, "all in one Query");
+    promote(&proxy, proxy.server.copy(), "2");
+    assert_eq!(admit(3, "2", "part/3").await, 1);
+    assert_eq!(admit(4, "2", "part/4").await, 0);
+}
