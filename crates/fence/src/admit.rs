@@ -130,7 +130,7 @@ async fn admit_process(
                 permitted?;
                 // Before the resource's lock, so that sessions that do not need etcd never wait for it.
                 may_raise(context, resource, target).await?;
-                context.confirmed.confirm(who, resource, target);
+                context.memory.confirmed.confirm(who, resource, target);
                 in_turn(&state.resource_locks, resource, deadline, advance::raise(&advance, current, deadline)).await?;
             }
             AdmitDecision::Undrained(epoch) => {
@@ -180,7 +180,7 @@ async fn verdict(
 ) -> Result<AdmitDecision, FenceError> {
     let report = about(resource, context.store().admit(who, resource, token, context.policies.loaded(resource)).await)?;
     if report.unfenceable.is_none() {
-        context.confirmed.server_accepts_writes(who);
+        context.memory.confirmed.server_accepts_writes(who);
     }
     if let Some((_, recorded)) = &report.current {
         note_superseded(context, resource, *recorded == Recorded::Others);

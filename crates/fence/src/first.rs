@@ -31,7 +31,7 @@ pub(super) async fn admit(
         return Ok(None);
     }
     // Until an Admit has seen that the server accepts writes, the issuer's answer may be from before a promotion.
-    if resource.issuer.is_some() && !context.confirmed.is_known(who) {
+    if resource.issuer.is_some() && !context.memory.confirmed.is_known(who) {
         return Ok(None);
     }
     match raise {
@@ -51,7 +51,7 @@ pub(super) async fn admit(
         First { who: who.clone(), resource: resource.clone(), token, loaded: context.policies.loaded(resource) };
     let Ok(Some(row)) = timeout_at(deadline, state.first_tokens.admit(context, first)).await else { return Ok(None) };
     context.memory.learn(&resource.name, row.epoch);
-    context.confirmed.confirm(who, resource, row.epoch);
+    context.memory.confirmed.confirm(who, resource, row.epoch);
     context.environment.metrics.admissions.inc();
     context.advance(resource, row.epoch).log_advanced(began.elapsed());
     Ok(Some(row))

@@ -64,7 +64,7 @@ pub(super) async fn confirm_epoch(
     resource: &Resource,
     epoch: Epoch,
 ) -> Result<(), FenceError> {
-    if context.confirmed.covers(who, resource, epoch) {
+    if context.memory.confirmed.covers(who, resource, epoch) {
         return Ok(());
     }
     match may_raise(context, resource, epoch).await {
@@ -72,7 +72,7 @@ pub(super) async fn confirm_epoch(
         Err(FenceError::Unissued { .. }) if resource.lease().is_some() => {}
         answer => answer?,
     }
-    context.confirmed.confirm(who, resource, epoch);
+    context.memory.confirmed.confirm(who, resource, epoch);
     Ok(())
 }
 

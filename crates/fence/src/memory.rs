@@ -5,6 +5,7 @@
 //! never decide that a session may write. It may forget epochs that were not read recently: a caller
 //! that finds none queries the database.
 
+use super::confirmed::Confirmed;
 use super::recent::Recent;
 use super::session::{Epoch, Token};
 use super::store::Listener;
@@ -30,6 +31,8 @@ pub(super) struct Memory {
     /// The connection that began to listen last, even if it no longer listens.
     last_listener: AtomicU64,
     news: Mutex<News>,
+    /// The epochs that their issuer has confirmed on the current server.
+    pub(super) confirmed: Confirmed,
     pub(super) wake: tokio::sync::Notify,
     /// Notified when an epoch was read that differs from the remembered one.
     pub(super) changed: tokio::sync::Notify,

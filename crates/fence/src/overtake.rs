@@ -47,7 +47,7 @@ pub(super) async fn observe(
     let highest = report.current.map(|(row, _)| row.epoch);
     let mut noted = take_note(context, resource, token, highest, raise).await;
     if report.unfenceable.is_none() {
-        context.confirmed.server_accepts_writes(who);
+        context.memory.confirmed.server_accepts_writes(who);
         if let Some(highest) = highest.filter(|it| it.token == token && noted.is_ok()) {
             noted = confirm_epoch(context, who, resource, highest).await;
         }

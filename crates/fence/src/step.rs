@@ -3,7 +3,6 @@
 //! Owns the actions that several steps share: reading epochs, deleting admissions, and the log of an advance. Must never
 //! decide that a session may write.
 
-use super::confirmed::Confirmed;
 use super::environment::Environment;
 use super::fence_error::{FenceError, about};
 use super::memory::Memory;
@@ -24,7 +23,6 @@ pub(super) struct Context<'a> {
     /// Use [`Self::store`], unless the operation opens no connection.
     pub(super) unwatched: &'a dyn Store,
     pub(super) memory: &'a Memory,
-    pub(super) confirmed: &'a Confirmed,
     pub(super) sessions: &'a Registry,
     pub(super) policies: &'a Policies,
     pub(super) watcher: &'a Watcher,

@@ -13,7 +13,6 @@ mod vacate;
 
 use super::authority::Authority;
 use super::background::Background;
-use super::confirmed::Confirmed;
 use super::environment::Environment;
 use super::log_limit::LogLimit;
 use super::memory::Memory;
@@ -37,7 +36,6 @@ pub struct Database {
     pub(super) store: Arc<dyn Store>,
     /// Epochs as they were last read.
     pub(super) memory: Arc<Memory>,
-    confirmed: Confirmed,
     /// The sessions that a drain may have to revoke: a subset of the program's sessions.
     pub(super) sessions: Registry,
     pub(super) policies: Policies,
@@ -99,7 +97,6 @@ impl Database {
                 environment: Environment { name, proxy, authority, metrics, background, log_limit },
                 store,
                 memory,
-                confirmed: Confirmed::default(),
                 sessions: Registry::default(),
                 policies: Policies::default(),
                 raising: RaisingState::default(),
@@ -115,7 +112,6 @@ impl Database {
             environment: &self.environment,
             unwatched: &*self.store,
             memory: &self.memory,
-            confirmed: &self.confirmed,
             sessions: &self.sessions,
             policies: &self.policies,
             watcher: &self.watcher,
