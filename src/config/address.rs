@@ -26,11 +26,6 @@ pub enum AddressError {
     AllHosts { text: String, port: u16 },
     #[error("is not an address: write postgres://host:port, or the absolute path of a directory")]
     NotAServer,
-    /// The message does not repeat the text, which may contain a password.
-    #[error("must be only an address: remove user, password, database and options, which come from the clients")]
-    NotOnlyAnAddress,
-    #[error("`{0}` names several servers: give only one")]
-    SeveralServers(String),
     #[error("`{0}` has no valid port to connect to")]
     PortZero(String),
     #[error("`{0}` is ambiguous: write an IPv6 address in brackets, [::1]:6432")]
@@ -121,24 +116,16 @@ fn tcp(text: &str, usage: &'static str) -> Result<Address, AddressError> {
     }
 }
 
-/// Reads `postgres://host`, `postgres://host:port`, `/directory` or `/directory:port`. A directory may also be the
-/// URL's host, with its slashes as `%2F`.
-pub(super) fn upstream(text: &str) -> Result<Address, AddressError> {
-    if text.starts_with('/') {
-        return unix(text, UPSTREAM_PORT);
-    }
-    let rest = text.strip_prefix("postgres://").or_else(|| text.strip_prefix("postgresql://"));
-    let rest = rest.ok_or(AddressError::NotAServer)?;
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
-    if rest.contains(['@', '/', '?', '#']) {
-        return Err(AddressError::NotOnlyAnAddress);
-    }
-    if rest.contains(',') {
-        return Err(AddressError::SeveralServers(rest.to_owned()));
-    }
-    let (host, port) = host_and_port(rest)?;
+/// Reads the Unix socket of a server: `/directory` or `/directory:port`.
+pub(super) fn upstream_directory(text: &str) -> Result<Address, AddressError> {
+    unix(text, UPSTREAM_PORT)
+}
+
+/// Reads a host of a URL: `host` or `host:port`. The host may be a directory, with its slashes as `%2F`.
+pub(super) fn upstream_host(text: &str) -> Result<Address, AddressError> {
+    let (host, port) = host_and_port(text)?;
     match (port.unwrap_or(UPSTREAM_PORT), percent_decoded(&host)) {
-        (0, _) => Err(AddressError::PortZero(rest.to_owned())),
+        (0, _) => Err(AddressError::PortZero(text.to_owned())),
         (port, Some(directory)) if directory.starts_with('/') => unix_socket(Path::new(&directory), port),
         (port, _) => Ok(Address::Tcp { host, port }),
     }
@@ -215,26 +202,5 @@ mod tests {
             assert!(all.unwrap_err().to_string().contains("write [::]:6432 for all addresses, or 0.0.0.0:6432"));
         }
         assert!(matches!(listen(&format!("/{}", "d".repeat(100))), Err(AddressError::PathTooLong { .. })));
-    }
-
-    #[test]
-    fn upstream_addresses_are_parsed() {
-        assert_eq!(upstream("postgres://db"), Ok(host("db", 5432)));
-        assert_eq!(upstream("postgresql://db:5433/"), Ok(host("db", 5433)));
-        assert_eq!(upstream("postgres://[::1]:5433"), Ok(host("::1", 5433)));
-        assert_eq!(upstream("/var/run/postgresql"), Ok(socket("/var/run/postgresql", 5432)));
-        assert_eq!(upstream("/run/pg:5433"), Ok(socket("/run/pg", 5433)));
-        assert_eq!(upstream("postgres://%2Frun%2Fpg:5433/"), Ok(socket("/run/pg", 5433)));
-        assert_eq!(upstream("postgres://%2frun"), Ok(socket("/run", 5432)));
-        let long = upstream(&format!("postgres://%2F{}", "d".repeat(100)));
-        assert!(matches!(long, Err(AddressError::PathTooLong { .. })));
-        assert_eq!(upstream("postgres://a:1,b:2"), Err(AddressError::SeveralServers("a:1,b:2".into())));
-        for bad in ["db:5432", "postgres://", "postgres://db:0", "postgres://a,b"] {
-            assert!(upstream(bad).is_err(), "{bad}");
-        }
-        for more in ["postgres://u:secret@db", "postgres://db/app", "postgres://db?sslmode=require"] {
-            let message = upstream(more).unwrap_err().to_string();
-            assert!(message.contains("only an address") && !message.contains("secret"), "{message}");
-        }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! Must never print a password.
 
-use super::choice::{ChoiceError, ssl_mode};
+use super::choice::{ChoiceError, choice, ssl_mode};
 use fencegate_policy::percent_decoded;
 use fencegate_postgres::{RootCertificateError, ServerTls, SslMode, is_system};
 use std::path::PathBuf;
 use tokio_postgres::Config;
+use tokio_postgres::config::TargetSessionAttrs;
 
 /// Why a connection string cannot be used. Messages must not repeat text that may belong to a password: no value except
 /// an invalid sslmode, and not the parser's message.
@@ -23,6 +24,8 @@ pub enum ConnectionStringError {
     UnknownParameter(String),
     #[error("has an invalid sslmode: {0}")]
     SslMode(#[source] ChoiceError),
+    #[error("has an invalid target_session_attrs: {0}")]
+    Target(#[source] ChoiceError),
     #[error("has sslcert without sslkey")]
     NoKey,
     #[error("has sslkey without sslcert")]
@@ -50,8 +53,14 @@ pub fn connection(text: &str) -> Result<(Config, ServerTls), ConnectionStringErr
 
 /// Parses a connection string. `default` supplies the TLS parameters that the string omits.
 pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls), ConnectionStringError> {
-    let mut tls = TlsParameters::default();
-    let rest = without(text, &mut |key, value| tls.take(key, value))?;
+    let (mut tls, mut needs_primary) = (TlsParameters::default(), false);
+    let rest = without(text, &mut |key, value| match key {
+        "target_session_attrs" => {
+            needs_primary = self::needs_primary(value).map_err(ConnectionStringError::Target)?;
+            Ok(true)
+        }
+        _ => tls.take(key, value),
+    })?;
     let mut config: Config = rest.parse().map_err(|_| ConnectionStringError::Unreadable)?;
     if config.get_user().is_none_or(str::is_empty) {
         return Err(ConnectionStringError::NoUser);
@@ -65,7 +74,15 @@ pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls
             config.host(address.to_string());
         }
     }
+    if needs_primary {
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
     Ok((config, tls.or(default)?))
+}
+
+/// Reads `target_session_attrs`. tokio-postgres does not know `primary`. Of several hosts, the one must always accept writes.
+fn needs_primary(text: &str) -> Result<bool, ChoiceError> {
+    choice(text, &[("any", false), ("read-write", true), ("primary", true)])
 }
 
 impl TlsParameters {
@@ -100,7 +117,7 @@ impl TlsParameters {
 /// The parameters of tokio-postgres.
 const PARAMETERS: &str = "user password dbname options application_name sslnegotiation host hostaddr port \
     connect_timeout tcp_user_timeout keepalives keepalives_idle keepalives_interval keepalives_retries \
-    target_session_attrs channel_binding load_balance_hosts";
+    channel_binding load_balance_hosts";
 
 type TakeParameter<'a> = &'a mut dyn FnMut(&str, &str) -> Result<bool, ConnectionStringError>;
 
@@ -214,6 +231,10 @@ mod tests {
             ("sslmode=maybe", "`maybe` is not one of disable"),
             ("sslmode=verify-ca", "sslrootcert is required"),
             ("sslmode=require&sslrootcert=system", "requires verify-full"),
+            (
+                "target_session_attrs=standby",
+                "invalid target_session_attrs: `standby` is not one of any, read-write, primary",
+            ),
             ("sslcert=a", "sslcert without sslkey"),
             ("sslmode=%zz", "is not a connection string"),
             ("gssencmode=disable", "has the unknown parameter `gssencmode`"),
@@ -222,6 +243,19 @@ mod tests {
             assert!(error.contains(message) && !error.contains("secret"), "{parameters}: {error}");
         }
         assert!(tls("user=u host=db password='secret").is_err());
+    }
+
+    #[test]
+    fn a_list_may_require_the_primary() {
+        for (text, target) in [("any", TargetSessionAttrs::Any), ("primary", TargetSessionAttrs::ReadWrite)] {
+            for text in [
+                format!("postgres://u@a:1,b:2/?target_session_attrs={text}"),
+                format!("host=a,b port=1,2 user=u target_session_attrs={text}"),
+            ] {
+                let (config, _) = read(&text, &ServerTls::default()).unwrap();
+                assert_eq!((config.get_target_session_attrs(), config.get_ports()), (target, &[1, 2][..]), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::choice::ChoiceError;
 use super::control::ConnectionStringError;
 use super::origin::OriginError;
 use super::table::variable;
+use super::upstream::UpstreamError;
 use fencegate_leader::etcd::EtcdSettingsError;
 use fencegate_policy::yaml::FileError;
 use fencegate_postgres::RootCertificateError;
@@ -85,6 +86,8 @@ pub enum SettingError {
     Origin(#[from] OriginError),
     #[error(transparent)]
     Address(#[from] AddressError),
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
     #[error(transparent)]
     ConnectionString(#[from] ConnectionStringError),
     #[error(transparent)]

@@ -25,6 +25,8 @@ pub struct Limits {
     pub connections_per_user: Option<NonZeroUsize>,
     /// Limit on TLS, the startup packet and authentication.
     pub startup: Duration,
+    /// Time for which a new session waits for a server that may serve it.
+    pub connect_wait: Duration,
     /// Limit on idle time outside a transaction; None: no limit.
     pub idle: Option<Duration>,
     /// Limit on open transactions after SIGTERM.
@@ -49,6 +51,7 @@ pub(super) fn read(texts: &Texts) -> Result<Limits, ConfigError> {
         connections: texts.require("max_connections", connections)?,
         connections_per_user: texts.read_one("max_connections_per_user", connections)?,
         startup: texts.require("startup_timeout", startup)?,
+        connect_wait: texts.require("connect_wait", |text| time(text, LONGEST))?,
         idle: off_at_zero(texts.require("idle_timeout", |text| time(text, LONGEST))?),
         shutdown: texts.require("shutdown_timeout", |text| time(text, LONGEST))?,
         keepalive: texts.require("keepalive", keepalive)?,

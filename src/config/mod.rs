@@ -12,6 +12,7 @@ mod origin;
 mod sources;
 mod table;
 mod tls;
+mod upstream;
 
 pub use address::{Address, AddressError, http as http_address};
 pub use choice::ChoiceError;
@@ -23,6 +24,7 @@ pub use origin::{AllowedOrigin, Origin, OriginError};
 pub use sources::{Flags, SettingsArguments, Shown};
 pub use table::{Fallback, Form, Reload, SETTINGS, Setting};
 pub use tls::{ClientCertificates, ClientTls, Encryption, TlsVersion};
+pub use upstream::{TargetSession, Upstream, UpstreamError};
 
 use fencegate_leader::etcd::EtcdSettings;
 use fencegate_policy::{PolicySet, percent_encoded};
@@ -37,8 +39,8 @@ use tokio_postgres::config::Host;
 pub struct Settings {
     /// Listen addresses; at least one.
     pub listen: Vec<Address>,
-    /// The server behind the proxy.
-    pub upstream: Address,
+    /// The servers behind the proxy.
+    pub upstream: Upstream,
     /// Encryption of sessions' server connections.
     pub upstream_tls: ServerTls,
     /// Settings of the control connection, with its user. The database is only a default.
@@ -97,12 +99,14 @@ impl Settings {
     pub fn reloaded(&self, new: Self) -> (Self, Vec<SettingChange>) {
         let mut changes = Vec::new();
         let mut shown = self.shown.clone();
-        // Elections are followed from the start or not at all.
+        // Elections are followed, and servers probed, from the start or not at all.
         let keeps_etcd = self.etcd.is_some() != new.etcd.is_some();
+        let keeps_upstream = self.upstream.is_probed() || new.upstream.is_probed();
         for (now, new) in shown.iter_mut().zip(new.shown.clone()).filter(|(now, new)| now.given != new.given) {
             let applied = match now.setting.reload {
                 Reload::Applies => true,
-                Reload::AppliesBesideEtcd => !keeps_etcd,
+                Reload::AppliesToEtcd => !keeps_etcd,
+                Reload::AppliesToOneServer => !keeps_upstream,
                 Reload::Stays => false,
             };
             let (before, after) = (now.value.clone().unwrap_or_default(), new.value.clone().unwrap_or_default());
@@ -111,9 +115,10 @@ impl Settings {
                 *now = new;
             }
         }
-        let Self { listen, http, workers, etcd, .. } = self.clone();
+        let Self { listen, http, workers, etcd, upstream, .. } = self.clone();
         let etcd = if keeps_etcd { etcd } else { new.etcd.clone() };
-        (Self { listen, http, workers, etcd, shown, ..new }, changes)
+        let upstream = if keeps_upstream { upstream } else { new.upstream.clone() };
+        (Self { listen, http, workers, etcd, upstream, shown, ..new }, changes)
     }
 
     /// Database in the control URL, or one that every server has.
@@ -169,7 +174,7 @@ impl Settings {
         texts.fall_back("tls", if tls.is_some() { "allow" } else { "off" });
         Ok(Self {
             listen: texts.read_all("listen", address::listen)?,
-            upstream: texts.require("upstream", address::upstream)?,
+            upstream: texts.require("upstream", upstream::read)?,
             upstream_tls,
             control,
             control_tls,

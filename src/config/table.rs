@@ -5,7 +5,7 @@
 
 use Fallback::{Is, Nothing, Required};
 use Form::{List, Number, Secret, Text};
-use Reload::{Applies, AppliesBesideEtcd, Stays};
+use Reload::{Applies, AppliesToEtcd, AppliesToOneServer, Stays};
 
 /// A setting of `fencegate proxy`.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,7 +56,9 @@ pub enum Reload {
     /// The new value takes effect. The files that it names are read again.
     Applies,
     /// Same as [`Self::Applies`] if `etcd` is set before and after.
-    AppliesBesideEtcd,
+    AppliesToEtcd,
+    /// Same as [`Self::Applies`] unless the value before or after is a list of servers.
+    AppliesToOneServer,
     /// The value stays until a restart.
     Stays,
 }
@@ -92,15 +94,17 @@ const fn setting(
 
 /// All settings.
 #[rustfmt::skip]
-pub static SETTINGS: [Setting; 32] = [
+pub static SETTINGS: [Setting; 33] = [
     setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Stays,
         "`host:port`, or `/directory:port` for a Unix socket (default `:6432`); repeatable",
         "Listen addresses for clients"),
-    setting("upstream", "ADDRESS", Text, Required, Applies,
-        "`postgres://host:port`, or `/directory:port` for a Unix socket (default `:5432`)",
-        "The PostgreSQL server behind the proxy"),
+    setting("upstream", "ADDRESS", Text, Required, AppliesToOneServer,
+        "`postgres://host:port`, or `/directory:port` for a Unix socket (default `:5432`); or a list, \
+         `postgres://a:5432,b:5432?target_session_attrs=primary`, with libpq's target_session_attrs, \
+         load_balance_hosts and connect_timeout (default 3 s for each address)",
+        "The PostgreSQL server behind the proxy, or the primary and its standbys"),
     setting("control", "URL", Secret, Required, Applies,
-        "`postgres://user:password@host:port/`, with host `%2Fdirectory` for a Unix socket; \
+        "`postgres://user:password@host:port/`, with host `%2Fdirectory` for a Unix socket, or with a list of hosts; \
          prefer PGPASSWORD, PGPASSFILE or ~/.pgpass for the password",
         "The proxy's control connection to that server"),
     setting("policies", "DIR", Text, Required, Applies,
@@ -123,6 +127,8 @@ pub static SETTINGS: [Setting; 32] = [
         "1 to 1024", "Threads for sessions; each session stays on one thread"),
     setting("startup_timeout", "TIME", Number, Is("60s"), Applies,
         "1ms to 24h", "Time limit for TLS, the startup packet and authentication"),
+    setting("connect_wait", "TIME", Number, Is("0"), Applies,
+        "0 to 24h", "Time for which a new session waits while no server of `upstream` may serve it; then it receives 57P03"),
     setting("idle_timeout", "TIME", Number, Is("0"), Applies,
         "0 to 24h; 0: never", "Maximum idle time of a session outside a transaction; then it ends (57P05)"),
     setting("shutdown_timeout", "TIME", Number, Is("30s"), Applies,
@@ -152,19 +158,19 @@ pub static SETTINGS: [Setting; 32] = [
         "PEM", "The proxy's client certificate for the server"),
     setting("upstream_sslkey", "FILE", Text, Nothing("no certificate"), Applies,
         "PEM", "Key of that certificate"),
-    setting("etcd", "URL,…", List, Nothing("no policy may name an election"), AppliesBesideEtcd,
+    setting("etcd", "URL,…", List, Nothing("no policy may name an election"), AppliesToEtcd,
         "`http://host:2379` or `https://host:2379`, all members", "Members of etcd"),
-    setting("etcd_ca", "FILE", Text, Nothing("the system's authorities"), AppliesBesideEtcd,
+    setting("etcd_ca", "FILE", Text, Nothing("the system's authorities"), AppliesToEtcd,
         "PEM", "Authority of etcd's certificates"),
-    setting("etcd_cert", "FILE", Text, Nothing("no certificate"), AppliesBesideEtcd,
+    setting("etcd_cert", "FILE", Text, Nothing("no certificate"), AppliesToEtcd,
         "PEM", "Client certificate for etcd"),
-    setting("etcd_key", "FILE", Text, Nothing("no certificate"), AppliesBesideEtcd,
+    setting("etcd_key", "FILE", Text, Nothing("no certificate"), AppliesToEtcd,
         "PEM", "Key of that certificate"),
-    setting("etcd_user", "NAME", Text, Nothing("no credentials"), AppliesBesideEtcd,
+    setting("etcd_user", "NAME", Text, Nothing("no credentials"), AppliesToEtcd,
         "a name", "etcd user, if authentication is enabled"),
-    setting("etcd_password", "PASSWORD", Secret, Nothing("no credentials"), AppliesBesideEtcd,
+    setting("etcd_password", "PASSWORD", Secret, Nothing("no credentials"), AppliesToEtcd,
         "a password; prefer the environment variable, which other users cannot see", "Password of the etcd user"),
-    setting("etcd_password_file", "FILE", Text, Nothing("no file"), AppliesBesideEtcd,
+    setting("etcd_password_file", "FILE", Text, Nothing("no file"), AppliesToEtcd,
         "instead of `etcd_password`; read at each login, so that a changed password needs no restart",
         "File with the password of the etcd user"),
 ];

@@ -40,6 +40,8 @@ pub struct Metrics {
     pub reload_successful: IntGauge,
     ready: IntGauge,
     upstream_up: IntGauge,
+    upstream_role: IntGaugeVec,
+    upstream_timeline: IntGaugeVec,
     etcd_up: IntGaugeVec,
     election_token: IntGaugeVec,
     lease_token: IntGaugeVec,
@@ -63,6 +65,8 @@ pub struct Now {
     pub tokens: Vec<(String, String, i64)>,
     /// True if the server accepts connections.
     pub upstream: bool,
+    /// Servers of a list: host, role as in the metric, timeline if known.
+    pub servers: Vec<(String, i64, Option<u32>)>,
     /// True if etcd answers; None without etcd.
     pub etcd: Option<bool>,
     /// Known tokens of elections; 0: no leader.
@@ -119,6 +123,8 @@ impl Metrics {
             reload_successful: registered.gauge(&table::RELOAD_SUCCESSFUL)?,
             ready: registered.gauge(&table::READY)?,
             upstream_up: registered.gauge(&table::UPSTREAM_UP)?,
+            upstream_role: registered.gauges(&table::UPSTREAM_ROLE)?,
+            upstream_timeline: registered.gauges(&table::UPSTREAM_TIMELINE)?,
             etcd_up: registered.gauges(&table::ETCD_UP)?,
             election_token: registered.gauges(&table::ELECTION_TOKEN)?,
             lease_token: registered.gauges(&table::LEASE_TOKEN)?,
@@ -198,6 +204,10 @@ impl Metrics {
         self.queue_usage.reset();
         now.queue_usage.iter().for_each(|usage| self.queue_usage.with_label_values::<&str>(&[]).set(*usage));
         now.etcd.iter().for_each(|is_up| self.etcd_up.with_label_values::<&str>(&[]).set((*is_up).into()));
+        for (host, role, timeline) in &now.servers {
+            self.upstream_role.with_label_values(&[host]).set(*role);
+            timeline.iter().for_each(|it| self.upstream_timeline.with_label_values(&[host]).set((*it).into()));
+        }
         for (election, token) in &now.elections {
             self.election_token.with_label_values(&[election]).set(*token);
         }

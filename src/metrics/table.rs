@@ -46,7 +46,7 @@ macro_rules! metrics {
             Described { name: $name, kind: MetricKind::$kind, labels: &$labels, help: $help, served_by: $served_by };)*
 
         /// All metrics.
-        pub static METRICS: [Described; 27] = [$($metric),*];
+        pub static METRICS: [Described; 29] = [$($metric),*];
     };
 }
 
@@ -84,6 +84,10 @@ metrics! {
         "1 while /readyz reports ready, otherwise 0";
     OF_PROXY UPSTREAM_UP: Gauge "fencegate_upstream_up" []
         "1 while the server of --upstream accepts connections, otherwise 0";
+    OF_PROXY UPSTREAM_ROLE: Gauge "fencegate_upstream_role" ["host"]
+        "Role of each server in a list: 2 the primary, 1 a standby, 0 unknown, -1 a server that accepts writes and is not the primary. Absent if --upstream has only one server";
+    OF_PROXY UPSTREAM_TIMELINE: Gauge "fencegate_upstream_timeline" ["host"]
+        "Timeline of each server in a list, when it was last seen; absent before";
     OF_PROXY ETCD_UP: Gauge "fencegate_etcd_up" []
         "1 while etcd reports the leaders of the policies' elections, otherwise 0; absent without etcd";
     OF_PROXY ELECTION_TOKEN: Gauge "fencegate_election_token" ["election"]

@@ -3,7 +3,7 @@
 use super::driver::{Driver, Socket};
 use super::upstream;
 use crate::state::host::SessionHost;
-use crate::state::lifecycle::{session_ends, session_killed};
+use crate::state::lifecycle::{session_ends, session_killed, session_replaced};
 use crate::state::sessions::SessionRecord;
 use fencegate_fence::CutOff;
 use fencegate_session::rejection::{CutOffOutcome, cut_off};
@@ -50,9 +50,10 @@ impl Driver {
             }
             End::Shutdown => (End::Shutdown, Some(session_ends())),
             End::Killed => (End::Killed, Some(session_killed())),
+            End::Replaced => (End::Replaced, Some(session_replaced())),
             other => (other, None),
         };
-        if matches!(end, End::IdleTimeout | End::Shutdown | End::Killed) {
+        if matches!(end, End::IdleTimeout | End::Shutdown | End::Killed | End::Replaced) {
             // A server that does not read Terminate finds its socket closed.
             tokio::time::timeout(LEAVE, self.leave_server()).await.ok();
         }
@@ -88,7 +89,7 @@ impl Driver {
         let SessionHost { context, record } = &session.host;
         let cancel = startup::cancel_request(&record.cancel_key);
         if session.is_busy()
-            && let Err(error) = upstream::cancel(context.shared(), cancel).await
+            && let Err(error) = upstream::cancel(context.shared(), record.place, cancel).await
         {
             tracing::warn!(session = record.number, %error, "statement_not_cancelled");
         }
@@ -103,6 +104,7 @@ impl Driver {
     /// The server connection has ended unexpectedly. If a newer token cut the session off, reports this as the reason:
     /// the process was terminated by command, or could not send a reason.
     async fn lost_server(&mut self) -> (End, Option<ErrorText>) {
+        self.host().context.shared().servers.request_look();
         let said = self.session.last_error();
         let may_be_cut_off = said.as_ref().is_none_or(|error| field(body(error), b'C') == Some(ENDED_BY_COMMAND));
         if may_be_cut_off && let Some(by) = self.host().context.cut_off_by(self.session.fence()).await {

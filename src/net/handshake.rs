@@ -8,7 +8,7 @@ use super::opening::{OpeningError, SERVER_LIMIT, read_opening, refuse_packet};
 use super::peer::Peer;
 use super::refused::{Refused, refuse, tell_of_upstream};
 use super::stream::Stream;
-use super::upstream::{self, log_in};
+use super::upstream::{self, LoggedIn, Route, log_in};
 use crate::state::connections::{LoginKind, NoPlace, Seat};
 use crate::state::context::Context;
 use crate::state::host::SessionHost;
@@ -17,7 +17,7 @@ use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
 use bytes::Bytes;
 use fencegate_fence::CONSOLE;
-use fencegate_fence::session::{IdentityError, SessionFence};
+use fencegate_fence::session::{Identity, IdentityError, SessionFence};
 use fencegate_fence::value::FenceValue;
 use fencegate_policy::Mode;
 use fencegate_session::Settings;
@@ -126,7 +126,8 @@ pub async fn shake_hands(
     if timeout_at(deadline, shared.not_paused(startup.database())).await.is_err() {
         return refuse(&mut client, paused(startup.database())).await;
     }
-    let (mut server, authenticated) = log_in(&shared, &mut client, seat, &startup.packet, deadline).await?;
+    let LoggedIn { mut server, authenticated, place } =
+        log_in(&shared, &mut client, seat, Route::Session, &startup.packet, deadline).await?;
     // Only after authentication: before, any client may have claimed this name.
     let per_user = shared.settings().limits.connections_per_user.map(NonZeroUsize::get);
     if !seat.belongs_to(startup.user(), per_user) {
@@ -141,7 +142,7 @@ pub async fn shake_hands(
         Replication::None | Replication::Logical => Context::new(shared, startup.database(), startup.user()),
     };
     context.prepare().await;
-    let Identified { identity, database, value, path, temporary } = match startup.replication() {
+    let Identified { identity, in_recovery, database, value, path, temporary } = match startup.replication() {
         Replication::Physical => Identified::not(IdentityError::PhysicalReplication),
         Replication::Logical if context.rejects_opaque() == Some(Mode::Enforce) => {
             let text = ErrorText::new("LF004", "cannot determine what a logical replication session writes")
@@ -153,6 +154,12 @@ pub async fn shake_hands(
             tell_of_upstream(&mut client, identified).await?
         }
     };
+    if let Err(text) = verify_server(context.shared(), place, &identity, in_recovery).await {
+        message::put_terminate(&mut server.writer.output);
+        // Ignore errors: closing the socket ends the session in any case.
+        server.writer.flush().await.ok();
+        return refuse(&mut client, text).await;
+    }
     context.note_database(database);
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
         let value = value.unwrap_or_default();
@@ -162,7 +169,7 @@ pub async fn shake_hands(
     let parameter =
         Parameter::new(if identity.is_ok() { ParameterValue::read(value.as_deref()) } else { ParameterValue::Unknown });
     let fence = SessionFence::new(identity);
-    let backend = (authenticated.process_id, authenticated.cancel_key);
+    let backend = (place, authenticated.process_id, authenticated.cancel_key);
     let (number, name) = (seat.number(), &authenticated.application_name);
     let record = SessionRecord::new(number, &startup, peer.to_owned(), backend, fence, parameter.current(), name);
     let replicates = startup.replication() != Replication::None;
@@ -198,6 +205,32 @@ async fn take_place(
         NoPlace::Queue => ErrorText::new(CANNOT_CONNECT_NOW, "too many clients are waiting to log in")
             .hint("Retry, or connect to another host."),
     })
+}
+
+/// Checks that the session's server is one that its target allows. The server may have been restarted or promoted since it
+/// was last seen, so the check is repeated once after a new look. Cancel-safe.
+async fn verify_server(
+    shared: &Shared,
+    place: usize,
+    identity: &Result<Identity, IdentityError>,
+    in_recovery: bool,
+) -> Result<(), ErrorText> {
+    let servers = &shared.servers;
+    let is_admitted = || match identity {
+        _ if !servers.is_probed() => true,
+        Ok(identity) => servers.admits(identity, in_recovery),
+        // Accepts no SQL.
+        Err(IdentityError::PhysicalReplication) => servers.keeps(place, None),
+        Err(_) => false,
+    };
+    if !is_admitted() {
+        servers.look_again(place).await;
+        if !is_admitted() {
+            let text = ErrorText::new(CANNOT_CONNECT_NOW, "this session's server is not one that the proxy may use");
+            return Err(text.detail(servers.table().summary(false)).hint("Retry."));
+        }
+    }
+    Ok(())
 }
 
 fn made_room() -> Refused {
@@ -241,7 +274,7 @@ async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Result<&'static 
     let passed_on = async {
         let _alone = session.cancelling.lock().await;
         let _turn = shared.cancels.acquire().await.map_err(io::Error::other)?;
-        upstream::cancel(shared, packet).await
+        upstream::cancel(shared, session.place, packet).await
     };
     match tokio::time::timeout(SERVER_LIMIT, passed_on).await {
         Ok(Ok(())) => Ok("forwarded"),

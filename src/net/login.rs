@@ -40,8 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// all processes. The snapshot ends with the query.
 const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; \
     SELECT pg_catalog.pg_backend_pid(), extract(epoch FROM a.backend_start), c.system_identifier, \
-    extract(epoch FROM pg_catalog.pg_postmaster_start_time()), a.datid, pg_catalog.pg_export_snapshot(), \
-    pg_catalog.current_setting('lease.fence', true), pg_catalog.current_setting('search_path') \
+    extract(epoch FROM pg_catalog.pg_postmaster_start_time()), a.datid, \
+    pg_catalog.pg_is_in_recovery(), pg_catalog.pg_export_snapshot(), pg_catalog.current_setting('lease.fence', true), pg_catalog.current_setting('search_path') \
     FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a, pg_catalog.pg_control_system() c";
 
 /// Precedes the query if the session starts as a role other than its login role, because that role cannot see the start
@@ -51,6 +51,8 @@ const AS_LOGIN: &str = "SET LOCAL ROLE NONE; ";
 /// Facts that a session reports at its start.
 pub struct Identified {
     pub identity: Result<Identity, IdentityError>,
+    /// True unless the server reports that it is not in recovery.
+    pub in_recovery: bool,
     /// The OID of its database, because another database may have had the name before.
     pub database: Option<String>,
     /// The value of the token's parameter in the server.
@@ -65,7 +67,7 @@ pub struct Identified {
 impl Identified {
     /// No facts, because of this error.
     pub fn not(error: IdentityError) -> Self {
-        Identified { identity: Err(error), database: None, value: None, path: None, temporary: None }
+        Identified { identity: Err(error), in_recovery: true, database: None, value: None, path: None, temporary: None }
     }
 }
 
@@ -310,8 +312,9 @@ pub async fn identify(client: &mut Peer, server: &mut Peer, process_id: Option<i
             let path = columns.pop().flatten();
             let value = columns.pop().flatten();
             let temporary = columns.pop().flatten().and_then(|snapshot| temporary_schema(&snapshot));
+            let in_recovery = columns.pop().flatten().as_deref() != Some("f");
             let database = columns.pop().flatten();
-            Identified { identity: identity(columns, process_id), database, value, path, temporary }
+            Identified { identity: identity(columns, process_id), in_recovery, database, value, path, temporary }
         }
     })
 }

@@ -96,13 +96,13 @@ impl Stream {
         }
     }
 
-    /// Connects to a server, without TLS. Cancel-safe.
+    /// Connects to a server, without TLS. `limit` applies to each address. Cancel-safe.
     ///
     /// # Errors
     /// The socket's error.
-    pub async fn connect(address: &Address, keepalive: Option<Duration>) -> io::Result<Self> {
+    pub async fn connect(address: &Address, keepalive: Option<Duration>, limit: Duration) -> io::Result<Self> {
         match address {
-            Address::Tcp { host, port } => Stream::tcp(connect_tcp(host, *port).await?, keepalive),
+            Address::Tcp { host, port } => Stream::tcp(connect_tcp(host, *port, limit).await?, keepalive),
             Address::Unix { directory, port } => {
                 Ok(Stream::Unix(UnixStream::connect(directory.join(format!(".s.PGSQL.{port}"))).await?))
             }
@@ -214,7 +214,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let address = Address::Tcp { host: address.ip().to_string(), port: address.port() };
-        let Stream::Tcp(stream) = Stream::connect(&address, keepalive).await.unwrap() else { unreachable!() };
+        let Stream::Tcp(stream) = Stream::connect(&address, keepalive, Duration::from_secs(3)).await.unwrap() else {
+            unreachable!()
+        };
         assert!(getsockopt(&stream, sockopt::KeepAlive).unwrap());
         let count = getsockopt(&stream, sockopt::TcpKeepCount).unwrap();
         (

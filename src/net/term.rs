@@ -11,6 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 pub enum Signal {
     /// The orders to all sessions have changed.
     Orders,
-    /// An operator ends the session.
+    /// An operator or another primary ends the session.
     Kill,
     /// A newer token has revoked an admission.
     Revoked,
@@ -33,6 +34,7 @@ pub struct Term {
     /// The orders as last seen.
     now: Orders,
     kill: CancellationToken,
+    is_replaced: Arc<AtomicBool>,
     fence: Arc<SessionFence>,
     /// One future per signal. The session checks for signals with each message, and polls only the futures that were
     /// woken.
@@ -50,8 +52,20 @@ impl Term {
     pub fn new(mut orders: watch::Receiver<Orders>, session: &SessionRecord) -> Self {
         let now = orders.borrow_and_update().clone();
         let (kill, fence, database) = (session.kill.clone(), session.fence.clone(), session.database.clone());
+        let is_replaced = session.is_replaced.clone();
         let (signals, alarm) = (FuturesUnordered::new(), Alarm::default());
-        let term = Term { orders, now, kill, fence, signals, alarm, database, idle_since: None, over_since: None };
+        let term = Term {
+            orders,
+            now,
+            kill,
+            is_replaced,
+            fence,
+            signals,
+            alarm,
+            database,
+            idle_since: None,
+            over_since: None,
+        };
         [Signal::Orders, Signal::Kill, Signal::Revoked].into_iter().for_each(|signal| term.listen(signal));
         term
     }
@@ -97,7 +111,7 @@ impl Term {
             self.look();
         }
         if self.kill.is_cancelled() {
-            return Some(End::Killed);
+            return Some(if self.is_replaced.load(Ordering::SeqCst) { End::Replaced } else { End::Killed });
         }
         // A held session cannot send anything.
         let idle_timeout = self.now.idle_timeout.filter(|_| !self.is_paused());

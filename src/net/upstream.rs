@@ -7,7 +7,7 @@ use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, first_answer
 use super::peer::Peer;
 use super::refused::{Refused, pass_refusal, refuse, tell_of_upstream, tls_text};
 use super::stream::Stream;
-use crate::config::{Address, Settings};
+use crate::config::{Address, Settings, TargetSession};
 use crate::state::connections::Seat;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, too_late};
 use crate::state::shared::Shared;
@@ -25,20 +25,104 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// The server's error if pg_hba.conf has no entry for the encryption of the connection.
 const NOT_LET_IN: &[u8] = b"28000";
 
-/// Connects to the server, sends the startup packet and relays authentication. Reports failures to the client. Gives up
+/// The servers that a login may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Those for sessions.
+    Session,
+    /// Those that can authenticate an operator.
+    Console,
+}
+
+/// A login at a server.
+pub struct LoggedIn {
+    pub server: Peer,
+    pub authenticated: Authenticated,
+    /// The place of the server in the list.
+    pub place: usize,
+}
+
+/// Connects to a server, sends the startup packet and relays authentication. Reports failures to the client. Gives up
 /// at the deadline, when the proxy stops, or when the client responds too slowly while others wait to log in.
 pub async fn log_in(
     shared: &Shared,
     client: &mut Peer,
     seat: &Seat,
+    route: Route,
     packet: &[u8],
     deadline: Instant,
-) -> Result<(Peer, Authenticated), Refused> {
+) -> Result<LoggedIn, Refused> {
     let text = tokio::select! {
-        logged_in = try_to_log_in(shared, client, seat, packet) => return logged_in,
+        logged_in = log_in_somewhere(shared, client, seat, route, packet) => return logged_in,
         text = time_is_up(shared, seat, deadline) => text,
     };
     refuse(client, text).await
+}
+
+/// Tries one host after the other, as libpq does, until one accepts a connection. Tries them again while the session may
+/// wait for a server.
+async fn log_in_somewhere(
+    shared: &Shared,
+    client: &mut Peer,
+    seat: &Seat,
+    route: Route,
+    packet: &[u8],
+) -> Result<LoggedIn, Refused> {
+    let until = Instant::now() + shared.settings().limits.connect_wait;
+    loop {
+        let places = match places(shared, route, until).await {
+            Ok(places) => places,
+            Err(states) => return no_server_for(shared, client, states).await,
+        };
+        let mut failure = None;
+        for &place in &places {
+            match try_to_log_in(shared, client, seat, place, packet).await? {
+                Ok((server, authenticated)) => return Ok(LoggedIn { server, authenticated, place }),
+                Err(why) => failure = why,
+            }
+        }
+        let may_retry = route == Route::Session && shared.servers.is_probed() && Instant::now() < until;
+        if !may_retry {
+            shared.servers.request_look();
+            return report(shared, client, failure).await;
+        }
+        for place in places {
+            shared.servers.look_again(place).await;
+        }
+    }
+}
+
+/// The places of the hosts to try, in order. Cancel-safe.
+///
+/// # Errors
+/// No server may serve the session. Each host and its state.
+async fn places(shared: &Shared, route: Route, until: Instant) -> Result<Vec<usize>, String> {
+    match route {
+        Route::Session => shared.servers.available(until.saturating_duration_since(Instant::now())).await,
+        Route::Console => Ok(shared.servers.for_operators()),
+    }
+}
+
+/// The error for a client that no server may serve.
+fn no_server(shared: &Shared, states: String) -> ErrorText {
+    let message = match shared.servers.target() {
+        TargetSession::Any => "no server behind the proxy accepts sessions",
+        TargetSession::Primary => "no server behind the proxy is the primary",
+        TargetSession::Standby => "no server behind the proxy is a standby",
+        TargetSession::PreferStandby => "no server behind the proxy is a standby or the primary",
+    };
+    ErrorText::new(CANNOT_CONNECT_NOW, message)
+        .detail(states)
+        .hint("Retry. The proxy's setting connect_wait lets new sessions wait for a server.")
+}
+
+async fn no_server_for<T>(shared: &Shared, client: &mut Peer, states: String) -> Result<T, Refused> {
+    let error = shared.servers.table().summary(true);
+    if shared.log_limit.allows("upstream_unreachable", "") {
+        tracing::error!(upstream = %shared.settings().upstream, error, "upstream_unreachable");
+    }
+    refuse::<()>(client, no_server(shared, states)).await.ok();
+    Err(Refused::Upstream(io::Error::new(io::ErrorKind::NotConnected, error)))
 }
 
 /// Waits until a login has to end, and returns the reason. Cancel-safe.
@@ -61,20 +145,22 @@ fn timed_out(seat: &Seat) -> ErrorText {
     text.hint("The limit is the proxy's setting startup_timeout.")
 }
 
+/// Logs in at one host. The inner error is a failure after which another host may work.
 async fn try_to_log_in(
     shared: &Shared,
     client: &mut Peer,
     seat: &Seat,
+    place: usize,
     packet: &[u8],
-) -> Result<(Peer, Authenticated), Refused> {
-    let mut attempts = attempts(shared);
+) -> Result<Result<(Peer, Authenticated), Option<Failure>>, Refused> {
+    let mut attempts = attempts(shared, place);
     loop {
-        let mut server = match connect_by(shared, &mut attempts).await {
+        let mut server = match connect_by(shared, place, &mut attempts).await {
             Ok(stream) => Peer::new(stream),
             Err(error) => {
                 let is_encrypted = is_tls_failure(&error);
                 attempts.fails(Failure::Connect(error), is_encrypted);
-                return report(shared, client, attempts.failure).await;
+                return Ok(Err(attempts.failure));
             }
         };
         server.writer.output.extend_from_slice(packet);
@@ -93,7 +179,7 @@ async fn try_to_log_in(
         let binding = Binding::between(client, &server);
         let allowed = shared.settings().allow_unauthenticated.clone();
         let authenticated = authenticate(client, &mut server, binding, seat, &allowed).await?;
-        return Ok((server, authenticated));
+        return Ok(Ok((server, authenticated)));
     }
 }
 
@@ -105,20 +191,35 @@ async fn refusal(client: &mut Peer, server: &mut Peer) -> Result<Option<Bytes>, 
     })
 }
 
-/// Forwards a cancel request unchanged, and waits until the server closes the connection: then it has sent the signal.
-pub async fn cancel(shared: &Shared, packet: Bytes) -> io::Result<()> {
-    let mut server = Peer::new(connect(shared).await?);
+/// Forwards a cancel request unchanged to a host, and waits until the server closes the connection: then it has sent the signal.
+pub async fn cancel(shared: &Shared, place: usize, packet: Bytes) -> io::Result<()> {
+    let mut server = Peer::new(connect_to(shared, place).await?);
     server.writer.output.extend_from_slice(&packet);
     server.writer.flush().await?;
     server.reader.fill().await
 }
 
-/// Connects to the server by the first way that works.
+/// Connects to a host by the first way that works.
 ///
 /// # Errors
 /// The errors of the last way.
-async fn connect(shared: &Shared) -> io::Result<Stream> {
-    connect_by(shared, &mut attempts(shared)).await
+async fn connect_to(shared: &Shared, place: usize) -> io::Result<Stream> {
+    connect_by(shared, place, &mut attempts(shared, place)).await
+}
+
+/// Connects to the first of these hosts that accepts a connection.
+///
+/// # Errors
+/// The error of the last host.
+async fn connect_to_any(shared: &Shared, places: Vec<usize>) -> io::Result<Stream> {
+    let mut last = io::Error::new(io::ErrorKind::NotConnected, shared.servers.table().summary(true));
+    for place in places {
+        match connect_to(shared, place).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// The remaining ways to connect.
@@ -148,18 +249,19 @@ impl Attempts {
     }
 }
 
-fn attempts(shared: &Shared) -> Attempts {
-    Attempts::new(match shared.settings().upstream {
-        Address::Tcp { .. } => shared.encryption().server.attempts(),
+fn attempts(shared: &Shared, place: usize) -> Attempts {
+    Attempts::new(match shared.settings().upstream.hosts.get(place) {
+        Some(Address::Tcp { .. }) => shared.encryption().server.attempts(),
         // libpq does not use TLS over Unix sockets either.
-        Address::Unix { .. } => &[Attempt::Plain],
+        Some(Address::Unix { .. }) | None => &[Attempt::Plain],
     })
 }
 
 /// Connects without TLS; None if the settings do not allow that.
 pub async fn connect_plainly(shared: &Shared) -> io::Result<Option<Stream>> {
-    match attempts(shared).left.any(|attempt| *attempt == Attempt::Plain) {
-        true => connect_by(shared, &mut Attempts::new(&[Attempt::Plain])).await.map(Some),
+    let Some(&place) = shared.servers.for_operators().first() else { return Ok(None) };
+    match attempts(shared, place).left.any(|attempt| *attempt == Attempt::Plain) {
+        true => connect_by(shared, place, &mut Attempts::new(&[Attempt::Plain])).await.map(Some),
         false => Ok(None),
     }
 }
@@ -168,7 +270,7 @@ pub async fn connect_plainly(shared: &Shared) -> io::Result<Option<Stream>> {
 /// starting or shutting down. Cancel-safe.
 pub async fn is_away(shared: &Shared, packet: &[u8]) -> bool {
     let ask = async {
-        let mut server = Peer::new(connect(shared).await?);
+        let mut server = Peer::new(connect_to_any(shared, shared.servers.for_operators()).await?);
         server.writer.output.extend_from_slice(packet);
         server.writer.flush().await?;
         loop {
@@ -187,17 +289,23 @@ pub async fn is_away(shared: &Shared, packet: &[u8]) -> bool {
 }
 
 /// Connects as sessions do, and closes the connection. True if it was encrypted. Cancel-safe.
+///
+/// # Errors
+/// No server may serve a session, or the error of the last host.
 pub async fn reach(shared: &Shared) -> io::Result<bool> {
-    Ok(matches!(connect(shared).await?, Stream::Tls(..)))
+    Ok(matches!(connect_to_any(shared, shared.servers.candidates()).await?, Stream::Tls(..)))
 }
 
 /// Tries the ways to connect until one works.
-async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stream> {
+async fn connect_by(shared: &Shared, place: usize, attempts: &mut Attempts) -> io::Result<Stream> {
     let (settings, encryption) = (shared.settings(), shared.encryption());
+    let limit = settings.upstream.connect_timeout.max(CONNECT_LIMIT);
     loop {
-        let Some(&attempt) = attempts.left.next() else { return Err(io::ErrorKind::NotConnected.into()) };
-        let connecting = attempt_to_connect(&settings, &encryption.server, attempt);
-        let result = tokio::time::timeout(CONNECT_LIMIT, connecting).await;
+        let (Some(&attempt), Some(address)) = (attempts.left.next(), settings.upstream.hosts.get(place)) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let connecting = attempt_to_connect(&settings, address, &encryption.server, attempt);
+        let result = tokio::time::timeout(limit, connecting).await;
         match result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             // A server that cannot be reached at all is not tried again.
             Err(error) if attempt == Attempt::Offered && is_tls_failure(&error) => {
@@ -209,9 +317,14 @@ async fn connect_by(shared: &Shared, attempts: &mut Attempts) -> io::Result<Stre
     }
 }
 
-async fn attempt_to_connect(settings: &Settings, tls: &Connector, attempt: Attempt) -> io::Result<Stream> {
-    let address = &settings.upstream;
-    let (stream, host) = match (Stream::connect(address, settings.limits.keepalive).await?, address) {
+async fn attempt_to_connect(
+    settings: &Settings,
+    address: &Address,
+    tls: &Connector,
+    attempt: Attempt,
+) -> io::Result<Stream> {
+    let stream = Stream::connect(address, settings.limits.keepalive, settings.upstream.connect_timeout).await?;
+    let (stream, host) = match (stream, address) {
         (Stream::Tcp(stream), Address::Tcp { host, .. }) if attempt != Attempt::Plain => (stream, host),
         (stream, _) => return Ok(stream),
     };

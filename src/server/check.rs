@@ -2,10 +2,12 @@
 //!
 //! Must change nothing, and leave no connection open.
 
+use super::prober;
 use super::tables::{TableState, state_in};
 use crate::config::{Encryption, Settings};
 use crate::metrics::Metrics;
 use crate::net::{refused, upstream};
+use crate::state::server_table::{ServerRole, ServerState};
 use crate::state::shared::{Shared, StartOptions};
 use fencegate_catalog::{DatabaseNames, missing_text, with_tables};
 use fencegate_fence::guard::{self, GuardState};
@@ -66,9 +68,14 @@ pub async fn check(start: StartOptions, allow_unresolved: bool) -> Vec<Finding> 
     let Ok(metrics) = Metrics::new() else { return Vec::new() };
     let shared = Shared::new(start, "check".to_owned(), Arc::new(metrics));
     let policies = shared.policies.borrow().clone();
+    let mut findings = Vec::new();
+    if shared.servers.is_probed() {
+        prober::look_once(&shared).await;
+        findings.extend(shared.servers.table().hosts().iter().map(of_server));
+    }
     let upstream = upstream::reach(&shared).await;
     let is_encrypted = matches!(upstream, Ok(true));
-    let mut findings = vec![Finding::new("upstream", upstream_outcome(&shared, upstream))];
+    findings.insert(0, Finding::new("upstream", upstream_outcome(&shared, upstream)));
     findings.extend(clear_text(&shared.settings()).filter(|_| is_encrypted));
     findings.extend(ask_databases(&shared, &policies, allow_unresolved).await);
     if let Some(etcd) = etcd {
@@ -86,6 +93,22 @@ fn upstream_outcome(shared: &Shared, reached: io::Result<bool>) -> Outcome {
             None => format!("{address}: {error}: check that PostgreSQL is running there"),
         }),
     }
+}
+
+/// A host of the list. That one is down is only a warning: the proxy works without it.
+fn of_server(server: &ServerState) -> Finding {
+    let host = &server.address;
+    let outcome = match (&server.failure, &server.report) {
+        (Some(error), _) => Outcome::Warning(format!("{host}: {error}")),
+        (None, Some(report)) if server.role == ServerRole::Superseded => {
+            Outcome::Warning(format!("{host} accepts writes on timeline {}, but is not the primary", report.timeline))
+        }
+        (None, Some(report)) => {
+            Outcome::Good(format!("{host} is {}, timeline {}", server.role.name(), report.timeline))
+        }
+        (None, None) => Outcome::Warning(format!("{host}: no answer")),
+    };
+    Finding::new("server", outcome)
 }
 
 /// Warns if clients may send clear text over a network. If the connection between proxy and server uses TLS,

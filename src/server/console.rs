@@ -11,12 +11,13 @@ use crate::net::handshake::IncomingClient;
 use crate::net::peer::{Peer, Reader};
 use crate::net::refused::{Refused, refuse};
 use crate::net::stream::WriteHalf;
-use crate::net::upstream::log_in;
+use crate::net::upstream::{LoggedIn, Route, log_in};
 use crate::operate::console::{
-    self, Console, OpenSession, PreparedCommand, Rejected, ReloadedItem, frontend, refusal, told,
+    self, Console, OpenSession, PreparedCommand, Rejected, ReloadedItem, ServerRow, frontend, refusal, told,
 };
 use crate::state::connections::Seat;
 use crate::state::lifecycle::session_ends;
+use crate::state::server_table::{ServerRole, ServerState};
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;
 use async_trait::async_trait;
@@ -78,7 +79,8 @@ impl ConsoleSession {
             client.writer.flush().await?;
             return Ok(ConsoleSession { client, role, server_version: String::new() });
         }
-        let (mut server, authenticated) = log_in(&shared, &mut client, seat, &packet, deadline).await?;
+        let LoggedIn { mut server, authenticated, .. } =
+            log_in(&shared, &mut client, seat, Route::Console, &packet, deadline).await?;
         seat.keep_place();
         message::put_terminate(&mut server.writer.output);
         // Ignore errors: the session is no longer needed.
@@ -322,6 +324,22 @@ impl console::Proxy for Shared {
 
     fn sessions(&self) -> Vec<OpenSession> {
         self.sessions.list().iter().map(|session| open_session(session)).collect()
+    }
+
+    async fn servers(&self) -> Vec<ServerRow> {
+        let is_up = if self.servers.is_probed() { None } else { Some(self.condition().await.upstream) };
+        let sessions = self.sessions.list();
+        let of = |(place, it): (usize, &ServerState)| ServerRow {
+            host: it.address.to_string(),
+            is_up: is_up.unwrap_or(it.role != ServerRole::Unknown),
+            role: is_up.is_none().then(|| it.role.name()),
+            timeline: it.report.as_ref().map(|report| report.timeline.into()),
+            system_identifier: it.report.as_ref().map(|report| report.system_identifier.clone()),
+            seen: it.seen,
+            sessions: u64::try_from(sessions.iter().filter(|it| it.place == place).count()).unwrap_or(u64::MAX),
+            error: it.failure.clone(),
+        };
+        self.servers.table().hosts().iter().enumerate().map(of).collect()
     }
 
     fn kill(&self, session: u64) -> bool {

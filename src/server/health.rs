@@ -9,6 +9,7 @@ use crate::net::{refused, upstream};
 use crate::operate::status;
 use crate::state::database::SharedDatabase;
 use crate::state::health::{Condition, NotReady};
+use crate::state::server_table::ServerState;
 use crate::state::shared::Shared;
 use fencegate_fence::session::Token;
 use fencegate_fence::store::StoreError;
@@ -53,6 +54,12 @@ impl Pages for Shared {
             if database.fence.was_prepared() {
                 now.superseded.push((name, !database.fence.superseded().is_empty()));
             }
+        }
+        if self.servers.is_probed() {
+            let of_host = |it: &ServerState| {
+                (it.address.to_string(), it.role.number(), it.report.as_ref().map(|report| report.timeline))
+            };
+            now.servers = self.servers.table().hosts().iter().map(of_host).collect();
         }
         now.policy_tables = self.counted_tables();
         let known = leaders.iter().map(|(election, token)| (election.to_string(), token.unwrap_or_default()));
@@ -121,10 +128,13 @@ impl Shared {
         };
         let (fences, relays, etcd) = tokio::join!(self.can_fence(), self.can_relay(), is_etcd_up);
         let relays = relays.map_err(|error| {
-            let (address, reason) = (self.settings().upstream.clone(), refused::message(&error));
+            let (address, reason) = (self.settings().upstream.to_string(), refused::message(&error));
             NotReady::Upstream { address, reason }
         });
-        Condition { upstream: relays.is_ok(), ready: fences.and(relays), etcd }
+        let upstream = relays.is_ok();
+        // Of several servers, the state of each explains why a control connection fails, too.
+        let ready = if self.servers.is_probed() { relays.and(fences) } else { fences.and(relays) };
+        Condition { upstream, ready, etcd }
     }
 
     /// Checks that the server accepts session connections.

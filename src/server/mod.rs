@@ -7,6 +7,7 @@ mod console;
 mod files;
 mod health;
 mod outage;
+mod prober;
 mod reload;
 mod shutdown;
 mod status;
@@ -85,6 +86,7 @@ pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError
         }
     }
     systemd::ready();
+    prober::start(&shared);
     tokio::spawn(shared.clone().check_servers());
     let followed = shared.clone();
     supervise(&shared.background, "follow_tables", move || followed.clone().follow_tables());
@@ -160,6 +162,10 @@ async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut se
             log_start(&shared, &session);
             let entry = shared.sessions.enter(session.clone());
             let registration = driver.host().context.register(&session);
+            // Another server may have become the primary during the login.
+            if !shared.servers.keeps(session.place, session.fence.identity.as_ref().ok()) {
+                session.replace();
+            }
             let end = driver.run().await;
             drop(registration);
             drop(entry);

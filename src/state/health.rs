@@ -2,7 +2,6 @@
 //!
 //! Must never perform a check: `server` does.
 
-use crate::config::Address;
 use fencegate_fence::store::StoreError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Mutex;
@@ -38,7 +37,7 @@ pub enum NotReady {
     Control(StoreError),
     /// The reason is the system's or the TLS library's.
     #[error("the server at {address} cannot be reached: {reason}")]
-    Upstream { address: Address, reason: String },
+    Upstream { address: String, reason: String },
     /// While another proxy's policies are in force, no session is admitted.
     #[error(
         "database {database}: another proxy has since loaded different policies of {resource}: reload this proxy (SIGHUP, or RELOAD in its console)"

@@ -164,6 +164,10 @@ impl Host for SessionHost {
         self.record.rename_application(name);
     }
 
+    fn note_recovery(&self) {
+        self.context.shared.servers.request_look();
+    }
+
     fn note_admitted(&mut self, resource: &Resource) {
         let Context { shared, policies, shared_database, admitted, .. } = &mut self.context;
         let (database, name) = (shared_database.fence.name(), &resource.name);

@@ -51,6 +51,11 @@ pub fn session_killed() -> ErrorText {
     ended_by_command().hint("An operator ended this session with KILL in the proxy's console.")
 }
 
+/// The error for a client whose server is not the primary anymore.
+pub fn session_replaced() -> ErrorText {
+    ended_by_command().hint("Another server is the primary now: connect again.")
+}
+
 fn ended_by_command() -> ErrorText {
     ErrorText::new("57P01", "terminating connection due to administrator command")
 }

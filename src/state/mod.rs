@@ -17,6 +17,8 @@ pub mod parse_permits;
 pub mod policy_tables;
 pub mod recent;
 pub mod room;
+pub mod server_table;
+pub mod servers;
 pub mod sessions;
 pub mod shared;
 pub mod succession;

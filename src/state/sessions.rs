@@ -37,6 +37,8 @@ pub struct SessionRecord {
     pub database: String,
     /// Address of the client with its port, or `unix`.
     pub address: String,
+    /// The place of its server in the list.
+    pub place: usize,
     /// The server process.
     pub pid: Option<i32>,
     /// Key of the session's cancel requests.
@@ -45,8 +47,10 @@ pub struct SessionRecord {
     pub cancels: Semaphore,
     /// Held while a cancel request is forwarded.
     pub cancelling: tokio::sync::Mutex<()>,
-    /// Signaled when an operator ends the session.
+    /// Signaled when an operator or another primary ends the session.
     pub kill: CancellationToken,
+    /// True if another primary ends the session.
+    pub is_replaced: Arc<AtomicBool>,
     /// True while the database is paused and the session is held: the proxy reads nothing from its client.
     held: AtomicBool,
     /// Start time of the session.
@@ -115,7 +119,7 @@ impl SessionRecord {
         number: u64,
         startup: &Startup,
         address: String,
-        (pid, cancel_key): (Option<i32>, Bytes),
+        (place, pid, cancel_key): (usize, Option<i32>, Bytes),
         fence: SessionFence,
         presented: &ParameterValue,
         application_name: &str,
@@ -125,11 +129,13 @@ impl SessionRecord {
             user: startup.user().to_owned(),
             database: startup.database().to_owned(),
             address,
+            place,
             pid,
             cancel_key,
             cancels: Semaphore::new(2),
             cancelling: tokio::sync::Mutex::default(),
             kill: CancellationToken::new(),
+            is_replaced: Arc::default(),
             held: AtomicBool::new(false),
             started: SystemTime::now(),
             passed: Passed::default(),
@@ -137,6 +143,12 @@ impl SessionRecord {
             presented: Mutex::new(presented.clone()),
             application_name: Mutex::new(start_of(application_name, LONGEST_NAME).to_owned()),
         }
+    }
+
+    /// Ends the session, because another server is the primary.
+    pub fn replace(&self) {
+        self.is_replaced.store(true, Ordering::SeqCst);
+        self.kill.cancel();
     }
 
     /// Returns true if the database is paused and the session is held.
@@ -271,7 +283,7 @@ impl SessionRecord {
         let packet = Bytes::from_static(b"\0\0\0\x17\0\x03\0\0user\0stranger\0\0");
         let Ok(Packet::Startup(startup)) = startup::read(packet) else { unreachable!() };
         let fence = SessionFence::new(Err(fencegate_fence::session::IdentityError::NoAnswer));
-        let backend = (None, Bytes::new());
+        let backend = (0, None, Bytes::new());
         Arc::new(SessionRecord::new(number, &startup, String::new(), backend, fence, &ParameterValue::Unknown, ""))
     }
 }

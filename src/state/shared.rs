@@ -13,6 +13,7 @@ use super::parse_permits::ParsePermits;
 use super::policy_tables::PolicyTables;
 use super::recent::Recent;
 use super::room::MessageBudget;
+use super::servers::Servers;
 use super::sessions::Sessions;
 use super::succession;
 use crate::config::{Settings, SettingsArguments};
@@ -79,6 +80,8 @@ pub struct Shared {
     pub orders: watch::Sender<Orders>,
     /// Clients and their places.
     pub connections: Arc<Connections>,
+    /// The servers behind the proxy.
+    pub servers: Arc<Servers>,
     /// The open sessions.
     pub sessions: Arc<Sessions>,
     /// The latest rejections.
@@ -149,6 +152,7 @@ impl Shared {
         let StartOptions { settings, arguments, encryption, policies, etcd } = start;
         let background = Background::current();
         let control = ControlConfig::new(settings.control.clone(), encryption.control.clone());
+        let servers = Arc::new(Servers::new(&settings.upstream));
         let authority = etcd.clone().map(|etcd| Authority::new(etcd, background.clone()));
         if let Some(authority) = &authority {
             authority.follow(&policies.elections());
@@ -160,6 +164,7 @@ impl Shared {
                 paused: Arc::default(),
             }),
             connections: Arc::default(),
+            servers: servers.clone(),
             settings: RwLock::new(Arc::new(settings)),
             arguments,
             reloading: tokio::sync::Mutex::default(),
@@ -169,7 +174,7 @@ impl Shared {
             history: History::default(),
             metrics,
             encryption: RwLock::new(Arc::new(encryption)),
-            control,
+            control: control.with_primary(servers),
             log_limit: LogLimit::new(background.clone()),
             background,
             health: Health::default(),
@@ -213,6 +218,7 @@ impl Shared {
     pub fn put_in_force(&self, settings: Settings, encryption: TlsMaterial) {
         self.orders.send_modify(|orders| orders.idle_timeout = settings.limits.idle);
         self.control.replace(settings.control.clone(), encryption.control.clone());
+        self.servers.replace_only(&settings.upstream);
         *self.encryption.write() = Arc::new(encryption);
         *self.settings.write() = Arc::new(settings);
     }
@@ -313,6 +319,9 @@ impl Shared {
     /// Closes the control connections to a database before a statement that needs the database alone, see
     /// [`Database::close_for`]. `from`: the database of the statement's session. Cancel-safe.
     pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
+        if wanted.database == self.settings().control_database() {
+            self.servers.release();
+        }
         let known = self.databases.get(&wanted.database).map(|known| known.fence.clone());
         let is_own = wanted.database == from;
         // The server never drops the session's own database, so its connections may stay open.

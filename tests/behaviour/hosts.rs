@@ -12,14 +12,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 /// An address that drops every SYN, as a host behind a firewall does: its queue of connections is full.
-struct Silent {
+pub struct Silent {
     _listener: OwnedFd,
     _queued: Vec<TcpStream>,
-    port: u16,
+    pub port: u16,
 }
 
 impl Silent {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let listener = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
         bind(listener.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
         listen(&listener, Backlog::new(0).unwrap()).unwrap();

@@ -56,6 +56,7 @@ mod relay;
 mod remove;
 mod robustness;
 mod search_path;
+mod servers;
 mod startup;
 mod strangers;
 mod superseded;

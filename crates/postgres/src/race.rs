@@ -44,13 +44,13 @@ pub async fn race<T, E>(
     }
 }
 
-/// Connects to any address of a host, which is a name or an IP address. Resolves the name each time. Cancel-safe: a connection that
-/// is half open is closed.
+/// Connects to any address of a host, which is a name or an IP address, within this time for each. Resolves the name each time.
+/// Cancel-safe: a connection that is half open is closed.
 ///
 /// # Errors
 /// The name cannot be resolved, or the error of its last address.
-pub async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let connect = async |address| timeout(CONNECT_LIMIT, TcpStream::connect(address)).await?;
+pub async fn connect_tcp(host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
+    let connect = async |address| timeout(limit, TcpStream::connect(address)).await?;
     let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     race(resolve(host, port).await?.into_iter().map(connect)).await.unwrap_or_else(|| Err(none()))
 }

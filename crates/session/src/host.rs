@@ -88,6 +88,9 @@ pub trait Host: Send {
     /// The session presents these tokens from now on.
     fn note_presented(&self, value: &ParameterValue);
 
+    /// The server has reported that it accepts no writes, or that its recovery has begun or ended.
+    fn note_recovery(&self) {}
+
     /// The server reports this `application_name`.
     fn note_application_name(&self, name: &str);
 

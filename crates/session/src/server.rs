@@ -21,6 +21,9 @@ const WHOLE: usize = 64 * 1024;
 /// The session inspects this many bytes of an error, to see whether it ends the session.
 const ERROR_HEAD: usize = 64;
 
+/// read_only_sql_transaction, which a standby reports for a write.
+const READ_ONLY: &[u8] = b"25006";
+
 /// Messages that do not answer a text, and errors, which may report a syntax error in it.
 const BESIDE_ANSWERS: [u8; 4] = [backend::NOTICE, backend::NOTIFICATION, backend::PARAMETER_STATUS, backend::ERROR];
 
@@ -208,6 +211,9 @@ impl<H: Host> Session<H> {
         let head = &self.server.input[HEADER..available.min(header.frame()).min(HEADER + ERROR_HEAD)];
         let severity = field(head, b'V').or_else(|| field(head, b'S')).unwrap_or_default();
         let is_syntax_error = field(head, b'C') == Some(b"42601");
+        if field(head, b'C') == Some(READ_ONLY) {
+            self.host.note_recovery();
+        }
         if severity != b"ERROR" {
             // The last message: `last_error` reads it, where it is known whether it is the reason of the end.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
@@ -343,6 +349,7 @@ impl<H: Host> Session<H> {
                 match name {
                     "search_path" => self.settings.path.report(Some(value)),
                     "application_name" => self.host.note_application_name(value),
+                    "in_hot_standby" => self.host.note_recovery(),
                     _ => {}
                 }
             }

@@ -94,6 +94,9 @@ pub enum End {
     /// The proxy stops.
     #[error("the proxy is shutting down")]
     Shutdown,
+    /// Its server is not the primary anymore.
+    #[error("another server is the primary")]
+    Replaced,
     /// An operator ended it.
     #[error("ended by KILL")]
     Killed,

@@ -35,7 +35,7 @@ pub(super) fn settings() -> Table<Shown> {
         }),
         TableColumn("source", Text, |it| it.source.clone().into()),
         TableColumn("reload", Text, |it| match it.setting.reload {
-            Reload::Applies | Reload::AppliesBesideEtcd => "applies".into(),
+            Reload::Applies | Reload::AppliesToEtcd | Reload::AppliesToOneServer => "applies".into(),
             Reload::Stays => "restart".into(),
         }),
     ]

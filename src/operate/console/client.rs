@@ -4,6 +4,7 @@ use super::notices::is_concerned;
 use super::rejections::Rejected;
 use super::reload::ReloadedItem;
 use super::sessions::OpenSession;
+use super::views::ServerRow;
 use crate::config::Settings;
 use crate::metrics::WriteCount;
 use async_trait::async_trait;
@@ -34,6 +35,8 @@ pub trait Proxy: Send + Sync {
     async fn prepared_databases(&self) -> Result<Vec<String>, StoreError>;
     /// The sessions that are open, by number.
     fn sessions(&self) -> Vec<OpenSession>;
+    /// The servers of the list, or the one server after a check that it accepts connections. Cancel-safe.
+    async fn servers(&self) -> Vec<ServerRow>;
     /// Ends a session. Returns false if no session has that number.
     fn kill(&self, session: u64) -> bool;
     /// Holds the sessions of a database when they are idle outside a transaction, and waits until all are held. Returns

@@ -77,7 +77,7 @@ pub(super) const COMMANDS: [CommandHelp; 18] = [
     show("SHOW STATS", Show::Stats, "number of writes that this proxy admitted and rejected"),
     show("SHOW DATABASES", Show::Databases, "databases with recent sessions, and whether they are paused"),
     show("SHOW CLIENTS", Show::Clients, "sessions, as client connections"),
-    show("SHOW SERVERS", Show::Servers, "sessions, as connections to the server"),
+    show("SHOW SERVERS", Show::Servers, "servers behind the proxy, and their roles"),
     show("SHOW CONFIG", Show::Config, "settings of this proxy, with the source of each"),
     show("SHOW VERSION", Show::Version, "versions of the proxy and the server, and the start time of the proxy"),
     show("SHOW HELP", Show::Help, "this list"),

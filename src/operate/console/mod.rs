@@ -30,6 +30,7 @@ pub use reload::ReloadedItem;
 pub use result_set::refusal;
 pub use server::{PreparedCommand, told};
 pub use sessions::OpenSession;
+pub use views::ServerRow;
 
 use command::{COMMANDS, Command, Show};
 use driver_statement::DriverStatement;
@@ -71,7 +72,7 @@ async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorTex
         Command::Show(Show::Stats) => ResultSet::show(&stats::table(), stats::counts(console)),
         Command::Show(Show::Databases) => views::show_databases(console).await,
         Command::Show(Show::Clients) => ResultSet::show(&views::clients(), console.proxy.sessions()),
-        Command::Show(Show::Servers) => views::show_servers(console),
+        Command::Show(Show::Servers) => views::show_servers(console).await,
         Command::Show(Show::Config) => ResultSet::show(&about::settings(), console.proxy.settings().shown.clone()),
         Command::Show(Show::Version) => ResultSet::show(&about::version(), [console]),
         Command::Show(Show::Help) => ResultSet::show(&about::commands(), &COMMANDS),

@@ -1,5 +1,4 @@
-//! `SHOW DATABASES`, `SHOW CLIENTS` and `SHOW SERVERS`: databases and sessions in the columns that users of PgBouncer
-//! know.
+//! `SHOW DATABASES` and `SHOW CLIENTS`, in the columns that users of PgBouncer know, and `SHOW SERVERS`.
 
 use super::client::Console;
 use super::notices::unreadable;
@@ -10,6 +9,7 @@ use fencegate_fence::Database;
 use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Number of databases that are queried at the same time, each over its own connection.
 const MOST_AT_ONCE: usize = 4;
@@ -88,22 +88,42 @@ pub(super) fn clients() -> Table<OpenSession> {
     ]
 }
 
-/// A row per connection to the server: each session has its own.
-pub(super) fn servers() -> Table<(OpenSession, String)> {
+/// A server behind the proxy, in `SHOW SERVERS`.
+#[derive(Clone, Debug)]
+pub struct ServerRow {
+    /// The address in the settings.
+    pub host: String,
+    /// True if it accepted a connection at the last look.
+    pub is_up: bool,
+    /// Its role; None if there is only one server, whose role the proxy does not use.
+    pub role: Option<&'static str>,
+    /// Its timeline, when it was last seen.
+    pub timeline: Option<i64>,
+    /// Its cluster, when it was last seen.
+    pub system_identifier: Option<String>,
+    /// Time when it was last seen.
+    pub seen: Option<SystemTime>,
+    /// Sessions of this proxy on it.
+    pub sessions: u64,
+    /// Why it is not known.
+    pub error: Option<String>,
+}
+
+/// A row per server.
+pub(super) fn servers() -> Table<ServerRow> {
     vec![
-        TableColumn("type", Text, |_| "S".into()),
-        TableColumn("user", Text, |(it, _)| (&it.user).into()),
-        TableColumn("database", Text, |(it, _)| (&it.database).into()),
-        TableColumn("state", Text, |(it, _)| doing(it.state.0).into()),
-        TableColumn("addr", Text, |(_, upstream)| upstream.into()),
-        TableColumn("connect_time", Time, |(it, _)| it.started.into()),
-        TableColumn("request_time", Time, |(it, _)| it.state.1.into()),
-        TableColumn("remote_pid", Integer, |(it, _)| it.pid.into()),
-        TableColumn("session", Integer, |(it, _)| it.number.into()),
+        TableColumn("host", Text, |it| (&it.host).into()),
+        TableColumn("up", Boolean, |it| it.is_up.into()),
+        TableColumn("role", Text, |it| it.role.map(str::to_owned).into()),
+        TableColumn("timeline", Integer, |it| it.timeline.into()),
+        TableColumn("system_identifier", Text, |it| it.system_identifier.clone().into()),
+        TableColumn("last_seen", Time, |it| it.seen.into()),
+        TableColumn("sessions", Integer, |it| it.sessions.into()),
+        TableColumn("error", Text, |it| it.error.clone().into()),
     ]
 }
 
-pub(super) fn show_servers(console: &Console) -> ResultSet {
-    let upstream = console.proxy.settings().upstream.to_string();
-    ResultSet::show(&servers(), console.proxy.sessions().into_iter().map(|session| (session, upstream.clone())))
+/// Cancel-safe.
+pub(super) async fn show_servers(console: &Console) -> ResultSet {
+    ResultSet::show(&servers(), console.proxy.servers().await)
 }

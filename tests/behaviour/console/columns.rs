@@ -47,10 +47,7 @@ const COLUMNS: [(&str, &str); 15] = [
         "type t, user t, database t, state t, addr t, application_name t, connect_time z, request_time z, remote_pid i, \
          session i",
     ),
-    (
-        "SHOW SERVERS",
-        "type t, user t, database t, state t, addr t, connect_time z, request_time z, remote_pid i, session i",
-    ),
+    ("SHOW SERVERS", "host t, up b, role t, timeline i, system_identifier t, last_seen z, sessions i, error t"),
     ("SHOW CONFIG", "key t, value t, default t, source t, reload t"),
     ("SHOW VERSION", "fencegate t, server t, started z"),
     ("SHOW HELP", "command t, description t"),

@@ -33,7 +33,7 @@ fn every_command_is_answered() {
         ("SHOW STATS", "database resource mode"),
         ("SHOW DATABASES", "name host"),
         ("SHOW CLIENTS", "type user database"),
-        ("SHOW SERVERS", "type user database"),
+        ("SHOW SERVERS", "host up role"),
         ("SHOW CONFIG", "key value default"),
         ("SHOW VERSION", "fencegate server started"),
         ("help", "command description"),

@@ -27,6 +27,8 @@ fencegate_lease_renew_seconds
 fencegate_lease_losses_total{election,reason}
 fencegate_etcd_up
 fencegate_upstream_up
+fencegate_upstream_role{host}
+fencegate_upstream_timeline{host}
 fencegate_election_token{election}
 fencegate_lease_token{database,lease}
 fencegate_policies_superseded{database}
@@ -104,8 +106,10 @@ fn every_metric_moves_and_is_called_as_promised() {
         if STILL.contains(&name) {
             continue;
         }
-        // Whether it is ready, and has reloaded, its version and its tables, are there from the start.
-        let was = if ["_ready", "_successful", "_up", "_policy_tables"].iter().any(|end| name.ends_with(end))
+        // Whether it is ready, and has reloaded, its version, its server and its tables, are there from the start.
+        let was = if ["_ready", "_successful", "_up", "_role", "_timeline", "_policy_tables"]
+            .iter()
+            .any(|end| name.ends_with(end))
             || name.ends_with("_info")
         {
             0.0

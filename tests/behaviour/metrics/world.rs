@@ -46,7 +46,9 @@ impl World {
         }
         init(&postgres, "postgres");
         ticks::may_lead(&postgres, "postgres", "metrics/lease");
-        let options = ProxyOptions::default().policies(POLICIES);
+        // The role of a single server counts if sessions need the primary.
+        let upstream = postgres.url() + "?target_session_attrs=primary";
+        let options = ProxyOptions::default().policies(POLICIES).upstream(&upstream);
         let options = options.arguments(&["--http", "127.0.0.1:0", "--etcd", &etcd.url()]);
         let proxy = Proxy::start_with(&postgres, &options);
         let folder = Folder::new("metrics");

@@ -294,6 +294,7 @@ impl Lane {
             version,
         };
         let said = Said::of(&self.config, &opening.client, self.synchronous_commit).await?;
+        said.is_of_primary(&self.config)?;
         said.may_fence()?;
         said.has_schema()?;
         said.has_privileges()?;
@@ -390,6 +391,12 @@ impl Said {
             Ok(opened) => Ok(Said(answers(opened))),
             Err(error) => Err(name_privilege(client, StoreError::on_opening(config, error)).await),
         }
+    }
+
+    /// Checks that the server is not known to be another one than the primary.
+    pub(super) fn is_of_primary(&self, config: &ControlConfig) -> Result<(), StoreError> {
+        let [system_identifier, postmaster_start] = ["system_identifier", "postmaster_start"].map(|it| self.field(it));
+        if config.is_superseded(&system_identifier, &postmaster_start) { Err(StoreError::Superseded) } else { Ok(()) }
     }
 
     /// Checks that the role has the privileges on the server that the fence needs.

@@ -59,6 +59,9 @@ pub enum StoreError {
     /// The server is in recovery.
     #[error("the server is in recovery: a standby accepts no writes")]
     Standby,
+    /// The server accepts writes, or did, but another one is the primary.
+    #[error("the control connection leads to a server that is not the primary of the list")]
+    Superseded,
     /// There was never an admission.
     #[error("database {database} has no fencegate schema: run `fencegate init`")]
     Unprepared { database: String },
@@ -151,6 +154,7 @@ impl StoreError {
             | StoreError::NoDatabase { .. }
             | StoreError::Vacated
             | StoreError::Standby
+            | StoreError::Superseded
             | StoreError::UnknownForm(_)
             | StoreError::Catalog(_) => Remedy::TryAgain,
         }

@@ -29,6 +29,7 @@ pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError>
     // Ends when the client is dropped.
     tokio::spawn(connection);
     let said = Said::of(config, &client, "off").await?;
+    said.is_of_primary(config)?;
     said.may_fence()?;
     let mut question = "SELECT pg_is_in_recovery() AS recovering".to_owned();
     if need >= Need::Tables {

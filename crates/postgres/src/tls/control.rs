@@ -5,7 +5,9 @@ use super::{Attempt, Connector, Told};
 use crate::password;
 use fencegate_leader::Connect;
 use parking_lot::RwLock;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio_postgres::config::{Host, SslMode as Offer};
 use tokio_postgres::error::SqlState;
@@ -16,11 +18,21 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// The encrypted stream of such a connection.
 pub type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
+/// Knowledge of which server is the primary.
+pub trait Primary: fmt::Debug + Send + Sync {
+    /// The place of the primary in the list of hosts; None if it is unknown, or not in the list.
+    fn place(&self, config: &Config) -> Option<usize>;
+
+    /// Returns true if this server is known not to be the primary.
+    fn is_superseded(&self, system_identifier: &str, postmaster_start: &str) -> bool;
+}
+
 /// Address, user and encryption of the control connections to one database.
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
     access: Arc<RwLock<Access>>,
     database: String,
+    primary: Option<Arc<dyn Primary>>,
 }
 
 /// How to reach the server, for all databases.
@@ -36,7 +48,26 @@ impl ControlConfig {
     /// Ignores the TLS settings in `config`. Looks up a missing password for each new connection.
     pub fn new(config: Config, tls: Arc<Connector>) -> Self {
         let database = config.get_dbname().or(config.get_user()).unwrap_or_default().to_owned();
-        ControlConfig { access: Arc::new(RwLock::new(Access { config, tls, version: 0 })), database }
+        ControlConfig { access: Arc::new(RwLock::new(Access { config, tls, version: 0 })), database, primary: None }
+    }
+
+    /// This configuration, for connections to the primary.
+    pub fn with_primary(self, primary: Arc<dyn Primary>) -> Self {
+        ControlConfig { primary: Some(primary), ..self }
+    }
+
+    /// This configuration with another host, whatever its role. `limit` applies to each address. Does not follow
+    /// [`Self::replace`].
+    pub fn with_host(&self, host: &Host, port: u16, limit: Duration) -> Self {
+        let Access { config, tls, .. } = self.access.read().clone();
+        let mut config = hosts::to_host(&config, host, port);
+        config.dbname(&self.database).connect_timeout(limit);
+        ControlConfig::new(config, tls)
+    }
+
+    /// Returns true if a connection has led to a server that is known not to be the primary.
+    pub fn is_superseded(&self, system_identifier: &str, postmaster_start: &str) -> bool {
+        self.primary.as_ref().is_some_and(|primary| primary.is_superseded(system_identifier, postmaster_start))
     }
 
     /// The database; without a name of its own, that of the role.
@@ -51,7 +82,7 @@ impl ControlConfig {
 
     /// This configuration with another database. Both follow [`Self::replace`].
     pub fn with_database(&self, name: &str) -> Self {
-        ControlConfig { access: self.access.clone(), database: name.to_owned() }
+        ControlConfig { database: name.to_owned(), ..self.clone() }
     }
 
     /// Replaces address, user and encryption for all databases, from the next connection on. If address, user, password or
@@ -73,7 +104,9 @@ impl ControlConfig {
     /// Those of the last way that was tried. If the server lets in by neither, those of the encrypted one: of the other one it
     /// says only that it is not encrypted.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
-        let Access { mut config, tls, .. } = self.access.read().clone();
+        let Access { config, tls, .. } = self.access.read().clone();
+        let place = self.primary.as_ref().and_then(|primary| primary.place(&config));
+        let mut config = place.and_then(|place| hosts::only(&config, place)).unwrap_or(config);
         config.dbname(&self.database);
         let on_tcp = |host: &Host| matches!(host, Host::Tcp(_));
         // libpq does not use TLS over Unix sockets either.

@@ -90,6 +90,28 @@ fn hosts(config: &Config) -> Vec<Config> {
     in_order((0..hosts.len()).collect(), config).into_iter().map(host).collect()
 }
 
+/// The configuration with one of its hosts only; None without that host, or if hosts, addresses and ports do not match.
+pub(super) fn only(config: &Config, place: usize) -> Option<Config> {
+    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let port = if ports.len() > 1 { ports.get(place) } else { ports.first() };
+    let is_complete = [addresses.len(), ports.len()].iter().all(|given| [0, 1, hosts.len()].contains(given));
+    let mut one = to_host(config, hosts.get(place).filter(|_| is_complete)?, port.copied().unwrap_or(DEFAULT_PORT));
+    addresses.get(place).map(|address| one.hostaddr(*address));
+    one.target_session_attrs(config.get_target_session_attrs());
+    Some(one)
+}
+
+/// The configuration with another host, whatever its role.
+pub(super) fn to_host(config: &Config, host: &Host, port: u16) -> Config {
+    let mut other = without_hosts(config);
+    match host {
+        Host::Tcp(name) => other.host(name),
+        Host::Unix(directory) => other.host_path(directory),
+    };
+    other.port(port).target_session_attrs(TargetSessionAttrs::Any);
+    other
+}
+
 /// All other settings. tokio-postgres can only add hosts.
 fn without_hosts(config: &Config) -> Config {
     let mut other = Config::new();
@@ -132,6 +154,16 @@ mod tests {
     fn one_host_need_not_accept_writes() {
         let expected: Config = "host=/run user=u port=5432 connect_timeout=3".parse().unwrap();
         assert_eq!(hosts(&"host=/run user=u".parse().unwrap()), [expected]);
+    }
+
+    #[test]
+    fn a_configuration_may_keep_one_host_or_have_another() {
+        let of = |text: &str| text.parse::<Config>().unwrap();
+        let list = of("host=a,/run port=1,2 user=u password=p target_session_attrs=read-write connect_timeout=3");
+        let second = of("host=/run port=2 user=u password=p target_session_attrs=read-write connect_timeout=3");
+        assert_eq!((only(&list, 1), only(&list, 2)), (Some(second), None));
+        let other = of("host=c port=7 user=u password=p connect_timeout=3");
+        assert_eq!(to_host(&list, &Host::Tcp("c".into()), 7), other);
     }
 
     #[test]

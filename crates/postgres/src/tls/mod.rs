@@ -9,7 +9,7 @@ mod hosts;
 mod server;
 mod verifier;
 
-pub use control::{ControlConfig, Encrypted};
+pub use control::{ControlConfig, Encrypted, Primary};
 pub use diagnosis::{Diagnosis, NoTls, Told, trouble};
 pub use files::{Contents, PemFile, TlsFileError};
 pub use server::{Attempt, Connector, Negotiated};

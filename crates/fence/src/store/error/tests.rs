@@ -148,6 +148,7 @@ async fn cases() -> Vec<Case> {
             init,
         ),
         (StoreError::Standby, "the server is in recovery: a standby accepts no writes", retry),
+        (StoreError::Superseded, "the control connection leads to a server that is not the primary of the list", retry),
         (StoreError::Vacated, "the database is being dropped", retry),
         // A Query failed.
         (StoreError::TimedOut(LIMIT), "the control connection did not answer within 5 s", retry),

@@ -1,0 +1,204 @@
+//! The probers: one task for each host of a list of servers, with a control connection to it.
+//!
+//! Owns these connections, and what the proxy does when the primary changes. Must never choose the primary: `state::servers`
+//! does.
+
+use crate::config::Address;
+use crate::state::server_table::{ServerChange, ServerReport, ServerTable};
+use crate::state::shared::Shared;
+use fencegate_fence::supervise::supervise;
+use fencegate_postgres::sql::{column, is_true, message, number, query_rows, text};
+use fencegate_postgres::tls::ControlConfig;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::config::Host;
+use tokio_postgres::{Client, SimpleQueryRow};
+
+/// Interval between looks at a server.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval: any client can request a look by an error.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
+/// Time limit for the answer to a look.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+/// Time after the start for which the choice of the primary waits for servers that do not answer.
+const SETTLE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Starts the probers, if there are several servers to choose from.
+pub(super) fn start(shared: &Arc<Shared>) {
+    if !shared.servers.is_probed() {
+        return;
+    }
+    for place in 0..shared.settings().upstream.hosts.len() {
+        let probed = shared.clone();
+        supervise(&shared.background, "probe_server", move || probe(probed.clone(), place));
+    }
+    let settled = shared.clone();
+    shared.background.spawn(async move {
+        sleep(SETTLE_LIMIT).await;
+        settled.servers.settle(|table, change| settled.act(table, change));
+    });
+}
+
+/// Looks at each host once. Cancel-safe.
+pub(super) async fn look_once(shared: &Arc<Shared>) {
+    let look = async |place: usize| {
+        let report = match connect(shared, place).await {
+            Ok((client, _)) => look(&client).await,
+            Err(error) => Err(error),
+        };
+        shared.servers.report(place, 1, report, |_, _| {});
+    };
+    futures_util::future::join_all((0..shared.settings().upstream.hosts.len()).map(look)).await;
+}
+
+/// Looks at one host, for as long as the proxy runs.
+async fn probe(shared: Arc<Shared>, place: usize) {
+    let mut requests = shared.servers.requests();
+    let mut last = None;
+    loop {
+        let number = *requests.borrow_and_update();
+        let (client, mut connection) = match connect(&shared, place).await {
+            Ok(connected) => connected,
+            Err(error) => {
+                shared.report(place, number, Err(error), &mut last);
+                wait(&mut requests).await;
+                continue;
+            }
+        };
+        loop {
+            let number = *requests.borrow_and_update();
+            let report = look(&client).await;
+            // Of a connection that broke, and of one that must not stay.
+            let is_lost = report.is_err() || shared.servers.is_released();
+            shared.report(place, number, report, &mut last);
+            if is_lost {
+                drop(client);
+                wait(&mut requests).await;
+                break;
+            }
+            tokio::select! {
+                () = wait(&mut requests) => {}
+                // Look at once: the server may have stopped.
+                _ = &mut connection => break,
+            }
+        }
+        connection.abort();
+    }
+}
+
+/// Waits until the next look is due or requested.
+async fn wait(requests: &mut watch::Receiver<u64>) {
+    sleep(SHORTEST_INTERVAL).await;
+    // The proxy owns the sender, so the channel stays open.
+    timeout(INTERVAL - SHORTEST_INTERVAL, requests.changed()).await.ok();
+}
+
+/// Connects to a host with the user, password, encryption and database of the control connection. Cancel-safe: the connection
+/// is closed.
+async fn connect(shared: &Arc<Shared>, place: usize) -> Result<(Client, JoinHandle<()>), String> {
+    let settings = shared.settings();
+    let upstream = &settings.upstream;
+    let (host, port) = match upstream.hosts.get(place) {
+        Some(Address::Tcp { host, port }) => (Host::Tcp(host.clone()), *port),
+        Some(Address::Unix { directory, port }) => (Host::Unix(directory.clone()), *port),
+        None => return Err("no such host".to_owned()),
+    };
+    let control: ControlConfig = shared.control_for(settings.control_database());
+    let control = control.with_host(&host, port, upstream.connect_timeout);
+    let limit = upstream.connect_timeout + LOOK_LIMIT;
+    let connected = timeout(limit, control.connect()).await;
+    let (client, connection) = connected.map_err(|_| no_answer(limit))?.map_err(|error| message(&error))?;
+    let driver = tokio::spawn(async move {
+        // Ends when the client is dropped, or the server ends the connection.
+        connection.await.ok();
+    });
+    Ok((client, driver))
+}
+
+fn no_answer(limit: Duration) -> String {
+    format!("no answer within {} s", limit.as_secs())
+}
+
+/// Reads the role and the timeline of a server.
+async fn look(client: &Client) -> Result<ServerReport, String> {
+    let rows = timeout(LOOK_LIMIT, query_rows(client, include_str!("probe.sql"))).await;
+    let rows = rows.map_err(|_| no_answer(LOOK_LIMIT))?.map_err(|error| message(&error))?;
+    rows.first().and_then(report).ok_or_else(|| "the answer to the query for its role has an unknown form".to_owned())
+}
+
+fn report(row: &SimpleQueryRow) -> Option<ServerReport> {
+    let written = column(row, "wal").map(|wal| u32::from_str_radix(wal.get(..8)?, 16).ok());
+    let timeline = match written {
+        Some(written) => written?,
+        None => ["received", "replayed"].into_iter().filter_map(|name| number(row, name)).max()?,
+    };
+    Some(ServerReport {
+        in_recovery: is_true(row, "in_recovery"),
+        system_identifier: text(row, "system_identifier")?,
+        postmaster_start: text(row, "postmaster_start")?,
+        timeline,
+    })
+}
+
+impl Shared {
+    /// Records the result of a look. Logs a failure once.
+    fn report(
+        self: &Arc<Self>,
+        place: usize,
+        number: u64,
+        report: Result<ServerReport, String>,
+        last: &mut Option<String>,
+    ) {
+        let failure = report.as_ref().err().cloned();
+        if let Some(error) = failure.as_ref().filter(|_| failure != *last) {
+            let host = self.settings().upstream.hosts.get(place).map(ToString::to_string);
+            tracing::warn!(host, error, "server_unknown");
+        }
+        *last = failure;
+        self.servers.report(place, number, report, |table, change| self.act(table, change));
+    }
+
+    /// Acts on a change. The table is in force already, so that no new session and no new control connection uses the old
+    /// primary.
+    fn act(self: &Arc<Self>, table: &ServerTable, change: ServerChange) {
+        let host = |place: usize| table.hosts().get(place).map(|host| host.address.to_string());
+        match change {
+            ServerChange::Primary { old, new } => {
+                let timeline = table.primary().map(|(_, report)| report.timeline);
+                let ended = self.end_replaced_sessions();
+                tracing::info!(old = old.and_then(host), new = host(new), timeline, ended, "upstream_changed");
+                self.move_control_connections();
+            }
+            ServerChange::NoPrimary => tracing::error!(error = table.summary(true), "upstream_without_primary"),
+            ServerChange::Superseded(place) => {
+                let report = table.hosts().get(place).and_then(|host| host.report.as_ref());
+                let (timeline, highest) = (report.map(|it| it.timeline), report.map(|it| table.highest(it)));
+                let ended = self.end_replaced_sessions();
+                tracing::error!(host = host(place), timeline, highest, ended, "upstream_superseded");
+            }
+        }
+    }
+
+    /// Ends the sessions whose server is neither the primary nor a standby. Returns their number.
+    fn end_replaced_sessions(&self) -> usize {
+        let mut sessions = self.sessions.list();
+        sessions.retain(|session| !self.servers.keeps(session.place, session.fence.identity.as_ref().ok()));
+        sessions.iter().for_each(|session| session.replace());
+        sessions.len()
+    }
+
+    /// Closes the control connections to the old primary. The next operation opens them to the new one.
+    fn move_control_connections(&self) {
+        for database in self.shared_databases() {
+            // The new primary may lack the last changes of the old one.
+            database.forget_catalog();
+            self.background.spawn(async move {
+                database.fence.close().await;
+                database.prepare().await;
+            });
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Lists whose hosts differ: silent, closed, unknown to the control role, standbys.
+
+use super::{World, cluster, control};
+use crate::hosts::Silent;
+use crate::support::guardian::Port;
+use crate::support::proxy::ProxyOptions;
+use crate::support::ticks::{self, WRITE, ok, refused, session};
+use crate::support::wire::error_in;
+use crate::support::{Proxy, Wire};
+
+#[test]
+fn a_dead_first_host_does_not_matter() {
+    let (postgres, silent, closed) = (ticks::server(), Silent::new(), Port::claim());
+    for dead in [silent.port, closed.number()] {
+        let hosts = format!("127.0.0.1:{dead},127.0.0.1:{}", postgres.port());
+        for target in ["", "?target_session_attrs=primary"] {
+            let options = ProxyOptions::default()
+                .policies(ticks::POLICIES)
+                .upstream(&format!("postgres://{hosts}{target}"))
+                .control(&control(&hosts));
+            let proxy = Proxy::start_with(&postgres, &options);
+            ok(&mut session(&proxy.address(), 1), WRITE);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_the_control_role_cannot_look_at_is_never_the_primary() {
+    let (postgres, closed) = (ticks::server(), Port::claim());
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", closed.number(), postgres.port());
+    // With target_session_attrs=any, sessions may use an unknown server: it may be a standby.
+    let options = ProxyOptions::default()
+        .upstream(&format!("postgres://{hosts}"))
+        .control(&format!("postgres://no_such_role@{hosts}/postgres"));
+    let proxy = Proxy::start_with(&postgres, &options);
+    proxy.wait_for_log("server_unknown", crate::support::DEADLINE);
+    let mut wire = Wire::connect(&proxy.address()).unwrap();
+    let error = error_in(&wire.start(&[("user", "postgres"), ("database", "postgres")], "")).expect("a refusal");
+    assert_eq!((error.severity(), error.code()), ("FATAL", "57P03"), "{error:?}");
+    let detail = error.detail();
+    assert!(detail.contains(&format!("127.0.0.1:{} is unknown", postgres.port())), "{detail}");
+    assert!(!detail.contains("no_such_role"), "{detail}");
+}
+
+#[test]
+fn sessions_use_a_standby_where_the_target_says_so() {
+    for target in ["standby", "prefer-standby"] {
+        let world = World::start_with(&format!("target_session_attrs={target}"), &["--connect-wait", "60s"]);
+        let mut wire = Wire::login(&world.proxy.address(), "postgres", "postgres");
+        assert_eq!(world.server_of(&mut wire), 1, "{target}");
+        refused(&mut wire, "CREATE TABLE t ()", "25006");
+    }
+}
+
+#[test]
+fn without_a_target_sessions_prefer_the_primary() {
+    let cluster = cluster();
+    let backwards = format!("127.0.0.1:{},127.0.0.1:{}", cluster.port(1), cluster.port(0));
+    let options = ProxyOptions::default()
+        .policies(ticks::POLICIES)
+        .upstream(&format!("postgres://{backwards}"))
+        .control(&control(&backwards));
+    let world = World { proxy: Proxy::start_with(&cluster[0], &options), cluster };
+    assert_eq!(world.server_of_a_session(), 0);
+    ok(&mut session(&world.proxy.address(), 1), WRITE);
+    world.cluster.cut_off(0);
+    world.wait_for_event("server_unknown", 0);
+    assert_eq!(world.server_of_a_session(), 1, "a standby is better than nothing");
+}
