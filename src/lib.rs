@@ -19,6 +19,7 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 mod escape;
+pub mod inherited;
 mod listen;
 mod log_queue;
 pub mod metrics;

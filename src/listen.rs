@@ -3,6 +3,7 @@
 //! Owns how the proxy listens on TCP, for clients and for metrics. Must never take over an address on which another
 //! process listens.
 
+use crate::inherited::Inherited;
 use nix::errno::Errno;
 use std::io;
 use std::net::SocketAddr;
@@ -11,16 +12,16 @@ use tokio::net::{TcpListener, TcpSocket, lookup_host};
 /// Maximum number of connections that wait to be accepted. The kernel's limit is `net.core.somaxconn`.
 pub const BACKLOG: u32 = 4096;
 
-/// Listens on every address of the host. Like the server, skips addresses that this machine does not have, such as ::1
-/// without IPv6, if another one works. Cancel-safe.
+/// Listens on every address of the host, with inherited sockets where there are any. Like the server, skips addresses
+/// that this machine does not have, such as ::1 without IPv6, if another one works. Cancel-safe.
 ///
 /// # Errors
 /// The system's error: for example, another process listens there.
-pub async fn listen(host: &str, port: u16) -> io::Result<Vec<TcpListener>> {
-    on_each(lookup_host((host, port)).await?)
+pub async fn listen(host: &str, port: u16, inherited: &mut Inherited) -> io::Result<Vec<TcpListener>> {
+    on_each(lookup_host((host, port)).await?, inherited)
 }
 
-fn on_each(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<TcpListener>> {
+fn on_each(addresses: impl Iterator<Item = SocketAddr>, inherited: &mut Inherited) -> io::Result<Vec<TcpListener>> {
     let (mut known, mut listeners) = (Vec::new(), Vec::new());
     let mut missing = io::ErrorKind::AddrNotAvailable.into();
     for address in addresses {
@@ -29,7 +30,11 @@ fn on_each(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<TcpLis
             continue;
         }
         known.push(address);
-        match on_address(address) {
+        let listener = match inherited.tcp(address) {
+            Some(listener) => TcpListener::from_std(listener),
+            None => on_address(address),
+        };
+        match listener {
             Ok(listener) => listeners.push(listener),
             Err(error) if is_missing(&error) => missing = error,
             Err(error) => return Err(error),
@@ -59,7 +64,7 @@ mod tests {
     async fn every_available_address_of_a_name_is_listened_on() {
         let on = |addresses: &[&str]| {
             let addresses: Vec<SocketAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
-            on_each(addresses.into_iter())
+            on_each(addresses.into_iter(), &mut Inherited::default())
         };
         // The second address is reserved for documentation: no machine has it.
         let listeners = on(&["127.0.0.1:0", "203.0.113.1:0", "127.0.0.2:0"]).unwrap();

@@ -4,6 +4,7 @@ use super::exit::{Ended, load_policies, no_runtime, runtime, unusable};
 use super::output::print;
 use super::policy::summary;
 use crate::config::{Settings, SettingsArguments};
+use crate::inherited::Inherited;
 use crate::server::{
     self,
     check::{Finding, Outcome, check},
@@ -33,6 +34,8 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: Arguments) -> Ended {
     keep_memory_private();
+    // First, because it changes the environment, which other threads may read.
+    let inherited = Inherited::from_systemd().map_err(|error| unusable(format!("sockets of systemd: {error}")))?;
     let settings = Settings::load(&arguments.settings).map_err(unusable)?;
     let policies = load_policies(&settings.policies)?;
     settings.check(&policies).map_err(unusable)?;
@@ -50,7 +53,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     reader_process::set_program("/proc/self/exe".into());
     let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
     let (workers, runtimes) = Workers::start(workers).map_err(no_runtime)?;
-    let result = runtime.block_on(server::run(start, workers));
+    let result = runtime.block_on(server::run(start, inherited, workers));
     // Do not wait for pending file reads and name resolutions.
     runtimes.into_iter().chain([runtime]).for_each(Runtime::shutdown_background);
     result.map(|()| ExitCode::SUCCESS).map_err(|error| {

@@ -36,6 +36,10 @@ pub enum AddressError {
     NotAPort { port: String, lowest: u16 },
     #[error("`{}` is too long for a socket: {} is more than {LONGEST_SOCKET_PATH} bytes", directory.display(), socket.display())]
     PathTooLong { directory: PathBuf, socket: PathBuf },
+    #[error("`{0}` is not the absolute path of a socket")]
+    RelativeSocket(String),
+    #[error("`{0}` is too long for a socket: more than {LONGEST_SOCKET_PATH} bytes")]
+    SocketTooLong(String),
 }
 
 /// A TCP port or a Unix socket.
@@ -94,6 +98,15 @@ pub(super) fn listen(text: &str) -> Result<Address, AddressError> {
         return unix(text, LISTEN_PORT);
     }
     tcp(text, "host:port, or the absolute path of a directory")
+}
+
+/// Reads the path of a socket's file.
+pub(super) fn socket_file(text: &str) -> Result<PathBuf, AddressError> {
+    match text {
+        _ if !text.starts_with('/') => Err(AddressError::RelativeSocket(text.to_owned())),
+        _ if text.len() > LONGEST_SOCKET_PATH => Err(AddressError::SocketTooLong(text.to_owned())),
+        _ => Ok(text.into()),
+    }
 }
 
 /// Reads `host:port`.

@@ -31,6 +31,8 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Limit on open transactions after SIGTERM.
     pub shutdown: Duration,
+    /// Limit on the sessions that remain after a successor has taken over.
+    pub drain: Duration,
     /// Idle time before TCP probes a peer, in whole seconds; None: the system's setting.
     pub keepalive: Option<Duration>,
 }
@@ -54,6 +56,7 @@ pub(super) fn read(texts: &Texts) -> Result<Limits, ConfigError> {
         connect_wait: texts.require("connect_wait", |text| time(text, LONGEST))?,
         idle: off_at_zero(texts.require("idle_timeout", |text| time(text, LONGEST))?),
         shutdown: texts.require("shutdown_timeout", |text| time(text, LONGEST))?,
+        drain: texts.require("drain_timeout", |text| time(text, LONGEST))?,
         keepalive: texts.require("keepalive", keepalive)?,
     })
 }

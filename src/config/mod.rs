@@ -55,10 +55,14 @@ pub struct Settings {
     pub admin_roles: Vec<String>,
     /// Origins of clients that the server may accept without authentication, in addition to the proxy's own machine.
     pub allow_unauthenticated: Vec<AllowedOrigin>,
+    /// Addresses of load balancers that announce their clients with the PROXY protocol.
+    pub proxy_protocol_from: Vec<AllowedOrigin>,
     /// TLS settings for clients; None: no TLS.
     pub tls: Option<ClientTls>,
     /// Address for metrics and health; always TCP.
     pub http: Option<Address>,
+    /// Socket on which the proxy finds its predecessor and offers its sockets to its successor.
+    pub take_over: Option<PathBuf>,
     /// Limits on clients and times.
     pub limits: Limits,
     /// Number of session threads.
@@ -115,10 +119,10 @@ impl Settings {
                 *now = new;
             }
         }
-        let Self { listen, http, workers, etcd, upstream, .. } = self.clone();
+        let Self { listen, http, workers, take_over, etcd, upstream, .. } = self.clone();
         let etcd = if keeps_etcd { etcd } else { new.etcd.clone() };
         let upstream = if keeps_upstream { upstream } else { new.upstream.clone() };
-        (Self { listen, http, workers, etcd, upstream, shown, ..new }, changes)
+        (Self { listen, http, workers, take_over, etcd, upstream, shown, ..new }, changes)
     }
 
     /// Database in the control URL, or one that every server has.
@@ -182,8 +186,10 @@ impl Settings {
             etcd: etcd::read(&texts)?,
             admin_roles: texts.read_all("admin_roles", |text| Ok::<_, SettingError>(text.to_owned()))?,
             allow_unauthenticated: texts.read_all("allow_unauthenticated", origin::allowed)?,
+            proxy_protocol_from: texts.read_all("proxy_protocol_from", origin::network)?,
             tls,
             http: texts.read_one("http", address::http)?,
+            take_over: texts.read_one("take_over", address::socket_file)?,
             limits: limits::read(&texts)?,
             workers: texts.require("workers", limits::workers)?,
             log_sessions: texts.require("log_sessions", choice::level)?,

@@ -15,7 +15,9 @@ pub enum Origin {
     Unix,
     /// An IP address.
     Address(IpAddr),
-    /// The client disconnected before its address was read.
+    /// An IP address that a load balancer has announced. Never this machine's own.
+    Announced(IpAddr),
+    /// The client has disconnected, or its load balancer does not know its address.
     Unknown,
 }
 
@@ -45,7 +47,9 @@ impl AllowedOrigin {
     pub fn covers(self, origin: Origin) -> bool {
         match (self, origin) {
             (AllowedOrigin::Unix, Origin::Unix) => true,
-            (AllowedOrigin::Network(network, bits), Origin::Address(address)) => {
+            // The load balancer, not the client, would be on this machine.
+            (_, Origin::Announced(address)) if address.to_canonical().is_loopback() => false,
+            (AllowedOrigin::Network(network, bits), Origin::Address(address) | Origin::Announced(address)) => {
                 match (network, address.to_canonical()) {
                     (IpAddr::V4(network), IpAddr::V4(address)) => {
                         begins_alike(network.to_bits().into(), address.to_bits().into(), 32, bits)
@@ -63,6 +67,14 @@ impl AllowedOrigin {
 
 fn begins_alike(one: u128, other: u128, width: u8, bits: u8) -> bool {
     (one ^ other).checked_shr((width - bits).into()).unwrap_or(0) == 0
+}
+
+/// Reads `ADDRESS` or `ADDRESS/BITS`.
+pub(super) fn network(text: &str) -> Result<AllowedOrigin, OriginError> {
+    match allowed(text)? {
+        AllowedOrigin::Unix => Err(OriginError(text.to_owned())),
+        network => Ok(network),
+    }
 }
 
 /// Reads `ADDRESS`, `ADDRESS/BITS` or `unix`.
@@ -94,6 +106,19 @@ mod tests {
 
     fn covers(setting: &str, address: &str) -> bool {
         allowed(setting).unwrap().covers(Origin::Address(address.parse().unwrap()))
+    }
+
+    #[test]
+    fn an_announced_address_is_never_local() {
+        let announced = |address: &str| Origin::Announced(address.parse().unwrap());
+        assert!(allowed("192.0.2.0/24").unwrap().covers(announced("192.0.2.1")));
+        for local in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(!announced(local).is_loopback());
+            for setting in ["127.0.0.0/8", "0.0.0.0/0", "::/0", "::1", "unix"] {
+                assert!(!allowed(setting).unwrap().covers(announced(local)), "{setting} {local}");
+            }
+        }
+        assert!(network("unix").is_err() && network("192.0.2.1").is_ok());
     }
 
     #[test]

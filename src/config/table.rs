@@ -94,7 +94,7 @@ const fn setting(
 
 /// All settings.
 #[rustfmt::skip]
-pub static SETTINGS: [Setting; 33] = [
+pub static SETTINGS: [Setting; 36] = [
     setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Stays,
         "`host:port`, or `/directory:port` for a Unix socket (default `:6432`); repeatable",
         "Listen addresses for clients"),
@@ -115,6 +115,9 @@ pub static SETTINGS: [Setting; 33] = [
         Nothing("only clients on a loopback address, if the proxy also connects to the server by TCP on loopback"), Applies,
         "an address or `address/bits`, or `unix` for the proxy's own Unix sockets; repeatable",
         "Addresses of clients that the server may accept without authentication"),
+    setting("proxy_protocol_from", "ADDRESS[/BITS]", List, Nothing("no headers are accepted"), Applies,
+        "an address or `address/bits`; repeatable",
+        "Addresses of load balancers, whose connections must begin with a PROXY protocol header (version 1 or 2)"),
     setting("http", "ADDRESS", Text, Nothing("not served"), Stays,
         "`host:port`", "Address for metrics, health and the status page: /metrics, /healthz, /readyz, /"),
     setting("log_sessions", "LEVEL", Text, Is("info"), Applies,
@@ -133,6 +136,11 @@ pub static SETTINGS: [Setting; 33] = [
         "0 to 24h; 0: never", "Maximum idle time of a session outside a transaction; then it ends (57P05)"),
     setting("shutdown_timeout", "TIME", Number, Is("30s"), Applies,
         "0 to 24h", "Time limit for open transactions after SIGTERM"),
+    setting("take_over", "PATH", Text, Nothing("no upgrade without a disconnect"), Stays,
+        "the absolute path of a socket, for example `/run/fencegate/take-over.sock`; only the proxy's system user and root may connect",
+        "Socket for upgrades: the proxy takes over the listening sockets of the proxy that it finds there, then offers them to its successor there"),
+    setting("drain_timeout", "TIME", Number, Is("1h"), Applies,
+        "0 to 24h", "Time limit for the remaining sessions after a successor has taken over; then shutdown begins"),
     setting("keepalive", "TIME", Number, Is("60s"), Applies,
         "0, or 1s to 9h; 0: the system's setting",
         "Idle time before TCP probes a client or server"),

@@ -3,6 +3,7 @@
 //! Owns all limits on clients: their number, and the time and size of a request. Must never wait for a client without a
 //! limit, or let connections without a request keep out others.
 
+use crate::inherited::Inherited;
 use crate::listen::listen;
 use crate::waiting_connections::{SourceAddress, WaitingConnections};
 use futures_util::future::join_all;
@@ -74,7 +75,7 @@ pub struct StatusPage {
 /// Listening sockets that are not yet served.
 #[derive(Debug)]
 pub struct Endpoint {
-    sockets: Vec<(TcpListener, SocketAddr)>,
+    sockets: Vec<(Arc<TcpListener>, SocketAddr)>,
 }
 
 /// A server that runs until it is dropped. [`Server::stop`] waits for pending responses.
@@ -83,16 +84,22 @@ pub struct Endpoint {
 pub struct Server {
     task: JoinHandle<()>,
     stop: watch::Sender<()>,
+    sockets: Vec<Arc<TcpListener>>,
 }
 
 impl Endpoint {
     /// Listens on all addresses of the host. Cancel-safe.
     pub async fn bind(host: &str, port: u16) -> io::Result<Self> {
-        Self::on(listen(host, port).await?)
+        Self::bind_or_inherit(host, port, &mut Inherited::default()).await
+    }
+
+    /// Like [`Self::bind`], with inherited sockets where there are any. Cancel-safe.
+    pub async fn bind_or_inherit(host: &str, port: u16, inherited: &mut Inherited) -> io::Result<Self> {
+        Self::on(listen(host, port, inherited).await?)
     }
 
     fn on(sockets: Vec<TcpListener>) -> io::Result<Self> {
-        let with_address = |socket: TcpListener| socket.local_addr().map(|address| (socket, address));
+        let with_address = |socket: TcpListener| socket.local_addr().map(|address| (Arc::new(socket), address));
         Ok(Endpoint { sockets: sockets.into_iter().map(with_address).collect::<io::Result<_>>()? })
     }
 
@@ -101,19 +108,26 @@ impl Endpoint {
         let (stop, stopped) = watch::channel(());
         let free = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         let places = Arc::new(Places { taken: Mutex::default(), free });
-        let serve_one = |(socket, address): (TcpListener, SocketAddr)| {
+        let sockets = self.sockets.iter().map(|(socket, _)| socket.clone()).collect();
+        let serve_one = |(socket, address): (Arc<TcpListener>, SocketAddr)| {
             tracing::info!(%address, "metrics_served");
             serve(socket, pages.clone(), places.clone(), stopped.clone())
         };
         let served = join_all(self.sockets.into_iter().map(serve_one));
-        Server { task: tokio::spawn(async move { drop(served.await) }), stop }
+        Server { task: tokio::spawn(async move { drop(served.await) }), stop, sockets }
     }
 }
 
 impl Server {
+    /// The listening sockets.
+    pub fn sockets(&self) -> &[Arc<TcpListener>] {
+        &self.sockets
+    }
+
     /// Stops accepting connections and completes pending responses, for at most one second. Cancel-safe: it continues.
     pub async fn stop(self) {
         drop(self.stop);
+        drop(self.sockets);
         // An error means that the server has already ended.
         let _ = timeout(LAST_ANSWERS, self.task).await;
     }
@@ -177,7 +191,12 @@ impl Drop for ConnectionSlot {
 }
 
 /// Answers on one address until the server's handle is dropped.
-async fn serve(socket: TcpListener, pages: Arc<impl Pages>, places: Arc<Places>, mut stopped: watch::Receiver<()>) {
+async fn serve(
+    socket: Arc<TcpListener>,
+    pages: Arc<impl Pages>,
+    places: Arc<Places>,
+    mut stopped: watch::Receiver<()>,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -312,8 +331,8 @@ mod tests {
 
     #[tokio::test]
     async fn every_address_is_served_until_the_server_stops() {
-        let mut sockets = listen("127.0.0.1", 0).await.unwrap();
-        sockets.extend(listen("127.0.0.2", 0).await.unwrap());
+        let mut sockets = listen("127.0.0.1", 0, &mut Inherited::default()).await.unwrap();
+        sockets.extend(listen("127.0.0.2", 0, &mut Inherited::default()).await.unwrap());
         let addresses: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();
         let server = Endpoint::on(sockets).unwrap().serve(Arc::new(Blank));
         for address in &addresses {

@@ -6,9 +6,11 @@ use super::driver::Driver;
 use super::login::{Identified, identify};
 use super::opening::{OpeningError, SERVER_LIMIT, read_opening, refuse_packet};
 use super::peer::Peer;
+use super::proxy_header::{self, Announced, HeaderError};
 use super::refused::{Refused, refuse, tell_of_upstream};
 use super::stream::Stream;
 use super::upstream::{self, LoggedIn, Route, log_in};
+use crate::config::Origin;
 use crate::state::connections::{LoginKind, NoPlace, Seat};
 use crate::state::context::Context;
 use crate::state::host::SessionHost;
@@ -31,7 +33,7 @@ use fencegate_wire::startup::{self, InvalidPacket, Packet, Replication, Startup}
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// The first message of a client.
 pub enum Heard {
@@ -64,11 +66,38 @@ impl IncomingClient {
     }
 }
 
-/// Reads a client's first packet. Not cancel-safe: dropping it closes the socket.
+/// Reads the PROXY protocol header of a load balancer. Not cancel-safe: dropping it closes the socket.
+///
+/// # Errors
+/// There is no valid header. The load balancer has been told the reason if possible.
+pub async fn hear_balancer(shared: &Shared, mut stream: Stream, seat: &Seat) -> Result<(Stream, Announced), Refused> {
+    let Stream::Tcp(socket) = &mut stream else { return Ok((stream, Announced::Balancer)) };
+    let read = tokio::select! {
+        biased;
+        read = timeout(shared.settings().limits.startup, proxy_header::read(socket)) => read,
+        () = seat.given_up() => return Err(made_room()),
+    };
+    let text = match read {
+        Ok(Ok(announced)) => return Ok((stream, announced)),
+        Ok(Err(HeaderError::Left)) => return Err(Refused::Left),
+        Ok(Err(HeaderError::Io(error))) => return Err(error.into()),
+        Ok(Err(why @ HeaderError::Missing)) => ErrorText::new("08P01", why.to_string())
+            .hint("The proxy's setting proxy_protocol_from names this address. Turn the PROXY protocol on at the load balancer (send-proxy-v2 in HAProxy), or remove the address from the setting."),
+        Ok(Err(why @ HeaderError::Invalid(_))) => ErrorText::new("08P01", why.to_string()),
+        Err(_) => return Err(Refused::silently("no PROXY protocol header within the time limit")),
+    };
+    let mut balancer = Peer::new(stream);
+    tokio::select! {
+        refused = refuse(&mut balancer, text) => refused,
+        () = seat.given_up() => Err(made_room()),
+    }
+}
+
+/// Reads a client's first packet. `announced`: the origin that a load balancer has announced. Not cancel-safe: dropping it closes the socket.
 ///
 /// # Errors
 /// The packet is invalid. The client has been told the reason if possible.
-pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard, Refused> {
+pub async fn hear(shared: &Shared, stream: Stream, announced: Option<Origin>, seat: &Seat) -> Result<Heard, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
     let opening = tokio::select! {
         // Checked first, so that a client that has already sent its packet is served.
@@ -76,7 +105,7 @@ pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard,
         opening = timeout_at(deadline, read_opening(shared, stream, seat)) => opening,
         () = seat.given_up() => return Err(made_room()),
     };
-    let (client, packet) = match opening {
+    let (mut client, packet) = match opening {
         Err(_) => return Err(Refused::silently("no startup packet within the time limit")),
         Ok(Err(OpeningError::Left)) => return Err(Refused::Left),
         Ok(Err(OpeningError::Io(error))) => return Err(error.into()),
@@ -93,8 +122,9 @@ pub async fn hear(shared: &Shared, stream: Stream, seat: &Seat) -> Result<Heard,
         }
         Ok(Ok(opened)) => opened,
     };
+    client.origin = announced.unwrap_or(client.origin);
     match packet {
-        Packet::CancelRequest(packet) => cancel(shared, packet, seat).await.map(Heard::Cancel),
+        Packet::CancelRequest(packet) => cancel(shared, packet, Some(seat)).await.map(Heard::Cancel),
         Packet::Startup(startup) => Ok(Heard::Client(Box::new(IncomingClient { client, startup, deadline }))),
         Packet::SslRequest | Packet::GssEncryptionRequest => Err(Refused::silently("no session")),
     }
@@ -262,21 +292,27 @@ fn lacking_encryption(shared: &Shared, client: &Peer) -> Option<ErrorText> {
 }
 
 /// Forwards a cancel request, in turn, if its key belongs to a session of this proxy. Otherwise any client could keep
-/// the server busy with other keys. Like the server, sends no response and does not require encryption. Serves a client
-/// that has already closed its side, because many clients do not wait.
-async fn cancel(shared: &Shared, packet: Bytes, seat: &Seat) -> Result<&'static str, Refused> {
+/// the server busy with other keys. Other requests go to the predecessors. Like the server, sends no response and does not require encryption. Serves a client
+/// that has already closed its side, because many clients do not wait. `seat`: None if the request comes from a
+/// successor.
+///
+/// # Errors
+/// The server could not be reached.
+pub async fn cancel(shared: &Shared, packet: Bytes, seat: Option<&Seat>) -> Result<&'static str, Refused> {
     let Some(session) = shared.sessions.with_key(startup::cancel_key(&packet)) else {
-        return Ok("unknown key");
+        return Ok(if shared.predecessors.forward(&packet) { "passed to the predecessor" } else { "unknown key" });
     };
     // One request is being forwarded, and another one with the same effect is waiting.
     let Ok(_waits) = session.cancels.try_acquire() else { return Ok("another request is waiting") };
-    seat.leave();
+    if let Some(seat) = seat {
+        seat.leave();
+    }
     let passed_on = async {
         let _alone = session.cancelling.lock().await;
         let _turn = shared.cancels.acquire().await.map_err(io::Error::other)?;
         upstream::cancel(shared, session.place, packet).await
     };
-    match tokio::time::timeout(SERVER_LIMIT, passed_on).await {
+    match timeout(SERVER_LIMIT, passed_on).await {
         Ok(Ok(())) => Ok("forwarded"),
         Ok(Err(error)) => Err(Refused::Upstream(error)),
         Err(_) => Err(Refused::Upstream(io::ErrorKind::TimedOut.into())),

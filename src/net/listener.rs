@@ -5,13 +5,16 @@
 
 use super::stream::{AcceptedStream, Stream};
 use crate::config::Address;
+use crate::inherited::Inherited;
 use crate::listen::{BACKLOG, listen};
 use crate::state::shared::Shared;
 use std::fs::Permissions;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 
@@ -27,55 +30,122 @@ pub struct ClientListener {
     socket: ListeningSocket,
     /// The address as bound.
     pub address: String,
-    /// The file of a Unix socket.
-    _file: Option<SocketFile>,
 }
 
 enum ListeningSocket {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    Unix(FileListener),
 }
 
-/// Removes the file of a Unix socket once the proxy has stopped listening on it.
-struct SocketFile(PathBuf);
+/// A listening Unix socket. Removes its file when the proxy stops listening, if the proxy owns the file.
+pub struct FileListener {
+    socket: UnixListener,
+    path: PathBuf,
+    owns_file: AtomicBool,
+    /// True if the predecessor leaves the file to this process.
+    inherits_file: bool,
+}
 
-impl Drop for SocketFile {
+impl Drop for FileListener {
     fn drop(&mut self) {
-        std::fs::remove_file(&self.0).ok();
+        if self.owns_file() {
+            std::fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+impl FileListener {
+    /// Listens on a Unix socket whose file has these permissions. Cancel-safe.
+    ///
+    /// # Errors
+    /// The socket's error: for example, another process listens there.
+    pub async fn bind(path: PathBuf, mode: u32, inherited: &mut Inherited) -> io::Result<Self> {
+        if let Some((socket, inherits_file)) = inherited.unix(&path) {
+            return Ok(FileListener {
+                socket: UnixListener::from_std(socket)?,
+                path,
+                owns_file: false.into(),
+                inherits_file,
+            });
+        }
+        remove_stale(&path).await?;
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(&path)?;
+        // Nobody can connect before `listen`.
+        let listen = || {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode))?;
+            socket.listen(BACKLOG)
+        };
+        match listen() {
+            Ok(socket) => Ok(FileListener { socket, path, owns_file: true.into(), inherits_file: false }),
+            Err(error) => {
+                std::fs::remove_file(&path).ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// Accepts a connection. Cancel-safe.
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        self.socket.accept().await.map(|(stream, _)| stream)
+    }
+
+    /// True if the proxy removes the file.
+    pub fn owns_file(&self) -> bool {
+        self.owns_file.load(Ordering::Relaxed)
+    }
+
+    /// Takes over the file, because the predecessor has released the socket.
+    pub fn own_inherited_file(&self) {
+        self.owns_file.fetch_or(self.inherits_file, Ordering::Relaxed);
+    }
+
+    /// Leaves the file to another process that listens on the socket.
+    pub fn disown_file(&self) {
+        self.owns_file.store(false, Ordering::Relaxed);
+    }
+}
+
+impl AsFd for FileListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
 impl ClientListener {
-    /// Listens on all addresses of a name. Cancel-safe.
+    /// Listens on all addresses of a name, with inherited sockets where there are any. Cancel-safe.
     ///
     /// # Errors
     /// The socket's error: for example, another process listens there.
-    pub async fn bind(address: &Address) -> io::Result<Vec<Self>> {
+    pub async fn bind(address: &Address, inherited: &mut Inherited) -> io::Result<Vec<Self>> {
         match address {
-            Address::Tcp { host, port } => listen(host, *port).await?.into_iter().map(Self::on_tcp).collect(),
+            Address::Tcp { host, port } => {
+                listen(host, *port, inherited).await?.into_iter().map(Self::on_tcp).collect()
+            }
             Address::Unix { .. } => {
                 let path = address.socket_path().ok_or(io::ErrorKind::InvalidInput)?;
-                remove_stale(&path).await?;
-                Ok(vec![Self::on_file(path)?])
+                let address = path.display().to_string();
+                let socket = FileListener::bind(path, SOCKET_MODE, inherited).await?;
+                Ok(vec![ClientListener { socket: ListeningSocket::Unix(socket), address }])
             }
         }
     }
 
     fn on_tcp(socket: TcpListener) -> io::Result<Self> {
         let address = socket.local_addr()?.to_string();
-        Ok(ClientListener { socket: ListeningSocket::Tcp(socket), address, _file: None })
+        Ok(ClientListener { socket: ListeningSocket::Tcp(socket), address })
     }
 
-    fn on_file(path: PathBuf) -> io::Result<Self> {
-        let socket = UnixSocket::new_stream()?;
-        socket.bind(&path)?;
-        let (address, file) = (path.display().to_string(), SocketFile(path));
-        std::fs::set_permissions(&file.0, Permissions::from_mode(SOCKET_MODE))?;
-        Ok(ClientListener { socket: ListeningSocket::Unix(socket.listen(BACKLOG)?), address, _file: Some(file) })
+    /// The Unix socket, if it is one.
+    pub fn file(&self) -> Option<&FileListener> {
+        match &self.socket {
+            ListeningSocket::Tcp(_) => None,
+            ListeningSocket::Unix(listener) => Some(listener),
+        }
     }
 
     /// Accepts clients forever and begins a session for each, with the client's address. Cancel-safe.
-    pub async fn serve(self, shared: Arc<Shared>, begin: impl Fn(AcceptedStream, String)) {
+    pub async fn serve(self: Arc<Self>, shared: Arc<Shared>, begin: impl Fn(AcceptedStream, String)) {
         loop {
             match self.accept(shared.settings().limits.keepalive).await {
                 Ok((stream, peer)) => begin(stream, peer),
@@ -94,9 +164,18 @@ impl ClientListener {
                 let (stream, peer) = listener.accept().await?;
                 (Stream::tcp(stream, keepalive)?, peer.to_string())
             }
-            ListeningSocket::Unix(listener) => (Stream::Unix(listener.accept().await?.0), "unix".to_owned()),
+            ListeningSocket::Unix(listener) => (Stream::Unix(listener.accept().await?), "unix".to_owned()),
         };
         Ok((AcceptedStream::new(stream)?, peer))
+    }
+}
+
+impl AsFd for ClientListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            ListeningSocket::Tcp(listener) => listener.as_fd(),
+            ListeningSocket::Unix(listener) => listener.as_fd(),
+        }
     }
 }
 
@@ -126,7 +205,7 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let local = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
         for address in [local, Address::Unix { directory: folder.clone(), port: 1 }] {
-            let listener = ClientListener::bind(&address).await.unwrap().remove(0);
+            let listener = ClientListener::bind(&address, &mut Inherited::default()).await.unwrap().remove(0);
             let mut waiting = Vec::new();
             for _ in 0..backlog() {
                 let connect = async {

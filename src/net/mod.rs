@@ -4,6 +4,7 @@
 
 mod alarm;
 mod binding;
+pub mod descriptors;
 pub mod driver;
 mod farewell;
 pub mod handshake;
@@ -12,6 +13,7 @@ pub mod login;
 mod opening;
 pub mod peer;
 mod perform;
+pub mod proxy_header;
 pub mod refused;
 pub mod stream;
 pub mod term;

@@ -146,7 +146,7 @@ pub async fn refuse_packet<T>(
 ) -> Result<T, Refused> {
     if why == InvalidPacket::ProxyHeader {
         let text = ErrorText::new("08P01", why.to_string());
-        return refuse(client, text.hint("Turn the PROXY protocol off at the load balancer (send-proxy in HAProxy)."))
+        return refuse(client, text.hint("Add the load balancer's address to the proxy's setting proxy_protocol_from, or turn the PROXY protocol off at the load balancer (send-proxy in HAProxy)."))
             .await;
     }
     if sent.is_empty() {

@@ -2,6 +2,7 @@
 //!
 //! Owns sockets and sessions. Must never decide whether a write may pass: `fence` does.
 
+mod bind;
 pub mod check;
 mod console;
 mod files;
@@ -13,12 +14,14 @@ mod shutdown;
 mod status;
 mod systemd;
 mod tables;
+mod take_over;
 pub mod workers;
 
-use crate::config::Address;
-use crate::metrics::{Metrics, MetricsError, http};
+use crate::config::Origin;
+use crate::inherited::Inherited;
+use crate::metrics::Metrics;
 use crate::net::handshake::{self, Heard, Opened};
-use crate::net::listener::ClientListener;
+use crate::net::proxy_header::Announced;
 use crate::net::refused::Refused;
 use crate::net::stream::{AcceptedStream, Stream};
 use crate::state::connections::Seat;
@@ -26,64 +29,42 @@ pub use crate::state::encryption::TlsMaterial;
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::{Shared, StartOptions};
 use crate::waiting_connections::SourceAddress;
+pub use bind::ProxyError;
+use bind::{Bound, bind};
 use console::ConsoleSession;
 use fencegate_fence::supervise::supervise;
 use fencegate_session::End;
 use shutdown::StopSignals;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+use take_over::Handover;
+use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tracing::Level;
 use workers::Workers;
 
-/// Why the proxy could not run.
-#[derive(Debug, thiserror::Error)]
-pub enum ProxyError {
-    /// Listening on an address failed.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The configured address.
-        address: String,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The process cannot receive signals.
-    #[error("cannot set up signal handling: {0}")]
-    Signals(io::Error),
-    /// The metrics cannot be created.
-    #[error("cannot create the metrics: {0}")]
-    Metrics(#[from] MetricsError),
-}
-
-/// Runs the proxy until SIGTERM or SIGINT, then until open transactions have ended. SIGHUP reloads.
-/// Not cancel-safe: dropping it drops every session.
+/// Runs the proxy until SIGTERM or SIGINT, then until open transactions have ended. SIGHUP reloads. `inherited`: sockets
+/// that systemd has passed. Not cancel-safe: dropping it drops every session.
 ///
 /// # Errors
 /// The proxy cannot start.
-pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError> {
-    let hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
+pub async fn run(start: StartOptions, inherited: Inherited, workers: Workers) -> Result<(), ProxyError> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
     let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
     files::provide(&start.settings);
-    let addresses = start.settings.listen.clone();
-    let http = bind_http(start.settings.http.as_ref()).await?;
     let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
-    let http = http.map(|listener| listener.serve(shared.clone()));
+    let Bound { clients, http, offer } = bind(&shared, inherited).await?;
+    let mut http = http.map(|endpoint| endpoint.serve(shared.clone()));
     let mut listeners = JoinSet::new();
-    for address in &addresses {
-        let bound = ClientListener::bind(address).await;
-        let not_bound =
-            |error| ProxyError::Listen { address: address.to_string(), error: explained(error, address, &addresses) };
-        for listener in bound.map_err(not_bound)? {
-            tracing::info!(address = %listener.address, "listening");
-            let (shared, workers) = (shared.clone(), workers.clone());
-            listeners.spawn(listener.serve(shared.clone(), move |stream, peer| {
-                begin_session(&workers, shared.clone(), stream, peer);
-            }));
-        }
+    for listener in &clients {
+        tracing::info!(address = %listener.address, "listening");
+        let (shared, workers) = (shared.clone(), workers.clone());
+        listeners.spawn(listener.clone().serve(shared.clone(), move |stream, peer| {
+            begin_session(&workers, shared.clone(), stream, peer);
+        }));
     }
     systemd::ready();
     prober::start(&shared);
@@ -92,9 +73,23 @@ pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError
     supervise(&shared.background, "follow_tables", move || followed.clone().follow_tables());
     let forgetting = shared.clone();
     supervise(&shared.background, "forget_databases", move || forgetting.clone().forget_unused_databases());
-    tokio::select! {
-        () = stop.recv() => {}
-        () = reload::at_signal(&shared, hangup) => {}
+    let sockets = http.as_ref().map(|http| http.sockets().to_vec()).unwrap_or_default();
+    let handover = offer.map(|offer| Handover { clients, http: sockets, offer });
+    let successor = tokio::select! {
+        () = stop.recv() => None,
+        () = reload::at_signal(&shared, &mut hangup) => None,
+        Some(successor) = to_successor(handover.as_ref(), &shared) => Some(successor),
+    };
+    drop(handover);
+    if let Some(successor) = successor {
+        listeners.shutdown().await;
+        if let Some(http) = http.take() {
+            http.stop().await;
+        }
+        tokio::select! {
+            () = shutdown::drain(&shared, successor, &workers, &mut hangup) => {}
+            () = stop.recv() => {}
+        }
     }
     systemd::stopping();
     shutdown::shut_down(&shared, listeners, &mut stop).await;
@@ -106,22 +101,12 @@ pub async fn run(start: StartOptions, workers: Workers) -> Result<(), ProxyError
     Ok(())
 }
 
-/// Adds the other addresses to the error, because the conflict may be with one of `all`.
-fn explained(error: io::Error, address: &Address, all: &[Address]) -> io::Error {
-    let Address::Tcp { port, .. } = address else { return error };
-    let every = Address::Tcp { host: "::".to_owned(), port: *port };
-    let same_port = all.iter().filter(|it| matches!(it, Address::Tcp { port: other, .. } if other == port));
-    if error.kind() != io::ErrorKind::AddrInUse || !all.contains(&every) || same_port.count() < 2 {
-        return error;
+/// None if the settings name no socket for successors.
+async fn to_successor(handover: Option<&Handover>, shared: &Shared) -> Option<UnixStream> {
+    match handover {
+        Some(handover) => Some(handover.to_successor(shared).await),
+        None => None,
     }
-    io::Error::other(format!("{error}; {every} includes the IPv4 addresses: remove the other one"))
-}
-
-/// Listens on the address for metrics and health, if set.
-async fn bind_http(address: Option<&Address>) -> Result<Option<http::Endpoint>, ProxyError> {
-    let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
-    let bound = http::Endpoint::bind(host, *port).await;
-    bound.map(Some).map_err(|error| ProxyError::Listen { address: format!("{host}:{port}"), error })
 }
 
 /// Unique among all processes that ever use the same database, on any machine.
@@ -148,9 +133,28 @@ fn begin_session(workers: &Workers, shared: Arc<Shared>, stream: AcceptedStream,
 
 /// Boxes the steps before the session. Otherwise the task would keep the memory of the largest step for the whole
 /// session.
-async fn serve_session(shared: Arc<Shared>, stream: Stream, peer: String, mut seat: Seat) {
+async fn serve_session(shared: Arc<Shared>, mut stream: Stream, mut peer: String, mut seat: Seat) {
     let session = seat.number();
-    let caller = match Box::pin(handshake::hear(&shared, stream, &seat)).await {
+    let (settings, mut announced) = (shared.settings(), None);
+    if settings.proxy_protocol_from.iter().any(|it| it.covers(stream.origin())) {
+        let heard = match Box::pin(handshake::hear_balancer(&shared, stream, &seat)).await {
+            Ok(heard) => heard,
+            Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
+        };
+        stream = heard.0;
+        match heard.1 {
+            Announced::Client(address) => {
+                (peer, announced) = (address.to_string(), Some(Origin::Announced(address.ip())));
+                // From now on it counts as a connection from the client's address.
+                drop(seat);
+                let source = SourceAddress::new(Some(address.ip()));
+                seat = shared.connections.enter(session, source, settings.limits.connections.get());
+            }
+            Announced::Unknown => announced = Some(Origin::Unknown),
+            Announced::Balancer => {}
+        }
+    }
+    let caller = match Box::pin(handshake::hear(&shared, stream, announced, &seat)).await {
         Ok(Heard::Client(caller)) => *caller,
         Ok(Heard::Cancel(how)) => return tracing::debug!(session, peer, how, "cancel_request"),
         Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),

@@ -60,7 +60,7 @@ pub enum ReloadFault {
 }
 
 /// Reloads at each signal, forever. Not cancel-safe, like [`reload`].
-pub async fn at_signal(shared: &Shared, mut signal: Signal) {
+pub async fn at_signal(shared: &Shared, signal: &mut Signal) {
     while signal.recv().await.is_some() {
         // `reload` logs its result.
         reload(shared).await.ok();
@@ -78,6 +78,13 @@ pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let reloaded = put_in_force(shared).await;
     systemd::ready();
     reloaded
+}
+
+/// Loads the same policies as a successor that has just started: otherwise sessions of this proxy could not be admitted
+/// any more. Logs the result. Not cancel-safe, like [`reload`].
+pub async fn follow_successor(shared: &Shared) {
+    let _turn = shared.reloading.lock().await;
+    put_in_force(shared).await.ok();
 }
 
 async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {

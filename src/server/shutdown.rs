@@ -2,6 +2,8 @@
 //!
 //! Must never end a session in the middle of a message, nor before its transaction has ended unless time is up.
 
+use super::workers::Workers;
+use super::{reload, systemd, take_over};
 use crate::state::database::SharedDatabase;
 use crate::state::lifecycle::{FAREWELL, Phase};
 use crate::state::shared::Shared;
@@ -9,6 +11,7 @@ use futures_util::future::join_all;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -33,6 +36,25 @@ impl StopSignals {
             _ = self.0.recv() => {}
             _ = self.1.recv() => {}
         }
+    }
+}
+
+/// Serves the remaining sessions after a successor has taken over the sockets. Returns when no connection is left or
+/// `drain_timeout` has passed. Cancel-safe: cancel requests are forwarded until the process ends.
+pub async fn drain(shared: &Arc<Shared>, successor: UnixStream, workers: &Workers, hangup: &mut Signal) {
+    let limit = shared.settings().limits.drain;
+    systemd::taken_over();
+    tracing::info!(sessions = shared.connections.places(), limit_seconds = limit.as_secs_f64(), "sockets_handed_over");
+    let served = shared.clone();
+    shared.background.spawn(async move { take_over::serve_cancels(&served, successor).await });
+    let reload = async {
+        reload::follow_successor(shared).await;
+        reload::at_signal(shared, hangup).await;
+    };
+    tokio::select! {
+        () = workers.none_left() => {}
+        () = tokio::time::sleep(limit) => log_remaining_sessions(shared, "drain_timeout expired"),
+        () = reload => {}
     }
 }
 

@@ -22,6 +22,11 @@ pub fn stopping() {
     tell("STOPPING=1\nSTATUS=Waiting for open transactions");
 }
 
+/// A successor has the sockets.
+pub fn taken_over() {
+    tell("STATUS=Serving the remaining sessions. A successor has taken over");
+}
+
 fn tell(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
     if let Err(error) = send(socket.as_bytes(), state) {

@@ -10,13 +10,18 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio_util::task::TaskTracker;
 
 /// Keep-alive of idle blocking threads: a century.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The threads for sessions.
 #[derive(Clone)]
-pub struct Workers(Arc<[Worker]>);
+pub struct Workers {
+    workers: Arc<[Worker]>,
+    /// The sessions of all threads, from the accepted connection on.
+    sessions: TaskTracker,
+}
 
 struct Worker {
     handle: Handle,
@@ -32,15 +37,22 @@ impl Workers {
     pub fn start(count: NonZeroUsize) -> io::Result<(Self, Vec<Runtime>)> {
         let runtimes = (0..count.get()).map(|_| runtime("relay", Some(1))).collect::<io::Result<Vec<_>>>()?;
         let worker = |runtime: &Runtime| Worker { handle: runtime.handle().clone(), sessions: Arc::default() };
-        Ok((Workers(runtimes.iter().map(worker).collect()), runtimes))
+        let workers = Workers { workers: runtimes.iter().map(worker).collect(), sessions: TaskTracker::new() };
+        Ok((workers, runtimes))
+    }
+
+    /// Returns when no connection remains, including those that have not logged in. Cancel-safe.
+    pub async fn none_left(&self) {
+        self.sessions.close();
+        self.sessions.wait().await;
     }
 
     /// Runs a session on the thread with the fewest sessions.
     pub fn begin(&self, session: impl Future<Output = ()> + Send + 'static) {
-        let Some(worker) = self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.sessions)) else { return };
+        let Some(worker) = self.workers.iter().min_by_key(|worker| Arc::strong_count(&worker.sessions)) else { return };
         let counted = worker.sessions.clone();
         // An async block that awaits the session would reserve its memory twice: for the captured and the pinned value.
-        worker.handle.spawn(session.map(move |()| drop(counted)));
+        self.sessions.spawn_on(session.map(move |()| drop(counted)), &worker.handle);
     }
 }
 

@@ -15,6 +15,7 @@ pub mod host;
 pub mod lifecycle;
 pub mod parse_permits;
 pub mod policy_tables;
+pub mod predecessors;
 pub mod recent;
 pub mod room;
 pub mod server_table;

@@ -11,6 +11,7 @@ use super::history::History;
 use super::lifecycle::{Orders, Phase};
 use super::parse_permits::ParsePermits;
 use super::policy_tables::PolicyTables;
+use super::predecessors::Predecessors;
 use super::recent::Recent;
 use super::room::MessageBudget;
 use super::servers::Servers;
@@ -84,6 +85,8 @@ pub struct Shared {
     pub servers: Arc<Servers>,
     /// The open sessions.
     pub sessions: Arc<Sessions>,
+    /// Proxies whose sockets this one has taken over.
+    pub predecessors: Predecessors,
     /// The latest rejections.
     pub recent: Recent,
     /// The latest events, for the picture on the status page.
@@ -170,6 +173,7 @@ impl Shared {
             reloading: tokio::sync::Mutex::default(),
             started: SystemTime::now(),
             sessions: Arc::default(),
+            predecessors: Predecessors::default(),
             recent: Recent::default(),
             history: History::default(),
             metrics,

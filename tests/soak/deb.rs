@@ -54,6 +54,7 @@ fn a_package_is_installed_removed_and_purged() {
         "etc/fencegate/fencegate.yaml",
         "etc/fencegate/policies.d",
         "usr/lib/systemd/system/fencegate.service",
+        "usr/lib/systemd/system/fencegate@.service",
         "usr/share/man/man1/fencegate-proxy.1",
         "usr/share/bash-completion/completions/fencegate",
         "usr/share/zsh/vendor-completions/_fencegate",

@@ -50,7 +50,7 @@ pub enum InvalidPacket {
     #[error("invalid length of startup packet")]
     Length,
     /// A load balancer announces the client's address.
-    #[error("the connection begins with a PROXY protocol header, which fencegate does not accept")]
+    #[error("the connection begins with a PROXY protocol header, which fencegate does not accept from this address")]
     ProxyHeader,
     /// More has been sent than the request for encryption; it would be taken for encrypted (CVE-2021-23214).
     #[error("received unencrypted data after a request for encryption")]

@@ -167,6 +167,23 @@ fn the_systemd_unit_passes_valid_arguments() {
     fs::write(&checked, unit.replace(PROGRAM, BINARY)).unwrap();
     let output = programs::run(Command::new("systemd-analyze").arg("verify").arg(&checked));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+
+    // The unit with instances differs only where it must.
+    let instances = read("deploy/systemd/fencegate@.service");
+    let lines = |unit: &str| -> Vec<String> {
+        unit.lines().filter(|line| !line.starts_with('#')).map(|line| line.replace(" (%i)", "")).collect()
+    };
+    let take_over = format!("{command} --take-over /run/fencegate/take-over.sock");
+    let changed = lines(&unit).into_iter().flat_map(|line| match &*line {
+        "RuntimeDirectory=fencegate" => vec![line, "RuntimeDirectoryPreserve=yes".to_owned()],
+        _ if line == format!("ExecStart={command}") => vec![format!("ExecStart={take_over}")],
+        _ => vec![line],
+    });
+    assert_eq!(lines(&instances), changed.collect::<Vec<_>>());
+    let checked = folder.join("fencegate@.service");
+    fs::write(&checked, instances.replace(PROGRAM, BINARY)).unwrap();
+    let output = programs::run(Command::new("systemd-analyze").arg("verify").arg(&checked));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
 #[test]

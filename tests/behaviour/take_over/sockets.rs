@@ -1,0 +1,76 @@
+//! The sockets that a successor takes over, binds anew or leaves, and those of systemd.
+
+use super::Site;
+use crate::support::fenced::value;
+use crate::support::guardian::{Port, Program};
+use crate::support::{Address, DEADLINE, Wire, wait_until};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+fn page(port: &Port, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port.number())).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn the_files_of_unix_sockets_stay() {
+    let site = Site::new();
+    let mut old = site.first(&[]);
+    let inodes = || [site.socket(), site.path()].map(|path| path.metadata().unwrap().ino());
+    let before = inodes();
+    assert_eq!(site.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    for _ in 0..2 {
+        let new = site.upgrade(&mut old, &[]);
+        assert_eq!(std::mem::replace(&mut old, new).program.wait(), 0);
+        assert_eq!(inodes(), before, "the same sockets");
+        let mut wire = Wire::login(&Address::Unix(site.socket()), "postgres", "postgres");
+        assert_eq!(value(&mut wire, "SELECT 1").as_deref(), Some("1"));
+        assert!(page(&site.http, "/readyz").contains("200 OK"), "{}", old.log());
+    }
+    old.program.signal("TERM");
+    assert_eq!(old.program.wait(), 0);
+    assert!(!site.socket().exists() && !site.path().exists());
+}
+
+#[test]
+fn the_settings_of_the_successor_apply() {
+    let site = Site::new();
+    let mut old = site.first(&[]);
+    let (kept, other) = (format!("127.0.0.1:{}", site.port.number()), Port::claim());
+    let mut new = site.start_with(&["--listen", &kept, "--listen", &format!("127.0.0.1:{}", other.number())]);
+    new.wait_for("sockets_taken_over");
+    assert_eq!(old.program.wait(), 0);
+    wait_until("the file of the socket that is not wanted is gone", DEADLINE, || !site.socket().exists());
+    assert!(TcpStream::connect(("127.0.0.1", site.http.number())).is_err());
+    for number in [site.port.number(), other.number()] {
+        let address = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, number)));
+        assert_eq!(value(&mut Wire::login(&address, "postgres", "postgres"), "SELECT 1").as_deref(), Some("1"));
+    }
+    assert_eq!(new.log().matches("socket_not_used").count(), 2, "{}", new.log());
+    drop(new);
+    // What the killed one has left does not keep the next one from starting.
+    site.first(&[]);
+}
+
+/// systemd keeps its sockets, so that clients wait instead of being refused while no proxy runs.
+#[test]
+fn sockets_of_systemd_are_used() {
+    let site = Site::new();
+    let (listen, socket) = (format!("127.0.0.1:{}", site.port.number()), site.socket().display().to_string());
+    let mut command = vec!["systemd-socket-activate".to_owned(), "-l".into(), listen.clone(), "-l".into(), socket];
+    command.extend(site.command(&["--listen", &listen, "--listen", &site.folder.join("socket").display().to_string()]));
+    let log = site.folder.join("log");
+    let mut program = Program::start(&command, &log, "KILL");
+    // The first connection starts the proxy, which then serves it.
+    wait_until("it listens", DEADLINE, || site.socket().exists());
+    for address in [Address::Unix(site.socket()), site.address()] {
+        assert_eq!(value(&mut Wire::login(&address, "postgres", "postgres"), "SELECT 1").as_deref(), Some("1"));
+    }
+    program.signal("TERM");
+    assert_eq!(program.wait(), 0, "{}", std::fs::read_to_string(log).unwrap());
+    assert!(site.socket().exists(), "the file belongs to systemd");
+}
