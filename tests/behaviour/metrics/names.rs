@@ -132,7 +132,7 @@ fn every_metric_moves_and_is_called_as_promised() {
 #[test]
 fn every_value_of_a_bounded_label_moves() {
     /// Users' names, and the program's version.
-    const UNBOUNDED: [&str; 5] = ["database", "resource", "election", "lease", "version"];
+    const UNBOUNDED: [&str; 6] = ["host", "database", "resource", "election", "lease", "version"];
     let mut world = World::start();
     world.elect();
     world.move_everything(1);
