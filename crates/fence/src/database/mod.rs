@@ -54,10 +54,10 @@ pub struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            if self.database.sessions.remove(&key) {
-                self.database.memory.wake.notify_one();
-            }
+        if let Some(key) = self.key.take()
+            && self.database.sessions.remove(&key)
+        {
+            self.database.memory.wake.notify_one();
         }
     }
 }
