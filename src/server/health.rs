@@ -132,7 +132,7 @@ impl Shared {
             NotReady::Upstream { address, reason }
         });
         let upstream = relays.is_ok();
-        // Of several servers, the state of each explains why a control connection fails, too.
+        // If there are several servers, their states also explain why a control connection fails.
         let ready = if self.servers.is_probed() { relays.and(fences) } else { fences.and(relays) };
         Condition { upstream, ready, etcd }
     }

@@ -71,7 +71,7 @@ async fn probe(shared: Arc<Shared>, place: usize) {
         loop {
             let number = *requests.borrow_and_update();
             let report = look(&client).await;
-            // Of a connection that broke, and of one that must not stay.
+            // The connection broke, or must not stay open.
             let is_lost = report.is_err() || shared.servers.is_released();
             shared.report(place, number, report, &mut last);
             if is_lost {

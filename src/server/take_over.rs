@@ -99,7 +99,7 @@ impl From<io::Error> for TakeOverError {
     }
 }
 
-/// What a proxy hands to its successor.
+/// The sockets that a proxy hands to its successor.
 pub struct Handover {
     /// The sockets for clients.
     pub clients: Vec<Arc<ClientListener>>,

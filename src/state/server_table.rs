@@ -8,7 +8,7 @@ use fencegate_fence::session::Identity;
 use std::collections::HashMap;
 use std::time::SystemTime;
 
-/// What a prober has read from a server.
+/// The facts that a prober has read from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerReport {
     /// True while the server is a standby.

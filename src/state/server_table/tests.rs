@@ -60,7 +60,7 @@ fn the_primary_is_the_writable_server_of_the_highest_timeline() {
         // Both were promoted to the same timeline.
         (&["p2 p2"], [Superseded, Superseded]),
         (&["p2 s1", "p2 p2"], [Primary, Superseded]),
-        // The same data directory on another host.
+        // A data directory that another host has started.
         (&["p1 -", "- p1"], [Unknown, Primary]),
         // Another cluster does not take over, unless it has replaced this one.
         (&["p1 xp5"], [Superseded, Superseded]),

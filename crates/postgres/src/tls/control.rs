@@ -40,7 +40,7 @@ pub struct ControlConfig {
 struct Access {
     config: Config,
     tls: Arc<Connector>,
-    /// Raised when connections must be opened anew.
+    /// Raised when open connections become outdated.
     version: u64,
 }
 
