@@ -4,7 +4,8 @@ use crate::config::Settings;
 use crate::state::shared::BESIDE_SESSIONS;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors for policies, listeners, etcd, up to six control connections per database, and cancel requests.
+/// Descriptors for policies, listeners, etcd, a connection to each server of a list, up to six control connections per database,
+/// and cancel requests.
 const BESIDE_CLIENTS: u64 = 128 + BESIDE_SESSIONS as u64;
 
 /// Raises the limit as far as permitted. Warns if it is insufficient for the connections in the settings.

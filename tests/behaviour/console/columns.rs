@@ -232,7 +232,7 @@ async fn settings_version_and_help_are_shown() {
     let control = row(&config, "key", "control").await;
     assert_eq!(
         (control.get::<_, &str>("source"), control.get::<_, &str>("reload")),
-        ("flag or environment", "restart")
+        ("flag or environment", "applies")
     );
     let connections = row(&config, "key", "max_connections").await;
     assert_eq!((connections.get::<_, &str>("value"), connections.get::<_, &str>("default")), ("1000", "1000"));
