@@ -170,7 +170,6 @@ pub enum PreparedEffect {
         /// The name, shared with the protocol's prepared statements.
         name: String,
         /// The prepared statement.
-        #[serde(serialize_with = "encoded::put_shared", deserialize_with = "encoded::shared")]
         statement: std::sync::Arc<Statement>,
     },
     /// `EXECUTE name`, also within EXPLAIN ANALYZE and CREATE TABLE AS: see [`Statement::executing`].
@@ -290,7 +289,6 @@ impl Statement {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Script {
     /// The statements, in the order in which the server runs them. Empty for an empty query.
-    #[serde(serialize_with = "encoded::put_list", deserialize_with = "encoded::list")]
     pub statements: Vec<std::sync::Arc<Statement>>,
 }
 
