@@ -10,6 +10,7 @@ use super::stream::Stream;
 use crate::config::{Address, Settings, TargetSession};
 use crate::state::connections::Seat;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, too_late};
+use crate::state::servers::NoServer;
 use crate::state::shared::Shared;
 use bytes::Bytes;
 use fencegate_postgres::tls::{Attempt, Connector, Negotiated, NoTls, Told, trouble};
@@ -72,7 +73,7 @@ async fn log_in_somewhere(
     loop {
         let places = match places(shared, route, until).await {
             Ok(places) => places,
-            Err(states) => return no_server_for(shared, client, states).await,
+            Err(none) => return no_server_for(shared, client, none).await,
         };
         let mut failure = None;
         for &place in &places {
@@ -95,8 +96,8 @@ async fn log_in_somewhere(
 /// The places of the hosts to try, in order. Cancel-safe.
 ///
 /// # Errors
-/// No server may serve the session. Each host and its state.
-async fn places(shared: &Shared, route: Route, until: Instant) -> Result<Vec<usize>, String> {
+/// No server may serve the session.
+async fn places(shared: &Shared, route: Route, until: Instant) -> Result<Vec<usize>, NoServer> {
     match route {
         Route::Session => shared.servers.available(until.saturating_duration_since(Instant::now())).await,
         Route::Console => Ok(shared.servers.for_operators()),
@@ -104,7 +105,7 @@ async fn places(shared: &Shared, route: Route, until: Instant) -> Result<Vec<usi
 }
 
 /// The error for a client that no server may serve.
-fn no_server(shared: &Shared, states: String) -> ErrorText {
+fn no_server(shared: &Shared, NoServer { states }: NoServer) -> ErrorText {
     let message = match shared.servers.target() {
         TargetSession::Any => "no server behind the proxy accepts sessions",
         TargetSession::Primary => "no server behind the proxy is the primary",
@@ -116,12 +117,12 @@ fn no_server(shared: &Shared, states: String) -> ErrorText {
         .hint("Retry. The proxy's setting connect_wait lets new sessions wait for a server.")
 }
 
-async fn no_server_for<T>(shared: &Shared, client: &mut Peer, states: String) -> Result<T, Refused> {
+async fn no_server_for<T>(shared: &Shared, client: &mut Peer, none: NoServer) -> Result<T, Refused> {
     let error = shared.servers.table().summary(true);
     if shared.log_limit.allows("upstream_unreachable", "") {
         tracing::error!(upstream = %shared.settings().upstream, error, "upstream_unreachable");
     }
-    refuse::<()>(client, no_server(shared, states)).await.ok();
+    refuse::<()>(client, no_server(shared, none)).await.ok();
     Err(Refused::Upstream(io::Error::new(io::ErrorKind::NotConnected, error)))
 }
 

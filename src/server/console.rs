@@ -337,7 +337,7 @@ impl console::Proxy for Shared {
             system_identifier: it.report.as_ref().map(|report| report.system_identifier.clone()),
             seen: it.seen,
             sessions: u64::try_from(sessions.iter().filter(|it| it.place == place).count()).unwrap_or(u64::MAX),
-            error: it.failure.clone(),
+            error: it.failure.as_ref().map(ToString::to_string),
         };
         self.servers.table().hosts().iter().enumerate().map(of).collect()
     }

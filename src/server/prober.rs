@@ -4,7 +4,7 @@
 //! does.
 
 use crate::config::Address;
-use crate::state::server_table::{ServerChange, ServerReport, ServerTable};
+use crate::state::server_table::{LookError, ServerChange, ServerReport, ServerTable};
 use crate::state::shared::Shared;
 use fencegate_fence::supervise::supervise;
 use fencegate_postgres::sql::{column, is_true, message, number, query_rows, text};
@@ -98,19 +98,19 @@ async fn wait(requests: &mut watch::Receiver<u64>) {
 
 /// Connects to a host with the user, password, encryption and database of the control connection. Cancel-safe: the connection
 /// is closed.
-async fn connect(shared: &Arc<Shared>, place: usize) -> Result<(Client, JoinHandle<()>), String> {
+async fn connect(shared: &Arc<Shared>, place: usize) -> Result<(Client, JoinHandle<()>), LookError> {
     let settings = shared.settings();
     let upstream = &settings.upstream;
     let (host, port) = match upstream.hosts.get(place) {
         Some(Address::Tcp { host, port }) => (Host::Tcp(host.clone()), *port),
         Some(Address::Unix { directory, port }) => (Host::Unix(directory.clone()), *port),
-        None => return Err("no such host".to_owned()),
+        None => return Err(LookError::NoHost),
     };
     let control: ControlConfig = shared.control_for(settings.control_database());
     let control = control.with_host(&host, port, upstream.connect_timeout);
     let limit = upstream.connect_timeout + LOOK_LIMIT;
     let connected = timeout(limit, control.connect()).await;
-    let (client, connection) = connected.map_err(|_| no_answer(limit))?.map_err(|error| message(&error))?;
+    let (client, connection) = connected.map_err(|_| LookError::NoAnswer(limit))?.map_err(|error| failed(&error))?;
     let driver = tokio::spawn(async move {
         // Ends when the client is dropped, or the server ends the connection.
         connection.await.ok();
@@ -118,15 +118,15 @@ async fn connect(shared: &Arc<Shared>, place: usize) -> Result<(Client, JoinHand
     Ok((client, driver))
 }
 
-fn no_answer(limit: Duration) -> String {
-    format!("no answer within {} s", limit.as_secs())
+fn failed(error: &tokio_postgres::Error) -> LookError {
+    LookError::Failed(message(error))
 }
 
 /// Reads the role and the timeline of a server.
-async fn look(client: &Client) -> Result<ServerReport, String> {
+async fn look(client: &Client) -> Result<ServerReport, LookError> {
     let rows = timeout(LOOK_LIMIT, query_rows(client, include_str!("probe.sql"))).await;
-    let rows = rows.map_err(|_| no_answer(LOOK_LIMIT))?.map_err(|error| message(&error))?;
-    rows.first().and_then(report).ok_or_else(|| "the answer to the query for its role has an unknown form".to_owned())
+    let rows = rows.map_err(|_| LookError::NoAnswer(LOOK_LIMIT))?.map_err(|error| failed(&error))?;
+    rows.first().and_then(report).ok_or(LookError::UnknownForm)
 }
 
 fn report(row: &SimpleQueryRow) -> Option<ServerReport> {
@@ -149,13 +149,13 @@ impl Shared {
         self: &Arc<Self>,
         place: usize,
         number: u64,
-        report: Result<ServerReport, String>,
-        last: &mut Option<String>,
+        report: Result<ServerReport, LookError>,
+        last: &mut Option<LookError>,
     ) {
         let failure = report.as_ref().err().cloned();
         if let Some(error) = failure.as_ref().filter(|_| failure != *last) {
             let host = self.settings().upstream.hosts.get(place).map(ToString::to_string);
-            tracing::warn!(host, error, "server_unknown");
+            tracing::warn!(host, %error, "server_unknown");
         }
         *last = failure;
         self.servers.report(place, number, report, |table, change| self.act(table, change));

@@ -6,7 +6,7 @@
 use crate::config::{Address, TargetSession};
 use fencegate_fence::session::Identity;
 use std::collections::HashMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The facts that a prober has read from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,23 @@ impl ServerReport {
     fn is_of(&self, identity: &Identity) -> bool {
         self.system_identifier == identity.system_identifier && self.postmaster_start == identity.postmaster_start
     }
+}
+
+/// Why a look at a server failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LookError {
+    /// The list has no such place.
+    #[error("no such host")]
+    NoHost,
+    /// The server did not answer in time.
+    #[error("no answer within {} s", .0.as_secs())]
+    NoAnswer(Duration),
+    /// The server is another program or version.
+    #[error("the answer to the query for its role has an unknown form")]
+    UnknownForm,
+    /// The message of the server, the system or the TLS library.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// The role of a server.
@@ -72,7 +89,7 @@ pub struct ServerState {
     /// The last report, even if later looks failed.
     pub report: Option<ServerReport>,
     /// Why the last look failed.
-    pub failure: Option<String>,
+    pub failure: Option<LookError>,
     /// Time of the last report.
     pub seen: Option<SystemTime>,
     /// The number of the last look. 0: there was none.
@@ -166,7 +183,7 @@ impl ServerTable {
         &mut self,
         place: usize,
         number: u64,
-        result: Result<ServerReport, String>,
+        result: Result<ServerReport, LookError>,
     ) -> Vec<ServerChange> {
         let Some(host) = self.hosts.get_mut(place) else { return Vec::new() };
         host.looked = number.max(1);

@@ -2,7 +2,7 @@
 //!
 //! Owns the order of changes, and the requests for new looks. Must never query a server: `server::prober` does.
 
-use super::server_table::{ServerChange, ServerReport, ServerRole, ServerTable};
+use super::server_table::{LookError, ServerChange, ServerReport, ServerRole, ServerTable};
 use crate::config::{Address, TargetSession, Upstream};
 use fencegate_fence::session::Identity;
 use fencegate_postgres::tls::Primary;
@@ -21,6 +21,13 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 const RELEASED: Duration = Duration::from_secs(10);
 /// Default port of a host in a connection string.
 const DEFAULT_PORT: u16 = 5432;
+
+/// No server may serve a session.
+#[derive(Debug)]
+pub struct NoServer {
+    /// Each host and its state.
+    pub states: String,
+}
 
 /// The servers behind the proxy, for all its sessions.
 #[derive(Debug)]
@@ -151,7 +158,7 @@ impl Servers {
         &self,
         place: usize,
         number: u64,
-        result: Result<ServerReport, String>,
+        result: Result<ServerReport, LookError>,
         act: impl FnMut(&ServerTable, ServerChange),
     ) {
         self.change(|table| table.report(place, number, result), act);
@@ -178,8 +185,8 @@ impl Servers {
     /// the places of the hosts, in the order of the attempts. Cancel-safe.
     ///
     /// # Errors
-    /// The time has passed. Each host and its state.
-    pub async fn available(&self, within: Duration) -> Result<Vec<usize>, String> {
+    /// The time has passed.
+    pub async fn available(&self, within: Duration) -> Result<Vec<usize>, NoServer> {
         if self.is_probed {
             let mut table = self.subscribe();
             // This process owns the sender, so the channel stays open.
@@ -188,7 +195,7 @@ impl Servers {
             timeout_at(until, table.wait_for(|table| !table.places(self.target).is_empty())).await.ok();
         }
         match self.candidates() {
-            none if none.is_empty() => Err(self.table().summary(false)),
+            none if none.is_empty() => Err(NoServer { states: self.table().summary(false) }),
             places => Ok(places),
         }
     }
@@ -283,7 +290,7 @@ mod tests {
     async fn a_session_waits_for_its_server_no_longer_than_it_may() {
         let servers = servers(TargetSession::Primary, &[(true, 1), (true, 1)]);
         let begin = Instant::now();
-        let states = servers.available(Duration::from_secs(7)).await.unwrap_err();
+        let states = servers.available(Duration::from_secs(7)).await.unwrap_err().states;
         assert_eq!((states.as_str(), begin.elapsed().as_secs()), ("h0:5432 is standby; h1:5432 is standby", 7));
         let (reported, _) = tokio::join!(servers.available(Duration::from_secs(7)), async {
             tokio::time::sleep(Duration::from_secs(2)).await;
@@ -295,6 +302,6 @@ mod tests {
             };
             servers.report(1, 1, Ok(report), |_, _| {});
         });
-        assert_eq!((reported, begin.elapsed().as_secs()), (Ok(vec![1]), 9));
+        assert_eq!((reported.ok(), begin.elapsed().as_secs()), (Some(vec![1]), 9));
     }
 }

@@ -10,10 +10,13 @@ fn table(hosts: usize) -> ServerTable {
 
 /// A report from text: `p2` is a primary on timeline 2, `s1` a standby on timeline 1; `x` in front: of another cluster. The
 /// postmaster has started once for each host, or again with `'` at the end. `-`: the look fails.
-fn report(host: usize, text: &str) -> Result<ServerReport, String> {
+fn report(host: usize, text: &str) -> Result<ServerReport, LookError> {
     let (text, restarted) = (text.trim_end_matches('\''), text.ends_with('\''));
     let (cluster, rest) = text.strip_prefix('x').map_or(("1", text), |rest| ("2", rest));
-    let timeline = rest.get(1..).and_then(|digits| digits.parse().ok()).ok_or("connection refused")?;
+    let timeline = rest
+        .get(1..)
+        .and_then(|digits| digits.parse().ok())
+        .ok_or(LookError::Failed("connection refused".to_owned()))?;
     Ok(ServerReport {
         in_recovery: rest.starts_with('s'),
         system_identifier: cluster.to_owned(),

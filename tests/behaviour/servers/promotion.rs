@@ -50,6 +50,7 @@ fn a_session_on_the_old_primary_ends() {
 #[test]
 fn a_new_session_waits_for_a_primary() {
     let mut world = World::start(&["--connect-wait", "60s"]);
+    world.wait_for_primary(0);
     world.cluster.catch_up(1);
     world.cluster[0].stop();
     world.wait_for_event("upstream_without_primary", 1);

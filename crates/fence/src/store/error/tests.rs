@@ -240,6 +240,7 @@ async fn every_failure_has_a_case() {
         "Refused",
         "SchemaPrivileges",
         "Standby",
+        "Superseded",
         "TablesLocked",
         "TimedOut",
         "UnknownForm",
