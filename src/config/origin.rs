@@ -23,8 +23,13 @@ pub enum Origin {
 
 /// The text is not an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is neither `unix` nor an address or network, such as 127.0.0.1, 10.0.0.0/8 or ::1")]
-pub struct OriginError(String);
+#[allow(missing_docs, reason = "the messages name the text")]
+pub enum OriginError {
+    #[error("`{0}` is neither `unix` nor an address or network, such as 127.0.0.1, 10.0.0.0/8 or ::1")]
+    NotAnOrigin(String),
+    #[error("`{0}` is not an address or network, such as 127.0.0.1, 10.0.0.0/8 or ::1")]
+    NotANetwork(String),
+}
 
 /// An allowed origin of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +76,9 @@ fn begins_alike(one: u128, other: u128, width: u8, bits: u8) -> bool {
 
 /// Reads `ADDRESS` or `ADDRESS/BITS`.
 pub(super) fn network(text: &str) -> Result<AllowedOrigin, OriginError> {
-    match allowed(text)? {
-        AllowedOrigin::Unix => Err(OriginError(text.to_owned())),
-        network => Ok(network),
+    match allowed(text) {
+        Ok(network @ AllowedOrigin::Network(..)) => Ok(network),
+        Ok(AllowedOrigin::Unix) | Err(_) => Err(OriginError::NotANetwork(text.to_owned())),
     }
 }
 
@@ -82,7 +87,7 @@ pub(super) fn allowed(text: &str) -> Result<AllowedOrigin, OriginError> {
     if text == "unix" {
         return Ok(AllowedOrigin::Unix);
     }
-    let fault = || OriginError(text.to_owned());
+    let fault = || OriginError::NotAnOrigin(text.to_owned());
     let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
     let address: IpAddr = address.parse().map_err(|_| fault())?;
     let bits: u8 = match bits {

@@ -56,16 +56,16 @@ pub async fn read(socket: &mut (impl AsyncRead + Unpin)) -> Result<Announced, He
     let mut header = vec![0; FIRST];
     match socket.read(&mut header).await {
         Ok(0) | Err(_) => return Err(HeaderError::Left),
-        Ok(read) => {
-            socket.read_exact(&mut header[read..]).await?;
-        }
+        Ok(read) => fill(socket, &mut header[read..]).await?,
     };
     if header.starts_with(LINE) {
         while !header.ends_with(b"\r\n") {
             if header.len() == LONGEST_LINE {
                 return Err(HeaderError::Invalid(format!("longer than {LONGEST_LINE} bytes")));
             }
-            header.push(socket.read_u8().await?);
+            header.push(0);
+            let last = header.len() - 1;
+            fill(socket, &mut header[last..]).await?;
         }
         return line(&header);
     }
@@ -73,19 +73,32 @@ pub async fn read(socket: &mut (impl AsyncRead + Unpin)) -> Result<Announced, He
         return Err(HeaderError::Missing);
     }
     header.resize(FIXED, 0);
-    socket.read_exact(&mut header[FIRST..]).await?;
+    fill(socket, &mut header[FIRST..]).await?;
     let rest = usize::from(u16::from_be_bytes([header[FIXED - 2], header[FIXED - 1]]));
     if rest > LONGEST_REST {
         return Err(HeaderError::Invalid(format!("longer than {} bytes", FIXED + LONGEST_REST)));
     }
     header.resize(FIXED + rest, 0);
-    socket.read_exact(&mut header[FIXED..]).await?;
+    fill(socket, &mut header[FIXED..]).await?;
     block(&header)
+}
+
+async fn fill(socket: &mut (impl AsyncRead + Unpin), part: &mut [u8]) -> Result<(), HeaderError> {
+    match socket.read_exact(part).await {
+        Ok(_) => Ok(()),
+        // Health checks of load balancers do this.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(HeaderError::Left),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(io::Error::new(error.kind(), "the connection was closed within the PROXY protocol header").into())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Version 1.
 fn line(header: &[u8]) -> Result<Announced, HeaderError> {
-    let header = v1::Header::try_from(header).map_err(|error| HeaderError::Invalid(error.to_string()))?;
+    let header =
+        v1::Header::try_from(header).map_err(|_| HeaderError::Invalid("malformed line of version 1".to_owned()))?;
     Ok(match header.addresses {
         v1::Addresses::Tcp4(it) => client(it.source_address, it.source_port),
         v1::Addresses::Tcp6(it) => client(it.source_address, it.source_port),
@@ -95,7 +108,8 @@ fn line(header: &[u8]) -> Result<Announced, HeaderError> {
 
 /// Version 2.
 fn block(header: &[u8]) -> Result<Announced, HeaderError> {
-    let header = v2::Header::try_from(header).map_err(|error| HeaderError::Invalid(error.to_string()))?;
+    let header =
+        v2::Header::try_from(header).map_err(|_| HeaderError::Invalid("malformed block of version 2".to_owned()))?;
     Ok(match (header.command, header.addresses) {
         (v2::Command::Local, _) => Announced::Balancer,
         (v2::Command::Proxy, v2::Addresses::IPv4(it)) => client(it.source_address, it.source_port),

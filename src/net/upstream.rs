@@ -294,7 +294,8 @@ pub async fn is_away(shared: &Shared, packet: &[u8]) -> bool {
 /// # Errors
 /// No server may serve a session, or the error of the last host.
 pub async fn reach(shared: &Shared) -> io::Result<bool> {
-    Ok(matches!(connect_to_any(shared, shared.servers.candidates()).await?, Stream::Tls(..)))
+    let places = shared.servers.available(Duration::ZERO).await.unwrap_or_default();
+    Ok(matches!(connect_to_any(shared, places).await?, Stream::Tls(..)))
 }
 
 /// Tries the ways to connect until one works.

@@ -63,14 +63,21 @@ pub async fn bind(shared: &Shared, mut inherited: Inherited) -> Result<Bound, Pr
         move |error| ProxyError::TakeOver { path, error }
     };
     let mut predecessor = None;
-    if let Some(path) = offered_at {
-        predecessor = Predecessor::find(path).await.map_err(failed(path))?.map(|found| (path, found));
-    }
-    if let Some((path, found)) = &mut predecessor {
+    if let Some(path) = offered_at
+        && let Some(mut found) = Predecessor::find(path).await.map_err(failed(path))?
+    {
         // Otherwise clients of the predecessor would be worse off.
         let ready = shared.condition().await.ready.map_err(|why| TakeOverError::NotReady(why.to_string()));
         ready.map_err(failed(path))?;
-        inherited.extend(found.sockets().await.map_err(failed(path))?);
+        match found.sockets().await {
+            Ok(sockets) => {
+                inherited.extend(sockets);
+                predecessor = Some((path, found));
+            }
+            // It has ended, and its addresses are free.
+            Err(TakeOverError::Closed) => {}
+            Err(error) => return Err(failed(path)(error)),
+        }
     }
     let http = bind_http(settings.http.as_ref(), &mut inherited).await?;
     let mut clients = Vec::new();

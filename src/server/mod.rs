@@ -56,6 +56,8 @@ pub async fn run(start: StartOptions, inherited: Inherited, workers: Workers) ->
     let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
     files::provide(&start.settings);
     let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
+    // First: whether the proxy is ready for clients depends on the servers.
+    prober::start(&shared);
     let Bound { clients, http, offer } = bind(&shared, inherited).await?;
     let mut http = http.map(|endpoint| endpoint.serve(shared.clone()));
     let mut listeners = JoinSet::new();
@@ -67,7 +69,6 @@ pub async fn run(start: StartOptions, inherited: Inherited, workers: Workers) ->
         }));
     }
     systemd::ready();
-    prober::start(&shared);
     tokio::spawn(shared.clone().check_servers());
     let followed = shared.clone();
     supervise(&shared.background, "follow_tables", move || followed.clone().follow_tables());

@@ -177,7 +177,8 @@ impl Shared {
                 let report = table.hosts().get(place).and_then(|host| host.report.as_ref());
                 let (timeline, highest) = (report.map(|it| it.timeline), report.map(|it| table.highest(it)));
                 let ended = self.end_replaced_sessions();
-                tracing::error!(host = host(place), timeline, highest, ended, "upstream_superseded");
+                let cluster = report.map(|it| it.system_identifier.as_str());
+                tracing::error!(host = host(place), cluster, timeline, highest, ended, "upstream_superseded");
             }
         }
     }

@@ -79,7 +79,7 @@ pub enum TakeOverError {
     #[error("the other process closed the connection")]
     Closed,
     /// It is another program, or speaks another version.
-    #[error("the other process sent an unexpected message: its version may be too different")]
+    #[error("the other process sent an unexpected message: it may be of an unsupported version")]
     Unexpected,
     /// The predecessor's reason.
     #[error("the running proxy refused: {0}")]
@@ -135,7 +135,12 @@ impl Handover {
         let mut buffer = [0; LONGEST];
         let request = receive(stream, &mut buffer).await?.0;
         if request != REQUEST {
-            return refuse(stream, "its version of the exchange differs", TakeOverError::Unexpected).await;
+            return refuse(
+                stream,
+                "the successor uses another version of the take-over protocol",
+                TakeOverError::Unexpected,
+            )
+            .await;
         }
         let orders = shared.orders.borrow().clone();
         if let Some(database) = orders.paused.first() {

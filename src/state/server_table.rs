@@ -330,8 +330,9 @@ impl ServerTable {
             }
             (ServerRole::Superseded, _, Some(report)) => {
                 format!(
-                    "{} is superseded: timeline {}, highest {}",
+                    "{} is superseded: cluster {}, timeline {}, highest {}",
                     host.address,
+                    report.system_identifier,
                     report.timeline,
                     self.highest(report)
                 )

@@ -88,5 +88,5 @@ fn a_header_has_the_time_limit_of_the_startup() {
     let mut silent = Wire::connect(&proxy.address()).unwrap();
     silent.send(b"PROXY TCP4 192.");
     assert!(silent.read_to_end().is_empty());
-    assert!(proxy.log().contains("no PROXY protocol header within the time limit"), "{}", proxy.log());
+    proxy.wait_for_log("no PROXY protocol header within the time limit", DEADLINE);
 }

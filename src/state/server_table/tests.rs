@@ -177,8 +177,7 @@ fn an_error_names_each_host_and_its_state() {
     let mut table = table(3);
     look(&mut table, "p1 p2 s2");
     look(&mut table, "p1 - s2");
-    let expected =
-        "h0:5432 is superseded: timeline 1, highest 2; h1:5432 is unknown: connection refused; h2:5432 is standby";
+    let expected = "h0:5432 is superseded: cluster 1, timeline 1, highest 2; h1:5432 is unknown: connection refused; h2:5432 is standby";
     assert_eq!(table.summary(true), expected);
     assert!(table.summary(false).contains("h1:5432 is unknown;"));
 }

@@ -86,7 +86,7 @@ fn the_page_begins_with_an_unreachable_etcd_and_server() {
     world.etcd.kill9();
     wait_until("etcd needs attention", DEADLINE, || shown().contains("<li>etcd does not answer: "));
     world.postgres.stop();
-    let expected = ["<li>not ready: the server at ", " does not accept connections</li>"];
+    let expected = ["<li>not ready: the server at ", " cannot be reached: "];
     let html = wait_for("the server needs attention", DEADLINE, || {
         Some(shown()).filter(|html| expected.iter().all(|text| html.contains(text)))
     });

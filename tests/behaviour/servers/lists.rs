@@ -1,8 +1,8 @@
 //! Lists whose hosts differ: silent, closed, unknown to the control role, standbys.
 
-use super::{World, cluster, control};
+use super::{PRIMARY, World, cluster, control, options};
 use crate::hosts::Silent;
-use crate::support::guardian::Port;
+use crate::support::guardian::{Folder, Port};
 use crate::support::proxy::ProxyOptions;
 use crate::support::ticks::{self, WRITE, ok, refused, session};
 use crate::support::wire::error_in;
@@ -66,4 +66,20 @@ fn without_a_target_sessions_prefer_the_primary() {
     world.cluster.cut_off(0);
     world.wait_for_event("server_unknown", 0);
     assert_eq!(world.server_of_a_session(), 1, "a standby is better than nothing");
+}
+
+/// A successor knows the primary before it is ready for clients, and reports no server as unreachable meanwhile.
+#[test]
+fn a_successor_takes_over_with_a_list() {
+    let folder = Folder::new("take-over");
+    let socket = folder.join("socket").display().to_string();
+    let arguments = ["--take-over", &socket];
+    let world = World::start(&arguments);
+    world.wait_for_primary(0);
+    let successor = Proxy::start_with(&world.cluster[0], &options(&world.cluster, PRIMARY, &arguments));
+    ok(&mut session(&successor.address(), 1), WRITE);
+    assert!(successor.log().contains("sockets_taken_over"), "{}", successor.log());
+    for proxy in [&world.proxy, &successor] {
+        assert!(!proxy.log().contains("upstream_unreachable"), "{}", proxy.log());
+    }
 }

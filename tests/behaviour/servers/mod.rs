@@ -14,6 +14,8 @@ use crate::support::wire::{Fields, error_in};
 use crate::support::{DEADLINE, Proxy, Wire, wait_until};
 use std::net::SocketAddr;
 
+pub const PRIMARY: &str = "target_session_attrs=primary";
+
 /// A cluster whose table of ticks is fenced, behind a proxy with a list of its servers.
 pub struct World {
     // Before the servers: the proxy leaves them first.
@@ -24,18 +26,13 @@ pub struct World {
 impl World {
     /// A primary and one standby. Sessions use the primary.
     pub fn start(arguments: &[&str]) -> Self {
-        Self::start_with("target_session_attrs=primary", arguments)
+        Self::start_with(PRIMARY, arguments)
     }
 
     pub fn start_with(target: &str, arguments: &[&str]) -> Self {
         let cluster = cluster();
-        let options = ProxyOptions::default()
-            .policies(ticks::POLICIES)
-            .upstream(&format!("postgres://{}?{target}", cluster.hosts()))
-            .control(&control(&cluster.hosts()))
-            .arguments(&["--http", "127.0.0.1:0"])
-            .arguments(arguments);
-        Self { proxy: Proxy::start_with(&cluster[0], &options), cluster }
+        let proxy = Proxy::start_with(&cluster[0], &options(&cluster, target, arguments));
+        Self { proxy, cluster }
     }
 
     /// The number of the server that a new session has.
@@ -88,6 +85,16 @@ impl World {
     pub fn http(&self) -> SocketAddr {
         http_address(|| self.proxy.log())
     }
+}
+
+/// A proxy with a list of the cluster's servers.
+pub fn options(cluster: &Cluster, target: &str, arguments: &[&str]) -> ProxyOptions {
+    ProxyOptions::default()
+        .policies(ticks::POLICIES)
+        .upstream(&format!("postgres://{}?{target}", cluster.hosts()))
+        .control(&control(&cluster.hosts()))
+        .arguments(&["--http", "127.0.0.1:0"])
+        .arguments(arguments)
 }
 
 /// A primary with the table of ticks, and one standby.

@@ -95,7 +95,10 @@ fn an_unexpected_message_is_refused() {
         stream.write_all(message).ok();
         let mut answer = [0; 1024];
         let length = stream.read(&mut answer).unwrap();
-        assert_eq!(String::from_utf8_lossy(&answer[..length]), "Eits version of the exchange differs");
+        assert_eq!(
+            String::from_utf8_lossy(&answer[..length]),
+            "Ethe successor uses another version of the take-over protocol"
+        );
     }
     // More descriptors in use than were sent.
     let (mut stream, _) = request(&site);
