@@ -12,6 +12,7 @@ mod deb;
 mod demo;
 mod drivers;
 mod examples;
+mod failover;
 mod frameworks;
 mod languages;
 mod pgbench;

@@ -53,6 +53,8 @@ impl Cluster {
     pub fn start(standbys: usize, replication: Replication, prepare: impl FnOnce(&Postgres)) -> Self {
         // Both are needed for the return of an old primary.
         let options = Options::default().setting("wal_log_hints", "on").setting("wal_keep_size", "256MB");
+        // A promoted server has no slot that shows the order of earlier commits.
+        let options = options.setting("track_commit_timestamp", "on");
         let primary = Postgres::start(options);
         prepare(&primary);
         let moving = Link::to(primary.port());

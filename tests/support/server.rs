@@ -200,6 +200,11 @@ impl Server {
         self.end("QUIT");
     }
 
+    /// Kills its first process. The others end when they notice.
+    pub fn kill9(&mut self) {
+        self.end("KILL");
+    }
+
     pub fn is_running(&self) -> bool {
         self.program.is_some()
     }

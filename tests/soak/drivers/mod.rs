@@ -5,7 +5,7 @@
 //! a test here, and put the row that this test requires into docs/reference/compatibility.md.
 
 mod pools;
-mod program;
+pub mod program;
 mod steps;
 
 mod table;
