@@ -13,6 +13,7 @@ use crate::server::{
 use crate::state::encryption::TlsMaterial;
 use crate::state::shared::StartOptions;
 use fencegate_leader::etcd::Etcd;
+use fencegate_postgres::tls::TlsFileError;
 use fencegate_statement::reader_process;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
@@ -40,8 +41,9 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     let policies = load_policies(&settings.policies)?;
     settings.check(&policies).map_err(unusable)?;
     let etcd = settings.etcd.as_ref().map(Etcd::new).transpose().map_err(unusable)?;
-    let encryption = TlsMaterial::new(&settings)
-        .map_err(|errors| errors.into_iter().map(unusable).last().unwrap_or(ExitCode::FAILURE))?;
+    let lines =
+        |errors: Vec<TlsFileError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nfencegate: ");
+    let encryption = TlsMaterial::new(&settings).map_err(|errors| unusable(lines(errors)))?;
     let workers = settings.workers;
     let runtime = runtime()?;
     if arguments.check {

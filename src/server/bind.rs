@@ -75,7 +75,7 @@ pub async fn bind(shared: &Shared, mut inherited: Inherited) -> Result<Bound, Pr
                 predecessor = Some((path, found));
             }
             // It has ended, and its addresses are free.
-            Err(TakeOverError::Closed) => {}
+            Err(TakeOverError::Closed) if matches!(Predecessor::find(path).await, Ok(None)) => {}
             Err(error) => return Err(failed(path)(error)),
         }
     }
