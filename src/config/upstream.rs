@@ -29,10 +29,9 @@ pub struct Upstream {
 }
 
 /// The servers that sessions accept: `target_session_attrs` of libpq.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetSession {
     /// Any server, preferably the primary.
-    #[default]
     Any,
     /// Only the primary.
     Primary,

@@ -11,8 +11,8 @@ pub struct TlsMaterial {
     /// None: no TLS for clients.
     pub clients: Option<Acceptor>,
     /// For sessions' server connections.
-    pub server: Connector,
-    /// For control connections.
+    pub server: Arc<Connector>,
+    /// For control connections. The same one if the URL of the control connection has no files or mode of its own.
     pub control: Arc<Connector>,
 }
 
@@ -23,14 +23,16 @@ impl TlsMaterial {
     /// All files that cannot be used.
     pub fn new(settings: &Settings) -> Result<Self, Vec<TlsFileError>> {
         let clients = settings.tls.clone().map(Acceptor::new).transpose();
-        let server = Connector::new(settings.upstream_tls.clone()).map_err(TlsFileError::of_upstream);
-        let control = Connector::new(settings.control_tls.clone());
-        match (clients, server, control) {
-            (Ok(clients), Ok(server), Ok(control)) => Ok(TlsMaterial { clients, server, control: Arc::new(control) }),
-            (clients, server, control) => {
-                // Both name the same files unless the control URL has its own.
-                let control = control.err().filter(|_| settings.control_tls != settings.upstream_tls);
-                Err([clients.err(), server.err(), control].into_iter().flatten().collect())
+        let server = Connector::new(settings.upstream_tls.clone()).map(Arc::new).map_err(TlsFileError::of_upstream);
+        let has_own = settings.control_tls != settings.upstream_tls;
+        let own_control = has_own.then(|| Connector::new(settings.control_tls.clone()).map(Arc::new)).transpose();
+        match (clients, server, own_control) {
+            (Ok(clients), Ok(server), Ok(own_control)) => {
+                let control = own_control.unwrap_or_else(|| server.clone());
+                Ok(TlsMaterial { clients, server, control })
+            }
+            (clients, server, own_control) => {
+                Err([clients.err(), server.err(), own_control.err()].into_iter().flatten().collect())
             }
         }
     }
@@ -41,8 +43,10 @@ impl TlsMaterial {
         let clients = clients.map(|(now, before)| now.changed_since(before)).unwrap_or_default();
         let server = self.server.changed_since(&before.server);
         // Files that the URL of the control connection names have no setting of their own.
-        let mut control = self.control.changed_since(&before.control);
-        control.retain(|file| !server.contains(file));
+        let control = match Arc::ptr_eq(&self.control, &self.server) {
+            true => Vec::new(),
+            false => self.control.changed_since(&before.control),
+        };
         let sides = [("", clients), ("upstream_", server), ("control ", control)];
         sides.into_iter().flat_map(|(prefix, files)| files.into_iter().map(move |it| format!("{prefix}{it}"))).collect()
     }

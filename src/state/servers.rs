@@ -177,6 +177,9 @@ impl Servers {
         let _in_order = self.acting.lock();
         let mut changes = Vec::new();
         self.table.send_modify(|table| changes = change(table));
+        if changes.is_empty() {
+            return;
+        }
         let table = self.table().clone();
         changes.into_iter().for_each(|change| act(&table, change));
     }

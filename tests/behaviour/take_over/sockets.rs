@@ -1,4 +1,4 @@
-//! The sockets that a successor takes over, binds anew or leaves, and those of systemd.
+//! The sockets that a successor takes over, binds itself or leaves, and those of systemd.
 
 use super::Site;
 use crate::support::fenced::value;
@@ -52,7 +52,7 @@ fn the_settings_of_the_successor_apply() {
     }
     assert_eq!(new.log().matches("socket_not_used").count(), 2, "{}", new.log());
     drop(new);
-    // What the killed one has left does not keep the next one from starting.
+    // The files that the killed proxy left do not keep the next one from starting.
     site.first(&[]);
 }
 

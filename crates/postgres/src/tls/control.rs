@@ -18,7 +18,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// The encrypted stream of such a connection.
 pub type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
-/// Knowledge of which server is the primary.
+/// Tells which server is the primary.
 pub trait Primary: fmt::Debug + Send + Sync {
     /// The place of the primary in the list of hosts; None if it is unknown, or not in the list.
     fn place(&self, config: &Config) -> Option<usize>;

@@ -31,7 +31,7 @@ def write():
         with pool.connection() as connection:
             connection.execute("INSERT INTO entries (writer, token, number) VALUES (1, 1, %s)", (number,))
     except psycopg.Error as error:
-        # Of the pool's own errors, the name.
+        # The pool's own errors have no SQLSTATE. Their name stands for it.
         name = "connection lost" if type(error) is psycopg.OperationalError else type(error).__name__
         lines.append(f"error {error.sqlstate or name}")
         return False
