@@ -12,20 +12,20 @@
 //! 1. **Admit** (`admit.rs`) is one transaction that holds the resource's epoch row FOR SHARE while
 //!    it inserts the row of the session's server process, if the session's token is the epoch's and
 //!    the epoch is drained.
-//! 2. **Publish** (`publish.rs`) raises the epoch, not drained, and commits before anything else
+//! 2. **Publish** (`advance.rs`) raises the epoch, not drained, and commits before anything else
 //!    starts. An Admit of an older token either committed before, so that the drain sees its row,
 //!    or comes after, reads the new epoch and fails.
-//! 3. **Drain** (`drain.rs`) removes every admission below the epoch. The process is dead, or it belongs to a session
+//! 3. **Drain** removes every admission below the epoch. The process is dead, or it belongs to a session
 //!    of this proxy that was revoked first and then seen to have nothing uncommitted (`release.rs`).
-//! 4. **Mark** (`mark.rs`) sets the epoch drained, after it has verified that no process below it is left.
+//! 4. **Mark** sets the epoch drained, after it has verified that no process below it is left.
 //!
 //! If a policy names the election that issues a resource's tokens, the proxy asks etcd before a Publish
 //! whether the token is the leader's (`issuer.rs`). If the policy names a lease, Publish itself checks that the lease is
-//! in force under the token (`lease.rs`). These checks reject tokens that were never issued. The argument does not depend on
+//! in force under the token. These checks reject tokens that were never issued. The argument does not depend on
 //! them.
 //!
 //! A resource without an epoch and without admissions has no process to drain. Its first token is published, marked and
-//! admitted in one Query under the resource's lock (`first.rs`). An operator's reset (`reset.rs`) raises the generation, and
+//! admitted in one Query under the resource's lock. An operator's reset (`reset.rs`) raises the generation, and
 //! drains all processes that were admitted before.
 //!
 //! Hence, when the first write under a token starts, no process admitted under a lower one has
@@ -38,9 +38,8 @@
 //! # The parts
 //!
 //! The trait [`store::Store`] is the database's part: each step is one of its operations. The steps make decisions from the
-//! rows that they return. A step is a function over that trait and plain state (`step.rs`), which has five owners:
-//! - `memory.rs`: the epochs that were read, and notifications;
-//! - `confirmed.rs`: the epochs that an issuer has confirmed on the current server;
+//! rows that they return. A step is a function over that trait and plain state (`step.rs`), which has four owners:
+//! - `memory.rs`: the epochs that were read, those that an issuer has confirmed on the current server, and notifications;
 //! - `registry.rs`: the sessions of this proxy that a drain may revoke;
 //! - `policies.rs`: the policies in force, superseded and enforced;
 //! - `watcher.rs`: the background task, and its observations.
@@ -51,37 +50,21 @@ mod admit;
 mod advance;
 mod authority;
 pub mod background;
-mod blocker;
 mod claim;
-mod client_error;
-mod confirmed;
 mod database;
-mod drain;
 mod enforcement;
-mod environment;
 mod explain;
 mod fence_error;
-mod first;
-mod first_tokens;
 pub mod guard;
 mod issuer;
-mod lease;
 pub mod log_limit;
-mod mark;
 mod memory;
-mod metrics;
-mod names;
 mod obstacle;
 mod overtake;
-mod permission;
 mod policies;
-mod publish;
 mod raising;
-mod recent;
-mod record;
 mod registry;
 mod release;
-mod remedy;
 mod reset;
 mod resource_lock;
 pub mod session;
@@ -93,7 +76,6 @@ pub mod supervise;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests;
-mod vacating;
 pub mod value;
 mod watch;
 mod watcher;
@@ -102,20 +84,20 @@ mod watcher;
 pub const CONSOLE: &str = "fencegate";
 
 pub use authority::{Authority, Elections, Following, Leaders};
-pub use blocker::Blocker;
 pub use claim::{Claim, Raise, RequiredPrivilege, Role};
-pub use client_error::stale;
 pub use database::{Database, Registration};
+pub use enforcement::RecordError;
 pub use explain::{ExplainError, explain};
+pub use explain::{read_names, read_names_in};
+pub use fence_error::stale;
 pub use fence_error::{CutOff, FenceError, Issued};
 pub use issuer::{UnknownLeader, followed_leader};
 pub use memory::Rise;
-pub use metrics::FenceMetrics;
-pub use names::{read_names, read_names_in};
+pub use obstacle::Blocker;
+pub use obstacle::Remedy;
 pub use obstacle::{Obstacle, ProcessFault};
-pub use record::RecordError;
-pub use remedy::Remedy;
 pub use reset::{Reset, ResetError};
+pub use step::FenceMetrics;
 pub use store::{
     Admission, Admissions, Enforcement, FUNCTIONS, Fence, Fences, First, Higher, INIT_LOCK, InitError, InitLockError,
     InitReport, LeaseState, Leases, Need, RELATIONS, Reach, StoredLease, begin_with_init_lock, closed_databases,

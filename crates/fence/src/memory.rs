@@ -1,16 +1,18 @@
-//! A database's epochs as this process remembers them, and pending notifications.
+//! A database's epochs as this process remembers them, pending notifications, and the epochs that their issuer has confirmed
+//! since the current server accepts writes.
 //!
-//! Only epoch rows that were read change the memory. A notification only means "read again", because
-//! any role can send one. Memory lags behind the database, which is safe for refusals. Memory must
-//! never decide that a session may write. It may forget epochs that were not read recently: a caller
-//! that finds none queries the database.
+//! Only epoch rows that were read change the memory. A notification only means "read again", because any role can send one.
+//! Memory lags behind the database. A promoted standby and a restored backup may lack the last epochs. A server that accepts
+//! writes loses none and never changes its timeline until its postmaster ends, so a confirmation is valid for one postmaster.
+//!
+//! Must never keep a confirmation from another postmaster, nor count a query of the issuer that began before Admit has seen
+//! this one accept writes.
 
-use super::confirmed::Confirmed;
-use super::recent::Recent;
-use super::session::{Epoch, Token};
+use super::session::{Epoch, Identity, Token};
 use super::store::Listener;
+use fencegate_policy::{Issuer, Resource};
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
@@ -185,103 +187,108 @@ impl Listener for Memory {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::recent::GENERATION;
-    use super::*;
-    use futures_util::FutureExt;
+/// Half of the maximum number of entries.
+pub(super) const GENERATION: usize = 32 * 1024;
 
-    const FIVE: Epoch = Epoch { generation: 1, token: 5 };
+/// When `young` is full, it replaces `old`.
+#[derive(Debug)]
+pub(super) struct Recent<T> {
+    pub(super) young: HashMap<String, T>,
+    pub(super) old: HashMap<String, T>,
+}
 
-    #[test]
-    fn epochs_are_trusted_only_while_a_connection_listens() {
-        let memory = Memory::default();
-        memory.learn("r", FIVE);
-        assert_eq!(memory.above("r", 4), None);
-        assert_eq!((memory.listener(), memory.last_listener()), (0, 0));
-        memory.listens(1);
-        assert_eq!(memory.above("r", 4), None, "what was learnt before is forgotten");
-        memory.learn("r", FIVE);
-        assert_eq!(memory.above("r", 4), Some(FIVE));
-        assert_eq!(memory.above("r", 5), None);
-        assert_eq!(memory.above("other", 4), None);
-        memory.lost(2);
-        assert_eq!(memory.above("r", 4), Some(FIVE), "another connection's loss is none of ours");
-        assert_eq!((memory.listener(), memory.last_listener()), (1, 1));
-        memory.lost(1);
-        assert_eq!(memory.above("r", 4), None);
-        assert_eq!((memory.listener(), memory.last_listener()), (0, 1));
-    }
-
-    #[test]
-    fn an_epoch_expires_without_confirmation() {
-        let memory = Memory::default();
-        memory.listens(1);
-        memory.epochs.lock().insert("r", (FIVE, Instant::now() - CONFIRMED_FOR));
-        assert_eq!(memory.above("r", 4), None);
-    }
-
-    #[test]
-    fn only_a_changed_epoch_wakes_the_waiter() {
-        let memory = Memory::default();
-        let has_changed = || memory.changed.notified().now_or_never().is_some();
-        assert!(!has_changed());
-        for (epoch, changes) in [(FIVE, true), (FIVE, false), (Epoch { token: 6, ..FIVE }, true), (FIVE, true)] {
-            memory.learn("r", epoch);
-            assert_eq!(has_changed(), changes, "{epoch:?}");
-        }
-    }
-
-    #[test]
-    fn a_resource_without_an_epoch_is_forgotten() {
-        let memory = Memory::default();
-        memory.listens(1);
-        memory.learn("r", FIVE);
-        memory.forget("r");
-        assert_eq!(memory.above("r", 4), None);
-        assert!(!memory.is_below("r", 6) && !memory.is_current("r", 5));
-    }
-
-    #[test]
-    fn recently_read_epochs_are_kept_up_to_a_limit() {
-        let memory = Memory::default();
-        memory.listens(1);
-        let name = |number: usize| format!("shard/{number}");
-        for number in 0..5 * GENERATION {
-            memory.learn(&name(number), FIVE);
-            memory.learn("in use", FIVE);
-            let epochs = memory.epochs.lock();
-            assert!(epochs.young.len() + epochs.old.len() <= 2 * GENERATION);
-        }
-        assert!(memory.is_current("in use", 5) && memory.is_current(&name(5 * GENERATION - 1), 5));
-        assert!(memory.is_current(&name(4 * GENERATION + 1), 5));
-        assert!(!memory.is_current(&name(0), 5));
-    }
-
-    #[test]
-    fn each_rise_is_kept_once_up_to_a_limit() {
-        let memory = Memory::default();
-        let epoch = |token| Epoch { generation: 1, token };
-        memory.learn("r", epoch(1));
-        assert!(memory.rises().is_empty(), "it may be old");
-        memory.rose("r", None, epoch(1));
-        memory.learn("r", epoch(2));
-        memory.rose("r", Some(epoch(1)), epoch(2));
-        let rises: Vec<_> = memory.rises().iter().map(|it| (it.before, it.after)).collect();
-        assert_eq!(rises, [(None, epoch(1)), (Some(epoch(1)), epoch(2))]);
-        (3..300).for_each(|token| memory.learn("r", epoch(token)));
-        assert_eq!((memory.rises().len(), memory.rises().last().unwrap().after), (MOST_RISES, epoch(299)));
-    }
-
-    #[test]
-    fn too_many_notifications_are_merged() {
-        let memory = Memory::default();
-        for number in 0..2 * MOST_NEWS {
-            memory.announced(&number.to_string());
-        }
-        let news = memory.take_news();
-        assert!(news.all);
-        assert_eq!(news.resources.len(), MOST_NEWS);
-        assert!(!memory.take_news().all);
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Recent { young: HashMap::new(), old: HashMap::new() }
     }
 }
+
+impl<T> Recent<T> {
+    pub(super) fn get(&self, resource: &str) -> Option<&T> {
+        self.young.get(resource).or_else(|| self.old.get(resource))
+    }
+
+    /// Returns the previous value.
+    pub(super) fn insert(&mut self, resource: &str, value: T) -> Option<T> {
+        if let Some(there) = self.young.get_mut(resource) {
+            return Some(std::mem::replace(there, value));
+        }
+        let before = self.old.remove(resource);
+        if self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(resource.to_owned(), value);
+        before
+    }
+
+    pub(super) fn remove(&mut self, resource: &str) {
+        self.young.remove(resource);
+        self.old.remove(resource);
+    }
+}
+
+/// The confirmed epochs of the server that was last seen. In memory, so a new proxy process has none.
+#[derive(Debug, Default)]
+pub(super) struct Confirmed(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    server: Option<Postmaster>,
+    /// For each resource, an epoch that was confirmed, and by which issuer. All lost epochs of that issuer are below it.
+    epochs: Recent<(Epoch, Issuer)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Postmaster {
+    system_identifier: String,
+    start: String,
+}
+
+impl Postmaster {
+    fn is_of(&self, who: &Identity) -> bool {
+        self.system_identifier == who.system_identifier && self.start == who.postmaster_start
+    }
+}
+
+impl State {
+    fn is_here(&self, who: &Identity) -> bool {
+        self.server.as_ref().is_some_and(|server| server.is_of(who))
+    }
+}
+
+impl Confirmed {
+    /// Admit has seen that the server of this process accepts writes. Forgets confirmations of another server.
+    pub(super) fn server_accepts_writes(&self, who: &Identity) {
+        let mut state = self.0.lock();
+        if !state.is_here(who) {
+            let (system_identifier, start) = (who.system_identifier.clone(), who.postmaster_start.clone());
+            *state = State { server: Some(Postmaster { system_identifier, start }), epochs: Recent::default() };
+        }
+    }
+
+    /// Returns true if the server of this process has been seen to accept writes.
+    pub(super) fn is_known(&self, who: &Identity) -> bool {
+        self.0.lock().is_here(who)
+    }
+
+    /// Records that the resource's issuer has confirmed the epoch, in a query that began after
+    /// [`Self::server_accepts_writes`]. Ignores a resource without an issuer.
+    pub(super) fn confirm(&self, who: &Identity, resource: &Resource, epoch: Epoch) {
+        let mut state = self.0.lock();
+        if let Some(issuer) = resource.issuer.as_ref().filter(|_| state.is_here(who)) {
+            state.epochs.insert(&resource.name, (epoch, issuer.clone()));
+        }
+    }
+
+    /// Returns true if the resource's issuer has confirmed this epoch, or one below it, on the server of this process. Also if
+    /// the resource has no issuer.
+    pub(super) fn covers(&self, who: &Identity, resource: &Resource, epoch: Epoch) -> bool {
+        let Some(issuer) = &resource.issuer else { return true };
+        let state = self.0.lock();
+        state.is_here(who) && state.epochs.get(&resource.name).is_some_and(|(it, by)| *it <= epoch && by == issuer)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -6,14 +6,14 @@
 //! Functions here are not cancel-safe unless their comment says so: a step may be left incomplete, and the next proxy that
 //! needs it repeats it.
 
+use super::admit::permits;
+use super::advance::publish;
 use super::advance::settle;
 use super::claim::Raise;
+use super::enforcement::record_policy;
 use super::fence_error::{FenceError, about};
 use super::issuer::{confirm_epoch, explained, may_raise};
 use super::obstacle::Obstacle;
-use super::permission::permits;
-use super::publish::publish;
-use super::record::record_policy;
 use super::resource_lock::ResourceLocks;
 use super::session::{Epoch, IdentityError, SessionFence, Token};
 use super::step::{Advance, Context};

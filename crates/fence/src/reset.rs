@@ -4,8 +4,8 @@
 //! generation. Otherwise processes admitted before would count as newer.
 
 use super::advance::settle;
+use super::enforcement::record_policy;
 use super::fence_error::FenceError;
-use super::record::record_policy;
 use super::session::{Epoch, Token};
 use super::step::Context;
 use super::store::{Higher, ResetReport, StoreError};

@@ -5,7 +5,7 @@
 //! write is admitted, so the process is now busy", and the drain's "revoked; was the process idle?".
 //! The mutex is never held across an await.
 
-use super::blocker::Blocker;
+use super::obstacle::Blocker;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering, fence};

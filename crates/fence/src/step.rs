@@ -1,10 +1,13 @@
-//! The arguments of the protocol's steps: the database's store, and plain state of this proxy.
+//! The arguments of the protocol's steps: the database's store, plain state of this proxy, and the services that databases
+//! share, which the program supplies.
 //!
 //! Owns the actions that several steps share: reading epochs, deleting admissions, and the log of an advance. Must never
 //! decide that a session may write.
 
-use super::environment::Environment;
+use super::authority::Authority;
+use super::background::Background;
 use super::fence_error::{FenceError, about};
+use super::log_limit::LogLimit;
 use super::memory::Memory;
 use super::policies::Policies;
 use super::registry::Registry;
@@ -12,6 +15,7 @@ use super::session::{Epoch, Identity, SessionFence, Token};
 use super::store::{AdmissionRow, Found, Holder, Store, StoreError};
 use super::watcher::Watcher;
 use fencegate_policy::Resource;
+use prometheus::{Histogram, IntCounter, IntCounterVec};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,4 +137,33 @@ impl<'a> Advance<'a> {
 
 pub(super) fn rows_of(holders: Vec<Holder>) -> Vec<AdmissionRow> {
     holders.into_iter().map(|holder| holder.row).collect()
+}
+
+/// The surroundings of one database.
+#[derive(Debug)]
+pub(super) struct Environment {
+    /// The name of the database.
+    pub(super) name: String,
+    /// The id of this proxy process in the admissions that it grants. Unique to the process.
+    pub(super) proxy: String,
+    /// Confirms a token before it raises a fence whose policy names an election.
+    pub(super) authority: Option<Arc<Authority>>,
+    pub(super) metrics: FenceMetrics,
+    /// The runtime for all work that queries the database.
+    pub(super) background: Background,
+    /// Limits the log when tokens are raised very often.
+    pub(super) log_limit: Arc<LogLimit>,
+}
+
+/// Counters that the program registers.
+#[derive(Clone, Debug)]
+pub struct FenceMetrics {
+    /// Fences that this proxy has raised and drained.
+    pub advances: IntCounter,
+    /// Duration of drains, in seconds.
+    pub drain_seconds: Histogram,
+    /// Admissions that a newer token ended, by method.
+    pub drained_sessions: IntCounterVec,
+    /// Sessions that were admitted to a resource.
+    pub admissions: IntCounter,
 }

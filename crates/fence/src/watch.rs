@@ -8,16 +8,16 @@
 //!
 //! Functions here are not cancel-safe unless their comment says so: the task is aborted only together with its connections.
 
+use super::advance::spare_or_end_own;
 use super::background::Background;
 use super::database::Database;
-use super::drain::spare_or_end_own;
 use super::issuer::follow_elections_of_keys;
 use super::memory::Memory;
 use super::session::Epoch;
 use super::step::Context;
 use super::store::StoreError;
 use super::supervise::supervise;
-use super::{enforcement, lease, record};
+use super::{enforcement, issuer};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -61,9 +61,9 @@ async fn watch(database: Weak<Database>) {
         if beaten.elapsed() >= HEARTBEAT {
             beaten = Instant::now();
             beat(&current, &mut told).await;
-            record::check(context).await;
+            enforcement::check(context).await;
             // The end of a lease is not announced.
-            lease::follow(context, None).await;
+            issuer::follow(context, None).await;
             follow_elections_of_keys(context);
         }
         announce(context).await;
@@ -124,7 +124,7 @@ async fn announce(context: Context<'_>) {
 async fn attend(context: Context<'_>) {
     let news = context.memory.take_news();
     if news.all || !news.leases.is_empty() {
-        lease::follow(context, (!news.all).then_some(&news.leases)).await;
+        issuer::follow(context, (!news.all).then_some(&news.leases)).await;
     }
     let mut read: Vec<(String, Epoch)> = Vec::new();
     if news.all {

@@ -1,16 +1,19 @@
-//! Operations for operators: resetting a fence, and lists of fences, admissions and leases.
+//! Operations for operators: putting policies in force, resetting a fence, and lists of fences, admissions and leases.
 //!
 //! Must never decide whether a session may write, because the rows may have changed since they were read.
 
 use super::Database;
+use crate::enforcement;
+use crate::enforcement::RecordError;
 use crate::issuer::{self, UnknownLeader};
-use crate::lease;
 use crate::reset::{self, Reset, ResetError};
 use crate::session::Token;
-use crate::store::{Admissions, Fences, Leases, MOST_KEYS, StoreError};
+use crate::store::{Admissions, Enforcement, Fences, Leases, MOST_KEYS, StoreError};
 use crate::watcher::Leased;
 use fencegate_policy::{Issuer, Resource};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::watch;
 
 /// Maximum number of admissions that are listed for a database.
@@ -64,7 +67,7 @@ impl Database {
     /// # Errors
     /// The leases cannot be read.
     pub async fn read_leases(&self, resources: &[Arc<Resource>]) -> Result<Leased, StoreError> {
-        lease::read(self.context(), resources).await
+        issuer::read(self.context(), resources).await
     }
 
     /// Reads the leases of all elections, at most 1000. Cancel-safe.
@@ -81,5 +84,65 @@ impl Database {
     /// The leader cannot be determined.
     pub async fn leader(&self, issuer: &Issuer) -> Result<Option<Token>, UnknownLeader> {
         issuer::leader(self.context(), issuer).await
+    }
+}
+
+impl Database {
+    /// Puts the resources in force. Their policies were loaded just now.
+    /// Not cancel-safe, as [`Database::apply_policy_of`].
+    pub async fn apply_policy(&self, resources: &[Arc<Resource>]) -> Result<(), RecordError> {
+        self.apply_policy_of(resources, Instant::now()).await
+    }
+
+    /// Puts the resources in force, at start and after each reload. Records their fingerprints in existing epochs, so that
+    /// proxies with different policies are refused. Never replaces recorded policies that were loaded later.
+    ///
+    /// Not cancel-safe: some resources may be recorded and others not.
+    ///
+    /// # Errors
+    /// Not all policies could be recorded. The call may be repeated.
+    pub async fn apply_policy_of(&self, resources: &[Arc<Resource>], loaded: Instant) -> Result<(), RecordError> {
+        self.policies.put(resources, loaded);
+        enforcement::record(self.context(), resources).await
+    }
+
+    /// The part of [`Database::apply_policy`] that needs no database.
+    pub fn put_in_force(&self, resources: &[Arc<Resource>]) {
+        self.policies.put(resources, Instant::now());
+    }
+
+    /// Checks whether another proxy has recorded policies that were loaded later. Does nothing while this proxy's load time is
+    /// unknown. Keyed resources are checked by an Admit instead. Cancel-safe.
+    pub async fn check_policies(&self) {
+        enforcement::check(self.context()).await
+    }
+
+    /// The resources for which another proxy is known to have recorded policies that were loaded later. Keyed resources appear
+    /// under the name of their lock.
+    pub fn superseded(&self) -> BTreeSet<String> {
+        self.policies.superseded()
+    }
+
+    /// The resource in force with this name, which may be that of a key. Resources of keys are created on each call, because
+    /// their number is unbounded.
+    pub fn resource(&self, name: &str) -> Option<Arc<Resource>> {
+        self.policies.find(name)
+    }
+
+    /// The resources of keys to which a session of this proxy is admitted.
+    pub fn keys_in_use(&self) -> Vec<Arc<Resource>> {
+        self.context().keys_in_use()
+    }
+
+    /// Reads which proxies enforce these fences. Cancel-safe.
+    pub async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError> {
+        enforcement::read(self.context(), resources).await
+    }
+
+    /// Waits until all work forwarded before the resource was put in force has ended: first the messages of own sessions, which
+    /// may lie unread in the server's socket without a transaction, then every transaction that is open in the database.
+    /// Cancel-safe.
+    pub async fn enforced(&self, resource: &Resource) -> Result<(), StoreError> {
+        enforcement::wait(self.context(), resource).await
     }
 }

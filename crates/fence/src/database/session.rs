@@ -3,11 +3,14 @@
 //! Functions here are not cancel-safe unless their comment says so.
 
 use super::Database;
+use crate::admit;
 use crate::claim::{Claim, Raise};
 use crate::fence_error::{CutOff, FenceError};
+use crate::issuer;
 use crate::memory::Rise;
+use crate::overtake;
+use crate::release;
 use crate::session::{Epoch, SessionFence, Token};
-use crate::{admit, issuer, overtake, permission, release};
 use fencegate_policy::Resource;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +96,7 @@ impl Database {
     /// # Errors
     /// 42501 if the server would refuse; LF006; or [`FenceError::RoleUnknown`] if the role must be determined first.
     pub async fn permits(&self, claim: &Claim, resource: &Resource, token: Token) -> Result<(), FenceError> {
-        permission::permits(self.context(), claim, resource, token).await
+        admit::permits(self.context(), claim, resource, token).await
     }
 
     /// Returns true if the token is that of the epoch last read, so that there is nothing to record.

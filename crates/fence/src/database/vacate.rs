@@ -1,10 +1,11 @@
 //! Closes the control connections for `DROP DATABASE` and similar statements, which need a database without other connections.
 //!
-//! Owns the time of the close. Must never close the connections while sessions need them, unless the statement terminates
-//! those sessions: a statement that the server refuses must be harmless.
+//! Owns the time of the close, and whether such a statement waits. Must never close the connections while sessions need them,
+//! unless the statement terminates those sessions: a statement that the server refuses must be harmless.
 
 use super::Database;
 use crate::claim::Role;
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -58,5 +59,21 @@ impl Database {
     pub fn end_vacating(&self) {
         self.vacating.set(None);
         self.store.keep_closed(None);
+    }
+}
+
+/// The time until which a statement waits for exclusive use of the database.
+#[derive(Debug, Default)]
+pub(crate) struct Vacating(Mutex<Option<Instant>>);
+
+impl Vacating {
+    /// Returns true if a statement waits. The control connections then close as soon as no session is left.
+    pub(crate) fn lasts(&self) -> bool {
+        self.0.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// A statement waits until that time. None: no statement waits.
+    pub(crate) fn set(&self, until: Option<Instant>) {
+        *self.0.lock() = until;
     }
 }

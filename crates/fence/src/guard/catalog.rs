@@ -2,10 +2,10 @@
 //!
 //! Owns the queries. Must never change anything.
 
-use super::connection::rows;
-use super::error::GuardError;
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, SIGNATURES};
 use super::lock::literals;
+use super::lock::rows;
+use super::outcome::GuardError;
 use super::outcome::GuardState;
 use super::trigger::GuardedRelation;
 use fencegate_policy::FencedTable;

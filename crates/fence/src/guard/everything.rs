@@ -4,10 +4,10 @@
 //! except temporary ones: each object is dropped separately, and with CASCADE only if temporary objects depend on it.
 
 use super::catalog::EVENT_TRIGGERS;
-use super::connection::{open, rows, run};
-use super::error::GuardError;
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use super::lock::{lock_tables, transaction};
+use super::lock::{open, rows, run};
+use super::outcome::GuardError;
 use crate::{FUNCTIONS, RELATIONS, is_newer, is_proxy};
 use fencegate_postgres::sql::{column, is_true, quote, text};
 use fencegate_postgres::sql_file::SqlFile;

@@ -2,10 +2,9 @@
 //!
 //! Owns the hash in their comment. Must never mistake changed functions for its own.
 
-use super::fragments::FRAGMENTS;
 use super::outcome::GuardState;
 use fencegate_postgres::sql_file::Value::{Sql, Text};
-use fencegate_postgres::sql_file::fill;
+use fencegate_postgres::sql_file::{Fragment, fill};
 use sha2::{Digest, Sha256};
 
 pub(super) const FUNCTIONS: &str = include_str!("guard.sql");
@@ -90,6 +89,20 @@ impl Functions {
         format!("fencegate guard {:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
     }
 }
+
+pub(super) const FRAGMENTS: &[Fragment] = &[
+    ("admitted_users", include_str!("sql/fragments/admitted_users.sql")),
+    ("cascade", include_str!("sql/fragments/cascade.sql")),
+    ("content", include_str!("sql/fragments/content.sql")),
+    ("dependent_schema", include_str!("sql/fragments/dependent_schema.sql")),
+    ("is_guards", include_str!("sql/fragments/is_guards.sql")),
+    ("is_here", include_str!("sql/fragments/is_here.sql")),
+    ("is_temporary", include_str!("sql/fragments/is_temporary.sql")),
+    ("may_admit_to", include_str!("sql/fragments/may_admit_to.sql")),
+    ("parts", include_str!("sql/fragments/parts.sql")),
+    ("sealed_content", include_str!("sql/fragments/sealed_content.sql")),
+    ("may_terminate", include_str!("../store/sql/fragments/may_terminate.sql")),
+];
 
 #[cfg(test)]
 mod tests {

@@ -1,17 +1,18 @@
-//! The transaction in which the guard is changed, and the locks of its tables.
+//! The connection and the transaction in which the guard is changed, and the locks of its tables.
 //!
-//! Owns taking all locks at once, and retrying while another process holds one of them. Must never wait so long that
-//! the deadlock detector terminates a writer that waits for another of these locks.
+//! Owns taking all locks at once, retrying while another process holds one of them, and terminating sessions whose temporary
+//! objects prevent a function from being dropped. Must never wait so long that the deadlock detector terminates a writer
+//! that waits for another of these locks.
 
-use super::connection::{refused, rows, run};
-use super::error::GuardError;
-use super::temporary;
+use super::outcome::GuardError;
 use crate::begin_with_init_lock;
-use fencegate_postgres::sql::{column, quote};
+use fencegate_postgres::sql::{column, is_true, query_rows, quote};
 use fencegate_postgres::sql_file::Value::Sql;
+use fencegate_postgres::tls::ControlConfig;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tokio_postgres::{Client, error::SqlState};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, SimpleQueryRow};
 
 /// Total time for attempts, and the pause between them, in which writers proceed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ pub(super) async fn transaction<T>(
         if !is_about_locks(&error) || Instant::now() >= deadline {
             return Err(explain(client, error).await?);
         }
-        temporary::end_holders(client, began.elapsed() >= GRACE).await?;
+        end_holders(client, began.elapsed() >= GRACE).await?;
         sleep(PAUSE).await;
     }
 }
@@ -48,7 +49,7 @@ pub(super) async fn explain(client: &Client, error: GuardError) -> Result<GuardE
     }
     let (relations, source) = match error {
         GuardError::HeldUp { relations, source, .. } => (relations, source),
-        GuardError::Refused(what, source) => match temporary::end_holders(client, false).await? {
+        GuardError::Refused(what, source) => match end_holders(client, false).await? {
             by if by.is_empty() => return Ok(GuardError::Refused(what, source)),
             by => return Ok(GuardError::HeldUp { relations: String::new(), by, source }),
         },
@@ -101,4 +102,48 @@ async fn holders(client: &Client, relations: &str) -> Result<String, GuardError>
     let answer = rows(client, "find the lock holders", &query).await?;
     let holders = answer.first().and_then(|row| column(row, "holders"));
     Ok(holders.unwrap_or("a process that has since ended").to_owned())
+}
+
+/// The processes that hold locks on temporary objects in a schema with such a dependent: only the session that owns the
+/// schema uses these objects. With `ends`, terminates the processes that this role may terminate. Returns them; empty
+/// if there are none.
+pub(super) async fn end_holders(client: &Client, ends: bool) -> Result<String, GuardError> {
+    let query = sql_file!("sql/end_temporary_holders.sql").with(&[
+        ("ends", Sql(if ends { "true" } else { "false" })),
+        ("process", Sql("a")),
+        ("role", Sql("t")),
+    ]);
+    let mut found = Vec::new();
+    for row in &rows(client, "find the lock holders", &query).await? {
+        let [pid, role, application] = ["pid", "role", "application"].map(|name| column(row, name).unwrap_or_default());
+        if is_true(row, "signalled") {
+            tracing::warn!(pid, role, application, "temporary_holder_ended");
+        }
+        found.push(format!("process {pid} of role {role}, on a temporary object that depends on fencegate"));
+    }
+    Ok(found.join("; "))
+}
+
+/// The settings that `init` and every control connection use too: the role's own settings have no effect.
+const SETTINGS: &str = "SET standard_conforming_strings = on; SET search_path = pg_catalog; \
+     SET default_transaction_isolation = 'read committed'; SET synchronous_commit = on";
+
+/// A connection, which ends when the client is dropped.
+pub(super) async fn open(config: &ControlConfig) -> Result<Client, GuardError> {
+    let (client, connection) = config.connect().await.map_err(GuardError::Connect)?;
+    tokio::spawn(connection);
+    run(&client, "set up the session", SETTINGS).await?;
+    Ok(client)
+}
+
+pub(super) async fn run(client: &Client, what: &str, sql: &str) -> Result<(), GuardError> {
+    refused(what, client.batch_execute(sql).await)
+}
+
+pub(super) fn refused<T>(what: &str, result: Result<T, tokio_postgres::Error>) -> Result<T, GuardError> {
+    result.map_err(|source| GuardError::Refused(what.to_owned(), source))
+}
+
+pub(super) async fn rows(client: &Client, what: &str, query: &str) -> Result<Vec<SimpleQueryRow>, GuardError> {
+    refused(what, query_rows(client, query).await)
 }

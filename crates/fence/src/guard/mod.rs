@@ -7,35 +7,30 @@
 /// A file of SQL, with the fragments of the guard.
 macro_rules! sql_file {
     ($path:literal) => {
-        fencegate_postgres::sql_file::SqlFile::new(include_str!($path), crate::guard::fragments::FRAGMENTS)
+        fencegate_postgres::sql_file::SqlFile::new(include_str!($path), $crate::guard::functions::FRAGMENTS)
     };
 }
 
-mod agreement;
 mod catalog;
-mod connection;
-mod error;
 mod everything;
-mod fragments;
 mod functions;
 mod lock;
 mod outcome;
 mod survey;
-mod temporary;
 mod trigger;
 
+use super::guard::lock::{refused, rows};
+use crate::other_policies;
 use catalog::Removal;
-use connection::{open, run};
-use fencegate_policy::PolicySet;
+pub use everything::{Removed, remove_everything};
+use fencegate_catalog::{NamesFound, PolicyNames, missing_text};
+use fencegate_policy::{PolicySet, QualifiedName};
 use fencegate_postgres::tls::ControlConfig;
 use functions::{GUARD_FUNCTIONS, event_triggers};
-use lock::{explain, lock_tables, transaction};
+use lock::{explain, lock_tables, open, run, transaction};
+pub use outcome::{GuardError, GuardState, GuardStatus, Installed, RemainingStatements, StatusLine};
 use survey::{NO_EVENT_TRIGGERS, Survey};
 use tokio_postgres::Client;
-
-pub use error::GuardError;
-pub use everything::{Removed, remove_everything};
-pub use outcome::{GuardState, GuardStatus, Installed, RemainingStatements, StatusLine};
 
 /// Makes the guard in the database of `config` match the policies exactly. Repeatable. Without `force`, it refuses
 /// policies that are not those in force, and the removal of a guard because of a misspelled name.
@@ -50,7 +45,7 @@ pub async fn install(config: &ControlConfig, policies: &PolicySet, force: bool) 
 async fn change(client: &Client, policies: &PolicySet, force: bool) -> Result<Installed, GuardError> {
     let mut survey = Survey::take(client, policies).await?;
     if !force {
-        agreement::check(client, policies, &survey).await?;
+        check(client, policies, &survey).await?;
     }
     let released = survey.released();
     let changes: Vec<_> = survey.differences().filter(|it| it.may_alter && !it.statements.is_empty()).collect();
@@ -130,4 +125,32 @@ pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
         Ok(removed)
     })
     .await
+}
+
+/// Checks that the policies may be installed. Skips records that the role may not read: the tables' owners run
+/// `install` after the control role.
+async fn check(client: &Client, policies: &PolicySet, survey: &Survey) -> Result<(), GuardError> {
+    let released = survey.released();
+    if !policies.applies_to(&survey.database) {
+        return if released.is_empty() { Ok(()) } else { Err(GuardError::OtherDatabase(survey.database.clone())) };
+    }
+    let differences = refused("read the policies in force", other_policies(client, &policies.resources).await)?;
+    if !differences.is_empty() {
+        return Err(GuardError::OtherPolicies(differences));
+    }
+    if released.is_empty() || survey.missing.is_empty() {
+        return Ok(());
+    }
+    let names = rows(client, "read the catalog", &PolicyNames::of(&[policies]).question()).await?;
+    let names = NamesFound::read(&names);
+    // The server quotes reserved words, too.
+    let plain = |name: &str| name.replace('"', "");
+    for missing in &survey.missing {
+        let Some(meant) = names.nearest(missing).map(QualifiedName::to_string) else { continue };
+        if released.iter().any(|relation| plain(relation) == plain(&meant)) {
+            let missing = missing_text(&missing.to_string(), &survey.database, names.nearest(missing));
+            return Err(GuardError::Misspelled { missing, meant });
+        }
+    }
+    Ok(())
 }

@@ -6,9 +6,9 @@ use super::catalog::{
     InstalledTrigger, Subscription, TriggerName, event_triggers_state, facts, found, leased, relation, subscriptions,
     tree,
 };
-use super::connection::rows;
-use super::error::GuardError;
 use super::functions::{FUNCTIONS, GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES, event_triggers};
+use super::lock::rows;
+use super::outcome::GuardError;
 use super::outcome::{GuardState, RemainingStatements, StatusLine};
 use super::trigger::{GuardedRelation, WantedTrigger, wanted};
 use fencegate_policy::{FencedTable, PolicySet, QualifiedName, Resource, guarded_lease};

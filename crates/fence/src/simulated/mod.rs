@@ -5,9 +5,7 @@
 //! runs when it is first polled. Simulates no strangers that hold locks of resources, and no privileges except
 //! [`Server::forbid`] and [`Server::forbid_to_end`].
 
-mod faults;
 mod in_memory;
-mod leases;
 mod server;
 mod shown;
 

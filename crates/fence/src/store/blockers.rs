@@ -11,7 +11,7 @@ use super::control::Lane;
 use super::error::LIMIT;
 use super::rows::blocker;
 use super::{GRACE, Postgres, StoreError, sql};
-use crate::blocker::Blocker;
+use crate::obstacle::Blocker;
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{StatementResult, is_true, rows};
 use std::pin::pin;
@@ -112,7 +112,7 @@ impl Postgres {
         let Some((pid, start)) = self.wait.process() else { return };
         let table_locks = &self.common.table_locks;
         let of_resource = sql::lock::end_blockers(&resource.name, (&pid, &start));
-        let of_tables = sql::table_lock::blocking((&pid, &start), &table_locks.named());
+        let of_tables = sql::lock::blocking((&pid, &start), &table_locks.named());
         let Ok(answers) = self.look(&format!("{of_resource}; {of_tables}")).await else { return };
         // The first query has two answers.
         let Some((of_resource, of_tables)) = answers.split_at_checked(2) else { return };

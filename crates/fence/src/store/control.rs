@@ -5,11 +5,11 @@
 //!
 //! Functions here are not cancel-safe unless their comment says so: a Query that was sent continues.
 
+use super::common::past_table_locks;
 use super::common::{Common, Process};
 use super::error::{LIMIT, is_no_database};
-use super::sql::prepared::{Prepared, prepare};
-use super::table_lock::past_table_locks;
-use super::version::{VERSION, version_number};
+use super::sql::{Prepared, prepare};
+use super::sql::{VERSION, version_number};
 use super::{Listener, StoreError, sql};
 use crate::resource_lock::ResourceLocks;
 use fencegate_postgres::sql::{StatementResult, answers, column};
@@ -139,7 +139,7 @@ impl Lane {
 
     /// Names the privilege that the role has lost since the connection was opened, if any.
     pub(super) async fn check_privileges(&self) -> Result<(), StoreError> {
-        let answers = self.run(&sql::process::privileges()).await?;
+        let answers = self.run(&sql::proxy::privileges()).await?;
         Said(answers).has_privileges()
     }
 
@@ -353,7 +353,7 @@ impl Lane {
         if slot.connected.as_ref().is_some_and(|current| Arc::ptr_eq(current, connected)) {
             slot.connected = None;
             let (config, query) =
-                (self.config.clone(), sql::process::end_process(&connected.pid, &connected.backend_start));
+                (self.config.clone(), sql::proxy::end_process(&connected.pid, &connected.backend_start));
             tokio::spawn(async move {
                 let ended = timeout(LIMIT, async {
                     let (client, connection) = config.connect().await?;
@@ -387,7 +387,7 @@ impl Said {
         client: &Client,
         synchronous_commit: &str,
     ) -> Result<Self, StoreError> {
-        match client.simple_query(&sql::process::open(synchronous_commit)).await {
+        match client.simple_query(&sql::proxy::open(synchronous_commit)).await {
             Ok(opened) => Ok(Said(answers(opened))),
             Err(error) => Err(name_privilege(client, StoreError::on_opening(config, error)).await),
         }
@@ -434,7 +434,7 @@ async fn name_privilege(client: &Client, error: StoreError) -> StoreError {
     if !matches!(error, StoreError::Denied(_)) {
         return error;
     }
-    match timeout(LIMIT, client.simple_query(&sql::process::privileges())).await {
+    match timeout(LIMIT, client.simple_query(&sql::proxy::privileges())).await {
         Ok(Ok(messages)) => Said(answers(messages)).has_privileges().err().unwrap_or(error),
         _ => error,
     }

@@ -3,9 +3,9 @@
 //! Owns the classification of driver errors, and the text that clients receive. Must never forward the server's message to
 //! clients, except that of 42501: others may name the control role or the server's address.
 
-use super::version::VERSION;
-use crate::blocker::{Blocker, named};
-use crate::remedy::Remedy;
+use super::sql::VERSION;
+use crate::obstacle::Remedy;
+use crate::obstacle::{Blocker, named};
 use fencegate_catalog::CatalogError;
 use fencegate_postgres::sql;
 use fencegate_postgres::tls;

@@ -5,7 +5,7 @@
 
 use super::init_lock::{InitLockError, begin};
 use super::sql::sql_file;
-use super::version::{VERSION, version_number};
+use super::sql::{VERSION, version_number};
 use crate::CONSOLE;
 use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
 use fencegate_postgres::sql_file::Value::{Sql, Text};

@@ -9,18 +9,14 @@ mod control;
 mod error;
 mod init;
 mod init_lock;
-mod listings;
-mod others;
 mod postgres;
 mod probe;
 mod records;
 mod rows;
 mod sql;
-mod table_lock;
-mod version;
 
-use super::blocker::Blocker;
 use super::claim::{RequiredPrivilege, Role};
+use super::obstacle::Blocker;
 use super::session::{Epoch, Identity, Token};
 use async_trait::async_trait;
 use fencegate_catalog::{Catalog, Dependencies, Fenced};
@@ -36,18 +32,18 @@ pub(super) use error::is_no_database;
 pub use error::{ConnectionError, StoreError};
 pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, is_proxy};
 pub use init_lock::{InitLockError, begin as begin_with_init_lock};
-pub use listings::{
+pub use postgres::Postgres;
+pub use probe::other_policies;
+pub use probe::{Need, closed_databases, databases, probe};
+pub use records::{
     Admission, Admissions, Enforcement, Fence, Fences, LeaseState, Leases, MOST_KEYS, Reach, StoredLease,
 };
-pub use others::other_policies;
-pub use postgres::Postgres;
-pub use probe::{Need, closed_databases, databases, probe};
 pub use records::{
     AdmissionRow, DESCRIBED, EpochRow, First, Found, Higher, Holder, Key, Marked, Recorded, Report, ResetReport,
 };
 pub(crate) use sql::FRAGMENTS;
+pub use sql::is_newer;
 pub use sql::lock::INIT_LOCK;
-pub use version::is_newer;
 
 /// Time that processes have to release a lock or an admission that blocks the protocol. Then they are terminated.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);

@@ -4,18 +4,18 @@
 
 use super::announcer::Announcer;
 use super::common::Common;
+use super::common::blockers;
 use super::control::{BETWEEN_LOOKS, CATALOG_CHANGED, Lane};
 use super::error::LIMIT;
 use super::rows;
 use super::sql::epoch::Operator;
 use super::sql::lanes::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_READINGS, FOR_WAITS};
-use super::table_lock::blockers;
 use super::{
     AdmissionRow, Admissions, Enforcement, EpochRow, Fences, First, Found, Holder, Key, Leases, Listener, Marked,
     Report, ResetReport, Store, StoreError, StoredLease, sql,
 };
-use crate::blocker::Blocker;
 use crate::claim::{RequiredPrivilege, Role};
+use crate::obstacle::Blocker;
 use crate::session::{Epoch, Identity, Token};
 use async_trait::async_trait;
 use fencegate_catalog::{Catalog, Dependencies, Fenced, Views};
@@ -130,7 +130,7 @@ impl Postgres {
 
     /// Returns after the server processes of recently abandoned connections have ended, or if the server does not answer.
     async fn wait_for_leaving(&self) {
-        let question = sql::process::alive(&self.common.leaving());
+        let question = sql::proxy::alive(&self.common.leaving());
         let have_ended = async {
             while self.look(&question).await.is_ok_and(|answers| rows(&answers).next().is_some()) {
                 sleep(BETWEEN_LOOKS).await;
@@ -227,7 +227,7 @@ impl Store for Postgres {
     }
 
     async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
-        let answers = self.look(&sql::process::terminate(processes, resource, bound)).await?;
+        let answers = self.look(&sql::proxy::terminate(processes, resource, bound)).await?;
         // A role that has lost a privilege sees none of the processes, and the drain would wait until its limit.
         if rows(&answers).next().is_none() {
             self.look.check_privileges().await?;
@@ -261,11 +261,11 @@ impl Store for Postgres {
     }
 
     async fn leases(&self, elections: &[&str]) -> Result<Vec<StoredLease>, StoreError> {
-        self.read(&sql::lease::leases(elections), rows::lease).await
+        self.read(&sql::epoch::leases(elections), rows::lease).await
     }
 
     async fn all_leases(&self, most: usize) -> Result<Leases, StoreError> {
-        let answers = self.look(&sql::lease::all_leases(most)).await?;
+        let answers = self.look(&sql::epoch::all_leases(most)).await?;
         let [list, count] = answers.as_slice() else { return Err(StoreError::UnknownForm("the query for leases")) };
         let list: Vec<_> = list.rows.iter().filter_map(rows::lease).collect();
         let all = count.rows.first().and_then(|row| number(row, "leases")).unwrap_or(list.len());
@@ -327,7 +327,7 @@ impl Store for Postgres {
     }
 
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
-        self.read(&sql::process::open_transactions(), |row| text(row, "transaction")).await
+        self.read(&sql::proxy::open_transactions(), |row| text(row, "transaction")).await
     }
 
     async fn denied(
@@ -369,7 +369,7 @@ impl Store for Postgres {
         let answers = match temporary {
             // For one session, over a separate connection: a session with many temporary relations must not delay others.
             Some(_) => self.ask_once(&question(Views::Asked)).await,
-            None => self.read_catalog(&sql::catalog::read(fences)).await,
+            None => self.read_catalog(&sql::lanes::read(fences)).await,
         };
         let answers = match answers {
             Ok(answers) => answers,
@@ -385,7 +385,7 @@ impl Store for Postgres {
     }
 
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, StoreError> {
-        let answers = match self.read_catalog(&sql::catalog::dependencies(fences)).await {
+        let answers = match self.read_catalog(&sql::lanes::dependencies(fences)).await {
             Ok(answers) => answers,
             Err(_) => self.ask_once(&fencegate_catalog::question_of_dependencies(fences)).await?,
         };
@@ -406,7 +406,7 @@ impl Store for Postgres {
     }
 
     async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError> {
-        let query = sql::table_lock::all();
+        let query = sql::lock::all();
         let asked = timeout(LIMIT, self.ask_once(&query)).await;
         Ok(blockers(&asked.map_err(|_| StoreError::TimedOut(LIMIT))??))
     }

@@ -1,12 +1,16 @@
-//! Checks that control connections can be opened and meet the needs of the fences.
+//! Checks before policies are put in force: whether control connections can be opened and meet the needs of the fences, and
+//! whether other live proxies enforce other policies.
 //!
-//! Must never leave a connection open, because it would block DROP DATABASE.
+//! Must never change anything, or leave a connection open, because it would block DROP DATABASE.
 
+use super::common::blockers;
 use super::control::Said;
-use super::table_lock::blockers;
 use super::{StoreError, sql};
-use fencegate_postgres::sql::{answers, is_true, query_rows, rows, text};
+use fencegate_policy::Resource;
+use fencegate_postgres::sql::{answers, column, is_true, query_rows, rows, text};
 use fencegate_postgres::tls::ControlConfig;
+use std::sync::Arc;
+use tokio_postgres::Client;
 
 /// The purpose of a control connection. Each purpose includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +37,7 @@ pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError>
     said.may_fence()?;
     let mut question = "SELECT pg_is_in_recovery() AS recovering".to_owned();
     if need >= Need::Tables {
-        question = format!("{question}; {}", sql::table_lock::all());
+        question = format!("{question}; {}", sql::lock::all());
     }
     let answers = answers(client.simple_query(&question).await.map_err(|error| StoreError::on_opening(config, error))?);
     if rows(&answers).any(|row| is_true(row, "recovering")) {
@@ -68,4 +72,26 @@ async fn list(config: &ControlConfig, may_connect: bool) -> Result<Vec<String>, 
     );
     let rows = query_rows(&client, &names).await.map_err(failed)?;
     Ok(rows.iter().filter_map(|row| text(row, "datname")).collect())
+}
+
+/// Descriptions of the differences between these policies and those in force. Empty if they agree, if no policies are in
+/// force, or if the role may not read them. The database must have the schema `fencegate`. Cancel-safe.
+///
+/// # Errors
+/// The server refused the query.
+pub async fn other_policies(
+    client: &Client,
+    resources: &[Arc<Resource>],
+) -> Result<Vec<String>, tokio_postgres::Error> {
+    let may = query_rows(client, &sql::proxy::may_know_policies()).await?;
+    if !may.iter().any(|row| is_true(row, "may")) {
+        return Ok(Vec::new());
+    }
+    let rows = query_rows(client, &sql::proxy::other_policies(resources)).await?;
+    let difference = |row| match (column(row, "resource"), column(row, "proxy")) {
+        (Some(resource), _) => Some(format!("different policies of resource {resource} are in force")),
+        (None, Some(proxy)) => Some(format!("proxy {proxy} enforces a fence that these policies do not have")),
+        (None, None) => None,
+    };
+    Ok(rows.iter().filter_map(difference).collect())
 }

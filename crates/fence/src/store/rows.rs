@@ -6,7 +6,7 @@ use super::{
     Admission, AdmissionRow, EpochRow, Fence, Higher, Holder, Key, LeaseState, Marked, Reach, Recorded, Report,
     ResetReport, StoreError, StoredLease, sql,
 };
-use crate::blocker::Blocker;
+use crate::obstacle::Blocker;
 use crate::session::Epoch;
 use fencegate_policy::QualifiedName;
 use fencegate_postgres::sql::{StatementResult, column, is_true, number, text};

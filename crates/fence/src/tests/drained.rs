@@ -1,7 +1,7 @@
 //! Sessions admitted under lower tokens: which keep their process, which are terminated, and when.
 
 use super::*;
-use crate::publish::publish;
+use crate::advance::publish;
 use crate::store::GRACE;
 
 /// Sets the activity of a client that waits in a transaction or runs a statement.

@@ -1,7 +1,7 @@
 //! The proxy's cached state: how long it is valid, and how errors in it are detected.
 
 use super::*;
-use crate::publish::publish;
+use crate::advance::publish;
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_token_is_known_for_a_second_while_a_connection_listens() {

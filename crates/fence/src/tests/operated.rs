@@ -1,7 +1,7 @@
 //! Operations on fences other than writes: overtakes, fences in mode observe, resets, and dropped databases.
 
 use super::*;
-use crate::publish::publish;
+use crate::advance::publish;
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_fences_its_predecessor_before_it_writes() {

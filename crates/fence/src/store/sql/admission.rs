@@ -5,7 +5,7 @@
 //! - delete an admission except in the row version on which the decision was based, because a Query may be delayed in the
 //!   network and arrive after the process was admitted again.
 
-use super::prepared::{Prepared, numbers, texts};
+use super::{Prepared, numbers, texts};
 use super::{epoch, lock};
 use crate::obstacle::ProcessFault;
 use crate::session::{Epoch, Identity, Token};

@@ -1,11 +1,12 @@
-//! SQL for epochs: the highest token of each resource, and the policy that fences it.
+//! SQL for epochs (the highest token of each resource, and the policy that fences it) and for reading leases.
 //!
-//! Must never lower a token, except for a reset. Must never write more than the row permits on which the decision was based:
-//! a Query may be delayed in the network and arrive after the epoch has changed.
+//! Must never lower a token, except for a reset. Must never write more than the row permits on which the decision was based: a
+//! Query may be delayed in the network and arrive after the epoch has changed. Must never write or lock a lease, because a leader's transaction may hold the row for
+//! as long as it runs.
 
 use super::FRAGMENTS;
 use super::lock::{self, lock_name};
-use super::prepared::{Prepared, or_null, texts};
+use super::{Prepared, or_null, texts};
 use crate::session::{Epoch, Token};
 use fencegate_policy::{Resource, Template};
 use fencegate_postgres::sql::{arrays, quote};
@@ -166,4 +167,15 @@ pub(super) fn is_called(names: &Template) -> String {
         ("length", length(&[before, after].concat())),
     ];
     fill(":is_called", FRAGMENTS, &values).text
+}
+
+/// The existing leases of these elections.
+pub fn leases(elections: &[&str]) -> String {
+    let names: Vec<String> = elections.iter().map(|it| quote(it)).collect();
+    sql_file!("lease/leases.sql").with(&[("elections", Sql(&names.join(", ")))])
+}
+
+/// The most recently acquired leases, at most `most`. The second statement's row is their total number.
+pub fn all_leases(most: usize) -> String {
+    sql_file!("lease/all_leases.sql").with(&[("most", Count(most))])
 }

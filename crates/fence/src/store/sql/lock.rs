@@ -1,12 +1,16 @@
-//! SQL for locks on resources and on their relations, and for the holders of these locks.
+//! SQL for locks on resources, on their relations and on fencegate's own tables, for the lock of `init`, and for the holders of
+//! these locks.
 //!
-//! Owns the keys of advisory locks; `guard.sql` uses the same keys. Must never overlook a relation that other sessions cannot
-//! see yet.
+//! Owns the keys of advisory locks; `guard.sql` uses the same keys. Must never
+//! - overlook a relation that other sessions cannot see yet;
+//! - terminate a process that may be a fencegate command, that was not named before, or that does not block the control process.
 
-use super::prepared::{Prepared, numbers};
+use super::proxy::pairs;
+use super::{Prepared, numbers};
+use crate::store::DESCRIBED;
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{arrays, quote};
-use fencegate_postgres::sql_file::Value::{Part, Sql, Text};
+use fencegate_postgres::sql_file::Value::{self, Count, Part, Sql, Text};
 use std::time::Duration;
 
 /// Takes the lock that `init`, `remove` and every change of the guard hold, until the transaction ends, so that these changes
@@ -67,4 +71,42 @@ pub fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) 
 /// The name whose hash is the key of the resource's lock.
 pub(super) fn lock_name(resource: &str) -> String {
     format!("fencegate:{resource}")
+}
+
+/// The processes that hold the lock or wait for it, holders first. With `ends`, terminates those that cannot be commands. The
+/// second statement's rows are prepared transactions that hold the lock.
+pub fn holders(ends: bool) -> String {
+    sql_file!("init_lock/holders.sql").with(&[
+        ("key", Part(":init_key")),
+        ("ends", Sql(&ends.to_string())),
+        ("process", Sql("a")),
+        ("role", Sql("t")),
+    ])
+}
+
+/// The processes that hold a lock that conflicts with those of control connections on a table of fencegate, or wait for one.
+/// The second statement's rows are the prepared transactions. At most [`DESCRIBED`] of each.
+pub fn all() -> String {
+    query(&[("awaited", Sql("true")), ("blocks", Sql("true")), ("is_named", Sql("false"))])
+}
+
+/// The processes that block the control process while it waits for a table of fencegate. Terminates those that were named
+/// before. Never terminates `init`, `remove` and changes of the guard: they hold their locks briefly and give up by themselves.
+///
+/// The control process is identified by its pid and its start, because another process may reuse the pid.
+pub fn blocking((control_pid, control_start): (&str, &str), named: &[(String, String)]) -> String {
+    query(&[
+        ("awaited", Part(":control_awaits")),
+        ("blocks", Part(":control_is_blocked")),
+        ("is_named", Part(":is_one_of")),
+        ("control_pid", Sql(control_pid)),
+        ("control_start", Text(control_start)),
+        ("processes", Sql(&pairs(named))),
+    ])
+}
+
+fn query(which: &[(&str, Value)]) -> String {
+    let described = ("described", Count(DESCRIBED));
+    let values = [described, ("key", Part(":init_key")), ("process", Sql("a")), ("role", Sql("t"))];
+    sql_file!("table_lock/holders.sql").with(&[which, &values].concat())
 }

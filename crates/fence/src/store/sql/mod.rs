@@ -6,6 +6,9 @@
 //! begins, after all locks of the earlier statements.
 //! The rows of pg_stat_get_activity are fixed at the first read in a transaction. Reads that need current rows are
 //! therefore separate Queries.
+//!
+//! A connection prepares the frequent statements when it opens, because planning one takes up to fifty times as long as
+//! executing it. Must never put external input into a prepared statement's text: such input is an argument.
 
 /// A file of SQL, with the fragments of the fence.
 macro_rules! sql_file {
@@ -13,22 +16,16 @@ macro_rules! sql_file {
         fencegate_postgres::sql_file::SqlFile::new(include_str!($path), $crate::store::FRAGMENTS)
     };
 }
+use fencegate_postgres::sql::quote;
+use fencegate_postgres::sql_file::Fragment;
 pub(crate) use sql_file;
 
 pub mod admission;
-pub mod catalog;
 pub mod epoch;
-pub mod init_lock;
 pub mod lanes;
-pub mod lease;
 pub mod lock;
-pub mod prepared;
 pub mod privilege;
-pub mod process;
 pub mod proxy;
-pub mod table_lock;
-
-use fencegate_postgres::sql_file::Fragment;
 
 macro_rules! fragments {
     ($($name:ident,)*) => {
@@ -87,3 +84,63 @@ pub const FRAGMENTS: &[Fragment] = fragments![
     write_locks,
     write_or_row_locks,
 ];
+
+/// A statement with parameters.
+#[derive(Debug)]
+pub struct Prepared {
+    name: &'static str,
+    /// The PREPARE statement.
+    text: fn() -> String,
+}
+
+impl Prepared {
+    const fn new(name: &'static str, text: fn() -> String) -> Self {
+        Prepared { name, text }
+    }
+
+    /// The EXECUTE statement. The arguments are SQL, one for each parameter.
+    fn execute(&self, arguments: &[&str]) -> String {
+        let arguments = arguments.join(", ");
+        // SQL permits no empty list.
+        if arguments.is_empty() {
+            format!("EXECUTE {}", self.name)
+        } else {
+            format!("EXECUTE {}({arguments})", self.name)
+        }
+    }
+}
+
+/// The Query that prepares these statements.
+pub fn prepare(statements: &[&Prepared]) -> String {
+    statements.iter().map(|it| (it.text)()).collect::<Vec<_>>().join("; ")
+}
+
+/// An SQL array of texts, or of another type whose values are written as text.
+fn texts<'a>(of: &str, elements: impl IntoIterator<Item = &'a str>) -> String {
+    let elements: Vec<String> = elements.into_iter().map(quote).collect();
+    format!("ARRAY[{}]::{of}[]", elements.join(", "))
+}
+
+/// An SQL array of numbers.
+fn numbers<T: ToString>(of: &str, elements: impl IntoIterator<Item = T>) -> String {
+    let elements: Vec<String> = elements.into_iter().map(|it| it.to_string()).collect();
+    format!("ARRAY[{}]::{of}[]", elements.join(", "))
+}
+
+/// An argument that may be null.
+fn or_null(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "NULL".to_owned())
+}
+
+/// The schema version that this program works with; `schema.sql` has the same.
+pub(crate) const VERSION: &str = "fencegate schema version 6";
+
+/// The version number in the schema's comment, if it is fencegate's.
+pub(crate) fn version_number(comment: &str) -> Option<u32> {
+    comment.rsplit(' ').next()?.parse().ok()
+}
+
+/// Returns true if the comment on the schema is that of a newer program.
+pub fn is_newer(comment: &str) -> bool {
+    version_number(comment) > version_number(VERSION)
+}

@@ -3,8 +3,8 @@
 //! Must never name a relation except by its catalog row, because the control role may lack USAGE on its schema.
 
 use super::FRAGMENTS;
-use super::prepared::{Prepared, numbers, or_null, texts};
-use super::process::pairs;
+use super::proxy::pairs;
+use super::{Prepared, numbers, or_null, texts};
 use crate::claim::{RequiredPrivilege, Role};
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{arrays, quote};
