@@ -3,8 +3,8 @@
 //! commit and runs after it; and a commit may be done before the proxy sees it. So definitions count for other sessions too.
 
 use super::affected::affected_resources;
-use super::catalog_view::CatalogView;
 use super::host::Host;
+use super::pending_definitions::CatalogView;
 use super::pending_definitions::PendingDefinitions;
 use fencegate_policy::PolicySet;
 use fencegate_statement::Statement;

@@ -1,18 +1,22 @@
-//! The extended protocol: Parse, Bind, Execute and Close.
+//! The extended protocol: Parse, Bind, Execute and Close, and the types and values of parameters, where keys depend on them.
 //!
-//! Must never judge a message by the meaning of a name that a reply may still change.
+//! Must never judge a message by the meaning of a name that a reply may still change, nor decode a value in another way than the
+//! server does.
 
 use super::host::Host;
 use super::judge::opaque;
 use super::message::Verdict;
 use super::names::{Meaning, known_by};
 use super::path_lookup::Lookup;
-use super::pipeline::{Defined, Request};
-use super::session::{ClientFault, Session};
-use super::values::{bound_values, has_key_in_doubt, with_types, with_values};
+use super::pipeline::{Defined, Pipeline, Request};
+use super::session::{ClientFault, Session, Side};
+use super::settings::Settings;
 use super::verdict::Run;
+use fencegate_policy::PolicySet;
+use fencegate_statement::rows::{ColumnValue, Declared};
 use fencegate_statement::{OpaqueReason, ParameterEffect, Script, Statement, StatementKind, Unreadable};
-use fencegate_wire::frame::{Header, split_string};
+use fencegate_wire::frame::{HEADER, Header, split_string};
+use fencegate_wire::message::{self, Bound};
 use std::sync::Arc;
 
 impl<H: Host> Session<H> {
@@ -196,4 +200,58 @@ fn only_statement(read: &Result<Script, Unreadable>) -> Arc<Statement> {
         Ok(_) => opaque(StatementKind::Unspecified, OpaqueReason::SeveralStatements),
         Err(why) => opaque(StatementKind::Unspecified, why.into()),
     }
+}
+
+/// The values of a Bind; none if the message has not arrived whole.
+pub(super) fn bound_values(client: &Side, header: Header) -> Vec<Bound<'_>> {
+    let body = client.input.get(HEADER..header.frame()).unwrap_or_default();
+    let values = split_string(body).and_then(|(_portal, rest)| split_string(rest));
+    values.and_then(|(_name, rest)| message::bound_values(rest)).unwrap_or_default()
+}
+
+/// The statement with the values that a Bind gives its parameters.
+pub(super) fn with_values(
+    statement: &Statement,
+    values: Vec<Bound>,
+    settings: &Settings,
+    pipeline: &Pipeline,
+) -> Arc<Statement> {
+    let is_clear = |bytes: &[u8]| bytes.is_ascii() || settings.lexing.keeps_text();
+    let value = |value: Bound| match value {
+        Bound::Text(bytes) | Bound::Binary(bytes) if !is_clear(bytes) || pipeline.leaves_in_doubt(bytes) => None,
+        Bound::Text(bytes) => ColumnValue::from_text(bytes),
+        Bound::Binary(bytes) => ColumnValue::from_binary(bytes),
+        Bound::Null => None,
+    };
+    let values: Vec<_> = values.into_iter().map(value).collect();
+    Arc::new(statement.bound(&values))
+}
+
+/// Returns true if a value for a key may be read in another way once the effect of forwarded messages is known.
+pub(super) fn has_key_in_doubt(
+    statement: &Statement,
+    values: &[Bound],
+    policies: &PolicySet,
+    pipeline: &Pipeline,
+) -> bool {
+    let tables = || policies.resources.iter().flat_map(|resource| &resource.tables);
+    let is_key = |column: &str| tables().any(|table| table.key.as_deref() == Some(column));
+    values.iter().enumerate().any(|(index, value)| match value {
+        Bound::Text(bytes) | Bound::Binary(bytes) => {
+            pipeline.leaves_in_doubt(bytes) && statement.uses_parameter(index + 1, is_key)
+        }
+        Bound::Null => false,
+    })
+}
+
+/// The statement with the types that a Parse declares for its parameters.
+pub(super) fn with_types(statement: Arc<Statement>, types: &[u8]) -> Arc<Statement> {
+    // The types matter for keys, and where a statement runs nothing: a value that is bound to it may run code.
+    if !statement.has_parameters() && !statement.runs_nothing() {
+        return statement;
+    }
+    // The server refuses a truncated list.
+    let types = message::parameter_types(types).unwrap_or_default();
+    let declared = types.into_iter().map(Declared::from_oid).collect();
+    Arc::new(Statement { declared, ..Arc::unwrap_or_clone(statement) })
 }

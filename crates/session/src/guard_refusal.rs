@@ -12,7 +12,7 @@ use super::pipeline::{Audience, Request, rollback};
 use super::rejection::{Rejection, now_in_force};
 use super::repetition::GuardRefusal;
 use super::session::Session;
-use super::side::frame_of;
+use super::session::frame_of;
 use super::task::Task;
 use bytes::{Bytes, BytesMut};
 use fencegate_fence::session::Token;

@@ -1,10 +1,10 @@
 //! The interface between a session and the proxy that hosts it. All calls return at once: work that takes time is a
 //! [`Task`].
 
-pub use super::catalog_view::{CatalogRequest, CatalogView, Changes};
 use super::judge::need::{Need, PassedWrite};
 use super::parameter::ParameterValue;
 use super::pending_definitions::PendingDefinitions;
+pub use super::pending_definitions::{CatalogRequest, CatalogView, Changes};
 use super::rejection::Rejection;
 use super::task::{ParsePermit, Room, Task};
 use fencegate_fence::Claim;

@@ -14,17 +14,12 @@
 //! The driver (`net`) moves the bytes and performs the tasks. The session queries the proxy through its [`Host`].
 
 mod affected;
-mod catalog_view;
-mod checks;
 mod client;
-mod databases;
 mod definitions;
-mod end;
 mod extended;
 mod guard_refusal;
 pub mod host;
 pub mod judge;
-mod keys;
 mod message;
 mod names;
 pub mod parameter;
@@ -37,26 +32,23 @@ mod question;
 mod reject;
 pub mod rejection;
 mod repetition;
-mod room;
 mod server;
 mod session;
 mod settings;
-mod side;
 mod simple;
 pub mod task;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
 mod transaction;
-mod values;
 mod verdict;
 mod wait;
 
 pub use affected::{IndirectTarget, indirect_target};
 pub use host::Host;
 pub use session::{ClientFault, End, Session, Step};
+pub use session::{HIGH_WATER, Side};
 pub use settings::Settings;
-pub use side::{HIGH_WATER, Side};
 pub use task::{Done, Task};
 
 use fencegate_fence::session::{Activity, SessionFence};

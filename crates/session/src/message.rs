@@ -3,8 +3,8 @@
 //! Owns the stage of that message, the facts that were found out for it, and how long it has waited. Facts of one message never
 //! apply to the next.
 
-use super::catalog_view::Changes;
-use super::checks::Check;
+use super::pending_definitions::Changes;
+use super::pipeline::Check;
 use super::rejection::Rejection;
 use super::task::{ParsePermit, Room, Task};
 use fencegate_fence::{FenceError, Role};

@@ -1,11 +1,11 @@
-//! Relations that an open transaction may have turned into paths to fenced tables. The proxy's catalog readings do not
-//! include its changes until it commits.
+//! The catalog as a session sees it: what it has to contain for a verdict, and relations that an open transaction may have turned
+//! into paths to fenced tables. The proxy's catalog readings do not include its changes until it commits.
 //!
 //! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
 //! one too many.
 
-use super::catalog_view::CatalogView;
-use fencegate_catalog::Catalog;
+use fencegate_catalog::{Catalog, Dependencies};
+use fencegate_fence::store::StoreError;
 use fencegate_policy::PolicySet;
 use fencegate_statement::rows::Rows;
 use fencegate_statement::{Operation, Redirect, RelationName, Statement, Write};
@@ -116,6 +116,60 @@ fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalog: &Catalog
     let definition = Write { relation: relation.clone(), operation: Operation::Ddl, rows: Rows::default() };
     let reached: Vec<RelationName> = catalog.reached_by(&definition).map(|reached| reached.table.clone()).collect();
     [relation.clone()].into_iter().chain(reached).filter(is_keyed).collect()
+}
+
+/// Counts of the catalog changes seen up to a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// All changes that the proxy has seen or assumes.
+    pub all: u64,
+    /// The changes that may concern fenced tables.
+    pub doubts: u64,
+}
+
+/// The part of the catalog that a verdict needs.
+#[derive(Clone, Debug)]
+pub struct CatalogRequest {
+    /// The changes before the message. Later changes come from concurrent sessions, whose pending definitions count until
+    /// the next reading.
+    pub since: Changes,
+    /// The schema of its session's temporary relations.
+    pub temporary: Option<Arc<str>>,
+    /// Include the dependents that CASCADE removes.
+    pub cascades: bool,
+    /// The statement writes only relations that the policies name, so concurrent changes cannot matter.
+    pub is_plain: bool,
+}
+
+/// The known part of a database's catalog at a moment.
+#[derive(Default)]
+pub struct CatalogView {
+    /// The last reading.
+    pub catalog: Arc<Catalog>,
+    /// The objects that CASCADE drops, if requested and known.
+    pub dependencies: Option<Arc<Dependencies>>,
+    /// True if the reading covers all changes that may concern fenced tables.
+    pub is_current: bool,
+    /// True if the only reason for `is_current` being false is that no control connection listens for changes.
+    pub is_unheard: bool,
+    /// The number of changes that the reading covers.
+    pub doubts: u64,
+    /// The error of the last reading, if the catalog is not current.
+    pub unread: Option<StoreError>,
+}
+
+impl CatalogView {
+    /// Returns true if the policies name the relation, or a write to it may reach a fenced table.
+    pub fn concerns_fences(&self, relation: &RelationName, policies: &PolicySet) -> bool {
+        policies.tables_called(relation).next().is_some() || self.catalog.leads_from(relation)
+    }
+}
+
+impl Changes {
+    /// Returns true if these changes include all of the other's.
+    pub fn has(self, other: Changes) -> bool {
+        self.all >= other.all && self.doubts >= other.doubts
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::judge::need::PassedWrite;
 use super::pipeline::{Audience, Request, UnreadVerdict, raising_statement, rollback};
 use super::rejection::Rejection;
 use super::session::Session;
-use super::side::frame_of;
+use super::session::frame_of;
 use fencegate_statement::Statement;
 use fencegate_wire::client_error::ClientError;
 use fencegate_wire::frame::{Header, body, split_string};

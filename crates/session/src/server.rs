@@ -7,7 +7,7 @@ use super::message::Stage;
 use super::pipeline::request::planning_may_set_parameter;
 use super::pipeline::{Audience, Request, is_own, is_raised};
 use super::session::{End, Life, Session};
-use super::side::{HIGH_WATER, LITTLE, frame_of};
+use super::session::{HIGH_WATER, LITTLE, frame_of};
 use bytes::{BufMut, BytesMut};
 use fencegate_statement::{Alone, Statement, TransactionEffect};
 use fencegate_wire::error::{ErrorText, Severity, field, fields};

@@ -1,18 +1,23 @@
-//! The state of a session: its parts, the client's side, and how it ends.
+//! The state of a session: its parts, the buffers of its two sides, how it ends, and its last message to the client.
 //!
-//! Owns no rule: the parts own theirs, and `lib.rs` has the order of events.
+//! Owns no rule of the parts: the parts own theirs, and `lib.rs` has the order of events.
 
 use super::host::Host;
-use super::message::Message;
+use super::message::{Message, MessageRoom};
 use super::names::Names;
 use super::pipeline::Pipeline;
 use super::process::Process;
+use super::rejection::CutOffOutcome;
 use super::settings::Settings;
-use super::side::Side;
 use super::task::Task;
 use super::transaction::Transaction;
+use bytes::{Buf, Bytes, BytesMut};
 use fencegate_fence::CutOff;
-use fencegate_wire::frame::InvalidLength;
+use fencegate_fence::session::Activity;
+use fencegate_wire::error::{ErrorText, Severity};
+use fencegate_wire::frame::{HEADER, Header, InvalidLength};
+use fencegate_wire::message::{self, Status};
+use fencegate_wire::tag::backend;
 use std::io;
 use std::time::Instant;
 
@@ -117,5 +122,144 @@ impl<H: Host> Session<H> {
             transaction: Transaction::default(),
             message: Message::default(),
         }
+    }
+}
+
+/// An output of this many bytes or more takes no more until some of it is written.
+pub const HIGH_WATER: usize = 128 * 1024;
+
+/// Room for at most this many bytes is reserved at once for messages that are about to be forwarded.
+pub(super) const LITTLE: usize = 4 * 1024;
+
+/// The buffers of one side: input from it, output to it, and the rest of the message that is being forwarded from it.
+#[derive(Default)]
+pub struct Side {
+    /// Bytes received and not handled yet.
+    pub input: BytesMut,
+    /// No more input will arrive.
+    pub ended: bool,
+    /// Bytes to be written.
+    pub output: BytesMut,
+    /// Bytes of the current message that are still to come.
+    pub(super) rest: usize,
+    /// These bytes are discarded.
+    pub(super) discard: bool,
+}
+
+impl Side {
+    /// A side with bytes that were read from it and bytes that are to be written to it.
+    pub fn new(input: BytesMut, ended: bool, output: BytesMut) -> Self {
+        Side { input, ended, output, rest: 0, discard: false }
+    }
+
+    /// The body of a message that has arrived.
+    pub(super) fn message_body(&self, header: Header) -> &[u8] {
+        &self.input[HEADER..header.frame()]
+    }
+
+    /// The body of the message, as far as it has arrived. Its end is not the end of the message.
+    pub(super) fn start_of_body(&self, header: Header) -> &[u8] {
+        &self.input[HEADER..self.input.len().min(header.frame())]
+    }
+
+    /// Forwards or discards the received part of the current message. Returns true if the message is complete.
+    pub(super) fn pass_on(&mut self, output: &mut BytesMut) -> bool {
+        let bytes = self.rest.min(self.input.len());
+        if !self.discard {
+            output.extend_from_slice(&self.input[..bytes]);
+        }
+        self.input.advance(bytes);
+        self.rest -= bytes;
+        self.rest == 0
+    }
+}
+
+pub(super) fn frame_of(side: &mut Side, length: usize) -> Bytes {
+    side.input.split_to(length).freeze()
+}
+
+impl<H: Host> Session<H> {
+    /// Writes the last message to the client, unless half of another one has been sent.
+    pub fn say_last(&mut self, text: &ErrorText, end: &End) {
+        if self.server.rest > 0 && !self.server.discard {
+            return;
+        }
+        text.put(&mut self.client.output, Severity::Fatal);
+        if let End::CutOff(_) = end {
+            // Some drivers show an error only when its ReadyForQuery has come.
+            message::put_ready(&mut self.client.output, Status::Failed);
+        }
+    }
+
+    /// The last error of the server, if it has arrived.
+    pub fn last_error(&mut self) -> Option<Bytes> {
+        let header = Header::from_server(&self.server.input).ok()??;
+        let is_error = header.tag == backend::ERROR && self.server.input.len() >= header.frame();
+        is_error.then(|| frame_of(&mut self.server, header.frame()))
+    }
+
+    /// Returns true if the client waits for an answer.
+    pub fn is_in_flight(&self) -> bool {
+        !self.pipeline.is_empty() || self.client.rest > 0 || self.pipeline.repetition.is_refused()
+    }
+
+    /// A newer token has ended the server process. Returns the outcome of the open transaction.
+    pub fn cut_off(&self) -> CutOffOutcome {
+        self.process.fence.set_activity(Activity::CutOff);
+        if self.is_in_flight() || self.transaction.may_have_committed() {
+            CutOffOutcome::Unknown
+        } else {
+            CutOffOutcome::RolledBack
+        }
+    }
+
+    /// How the client broke the protocol, if it did.
+    pub fn client_fault(&self) -> Option<ClientFault> {
+        match &self.life {
+            Life::Broken(why) => Some(why.clone()),
+            Life::Open | Life::Terminating => None,
+        }
+    }
+
+    /// Returns true if the server runs a statement for the client.
+    pub fn is_busy(&self) -> bool {
+        self.process.is_busy()
+    }
+
+    /// Drops unhandled client input, and releases its room and permit.
+    pub fn release_room(&mut self) {
+        self.client.input = BytesMut::new();
+        (self.message.room, self.message.text.permit) = (MessageRoom::Unasked, None);
+        if self.server.output.is_empty() {
+            self.pipeline.release_room();
+        }
+    }
+
+    /// Sends Terminate to the server, unless half of another message has been sent.
+    pub fn put_terminate(&mut self) {
+        if self.client.rest == 0 {
+            message::put_terminate(&mut self.server.output);
+        }
+    }
+
+    /// Drops messages that were forwarded and have not been sent, while the server is busy with earlier ones. Half of a message
+    /// may have been sent, so that nothing can follow. Returns false if nothing was unsent.
+    pub fn take_back_unsent(&mut self) -> bool {
+        let is_unsent = self.is_busy() && !self.server.output.is_empty();
+        if is_unsent {
+            self.server.output.clear();
+        }
+        is_unsent
+    }
+
+    /// Returns true if the server may still commit definitions when the session leaves it.
+    pub fn defines_after_its_end(&self) -> bool {
+        !self.server.ended && self.transaction.may_define()
+    }
+
+    /// The server has ended the transaction: its definitions are in the catalog by now, or never will be.
+    pub fn server_gone(&mut self) {
+        self.host.catalog_changed();
+        self.transaction.definitions_mut().withdraw(&self.host);
     }
 }

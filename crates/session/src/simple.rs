@@ -2,15 +2,15 @@
 //!
 //! Must never let the server run a rejected statement, or the statements behind it in the same string.
 
-use super::checks::{Check, pieces, with_checks};
 use super::host::Host;
 use super::judge::opaque;
 use super::message::Verdict;
 use super::names::Meaning;
 use super::pipeline::{Audience, Request};
+use super::pipeline::{Check, pieces, with_checks};
 use super::rejection::may_be_another;
 use super::session::{ClientFault, Session};
-use super::side::{HIGH_WATER, frame_of};
+use super::session::{HIGH_WATER, frame_of};
 use super::verdict::Run;
 use fencegate_statement::{OpaqueReason, Statement, StatementKind, Unreadable};
 use fencegate_wire::client_error::ClientError;

@@ -1,7 +1,7 @@
 //! The tasks that a session asks for before it goes on with its current message.
 
-use super::catalog_view::CatalogRequest;
 use super::judge::need::Need;
+use super::pending_definitions::CatalogRequest;
 use fencegate_fence::{Claim, FenceError, Role};
 use fencegate_statement::Alone;
 use std::any::Any;

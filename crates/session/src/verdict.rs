@@ -1,17 +1,18 @@
 //! The verdict on the message at hand: it is forwarded, rejected, or held back until more is known.
 //!
-//! Owns the wait for missing facts. Must never forward a write that is not admitted.
+//! Owns the wait for missing facts, and what happens before DROP DATABASE and similar statements, which need a database without
+//! other connections. Must never forward a write that is not admitted, nor close control connections for a statement that
+//! cannot run.
 
 use super::affected::privileges;
-use super::catalog_view::{CatalogRequest, CatalogView};
-use super::checks::checks;
 use super::host::Host;
 use super::judge::need::Need;
 use super::judge::{Decision, Judge, Standing, is_named_plainly, needs_every_token, resolve};
 use super::message::{Asked, Verdict};
 use super::path_lookup::Lookup;
-use super::pending_definitions::PendingDefinitions;
+use super::pending_definitions::{CatalogRequest, CatalogView, PendingDefinitions};
 use super::pipeline::Part;
+use super::pipeline::checks;
 use super::session::Session;
 use super::task::Task;
 use fencegate_fence::session::{Epoch, SessionFence, Token};
@@ -19,7 +20,7 @@ use fencegate_fence::{Claim, FenceError, RequiredPrivilege, Role};
 use fencegate_policy::Mode;
 use fencegate_statement::{Operation, Statement};
 use fencegate_wire::message::Status;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -334,5 +335,42 @@ impl<H: Host> Standing for StandingOf<'_, H> {
 
     fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
         self.host.known_stale(resource, token)
+    }
+}
+
+impl<H: Host> Session<H> {
+    /// Finds out which of the databases belong to others: the server would lock a database before it checks the role, and
+    /// while it waits for the lock, nobody could log in to that database. Then closes the control connections to the database of
+    /// a statement that can run. Returns `None` when there is nothing left to do.
+    pub(super) fn prepare_databases(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
+        let last = statements.iter().rposition(|it| it.needs_database_alone.is_some())?;
+        let owned: HashSet<&str> = statements.iter().filter_map(|it| it.database_to_own()).collect();
+        if owned.is_empty() && statements.len() > 1 {
+            return None;
+        }
+        if !self.pipeline.is_empty() {
+            return Some(self.settle());
+        }
+        let facts = &self.message.facts;
+        let is_unchecked = facts.foreign_databases.is_none() && !owned.is_empty();
+        let is_foreign = facts.foreign_databases.as_ref().is_some_and(|foreign| !foreign.is_empty());
+        let can_run = self.transaction.status() == Status::Idle && self.pipeline.part() != Part::Executed;
+        let is_to_leave = statements.len() == 1 && can_run && !is_foreign && !facts.is_left_alone;
+        if self.settings.parameter.refuses(&statements[0]) || !is_unchecked && !is_to_leave {
+            return None;
+        }
+        // Statements that have not run yet may change the role. The server does not run some of those in question behind an
+        // Execute of the proxy, which would begin a pipeline.
+        let role = match &facts.role {
+            _ if statements[..last].iter().any(|it| it.may_change_role()) => self.any_role(),
+            Asked::Answered(role) => role.clone(),
+            Asked::Not | Asked::Due if self.is_extended() => self.any_role(),
+            Asked::Not | Asked::Due => return Some(self.ask_for_role()),
+        };
+        self.request(match &statements[last].needs_database_alone {
+            Some(wanted) if !is_unchecked => Task::LeaveAlone(wanted.clone(), role),
+            _ => Task::CheckOwner(owned.into_iter().map(str::to_owned).collect(), role),
+        });
+        Some(Verdict::Hold)
     }
 }

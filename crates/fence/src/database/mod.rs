@@ -11,7 +11,6 @@ mod vacate;
 
 use super::authority::Authority;
 use super::background::Background;
-use super::database::vacate::Vacating;
 use super::log_limit::LogLimit;
 use super::memory::Memory;
 use super::policies::Policies;
@@ -25,6 +24,7 @@ use super::watcher::Watcher;
 use fencegate_catalog::{Catalog, Dependencies, Fenced};
 use fencegate_postgres::tls::ControlConfig;
 use std::sync::{Arc, Weak};
+use vacate::Vacating;
 
 /// One downstream database. All of its methods need a tokio runtime with timers and I/O.
 #[derive(Debug)]

@@ -19,7 +19,6 @@ mod outcome;
 mod survey;
 mod trigger;
 
-use super::guard::lock::{refused, rows};
 use crate::other_policies;
 use catalog::Removal;
 pub use everything::{Removed, remove_everything};
@@ -28,6 +27,7 @@ use fencegate_policy::{PolicySet, QualifiedName};
 use fencegate_postgres::tls::ControlConfig;
 use functions::{GUARD_FUNCTIONS, event_triggers};
 use lock::{explain, lock_tables, open, run, transaction};
+use lock::{refused, rows};
 pub use outcome::{GuardError, GuardState, GuardStatus, Installed, RemainingStatements, StatusLine};
 use survey::{NO_EVENT_TRIGGERS, Survey};
 use tokio_postgres::Client;

@@ -3,7 +3,7 @@
 //!
 //! Must never take the unknown for harmless.
 
-use super::earlier::Earlier;
+use super::token::Earlier;
 use super::{Judge, Stop};
 use crate::affected::AffectedResource;
 use crate::pending_definitions::PendingDefinitions;

@@ -2,7 +2,6 @@
 //!
 //! If a fact is missing, reports it and is called again. Must never pass a statement that it cannot decide.
 
-mod earlier;
 mod hidden;
 pub(crate) mod need;
 mod resolve;
@@ -11,13 +10,12 @@ mod resolve;
 mod tests;
 mod token;
 
+use super::affected;
 use super::affected::{AffectedResource, affected_resources};
-use super::catalog_view::CatalogView;
-use super::keys;
 use super::parameter::Parameter;
+use super::pending_definitions::CatalogView;
 use super::pending_definitions::PendingDefinitions;
 use super::rejection::Rejection;
-use earlier::Earlier;
 use fencegate_fence::FenceError;
 use fencegate_fence::session::{Epoch, Token};
 use fencegate_fence::value::FenceValue;
@@ -29,6 +27,7 @@ pub use need::{Need, ObservedWrites, PassedWrite};
 pub use resolve::{opaque, resolve};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use token::Earlier;
 
 /// The decision on the statements of a message.
 #[derive(Debug)]
@@ -205,7 +204,7 @@ impl Judge<'_> {
                 continue;
             }
             if by_path && !self.path_leads_to_catalog(earlier)? {
-                earlier.observed_or(&resource, keys::by_path(&resource))?;
+                earlier.observed_or(&resource, affected::by_path(&resource))?;
                 continue;
             }
             for key in keys {
@@ -222,7 +221,7 @@ impl Judge<'_> {
             if resource.keyed.is_none() {
                 self.need(resource, true, false, parameter, earlier, &mut needs)?;
             } else if self.presents(&resource, true, parameter, earlier)? {
-                earlier.observed_or(&resource, keys::any(&resource, statement.kind))?;
+                earlier.observed_or(&resource, affected::any(&resource, statement.kind))?;
             }
         }
         Ok(needs)

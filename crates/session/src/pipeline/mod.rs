@@ -8,11 +8,10 @@
 
 mod copy;
 mod own;
-mod raised;
 pub mod request;
 
-pub(super) use raised::{
-    UnreadVerdict, checking_statement, is_own, is_raised, own_statement, raising_statement, rollback,
+pub(super) use own::{
+    Check, UnreadVerdict, checks, is_own, is_raised, pieces, raising_statement, rollback, with_checks,
 };
 pub use request::{Audience, Defined, Request};
 
