@@ -1,21 +1,24 @@
-//! `fencegate lead`: wins an election, runs a command while leadership lasts, then resigns.
+//! `fencegate lead`: wins an election, runs a command while leadership lasts, then resigns. `fencegate leases`: lists the leaders,
+//! as a database with leases or etcd reports them.
 
-use super::exit::{Ended, database, runtime, unusable};
-use crate::config::{Address, EtcdArguments, SettingError, duration, http_address};
-use crate::metrics::LeaderMetrics;
-use crate::metrics::http;
+use super::output::{Ended, database, failed, print, runtime, table, unusable};
+use crate::config::{Address, EtcdAccess, EtcdArguments, SettingError, duration, http_address};
+use crate::metrics::{LeaderMetrics, http};
 use clap::builder::NonEmptyStringValueParser;
 use fencegate_leader::command::{self, Access, CommandError, CommandOutcome, Signals, Terms};
 use fencegate_leader::coordinator::Coordinator;
-use fencegate_leader::etcd::Etcd;
-use fencegate_leader::{BuildError, Election, ElectionBuilder, ElectionName, Error, Leadership, Leases, Patience};
+use fencegate_leader::etcd::{Etcd, leaders};
+use fencegate_leader::{
+    BuildError, Election, ElectionBuilder, ElectionName, Error, Leader, Leadership, Leases, Patience, RunningLease,
+};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
+use x509_cert::der::DateTime;
 
 /// The coordinator cannot be reached (EX_UNAVAILABLE of sysexits.h).
 const EXIT_UNREACHABLE: u8 = 69;
@@ -284,4 +287,56 @@ async fn give_up(leadership: &Leadership) {
         Ok(Err(error)) => tracing::warn!(%error, "lease_not_released"),
         Err(late) => tracing::warn!(error = %late, "lease_not_released"),
     }
+}
+
+#[derive(clap::Args)]
+pub(super) struct LeasesArguments {
+    /// URL of a database with leases, postgres://user@host/database; or the etcd members, http://host:2379 or
+    /// https://host:2379, separated by commas
+    #[arg(value_name = "URL")]
+    url: String,
+    #[command(flatten)]
+    access: EtcdAccess,
+}
+
+pub(super) fn run_leases(LeasesArguments { url, access }: LeasesArguments) -> Ended {
+    let is_etcd = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
+    let lines = if is_etcd { in_etcd(url, access) } else { in_database(&url) }?;
+    let header = ["ELECTION", "HOLDER", "TOKEN", "EXPIRES"];
+    let cells = lines.iter().map(|line| line.each_ref().map(String::as_str));
+    print(&table(&std::iter::once(header).chain(cells).collect::<Vec<_>>()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn in_database(url: &str) -> Result<Vec<[String; 4]>, ExitCode> {
+    let config = database("URL", url)?;
+    let leases = Leases::new(config);
+    let running = runtime()?.block_on(leases.running(Patience::USUAL)).map_err(failed)?;
+    let line = |it: RunningLease| [shown(it.election), shown(it.holder), it.token.to_string(), utc(it.expires)];
+    Ok(running.into_iter().map(line).collect())
+}
+
+/// Omits expiry times: etcd reports them only for one lease at a time.
+fn in_etcd(url: String, access: EtcdAccess) -> Result<Vec<[String; 4]>, ExitCode> {
+    let etcd = url.split(',').map(str::to_owned).collect();
+    let settings = EtcdArguments { etcd, access }.settings();
+    let settings = settings.map_err(unusable)?.unwrap_or_default();
+    let etcd = Etcd::new(&settings).map_err(unusable)?;
+    let leaders = runtime()?.block_on(leaders(&etcd, Patience::USUAL)).map_err(failed)?;
+    let line = |(election, leader): (ElectionName, Leader)| {
+        [shown(election), shown(String::from_utf8_lossy(&leader.value)), leader.token.to_string(), String::new()]
+    };
+    Ok(leaders.into_iter().map(line).collect())
+}
+
+/// UTC, in RFC 3339 format with milliseconds. Empty for a year after 9999.
+fn utc(time: SystemTime) -> String {
+    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let Ok(date) = DateTime::from_unix_duration(since_epoch) else { return String::new() };
+    format!("{}.{:03}Z", date.to_string().trim_end_matches('Z'), since_epoch.subsec_millis())
+}
+
+/// Escapes line breaks.
+fn shown(text: impl std::fmt::Display) -> String {
+    text.to_string().replace(char::is_control, " ")
 }

@@ -1,34 +1,31 @@
-//! The command line: one file per subcommand.
+//! The command line: one file per subcommand or group of them.
 //!
 //! Owns the exit codes: 0 success, 1 failure, 2 wrong usage or configuration; `lead` has more. Must never make other
-//! decisions: a subcommand parses its arguments and calls the module that does the work.
+//! decisions: a subcommand parses its arguments and calls the module that does the work. Must never print the value of an
+//! environment variable: it may contain a password.
 
+mod database;
 mod demo;
-mod exit;
-mod guard;
-mod init;
-mod json_line;
 mod lead;
-mod leases;
 mod logging;
 mod output;
 mod policy;
 mod proxy;
-mod remove;
 #[cfg(test)]
 mod tests;
-mod text_line;
 mod timeline;
-mod variables;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use exit::{Ended, failed, unusable};
 use fencegate_leader::command::{GUARD_COMMAND, START_COMMAND};
 use fencegate_policy::nearest::nearest;
 use fencegate_statement::reader_process::{READER_COMMAND, read_for_another};
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use output::{Ended, failed, unusable};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// A fencing-aware storage proxy for PostgreSQL
 #[derive(Parser)]
@@ -46,15 +43,15 @@ enum Command {
     /// Run the proxy
     Proxy(Box<proxy::Arguments>),
     /// Create or upgrade the schema that a database with fenced tables needs
-    Init(init::Arguments),
+    Init(database::InitArguments),
     /// Remove all fencegate objects from a database
-    Remove(remove::Arguments),
+    Remove(database::RemoveArguments),
     /// Manage the guard: triggers that enforce fences inside the database
-    Guard(guard::Arguments),
+    Guard(database::Arguments),
     /// Campaign in an election and run a command while leadership lasts
     Lead(Box<lead::Arguments>),
     /// List the current leaders
-    Leases(leases::Arguments),
+    Leases(lead::LeasesArguments),
     /// Process that kills the command when `lead` cannot
     #[command(name = GUARD_COMMAND, hide = true)]
     LeadGuard(Box<lead::GuardArguments>),
@@ -164,7 +161,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let is_internal = matches!(arguments.command, Command::LeadGuard(_) | Command::LeadStart(_) | Command::ReadTexts);
     let _log = (!is_internal).then(|| logging::start(arguments.log_format));
     if !is_internal {
-        variables::warn_of_ignored(&Arguments::command());
+        warn_of_ignored(&Arguments::command());
     }
     let (Ok(code) | Err(code)) = run_command(arguments.command);
     code
@@ -173,11 +170,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn run_command(command: Command) -> Ended {
     match command {
         Command::Proxy(arguments) => proxy::run(*arguments),
-        Command::Init(arguments) => init::run(arguments),
-        Command::Remove(arguments) => remove::run(&arguments),
-        Command::Guard(arguments) => guard::run(arguments),
+        Command::Init(arguments) => database::run_init(arguments),
+        Command::Remove(arguments) => database::run_remove(&arguments),
+        Command::Guard(arguments) => database::run(arguments),
         Command::Lead(arguments) => lead::run(*arguments),
-        Command::Leases(arguments) => leases::run(arguments),
+        Command::Leases(arguments) => lead::run_leases(arguments),
         Command::LeadGuard(arguments) => Ok(lead::guard(*arguments)),
         Command::LeadStart(arguments) => Ok(lead::start(&arguments)),
         Command::ReadTexts => Ok(read_for_another()),
@@ -195,4 +192,40 @@ fn run_command(command: Command) -> Ended {
             pages.map(|()| ExitCode::SUCCESS).map_err(|error| failed(format!("{}: {error}", directory.display())))
         }
     }
+}
+
+const PREFIX: &str = "FENCEGATE_";
+
+/// Warns of each unknown variable and names the closest known one. A misspelled setting would otherwise silently keep
+/// its default.
+fn warn_of_ignored(program: &clap::Command) {
+    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    let given: BTreeSet<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
+    let known = known(program);
+    for variable in given.iter().filter(|name| !known.contains(*name) && !is_of_kubernetes(name, &given)) {
+        let nearest = nearest_variable(variable, &known);
+        tracing::warn!(variable, nearest, "variable_ignored");
+    }
+}
+
+/// Variables that any command reads.
+fn known(program: &clap::Command) -> BTreeSet<String> {
+    let own = program.get_arguments().filter_map(|argument| Some(argument.get_env()?.to_string_lossy().into_owned()));
+    own.chain(program.get_subcommands().flat_map(known)).collect()
+}
+
+/// Kubernetes sets variables for each service in the namespace: for `fencegate`, `FENCEGATE_SERVICE_HOST`,
+/// `FENCEGATE_PORT` and others that begin with them.
+fn is_of_kubernetes(name: &str, given: &BTreeSet<String>) -> bool {
+    let mut services = given.iter().filter_map(|name| name.strip_suffix("_SERVICE_HOST"));
+    services.any(|service| {
+        let rest = name.strip_prefix(service).unwrap_or_default();
+        rest == "_PORT" || ["_SERVICE_", "_PORT_"].iter().any(|start| rest.starts_with(start))
+    })
+}
+
+/// Compares names without their common prefix, which would make all of them look similar.
+fn nearest_variable(name: &str, known: &BTreeSet<String>) -> Option<String> {
+    let names = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
+    nearest(name.strip_prefix(PREFIX)?, names).map(|nearest| format!("{PREFIX}{nearest}"))
 }

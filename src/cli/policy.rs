@@ -1,6 +1,6 @@
 //! `fencegate policy`: checks policies before a proxy loads them, and explains their coverage.
 
-use super::exit::{Ended, database, failed, load_policies, runtime};
+use super::output::{Ended, database, failed, load_policies, runtime};
 use super::output::{complain, counted, print, table};
 use clap::Subcommand;
 use fencegate_catalog::{Covered, DatabaseNames, Explanation, Unnamed, missing_text, with_tables};
@@ -56,7 +56,7 @@ fn check(set: &PolicySet, url: Option<&str>) -> Ended {
 /// Warns of missing tables and functions. Returns false if a resource that needs a table has none.
 fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
     let Explanation { database, covered, unnamed } = explained(set, url)?;
-    let config = super::exit::database("--database", url)?;
+    let config = super::output::database("--database", url)?;
     let (control, here) = (|name: &str| config.with_database(name), BTreeSet::from([database.clone()]));
     let reading = async {
         match set.databases {

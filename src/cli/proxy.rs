@@ -1,7 +1,7 @@
 //! `fencegate proxy`: reads settings and policies, and runs the proxy.
 
-use super::exit::{Ended, load_policies, no_runtime, runtime, unusable};
 use super::output::print;
+use super::output::{Ended, load_policies, no_runtime, runtime, unusable};
 use super::policy::summary;
 use crate::config::{Settings, SettingsArguments};
 use crate::inherited::Inherited;

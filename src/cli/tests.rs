@@ -1,8 +1,9 @@
 //! docs/reference/cli.md lists every command and argument.
 
-use super::Arguments;
+use super::{Arguments, nearest_variable};
 use crate::config::SETTINGS;
 use clap::{Arg, Command, CommandFactory};
+use std::collections::BTreeSet;
 use std::fs;
 
 /// A failure prints the expected text.
@@ -75,4 +76,11 @@ fn row(argument: &Arg) -> String {
     };
     let variable = argument.get_env().and_then(|it| it.to_str()).map(code).unwrap_or_default();
     format!("| {name} | {} | {default} | {variable} |\n", help.replace('|', "\\|"))
+}
+
+#[test]
+fn the_nearest_name_is_found() {
+    let known = BTreeSet::from(["FENCEGATE_TLS", "FENCEGATE_TTL"].map(str::to_owned));
+    assert_eq!(nearest_variable("FENCEGATE_TLSS", &known).as_deref(), Some("FENCEGATE_TLS"));
+    assert_eq!(nearest_variable("FENCEGATE_SOMETHING", &known), None);
 }

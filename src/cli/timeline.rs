@@ -1,7 +1,7 @@
 //! `fencegate timeline`: draws the history in the logs of proxies and leaders.
 
-use super::exit::{Ended, failed};
 use super::output::print;
+use super::output::{Ended, failed};
 use crate::timeline::{Events, draw};
 use std::fs::File;
 use std::io::{self, BufReader};

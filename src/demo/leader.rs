@@ -3,7 +3,7 @@
 //! Must never retry or interpret a response: the story shows responses unchanged.
 
 use super::check::{DemoReply, Row};
-use super::error::DemoError;
+use super::transcript::DemoError;
 use super::transcript::Transcript;
 use fencegate_postgres::sql::{number, query_rows, text};
 use std::path::Path;

@@ -6,14 +6,13 @@
 //! Unless documented otherwise, functions are not cancel-safe: dropping a scene leaves it unfinished.
 
 mod check;
-mod error;
 mod leader;
 mod story;
 mod takeover;
 mod transcript;
 
-pub use error::DemoError;
 pub use story::Played;
+pub use transcript::DemoError;
 
 use crate::stage::Stage;
 use transcript::Transcript;

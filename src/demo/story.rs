@@ -3,9 +3,9 @@
 //! Owns the order of events. Must never print a result before `check` has examined the evidence.
 
 use super::check::{DemoReply, Fate, Row, Scene, contradictions};
-use super::error::{DemoError, PATIENCE, until};
 use super::leader::{Participant, Route};
 use super::takeover::{self, Takeover};
+use super::transcript::{DemoError, PATIENCE, until};
 use super::transcript::{Transcript, milliseconds};
 use crate::stage::Stage;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! Owns both programs and their processes. Must never stop or continue any other process.
 
 use super::check::DemoReply;
-use super::error::{DemoError, PATIENCE, until};
 use super::leader::Participant;
+use super::transcript::{DemoError, PATIENCE, until};
 use super::transcript::{Transcript, milliseconds};
 use crate::stage::{Stage, forget_settings};
 use fencegate_leader::command::processes::{self, Process};

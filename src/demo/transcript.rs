@@ -1,10 +1,13 @@
-//! Output of the demo: one line per event, with the time since the start of its scene.
+//! Output of the demo (one line per event, with the time since the start of its scene), and why the demo could not run.
 //!
 //! Owns the formatting. Must never print colors to an output that is not a terminal.
 
 use super::check::DemoReply;
+use crate::stage::StageError;
+use fencegate_leader::etcd::EtcdError;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
+use tokio::time::sleep;
 
 /// Columns of a statement, before its response.
 const STATEMENT: usize = 56;
@@ -69,4 +72,43 @@ impl Transcript {
 
 pub(super) fn milliseconds(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+}
+
+/// Time limit for an event that must happen.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// Interval between checks for the event.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Why the demo could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// The servers could not be started.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// A process could not be started.
+    #[error("cannot set up the demo: {0}")]
+    Start(#[from] std::io::Error),
+    /// etcd did not answer.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    /// A statement that only prepares the story failed.
+    #[error("the demo's database: {}", fencegate_postgres::sql::message(.0))]
+    Database(#[source] tokio_postgres::Error),
+    /// The story took an unexpected course.
+    #[error("the demo is stuck: {0}")]
+    Story(String),
+}
+
+/// Polls until an event that must happen has happened.
+pub(super) async fn until<T>(what: &str, look: impl AsyncFn() -> Result<Option<T>, DemoError>) -> Result<T, DemoError> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().await? {
+            return Ok(found);
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(DemoError::Story(what.to_owned()));
+        }
+        sleep(LOOK).await;
+    }
 }

@@ -1,10 +1,10 @@
 //! A node's lane: its name, its terms as bars, and below them the signs of its writes.
 
+use super::chart::Sign;
 use super::chart::{BAR, Chart, GAP, LARGE, MARGIN, NAME, ROW, SMALL};
 use super::event::Micros;
 use super::history::{Mark, MarkKind, Node, Term};
-use super::legend::Sign;
-use super::scale::Scale;
+use super::svg::Scale;
 use super::svg::{fitting, width_of};
 
 /// Maximum number of rows for terms at the same time.

@@ -7,9 +7,6 @@ mod chart;
 mod event;
 mod history;
 mod lane;
-mod legend;
-mod life;
-mod scale;
 mod svg;
 
 pub(crate) use chart::STYLE;

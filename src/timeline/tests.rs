@@ -199,3 +199,16 @@ proptest! {
         draw(events).into_iter().for_each(|picture| assert_well_formed(&picture));
     }
 }
+
+#[test]
+fn timestamps_follow_the_calendar() {
+    let seconds = |timestamp| micros(timestamp).map(|it| it / 1_000_000);
+    assert_eq!(seconds("1970-01-01T00:00:00Z"), Some(0));
+    assert_eq!(seconds("2000-02-29T12:34:56.789Z"), Some(951_827_696));
+    assert_eq!(seconds("2026-11-23T18:15:20.5Z"), Some(1_795_457_720));
+    assert_eq!(micros("1970-01-01T00:00:01.0000015Z"), Some(1_000_001));
+    let wrong = ["", "Z", "T", "2026-11-23", "2026-13-01T00:00:00Z", "2026-11-23T24:00:00Z", "+026-11-23T00:00:00Z"];
+    for timestamp in wrong.into_iter().chain(["2026-11-23T18:15:20", "2026-11-23T18:15:20.-5Z"]) {
+        assert_eq!(micros(timestamp), None, "{timestamp}");
+    }
+}

@@ -4,28 +4,24 @@
 //! Owns the catalog query and its result. Must never omit a relation because it is complicated: a write that may reach a
 //! fenced table counts as reaching it.
 
-mod calls;
 mod dependencies;
 mod example;
 mod explain;
 mod graph;
-mod key_column;
 mod lost;
-mod mentions;
 mod names;
 mod reading;
 mod sql;
-mod subject;
 
 pub use dependencies::{Dependencies, question as question_of_dependencies};
 pub use explain::{Covered, Explanation, Unnamed, explanation};
-pub use key_column::KeyColumn;
 pub use lost::{DatabaseNames, LostFence, fences_at_risk, lost_fences, with_tables};
-pub use mentions::{database_and_functions, functions_that_mention};
+pub use names::KeyColumn;
 pub use names::{NamesFound, PolicyNames, missing_text};
 pub use reading::{question, with_parameters};
 pub use sql::{FENCED_KINDS, Views, most_rows, settings};
-pub use subject::{Fenced, Keys, Subject};
+pub use sql::{Fenced, Keys, Subject};
+pub use sql::{database_and_functions, functions_that_mention};
 
 use fencegate_policy::{FencedTable, QualifiedName, Resource};
 use fencegate_postgres::sql::{StatementResult, column};
@@ -149,7 +145,7 @@ impl Catalog {
         let schemas = path.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
         let is_plain = |schemas: &&str| schemas.is_ascii() && !schemas.contains(['"', '\\']);
         let is_clear = |schemas: &str| schemas.split(',').all(|schema| !self.shadowing.contains(schema));
-        self.shadowing.len() < key_column::MOST_SHADOWS && schemas.filter(is_plain).is_some_and(is_clear)
+        self.shadowing.len() < names::MOST_SHADOWS && schemas.filter(is_plain).is_some_and(is_clear)
     }
 
     /// The effects of a write on fenced tables, other than on the named relation itself, which may be fenced too.
@@ -234,7 +230,7 @@ impl Catalog {
                 None => {}
             }
         }
-        catalog.key_columns = key_column::read(answers);
+        catalog.key_columns = names::read(answers);
         // If a rule and a view lead to the same relation, report the rule.
         edges.sort_by_key(|edge| (!matches!(edge.link, Link::Rule { .. }), edge.from, edge.to));
         catalog.find_ways(fenced, edges);
@@ -317,7 +313,7 @@ fn read_edges(part: &str, row: &SimpleQueryRow) -> Option<Vec<Edge>> {
         ("rule", "2") => edge(Link::Rule { name: name(), event: Operation::Update }),
         ("rule", "3") => edge(Link::Rule { name: name(), event: Operation::Insert }),
         ("call", letters) => {
-            vec![Edge { from, to: graph::function(to), link: Link::Call(calls::operations(letters)?) }]
+            vec![Edge { from, to: graph::function(to), link: Link::Call(sql::call_operations(letters)?) }]
         }
         ("rule", "4") => edge(Link::Rule { name: name(), event: Operation::Delete }),
         _ => return None,

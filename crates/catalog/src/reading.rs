@@ -1,24 +1,25 @@
 //! The statements of a reading of the catalog, for one set of policies and with parameters.
 
-use super::key_column;
+use super::names;
 use super::sql::{self, Views, settings};
-use super::subject::{Fenced, Subject};
+use super::sql::{Fenced, Subject};
 
 /// The query text of one reading.
 pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String {
     let subject = Subject::of(fences);
     let mut asked = vec![settings(temporary), sql::ways(&subject, temporary, views)];
     if let Some(keys) = &subject.keys {
-        asked.extend([key_column::shadows(), key_column::query(keys)]);
+        asked.extend([names::shadows(), names::query(keys)]);
     }
     asked.join("; ")
 }
 
 /// The statements of a reading, with parameters.
 pub mod with_parameters {
+    use crate::dependencies;
+    use crate::names;
     use crate::sql::{self, Views};
-    use crate::subject::{Keys, Subject};
-    use crate::{dependencies, key_column};
+    use crate::sql::{Keys, Subject};
 
     /// Ways to the tables `$1`, `$2`.
     pub fn ways() -> String {
@@ -32,7 +33,7 @@ pub mod with_parameters {
 
     /// The columns `$3` of the tables `$1`, `$2`, whose triggers have the arguments `$4`.
     pub fn key_columns() -> String {
-        key_column::query(&Keys(["$1", "$2", "$3", "$4"].map(str::to_owned)))
+        names::query(&Keys(["$1", "$2", "$3", "$4"].map(str::to_owned)))
     }
 
     /// Objects that CASCADE may drop from the tables `$1`, `$2`.
@@ -40,5 +41,5 @@ pub mod with_parameters {
         dependencies::query(&["$1", "$2"].map(str::to_owned))
     }
 
-    pub use crate::key_column::shadows;
+    pub use crate::names::shadows;
 }

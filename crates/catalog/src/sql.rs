@@ -1,13 +1,18 @@
-//! The queries to the catalog.
+//! The queries to the catalog, and their subject, as arrays of names.
 //!
-//! Must start from the fenced tables and walk outwards, never read everything: a database may have 100,000 relations, and
-//! any role may create more.
+//! Owns which dependency is a call, and by which operation on which relation. Must never
+//! - read everything: a query starts from the fenced tables and walks outwards, because a database may have 100,000 relations, and
+//!   any role may create more;
+//! - put a name into a statement but within an array;
+//! - leave out a call for being rare, or a function that mentions a fenced table: a call that is not found is a write that is not
+//!   fenced.
 
-use super::calls;
-use super::subject::Subject;
-use fencegate_postgres::sql::quote;
+use fencegate_policy::{FencedFunction, FencedTable, PolicySet, Resource, guard_arguments};
+use fencegate_postgres::sql::{array, arrays, quote};
 use fencegate_postgres::sql_file::Fragment;
-use fencegate_postgres::sql_file::Value::{Count, Part, Sql, Text};
+use fencegate_postgres::sql_file::Value::{self, Count, Part, Sql, Text};
+use fencegate_statement::Operation::{self, Ddl, Delete, Insert, Read, Truncate, Update};
+use std::sync::Arc;
 
 /// The kinds of relations that can be fenced, as in `pg_class.relkind`: tables, partitioned and foreign ones, and views.
 pub const FENCED_KINDS: &str = include_str!("sql/fragments/fenced_kinds.sql");
@@ -102,10 +107,121 @@ pub(super) fn ways(subject: &Subject, temporary: Option<&str>, views: Views) -> 
     match &subject.functions {
         Some(functions) => {
             values.push(("stored", Sql("''")));
-            values.extend(calls::values(functions));
+            values.extend(function_values(functions));
         }
         // The query of a materialized view matters only where a refresh calls a function.
         None => values.extend([("stored", Sql("'m'")), ("calls", Part(":no_calls")), ("call_rows", Part(""))]),
     }
     sql_file!("sql/ways.sql").with(&values)
+}
+
+/// The values for `fenced_functions.sql`.
+pub(super) fn function_values(functions: &Functions) -> [(&'static str, Value<'_>); 4] {
+    let ([exact_schemas, exact], [prefix_schemas, prefixes]) = (&functions.exact, &functions.prefixes);
+    [
+        ("exact_schemas", Sql(exact_schemas)),
+        ("exact_names", Sql(exact)),
+        ("prefix_schemas", Sql(prefix_schemas)),
+        ("prefixes", Sql(prefixes)),
+    ]
+}
+
+/// Decodes the operations of a `call`, one letter each.
+pub(super) fn call_operations(letters: &str) -> Option<Vec<Operation>> {
+    let operation = |letter| match letter {
+        'r' => Some(Read),
+        'i' => Some(Insert),
+        'u' => Some(Update),
+        'd' => Some(Delete),
+        't' => Some(Truncate),
+        'x' => Some(Ddl),
+        _ => None,
+    };
+    letters.chars().map(operation).collect()
+}
+
+/// The database's name, then the functions of the policies that exist.
+pub fn database_and_functions(policies: &PolicySet) -> String {
+    let functions: Vec<&FencedFunction> = policies.resources.iter().flat_map(|resource| &resource.functions).collect();
+    sql_file!("sql/database_and_functions.sql").with(&function_values(&Functions::of(&functions)))
+}
+
+/// The functions that mention a fenced table, and those that mention or need one of these.
+pub fn functions_that_mention(policies: &PolicySet) -> String {
+    let tables = policies.resources.iter().flat_map(|resource| resource.tables.iter().map(|table| &table.name));
+    let [schemas, names] = arrays(tables);
+    sql_file!("sql/functions_that_mention.sql").with(&[("schemas", Sql(&schemas)), ("names", Sql(&names))])
+}
+
+/// The subject of a reading of the catalog.
+#[derive(Clone, Copy)]
+pub struct Fenced<'a>(pub &'a [Arc<Resource>]);
+
+impl<'a> Fenced<'a> {
+    pub(super) fn tables(self) -> impl Iterator<Item = (&'a Resource, &'a FencedTable)> {
+        self.0.iter().flat_map(|resource| resource.tables.iter().map(|table| (&**resource, table)))
+    }
+}
+
+/// The arrays, as SQL.
+#[derive(Debug)]
+pub struct Subject {
+    /// Schemas and names of the fenced tables.
+    pub tables: [String; 2],
+    /// None where the policies name no function.
+    pub functions: Option<Functions>,
+    /// None where no table is keyed.
+    pub keys: Option<Keys>,
+}
+
+/// The functions that the policies name.
+#[derive(Debug)]
+pub struct Functions {
+    /// Schemas and names.
+    pub exact: [String; 2],
+    /// Schemas, and prefixes of names.
+    pub prefixes: [String; 2],
+}
+
+/// The key columns: schemas and names of the tables, names of the columns, and the arguments of the guard's triggers.
+#[derive(Debug)]
+pub struct Keys(pub [String; 4]);
+
+impl Subject {
+    /// The arrays for these fences.
+    pub fn of(fences: Fenced) -> Self {
+        let functions: Vec<&FencedFunction> = fences.0.iter().flat_map(|resource| &resource.functions).collect();
+        let keyed: Vec<_> =
+            fences.tables().filter_map(|(it, table)| Some((it, table, table.key.as_deref()?))).collect();
+        let guarded: Vec<String> = keyed.iter().map(|(resource, table, _)| guard_bytes(resource, table)).collect();
+        let [schemas, names] = arrays(keyed.iter().map(|(_, table, _)| &table.name));
+        let columns = array("name", keyed.iter().map(|(.., key)| *key));
+        let guarded = array("bytea", guarded.iter().map(String::as_str));
+        Subject {
+            tables: arrays(fences.tables().map(|(_, table)| &table.name)),
+            functions: (!functions.is_empty()).then(|| Functions::of(&functions)),
+            keys: (!keyed.is_empty()).then_some(Keys([schemas, names, columns, guarded])),
+        }
+    }
+
+    pub(super) fn parameters(has_functions: bool) -> Self {
+        let [tables, exact, prefixes] = [["$1", "$2"], ["$3", "$4"], ["$5", "$6"]].map(|pair| pair.map(str::to_owned));
+        Subject { tables, functions: has_functions.then_some(Functions { exact, prefixes }), keys: None }
+    }
+}
+
+impl Functions {
+    pub(super) fn of(functions: &[&FencedFunction]) -> Self {
+        let of = |is_prefix| {
+            let those = functions.iter().filter(|function| function.is_prefix == is_prefix);
+            arrays(those.map(|function| &function.name))
+        };
+        Functions { exact: of(false), prefixes: of(true) }
+    }
+}
+
+/// The arguments of the guard's trigger, as `pg_trigger.tgargs` has them: a bytea.
+fn guard_bytes(resource: &Resource, table: &FencedTable) -> String {
+    let bytes = guard_arguments(resource, table).into_iter().flat_map(|argument| argument.bytes().chain([0]));
+    format!("\\x{}", bytes.map(|byte| format!("{byte:02x}")).collect::<String>())
 }

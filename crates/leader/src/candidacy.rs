@@ -1,14 +1,21 @@
-//! One candidate, from its place in the queue to the end of its leadership: the task behind a campaign.
+//! One candidate, from its place in the queue to the end of its leadership: the task behind a campaign, and the renewals of its
+//! lease.
 //!
-//! Owns the order of events at the end: first it publishes the loss, then it releases the lease. Must never return a
-//! leadership whose deadline has passed, nor keep a place after its caller has gone.
+//! Owns the deadline of the lease, and the order of events at the end: first it publishes the loss, then it releases the lease.
+//! Must never
+//! - return a leadership whose deadline has passed, nor keep a place after its caller has gone;
+//! - extend the deadline by a renewal that was answered after the previous deadline;
+//! - report only at the deadline that the lease was not renewed: the work needs time to stop.
 
-use crate::clock::sleep_until;
+use crate::ElectionName;
+use crate::Error;
+use crate::Lost;
+use crate::Patience;
+use crate::Token;
+use crate::clock::{BootInstant, sleep_until};
 use crate::coordinator::{Candidate, Coordinator, Turn};
-use crate::keeper::keep;
 use crate::leadership::{Leadership, Request, State};
 use crate::timing::Timings;
-use crate::{ElectionName, Error, Lost, Meter, Token};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -257,97 +264,97 @@ fn is_over(keeper_state: &watch::Sender<State>) -> bool {
     keeper_state.borrow().remaining().is_zero()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock::BootInstant;
-    use crate::coordinator::Sealed;
-    use crate::observer::Observe;
-    use crate::{Leader, Observer, Patience};
-    use std::future::pending;
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+/// A loss is announced this long before the deadline.
+const NOTICE: Duration = Duration::from_millis(100);
+/// Renewals end this long before the announcement, so that it has the reason of their failure. A keeper without a
+/// reason has been suspended itself.
+const LAST_WORD: Duration = Duration::from_millis(100);
 
-    /// A coordinator that deletes each place as soon as it is taken.
-    #[derive(Default)]
-    struct TakesAway {
-        given: AtomicUsize,
-        /// Delete the place even before it is returned.
-        at_once: bool,
-    }
-
-    struct Nobody;
-
-    impl Observe for Nobody {
-        async fn next(&mut self) -> Result<Option<Leader>, Error> {
-            pending().await
+/// Renews the lease and publishes its deadline. Returns the reason when the lease is over: [`NOTICE`] before the
+/// deadline at the latest.
+///
+/// Not cancel-safe: renewals stop.
+pub(super) async fn keep<C: Coordinator>(
+    coordinator: &C,
+    candidate: &Candidate,
+    timings: &Timings,
+    keeper_state: &watch::Sender<State>,
+    meter: Option<&dyn Meter>,
+) -> Lost {
+    let mut next = next_renewal(deadline(keeper_state), candidate, timings);
+    loop {
+        let deadline = deadline(keeper_state);
+        let end = deadline - NOTICE;
+        sleep_until(next.min(end)).await;
+        let left = end.remaining();
+        if left <= LAST_WORD {
+            sleep_until(end).await;
+            return keeper_state.borrow().unrenewed();
         }
-    }
-
-    impl Sealed for TakesAway {}
-
-    impl Coordinator for TakesAway {
-        async fn enrol(
-            &self,
-            election: &ElectionName,
-            holder: &str,
-            ttl: Duration,
-            _: Patience,
-        ) -> Result<(Candidate, BootInstant), Error> {
-            self.given.fetch_add(1, Relaxed);
-            // Simulates the time of a response.
-            sleep(Duration::from_millis(1)).await;
-            if self.at_once {
-                return Err(Error::Gone);
+        let patience = Patience { limit: left - LAST_WORD, member: timings.attempt() };
+        let asked = std::time::Instant::now();
+        note(keeper_state, |state| state.is_renewing = true);
+        let answer = tokio::select! {
+            biased;
+            () = sleep_until(end) => return keeper_state.borrow().unrenewed(),
+            answer = coordinator.renew(candidate, patience) => answer,
+        };
+        if let Some(meter) = meter {
+            meter.renewed(asked.elapsed());
+        }
+        if end.remaining().is_zero() {
+            return keeper_state.borrow().unrenewed();
+        }
+        note(keeper_state, |state| state.is_renewing = false);
+        match answer {
+            Ok(renewed) => {
+                note(keeper_state, |state| state.failure = None);
+                next = next_renewal(renewed, candidate, timings);
+                keeper_state.send_modify(|keeper_state| keeper_state.deadline = deadline.max(renewed));
+                let Candidate { election, holder, token, .. } = candidate;
+                debug!(%election, holder, token, "lease_renewed");
             }
-            let (election, holder) = (election.clone(), holder.to_owned());
-            Ok((Candidate { election, holder, lease: 1, token: 1, ttl }, BootInstant::now() + ttl))
-        }
-
-        async fn renew(&self, _: &Candidate, _: Patience) -> Result<BootInstant, Error> {
-            Err(Error::Gone)
-        }
-
-        async fn try_turn(&self, _: &Candidate, _: Patience) -> Result<Option<Turn>, Error> {
-            Err(Error::Gone)
-        }
-
-        async fn await_turn(&self, _: &Candidate, _: Patience) -> Result<Turn, Error> {
-            Err(Error::Gone)
-        }
-
-        async fn await_end(&self, _: &Candidate, _: Patience) -> Lost {
-            Lost::Revoked
-        }
-
-        async fn proclaim(&self, _: &Candidate, _: Vec<u8>, _: Patience) -> Result<(), Error> {
-            Err(Error::Gone)
-        }
-
-        async fn withdraw(&self, _: &Candidate, _: Patience) -> Result<(), Error> {
-            Ok(())
-        }
-
-        fn observe(self: &Arc<Self>, _: &ElectionName) -> Observer {
-            Observer::new(Nobody)
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn lost_places_are_retaken_at_growing_intervals() {
-        for at_once in [false, true] {
-            let coordinator = Arc::new(TakesAway { at_once, ..TakesAway::default() });
-            let timings =
-                Timings::new(Duration::from_secs(10), Duration::from_secs(3), Duration::from_secs(1)).unwrap();
-            let settings = Settings { name: "e".parse().unwrap(), holder: "h".into(), timings, meter: None };
-            let campaign = Arc::new(Campaign { coordinator: coordinator.clone(), settings });
-            let (won, outcome) = oneshot::channel();
-            let candidacy = tokio::spawn(run(campaign, Waiting::ForTurn, won));
-            sleep(Duration::from_secs(60)).await;
-            let given = coordinator.given.load(Relaxed);
-            assert!((10..30).contains(&given), "{given} places in a minute");
-            drop(outcome);
-            candidacy.await.unwrap();
-            assert_eq!(coordinator.given.load(Relaxed), given, "none without a caller");
+            Err(Error::Gone) => return Lost::Revoked,
+            Err(error) => {
+                note(keeper_state, |state| state.failure = Some(error));
+                next = BootInstant::now() + timings.attempt();
+            }
         }
     }
 }
+
+fn deadline(keeper_state: &watch::Sender<State>) -> BootInstant {
+    keeper_state.borrow().deadline
+}
+
+/// Counted from the time at which the last renewal was sent.
+fn next_renewal(deadline: BootInstant, candidate: &Candidate, timings: &Timings) -> BootInstant {
+    deadline - candidate.ttl + timings.renewal()
+}
+
+/// Changes the state without waking its watchers.
+fn note(keeper_state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
+    keeper_state.send_if_modified(|keeper_state| {
+        change(keeper_state);
+        false
+    });
+}
+
+/// Receives the events of candidates. Must not block: the task that keeps the lease calls it.
+pub trait Meter: Send + Sync {
+    /// A candidate has entered the election. It does not lead yet.
+    fn campaigns(&self, election: &ElectionName);
+
+    /// The candidate has become the leader.
+    fn leads(&self, election: &ElectionName);
+
+    /// The candidate no longer leads.
+    fn lost(&self, election: &ElectionName, loss: &Lost);
+
+    /// A renewal of the lease, answered or not, took this long.
+    fn renewed(&self, took: Duration);
+}
+
+#[cfg(test)]
+#[cfg(feature = "etcd")]
+mod tests;

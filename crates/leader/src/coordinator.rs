@@ -1,17 +1,25 @@
-//! The operations that an election needs from the service that decides it.
+//! The operations that an election needs from the service that decides it, their time limits, the token that it issues, and the
+//! leaders of an election as a stream.
 //!
-//! Owns the interface between candidates and coordinators. Must never expose details of one coordinator: the
-//! candidates' side is the same for all of them.
-
-use crate::{ElectionName, Error, Lost, Observer, Patience, Token};
-use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
-use tracing::field::display;
-use tracing::info;
+//! Owns the interface between candidates and coordinators. Must never expose details of one coordinator: the candidates' side is
+//! the same for all of them. Must never make a token of a number that no coordinator has issued to a leader.
 
 pub use crate::clock::BootInstant;
 pub(crate) use sealed::Sealed;
+
+use crate::ElectionName;
+use crate::Error;
+use crate::Lost;
+use futures_core::Stream;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::sleep;
+use tracing::field::display;
+use tracing::info;
 
 /// Maximum number of characters shown of a leader's value, which may be any text.
 const LONGEST_HOLDER: usize = 200;
@@ -202,5 +210,115 @@ pub(crate) fn log_awaited(candidate: &Candidate, leader: &Leader, logged: &mut O
         // Only with a queue do candidates have keys.
         let key = (candidate.token != 0).then(|| display(String::from_utf8_lossy(&leader.key)));
         info!(%election, holder, leader = leads, leader_token = leader.token.get(), key, "lease_awaited");
+    }
+}
+
+/// Pause after an error, so that a coordinator that refuses immediately does not cause a busy loop.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
+
+type Item = Result<Option<Leader>, Error>;
+
+/// Reads the leader of one election.
+pub(crate) trait Observe: Send + 'static {
+    /// Returns the current leader at the first call and after an error; then whenever it may have changed.
+    fn next(&mut self) -> impl Future<Output = Item> + Send;
+}
+
+/// A stream of the leaders of one election. It yields the current leader, then each change: another leader, no leader,
+/// or another value of the leader. Changes in quick succession may be yielded as one.
+///
+/// If the coordinator cannot be read, it yields the error, and after a second reads everything again. It never ends.
+pub struct Observer(Pin<Box<dyn Future<Output = (Item, Observer)> + Send>>);
+
+impl Observer {
+    pub(crate) fn new(source: impl Observe) -> Self {
+        follow(source, None)
+    }
+}
+
+fn follow(mut source: impl Observe, last: Option<Item>) -> Observer {
+    Observer(Box::pin(async move {
+        if matches!(last, Some(Err(_))) {
+            sleep(PAUSE_AFTER_ERROR).await;
+        }
+        loop {
+            let item = source.next().await;
+            if item.is_err() || last.as_ref() != Some(&item) {
+                return (item.clone(), follow(source, Some(item)));
+            }
+        }
+    }))
+}
+
+impl Stream for Observer {
+    type Item = Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        let (item, next) = ready!(self.0.as_mut().poll(context));
+        *self = next;
+        Poll::Ready(Some(item))
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Observer").finish_non_exhaustive()
+    }
+}
+
+/// Time limits for a response.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Total limit.
+    pub limit: Duration,
+    /// Limit for one member, before the next one is queried too. A late response still counts.
+    pub member: Duration,
+}
+
+impl Patience {
+    /// For requests that do not depend on a lease: 5 s in total.
+    pub const USUAL: Patience = Patience { limit: Duration::from_secs(5), member: Duration::from_secs(1) };
+}
+
+/// A fencing token. Every later leader of the election has a higher one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub(crate) i64);
+
+impl Token {
+    /// The number that `lease.fence` takes.
+    pub fn get(self) -> i64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::time::Instant;
+
+    /// Reads these, then nothing.
+    struct Reads(Vec<Item>);
+
+    impl Observe for Reads {
+        async fn next(&mut self) -> Item {
+            if self.0.is_empty() { std::future::pending().await } else { self.0.remove(0) }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_yielded_once_and_errors_pause() {
+        let reads = vec![Ok(None), Ok(None), Err(Error::Gone), Err(Error::Gone), Ok(None)];
+        let (mut observer, start) = (Observer::new(Reads(reads)), Instant::now());
+        for expected in [(Ok(None), 0), (Err(Error::Gone), 0), (Err(Error::Gone), 1), (Ok(None), 2)] {
+            let item = poll_fn(|context| Pin::new(&mut observer).poll_next(context)).await;
+            assert_eq!((item, start.elapsed().as_secs()), (Some(expected.0), expected.1));
+        }
     }
 }

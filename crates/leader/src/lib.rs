@@ -20,34 +20,28 @@ mod error;
 pub mod etcd;
 #[cfg(feature = "etcd")]
 mod etcd_candidacy;
-mod keeper;
 mod leadership;
 mod lease_session;
-mod lost;
-mod meter;
-mod observer;
-mod patience;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod ticker;
 mod timing;
-mod token;
 
 pub use builder::{BuildError, ElectionBuilder};
+pub use candidacy::Meter;
 #[cfg(feature = "postgres")]
 pub use client::{ConnectError, FencedClient};
 pub use coordinator::Leader;
+pub use coordinator::Observer;
+pub use coordinator::Patience;
+pub use coordinator::Token;
 pub use election::Election;
 pub use election_name::{ElectionName, InvalidName};
 pub use error::Error;
+pub use error::Lost;
 pub use leadership::{Leadership, State};
 pub use lease_session::LeaseSession;
-pub use lost::Lost;
-pub use meter::Meter;
-pub use observer::Observer;
-pub use patience::Patience;
 #[cfg(feature = "postgres")]
 pub use postgres::{Connect, Leases, RunningLease};
 pub use ticker::{Tick, Ticker};
 pub use timing::InvalidTimings;
-pub use token::Token;

@@ -1,41 +1,37 @@
 //! Policies: which tables are fenced, how, and for which roles.
 //!
-//! Owns the YAML model and the loading of a directory, with positions for every error. Must never apply a part of a
-//! directory: a set is valid as a whole or refused as a whole.
+//! Owns the YAML model, the loading of a directory, with positions for every error, and the way from a name in a statement to the
+//! resources that it may mean. Must never
+//! - apply a part of a directory: a set is valid as a whole or refused as a whole;
+//! - take longer to find resources where there are more, because each statement does;
+//! - miss a resource: a name without a schema means the tables of that name in every schema.
 
 mod difference;
 mod document;
 mod fingerprint;
-mod function;
-mod guarded;
-mod index;
-mod issuer;
 mod keyed;
 mod load;
 mod name;
 pub mod nearest;
-mod qualified_name;
 mod resource;
 #[cfg(test)]
 mod tests;
 pub mod yaml;
 
 pub use difference::PolicyChange;
-pub use function::FencedFunction;
-pub use guarded::{guard_arguments, guarded_lease};
-pub use issuer::{Issuer, Issuers};
-pub use keyed::{InvalidTemplate, Keyed, Template};
-pub use keyed::{percent_decoded, percent_encoded};
+pub use keyed::{InvalidTemplate, Keyed, Template, percent_decoded, percent_encoded};
 pub use load::{join, load};
-pub use qualified_name::{QualifiedName, quoted};
-pub use resource::{FencedTable, Mode, OnMissing, Resource};
+pub use name::{FencedFunction, QualifiedName, quoted};
+pub use resource::{FencedTable, Issuer, Issuers, Mode, OnMissing, Resource, guard_arguments, guarded_lease};
 pub use yaml::FileError;
 
 use crate::yaml::Position;
 use fencegate_leader::ElectionName;
 use fencegate_statement::{FunctionName, Operation, RelationName};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
 #[derive(Clone, Debug)]
@@ -54,7 +50,7 @@ pub struct PolicySet {
     pub files: usize,
     /// Time of the load. If proxies load different sets, the latest one is in force.
     pub loaded: Instant,
-    index: index::Index,
+    index: Index,
     /// Position of each table's declaration, if it was in a file.
     places: HashMap<QualifiedName, (PathBuf, Position)>,
 }
@@ -82,7 +78,7 @@ impl PolicySet {
             exempt_roles,
             files: 0,
             loaded: Instant::now(),
-            index: index::Index::default(),
+            index: Index::default(),
             places: HashMap::new(),
         };
         set.with_opaque_roles(BTreeMap::new())
@@ -97,7 +93,7 @@ impl PolicySet {
             Arc::new(Resource { fingerprint, ..Resource::clone(resource) })
         };
         self.resources = self.resources.iter().map(with_fingerprint).collect();
-        self.index = index::Index::new(&self.resources);
+        self.index = Index::new(&self.resources);
         self
     }
 
@@ -195,4 +191,84 @@ impl Opaque {
             Opaque::Allow => "allow",
         }
     }
+}
+
+/// The tables and functions of a set, by their own names.
+#[derive(Clone, Debug, Default)]
+struct Index {
+    /// Each with its place in the list of its resource's tables.
+    tables: HashMap<String, Vec<(Arc<Resource>, usize)>>,
+    functions: HashMap<String, Vec<(Arc<Resource>, FencedFunction)>>,
+    /// Functions given by a prefix of their name.
+    prefixes: Vec<(Arc<Resource>, FencedFunction)>,
+    has_keys: bool,
+}
+
+impl Index {
+    fn new(resources: &[Arc<Resource>]) -> Self {
+        let has_keys = resources.iter().any(|resource| resource.keyed.is_some());
+        let mut index = Self { has_keys, ..Self::default() };
+        for resource in resources {
+            for (place, table) in resource.tables.iter().enumerate() {
+                index.tables.entry(table.name.name.clone()).or_default().push((resource.clone(), place));
+            }
+            for function in &resource.functions {
+                let entry = (resource.clone(), function.clone());
+                match function.is_prefix {
+                    true => index.prefixes.push(entry),
+                    false => index.functions.entry(function.name.name.clone()).or_default().push(entry),
+                }
+            }
+        }
+        index
+    }
+
+    fn has_functions(&self) -> bool {
+        !(self.functions.is_empty() && self.prefixes.is_empty())
+    }
+
+    fn has_keys(&self) -> bool {
+        self.has_keys
+    }
+
+    /// The tables that may be meant, whatever is fenced of them.
+    fn tables<'i>(
+        &'i self,
+        schema: Option<&'i str>,
+        name: &str,
+    ) -> impl Iterator<Item = (&'i Arc<Resource>, &'i FencedTable)> {
+        let entries = self.tables.get(name).into_iter().flatten();
+        let tables = entries.map(|(resource, place)| (resource, &resource.tables[*place]));
+        tables.filter(move |(_, table)| schema.is_none_or(|schema| schema == table.name.schema))
+    }
+
+    fn resources_of_function(&self, called: &FunctionName) -> Vec<&Arc<Resource>> {
+        let mut found: Vec<&Arc<Resource>> = Vec::new();
+        for (resource, function) in self.functions.get(&called.name).into_iter().flatten().chain(&self.prefixes) {
+            if function.is_meant_by(called) && !found.iter().any(|other| Arc::ptr_eq(other, resource)) {
+                found.push(resource);
+            }
+        }
+        found
+    }
+}
+
+impl FencedTable {
+    /// Returns true if its absence there is to be reported.
+    pub fn is_expected_in(&self, database: &str) -> bool {
+        self.database.as_ref().is_none_or(|expected| expected == database)
+    }
+
+    /// The fence applies to the operation.
+    fn fences(&self, operation: Operation) -> bool {
+        match operation {
+            Operation::Lock => self.operations.iter().any(|fenced| is_row_operation(*fenced)),
+            _ => self.operations.contains(&operation),
+        }
+    }
+}
+
+/// Returns true if locks on rows can delay the operation.
+fn is_row_operation(operation: Operation) -> bool {
+    matches!(operation, Operation::Insert | Operation::Update | Operation::Delete)
 }

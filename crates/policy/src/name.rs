@@ -1,9 +1,11 @@
-//! SQL names in policies.
+//! SQL names in policies: of tables, and of functions, each by its name or all whose names begin alike.
 //!
-//! Owns PostgreSQL's rules for folding, quoting and truncating names. Must never complete an unqualified name: its
-//! schema depends on the session.
+//! Owns PostgreSQL's rules for folding, quoting and truncating names. Must never complete an unqualified name: its schema depends
+//! on the session. Must never miss a function: a call without a schema may mean that of any schema, and a function counts as
+//! soon as it exists.
 
-use super::{FencedFunction, QualifiedName};
+use fencegate_statement::FunctionName;
+use std::fmt;
 use thiserror::Error;
 
 /// Postgres keeps this many bytes of a name (NAMEDATALEN - 1).
@@ -136,6 +138,63 @@ fn truncated(mut name: String) -> String {
     name
 }
 
+/// A schema-qualified SQL name, folded and unquoted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QualifiedName {
+    /// The schema.
+    pub schema: String,
+    /// The name in it.
+    pub name: String,
+}
+
+impl fmt::Display for QualifiedName {
+    /// Formats the name as SQL, always quoted.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", quoted(&self.schema), quoted(&self.name))
+    }
+}
+
+/// Formats a single name as SQL, always quoted.
+pub fn quoted(name: &str) -> String {
+    let is_plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+/// A function whose calls count as writes, or all whose names begin alike.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FencedFunction {
+    /// The name, or with `is_prefix` the prefix of the names. Never empty.
+    pub name: QualifiedName,
+    /// The policy has a `*` behind the name.
+    pub is_prefix: bool,
+}
+
+impl FencedFunction {
+    /// The call may be one of it.
+    pub fn is_meant_by(&self, called: &FunctionName) -> bool {
+        let is_named = match self.is_prefix {
+            true => called.name.starts_with(&self.name.name),
+            false => called.name == self.name.name,
+        };
+        is_named && called.schema.as_ref().is_none_or(|schema| *schema == self.name.schema)
+    }
+
+    /// The function that the call means, if it is one of these.
+    pub fn called(&self, called: &FunctionName) -> Option<QualifiedName> {
+        let name = || QualifiedName { schema: self.name.schema.clone(), name: called.name.clone() };
+        self.is_meant_by(called).then(name)
+    }
+}
+
+impl fmt::Display for FencedFunction {
+    /// As in a policy.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let star = if self.is_prefix { "*" } else { "" };
+        write!(formatter, "{}.{}{star}", quoted(&self.name.schema), quoted(&self.name.name))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,5 +282,24 @@ mod tests {
         assert_eq!(single("Migrator").unwrap(), "migrator");
         assert_eq!(single("\"My-App\"").unwrap(), "My-App");
         assert_eq!(single("a.b").unwrap_err(), NameError::Qualified("a.b".to_owned()));
+    }
+
+    #[test]
+    fn a_prefix_matches_every_function_that_starts_with_it() {
+        let name = QualifiedName { schema: "public".into(), name: "fetch_v".into() };
+        let means = |is_prefix, schema: Option<&str>, called: &str| {
+            let called = FunctionName { schema: schema.map(str::to_owned), name: called.into() };
+            FencedFunction { name: name.clone(), is_prefix }.is_meant_by(&called)
+        };
+        for (schema, called, by_prefix, by_name) in [
+            (None, "fetch_v", true, true),
+            (None, "fetch_v2", true, false),
+            (Some("public"), "fetch_v2", true, false),
+            (Some("other"), "fetch_v2", false, false),
+            (None, "fetch_", false, false),
+            (None, "my_fetch_v", false, false),
+        ] {
+            assert_eq!((means(true, schema, called), means(false, schema, called)), (by_prefix, by_name), "{called}");
+        }
     }
 }

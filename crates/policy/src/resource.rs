@@ -1,11 +1,17 @@
-//! One resource of the policies: its tables, the issuer of its tokens, and its mode.
+//! One resource of the policies: its tables, the issuer of its tokens, its mode, and the part that
+//! the guard receives.
+//!
+//! Must never
+//! - look up the leader: `fence` does;
+//! - leave out an argument of the guard: they go by their places.
 
-use super::function::FencedFunction;
-use super::issuer::Issuer;
+use super::Template;
 use super::keyed::Keyed;
-use super::qualified_name::QualifiedName;
+use super::name::FencedFunction;
+use super::name::QualifiedName;
 use fencegate_leader::ElectionName;
 use fencegate_statement::Operation;
+use std::fmt;
 
 /// A unit of leadership: only one leader at a time may write it. A keyed resource stands for one unit for each value of a
 /// column.
@@ -103,4 +109,107 @@ impl Mode {
             Mode::Observe => "observe",
         }
     }
+}
+
+/// The source of a resource's tokens: only the token of its leader may raise the fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Issuer {
+    /// An election in etcd: the token is the create_revision of its leader's key.
+    Election(ElectionName),
+    /// A lease in the fenced database, by the name of its election: see docs/lead/leases.md.
+    Lease(ElectionName),
+}
+
+impl Issuer {
+    /// The key by which a policy names it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Issuer::Election(_) => "election",
+            Issuer::Lease(_) => "lease",
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &ElectionName {
+        match self {
+            Issuer::Election(name) | Issuer::Lease(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for Issuer {
+    /// The name; of a lease with the word before it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Issuer::Election(name) => name.fmt(formatter),
+            Issuer::Lease(name) => write!(formatter, "lease {name}"),
+        }
+    }
+}
+
+/// One [`Issuer`] for every key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Issuers {
+    /// Elections in etcd.
+    Elections(Template),
+    /// Leases in the fenced database.
+    Leases(Template),
+}
+
+impl Issuers {
+    /// As [`Issuer::kind`].
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Issuers::Elections(_) => "election",
+            Issuers::Leases(_) => "lease",
+        }
+    }
+
+    /// Their names.
+    pub fn names(&self) -> &Template {
+        match self {
+            Issuers::Elections(names) | Issuers::Leases(names) => names,
+        }
+    }
+
+    /// The one of a key. None for a key that has none: its name is too long or not well-formed, or its election would lie
+    /// within that of another key.
+    pub(super) fn of_key(&self, key: &str) -> Option<Issuer> {
+        match self {
+            Issuers::Elections(_) if key.contains('/') => None,
+            Issuers::Elections(names) => names.fill(key).parse().ok().map(Issuer::Election),
+            Issuers::Leases(names) => names.fill(key).parse().ok().map(Issuer::Lease),
+        }
+    }
+}
+
+impl fmt::Display for Issuers {
+    /// As [`Issuer`], with the placeholder.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Issuers::Elections(names) => names.fmt(formatter),
+            Issuers::Leases(names) => write!(formatter, "lease {names}"),
+        }
+    }
+}
+
+/// Arguments of the guard's trigger on the table, before the exempt roles: see `guard.sql`.
+pub fn guard_arguments<'a>(resource: &'a Resource, table: &'a FencedTable) -> [&'a str; 5] {
+    let on_missing = resource.on_missing.name();
+    let names = resource.keyed.as_ref().map(|keyed| &keyed.names);
+    let (before, after) = names.map_or((resource.name.as_str(), ""), |names| (names.before(), names.after()));
+    [resource.mode.name(), on_missing, before, table.key.as_deref().unwrap_or_default(), after]
+}
+
+/// The lease whose tokens raise the resource's fence as soon as they are issued, and the resource; `{}` stands for the
+/// key. None without a lease or without enforcement.
+pub fn guarded_lease(resource: &Resource) -> Option<(String, String)> {
+    let issuers = resource.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref());
+    let lease = match (&resource.issuer, issuers) {
+        _ if resource.mode == Mode::Observe => None,
+        (Some(Issuer::Lease(name)), _) => Some(name.to_string()),
+        (None, Some(Issuers::Leases(names))) => Some(names.family()),
+        _ => None,
+    };
+    Some((resource.family_name(), lease?))
 }

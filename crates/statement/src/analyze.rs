@@ -1,13 +1,18 @@
 //! The way from a text to its script: limits, encoding, the fast reader or the tree, ranges; beyond the limits, tokens.
+//!
+//! The fast reader handles single SELECT, INSERT, UPDATE and DELETE statements, from the parser's summary, which costs a fifth of
+//! the tree and takes deeper expressions, but leaves things out. Must never accept a text that may hold one of them: the fast
+//! reader answers None, and the tree is read instead.
 
 use super::encoding::Sql;
 use super::rows::Rows;
 use super::tokens::{LONGEST_SURE_NAME, Lexeme, Lexemes};
 use super::{
-    Lexing, PreparedEffect, Script, ServerEncoding, Statement, StatementKind, Unreadable, classify, cost, lexical,
-    plain, stack,
+    FunctionName, Lexing, Operation, PreparedEffect, RelationName, Script, ServerEncoding, Statement, StatementKind,
+    Unreadable, classify, cost, lexical,
 };
 use pg_query::ParserOptions;
+use pg_query::protobuf::summary_result::Context;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -59,7 +64,7 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     }
     let sql = Sql::read(text, lexing)?;
     let options = options(lexing);
-    let plain = plain::read(sql.text(), options).map(|statement| Script { statements: vec![Arc::new(statement)] });
+    let plain = read_plain(sql.text(), options).map(|statement| Script { statements: vec![Arc::new(statement)] });
     let mut script = match plain {
         // The tree says more, where there is one.
         Some(plain) if with_rows && plain.statements.iter().any(|statement| !statement.writes.is_empty()) => {
@@ -115,7 +120,7 @@ pub(super) fn read_tree(sql: &str, options: ParserOptions) -> Result<Script, Unr
     if sql.len() > LONGEST_TREE {
         return Err(Unreadable::TooComplex);
     }
-    let read = stack::with_room(sql.as_bytes(), are_conforming(options), || read_tree_here(sql, options));
+    let read = cost::with_room(sql.as_bytes(), are_conforming(options), || read_tree_here(sql, options));
     read.unwrap_or(Err(Unreadable::TooComplex))
 }
 
@@ -184,7 +189,7 @@ fn range(sql: &str, location: i32, length: i32) -> Range<usize> {
         Ok(length) if length > 0 => start + length,
         _ => sql.len(),
     };
-    plain::trim(sql, start..end)
+    trim(sql, start..end)
 }
 
 fn unreadable(error: pg_query::Error) -> Unreadable {
@@ -197,4 +202,85 @@ fn unreadable(error: pg_query::Error) -> Unreadable {
 /// The parser's messages when it gives up on a text that may be valid SQL.
 fn is_about_size(message: &str) -> bool {
     ["stack depth", "memory", "serialize"].iter().any(|hint| message.contains(hint))
+}
+
+/// Words that may indicate clauses which the summary does not show: `ON CONFLICT DO UPDATE`, locking clauses, operators
+/// of another schema, writes in WITH, and the arguments of `set_config`. The tree usually shows that they do not.
+const WORDS_FOR_THE_TREE: [&[u8]; 5] = [b"config", b"conflict", b"for", b"operator", b"with"];
+/// The summary does not show the function calls of RETURNING.
+const RETURNING: &[u8] = b"returning";
+
+/// Reads the text if it is one plain statement; None says nothing about it.
+pub(super) fn read_plain(sql: &str, options: ParserOptions) -> Option<Statement> {
+    let range = trim(sql, 0..sql.trim_ascii_end().trim_end_matches(';').len());
+    let text = sql.get(range.clone())?;
+    if text.contains(';') || needs_the_tree(text) {
+        return None;
+    }
+    let (_, kind, type_name, operation) = start_of(text)?;
+    let summary = pg_query::summary(sql, options, -1).ok()?.protobuf;
+    if !summary.statement_types.iter().all(|found| found == type_name || found == "SelectStmt") {
+        return None;
+    }
+    let mut statement = Statement { range, kind, ..Statement::default() };
+    for table in &summary.tables {
+        if table.context == Context::Select as i32 {
+            statement.reads.push(relation(&table.schema_name, &table.table_name));
+            continue;
+        }
+        // A second table, or one in a SELECT, is none that this reader understands.
+        if !statement.writes.is_empty() || table.context != Context::Dml as i32 {
+            return None;
+        }
+        statement.add_write(relation(&table.schema_name, &table.table_name), operation?);
+    }
+    if operation.is_some() == statement.writes.is_empty() {
+        return None;
+    }
+    for function in summary.functions {
+        let schema = Some(function.schema_name).filter(|schema| !schema.is_empty());
+        statement.add_call(FunctionName { schema, name: function.function_name });
+    }
+    statement.settle();
+    Some(statement)
+}
+
+fn relation(schema: &str, name: &str) -> RelationName {
+    RelationName { schema: Some(schema.to_owned()).filter(|schema| !schema.is_empty()), name: name.to_owned() }
+}
+
+type Start = (&'static [u8], StatementKind, &'static str, Option<Operation>);
+
+fn start_of(text: &str) -> Option<Start> {
+    const STARTS: [Start; 4] = [
+        (b"select", StatementKind::Select, "SelectStmt", None),
+        (b"insert", StatementKind::Insert, "InsertStmt", Some(Operation::Insert)),
+        (b"update", StatementKind::Update, "UpdateStmt", Some(Operation::Update)),
+        (b"delete", StatementKind::Delete, "DeleteStmt", Some(Operation::Delete)),
+    ];
+    let word = words(text.as_bytes()).next()?;
+    STARTS.into_iter().find(|(start, ..)| text.as_bytes().starts_with(word) && word.eq_ignore_ascii_case(start))
+}
+
+fn needs_the_tree(text: &str) -> bool {
+    // A RETURNING of nothing but names, to the end, calls nothing.
+    let names = |c: char| c.is_ascii_alphanumeric() || c.is_ascii_whitespace() || "_,.*\"".contains(c);
+    let before_names = text.trim_end_matches(names);
+    let is_one = |word: &[u8], wanted: &[u8]| word.eq_ignore_ascii_case(wanted);
+    words(before_names.as_bytes()).any(|word| is_one(word, RETURNING))
+        || words(text.as_bytes())
+            .filter(|word| (3..=9).contains(&word.len()))
+            .any(|word| WORDS_FOR_THE_TREE.iter().any(|wanted| is_one(word, wanted)))
+}
+
+/// Everything that may be a key word, also within literals and comments.
+fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| !byte.is_ascii_alphabetic()).filter(|word| !word.is_empty())
+}
+
+/// Leaves out the white space around a range; comments stay in.
+pub(super) fn trim(sql: &str, range: Range<usize>) -> Range<usize> {
+    let Some(text) = sql.get(range.clone()) else { return range };
+    let start = range.start + (text.len() - text.trim_ascii_start().len());
+    start..(start + text.trim_ascii().len())
 }

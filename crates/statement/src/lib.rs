@@ -19,24 +19,18 @@ mod classify;
 mod conditions;
 mod cost;
 mod ddl;
-pub(crate) mod encoded;
 mod encoding;
 mod expression;
 mod facts;
 mod functions;
-mod inserted;
 mod kind;
 mod lexical;
 mod nested;
-mod newer;
 mod own;
 mod parameter;
-mod plain;
 mod query;
 pub mod reader_process;
 pub mod rows;
-mod shape;
-pub(crate) mod stack;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Walks over a query and adds its effects to a statement.
 ///
-/// Recurses to the depth of the tree; [`super::stack`] provides the stack.
+/// Recurses to the depth of the tree; [`super::cost`] provides the stack.
 pub(super) struct Walk<'s, 'n> {
     pub(super) statement: &'s mut Statement,
     /// Names of WITH queries in scope, and the number of nested ones.

@@ -1,9 +1,8 @@
-//! Parses commands.
+//! Parses commands: the words of a text, and the command that they are.
 //!
-//! Must never guess: a text that is not exactly a command is an error that suggests one.
+//! Owns quotes, comments and semicolons. Must never guess: a text that is not exactly a command is an error that suggests one.
 
 use super::driver_statement::DriverStatement;
-use super::lexer::{CommandWord, words};
 use fencegate_fence::session::Token;
 use fencegate_policy::nearest::edits;
 use fencegate_wire::error::ErrorText;
@@ -232,104 +231,124 @@ fn nearest(words: &[CommandWord]) -> Option<&'static str> {
     near.min().map(|(_, command)| command)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum CommandWord {
+    /// A keyword, a number, or a name.
+    Plain(String),
+    /// A name, even if it is spelled like a keyword.
+    Quoted(String),
+    Semicolon,
+}
 
-    fn reset(resource: &str, database: Option<&str>, token: Token, force: bool) -> Command {
-        let database = database.map(str::to_owned);
-        Command::FenceReset(FenceReset { resource: resource.into(), database, token, force })
+impl CommandWord {
+    pub(super) fn is(&self, keyword: &str) -> bool {
+        matches!(self, CommandWord::Plain(word) if word.eq_ignore_ascii_case(keyword))
     }
 
-    #[test]
-    fn commands_are_read() {
-        for (text, commands) in [
-            ("", vec![]),
-            (" ;\n; ", vec![]),
-            ("show Fences", vec![Command::Show(Show::Fences)]),
-            ("SHOW FENCES;SHOW\tPolicies ;", vec![Command::Show(Show::Fences), Command::Show(Show::Policies)]),
-            ("Help; reload", vec![Command::Show(Show::Help), Command::Reload]),
-            ("fence reset shard/3 to 9223372036854775807", vec![reset("shard/3", None, i64::MAX, false)]),
-            ("FENCE RESET Shard IN DATABASE App TO 7 force", vec![reset("Shard", Some("app"), 7, true)]),
-            (
-                "FENCE RESET 'shard/3' IN DATABASE \"My \"\"App\" TO 7;",
-                vec![reset("shard/3", Some("My \"App"), 7, false)],
-            ),
-            ("FENCE RESET to TO 7", vec![reset("to", None, 7, false)]),
-            ("FENCE RESET FORCE TO 7", vec![reset("FORCE", None, 7, false)]),
-            ("FENCE RESET 'it''s; TO 8'TO 7", vec![reset("it's; TO 8", None, 7, false)]),
-        ] {
-            assert_eq!(parse(text), Ok(commands), "{text:?}");
+    /// The word as a keyword; empty if it is quoted.
+    pub(super) fn keyword(&self) -> &str {
+        if let CommandWord::Plain(word) = self { word } else { "" }
+    }
+
+    /// The text as written, without quotes.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            CommandWord::Plain(text) | CommandWord::Quoted(text) => text,
+            CommandWord::Semicolon => ";",
         }
     }
 
-    #[test]
-    fn every_listed_command_is_parsed() {
-        for CommandHelp { command, arguments, .. } in &COMMANDS {
-            let arguments = match *arguments {
-                "" => "",
-                RESET_ARGUMENTS => "r IN DATABASE d TO 7 FORCE",
-                _ => "7",
-            };
-            assert!(parse(&format!("{command} {arguments}")).is_ok(), "{command}");
+    /// A name of an SQL object: folded to lower case unless it is quoted.
+    pub(super) fn sql_name(&self) -> Option<String> {
+        match self {
+            CommandWord::Plain(name) => Some(name.to_lowercase()),
+            CommandWord::Quoted(name) => Some(name.clone()),
+            CommandWord::Semicolon => None,
         }
+        .filter(|name| !name.is_empty())
     }
 
-    #[test]
-    fn a_text_with_an_invalid_command_is_rejected() {
-        for text in [
-            "SELECT 2",
-            "SHOW",
-            "SHOW FENCES now",
-            "'SHOW' FENCES",
-            "SHOW FENCES; nonsense",
-            "RELOAD now",
-            "FENCE RESET r",
-            "FENCE RESET r TO",
-            "FENCE RESET r TO FORCE",
-            "FENCE RESET r TO 0",
-            "FENCE RESET r TO -1",
-            "FENCE RESET r TO +1",
-            "FENCE RESET r TO '7'",
-            "FENCE RESET r TO 9223372036854775808",
-            "FENCE RESET r TO 7 FORCE FORCE",
-            "FENCE RESET r IN DATABASE TO 7",
-            "FENCE RESET r IN DATABASE '' TO 7",
-            "FENCE RESET r IN app TO 7",
-            "FENCE RESET 'r TO 7",
-            "KILL",
-            "KILL all",
-            "KILL -1",
-            "KILL '1'",
-            "PAUSE",
-            "PAUSE ''",
-            "RESUME a b",
-        ] {
-            assert_eq!(parse(text).map_err(|error| error.code), Err("42601"), "{text:?}");
+    /// A name that does not belong to an SQL object: never folded.
+    pub(super) fn name(&self) -> Option<String> {
+        match self {
+            CommandWord::Plain(name) | CommandWord::Quoted(name) => Some(name.clone()),
+            CommandWord::Semicolon => None,
         }
-    }
-
-    #[test]
-    fn the_number_of_commands_in_a_text_is_limited() {
-        assert_eq!(parse(&"HELP;".repeat(MOST_COMMANDS)).map(|commands| commands.len()), Ok(MOST_COMMANDS));
-        assert_eq!(parse(&"HELP;".repeat(MOST_COMMANDS + 1)).map_err(|error| error.code), Err("54000"));
-    }
-
-    #[test]
-    fn unknown_commands_get_suggestions() {
-        let hint = |text| parse(text).unwrap_err().hint;
-        for (said, meant) in [
-            ("SHOW FENCE", "SHOW FENCES"),
-            ("show policy", "SHOW POLICIES"),
-            ("SHWO STATS", "SHOW STATS"),
-            ("RELAOD", "RELOAD"),
-            ("FENCES RESET r TO 7", "FENCE RESET"),
-        ] {
-            assert!(hint(said).starts_with(&format!("Did you mean {meant}?")), "{said}: {}", hint(said));
-        }
-        assert_eq!(parse("SHOW FENCES $1").unwrap_err().message, "SHOW FENCES takes no arguments");
-        assert_eq!(hint("KILL"), "Usage: KILL <session>");
-        assert_eq!(hint("nonsense"), "SHOW HELP lists the commands.");
-        assert!(hint("select * from t").contains("connect to a database"));
     }
 }
+
+/// Splits a text at blanks and semicolons outside quotes. Comments count as blanks.
+pub(super) fn words(text: &str) -> Result<Vec<CommandWord>, ErrorText> {
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let after = if let Some(comment) = rest.strip_prefix("--") {
+            comment.split_once('\n').map_or("", |(_, after)| after)
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            end_of_comment(comment).ok_or_else(|| unfinished("a comment has no end"))?
+        } else if first == ';' {
+            words.push(CommandWord::Semicolon);
+            &rest[1..]
+        } else if first == '\'' || first == '"' {
+            let (name, after) = quoted(&rest[1..], first).ok_or_else(|| unfinished("a quoted name has no end"))?;
+            words.push(CommandWord::Quoted(name));
+            after
+        } else {
+            let (word, after) = rest.split_at(length_of_word(rest));
+            words.push(CommandWord::Plain(word.to_owned()));
+            after
+        };
+        rest = after.trim_start();
+    }
+    Ok(words)
+}
+
+/// Length up to a blank, a quote, a semicolon or a comment.
+fn length_of_word(text: &str) -> usize {
+    let ends = |(at, c): &(usize, char)| {
+        c.is_whitespace() || ";'\"".contains(*c) || ["--", "/*"].iter().any(|mark| text[*at..].starts_with(mark))
+    };
+    text.char_indices().find(ends).map_or(text.len(), |(at, _)| at)
+}
+
+/// The text after a comment. Comments may be nested.
+fn end_of_comment(text: &str) -> Option<&str> {
+    let (mut depth, mut rest) = (1, text);
+    while depth > 0 {
+        let (_, from_mark) = rest.split_at(rest.find(['*', '/'])?);
+        rest = if let Some(after) = from_mark.strip_prefix("*/") {
+            depth -= 1;
+            after
+        } else if let Some(after) = from_mark.strip_prefix("/*") {
+            depth += 1;
+            after
+        } else {
+            &from_mark[1..]
+        };
+    }
+    Some(rest)
+}
+
+/// A name up to its closing quote, which is doubled within the name.
+fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
+    let mut name = String::new();
+    let mut rest = text;
+    loop {
+        let (part, after) = rest.split_once(quote)?;
+        name.push_str(part);
+        match after.strip_prefix(quote) {
+            Some(after) => {
+                name.push(quote);
+                rest = after;
+            }
+            None => return Some((name, after)),
+        }
+    }
+}
+
+fn unfinished(message: &str) -> ErrorText {
+    ErrorText::new("42601", message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 //!
 //! Must never have an effect: commands with one are in `command`.
 
-use super::lexer::CommandWord;
+use super::command::CommandWord;
 use super::result_set::{ColumnType, ResultSet, Table, TableColumn};
 use crate::config::SETTINGS;
 use fencegate_wire::error::ErrorText;
@@ -167,7 +167,7 @@ impl Question {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operate::console::lexer::words;
+    use crate::operate::console::command::words;
 
     #[test]
     fn only_statements_without_effect_are_skipped() {

@@ -1,11 +1,13 @@
-//! `SHOW FENCES`: every resource in every database that has had sessions, and the keys used last.
+//! Views of the fences in every database that has had sessions: `SHOW FENCES` (with the keys used last), `SHOW LEASES` and
+//! `SHOW ADMISSIONS`.
 
 use super::client::Console;
-use super::notices::{no_databases, notice, unreadable};
-use super::result_set::ColumnType::{Boolean, Integer, Text};
+use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
 use super::result_set::{ResultSet, Table, TableColumn};
+use super::result_set::{no_databases, notice, unreadable};
+use super::sessions::OpenSession;
 use fencegate_fence::session::Token;
-use fencegate_fence::{Database, Fence, followed_leader};
+use fencegate_fence::{Admission, Database, Fence, StoredLease, followed_leader};
 use fencegate_policy::Resource;
 use std::sync::Arc;
 
@@ -94,4 +96,92 @@ pub(super) async fn show(console: &Console) -> ResultSet {
         }
     }
     ResultSet::show(&table(), rows).with_notices(notices)
+}
+
+/// A lease in a database.
+pub(super) type LeaseRow = (Arc<Database>, StoredLease);
+
+/// A row per database and election.
+pub(super) fn lease_table() -> Table<LeaseRow> {
+    vec![
+        TableColumn("database", Text, |(database, _)| database.name().into()),
+        TableColumn("election", Text, |(_, it)| (&it.election).into()),
+        TableColumn("token", Integer, |(_, it)| it.token.into()),
+        TableColumn("state", Text, |(_, it)| it.state.name().into()),
+        TableColumn("holder", Text, |(_, it)| (&it.holder).into()),
+        TableColumn("role", Text, |(_, it)| (&it.role).into()),
+        TableColumn("acquired", Time, |(_, it)| it.acquired.into()),
+        TableColumn("renewed", Time, |(_, it)| it.renewed.into()),
+        TableColumn("expires", Time, |(_, it)| it.expires.into()),
+    ]
+}
+
+/// Cancel-safe.
+pub(super) async fn show_leases(console: &Console) -> ResultSet {
+    let policies = console.proxy.policies();
+    let (mut rows, mut notices) = (Vec::new(), Vec::new());
+    for database in console.fenced_databases(&policies) {
+        match database.leases().await {
+            Ok(leases) => {
+                rows.extend(leases.list.into_iter().map(|it| (database.clone(), it)));
+                if leases.left_out > 0 {
+                    let (name, number) = (database.name(), leases.left_out);
+                    let message = format!("database \"{name}\" has the leases of {number} more elections");
+                    let hint = "The latest acquired are shown. For the others, query fencegate_state.lease.";
+                    notices.push(notice(message, hint));
+                }
+            }
+            Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),
+        }
+    }
+    ResultSet::show(&lease_table(), rows).with_notices(notices)
+}
+
+/// An admission in a database, and the number of its session in this proxy.
+pub(super) type AdmissionRow = (Arc<Database>, Admission, Option<u64>);
+
+/// A row per database, resource, epoch and process.
+pub(super) fn admission_table() -> Table<AdmissionRow> {
+    vec![
+        TableColumn("database", Text, |(database, ..)| database.name().into()),
+        TableColumn("resource", Text, |(_, it, _)| (&it.resource).into()),
+        TableColumn("generation", Integer, |(_, it, _)| it.epoch.generation.into()),
+        TableColumn("token", Integer, |(_, it, _)| it.epoch.token.into()),
+        TableColumn("pid", Integer, |(_, it, _)| it.pid.into()),
+        TableColumn("backend_start", Time, |(_, it, _)| it.backend_start.into()),
+        TableColumn("admitted", Time, |(_, it, _)| it.admitted.into()),
+        TableColumn("proxy", Text, |(_, it, _)| (&it.proxy).into()),
+        TableColumn("session", Integer, |(.., session)| (*session).into()),
+        TableColumn("alive", Boolean, |(_, it, _)| it.is_alive.into()),
+    ]
+}
+
+/// Cancel-safe.
+pub(super) async fn show_admissions(console: &Console) -> ResultSet {
+    let (policies, sessions) = (console.proxy.policies(), console.proxy.sessions());
+    let (mut rows, mut notices) = (Vec::new(), Vec::new());
+    for database in console.fenced_databases(&policies) {
+        match database.admissions().await {
+            Ok(admissions) => {
+                let row = |it| {
+                    let session = session_of(&database, &it, &sessions);
+                    (database.clone(), it, session)
+                };
+                rows.extend(admissions.list.into_iter().map(row));
+                if admissions.left_out > 0 {
+                    let (name, number) = (database.name(), admissions.left_out);
+                    let message = format!("database \"{name}\" has {number} more admissions");
+                    notices.push(notice(message, "SELECT from fencegate_state.admission for all of them."));
+                }
+            }
+            Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),
+        }
+    }
+    ResultSet::show(&admission_table(), rows).with_notices(notices)
+}
+
+fn session_of(database: &Database, admission: &Admission, sessions: &[OpenSession]) -> Option<u64> {
+    let is_its = |session: &&OpenSession| session.is_of(database, admission.pid);
+    let session = sessions.iter().find(is_its).filter(|_| admission.is_ours && admission.is_alive);
+    session.map(|session| session.number)
 }

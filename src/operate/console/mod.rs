@@ -3,29 +3,21 @@
 //! Owns the commands, their error messages, and the types of their columns. Must never decide which roles may use the
 //! console, nor access the client's socket: both belong to the proxy.
 
-mod about;
-mod admissions;
 mod client;
 mod command;
 mod control;
 mod driver_statement;
 mod fences;
 pub mod frontend;
-mod leases;
-mod lexer;
-mod notices;
 mod policies;
-mod rejections;
 mod reload;
-mod reset;
 mod result_set;
 mod server;
 mod sessions;
-mod stats;
 mod views;
 
+pub use client::Rejected;
 pub use client::{Console, Proxy};
-pub use rejections::Rejected;
 pub use reload::ReloadedItem;
 pub use result_set::refusal;
 pub use server::{PreparedCommand, told};
@@ -42,19 +34,19 @@ fn headings_of(command: &Command) -> Vec<Heading> {
     match command {
         Command::Show(Show::Fences) => headings(&fences::table()),
         Command::Show(Show::Sessions) => headings(&sessions::table()),
-        Command::Show(Show::Admissions) => headings(&admissions::table()),
-        Command::Show(Show::Leases) => headings(&leases::table()),
+        Command::Show(Show::Admissions) => headings(&fences::admission_table()),
+        Command::Show(Show::Leases) => headings(&fences::lease_table()),
         Command::Show(Show::Policies) => headings(&policies::table()),
-        Command::Show(Show::Rejections) => headings(&rejections::table()),
-        Command::Show(Show::Stats) => headings(&stats::table()),
+        Command::Show(Show::Rejections) => headings(&client::table()),
+        Command::Show(Show::Stats) => headings(&views::table()),
         Command::Show(Show::Databases) => headings(&views::databases()),
         Command::Show(Show::Clients) => headings(&views::clients()),
         Command::Show(Show::Servers) => headings(&views::servers()),
-        Command::Show(Show::Config) => headings(&about::settings()),
-        Command::Show(Show::Version) => headings(&about::version()),
-        Command::Show(Show::Help) => headings(&about::commands()),
+        Command::Show(Show::Config) => headings(&views::settings()),
+        Command::Show(Show::Version) => headings(&views::version()),
+        Command::Show(Show::Help) => headings(&views::commands()),
         Command::Reload => headings(&reload::table()),
-        Command::FenceReset(_) => headings(&reset::table()),
+        Command::FenceReset(_) => headings(&control::table()),
         Command::DriverStatement(DriverStatement::Ask(question)) => headings(&question.table()),
         Command::Control(_) | Command::DriverStatement(_) => Vec::new(),
     }
@@ -65,19 +57,19 @@ async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorTex
     Ok(match command {
         Command::Show(Show::Fences) => fences::show(console).await,
         Command::Show(Show::Sessions) => ResultSet::show(&sessions::table(), console.proxy.sessions()),
-        Command::Show(Show::Admissions) => admissions::show(console).await,
-        Command::Show(Show::Leases) => leases::show(console).await,
+        Command::Show(Show::Admissions) => fences::show_admissions(console).await,
+        Command::Show(Show::Leases) => fences::show_leases(console).await,
         Command::Show(Show::Policies) => policies::show(console).await,
-        Command::Show(Show::Rejections) => ResultSet::show(&rejections::table(), console.proxy.rejections()),
-        Command::Show(Show::Stats) => ResultSet::show(&stats::table(), stats::counts(console)),
+        Command::Show(Show::Rejections) => ResultSet::show(&client::table(), console.proxy.rejections()),
+        Command::Show(Show::Stats) => ResultSet::show(&views::table(), views::counts(console)),
         Command::Show(Show::Databases) => views::show_databases(console).await,
         Command::Show(Show::Clients) => ResultSet::show(&views::clients(), console.proxy.sessions()),
         Command::Show(Show::Servers) => views::show_servers(console).await,
-        Command::Show(Show::Config) => ResultSet::show(&about::settings(), console.proxy.settings().shown.clone()),
-        Command::Show(Show::Version) => ResultSet::show(&about::version(), [console]),
-        Command::Show(Show::Help) => ResultSet::show(&about::commands(), &COMMANDS),
+        Command::Show(Show::Config) => ResultSet::show(&views::settings(), console.proxy.settings().shown.clone()),
+        Command::Show(Show::Version) => ResultSet::show(&views::version(), [console]),
+        Command::Show(Show::Help) => ResultSet::show(&views::commands(), &COMMANDS),
         Command::Reload => reload::reload(console).await?,
-        Command::FenceReset(reset) => reset::reset(console, reset).await?,
+        Command::FenceReset(reset) => control::reset(console, reset).await?,
         Command::Control(_) | Command::DriverStatement(_) => ResultSet::show(&Table::<()>::new(), []),
     })
 }

@@ -1,9 +1,9 @@
 //! `SHOW POLICIES`: fenced tables in each database, and how far their fences are enforced.
 
 use super::client::Console;
-use super::notices::{is_concerned, no_databases, unreadable};
 use super::result_set::ColumnType::{Integer, Text};
 use super::result_set::{ResultSet, Table, TableColumn};
+use super::result_set::{is_concerned, no_databases, unreadable};
 use fencegate_fence::{Database, Enforcement, Reach};
 use fencegate_policy::{FencedTable, Mode, PolicySet, Resource};
 use std::sync::Arc;

@@ -1,10 +1,14 @@
-//! `SHOW DATABASES` and `SHOW CLIENTS`, in the columns that users of PgBouncer know, and `SHOW SERVERS`.
+//! Views of the program: `SHOW HELP`, `SHOW VERSION`, `SHOW CONFIG`, `SHOW STATS`; and `SHOW DATABASES`, `SHOW CLIENTS` and
+//! `SHOW SERVERS`, in the columns that users of PgBouncer know. Must never show a secret.
 
 use super::client::Console;
-use super::notices::unreadable;
+use super::command::CommandHelp;
 use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
+use super::result_set::unreadable;
 use super::result_set::{ResultSet, Table, TableColumn};
 use super::sessions::{OpenSession, doing};
+use crate::config::{Fallback, Reload, Shown};
+use crate::metrics::VERDICTS;
 use fencegate_fence::Database;
 use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
@@ -126,4 +130,84 @@ pub(super) fn servers() -> Table<ServerRow> {
 /// Cancel-safe.
 pub(super) async fn show_servers(console: &Console) -> ResultSet {
     ResultSet::show(&servers(), console.proxy.servers().await)
+}
+
+/// A row per command.
+pub(super) fn commands<'a>() -> Table<&'a CommandHelp> {
+    vec![
+        TableColumn("command", Text, |it| format!("{} {}", it.command, it.arguments).trim_end().into()),
+        TableColumn("description", Text, |it| it.help.into()),
+    ]
+}
+
+/// One row.
+pub(super) fn version<'a>() -> Table<&'a Console> {
+    vec![
+        TableColumn("fencegate", Text, |_| env!("CARGO_PKG_VERSION").into()),
+        TableColumn("server", Text, |it| Some(&it.server_version).filter(|version| !version.is_empty()).into()),
+        TableColumn("started", Time, |it| it.proxy.started().into()),
+    ]
+}
+
+/// A row per setting, in the order of the table; `value` is NULL if it is not set, `default` if it has none.
+pub(super) fn settings() -> Table<Shown> {
+    vec![
+        TableColumn("key", Text, |it| it.setting.key.into()),
+        TableColumn("value", Text, |it| it.value.clone().into()),
+        TableColumn("default", Text, |it| match it.setting.default {
+            Fallback::Is(text) => Some(text).into(),
+            Fallback::Required | Fallback::Nothing(_) => None::<&str>.into(),
+        }),
+        TableColumn("source", Text, |it| it.source.clone().into()),
+        TableColumn("reload", Text, |it| match it.setting.reload {
+            Reload::Applies | Reload::AppliesToEtcd | Reload::AppliesToOneServer => "applies".into(),
+            Reload::Stays => "restart".into(),
+        }),
+    ]
+}
+
+/// Database, resource and mode.
+type Labels = (String, String, String);
+
+/// A count per verdict, in the order of [`VERDICTS`].
+type Counts = [u64; VERDICTS.len()];
+
+/// A row per database, resource and mode; `resource` is NULL if the statement does not reveal it.
+pub(super) fn table() -> Table<(Labels, Counts)> {
+    vec![
+        TableColumn("database", Text, |(labels, _)| (&labels.0).into()),
+        TableColumn("resource", Text, |(labels, _)| Some(&labels.1).filter(|name| !name.is_empty()).into()),
+        TableColumn("mode", Text, |(labels, _)| (&labels.2).into()),
+        TableColumn("admitted", Integer, |(_, counts)| counts[0].into()),
+        TableColumn("stale", Integer, |(_, counts)| counts[1].into()),
+        TableColumn("missing", Integer, |(_, counts)| counts[2].into()),
+        TableColumn("invalid", Integer, |(_, counts)| counts[3].into()),
+        TableColumn("unverifiable", Integer, |(_, counts)| counts[4].into()),
+        TableColumn("unissued", Integer, |(_, counts)| counts[5].into()),
+        TableColumn("unavailable", Integer, |(_, counts)| counts[6].into()),
+        TableColumn("exempt", Integer, |(_, counts)| counts[7].into()),
+    ]
+}
+
+/// The rows.
+pub(super) fn counts(console: &Console) -> BTreeMap<Labels, Counts> {
+    let mut counts: BTreeMap<Labels, Counts> = BTreeMap::new();
+    for write in console.proxy.writes() {
+        let of_resource = counts.entry((write.database, write.resource, write.mode)).or_default();
+        if let Some(place) = VERDICTS.iter().position(|verdict| *verdict == write.verdict) {
+            of_resource[place] += write.count;
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verdict_has_a_column() {
+        let columns: Vec<_> = table()[3..].iter().map(|column| column.0).collect();
+        assert_eq!(columns, VERDICTS);
+    }
 }

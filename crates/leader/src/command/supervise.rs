@@ -1,15 +1,19 @@
-//! Supervises the command: one loop over all events.
+//! Supervises the command: one loop over all events. A command that reads the terminal becomes its foreground group only when it
+//! tries to read, that is when the kernel stops it: in a pipeline into a pager, the pager's group must keep the terminal.
 //!
-//! Must never wait outside that loop, so that the end of the lease always wakes it.
+//! Must never wait outside that loop, so that the end of the lease always wakes it, nor take the terminal from another group.
 
 use super::family::{Family, Recipients};
 use super::guard::Guard;
-use super::{Access, CommandError, CommandOutcome, Signals, Terms, terminal};
+use super::{Access, CommandError, CommandOutcome, Signals, Terms};
 use crate::Leadership;
 use crate::clock::{BootInstant, sleep_until};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 use std::ffi::OsString;
+use std::fs::File;
 use std::future::pending;
+use std::thread;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
@@ -216,7 +220,7 @@ impl Supervisor<'_> {
             }
             _ => false,
         };
-        let has_terminal = self.awaits_terminal && terminal::hand_over(self.family.guard.pid);
+        let has_terminal = self.awaits_terminal && hand_over(self.family.guard.pid);
         if goes_on || has_terminal {
             self.awaits_terminal = false;
             self.family.signal(Signal::SIGCONT, Recipients::Group)?;
@@ -228,7 +232,7 @@ impl Supervisor<'_> {
         let (status, group) = (self.family.status(), self.family.guard.pid);
         let deposed = self.ending.is_some_and(|ending| ending.deposed);
         self.family.extinguish().await?;
-        terminal::take_back(group);
+        take_back(group);
         Ok(match status {
             Some(status) if !deposed => CommandOutcome::Ended(status),
             _ => CommandOutcome::Lost,
@@ -238,4 +242,29 @@ impl Supervisor<'_> {
     fn is_lost(&self) -> bool {
         self.ending.is_some_and(|ending| ending.lost)
     }
+}
+
+/// Makes `group` the foreground group if this process is in the foreground. Returns false otherwise.
+pub(super) fn hand_over(group: Pid) -> bool {
+    pass(getpgrp(), group)
+}
+
+/// Takes the terminal back from `group` at the end.
+pub(super) fn take_back(group: Pid) {
+    pass(group, getpgrp());
+}
+
+fn pass(from: Pid, to: Pid) -> bool {
+    // Fails without a terminal.
+    let Ok(terminal) = File::open("/dev/tty") else { return false };
+    if tcgetpgrp(&terminal) != Ok(from) {
+        return false;
+    }
+    // The kernel sends SIGTTOU to a background process that does this, unless the signal is blocked. Block it in a
+    // separate thread, because children of this thread would inherit the mask.
+    let passing = thread::Builder::new().spawn(move || {
+        SigSet::from(Signal::SIGTTOU).thread_block()?;
+        tcsetpgrp(&terminal, to)
+    });
+    passing.is_ok_and(|passing| matches!(passing.join(), Ok(Ok(()))))
 }

@@ -3,7 +3,7 @@
 //! Owns all time limits. Must never wait for one member while another could answer: the client's own balancing keeps
 //! sending to a silent member.
 
-use super::settings::{EtcdPassword, EtcdSettings, EtcdSettingsError};
+use super::{EtcdPassword, EtcdSettings, EtcdSettingsError};
 use crate::Patience;
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use std::fmt::Debug;

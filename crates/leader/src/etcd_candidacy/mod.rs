@@ -4,15 +4,21 @@
 //! conclusion needs a transaction that found the candidate's own key.
 
 mod enrol;
-mod place;
 
+use crate::ElectionName;
+use crate::Error;
+use crate::Leader;
+use crate::Lost;
+use crate::Observer;
+use crate::Patience;
+use crate::Token;
 use crate::clock::BootInstant;
-use crate::coordinator::{Candidate, Coordinator, Lease, PAUSE, Sealed, Share, Turn, log_awaited};
-use crate::etcd::{Etcd, EtcdError, EtcdObserver, leader};
-use crate::observer::Observe;
-use crate::{ElectionName, Error, Leader, Lost, Observer, Patience, Token};
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnResponse};
-use place::Place;
+use crate::coordinator::{Candidate, Coordinator, Lease, Observe, PAUSE, Sealed, Share, Turn, log_awaited};
+use crate::etcd::{Etcd, EtcdError, EtcdObserver, Watch, leader};
+use etcd_client::{
+    Compare, CompareOp, GetOptions, PutOptions, ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
+    TxnResponse, WatchOptions,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -45,7 +51,7 @@ impl Coordinator for Etcd {
     }
 
     async fn try_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Option<Turn>, Error> {
-        match place::read(self, candidate, patience).await? {
+        match read(self, candidate, patience).await? {
             (Place::First, _) => Ok(Some(turn(candidate))),
             (Place::Behind(_), _) => Ok(None),
             (Place::Gone, _) => Err(Error::Gone),
@@ -55,7 +61,7 @@ impl Coordinator for Etcd {
     async fn await_turn(&self, candidate: &Candidate, patience: Patience) -> Result<Turn, Error> {
         let mut awaited = None;
         loop {
-            match place::read(self, candidate, patience).await {
+            match read(self, candidate, patience).await {
                 Ok((Place::First, _)) => return Ok(turn(candidate)),
                 Ok((Place::Behind(ahead), revision)) => {
                     if let Ok((Some(leader), _)) = leader(self, &candidate.election, patience).await
@@ -63,7 +69,7 @@ impl Coordinator for Etcd {
                     {
                         log_awaited(candidate, &leader, &mut awaited);
                     }
-                    place::change(self, vec![ahead, own_key(candidate).into()], revision, patience).await;
+                    change(self, vec![ahead, own_key(candidate).into()], revision, patience).await;
                 }
                 Ok((Place::Gone, _)) => return Err(Error::Gone),
                 Err(Error::Unreachable { .. }) => sleep(PAUSE).await,
@@ -74,12 +80,12 @@ impl Coordinator for Etcd {
 
     async fn await_end(&self, candidate: &Candidate, patience: Patience) -> Lost {
         loop {
-            match place::read(self, candidate, patience).await {
+            match read(self, candidate, patience).await {
                 Ok((Place::First, revision)) => {
-                    place::change(self, vec![own_key(candidate).into()], revision, patience).await;
+                    change(self, vec![own_key(candidate).into()], revision, patience).await;
                 }
                 Ok((Place::Behind(_) | Place::Gone, _)) => {
-                    return place::why_not_first(self, candidate, patience).await;
+                    return why_not_first(self, candidate, patience).await;
                 }
                 Err(_) => sleep(PAUSE).await,
             }
@@ -210,5 +216,93 @@ async fn revoke(etcd: &Etcd, lease: i64, patience: Patience) -> Result<(), Error
     match revoked.map_err(Error::from) {
         Ok(_) | Err(Error::Gone) => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// Value of etcd's RangeRequest.
+const NO_LIMIT: i64 = 0;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// The candidate leads.
+    First,
+    /// The candidate is behind this key, the last one ahead of it.
+    Behind(Vec<u8>),
+    /// The candidate has no place.
+    Gone,
+}
+
+/// Reads the place and its revision in one transaction, so that both are consistent.
+async fn read(etcd: &Etcd, candidate: &Candidate, patience: Patience) -> Result<(Place, i64), Error> {
+    let Candidate { election, lease, token, .. } = candidate;
+    // The first key is nearly always a candidate's.
+    let mut limit = 1;
+    loop {
+        let ahead = GetOptions::new()
+            .with_prefix()
+            .with_max_create_revision(token - 1)
+            .with_sort(SortTarget::Create, SortOrder::Descend)
+            .with_limit(limit)
+            .with_keys_only();
+        let ahead = TxnOp::get(election.prefix(), Some(ahead));
+        let in_place = [in_place(candidate), Compare::lease(election.key(*lease), CompareOp::Equal, *lease)];
+        let response = commit(etcd, Txn::new().when(in_place).and_then([ahead]), patience).await?;
+        let revision = response.header().map_or(0, ResponseHeader::revision);
+        if !response.succeeded() {
+            return Ok((Place::Gone, revision));
+        }
+        let Some(TxnOpResponse::Get(ahead)) = response.op_responses().into_iter().next() else {
+            return Err(Error::Refused { reason: "etcd's response lacks the requested range".into() });
+        };
+        match ahead.kvs().iter().find(|pair| election.is_candidate(pair.key(), pair.lease())) {
+            Some(pair) => return Ok((Place::Behind(pair.key().to_owned()), revision)),
+            None if !ahead.more() => return Ok((Place::First, revision)),
+            None => limit = NO_LIMIT,
+        }
+    }
+}
+
+/// Returns when one of the keys has changed after the revision, or may have: the watch could not be created or has
+/// broken. A recreated key may have lost its lease and then belongs to no candidate.
+async fn change(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patience) {
+    let seen = match watch(etcd, keys, revision, patience).await {
+        Ok(mut watch) => watch.sees_change().await,
+        Err(_) => false,
+    };
+    if !seen {
+        sleep(PAUSE).await;
+    }
+}
+
+async fn watch(etcd: &Etcd, keys: Vec<Vec<u8>>, revision: i64, patience: Patience) -> Result<Watch, EtcdError> {
+    let options = WatchOptions::new().with_start_revision(revision + 1);
+    let request = move |mut client: etcd_client::Client| {
+        let (keys, options) = (keys.clone(), options.clone());
+        async move {
+            let (first, others) = keys.split_first().ok_or_else(|| etcd_client::Error::Internal("no key".into()))?;
+            let mut stream = client.watch(first.clone(), Some(options.clone())).await?;
+            for key in others {
+                stream.watch(key.clone(), Some(options.clone())).await?;
+            }
+            Ok(stream)
+        }
+    };
+    Ok(Watch { stream: etcd.ask(patience, request).await?, revision })
+}
+
+/// Returns why a candidate that led is no longer first. The loss itself is certain, so the reason is worth only one
+/// attempt.
+async fn why_not_first(etcd: &Etcd, candidate: &Candidate, patience: Patience) -> Lost {
+    let patience = Patience { limit: patience.member, ..patience };
+    if let Ok((Some(leader), _)) = leader(etcd, &candidate.election, patience).await
+        && leader.token.get() < candidate.token
+    {
+        return Lost::Superseded { token: leader.token };
+    }
+    let lease = candidate.lease;
+    let request = move |mut client: etcd_client::Client| async move { client.lease_time_to_live(lease, None).await };
+    match etcd.ask(patience, request).await {
+        Ok(lease) if lease.ttl() <= 0 => Lost::Revoked,
+        _ => Lost::KeyGone,
     }
 }

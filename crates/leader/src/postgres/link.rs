@@ -3,19 +3,21 @@
 //! Owns opening and replacing it, and all time limits. Must never wait for a silent connection while a new one could
 //! answer.
 
-use super::connect::Connect;
+use crate::Error;
+use crate::Patience;
 use crate::coordinator::PAUSE;
-use crate::{Error, Patience};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, broadcast};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_postgres::error::DbError;
-use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
 
 /// Time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -212,5 +214,35 @@ fn text(error: &tokio_postgres::Error) -> String {
         (Some(refusal), _) => refusal.message().to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
+    }
+}
+
+/// Opens connections to the database with the leases.
+pub trait Connect: Send + Sync + 'static {
+    /// The stream of an encrypted connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Opens a connection. Cancel-safe: a half-open connection is closed.
+    ///
+    /// # Errors
+    /// The server cannot be reached or refuses.
+    fn connect(
+        &self,
+    ) -> impl Future<Output = Result<(Client, Connection<Socket, Self::Stream>), tokio_postgres::Error>> + Send;
+}
+
+/// Address, and encryption; `NoTls` for none.
+impl<T> Connect for (Config, T)
+where
+    T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+    T::Stream: Send + 'static,
+    T::TlsConnect: Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    type Stream = T::Stream;
+
+    async fn connect(&self) -> Result<(Client, Connection<Socket, T::Stream>), tokio_postgres::Error> {
+        let (config, tls) = self;
+        config.connect(tls.clone()).await
     }
 }

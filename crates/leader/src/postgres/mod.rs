@@ -1,28 +1,31 @@
 //! Elections on leases in PostgreSQL, through the functions that `fencegate init` creates.
 //!
-//! Owns the queries, and what their results prove. Must never give one holder's name to two candidates: the database
-//! gives the same holder the same token. There is no queue: the first candidate that asks after the end of a lease gets
-//! the next one.
+//! Owns the queries, and what their results prove. Must never give one holder's name to two candidates: the database gives
+//! the same holder the same token. Must never treat a notification as the truth: it only says that it is time to read.
+//! There is no queue: the first candidate that asks after the end of a lease gets the next one.
 
-mod connect;
 mod link;
-mod observe;
 
-pub use connect::Connect;
+pub use link::Connect;
 pub(crate) use link::is_transient;
 
+use crate::ElectionName;
+use crate::Error;
+use crate::Leader;
+use crate::Lost;
+use crate::Observer;
+use crate::Patience;
+use crate::Token;
 use crate::clock::BootInstant;
-use crate::coordinator::{Candidate, Coordinator, Lease, PAUSE, Sealed, Share, Turn, log_awaited};
-use crate::{ElectionName, Error, Leader, Lost, Observer, Patience, Token};
-use link::{Link, Open};
-use observe::LeaseObserver;
+use crate::coordinator::{Candidate, Coordinator, Lease, Observe, PAUSE, Sealed, Share, Turn, log_awaited};
+use link::{Changes, Link, Open};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Config, NoTls, Row};
 
@@ -310,6 +313,43 @@ fn number(number: i64) -> Value {
 
 fn seconds(time: Duration) -> Value {
     (Arc::new(time.as_secs_f64()), Type::FLOAT8)
+}
+
+/// How long to wait for a notification while there is no leader.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Follows the leader of one election. The reported key is the election, and the lease is the candidate's number; 0 for
+/// holders of other programs.
+pub(crate) struct LeaseObserver<C> {
+    link: Arc<Link<C>>,
+    election: ElectionName,
+    changes: Changes,
+    /// Time of the next read at the latest; None: immediately.
+    look: Option<Instant>,
+}
+
+impl<C: Connect> LeaseObserver<C> {
+    fn new(link: Arc<Link<C>>, election: ElectionName) -> Self {
+        let changes = link.changes();
+        LeaseObserver { link, election, changes, look: None }
+    }
+}
+
+impl<C: Connect> Observe for LeaseObserver<C> {
+    async fn next(&mut self) -> Result<Option<Leader>, Error> {
+        if let Some(look) = self.look {
+            tokio::select! {
+                () = self.changes.of(self.election.as_str()) => {}
+                () = sleep_until(look) => {}
+            }
+            // Reset before reading, so that a notification is not lost if the read is canceled.
+            self.look = None;
+        }
+        let found = leader(&self.link, &self.election, Patience::USUAL).await?;
+        let rest = found.as_ref().map_or(LONG, |(_, rest)| *rest + Duration::from_millis(5));
+        self.look = Some(Instant::now() + rest);
+        Ok(found.map(|(leader, _)| leader))
+    }
 }
 
 #[cfg(test)]

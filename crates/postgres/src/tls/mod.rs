@@ -1,22 +1,30 @@
 //! TLS with the server, as a client with libpq's `sslmode`: for sessions and for control connections.
 //!
-//! Owns certificates, keys and the verification of peers. Must never use sessions or print a key.
+//! Owns certificates and keys in PEM files, changes of their contents, and the verification of peers. Must never use sessions or
+//! print the content of a key.
 
 mod control;
 mod diagnosis;
-mod files;
-mod hosts;
-mod server;
-mod verifier;
+pub(crate) mod hosts;
+pub(crate) mod server;
 
 pub use control::{ControlConfig, Encrypted, Primary};
 pub use diagnosis::{Diagnosis, NoTls, Told, trouble};
-pub use files::{Contents, PemFile, TlsFileError};
 pub use server::{Attempt, Connector, Negotiated};
 
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{InconsistentKeys, RootCertStore};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+use x509_cert::time::Validity;
 
 /// Facts about a TLS connection.
 #[derive(Clone, Debug)]
@@ -30,4 +38,121 @@ pub struct Secured {
 /// The cryptography of all connections: ring.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
+}
+
+/// Files are read up to this many bytes; a system's list of authorities has some 200 KiB.
+const LARGEST: u64 = 16 * 1024 * 1024;
+
+/// An error about a file, in one line that names it.
+#[derive(Debug, thiserror::Error)]
+#[error("{setting}: {}: {why}", file.display())]
+pub struct TlsFileError {
+    setting: String,
+    file: PathBuf,
+    why: String,
+}
+
+/// The files that were read, and the digest of each.
+#[derive(Debug, Default)]
+pub struct Contents(Vec<(&'static str, PathBuf, Vec<u8>)>);
+
+impl Contents {
+    /// The settings that name a file whose content is another one than before.
+    pub fn changed_since(&self, before: &Contents) -> Vec<&'static str> {
+        let changed = self.0.iter().filter(|file| !before.0.contains(file));
+        changed.map(|(setting, ..)| *setting).collect()
+    }
+}
+
+impl TlsFileError {
+    /// The setting is one of the proxy's for the server, which are called as the parameters of a connection behind `upstream_`.
+    pub fn of_upstream(self) -> Self {
+        TlsFileError { setting: format!("upstream_{}", self.setting), ..self }
+    }
+}
+
+/// A file and the setting that names it.
+#[derive(Clone, Copy)]
+pub struct PemFile<'a> {
+    /// The setting, as its error names it.
+    pub setting: &'static str,
+    /// The file.
+    pub path: &'a Path,
+}
+
+impl PemFile<'_> {
+    /// An error about this file.
+    pub fn fault(self, why: impl ToString) -> TlsFileError {
+        TlsFileError { setting: self.setting.to_owned(), file: self.path.to_owned(), why: why.to_string() }
+    }
+
+    /// All certificates in it, at least one.
+    pub fn certificates(self, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+        let bytes = self.read(contents)?;
+        let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
+        match found {
+            Ok(certificates) if certificates.is_empty() => Err(self.fault("contains no certificate (PEM)")),
+            Ok(certificates) => Ok(certificates),
+            Err(error) => Err(self.fault(format!("is not a PEM file of certificates: {error}"))),
+        }
+    }
+
+    /// The proxy's own certificate, with those between it and its authority. Warns if clients will refuse it for its
+    /// dates.
+    pub fn own_certificates(self, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+        let certificates = self.certificates(contents)?;
+        let own = certificates.first().and_then(|own| Certificate::from_der(own).ok());
+        if let Some(Validity { not_before, not_after }) = own.map(|own| own.tbs_certificate.validity) {
+            let now = SystemTime::now();
+            if now < not_before.to_system_time() || not_after.to_system_time() < now {
+                tracing::warn!(file = %self.path.display(), %not_before, %not_after, "certificate_not_valid");
+            }
+        }
+        Ok(certificates)
+    }
+
+    /// The first private key in it.
+    pub fn key(self, contents: &mut Contents) -> Result<PrivateKeyDer<'static>, TlsFileError> {
+        PrivateKeyDer::from_pem_slice(&self.read(contents)?).map_err(|error| match error {
+            pem::Error::NoItemsFound => self.fault("contains no readable private key (PEM, not encrypted)"),
+            error => self.fault(format!("is not a PEM file of a private key: {error}")),
+        })
+    }
+
+    /// The certificates of the file, as those of authorities.
+    pub fn authorities(self, contents: &mut Contents) -> Result<RootCertStore, TlsFileError> {
+        let mut authorities = RootCertStore::empty();
+        for certificate in self.certificates(contents)? {
+            authorities
+                .add(certificate)
+                .map_err(|error| self.fault(format!("contains an invalid certificate: {error}")))?;
+        }
+        Ok(authorities)
+    }
+
+    /// The reason why a certificate and this key are refused.
+    pub fn mismatch(self, error: &rustls::Error, certificate: PemFile<'_>) -> TlsFileError {
+        match error {
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                self.fault(format!("is not the key of the certificate in {}", certificate.path.display()))
+            }
+            rustls::Error::InvalidCertificate(_) => {
+                certificate.fault("contains a certificate that cannot be used: X.509 version 3 is required")
+            }
+            error => {
+                self.fault(format!("cannot be used with the certificate in {}: {error}", certificate.path.display()))
+            }
+        }
+    }
+
+    fn read(self, contents: &mut Contents) -> Result<Vec<u8>, TlsFileError> {
+        let unreadable = |error: io::Error| self.fault(format!("cannot read the file: {error}"));
+        let mut bytes = Vec::new();
+        File::open(self.path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
+        if bytes.len() as u64 > LARGEST {
+            return Err(self.fault("is larger than 16 MiB"));
+        }
+        contents.0.push((self.setting, self.path.to_owned(), Sha256::digest(&bytes).to_vec()));
+        Ok(bytes)
+    }
 }

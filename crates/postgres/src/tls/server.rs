@@ -1,15 +1,17 @@
-//! TLS to the server: `sslmode` as in libpq, and the verification of the server's certificate.
+//! TLS to the server: `sslmode` as in libpq, and the verification of the server's certificate: none, its authority, or also its
+//! name.
 
 use super::diagnosis::{NoTls, Told, trouble};
-use super::files::{Contents, PemFile, TlsFileError};
-use super::verifier::Verifier;
+use super::{Contents, PemFile, TlsFileError};
 use super::{Secured, provider};
-use crate::{ServerTls, SslMode, is_system};
-use rustls::client::Resumption;
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::{ParsedCertificate, VerifierBuilderError};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -145,4 +147,132 @@ fn system_authorities(file: PemFile<'_>) -> Result<RootCertStore, TlsFileError> 
     let mut authorities = RootCertStore::empty();
     let (added, _) = authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if added == 0 { Err(file.fault("the system has no authorities")) } else { Ok(authorities) }
+}
+
+/// Encryption of connections to the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerTls {
+    /// Mode, as in libpq.
+    pub mode: SslMode,
+    /// Authorities, PEM; `system` for those that the system trusts. If set, every mode verifies the certificate, as in
+    /// libpq.
+    pub root_certificate: Option<PathBuf>,
+    /// The proxy's certificate and its key, PEM.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// libpq's `sslmode` (PostgreSQL documentation, 34.19.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SslMode {
+    /// Never.
+    Disable,
+    /// Only if the server refuses unencrypted connections.
+    Allow,
+    /// If the server supports it.
+    #[default]
+    Prefer,
+    /// Always.
+    Require,
+    /// Always, with a certificate of a trusted authority.
+    VerifyCa,
+    /// Always, with a certificate of a trusted authority for the server's name.
+    VerifyFull,
+}
+
+/// Why a root certificate does not fit an sslmode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RootCertificateError {
+    /// The mode verifies the server's certificate.
+    #[error("is required to verify the server's certificate; `system` selects the system's authorities")]
+    Missing,
+    /// The mode does not verify the server's name.
+    #[error("`system` requires verify-full: the system's authorities issue certificates to anyone")]
+    SystemWithoutVerifyFull,
+}
+
+impl ServerTls {
+    /// Checks that the root certificate fits the mode.
+    pub fn check_root_certificate(&self) -> Result<(), RootCertificateError> {
+        match (&self.root_certificate, self.mode) {
+            (None, SslMode::VerifyCa | SslMode::VerifyFull) => Err(RootCertificateError::Missing),
+            (Some(path), mode) if is_system(path) && mode != SslMode::VerifyFull => {
+                Err(RootCertificateError::SystemWithoutVerifyFull)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// True if the authorities are those that the system trusts.
+pub fn is_system(root_certificate: &Path) -> bool {
+    root_certificate.as_os_str() == "system"
+}
+
+/// Checks certificates as an `sslmode` means it.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    /// None: any certificate will do.
+    authorities: Option<Arc<WebPkiServerVerifier>>,
+    /// The name counts too.
+    name: bool,
+}
+
+impl Verifier {
+    pub(super) fn new(authorities: Option<RootCertStore>, name: bool) -> Result<Self, VerifierBuilderError> {
+        let build = |roots| WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+        Ok(Verifier { authorities: authorities.map(build).transpose()?, name })
+    }
+
+    /// A certificate that is too old or too odd to be read proves nothing; where any will do, nothing is lost.
+    fn may_be_odd(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.authorities.is_none() && ParsedCertificate::try_from(certificate).is_err()
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some(authorities) = &self.authorities else { return Ok(ServerCertVerified::assertion()) };
+        match authorities.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // The name is looked at last, when everything else is right.
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if !self.name => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        if self.may_be_odd(certificate) {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+        verify_tls12_signature(message, certificate, signature, &provider().signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        if self.may_be_odd(certificate) {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+        verify_tls13_signature(message, certificate, signature, &provider().signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
 }

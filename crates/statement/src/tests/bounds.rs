@@ -22,7 +22,7 @@ fn time_of_tree(text: &[u8]) -> Duration {
         drop(read_tree_here(text, options(Lexing::USUAL)));
         processor_time() - before
     };
-    stack::with_room(text.as_bytes(), true, read).unwrap()
+    crate::cost::with_room(text.as_bytes(), true, read).unwrap()
 }
 
 /// Tests each text whole, and truncated to the longest one that is parsed immediately.

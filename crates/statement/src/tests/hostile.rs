@@ -1,4 +1,4 @@
-use super::analyze::{options, read_tree};
+use super::analyze::{options, read_plain, read_tree};
 use super::*;
 use crate::rows::Rows;
 use fencegate_testing::dice::Dice;
@@ -124,7 +124,7 @@ fn the_fast_reader_agrees_with_the_tree() {
         "UPDATE t SET a = f(), (b, c) = (SELECT g(), 1), d[h()] = 1 FROM i() WHERE j()",
         "DELETE FROM s.t USING u, f() WHERE g() = ANY (SELECT h())",
     ] {
-        let plain = plain::read(text, options(Lexing::USUAL)).unwrap_or_else(|| panic!("not plain: {text}"));
+        let plain = read_plain(text, options(Lexing::USUAL)).unwrap_or_else(|| panic!("not plain: {text}"));
         agrees_with_the_tree(text.as_bytes(), Lexing::USUAL, Script { statements: vec![plain.into()] });
     }
 }

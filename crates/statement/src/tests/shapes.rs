@@ -87,7 +87,7 @@ fn a_shape_is_not_valid_sql() {
     let cache = Cache::default();
     let text = b"SELECT * FROM t WHERE a = 1";
     cache.get(text, Lexing::USUAL, false).unwrap();
-    let shape = super::super::shape::of(text, Lexing::USUAL).unwrap();
+    let shape = super::super::cache::of(text, Lexing::USUAL).unwrap();
     assert_eq!(*cache.get(&shape, Lexing::USUAL, false).unwrap(), Err(Unreadable::Syntax));
 }
 

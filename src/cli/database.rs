@@ -1,12 +1,16 @@
-//! `fencegate guard`: the second layer, inside the database.
+//! Subcommands that change a protected database: `init` creates or upgrades the schemas, `guard` manages the second layer inside
+//! the database, and `remove` removes all fencegate objects.
 
-use super::exit::{Ended, failed, load_policies, runtime};
-use super::output::{complain, counted, print, print_done, script, table};
+use super::output::{
+    Ended, complain, counted, database, failed, load_policies, print, print_done, runtime, script, table,
+};
 use clap::Subcommand;
+use clap::builder::NonEmptyStringValueParser;
 use fencegate_fence::guard::{self, GuardState, GuardStatus, Installed, StatusLine};
 use fencegate_policy::PolicySet;
 use fencegate_postgres::tls::ControlConfig;
-use std::{path::PathBuf, process::ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -78,7 +82,7 @@ impl Guarded {
 
 impl ControlDatabase {
     fn config(&self) -> Result<ControlConfig, ExitCode> {
-        super::exit::database("--control", &self.control)
+        super::output::database("--control", &self.control)
     }
 }
 
@@ -124,4 +128,77 @@ fn print_status(status: &GuardStatus) -> ExitCode {
 
 fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
+}
+
+#[derive(clap::Args)]
+pub(super) struct RemoveArguments {
+    /// Database URL, as a superuser or a member of the roles that own the schema and the guarded tables:
+    /// postgres://user@host/database
+    #[arg(long, visible_alias = "database", env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
+    control: String,
+    /// Keep the function fencegate.token for column defaults that call it
+    #[arg(long)]
+    keep_token: bool,
+}
+
+pub(super) fn run_remove(arguments: &RemoveArguments) -> Ended {
+    let config = database("--control", &arguments.control)?;
+    let removed = runtime()?.block_on(guard::remove_everything(&config, arguments.keep_token)).map_err(failed)?;
+    let mut text: String = removed.objects.iter().map(|object| format!("removed {object}\n")).collect();
+    if removed.objects.is_empty() {
+        text.push_str("nothing to remove\n");
+    }
+    if let Some((role, groups)) = &removed.memberships {
+        text.push_str(&format!(
+            "role {role} keeps its grants, which count in all databases of the server. If no other database needs them: \
+             REVOKE {groups} FROM {role}\n"
+        ));
+    }
+    print(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(clap::Args)]
+pub(super) struct InitArguments {
+    /// Database URL, as a role that may create the schema: postgres://user@host/database
+    #[arg(long, visible_alias = "database", env = "FENCEGATE_CONTROL", hide_env_values = true, value_name = "URL")]
+    control: String,
+    /// Role that will own the schema (the proxy's control role). Default: keep the current owner; a new schema belongs to the
+    /// connecting role
+    #[arg(long, value_name = "ROLE")]
+    role: Option<String>,
+    /// Role that may lead through leases in this database; see also --elections
+    #[arg(long, value_name = "ROLE", value_parser = NonEmptyStringValueParser::new())]
+    leases_for: Option<String>,
+    /// Elections that this role may lead; `*` matches any text
+    #[arg(long, value_name = "PATTERN", default_value = "*", requires = "leases_for", value_parser = NonEmptyStringValueParser::new())]
+    elections: String,
+}
+
+pub(super) fn run_init(arguments: InitArguments) -> Ended {
+    let config = database("--control", &arguments.control)?;
+    let runtime = runtime()?;
+    let report = runtime.block_on(fencegate_fence::init(&config, arguments.role.as_deref())).map_err(failed)?;
+    let leases = arguments.leases_for.as_ref().map(|role| {
+        let patterns = runtime.block_on(fencegate_fence::grant_leases(&config, role, &arguments.elections));
+        patterns.map(|patterns| format!("{role} may lead {}\n", patterns.join(", ")))
+    });
+    print_report(&report, &leases.transpose().map_err(failed)?.unwrap_or_default());
+    Ok(if report.to_run.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_report(report: &fencegate_fence::InitReport, leases: &str) {
+    let done = match report.versions {
+        Some((before, now)) if before > now => format!("downgraded from version {before} to {now}"),
+        Some((before, now)) => format!("upgraded from version {before} to {now}"),
+        None if report.created => "created".to_owned(),
+        None => "up to date".to_owned(),
+    };
+    let mut lines = format!("schema fencegate: {done}, owned by {}\n", report.role);
+    for role in &report.granted {
+        lines.push_str(&format!("granted {role} to {}\n", report.role));
+    }
+    lines.push_str(leases);
+    let rest = (!report.to_run.is_empty()).then(|| script("a role that may grant them", &report.to_run));
+    print_done(&lines, rest.as_slice());
 }
