@@ -1,7 +1,6 @@
 //! `fencegate demo`: demonstrates fencing on temporary servers.
 
-use super::output::complain;
-use super::output::{Ended, failed, runtime};
+use super::output::{Ended, complain, failed, runtime};
 use crate::demo::{self, Played};
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,7 +1,6 @@
 //! `fencegate policy`: checks policies before a proxy loads them, and explains their coverage.
 
-use super::output::{Ended, database, failed, load_policies, runtime};
-use super::output::{complain, counted, print, table};
+use super::output::{Ended, complain, counted, database, failed, load_policies, print, runtime, table};
 use clap::Subcommand;
 use fencegate_catalog::{Covered, DatabaseNames, Explanation, Unnamed, missing_text, with_tables};
 use fencegate_policy::{Opaque, PolicySet, Resource};

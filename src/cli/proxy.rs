@@ -1,7 +1,6 @@
 //! `fencegate proxy`: reads settings and policies, and runs the proxy.
 
-use super::output::print;
-use super::output::{Ended, load_policies, no_runtime, runtime, unusable};
+use super::output::{Ended, load_policies, no_runtime, print, runtime, unusable};
 use super::policy::summary;
 use crate::config::{Settings, SettingsArguments};
 use crate::inherited::Inherited;

@@ -1,7 +1,6 @@
 //! `fencegate timeline`: draws the history in the logs of proxies and leaders.
 
-use super::output::print;
-use super::output::{Ended, failed};
+use super::output::{Ended, failed, print};
 use crate::timeline::{Events, draw};
 use std::fs::File;
 use std::io::{self, BufReader};

@@ -3,8 +3,7 @@
 //! Must never retry or interpret a response: the story shows responses unchanged.
 
 use super::check::{DemoReply, Row};
-use super::transcript::DemoError;
-use super::transcript::Transcript;
+use super::transcript::{DemoError, Transcript};
 use fencegate_postgres::sql::{number, query_rows, text};
 use std::path::Path;
 use std::time::{Duration, Instant};

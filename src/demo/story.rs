@@ -5,8 +5,7 @@
 use super::check::{DemoReply, Fate, Row, Scene, contradictions};
 use super::leader::{Participant, Route};
 use super::takeover::{self, Takeover};
-use super::transcript::{DemoError, PATIENCE, until};
-use super::transcript::{Transcript, milliseconds};
+use super::transcript::{DemoError, PATIENCE, Transcript, milliseconds, until};
 use crate::stage::Stage;
 use std::time::Duration;
 use tokio::time::sleep;

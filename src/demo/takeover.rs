@@ -4,8 +4,7 @@
 
 use super::check::DemoReply;
 use super::leader::Participant;
-use super::transcript::{DemoError, PATIENCE, until};
-use super::transcript::{Transcript, milliseconds};
+use super::transcript::{DemoError, PATIENCE, Transcript, milliseconds, until};
 use crate::stage::{Stage, forget_settings};
 use fencegate_leader::command::processes::{self, Process};
 use fencegate_leader::etcd::{Etcd, EtcdSettings, candidates};

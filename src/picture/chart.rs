@@ -4,8 +4,7 @@
 
 use super::event::Micros;
 use super::history::{Fence, History};
-use super::svg::Scale;
-use super::svg::{Svg, fitting, width_of};
+use super::svg::{Scale, Svg, fitting, width_of};
 use crate::escape::escaped;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,8 +2,7 @@
 //!
 //! Owns the assignment of events to nodes. Must never guess between two nodes: it then names the client.
 
-use super::event::Life;
-use super::event::{Event, Kind, Micros, date_and_time};
+use super::event::{Event, Kind, Life, Micros, date_and_time};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 

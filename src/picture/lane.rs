@@ -1,11 +1,9 @@
 //! A node's lane: its name, its terms as bars, and below them the signs of its writes.
 
-use super::chart::Sign;
-use super::chart::{BAR, Chart, GAP, LARGE, MARGIN, NAME, ROW, SMALL};
+use super::chart::{BAR, Chart, GAP, LARGE, MARGIN, NAME, ROW, SMALL, Sign};
 use super::event::Micros;
 use super::history::{Mark, MarkKind, Node, Term};
-use super::svg::Scale;
-use super::svg::{fitting, width_of};
+use super::svg::{Scale, fitting, width_of};
 
 /// Maximum number of rows for terms at the same time.
 const MOST_ROWS: usize = 8;

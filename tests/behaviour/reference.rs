@@ -42,7 +42,7 @@ fn the_table_of_errors_is_complete() {
     let shown: BTreeSet<String> = rows.filter(|code| is_code(code)).map(str::to_owned).collect();
     // pgwire's own, of the console.
     let mut said = BTreeSet::from(["26000".to_owned()]);
-    let fences = "crates/fence/src/client_error.rs";
+    let fences = "crates/fence/src/fence_error.rs";
     for folder in [fences, "src/net", "src/operate", "src/server", "crates/session/src", "src/state", "crates/wire/src"]
     {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);

@@ -2,8 +2,7 @@
 //!
 //! Owns that question and its answer, which is read only where a statement says CASCADE. Must never leave a dependency out.
 
-use super::sql::Fenced;
-use super::sql::{MOST_ROWS, sql_file};
+use super::sql::{Fenced, MOST_ROWS, sql_file};
 use super::{CatalogError, is_in_schema};
 use fencegate_postgres::sql::{StatementResult, arrays, column};
 use fencegate_postgres::sql_file::Value::{Count, Sql};

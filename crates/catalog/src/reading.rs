@@ -1,8 +1,7 @@
 //! The statements of a reading of the catalog, for one set of policies and with parameters.
 
 use super::names;
-use super::sql::{self, Views, settings};
-use super::sql::{Fenced, Subject};
+use super::sql::{self, Fenced, Subject, Views, settings};
 
 /// The query text of one reading.
 pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String {

@@ -9,8 +9,7 @@
 //! Functions here are not cancel-safe unless their comment says so: the token may have been raised although the session is not
 //! admitted.
 
-use super::advance;
-use super::advance::refuse_if_written;
+use super::advance::{self, refuse_if_written};
 use super::claim::{Claim, Raise, RequiredPrivilege};
 use super::enforcement::{note_superseded, record_policy};
 use super::fence_error::{FenceError, about};

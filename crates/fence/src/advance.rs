@@ -11,8 +11,7 @@
 //! step. The next proxy that needs the epoch finishes an incomplete advance.
 
 use super::fence_error::FenceError;
-use super::obstacle::Blocker;
-use super::obstacle::Obstacle;
+use super::obstacle::{Blocker, Obstacle};
 use super::registry::key;
 use super::release::spare;
 use super::session::{Activity, Epoch, SessionFence};

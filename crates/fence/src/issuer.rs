@@ -43,7 +43,7 @@ pub fn followed_leader(resource: &Resource, leaders: &Leaders, leased: &Leased) 
 pub(super) async fn may_raise(context: Context<'_>, resource: &Resource, target: Epoch) -> Result<(), FenceError> {
     match (&resource.issuer, &context.environment.authority) {
         (None, _) => Ok(()),
-        (Some(Issuer::Lease(lease)), _) => confirm(context, resource, lease.as_str(), target).await,
+        (Some(Issuer::Lease(lease)), _) => confirm_lease(context, resource, lease.as_str(), target).await,
         (Some(Issuer::Election(election)), Some(authority)) => authority.confirm(resource, election, target).await,
         (Some(Issuer::Election(election)), None) => {
             Err(FenceError::unavailable(&resource.name, Obstacle::NoEtcd(election.clone())))
@@ -142,7 +142,7 @@ pub(super) async fn read(context: Context<'_>, resources: &[Arc<Resource>]) -> R
 ///
 /// # Errors
 /// LF001 if the lease has a higher token; LF005 if it has a lower one, or is not in force; LF006 if it cannot be read.
-pub(super) async fn confirm(
+pub(super) async fn confirm_lease(
     context: Context<'_>,
     resource: &Resource,
     lease: &str,

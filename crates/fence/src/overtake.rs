@@ -7,8 +7,7 @@
 //! needs it repeats it.
 
 use super::admit::permits;
-use super::advance::publish;
-use super::advance::settle;
+use super::advance::{publish, settle};
 use super::claim::Raise;
 use super::enforcement::record_policy;
 use super::fence_error::{FenceError, about};

@@ -11,13 +11,13 @@
 use super::advance::spare_or_end_own;
 use super::background::Background;
 use super::database::Database;
-use super::issuer::follow_elections_of_keys;
+use super::enforcement;
+use super::issuer::{self, follow_elections_of_keys};
 use super::memory::Memory;
 use super::session::Epoch;
 use super::step::Context;
 use super::store::StoreError;
 use super::supervise::supervise;
-use super::{enforcement, issuer};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::AbortHandle;

@@ -7,8 +7,7 @@
 
 use super::Template;
 use super::keyed::Keyed;
-use super::name::FencedFunction;
-use super::name::QualifiedName;
+use super::name::{FencedFunction, QualifiedName};
 use fencegate_leader::ElectionName;
 use fencegate_statement::Operation;
 use std::fmt;

@@ -4,8 +4,7 @@
 
 use super::affected::affected_resources;
 use super::host::Host;
-use super::pending_definitions::CatalogView;
-use super::pending_definitions::PendingDefinitions;
+use super::pending_definitions::{CatalogView, PendingDefinitions};
 use fencegate_policy::PolicySet;
 use fencegate_statement::Statement;
 

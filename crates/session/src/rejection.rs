@@ -1,4 +1,4 @@
-//! The reasons for a rejection, and the errors that clients receive for them. `fence/client_error.rs` has those of the fence.
+//! The reasons for a rejection, and the errors that clients receive for them. `fence/fence_error.rs` has those of the fence.
 
 use fencegate_fence::session::{Epoch, Token};
 use fencegate_fence::store::StoreError;

@@ -11,8 +11,7 @@ use super::judge::{Decision, Judge, Standing, is_named_plainly, needs_every_toke
 use super::message::{Asked, Verdict};
 use super::path_lookup::Lookup;
 use super::pending_definitions::{CatalogRequest, CatalogView, PendingDefinitions};
-use super::pipeline::Part;
-use super::pipeline::checks;
+use super::pipeline::{Part, checks};
 use super::session::Session;
 use super::task::Task;
 use fencegate_fence::session::{Epoch, SessionFence, Token};

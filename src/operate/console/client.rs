@@ -3,8 +3,7 @@
 
 use super::reload::ReloadedItem;
 use super::result_set::ColumnType::{Integer, Text, Time};
-use super::result_set::is_concerned;
-use super::result_set::{Table, TableColumn};
+use super::result_set::{Table, TableColumn, is_concerned};
 use super::sessions::OpenSession;
 use super::views::ServerRow;
 use crate::config::Settings;

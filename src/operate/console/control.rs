@@ -4,8 +4,7 @@
 use super::client::Console;
 use super::command::{Control, FenceReset};
 use super::result_set::ColumnType::{Integer, Text};
-use super::result_set::unreadable;
-use super::result_set::{Notice, ResultSet, Table, TableColumn, shortened};
+use super::result_set::{Notice, ResultSet, Table, TableColumn, shortened, unreadable};
 use fencegate_fence::session::Token;
 use fencegate_fence::{Database, Higher, Reset, ResetError};
 use fencegate_policy::{PolicySet, Resource};

@@ -3,8 +3,7 @@
 
 use super::client::Console;
 use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
-use super::result_set::{ResultSet, Table, TableColumn};
-use super::result_set::{no_databases, notice, unreadable};
+use super::result_set::{ResultSet, Table, TableColumn, no_databases, notice, unreadable};
 use super::sessions::OpenSession;
 use fencegate_fence::session::Token;
 use fencegate_fence::{Admission, Database, Fence, StoredLease, followed_leader};

@@ -2,8 +2,7 @@
 
 use super::client::Console;
 use super::result_set::ColumnType::{Integer, Text};
-use super::result_set::{ResultSet, Table, TableColumn};
-use super::result_set::{is_concerned, no_databases, unreadable};
+use super::result_set::{ResultSet, Table, TableColumn, is_concerned, no_databases, unreadable};
 use fencegate_fence::{Database, Enforcement, Reach};
 use fencegate_policy::{FencedTable, Mode, PolicySet, Resource};
 use std::sync::Arc;

@@ -4,8 +4,7 @@
 use super::client::Console;
 use super::command::CommandHelp;
 use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
-use super::result_set::unreadable;
-use super::result_set::{ResultSet, Table, TableColumn};
+use super::result_set::{ResultSet, Table, TableColumn, unreadable};
 use super::sessions::{OpenSession, doing};
 use crate::config::{Fallback, Reload, Shown};
 use crate::metrics::VERDICTS;

@@ -3,8 +3,7 @@
 //! Must never decide whether a session may write, because the rows may have changed since they were read.
 
 use super::Database;
-use crate::enforcement;
-use crate::enforcement::RecordError;
+use crate::enforcement::{self, RecordError};
 use crate::issuer::{self, UnknownLeader};
 use crate::reset::{self, Reset, ResetError};
 use crate::session::Token;

@@ -3,10 +3,8 @@
 //! Owns the queries. Must never change anything.
 
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION, NOTICE_SIGNATURE, SIGNATURES};
-use super::lock::literals;
-use super::lock::rows;
-use super::outcome::GuardError;
-use super::outcome::GuardState;
+use super::lock::{literals, rows};
+use super::outcome::{GuardError, GuardState};
 use super::trigger::GuardedRelation;
 use fencegate_policy::FencedTable;
 use fencegate_postgres::sql::{arrays, column, is_true, query_rows, quote, text};

@@ -5,8 +5,7 @@
 
 use super::catalog::EVENT_TRIGGERS;
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
-use super::lock::{lock_tables, transaction};
-use super::lock::{open, rows, run};
+use super::lock::{lock_tables, open, rows, run, transaction};
 use super::outcome::GuardError;
 use crate::{FUNCTIONS, RELATIONS, is_newer, is_proxy};
 use fencegate_postgres::sql::{column, is_true, quote, text};

@@ -8,8 +8,7 @@ use super::catalog::{
 };
 use super::functions::{FUNCTIONS, GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES, event_triggers};
 use super::lock::rows;
-use super::outcome::GuardError;
-use super::outcome::{GuardState, RemainingStatements, StatusLine};
+use super::outcome::{GuardError, GuardState, RemainingStatements, StatusLine};
 use super::trigger::{GuardedRelation, WantedTrigger, wanted};
 use fencegate_policy::{FencedTable, PolicySet, QualifiedName, Resource, guarded_lease};
 use fencegate_postgres::sql::{column, quote};

@@ -5,12 +5,10 @@
 //!
 //! Functions here are not cancel-safe unless their comment says so: a Query that was sent continues.
 
-use super::common::past_table_locks;
-use super::common::{Common, Process};
+use super::common::{Common, Process, past_table_locks};
 use super::error::{LIMIT, is_no_database};
-use super::sql::{Prepared, prepare};
-use super::sql::{VERSION, version_number};
-use super::{Listener, StoreError, sql};
+use super::sql::{self, Prepared, VERSION, prepare, version_number};
+use super::{Listener, StoreError};
 use crate::resource_lock::ResourceLocks;
 use fencegate_postgres::sql::{StatementResult, answers, column};
 use fencegate_postgres::tls::ControlConfig;

@@ -4,8 +4,7 @@
 //! clients, except that of 42501: others may name the control role or the server's address.
 
 use super::sql::VERSION;
-use crate::obstacle::Remedy;
-use crate::obstacle::{Blocker, named};
+use crate::obstacle::{Blocker, Remedy, named};
 use fencegate_catalog::CatalogError;
 use fencegate_postgres::sql;
 use fencegate_postgres::tls;

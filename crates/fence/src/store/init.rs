@@ -4,8 +4,7 @@
 //! `init` may be run at any time, even several times at once.
 
 use super::init_lock::{InitLockError, begin};
-use super::sql::sql_file;
-use super::sql::{VERSION, version_number};
+use super::sql::{VERSION, sql_file, version_number};
 use crate::CONSOLE;
 use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
 use fencegate_postgres::sql_file::Value::{Sql, Text};

@@ -2,8 +2,7 @@
 //!
 //! Owns the wait for the lock. Terminates holders that cannot be such a command, and reports the others.
 
-use super::sql::lock::INIT_LOCK;
-use super::sql::lock::holders;
+use super::sql::lock::{INIT_LOCK, holders};
 use fencegate_postgres::sql::{answers, column, is_true, rows};
 use std::fmt;
 use std::time::Duration;

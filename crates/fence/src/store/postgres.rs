@@ -3,8 +3,7 @@
 //! Owns the control connections. Must never split an operation: each is one Query, which is one transaction.
 
 use super::announcer::Announcer;
-use super::common::Common;
-use super::common::blockers;
+use super::common::{Common, blockers};
 use super::control::{BETWEEN_LOOKS, CATALOG_CHANGED, Lane};
 use super::error::LIMIT;
 use super::rows;

@@ -4,8 +4,7 @@ use super::*;
 use crate::UnknownLeader;
 use crate::background::Background;
 use crate::fence_error::Issued;
-use crate::issuer;
-use crate::issuer::{leads, may_raise};
+use crate::issuer::{self, leads, may_raise};
 
 /// Why an Admit is refused, as a single word if possible.
 async fn refusal(proxy: &Proxy, client: &Client, resource: &str, token: Token) -> Option<FenceError> {
@@ -50,11 +49,11 @@ async fn a_lease_is_checked_before_the_fence_is_raised() {
     let proxy = Proxy::start(&server(), "one").await;
     let bills = proxy.resource("bills");
     assert!(matches!(
-        issuer::confirm(proxy.fence.context(), &bills, "bills", epoch(1, 5)).await,
+        issuer::confirm_lease(proxy.fence.context(), &bills, "bills", epoch(1, 5)).await,
         Err(FenceError::Unissued { issued: Issued::ToNobody, .. })
     ));
     proxy.server.lease("bills", 5, false, HOUR);
-    assert_eq!(issuer::confirm(proxy.fence.context(), &bills, "bills", epoch(1, 5)).await, Ok(()));
+    assert_eq!(issuer::confirm_lease(proxy.fence.context(), &bills, "bills", epoch(1, 5)).await, Ok(()));
     assert!(may_raise(proxy.fence.context(), &bills, epoch(1, 6)).await.is_err());
     assert!(may_raise(proxy.fence.context(), &proxy.resource("notes"), epoch(1, 6)).await.is_ok());
 }

@@ -1,8 +1,7 @@
 //! Changes by others between two steps: no step relies on outdated state.
 
 use super::*;
-use crate::advance::publish;
-use crate::advance::raise as raise_epoch;
+use crate::advance::{publish, raise as raise_epoch};
 use futures_util::FutureExt;
 
 /// The other proxy raises the fence just before the next Publish or Reset.

@@ -10,11 +10,9 @@ mod resolve;
 mod tests;
 mod token;
 
-use super::affected;
-use super::affected::{AffectedResource, affected_resources};
+use super::affected::{self, AffectedResource, affected_resources};
 use super::parameter::Parameter;
-use super::pending_definitions::CatalogView;
-use super::pending_definitions::PendingDefinitions;
+use super::pending_definitions::{CatalogView, PendingDefinitions};
 use super::rejection::Rejection;
 use fencegate_fence::FenceError;
 use fencegate_fence::session::{Epoch, Token};
