@@ -4,7 +4,6 @@
 //! Owns the catalog query and its result. Must never omit a relation because it is complicated: a write that may reach a
 //! fenced table counts as reaching it.
 
-mod dependencies;
 mod example;
 mod explain;
 mod graph;
@@ -13,11 +12,11 @@ mod names;
 mod reading;
 mod sql;
 
-pub use dependencies::{Dependencies, question as question_of_dependencies};
 pub use explain::{Covered, Explanation, Unnamed, explanation};
 pub use lost::{DatabaseNames, LostFence, fences_at_risk, lost_fences, with_tables};
 pub use names::KeyColumn;
 pub use names::{NamesFound, PolicyNames, missing_text};
+pub use reading::{Dependencies, question_of_dependencies};
 pub use reading::{question, with_parameters};
 pub use sql::{FENCED_KINDS, Views, most_rows, settings};
 pub use sql::{Fenced, Keys, Subject};

@@ -7,15 +7,11 @@
 //! - extend the deadline by a renewal that was answered after the previous deadline;
 //! - report only at the deadline that the lease was not renewed: the work needs time to stop.
 
-use crate::ElectionName;
-use crate::Error;
-use crate::Lost;
-use crate::Patience;
-use crate::Token;
 use crate::clock::{BootInstant, sleep_until};
 use crate::coordinator::{Candidate, Coordinator, Turn};
 use crate::leadership::{Leadership, Request, State};
 use crate::timing::Timings;
+use crate::{ElectionName, Error, Lost, Patience, Token};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,9 +7,7 @@
 pub use crate::clock::BootInstant;
 pub(crate) use sealed::Sealed;
 
-use crate::ElectionName;
-use crate::Error;
-use crate::Lost;
+use crate::{ElectionName, Error, Lost};
 use futures_core::Stream;
 use std::fmt;
 use std::future::Future;

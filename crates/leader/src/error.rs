@@ -1,7 +1,6 @@
 //! Why a request about an election failed, and why leadership ended.
 
-use crate::ElectionName;
-use crate::Token;
+use crate::{ElectionName, Token};
 use std::time::Duration;
 
 /// Why a request failed.

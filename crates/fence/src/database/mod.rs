@@ -7,7 +7,6 @@
 
 mod operator;
 mod session;
-mod vacate;
 
 use super::authority::Authority;
 use super::background::Background;
@@ -23,8 +22,8 @@ use super::watch;
 use super::watcher::Watcher;
 use fencegate_catalog::{Catalog, Dependencies, Fenced};
 use fencegate_postgres::tls::ControlConfig;
+use session::Vacating;
 use std::sync::{Arc, Weak};
-use vacate::Vacating;
 
 /// One downstream database. All of its methods need a tokio runtime with timers and I/O.
 #[derive(Debug)]

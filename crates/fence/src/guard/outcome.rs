@@ -1,7 +1,6 @@
 //! The reports of `guard install` and `guard status`, and why the guard was not changed or read.
 
-use crate::InitError;
-use crate::InitLockError;
+use crate::{InitError, InitLockError};
 use fencegate_postgres::sql;
 
 /// The outcome of `install`.

@@ -1,14 +1,9 @@
 //! Leases, and queries whose results are shown to operators.
 
 use super::server::{Admitted, LeaseRow, Row, Server, State};
-use crate::Admission;
-use crate::Admissions;
-use crate::Enforcement;
-use crate::Fence;
-use crate::Fences;
-use crate::Reach;
 use crate::session::Token;
 use crate::store::{LeaseState, Leases, StoredLease};
+use crate::{Admission, Admissions, Enforcement, Fence, Fences, Reach};
 use fencegate_policy::Resource;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 use super::*;
-use crate::Leader;
-use crate::Observer;
-use crate::Patience;
 use crate::clock::BootInstant;
 use crate::coordinator::{Observe, Sealed};
 use crate::etcd::{Etcd, EtcdSettings};
+use crate::{Leader, Observer, Patience};
 use std::future::pending;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;

@@ -10,10 +10,7 @@
 //! Also watches the leader. Must never trust its cache after a gap: when the watch breaks, it reads the whole election again.
 
 use super::connection::{Etcd, EtcdError};
-use crate::ElectionName;
-use crate::Leader;
-use crate::Patience;
-use crate::Token;
+use crate::{ElectionName, Leader, Patience, Token};
 use etcd_client::{
     GetOptions, GetResponse, KeyValue, ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
     WatchOptions, WatchStream,

@@ -5,16 +5,10 @@
 
 mod enrol;
 
-use crate::ElectionName;
-use crate::Error;
-use crate::Leader;
-use crate::Lost;
-use crate::Observer;
-use crate::Patience;
-use crate::Token;
 use crate::clock::BootInstant;
 use crate::coordinator::{Candidate, Coordinator, Lease, Observe, PAUSE, Sealed, Share, Turn, log_awaited};
 use crate::etcd::{Etcd, EtcdError, EtcdObserver, Watch, leader};
+use crate::{ElectionName, Error, Leader, Lost, Observer, Patience, Token};
 use etcd_client::{
     Compare, CompareOp, GetOptions, PutOptions, ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
     TxnResponse, WatchOptions,

@@ -3,9 +3,8 @@
 //! Owns opening and replacing it, and all time limits. Must never wait for a silent connection while a new one could
 //! answer.
 
-use crate::Error;
-use crate::Patience;
 use crate::coordinator::PAUSE;
+use crate::{Error, Patience};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;

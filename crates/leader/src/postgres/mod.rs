@@ -9,15 +9,9 @@ mod link;
 pub use link::Connect;
 pub(crate) use link::is_transient;
 
-use crate::ElectionName;
-use crate::Error;
-use crate::Leader;
-use crate::Lost;
-use crate::Observer;
-use crate::Patience;
-use crate::Token;
 use crate::clock::BootInstant;
 use crate::coordinator::{Candidate, Coordinator, Lease, Observe, PAUSE, Sealed, Share, Turn, log_awaited};
+use crate::{ElectionName, Error, Leader, Lost, Observer, Patience, Token};
 use link::{Changes, Link, Open};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;

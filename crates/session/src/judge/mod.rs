@@ -1,28 +1,29 @@
 //! The verdict on statements before they are forwarded: a pure function of the known facts.
 //!
-//! If a fact is missing, reports it and is called again. Must never pass a statement that it cannot decide.
+//! If a fact is missing, reports it and is called again. Must never pass a statement that it cannot decide, nor
+//! resolve the name of an EXECUTE or FETCH by its meaning before replies that are still to come.
 
 mod hidden;
 pub(crate) mod need;
-mod resolve;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
 mod token;
 
+pub use hidden::{is_named_plainly, needs_every_token};
+pub use need::{Need, ObservedWrites, PassedWrite};
+
 use super::affected::{self, AffectedResource, affected_resources};
 use super::parameter::Parameter;
 use super::pending_definitions::{CatalogView, PendingDefinitions};
 use super::rejection::Rejection;
+use crate::names::{Meaning, Names};
 use fencegate_fence::FenceError;
 use fencegate_fence::session::{Epoch, Token};
 use fencegate_fence::value::FenceValue;
 use fencegate_policy::{Opaque, PolicySet};
-use fencegate_statement::{ParameterEffect, Statement, TransactionEffect};
-pub use hidden::{is_named_plainly, needs_every_token};
+use fencegate_statement::{OpaqueReason, ParameterEffect, PreparedEffect, Statement, StatementKind, TransactionEffect};
 use need::Needs;
-pub use need::{Need, ObservedWrites, PassedWrite};
-pub use resolve::{opaque, resolve};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use token::Earlier;
@@ -259,4 +260,55 @@ impl Judge<'_> {
         };
         statements.iter().flat_map(of_statement).collect()
     }
+}
+
+/// Limit on the expansion of one message by EXECUTE and FETCH, in bytes: each execution holds its statement in memory
+/// again.
+const HEAVIEST: usize = 4 << 20;
+
+/// Resolves EXECUTE, including names that the same statements PREPARE first, and FETCH.
+///
+/// None if the result depends on pending replies.
+pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Option<Vec<Arc<Statement>>> {
+    let mut prepared: HashMap<&str, Arc<Statement>> = HashMap::new();
+    let mut resolved = Vec::with_capacity(statements.len());
+    let mut room = HEAVIEST;
+    for statement in statements {
+        let mut run = |inner: &Statement| match room.checked_sub(statement.weight() + inner.weight()) {
+            Some(left) => {
+                room = left;
+                Arc::new(statement.executing(Some(inner)))
+            }
+            None => Arc::new(statement.executing_too_much()),
+        };
+        let runs = match &statement.prepared {
+            PreparedEffect::Prepare { name, statement: inner } => {
+                prepared.insert(name, inner.clone());
+                statement.clone()
+            }
+            PreparedEffect::Execute { name, .. } => match prepared.get(name.as_str()) {
+                Some(inner) => run(inner),
+                None => match names.statements.meaning(name.as_bytes(), batch) {
+                    Meaning::Certain(inner) => run(&inner),
+                    Meaning::Unsettled => return None,
+                    Meaning::Unknown => Arc::new(statement.executing(None)),
+                },
+            },
+            PreparedEffect::Fetch { name } => match names.portals.meaning(name.as_bytes(), batch) {
+                Meaning::Certain(inner) => run(&inner),
+                Meaning::Unsettled => return None,
+                // A cursor was judged at its DECLARE, and can only read or call functions.
+                Meaning::Unknown if names.portals.is_complete() => statement.clone(),
+                Meaning::Unknown => Arc::new(statement.executing(None)),
+            },
+            _ => statement.clone(),
+        };
+        resolved.push(runs);
+    }
+    Some(resolved)
+}
+
+/// A statement about which only the reason for its opacity is known.
+pub fn opaque(kind: StatementKind, why: OpaqueReason) -> Arc<Statement> {
+    Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
 }

@@ -2,6 +2,7 @@
 //! which are rejected.
 
 mod facts;
+mod resolve;
 mod strings;
 mod world;
 

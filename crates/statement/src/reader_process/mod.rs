@@ -5,14 +5,7 @@
 //! then counts as too complex.
 //! Must never decode a different response than the encoded one: an unknown name makes the response invalid.
 
-use crate::Encoding;
-use crate::LONGEST_TREE;
-use crate::Lexing;
-use crate::Script;
-use crate::ServerEncoding;
-use crate::Unreadable;
-use crate::cost;
-use crate::read_text;
+use crate::{Encoding, LONGEST_TREE, Lexing, Script, ServerEncoding, Unreadable, cost, read_text};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};
