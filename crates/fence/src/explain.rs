@@ -1,4 +1,4 @@
-//! What policies cover in a database, and which of their tables and functions exist. Any role that can connect may run it.
+//! The coverage of policies in a database, and which of their tables and functions exist. Any role that can connect may run it.
 //!
 //! Must never leave a connection open, because it would block DROP DATABASE.
 

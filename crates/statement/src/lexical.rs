@@ -4,7 +4,7 @@
 //! Must never return a result unless it holds for every text with these tokens that PostgreSQL's grammar accepts.
 //! Returns None for anything that could hold more: a second statement, WITH, INTO, FOR, and calls of functions that are
 //! not known to be harmless.
-//! Of the rows of a long INSERT, handles only constants, as bulk loads send them: if a value is not a bare number or string,
+//! Handles only constants in the rows of a long INSERT, as bulk loads send them: if a value is not a bare number or string,
 //! omits its column.
 
 use super::functions::is_harmless;
