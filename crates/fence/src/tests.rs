@@ -9,6 +9,7 @@ mod operated;
 mod promoted;
 mod quiet;
 
+use super::admit::permits;
 use super::session::{Activity, Epoch, Identity, IdentityError, SessionFence, Token};
 use super::store::Listener;
 use super::*;
@@ -298,7 +299,7 @@ async fn a_claim_is_accepted_only_with_permitted_privileges() {
     let proxy = Proxy::start(&server(), "one").await;
     proxy.server.forbid("intern");
     let notes = proxy.resource("notes");
-    let permits = async |claim: &Claim| outcome_text(proxy.fence.permits(claim, &notes, 5).await, "yes");
+    let permits = async |claim: &Claim| outcome_text(permits(proxy.fence.context(), claim, &notes, 5).await, "yes");
     let all = claim(Some("app"));
     let two = Claim { privileges: all.privileges.iter().chain(&*all.privileges).cloned().collect(), ..all.clone() };
     for one_suffices in [false, true] {

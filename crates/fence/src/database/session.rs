@@ -7,7 +7,7 @@
 //! Functions here are not cancel-safe unless their comment says so.
 
 use super::Database;
-use crate::claim::{Claim, Raise, Role};
+use crate::claim::{Raise, Role};
 use crate::fence_error::{CutOff, FenceError};
 use crate::memory::Rise;
 use crate::session::{Epoch, SessionFence, Token};
@@ -91,15 +91,6 @@ impl Database {
         // etcd can tell which.
         let is_leaders = || self.policies.find(resource).is_some_and(|it| issuer::leads(self.context(), &it, token));
         self.memory.above(resource, token).filter(|_| !is_leaders())
-    }
-
-    /// Returns Ok if the server would permit the claim to the role. Ignores uncommitted changes of other transactions.
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// 42501 if the server would refuse; LF006; or [`FenceError::RoleUnknown`] if the role must be determined first.
-    pub async fn permits(&self, claim: &Claim, resource: &Resource, token: Token) -> Result<(), FenceError> {
-        admit::permits(self.context(), claim, resource, token).await
     }
 
     /// Returns true if the token is that of the epoch last read, so that there is nothing to record.

@@ -210,7 +210,7 @@ impl TableLocks {
     }
 }
 
-/// The processes and prepared transactions, for messages. Of [`sql::table_lock`].
+/// The processes and prepared transactions, for messages. From the queries in [`sql::lock`].
 pub(super) fn blockers(answers: &[StatementResult]) -> Vec<Blocker> {
     let mut found: Vec<Blocker> = rows(answers).map(blocker).collect();
     let processes = rows(answers).filter(|row| column(row, "pid").is_some()).count();
