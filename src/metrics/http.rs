@@ -26,8 +26,8 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// Maximum number of concurrent connections on all addresses. A new connection evicts one that has not sent its
-/// request; if there is none, one that does not read its response.
+/// Maximum number of concurrent connections on all addresses. A new connection evicts the one that has been open
+/// longest, of the source with the most.
 const MOST_CONNECTIONS: usize = 64;
 /// Maximum size of a request's head, in bytes and in lines.
 const LARGEST_HEAD: usize = 16 * 1024;
@@ -143,8 +143,7 @@ struct Places {
 #[derive(Default)]
 struct OpenConnections {
     last: u64,
-    asking: WaitingConnections,
-    answered: WaitingConnections,
+    connections: WaitingConnections,
 }
 
 /// A connection's place, until it is dropped.
@@ -160,33 +159,20 @@ impl Places {
     fn enter(self: &Arc<Self>, source: SourceAddress) -> ConnectionSlot {
         let given_up = Arc::new(Notify::new());
         let mut taken = self.taken.lock();
-        while taken.asking.len() + taken.answered.len() >= MOST_CONNECTIONS {
-            let longest = taken.asking.pop_longest().or_else(|| taken.answered.pop_longest());
-            longest.inspect(|longest| longest.notify_one());
+        while taken.connections.len() >= MOST_CONNECTIONS {
+            taken.connections.pop_longest().inspect(|longest| longest.notify_one());
         }
         taken.last += 1;
         let number = taken.last;
-        taken.asking.insert(source, number, given_up.clone());
+        taken.connections.insert(source, number, given_up.clone());
         drop(taken);
         ConnectionSlot { places: self.clone(), source, number, given_up }
     }
 }
 
-impl ConnectionSlot {
-    /// Records that the request has arrived.
-    fn has_asked(&self) {
-        let mut taken = self.places.taken.lock();
-        if let Some(given_up) = taken.asking.remove(self.source, self.number) {
-            taken.answered.insert(self.source, self.number, given_up);
-        }
-    }
-}
-
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock();
-        taken.asking.remove(self.source, self.number);
-        taken.answered.remove(self.source, self.number);
+        self.places.taken.lock().connections.remove(self.source, self.number);
     }
 }
 
@@ -213,7 +199,7 @@ async fn serve(
                             // Checked first, so that a request that has already arrived is answered.
                             biased;
                             // Closes connections that exceed the limit.
-                            _ = timeout(CONNECTION_LIMIT, answer_one(stream, pages, &place)) => {}
+                            _ = timeout(CONNECTION_LIMIT, answer_one(stream, pages)) => {}
                             () = place.given_up.notified() => {}
                         }
                     });
@@ -229,9 +215,8 @@ async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>, place: &ConnectionSlot) {
+async fn answer_one(stream: TcpStream, pages: Arc<impl Pages>) {
     let service = service_fn(|request| {
-        place.has_asked();
         let pages = pages.clone();
         async move { Ok::<_, Infallible>(answer(&request, &*pages).await) }
     });
@@ -301,15 +286,18 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    struct Blank;
+    /// Never completes a response of `/metrics`, but counts the requests.
+    #[derive(Default)]
+    struct Stalled(watch::Sender<usize>);
 
-    impl Pages for Blank {
-        const PATHS: &'static [&'static str] = &["/healthz"];
+    impl Pages for Stalled {
+        const PATHS: &'static [&'static str] = &["/healthz", "/metrics"];
 
         type NotReady = Infallible;
 
         async fn metrics(&self) -> String {
-            String::new()
+            self.0.send_modify(|requests| *requests += 1);
+            std::future::pending().await
         }
 
         async fn ready(&self) -> Result<Vec<String>, Infallible> {
@@ -322,7 +310,10 @@ mod tests {
     }
 
     async fn answer(address: SocketAddr) -> io::Result<String> {
-        let mut stream = TcpStream::connect(address).await?;
+        answer_on(TcpStream::connect(address).await?).await
+    }
+
+    async fn answer_on(mut stream: TcpStream) -> io::Result<String> {
         stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
@@ -330,11 +321,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_new_connection_evicts_the_oldest_and_not_one_that_has_yet_to_send_its_request() {
+        let endpoint = Endpoint::bind("127.0.0.1", 0).await.unwrap();
+        let address = endpoint.sockets[0].1;
+        let pages = Arc::new(Stalled::default());
+        let _server = endpoint.serve(pages.clone());
+        let mut pending = Vec::new();
+        for _ in 0..MOST_CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
+            pending.push(stream);
+        }
+        pages.0.subscribe().wait_for(|requests| *requests == MOST_CONNECTIONS).await.unwrap();
+        let silent = TcpStream::connect(address).await.unwrap();
+        assert!(answer(address).await.unwrap().ends_with("ok\n"));
+        assert!(answer_on(silent).await.unwrap().ends_with("ok\n"));
+    }
+
+    #[tokio::test]
     async fn every_address_is_served_until_the_server_stops() {
         let mut sockets = listen("127.0.0.1", 0, &mut Inherited::default()).await.unwrap();
         sockets.extend(listen("127.0.0.2", 0, &mut Inherited::default()).await.unwrap());
         let addresses: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();
-        let server = Endpoint::on(sockets).unwrap().serve(Arc::new(Blank));
+        let server = Endpoint::on(sockets).unwrap().serve(Arc::new(Stalled::default()));
         for address in &addresses {
             assert!(answer(*address).await.unwrap().ends_with("ok\n"), "{address}");
         }
