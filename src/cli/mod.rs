@@ -6,6 +6,7 @@
 
 mod database;
 mod demo;
+mod healthcheck;
 mod lead;
 mod logging;
 mod output;
@@ -42,6 +43,8 @@ struct Arguments {
 enum Command {
     /// Run the proxy
     Proxy(Box<proxy::Arguments>),
+    /// Query whether the local proxy is ready; exit with code 1 if it is not
+    Healthcheck(healthcheck::Arguments),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(database::InitArguments),
     /// Remove all fencegate objects from a database
@@ -170,6 +173,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn run_command(command: Command) -> Ended {
     match command {
         Command::Proxy(arguments) => proxy::run(*arguments),
+        Command::Healthcheck(arguments) => healthcheck::run(&arguments),
         Command::Init(arguments) => database::run_init(arguments),
         Command::Remove(arguments) => database::run_remove(&arguments),
         Command::Guard(arguments) => database::run(arguments),

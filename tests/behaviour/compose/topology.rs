@@ -122,7 +122,11 @@ impl Topology {
             _ => None,
         };
         environment.insert("ETCDCTL_API".into(), "3".into());
-        let program = if name == "postgres" { postgres_program(&test[0]) } else { PathBuf::from(&test[0]) };
+        let program = match test[0].as_str() {
+            "fencegate" => PathBuf::from(BINARY),
+            program if name == "postgres" => postgres_program(program),
+            program => PathBuf::from(program),
+        };
         let mut check = Command::new(program);
         check.args(&test[1..]).env_clear().env("PATH", PATH).envs(environment);
         check.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -17,6 +17,31 @@ fn start() -> (Postgres, Proxy, SocketAddr) {
     (postgres, proxy, address)
 }
 
+#[test]
+fn healthcheck_reports_readiness_in_its_exit_code() {
+    let (mut postgres, _proxy, address) = start();
+    wait_until_ready(address);
+    let check = |address: SocketAddr| {
+        let output = fencegate().args(["healthcheck", "--http", &address.to_string()]).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    assert_eq!(check(address), (Some(0), "ok\n".to_owned(), String::new()));
+    postgres.stop();
+    wait_until("it is not ready", DEADLINE, || get(address, "/readyz").status == 503);
+    let (code, _, error) = check(address);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains(": cannot open the control connection: "), "{error}");
+
+    // Not an HTTP server: one that never answers, and one that has stopped listening.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    assert_eq!(check(address).0, Some(1));
+    drop(silent);
+    assert_eq!(check(address).0, Some(1));
+    assert_eq!(fencegate().args(["healthcheck", "--http", "db"]).output().unwrap().status.code(), Some(2));
+}
+
 /// A query of the server that takes 2 s results in "not ready".
 fn wait_until_ready(address: SocketAddr) {
     wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
