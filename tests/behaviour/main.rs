@@ -8,6 +8,7 @@ mod support;
 mod authority;
 mod builds;
 mod check;
+mod claim;
 mod command_line;
 mod compose;
 mod console;

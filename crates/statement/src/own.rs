@@ -22,8 +22,8 @@ const RELATIONS: [&str; 18] = [
 
 /// The functions in these schemas.
 #[rustfmt::skip]
-const FUNCTIONS: [&str; 44] = [
-    "acquire", "announce", "await_lock", "check_every_key", "check_write", "end_holders", "guard", "guard_table",
+const FUNCTIONS: [&str; 45] = [
+    "acquire", "announce", "await_lock", "check_every_key", "check_write", "claim", "end_holders", "guard", "guard_table",
     "is_admitted", "is_key", "keyed", "leader", "lease_caller", "lease_candidate", "lease_day", "lease_durable", "lease_ended",
     "lease_extend", "lease_fence", "lease_holder", "lease_matches", "lease_may", "lease_prune", "lease_resources", "lease_role",
     "lease_time", "leased_resources", "leases", "missing_token_hint", "notice_definition", "observe_write", "own_database", "own_pid",

@@ -65,7 +65,7 @@ public.ticks      scheduler  ok
     assert_eq!(complaints(&world), [""; 0]);
 
     let removed = stdout(&world.guard("remove"));
-    assert_eq!(removed.lines().count(), 4 + 2 + 13, "{removed}");
+    assert_eq!(removed.lines().count(), 4 + 2 + 7, "{removed}");
     assert_eq!(
         world.postgres.value("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'fencegate%'"),
         "0"

@@ -54,9 +54,12 @@ async fn another_role_cannot_change_anything() {
             assert_eq!(error.code().unwrap().code(), "42501", "{statement}");
         }
     }
-    let callable = "SELECT coalesce(string_agg(proname, ' '), '') FROM pg_proc WHERE pronamespace = 'fencegate'::regnamespace \
+    let callable = "SELECT coalesce(string_agg(proname, ' ' ORDER BY proname), '') FROM pg_proc WHERE pronamespace = 'fencegate'::regnamespace \
         AND has_function_privilege('stranger', oid, 'EXECUTE')";
-    assert_eq!(leases.ask(callable).await, "leased_resources token");
+    assert_eq!(
+        leases.ask(callable).await,
+        "check_write claim leased_resources missing_token_hint own_pid own_start presented token"
+    );
     leases.run("DROP ROLE stranger").await;
 }
 

@@ -7,18 +7,22 @@ use fencegate_postgres::sql_file::Value::{Sql, Text};
 use fencegate_postgres::sql_file::{Fragment, fill};
 use sha2::{Digest, Sha256};
 
-pub(super) const FUNCTIONS: &str = include_str!("guard.sql");
+pub(super) const FUNCTIONS: &str = concat!(include_str!("../store/check.sql"), include_str!("guard.sql"));
 const NOTICE: &str = include_str!("notice.sql");
 
-/// The functions of `guard.sql`, then that of `notice.sql`.
-pub(super) const SIGNATURES: [&str; 12] = [
+/// The functions of `check.sql`, which `init` creates too.
+pub(super) const CHECK_SIGNATURES: [&str; 7] = [
     "fencegate.presented(text)",
     "fencegate.own_pid()",
     "fencegate.own_start()",
-    "fencegate.is_admitted(text, text)",
     "fencegate.missing_token_hint()",
     "fencegate.await_lock(text)",
     "fencegate.check_write(text, text, boolean)",
+    "fencegate.claim(text)",
+];
+/// The functions of `guard.sql`, then that of `notice.sql`.
+pub(super) const SIGNATURES: [&str; 6] = [
+    "fencegate.is_admitted(text, text)",
     "fencegate.observe_write(text, boolean)",
     "fencegate.keyed(text, text, text)",
     "fencegate.check_every_key(text, boolean, boolean)",
@@ -38,8 +42,8 @@ pub(super) struct Functions {
 
 pub(super) const GUARD_FUNCTIONS: Functions = Functions {
     text: FUNCTIONS,
-    names: "'presented', 'own_pid', 'own_start', 'is_admitted', 'missing_token_hint', 'await_lock', 'check_write', 'observe_write', 'keyed', \
-            'check_every_key', 'guard_table', 'guard'",
+    names: "'presented', 'own_pid', 'own_start', 'missing_token_hint', 'await_lock', 'check_write', 'claim', 'is_admitted', 'observe_write', \
+            'keyed', 'check_every_key', 'guard_table', 'guard'",
     commented: "guard",
 };
 /// Apart from those, because only a superuser can create it.

@@ -1,6 +1,6 @@
--- Definitions around the proxies, which read the catalog again when they are notified. Needs a superuser.
--- Never fails: a proxy that receives no notification reads the catalog within 10 s. A notification that finds the server's queue
--- full fails at COMMIT, where nothing can catch it. As in fencegate.announce, none is sent once the queue is half full.
+-- Notifies the proxies of definitions that bypass them, so that they read the catalog again. Requires a superuser.
+-- Never fails: a proxy that receives no notification reads the catalog within 10 s. If the server's queue is full, a notification
+-- fails at COMMIT, where no handler can catch it. Therefore sends none once the queue is half full, as fencegate.announce does.
 CREATE OR REPLACE FUNCTION fencegate.notice_definition() RETURNS event_trigger
     LANGUAGE plpgsql VOLATILE
     SET search_path = pg_catalog, pg_temp
@@ -8,7 +8,7 @@ AS $function$
 DECLARE
     concerns_others boolean;
 BEGIN
-    -- Temporary objects are nobody else's.
+    -- Temporary objects concern only their own session.
     IF TG_EVENT = 'sql_drop' THEN
         concerns_others := EXISTS (SELECT FROM pg_event_trigger_dropped_objects() WHERE NOT is_temporary);
     ELSE
@@ -19,7 +19,7 @@ BEGIN
         PERFORM pg_notify('fencegate', '{catalogue}');
     END IF;
 EXCEPTION WHEN OTHERS THEN
-    RAISE LOG 'fencegate guard: a definition was not made known: %', SQLERRM;
+    RAISE LOG 'fencegate guard: could not notify the proxies of a definition: %', SQLERRM;
 END
 $function$;
 

@@ -6,7 +6,7 @@ use super::catalog::{
     InstalledTrigger, Subscription, TriggerName, event_triggers_state, facts, found, leased, relation, subscriptions,
     tree,
 };
-use super::functions::{FUNCTIONS, GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES, event_triggers};
+use super::functions::{CHECK_SIGNATURES, FUNCTIONS, GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES, event_triggers};
 use super::lock::rows;
 use super::outcome::{GuardError, GuardState, RemainingStatements, StatusLine};
 use super::trigger::{GuardedRelation, WantedTrigger, wanted};
@@ -160,8 +160,9 @@ impl Survey {
 
     /// The statements that create the functions with the schema's owner.
     pub(super) fn definition(&self) -> String {
-        let owned = SIGNATURES.map(|signature| format!("ALTER FUNCTION {signature} OWNER TO {};", self.owner));
-        format!("{FUNCTIONS}; {}", owned.concat())
+        let owned = |signature: &&str| format!("ALTER FUNCTION {signature} OWNER TO {};", self.owner);
+        let owned: String = CHECK_SIGNATURES.iter().chain(&SIGNATURES).map(owned).collect();
+        format!("{FUNCTIONS}; {owned}")
     }
 
     pub(super) fn leases(&self) -> GuardState {

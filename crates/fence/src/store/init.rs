@@ -15,12 +15,12 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 /// The current schema. May be run over an older or the same one.
-const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sql"));
+const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("leases.sql"), include_str!("check.sql"));
 /// The tables and sequences.
 pub const RELATIONS: [&str; 9] =
     ["epoch", "admission", "proxy", "reset", "leased", "lease", "lease_history", "lease_grant", "lease_token"];
-/// The functions, except those of the guard.
-pub const FUNCTIONS: [&str; 31] = [
+/// The functions, except those that only the guard has.
+pub const FUNCTIONS: [&str; 38] = [
     "own_system_identifier",
     "own_database",
     "token",
@@ -52,6 +52,13 @@ pub const FUNCTIONS: [&str; 31] = [
     "leader",
     "leases",
     "leased_resources",
+    "presented",
+    "own_pid",
+    "own_start",
+    "missing_token_hint",
+    "await_lock",
+    "check_write",
+    "claim",
 ];
 /// Predefined roles that a control role needs to see and terminate other roles' processes. Each has an alternative that
 /// includes it and that the master role of a managed service may be able to grant.

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Scripts, which a server runs as they are.
-const SCRIPTS: [&str; 4] = ["store/schema.sql", "store/leases.sql", "guard/guard.sql", "guard/notice.sql"];
+const SCRIPTS: [&str; 5] =
+    ["store/schema.sql", "store/leases.sql", "store/check.sql", "guard/guard.sql", "guard/notice.sql"];
 
 /// A value for each parameter, except where a file needs another.
 const SAMPLES: &[(&str, Value)] = &[

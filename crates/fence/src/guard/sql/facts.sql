@@ -6,7 +6,7 @@ SELECT current_database() AS database, current_setting('server_version_num') AS 
   (SELECT pg_has_role(current_user, nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'fencegate')
     AS owns_schema,
   NOT EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate')
-    AND p.proname = 'leased_resources') AS outdated, :guard_columns, :notice_columns,
+    AND p.proname = 'claim') AS outdated, :guard_columns, :notice_columns,
   (SELECT count(*) FROM pg_proc p WHERE p.pronamespace = to_regnamespace('fencegate')
     AND p.proname IN (:guard_functions) AND p.proname <> 'await_lock'
     AND NOT (has_function_privilege('public', p.oid, 'EXECUTE')
