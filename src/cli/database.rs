@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct GuardArguments {
     #[command(subcommand)]
     command: Command,
 }
@@ -27,6 +27,9 @@ enum Command {
         /// Continue even if the proxies enforce other policies or a name is probably misspelled
         #[arg(long)]
         force: bool,
+        /// Print the SQL script instead of running it
+        #[arg(long)]
+        print_sql: bool,
     },
     /// List the parts of the guard that are missing, changed or disabled; exit with code 1 if there are any
     Status(Guarded),
@@ -34,6 +37,9 @@ enum Command {
     Remove {
         #[command(flatten)]
         database: ControlDatabase,
+        /// Print the SQL script instead of running it
+        #[arg(long)]
+        print_sql: bool,
     },
 }
 
@@ -53,10 +59,18 @@ struct Guarded {
     policies: PathBuf,
 }
 
-pub(super) fn run(arguments: Arguments) -> Ended {
+pub(super) fn run_guard(arguments: GuardArguments) -> Ended {
     let runtime = runtime()?;
     match arguments.command {
-        Command::Install { guarded, force } => {
+        Command::Install { guarded, force, print_sql: true } => {
+            let (config, policies) = guarded.read()?;
+            let script = guard::install_script(&config, &policies, force);
+            let (installed, script) = runtime.block_on(script).map_err(failed)?;
+            warn(&installed.warnings);
+            print(&format!("{script}{}", rest(&installed).concat()));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Install { guarded, force, print_sql: false } => {
             let (config, policies) = guarded.read()?;
             Ok(print_installed(&runtime.block_on(guard::install(&config, &policies, force)).map_err(failed)?))
         }
@@ -64,7 +78,11 @@ pub(super) fn run(arguments: Arguments) -> Ended {
             let (config, policies) = guarded.read()?;
             Ok(print_status(&runtime.block_on(guard::status(&config, &policies)).map_err(failed)?))
         }
-        Command::Remove { database } => {
+        Command::Remove { database, print_sql: true } => {
+            print(&runtime.block_on(guard::remove_script(&database.config()?)).map_err(failed)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Remove { database, print_sql: false } => {
             let removed = runtime.block_on(guard::remove(&database.config()?)).map_err(failed)?;
             let lines = removed.iter().map(|what| format!("removed {what}\n"));
             let text = if removed.is_empty() { "no guard to remove\n".to_owned() } else { lines.collect() };
@@ -93,13 +111,17 @@ fn print_installed(installed: &Installed) -> ExitCode {
     let done = if *changes == 0 && is_done { "up to date".to_owned() } else { counted(*changes, "change") };
     let triggers = counted(*wanted, "trigger");
     let triggers = if there == wanted { triggers } else { format!("{there} of {triggers}") };
-    let scripts: Vec<String> = to_run.iter().map(|rest| script(&rest.by, &rest.statements)).collect();
     let released: String = released
         .iter()
         .map(|table| format!("\nremoved the guard from {table}: the policies no longer fence it"))
         .collect();
-    print_done(&format!("guard: {triggers} on {}, {done}{released}", counted(*tables, "table")), &scripts);
+    print_done(&format!("guard: {triggers} on {}, {done}{released}", counted(*tables, "table")), &rest(installed));
     if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The scripts that other roles must run.
+fn rest(installed: &Installed) -> Vec<String> {
+    installed.to_run.iter().map(|rest| script(&rest.by, &rest.statements)).collect()
 }
 
 fn print_status(status: &GuardStatus) -> ExitCode {
@@ -139,11 +161,20 @@ pub(super) struct RemoveArguments {
     /// Keep the function fencegate.token for column defaults that call it
     #[arg(long)]
     keep_token: bool,
+    /// Print the SQL script instead of running it
+    #[arg(long)]
+    print_sql: bool,
 }
 
 pub(super) fn run_remove(arguments: &RemoveArguments) -> Ended {
     let config = database("--control", &arguments.control)?;
-    let removed = runtime()?.block_on(guard::remove_everything(&config, arguments.keep_token)).map_err(failed)?;
+    let runtime = runtime()?;
+    if arguments.print_sql {
+        let script = guard::remove_everything_script(&config, arguments.keep_token);
+        print(&runtime.block_on(script).map_err(failed)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let removed = runtime.block_on(guard::remove_everything(&config, arguments.keep_token)).map_err(failed)?;
     let mut text: String = removed.objects.iter().map(|object| format!("removed {object}\n")).collect();
     if removed.objects.is_empty() {
         text.push_str("nothing to remove\n");
@@ -173,11 +204,20 @@ pub(super) struct InitArguments {
     /// Elections that this role may lead; `*` matches any text
     #[arg(long, value_name = "PATTERN", default_value = "*", requires = "leases_for", value_parser = NonEmptyStringValueParser::new())]
     elections: String,
+    /// Print the SQL script instead of running it
+    #[arg(long)]
+    print_sql: bool,
 }
 
 pub(super) fn run_init(arguments: InitArguments) -> Ended {
     let config = database("--control", &arguments.control)?;
     let runtime = runtime()?;
+    if arguments.print_sql {
+        let leases = arguments.leases_for.as_deref().map(|role| (role, arguments.elections.as_str()));
+        let script = fencegate_fence::init_script(&config, arguments.role.as_deref(), leases);
+        print(&runtime.block_on(script).map_err(failed)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let report = runtime.block_on(fencegate_fence::init(&config, arguments.role.as_deref())).map_err(failed)?;
     let leases = arguments.leases_for.as_ref().map(|role| {
         let patterns = runtime.block_on(fencegate_fence::grant_leases(&config, role, &arguments.elections));

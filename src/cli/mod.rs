@@ -50,7 +50,7 @@ enum Command {
     /// Remove all fencegate objects from a database
     Remove(database::RemoveArguments),
     /// Manage the guard: triggers that enforce fences inside the database
-    Guard(database::Arguments),
+    Guard(database::GuardArguments),
     /// Campaign in an election and run a command while leadership lasts
     Lead(Box<lead::Arguments>),
     /// List the current leaders
@@ -176,7 +176,7 @@ fn run_command(command: Command) -> Ended {
         Command::Healthcheck(arguments) => healthcheck::run(&arguments),
         Command::Init(arguments) => database::run_init(arguments),
         Command::Remove(arguments) => database::run_remove(&arguments),
-        Command::Guard(arguments) => database::run(arguments),
+        Command::Guard(arguments) => database::run_guard(arguments),
         Command::Lead(arguments) => lead::run(*arguments),
         Command::Leases(arguments) => lead::run_leases(arguments),
         Command::LeadGuard(arguments) => Ok(lead::guard(*arguments)),

@@ -48,6 +48,7 @@ mod passwords;
 mod policies;
 mod policy_check;
 mod prepared;
+mod print_sql;
 mod proxy_protocol;
 mod reach;
 mod reads;

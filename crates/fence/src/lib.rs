@@ -99,8 +99,9 @@ pub use obstacle::{Obstacle, ProcessFault};
 pub use reset::{Reset, ResetError};
 pub use step::FenceMetrics;
 pub use store::{
-    Admission, Admissions, Enforcement, FUNCTIONS, Fence, Fences, First, Higher, INIT_LOCK, InitError, InitLockError,
-    InitReport, LeaseState, Leases, Need, RELATIONS, Reach, StoredLease, begin_with_init_lock, closed_databases,
-    databases, grant_leases, init, is_missing, is_newer, is_proxy, other_policies, probe,
+    Admission, Admissions, Effect, Enforcement, FUNCTIONS, Fence, Fences, First, Higher, INIT_LOCK, InitError,
+    InitLockError, InitReport, LeaseState, Leases, Need, RELATIONS, Reach, Script, StoredLease, begin_with_init_lock,
+    closed_databases, databases, grant_leases, init, init_script, is_missing, is_newer, is_proxy, other_policies,
+    probe,
 };
 pub use watcher::Leased;

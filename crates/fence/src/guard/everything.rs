@@ -7,7 +7,7 @@ use super::catalog::EVENT_TRIGGERS;
 use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use super::lock::{lock_tables, open, rows, run, transaction};
 use super::outcome::GuardError;
-use crate::{FUNCTIONS, RELATIONS, is_newer, is_proxy};
+use crate::{Effect, FUNCTIONS, RELATIONS, Script, is_newer, is_proxy};
 use fencegate_postgres::sql::{column, is_true, quote, text};
 use fencegate_postgres::sql_file::SqlFile;
 use fencegate_postgres::sql_file::Value::{self, Part, Sql, Text};
@@ -35,27 +35,40 @@ pub struct Removed {
 /// # Errors
 /// A proxy uses the database, or another user's object depends on a removed one. Nothing was removed.
 pub async fn remove_everything(config: &ControlConfig, keep_token: bool) -> Result<Removed, GuardError> {
+    Ok(removed(config, keep_token, Effect::Commit).await?.0)
+}
+
+/// The script of [`remove_everything`] for the current state of the database. Executes the statements and rolls them back.
+/// Cancel-safe.
+///
+/// # Errors
+/// As [`remove_everything`].
+pub async fn remove_everything_script(config: &ControlConfig, keep_token: bool) -> Result<String, GuardError> {
+    Ok(removed(config, keep_token, Effect::Script).await?.1.text())
+}
+
+async fn removed(config: &ControlConfig, keep_token: bool, effect: Effect) -> Result<(Removed, Script), GuardError> {
     if is_proxy(config).await {
         return Err(GuardError::Proxy);
     }
     let client = &open(config).await?;
-    transaction(client, async || remove(client, &Parts { keep_token }).await).await
+    transaction(client, effect, async |script| remove(client, script, &Parts { keep_token }).await).await
 }
 
-async fn remove(client: &Client, parts: &Parts) -> Result<Removed, GuardError> {
+async fn remove(client: &Client, script: &mut Script, parts: &Parts) -> Result<Removed, GuardError> {
     let what = "read the catalog";
     // Checked before taking locks, so that a refused `remove` disturbs no session, and again afterwards, when nothing
     // new can begin.
     check(client, parts).await?;
     let tables = rows(client, what, &parts.tables()).await?;
-    lock_tables(client, tables.iter().filter_map(|row| text(row, "name")), true).await?;
+    lock_tables(client, script, tables.iter().filter_map(|row| text(row, "name")), true).await?;
     check(client, parts).await?;
     let memberships = rows(client, what, &memberships()).await?;
     let membership = memberships.first().and_then(|row| Some((text(row, "role")?, text(row, "groups")?)));
     let mut removed = Removed::default();
     for row in &rows(client, what, &parts.removals()).await? {
         let (Some(object), Some(statement)) = (column(row, "object"), column(row, "statement")) else { continue };
-        run(client, &format!("remove {object}"), statement).await?;
+        run(client, script, &format!("remove {object}"), statement).await?;
         removed.objects.push(object.to_owned());
     }
     removed.memberships = membership.filter(|_| !removed.objects.is_empty());

@@ -5,7 +5,7 @@
 //! that waits for another of these locks.
 
 use super::outcome::GuardError;
-use crate::begin_with_init_lock;
+use crate::{Effect, Script, begin_with_init_lock};
 use fencegate_postgres::sql::{column, is_true, query_rows, quote};
 use fencegate_postgres::sql_file::Value::Sql;
 use fencegate_postgres::tls::ControlConfig;
@@ -20,16 +20,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Grace period before a holder of a temporary object is terminated.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Makes the change in one transaction. Retries while other processes hold the required locks.
+/// Makes the change in one transaction, and returns its script. Retries while other processes hold the required locks.
 /// After an error nothing was changed.
 pub(super) async fn transaction<T>(
     client: &Client,
-    change: impl AsyncFn() -> Result<T, GuardError>,
-) -> Result<T, GuardError> {
+    effect: Effect,
+    change: impl AsyncFn(&mut Script) -> Result<T, GuardError>,
+) -> Result<(T, Script), GuardError> {
     let began = Instant::now();
     let deadline = began + PATIENCE;
     loop {
-        let error = match attempt(client, deadline, &change).await {
+        let error = match attempt(client, deadline, effect, &change).await {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
@@ -62,12 +63,14 @@ pub(super) async fn explain(client: &Client, error: GuardError) -> Result<GuardE
 async fn attempt<T>(
     client: &Client,
     deadline: Instant,
-    change: impl AsyncFn() -> Result<T, GuardError>,
-) -> Result<T, GuardError> {
+    effect: Effect,
+    change: impl AsyncFn(&mut Script) -> Result<T, GuardError>,
+) -> Result<(T, Script), GuardError> {
     begin_with_init_lock(client, deadline).await?;
-    let done = change().await?;
-    run(client, "commit", "COMMIT").await?;
-    Ok(done)
+    let mut script = Script::default();
+    let done = change(&mut script).await?;
+    refused("commit", script.end(client, effect).await)?;
+    Ok((done, script))
 }
 
 fn is_about_locks(error: &GuardError) -> bool {
@@ -78,6 +81,7 @@ fn is_about_locks(error: &GuardError) -> bool {
 /// Takes the locks that changing or dropping triggers of these relations requires, always in the same order.
 pub(super) async fn lock_tables(
     client: &Client,
+    script: &mut Script,
     relations: impl Iterator<Item = String>,
     drops: bool,
 ) -> Result<(), GuardError> {
@@ -87,7 +91,7 @@ pub(super) async fn lock_tables(
     let tables = sql_file!("sql/tables_to_lock.sql").with(&[("relation_names", Sql(&relations))]);
     let answer = rows(client, "read the catalog", &tables).await?;
     let Some(tables) = answer.first().and_then(|row| column(row, "tables")) else { return Ok(()) };
-    let lock = client.batch_execute(&format!("LOCK TABLE {tables} IN {mode} MODE")).await;
+    let lock = script.run(client, &format!("LOCK TABLE {tables} IN {mode} MODE")).await;
     lock.map_err(|source| GuardError::HeldUp { relations, by: String::new(), source })
 }
 
@@ -132,12 +136,12 @@ const SETTINGS: &str = "SET standard_conforming_strings = on; SET search_path = 
 pub(super) async fn open(config: &ControlConfig) -> Result<Client, GuardError> {
     let (client, connection) = config.connect().await.map_err(GuardError::Connect)?;
     tokio::spawn(connection);
-    run(&client, "set up the session", SETTINGS).await?;
+    refused("set up the session", client.batch_execute(SETTINGS).await)?;
     Ok(client)
 }
 
-pub(super) async fn run(client: &Client, what: &str, sql: &str) -> Result<(), GuardError> {
-    refused(what, client.batch_execute(sql).await)
+pub(super) async fn run(client: &Client, script: &mut Script, what: &str, sql: &str) -> Result<(), GuardError> {
+    refused(what, script.run(client, sql).await)
 }
 
 pub(super) fn refused<T>(what: &str, result: Result<T, tokio_postgres::Error>) -> Result<T, GuardError> {

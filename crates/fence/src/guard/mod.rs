@@ -19,9 +19,9 @@ mod outcome;
 mod survey;
 mod trigger;
 
-use crate::other_policies;
+use crate::{Effect, Script, other_policies};
 use catalog::Removal;
-pub use everything::{Removed, remove_everything};
+pub use everything::{Removed, remove_everything, remove_everything_script};
 use fencegate_catalog::{NamesFound, PolicyNames, missing_text};
 use fencegate_policy::{PolicySet, QualifiedName};
 use fencegate_postgres::tls::ControlConfig;
@@ -38,11 +38,36 @@ use tokio_postgres::Client;
 /// Cancel-safe: all changes are one transaction.
 /// After an error, nothing was changed.
 pub async fn install(config: &ControlConfig, policies: &PolicySet, force: bool) -> Result<Installed, GuardError> {
-    let client = &open(config).await?;
-    transaction(client, async || change(client, policies, force).await).await
+    Ok(installed(config, policies, force, Effect::Commit).await?.0)
 }
 
-async fn change(client: &Client, policies: &PolicySet, force: bool) -> Result<Installed, GuardError> {
+/// The script of [`install`] for the current state of the database, and what it would report. Executes the statements and
+/// rolls them back. Cancel-safe.
+pub async fn install_script(
+    config: &ControlConfig,
+    policies: &PolicySet,
+    force: bool,
+) -> Result<(Installed, String), GuardError> {
+    let (installed, script) = installed(config, policies, force, Effect::Script).await?;
+    Ok((installed, script.text()))
+}
+
+async fn installed(
+    config: &ControlConfig,
+    policies: &PolicySet,
+    force: bool,
+    effect: Effect,
+) -> Result<(Installed, Script), GuardError> {
+    let client = &open(config).await?;
+    transaction(client, effect, async |script| change(client, script, policies, force).await).await
+}
+
+async fn change(
+    client: &Client,
+    script: &mut Script,
+    policies: &PolicySet,
+    force: bool,
+) -> Result<Installed, GuardError> {
     let mut survey = Survey::take(client, policies).await?;
     if !force {
         check(client, policies, &survey).await?;
@@ -50,14 +75,14 @@ async fn change(client: &Client, policies: &PolicySet, force: bool) -> Result<In
     let released = survey.released();
     let changes: Vec<_> = survey.differences().filter(|it| it.may_alter && !it.statements.is_empty()).collect();
     let drops = changes.iter().flat_map(|it| &it.statements).any(|statement| statement.starts_with("DROP"));
-    lock_tables(client, changes.into_iter().map(|it| it.relation), drops).await?;
-    let mut installed = Installed { changes: define(client, &survey).await?, ..Installed::default() };
+    lock_tables(client, script, changes.into_iter().map(|it| it.relation), drops).await?;
+    let mut installed = Installed { changes: define(client, script, &survey).await?, ..Installed::default() };
     // Twice: copies of a trigger on partitions, and whether the server has enabled them, are visible only after the
     // trigger is created.
     for _ in 0..2 {
         for difference in survey.differences().filter(|difference| difference.may_alter) {
             for statement in difference.statements {
-                run(client, &statement, &statement).await?;
+                run(client, script, &statement, &statement).await?;
                 installed.changes += 1;
             }
         }
@@ -76,22 +101,22 @@ async fn change(client: &Client, policies: &PolicySet, force: bool) -> Result<In
 
 /// Creates the functions and the event triggers, and records the leases, where they differ: a role that only owns the
 /// tables lacks the privileges for this. Returns how many of the three were changed.
-async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
+async fn define(client: &Client, script: &mut Script, survey: &Survey) -> Result<usize, GuardError> {
     let mut made = 0;
     if survey.functions != GuardState::Ok {
         if !survey.owns_schema {
             return Err(GuardError::FunctionsFirst(survey.owner.clone()));
         }
-        run(client, "create the functions", &survey.definition()).await?;
-        run(client, "mark the functions' version", &GUARD_FUNCTIONS.seal()).await?;
+        run(client, script, "create the functions", &survey.definition()).await?;
+        run(client, script, "mark the functions' version", &GUARD_FUNCTIONS.seal()).await?;
         made += 1;
     }
     if survey.owns_schema && !survey.leases().is_well() {
-        run(client, "record the leases", &survey.leases_definition()).await?;
+        run(client, script, "record the leases", &survey.leases_definition()).await?;
         made += 1;
     }
     if survey.is_superuser && survey.event_triggers != GuardState::Ok {
-        run(client, "create the event triggers", &event_triggers()).await?;
+        run(client, script, "create the event triggers", &event_triggers()).await?;
         made += 1;
     }
     Ok(made)
@@ -101,7 +126,7 @@ async fn define(client: &Client, survey: &Survey) -> Result<usize, GuardError> {
 pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<GuardStatus, GuardError> {
     let client = &open(config).await?;
     // The server locks a table to show a condition of its triggers.
-    run(client, "set up the session", "SET lock_timeout = '3s'").await?;
+    refused("set up the session", client.batch_execute("SET lock_timeout = '3s'").await)?;
     let survey = match Survey::take(client, policies).await {
         Ok(survey) => survey,
         Err(error) => return Err(explain(client, error).await?),
@@ -112,14 +137,23 @@ pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Guar
 /// Removes the guard from the database of `config`, and returns the removed objects. Cancel-safe: one transaction.
 /// After an error, nothing was removed.
 pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
+    Ok(removed(config, Effect::Commit).await?.0)
+}
+
+/// The script of [`remove`] for the current state of the database. Executes the statements and rolls them back. Cancel-safe.
+pub async fn remove_script(config: &ControlConfig) -> Result<String, GuardError> {
+    Ok(removed(config, Effect::Script).await?.1.text())
+}
+
+async fn removed(config: &ControlConfig, effect: Effect) -> Result<(Vec<String>, Script), GuardError> {
     let client = &open(config).await?;
-    transaction(client, async || {
+    transaction(client, effect, async |script| {
         let relations = catalog::drops(client).await?.into_iter().map(|(relation, _)| relation);
-        lock_tables(client, relations, true).await?;
+        lock_tables(client, script, relations, true).await?;
         let triggers = catalog::drops(client).await?.into_iter().map(|(_, removal)| removal);
         let mut removed = Vec::new();
         for Removal { what, statement } in triggers.chain(catalog::others(client).await?) {
-            run(client, &format!("remove {what}"), &statement).await?;
+            run(client, script, &format!("remove {what}"), &statement).await?;
             removed.push(what);
         }
         Ok(removed)

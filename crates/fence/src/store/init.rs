@@ -3,7 +3,7 @@
 //! Owns creating and upgrading the schemas. Must never remove anything that a running proxy needs:
 //! `init` may be run at any time, even several times at once.
 
-use super::init_lock::{InitLockError, begin};
+use super::init_lock::{Effect, InitLockError, Script, begin};
 use super::sql::{VERSION, sql_file, version_number};
 use crate::CONSOLE;
 use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
@@ -126,6 +126,28 @@ pub async fn init(config: &ControlConfig, role: Option<&str>) -> Result<InitRepo
     run(&open(config).await?, role).await
 }
 
+/// The script of [`init`], followed by that of [`grant_leases`] for the role and pattern in `leases`, for the current state of
+/// the database. Executes the statements and rolls them back. Cancel-safe.
+pub async fn init_script(
+    config: &ControlConfig,
+    role: Option<&str>,
+    leases: Option<(&str, &str)>,
+) -> Result<String, InitError> {
+    if is_proxy(config).await {
+        return Err(InitError::Proxy);
+    }
+    let client = &open(config).await?;
+    let leases = leases.map_or_else(String::new, |(role, elections)| lease_grants(role, elections));
+    let Created { owner, versions, mut script, .. } = create(client, role, &leases, Effect::Script).await?;
+    for (privilege, _) in ROLES {
+        if !has(client, &owner, privilege).await? {
+            script.add(&format!("GRANT {privilege} TO {}", quote_name(&owner)));
+        }
+    }
+    let end = versions.map_or_else(String::new, |_| end_control_connections());
+    Ok(script.text() + &end)
+}
+
 /// A connection with the settings that the statements here require.
 async fn open(config: &ControlConfig) -> Result<Client, InitError> {
     let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
@@ -152,20 +174,11 @@ pub async fn is_proxy(config: &ControlConfig) -> bool {
 }
 
 async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitError> {
-    let facts = sql_file!("init/facts.sql").with(&[]);
-    let facts = refused("read the catalog", query_rows(client, &facts).await)?;
-    let fact = |name| facts.first().and_then(|row| column(row, name));
-    let lent = lent(client, role.or(fact("owner")).unwrap_or_default()).await?;
-    let Before { owner, version, .. } = create_schema(client, role, &lent).await?;
-    let role = role.map(str::to_owned).or(owner).or(fact("me").map(str::to_owned)).unwrap_or_default();
-
-    let created = version.is_none();
-    let versions = version.as_deref().and_then(version_number).zip(version_number(VERSION));
-    let versions = versions.filter(|(before, now)| before != now);
+    let Created { owner, created, versions, .. } = create(client, role, "", Effect::Commit).await?;
     if versions.is_some() {
-        end_control_connections(client).await?;
+        refused("end the proxies' control connections", query_rows(client, &end_control_connections()).await)?;
     }
-    let mut report = InitReport { role, created, versions, granted: Vec::new(), to_run: Vec::new() };
+    let mut report = InitReport { role: owner, created, versions, granted: Vec::new(), to_run: Vec::new() };
     for (privilege, wider) in ROLES {
         if has(client, &report.role, privilege).await? {
             continue;
@@ -178,13 +191,33 @@ async fn run(client: &Client, role: Option<&str>) -> Result<InitReport, InitErro
     Ok(report)
 }
 
+/// The schemas after this `init`.
+struct Created {
+    owner: String,
+    /// True if there was no version of the schema before.
+    created: bool,
+    /// The previous and the current version of the schema, if they differ.
+    versions: Option<(u32, u32)>,
+    script: Script,
+}
+
+async fn create(client: &Client, role: Option<&str>, leases: &str, effect: Effect) -> Result<Created, InitError> {
+    let facts = sql_file!("init/facts.sql").with(&[]);
+    let facts = refused("read the catalog", query_rows(client, &facts).await)?;
+    let fact = |name| facts.first().and_then(|row| column(row, name));
+    let lent = lent(client, role.or(fact("owner")).unwrap_or_default()).await?;
+    let (Before { owner, version, .. }, script) = create_schema(client, role, leases, &lent, effect).await?;
+    let owner = role.map(str::to_owned).or(owner).or(fact("me").map(str::to_owned)).unwrap_or_default();
+    let versions = version.as_deref().and_then(version_number).zip(version_number(VERSION));
+    let versions = versions.filter(|(before, now)| before != now);
+    Ok(Created { owner, created: version.is_none(), versions, script })
+}
+
 /// Terminates the control connections of proxies, which prepared their statements for another version. A proxy opens new ones
 /// and then reads the version. Spares connections that this role may not terminate: such a proxy refuses first writes with the
 /// server's error.
-async fn end_control_connections(client: &Client) -> Result<(), InitError> {
-    let values = [("process", Sql("s")), ("role", Sql("t"))];
-    let end = sql_file!("init/end_control_connections.sql").with(&values);
-    refused("end the proxies' control connections", query_rows(client, &end).await).map(drop)
+fn end_control_connections() -> String {
+    sql_file!("init/end_control_connections.sql").with(&[("process", Sql("s")), ("role", Sql("t"))])
 }
 
 /// Grants the first of `roles` that can be granted and that gives `role` the privilege.
@@ -268,13 +301,24 @@ async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
 
 /// Creates or upgrades the schemas. A wait for a table's lock blocks all later requests, above all every Admit. Each wait is
 /// therefore short, and repeated.
-async fn create_schema(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, InitError> {
+async fn create_schema(
+    client: &Client,
+    role: Option<&str>,
+    leases: &str,
+    lent: &Lent,
+    effect: Effect,
+) -> Result<(Before, Script), InitError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         begin(client, deadline).await?;
-        let error = match attempt(client, role, lent).await {
+        let mut script = Script::default();
+        let attempted = attempt(client, &mut script, role, leases, lent).await;
+        let error = match attempted {
             Ok(Before { stranger: Some(owner), .. }) => return Err(InitError::Foreign(owner)),
-            Ok(before) => return Ok(before),
+            Ok(before) => match script.end(client, effect).await {
+                Ok(()) => return Ok((before, script)),
+                Err(error) => error,
+            },
             Err(error) => error,
         };
         refused("roll back", client.batch_execute("ROLLBACK").await)?;
@@ -301,7 +345,13 @@ async fn create_schema(client: &Client, role: Option<&str>, lent: &Lent) -> Resu
 /// One attempt, in the transaction that has begun. Changes nothing if a stranger is found. With `role`, transfers objects of
 /// other roles to it. Without, transfers only new objects to the schema's owner. Skips objects that already have the right
 /// owner, because ALTER would still take the table's lock.
-async fn attempt(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Before, tokio_postgres::Error> {
+async fn attempt(
+    client: &Client,
+    script: &mut Script,
+    role: Option<&str>,
+    leases: &str,
+    lent: &Lent,
+) -> Result<Before, tokio_postgres::Error> {
     let before = look(client, role).await?;
     if before.stranger.is_some() {
         return Ok(before);
@@ -317,14 +367,14 @@ async fn attempt(client: &Client, role: Option<&str>, lent: &Lent) -> Result<Bef
         + &of_state
             .as_ref()
             .map_or_else(String::new, |owner| format!("; GRANT CREATE ON SCHEMA fencegate_state TO {owner}"));
-    client.batch_execute(&format!("{}{create}{SCHEMA}{give}", all(&lent.give))).await?;
+    script.run(client, &format!("{}{create}{SCHEMA}{give}", all(&lent.give))).await?;
     let changes = match role.or(before.owner.as_deref()) {
         Some(owner) => changes_of_owner(client, owner, role.is_none().then_some(&before)).await?,
         None => String::new(),
     };
     let give_state =
         of_state.map_or_else(String::new, |owner| format!("ALTER SCHEMA fencegate_state OWNER TO {owner}; "));
-    client.batch_execute(&format!("{changes}{give_state}{}COMMIT", all(&lent.take_back))).await?;
+    script.run(client, &format!("{changes}{give_state}{leases}{}", all(&lent.take_back))).await?;
     Ok(before)
 }
 
@@ -357,22 +407,29 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     let owner = "SELECT pg_get_userbyid(nspowner) AS owner FROM pg_namespace WHERE nspname = 'fencegate'";
     let owner = refused("read the catalog", query_rows(&client, owner).await)?;
     let lent = lent(&client, owner.first().and_then(|row| column(row, "owner")).unwrap_or_default()).await?;
-    let (name, grantee) = (quote_name(role), quote(&quote_name(role)));
     let grant = format!(
-        "SET LOCAL lock_timeout = {}; {}\
-         GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
-           fencegate.renew_all(text[], bigint[], interval), fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), fencegate.leader(text), fencegate.leases() TO {name}; \
-         INSERT INTO fencegate_state.lease_grant (role, pattern) VALUES ({grantee}, {}) ON CONFLICT DO NOTHING; \
-         SELECT pattern FROM fencegate_state.lease_grant WHERE role = {grantee}::regrole ORDER BY pattern; \
-         {}COMMIT",
+        "SET LOCAL lock_timeout = {}; {}{}\
+         SELECT pattern FROM fencegate_state.lease_grant WHERE role = {}::regrole ORDER BY pattern; {}COMMIT",
         PATIENCE.as_millis(),
         all(&lent.give),
-        quote(elections),
+        lease_grants(role, elections),
+        quote(&quote_name(role)),
         all(&lent.take_back)
     );
     begin(&client, Instant::now() + PATIENCE).await?;
     let rows = refused("grant the leases to the role", query_rows(&client, &grant).await)?;
     Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
+}
+
+/// The statements that permit the role to lead elections whose names match the pattern.
+fn lease_grants(role: &str, elections: &str) -> String {
+    let (name, grantee, pattern) = (quote_name(role), quote(&quote_name(role)), quote(elections));
+    format!(
+        "GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
+           fencegate.renew_all(text[], bigint[], interval), fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), \
+           fencegate.leader(text), fencegate.leases() TO {name}; \
+         INSERT INTO fencegate_state.lease_grant (role, pattern) VALUES ({grantee}, {pattern}) ON CONFLICT DO NOTHING; "
+    )
 }
 
 /// The statements as part of a query string.

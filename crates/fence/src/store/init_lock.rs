@@ -46,11 +46,62 @@ impl fmt::Display for Holders {
     }
 }
 
+/// How a transaction ends that changes the schemas or the guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The changes are committed.
+    Commit,
+    /// The changes are rolled back. The caller only needs the script.
+    Script,
+}
+
+/// The statements that such a transaction has executed: a script that psql can run.
+#[derive(Debug, Default)]
+pub struct Script(String);
+
+impl Script {
+    /// Executes statements. Not cancel-safe.
+    pub async fn run(&mut self, client: &Client, statements: &str) -> Result<(), tokio_postgres::Error> {
+        client.batch_execute(statements).await?;
+        self.add(statements);
+        Ok(())
+    }
+
+    /// Adds statements without executing them.
+    pub fn add(&mut self, statements: &str) {
+        let statements = statements.trim().trim_end_matches(';');
+        if !statements.is_empty() {
+            self.0.push_str(&format!("{statements};\n"));
+        }
+    }
+
+    /// Ends the transaction. Not cancel-safe.
+    pub async fn end(&self, client: &Client, effect: Effect) -> Result<(), tokio_postgres::Error> {
+        let end = match effect {
+            Effect::Commit => "COMMIT",
+            Effect::Script => "ROLLBACK",
+        };
+        client.batch_execute(end).await
+    }
+
+    /// The transaction, with the settings that it requires.
+    pub fn text(&self) -> String {
+        let settings = "SET LOCAL standard_conforming_strings = on;\nSET LOCAL search_path = pg_catalog;\n\
+                        SET LOCAL synchronous_commit = on";
+        format!("BEGIN;\n{settings};\n{};\n{}COMMIT;\n", take(), self.0)
+    }
+}
+
+/// Takes the lock. Each wait for a lock in the transaction is short.
+fn take() -> String {
+    format!("SET LOCAL lock_timeout = {};\n{INIT_LOCK}", LOCK_TIMEOUT.as_millis())
+}
+
 /// Begins a transaction that holds the lock. Each wait for another lock in the transaction is short. Waits until `deadline`.
 ///
 /// Not cancel-safe: processes may have been terminated, and the transaction may have begun.
 pub async fn begin(client: &Client, deadline: Instant) -> Result<(), InitLockError> {
-    let begin = format!("BEGIN; SET LOCAL lock_timeout = {}; {INIT_LOCK}", LOCK_TIMEOUT.as_millis());
+    let begin = format!("BEGIN; {}", take());
     let grace_over = Instant::now() + GRACE;
     loop {
         let Err(error) = client.batch_execute(&begin).await else { return Ok(()) };
