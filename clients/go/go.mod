@@ -1,0 +1,3 @@
+module fencegate.example/clients/go
+
+go 1.19
