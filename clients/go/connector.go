@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"io"
 	"strings"
+	"sync"
 )
 
 // Source provides the value of lease.fence: a token, a list by resource such as "scheduler=47, billing=7", or "" while
@@ -18,24 +18,43 @@ type SourceFunc func() string
 // Fence calls the function.
 func (f SourceFunc) Fence() string { return f() }
 
-// Statement returns the SET that makes a session send the current token.
-func Statement(source Source) string {
-	return "SET lease.fence = '" + strings.ReplaceAll(source.Fence(), "'", "''") + "'"
-}
-
 // Connector wraps a driver's connector, for sql.OpenDB. Whenever the pool hands out a connection, the connection gets
-// the current token, or none while this process does not lead. A connection that cannot be set is discarded, for example
-// one that was cut off.
+// the current token, or none while this process does not lead. A connection that has sent another token is discarded,
+// because the proxy ends such a session when it learns of the new leader. So is one that was cut off.
 func Connector(inner driver.Connector, source Source) driver.Connector {
-	return &connector{Connector: inner, statement: func() string { return Statement(source) }}
+	return &connector{inner, source}
 }
 
-// BeforeAcquire returns the hook of a pool of pgx:
+// PgxConn is implemented by *pgx.Conn.
+type PgxConn interface {
+	comparable
+	IsClosed() bool
+}
+
+// BeforeAcquire returns a hook of pgx's pool that does the same:
 //
 //	config.BeforeAcquire = fencegate.BeforeAcquire(lease, (*pgx.Conn).Exec)
-func BeforeAcquire[Conn, Tag any](source Source, exec func(Conn, context.Context, string, ...any) (Tag, error)) func(context.Context, Conn) bool {
+func BeforeAcquire[Conn PgxConn, Tag any](source Source, exec func(Conn, context.Context, string, ...any) (Tag, error)) func(context.Context, Conn) bool {
+	var mutex sync.Mutex
+	sent := map[Conn]string{}
+	next := func(conn Conn) (string, error) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		for other := range sent {
+			if other.IsClosed() {
+				delete(sent, other)
+			}
+		}
+		last := sent[conn]
+		statement, err := set(source, &last)
+		sent[conn] = last
+		return statement, err
+	}
 	return func(ctx context.Context, conn Conn) bool {
-		_, err := exec(conn, ctx, Statement(source))
+		statement, err := next(conn)
+		if err == nil {
+			_, err = exec(conn, ctx, statement)
+		}
 		return err == nil
 	}
 }
@@ -43,11 +62,23 @@ func BeforeAcquire[Conn, Tag any](source Source, exec func(Conn, context.Context
 // PrepareConn is [BeforeAcquire] for pgx 5.7.5 and later, where it replaces that hook:
 //
 //	config.PrepareConn = fencegate.PrepareConn(lease, (*pgx.Conn).Exec)
-func PrepareConn[Conn, Tag any](source Source, exec func(Conn, context.Context, string, ...any) (Tag, error)) func(context.Context, Conn) (bool, error) {
+func PrepareConn[Conn PgxConn, Tag any](source Source, exec func(Conn, context.Context, string, ...any) (Tag, error)) func(context.Context, Conn) (bool, error) {
 	isSet := BeforeAcquire(source, exec)
 	return func(ctx context.Context, conn Conn) (bool, error) {
 		return isSet(ctx, conn), ctx.Err()
 	}
+}
+
+// set returns the statement that makes a session send the current token, unless it has sent another one before.
+func set(source Source, last *string) (string, error) {
+	fence := source.Fence()
+	if fence != "" {
+		if *last != "" && *last != fence {
+			return "", driver.ErrBadConn
+		}
+		*last = fence
+	}
+	return "SET lease.fence = '" + strings.ReplaceAll(fence, "'", "''") + "'", nil
 }
 
 // Hosts connects to the first host that can be reached and is not a standby, for drivers without lists of hosts.
@@ -60,37 +91,44 @@ func (h hostList) Driver() driver.Driver { return h[0].Driver() }
 func (h hostList) Connect(ctx context.Context) (conn driver.Conn, err error) {
 	for _, host := range h {
 		// A standby refuses it.
-		primary := connector{Connector: host, statement: func() string { return "SET transaction_read_only = off" }}
-		if conn, err = primary.Connect(ctx); err == nil {
+		if conn, err = (initialized{host, "SET transaction_read_only = off"}).Connect(ctx); err == nil {
 			return conn, nil
 		}
 	}
 	return nil, err
 }
 
-// connector runs a statement on each connection that it opens, and before each reuse.
-type connector struct {
+// initialized runs a statement on each new connection.
+type initialized struct {
 	driver.Connector
-	statement func() string
+	statement string
 }
 
-func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
-	inner, err := c.Connector.Connect(ctx)
+func (i initialized) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := i.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := exec(ctx, inner, c.statement()); err != nil {
+	if err := exec(ctx, inner, i.statement); err != nil {
 		inner.Close()
 		return nil, err
 	}
-	return &conn{inner, c.statement}, nil
+	return inner, nil
 }
 
-func (c *connector) Close() error {
-	if closer, ok := c.Connector.(io.Closer); ok {
-		return closer.Close()
+type connector struct {
+	driver.Connector
+	source Source
+}
+
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	var last string
+	statement, _ := set(c.source, &last)
+	inner, err := initialized{c.Connector, statement}.Connect(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	return &conn{inner, c.source, last}, nil
 }
 
 func exec(ctx context.Context, inner driver.Conn, statement string) error {
@@ -111,7 +149,8 @@ func exec(ctx context.Context, inner driver.Conn, statement string) error {
 // conn forwards all optional interfaces of the inner connection. database/sql has an alternative for each.
 type conn struct {
 	driver.Conn
-	statement func() string
+	source Source
+	last   string // the last token that was sent
 }
 
 // Inner returns the driver's connection, for sql.Conn.Raw.
@@ -123,7 +162,8 @@ func (c *conn) ResetSession(ctx context.Context) error {
 	if resetter, ok := c.Conn.(driver.SessionResetter); ok && resetter.ResetSession(ctx) != nil {
 		return driver.ErrBadConn
 	}
-	if exec(ctx, c.Conn, c.statement()) != nil {
+	statement, err := set(c.source, &c.last)
+	if err != nil || exec(ctx, c.Conn, statement) != nil {
 		return driver.ErrBadConn
 	}
 	return nil

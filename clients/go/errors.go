@@ -1,7 +1,6 @@
 package fencegate
 
 import (
-	"context"
 	"errors"
 	"reflect"
 	"strconv"
@@ -117,5 +116,5 @@ func field(err error, name string) string {
 // class of connections, transactions, resources, object states, operators or the system.
 func isTransient(err error) bool {
 	state := sqlState(err)
-	return state == "" && !errors.Is(err, context.Canceled) || state != "" && strings.Contains(" 08 25 40 53 55 57 58 XX ", " "+state[:2]+" ")
+	return len(state) < 2 || strings.Contains(" 08 25 40 53 55 57 58 XX ", " "+state[:2]+" ")
 }

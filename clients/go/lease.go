@@ -68,10 +68,9 @@ func (l *Lease) campaign(ctx context.Context, waits bool) (bool, error) {
 	if _, err := l.Token(); err == nil {
 		return false, errors.New("this lease is held already: release it first")
 	}
-	db := sql.OpenDB(&connector{Connector: l.connector, statement: func() string {
-		// Overrides the role's defaults.
-		return "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
-	}})
+	// Overrides the role's defaults.
+	const settings = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
+	db := sql.OpenDB(initialized{l.connector, settings})
 	db.SetMaxOpenConns(mostConnections)
 	db.SetMaxIdleConns(1)
 	// The database gives the same holder the same token, so each campaign needs a name of its own.

@@ -124,8 +124,6 @@ func TestAPoolNeverKeepsAnOlderToken(t *testing.T) {
 		expect("the first token")
 		process, err := pool.value("SELECT pg_backend_pid()::text")
 		must(t, err)
-		tokens.next()
-		expect("a newer token")
 		must(t, pool.exec("INSERT INTO plain VALUES (1)"))
 		tx, err := pool.begin()
 		must(t, err)
@@ -144,6 +142,11 @@ func TestAPoolNeverKeepsAnOlderToken(t *testing.T) {
 		}
 		if same, err := pool.value("SELECT pg_backend_pid()::text"); err != nil || same != process {
 			t.Fatalf("the connection was not reused: %v, %v, %v", process, same, err)
+		}
+		tokens.next()
+		expect("a newer token")
+		if same, err := pool.value("SELECT pg_backend_pid()::text"); err != nil || same == process {
+			t.Fatalf("the connection was kept with a newer token: %v", err)
 		}
 	})
 }

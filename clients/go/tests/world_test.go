@@ -35,7 +35,7 @@ resources:
 databases: [app, bare]
 `
 
-const schema = `CREATE TABLE plain (id int); CREATE TABLE ticks (run_by text); CREATE TABLE elected (id int);
+const schema = `CREATE TABLE plain (id int); CREATE TABLE ticks (tick text, run_by text); CREATE TABLE elected (id int);
 	CREATE ROLE app LOGIN; GRANT ALL ON plain, ticks, elected TO app`
 
 var shared struct {
