@@ -167,6 +167,11 @@ func TestAConnectionThatWasCutOffIsDiscarded(t *testing.T) {
 		_ = tx.rollback()
 		must(t, pool.exec("INSERT INTO plain VALUES (3)"))
 
+		// In a failed transaction that database/sql does not know.
+		must(t, pool.exec("BEGIN"))
+		_ = pool.exec("SELECT 1 / 0")
+		must(t, pool.exec("INSERT INTO plain VALUES (3)"))
+
 		// While it is idle.
 		process, err := pool.value("SELECT pg_backend_pid()::text")
 		must(t, err)
