@@ -38,6 +38,7 @@ has_psycopg() { /usr/bin/python3 -c 'import psycopg' >/dev/null 2>&1; }
 has_z3() { /usr/bin/python3 -c 'import z3' >/dev/null 2>&1; }
 # Libraries as sources, and the compiler to build with them.
 has_go_etcd() { has go && [ -e /usr/share/gocode/src/go.etcd.io/etcd/clientv3/concurrency ]; }
+has_go_modules() { [ -e /usr/share/gocode/src/golang.org/x/mod/zip ]; }
 has_go_postgres() { [ -e /usr/share/gocode/src/github.com/lib/pq ] && [ -e /usr/share/gocode/src/github.com/jackc/pgx/v4 ]; }
 # pip is part of a virtual environment only where ensurepip is.
 has_venv() { has python3 && python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
@@ -141,6 +142,7 @@ find_missing() {
     if [ "$wanted" = soak ]; then
         need has_go_etcd "golang-go golang-etcd-server-dev"
         need has_go_postgres "golang-github-lib-pq-dev golang-github-jackc-pgx-v4-dev"
+        need has_go_modules golang-golang-x-mod-dev
     fi
     if [ "$wanted" = compat ]; then
         need has_pg_regress postgresql-client-15

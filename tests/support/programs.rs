@@ -3,6 +3,7 @@
 use super::guardian::Folder;
 use super::wire::Address;
 use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -88,11 +89,16 @@ pub fn node_folder() -> PathBuf {
     })
 }
 
-/// Builds a program in Go with the libraries that the system has installed.
+/// Builds a program in Go with the libraries that the system has installed, and with clients/go.
 pub fn build_go(source: &Path, program: &Path) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-path");
+    let client = path.join("src/fencegate.example/clients/go");
+    fs::create_dir_all(client.parent().unwrap()).unwrap();
+    // It may exist.
+    let _ = symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/go"), &client);
     let mut go = Command::new("go");
     go.arg("build").arg("-o").args([program, source]);
-    go.env("GO111MODULE", "off").env("GOPATH", "/usr/share/gocode");
+    go.env("GO111MODULE", "off").env("GOPATH", format!("{}:/usr/share/gocode", path.display()));
     run(go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go")));
 }
 

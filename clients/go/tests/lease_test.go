@@ -166,6 +166,11 @@ func TestALossIsAnnouncedBeforeTheDeadline(t *testing.T) {
 				t.Fatal("a release without an answer")
 			}
 			cancel()
+			ctx, cancel = context.WithTimeout(limited(t), 50*time.Millisecond)
+			if _, err := client.NewLease(driver.connector(t, server.address("app", "app")), "other").TryAcquire(ctx); err == nil {
+				t.Fatal("an acquisition without an answer")
+			}
+			cancel()
 			thaw()
 			until(t, "it leads again", func() bool {
 				held, err := lease.TryAcquire(limited(t))

@@ -160,11 +160,11 @@ func TestAConnectionThatWasCutOffIsDiscarded(t *testing.T) {
 		newer := tokens.next()
 		world.raise(t, newer)
 		err = client.Classify(tx.exec("SELECT 1"))
+		_ = tx.rollback()
 		var stale *client.StaleToken
 		if !errors.As(err, &stale) || stale.Resource != "plain" || stale.Presented != token || stale.Highest != newer || stale.Outcome != "rolled_back" {
 			t.Fatalf("%#v", err)
 		}
-		_ = tx.rollback()
 		must(t, pool.exec("INSERT INTO plain VALUES (3)"))
 
 		// In a failed transaction that database/sql does not know.
