@@ -9,7 +9,8 @@ module=$(sed -n 's/^module //p' go.mod)
 version=v$(sed -n 's/^version = "\(.*\)"/\1/p' ../../Cargo.toml | head -n 1)
 work=$(mktemp -d "${TMPDIR:-/tmp}/fencegate-go-XXXXXX")
 trap 'rm -rf "$work"' EXIT
-export GOCACHE="${GOCACHE:-${CARGO_TARGET_DIR:-$(cd ../.. && pwd)/target}/go}" GOSUMDB=off GOTOOLCHAIN=local
+export GO111MODULE=on GOCACHE="${GOCACHE:-${CARGO_TARGET_DIR:-$(cd ../.. && pwd)/target}/go}" GOSUMDB=off GOTOOLCHAIN=local
+unset GOFLAGS GOPATH
 
 unformatted=$(gofmt -l .)
 [ -z "$unformatted" ] || { echo "run gofmt -w: $unformatted" >&2; exit 1; }
