@@ -71,23 +71,35 @@ def sqlstate(error: Optional[BaseException]) -> Optional[str]:
     return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
 
 
+def _all(error: Optional[BaseException]) -> list[BaseException]:
+    """The exception and those behind it: SQLAlchemy's `orig`, causes and contexts."""
+    found: list[BaseException] = []
+    following = [error]
+    while following:
+        error = following.pop(0)
+        if error is not None and error not in found:
+            found.append(error)
+            following += [getattr(error, "orig", None), error.__cause__]
+            # Another program's exception that was raised while it handled an LF001 is not an LF001.
+            following += [error.__context__] if sqlstate(error) or hasattr(error, "orig") else []
+    return found
+
+
 def fence_error(error: Optional[BaseException]) -> Optional[FenceError]:
     """The fencing error in this exception, if any: in the driver's own, in SQLAlchemy's or Django's around it, or behind
     the error of the ROLLBACK after a session was cut off."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
-        if isinstance(error, FenceError):
-            return error
-        code = sqlstate(error)
-        if code in CLASSES:
-            diagnostics: Any = getattr(error, "diag", None)
-            message = getattr(diagnostics, "message_primary", None) or str(error)
-            detail = getattr(diagnostics, "message_detail", None) or getattr(error, "detail", None)
-            hint = getattr(diagnostics, "message_hint", None) or getattr(error, "hint", None)
-            return CLASSES[code](code, message, detail or "", hint or "")
-        error = getattr(error, "orig", None) or error.__cause__ or error.__context__
-    return None
+    result: Optional[FenceError] = None
+    for one in _all(error):
+        if isinstance(one, FenceError):
+            return one
+        code = sqlstate(one)
+        if code in CLASSES and (result is None or not result.detail):
+            diagnostics: Any = getattr(one, "diag", None)
+            message = getattr(diagnostics, "message_primary", None) or str(one).split("\n")[0]
+            detail = getattr(diagnostics, "message_detail", None) or getattr(one, "detail", None)
+            hint = getattr(diagnostics, "message_hint", None) or getattr(one, "hint", None)
+            result = CLASSES[code](code, message, detail or "", hint or "")
+    return result
 
 
 def is_cut_off(error: Optional[BaseException]) -> bool:
@@ -102,14 +114,8 @@ def is_retryable(error: Optional[BaseException]) -> bool:
     found = fence_error(error)
     if found is not None:
         return found.is_retryable
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
-        code = sqlstate(error)
-        if code is not None:
-            return code[:2] in ("08", "40", "53", "57") and code != "57014"
-        error = getattr(error, "orig", None) or error.__cause__
-    return False
+    codes = [code for code in map(sqlstate, _all(error)) if code is not None]
+    return bool(codes) and codes[0][:2] in ("08", "40", "53", "57") and codes[0] != "57014"
 
 
 @contextmanager

@@ -72,7 +72,9 @@ def test_other_errors_pass_unchanged(proxy):
 
 
 def test_the_error_behind_another_is_found():
-    outer, inner = KeyError(), DriverError("LF001")
+    outer, inner = DriverError("08003"), DriverError("LF001")
     outer.__context__, inner.__context__ = inner, outer
     assert isinstance(fence_error(outer), StaleToken)
-    assert fencegate.fence_error(KeyError()) is None
+    unrelated = KeyError()
+    unrelated.__context__ = inner
+    assert fencegate.fence_error(unrelated) is None

@@ -206,7 +206,7 @@ def test_a_canceled_campaign_withdraws(url, name):
         assert waiting.lost.is_set()
 
     asyncio.run(main())
-    assert not leads_elsewhere(url, name)
+    wait_until("the candidate has withdrawn", lambda: not leads_elsewhere(url, name))
 
 
 def test_a_campaign_that_wins_while_it_is_canceled_releases(url, name):

@@ -185,7 +185,8 @@ def test_a_connection_that_was_cut_off_is_discarded(pool, proxy, next_token):
     visit(pool, proxy.url, lambda: newest or token, steps)
 
 
-@pytest.mark.parametrize("pool", POOLS)
+# asyncpg's pool notices the end by itself, when its loop runs, and has no second attempt.
+@pytest.mark.parametrize("pool", [pool for pool in POOLS if pool is not asyncpg_pool])
 def test_a_connection_that_ended_while_idle_is_replaced(pool, proxy, postgres, next_token):
     token = next_token()
 
@@ -205,16 +206,18 @@ def test_a_pool_follows_the_lease(pool, proxy, postgres, name):
     write = "UPDATE ticks SET run_by = 'pool'"
 
     async def steps(take):
-        for _ in range(2):
+        for end in ("release", "loss"):
             with pytest.raises(MissingToken), fencing_errors():
                 async with take() as run:
                     await run(write)
-            lease.acquire()
+            assert lease.acquire(timeout=20)
+            # Raises the fence. Before that, the proxy may cut off a transaction on a connection that the last term has used.
+            with psycopg.connect(proxy.url, options=f"-c lease.fence={lease.token}") as other:
+                other.execute(write)
             async with take() as run:
                 await run(write)
                 assert (await run(READ)).split()[0] == str(lease.token)
-            # Once by release, once by loss.
-            if _ == 0:
+            if end == "release":
                 lease.release()
             else:
                 postgres.sql("UPDATE fencegate_state.lease SET expires = clock_timestamp() WHERE election = 'cron/ticks'")
@@ -222,8 +225,10 @@ def test_a_pool_follows_the_lease(pool, proxy, postgres, name):
         async with take() as run:
             assert (await run(READ)).startswith(" ")
 
-    visit(pool, proxy.url, lease, steps)
-    lease.release()
+    try:
+        visit(pool, proxy.url, lease, steps)
+    finally:
+        lease.release()
 
 
 def test_psycopg_pool_with_autocommit(proxy, next_token):
