@@ -13,7 +13,7 @@ DEADLINE = 30
 POLICIES = """version: 1
 resources:
   - {name: scheduler, tables: [public.jobs]}
-  - {name: ticks, lease: cron/ticks, tables: [public.ticks]}
+  - {name: ticks, lease: cron/scheduler, tables: [public.ticks]}
 """
 SCHEMA = """CREATE ROLE app LOGIN;
 CREATE TABLE jobs (id bigserial PRIMARY KEY, run_by text);

@@ -129,16 +129,12 @@ def test_a_revoked_lease_is_lost(url, postgres, name):
     lease.release()
 
 
-def backends(postgres):
-    found = postgres.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'app' AND query LIKE '%fencegate.%'")
-    return [int(pid) for pid in found.split()]
-
 
 def test_a_hung_connection_is_replaced(url, postgres, name):
     lease = Lease(url, name, ttl=4)
     lease.acquire()
     token, deadline = lease.token, lease.deadline
-    (hung,) = backends(postgres)
+    hung = lease._idle[0].info.backend_pid
     os.kill(hung, signal.SIGSTOP)
     try:
         wait_until("the first deadline has passed", lambda: fencegate.now() > deadline)

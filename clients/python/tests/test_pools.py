@@ -202,7 +202,7 @@ def test_a_connection_that_ended_while_idle_is_replaced(pool, proxy, postgres, n
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_pool_follows_the_lease(pool, proxy, postgres, name):
-    lease = Lease(postgres.url(), "cron/ticks", ttl=2)
+    lease = Lease(postgres.url(), "cron/scheduler", ttl=2)
     write = "UPDATE ticks SET run_by = 'pool'"
 
     async def steps(take):
@@ -220,7 +220,7 @@ def test_a_pool_follows_the_lease(pool, proxy, postgres, name):
             if end == "release":
                 lease.release()
             else:
-                postgres.sql("UPDATE fencegate_state.lease SET expires = clock_timestamp() WHERE election = 'cron/ticks'")
+                postgres.sql("UPDATE fencegate_state.lease SET expires = clock_timestamp() WHERE election = 'cron/scheduler'")
                 await asyncio.to_thread(lease.lost.wait, 20)
         async with take() as run:
             assert (await run(READ)).startswith(" ")

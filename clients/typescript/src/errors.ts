@@ -1,0 +1,114 @@
+// The proxy's errors as classes, from the errors of any driver.
+
+/** An error of the proxy, of the guard or of a lease. Its cause is the driver's error. */
+export class FenceError extends Error {
+  override name = 'FenceError'
+  readonly code: string
+  readonly detail: string
+  readonly hint: string
+  readonly resource?: string
+  readonly presented?: bigint
+  readonly highest?: bigint
+  /** Present if the session was cut off. Then it is closed. */
+  readonly outcome?: 'rolled_back' | 'unknown'
+
+  constructor(error: DriverError) {
+    super(error.message, { cause: error })
+    this.code = error.code
+    this.detail = error.detail ?? ''
+    this.hint = error.hint ?? ''
+    const field = (name: string) => new RegExp(`(?:^|\\s)${name}=(\\S+)`).exec(this.detail)?.[1]
+    const number = (name: string) => (/^\d+$/.test(field(name) ?? '') ? BigInt(field(name)!) : undefined)
+    this.resource = field('resource')
+    this.presented = number('presented')
+    this.highest = number('highest')
+    this.outcome = field('outcome') as FenceError['outcome']
+  }
+
+  /** True if the same statement may succeed later with the same token. */
+  get isRetryable(): boolean {
+    return this.hint.includes('now in force')
+  }
+}
+/** LF001: a newer leader has written. Stop this work, and campaign again. */
+export class StaleToken extends FenceError {
+  override name = 'StaleToken'
+}
+/** LF002: the session has no token for a fenced resource. */
+export class MissingToken extends FenceError {
+  override name = 'MissingToken'
+}
+/** LF003: lease.fence is not a token, or the transaction has written under another one. */
+export class InvalidToken extends FenceError {
+  override name = 'InvalidToken'
+}
+/** LF004: the proxy cannot determine what the statement writes. */
+export class UnverifiableStatement extends FenceError {
+  override name = 'UnverifiableStatement'
+}
+/** LF005: the token is not the current leader's. Stop this work, and campaign again. */
+export class UnissuedToken extends FenceError {
+  override name = 'UnissuedToken'
+}
+/** LF006: the proxy cannot prove which token is the highest. Nothing was written. */
+export class FenceUnavailable extends FenceError {
+  override name = 'FenceUnavailable'
+  override get isRetryable(): boolean {
+    return !this.hint.includes('Retrying will not help')
+  }
+}
+
+const CLASSES: Record<string, typeof FenceError> = {
+  LF001: StaleToken,
+  LF002: MissingToken,
+  LF003: InvalidToken,
+  LF004: UnverifiableStatement,
+  LF005: UnissuedToken,
+  LF006: FenceUnavailable,
+}
+/** Codes of Node and postgres.js for a connection that could not be opened, or has ended. */
+const CONNECTION = /^(08|40|53|57(?!014)|ECONN|EPIPE|ETIMEDOUT|CONNECT_TIMEOUT|CONNECTION_)/
+
+interface DriverError extends Error {
+  code: string
+  detail?: string
+  hint?: string
+}
+
+function* chain(error: unknown): Generator<DriverError> {
+  for (let depth = 0; error instanceof Error && depth < 10; depth++, error = error.cause) yield error as DriverError
+}
+
+/** The fencing error in this error of a driver, or in its causes, if any. */
+export function fenceError(error: unknown): FenceError | undefined {
+  for (const one of chain(error)) {
+    if (one instanceof FenceError) return one
+    if (Object.hasOwn(CLASSES, one.code)) return new CLASSES[one.code](one)
+  }
+  return undefined
+}
+
+/** True if a newer token ended the session: the connection is closed. */
+export function isCutOff(error: unknown): boolean {
+  return fenceError(error)?.outcome !== undefined
+}
+
+/**
+ * True if the work may succeed later with the same token: after a new connection, if this one is closed. After a lost
+ * connection, the last transaction may have been committed.
+ */
+export function isRetryable(error: unknown): boolean {
+  const found = fenceError(error)
+  if (found) return found.isRetryable
+  for (const { code } of chain(error)) if (typeof code === 'string') return CONNECTION.test(code)
+  return false
+}
+
+/** Runs the work, and rejects with a FenceError in place of the driver's error if it is one. */
+export async function fencingErrors<T>(work: () => T | Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    throw fenceError(error) ?? error
+  }
+}

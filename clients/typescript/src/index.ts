@@ -1,0 +1,11 @@
+/** Leases with fencing tokens, and the tokens on every connection of a pool. See README.md. */
+export {
+  CoordinatorError, CoordinatorUnavailable, Election, LeadershipLost, NotLeader, now, type Options, runAsLeader,
+} from './election.js'
+export {
+  FenceError, FenceUnavailable, fenceError, fencingErrors, InvalidToken, isCutOff, isRetryable, MissingToken, StaleToken,
+  UnissuedToken, UnverifiableStatement,
+} from './errors.js'
+export { EtcdElection } from './etcd.js'
+export { type Connection, Lease } from './lease.js'
+export { type FencedSql, fencePool, fenceSql, setFence, type Source } from './pools.js'
