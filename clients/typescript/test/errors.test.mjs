@@ -8,7 +8,7 @@ import {
 } from 'fencegate'
 import pg from 'pg'
 import postgresJs from 'postgres'
-import { nextToken, Postgres, Proxy } from './servers.js'
+import { nextToken, Postgres, Proxy } from './servers.mjs'
 
 const WRITE = "INSERT INTO jobs (run_by) VALUES ('errors')"
 let postgres, proxy

@@ -8,7 +8,7 @@ import {
 } from 'fencegate'
 import pg from 'pg'
 import postgresJs from 'postgres'
-import { BINARY, exitCode, freePort, newName, Postgres, Proxy, waitUntil } from './servers.js'
+import { BINARY, exitCode, freePort, newName, Postgres, Proxy, waitUntil } from './servers.mjs'
 
 let postgres, proxy, url
 before(async () => {

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { after, before, test } from 'node:test'
 import { EtcdElection, NotLeader, now } from 'fencegate'
-import { BINARY, environment, Etcd, exitCode, freePort, newName, waitUntil } from './servers.js'
+import { BINARY, environment, Etcd, exitCode, freePort, newName, waitUntil } from './servers.mjs'
 
 let etcd
 before(async () => (etcd = await Etcd.start()))
