@@ -1,7 +1,7 @@
 # What a user runs. Each target does its own set-up: see scripts/setup.sh.
 
 EXAMPLES = distributed_cron dispatch_leader blue_green_scheduler job_queue
-.PHONY: build deb demo examples $(EXAMPLES) test docs proof soak simulate mutants torture drivers compat lint deny bench instructions micro failover renewals guard definitions
+.PHONY: build deb demo examples $(EXAMPLES) test docs proof soak simulate mutants torture drivers compat clients lint deny bench instructions micro failover renewals guard definitions
 
 build:
 	@scripts/setup.sh demo
@@ -92,6 +92,12 @@ drivers:
 compat:
 	@scripts/setup.sh compat
 	cargo test --locked --test soak -- --include-ignored compat:: --nocapture --test-threads 1
+
+# The packages of clients/: built, installed into fresh environments, and tested there beside real servers.
+clients:
+	@scripts/setup.sh soak
+	@cargo build --locked --quiet
+	@FENCEGATE_BINARY=$${CARGO_TARGET_DIR:-target}/debug/fencegate scripts/clients.sh
 
 lint:
 	@scripts/setup.sh demo

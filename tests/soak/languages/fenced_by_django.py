@@ -1,4 +1,4 @@
-"""Writes with the `fenced` of docs/use/python.md, and prints the token after the transaction, and the SQLSTATE of an older leader."""
+"""Writes with `fencegate.django.fenced`, and prints the token after the transaction, and the SQLSTATE of an older leader."""
 
 import sys
 
@@ -10,7 +10,7 @@ settings.configure(DATABASES={"default": database | {"USER": "app", "PASSWORD": 
 django.setup()
 
 from django.db import DatabaseError, connection  # noqa: E402
-from fenced import fenced  # noqa: E402
+from fencegate.django import fenced  # noqa: E402
 
 
 def write(token):

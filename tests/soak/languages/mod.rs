@@ -8,7 +8,7 @@ use crate::support::proxy::{BINARY, fencegate};
 use crate::support::{DEADLINE, Options, Postgres, wait_until};
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const LEASED: &str = "    lease: cron/scheduler\n";
@@ -45,6 +45,19 @@ impl<'a> World<'a> {
     }
 }
 
+/// A file of the packages for other languages.
+fn client(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(path)
+}
+
+/// Builds the package for TypeScript in the folder, and makes a `node_modules` that has it and these modules.
+fn build_client(modules: &Path, folder: &Path) {
+    const COMMANDS: &str = "mkdir node_modules && ln -s \"$0\"/* \"$0\"/.bin node_modules && cp -r \"$1\" fencegate && \
+        rm -rf fencegate/dist fencegate/node_modules && ln -s ../fencegate node_modules/fencegate && npm run --silent build --prefix fencegate";
+    let package = client("typescript");
+    run(Command::new("sh").args(["-eu", "-c", COMMANDS]).arg(modules).arg(package).current_dir(folder));
+}
+
 fn run_by(postgres: &Postgres) -> String {
     postgres.sql_in("app", "SELECT coalesce(run_by, '') FROM ticks")[0][0].clone().unwrap()
 }
@@ -55,6 +68,7 @@ fn in_python() {
     let postgres = Postgres::start(Options::default());
     let mut world = World::start(&postgres, LEASED);
     world.reader.programs = vec![programs::python().parent().unwrap().to_owned()];
+    symlink(client("python/fencegate"), world.reader.folder.join("fencegate")).unwrap();
     world.reader.save_programs(PAGE);
     world.reader.follow(PAGE);
     assert!(!["", "python"].contains(&run_by(&postgres).as_str()), "the leaders have written their names");
@@ -79,10 +93,9 @@ fn in_python() {
 fn in_a_transaction_of_django() {
     let postgres = Postgres::start(Options::default());
     let world = World::start(&postgres, "");
-    world.reader.save_programs("docs/use/python.md");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/soak/languages/fenced_by_django.py");
     let mut python = Command::new(programs::python());
-    python.arg(script).arg(world.reader.proxy_port().to_string()).env("PYTHONPATH", world.reader.folder.path());
+    python.arg(script).arg(world.reader.proxy_port().to_string()).env("PYTHONPATH", client("python"));
     let output = run(python.env("PYTHONDONTWRITEBYTECODE", "1"));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "afterwards ''\nolder LF001\n");
     assert_eq!(run_by(&postgres), "django");
@@ -105,7 +118,7 @@ fn in_typescript() {
     let mut world = World::start(&postgres, LEASED);
     let modules = programs::node_folder().join("node_modules");
     world.reader.programs = vec![modules.join(".bin")];
-    symlink(&modules, world.reader.folder.join("node_modules")).unwrap();
+    build_client(&modules, world.reader.folder.path());
     world.reader.save_programs(PAGE);
     world.reader.follow(PAGE);
     assert!(!["", "typescript"].contains(&run_by(&postgres).as_str()), "leader.ts has written its name");
