@@ -67,8 +67,8 @@ async def asyncpg_pool(url, source):
 
 
 @contextmanager
-def sqlalchemy_pool(url, source):
-    engine = sqlalchemy.create_engine(url.replace("postgres:", "postgresql+psycopg:"), pool_size=1, max_overflow=0)
+def sqlalchemy_pool(url, source, driver="psycopg"):
+    engine = sqlalchemy.create_engine(url.replace("postgres:", f"postgresql+{driver}:"), pool_size=1, max_overflow=0)
     fencegate.fence_engine(engine, source)
 
     @asynccontextmanager
@@ -83,6 +83,10 @@ def sqlalchemy_pool(url, source):
 
     yield take
     engine.dispose()
+
+
+def sqlalchemy_pool_of_psycopg2(url, source):
+    return sqlalchemy_pool(url, source, "psycopg2")
 
 
 @asynccontextmanager
@@ -105,7 +109,7 @@ async def sqlalchemy_async_pool(url, source):
     await engine.dispose()
 
 
-POOLS = [psycopg_pool, psycopg_async_pool, asyncpg_pool, sqlalchemy_pool, sqlalchemy_async_pool]
+POOLS = [psycopg_pool, psycopg_async_pool, asyncpg_pool, sqlalchemy_pool, sqlalchemy_pool_of_psycopg2, sqlalchemy_async_pool]
 
 
 def visit(pool, url, source, steps):
@@ -147,6 +151,7 @@ def test_no_user_finds_the_token_of_the_previous_one(pool, proxy, next_token):
         assert missing.value.resource == "scheduler" and not missing.value.is_retryable
         # A rollback does not bring back the old token.
         token = newer
+        assert await found(WRITE, "ROLLBACK", READ) == f"{newer} {session}"
         with pytest.raises(KeyError):
             async with take() as run:
                 await run(WRITE)
