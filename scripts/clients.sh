@@ -38,10 +38,10 @@ typescript() {
     cd "$project"
     # The types, as an ES module and as CommonJS.
     npx tsc --noEmit --strict --target es2022 --module nodenext --lib es2023,esnext.disposable test/types.mts test/types.cts
-    node --test --test-concurrency=1 --test-reporter=dot test/*.test.mjs
+    node --test --test-force-exit --test-concurrency=1 --test-reporter=dot test/*.test.mjs
     # Without node-postgres, a lease uses postgres.js.
     rm -r node_modules/pg
-    node --test --test-reporter=dot test/without_pg.mjs
+    node --test --test-force-exit --test-reporter=dot test/without_pg.mjs
 }
 
 go() {

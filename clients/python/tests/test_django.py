@@ -30,10 +30,11 @@ def django_settings(proxy):
     from django.db import connections
 
     connections.close_all()
-    connections["pooled"].close_pool()
+    if django.VERSION >= (5, 1):
+        connections["pooled"].close_pool()
 
 
-@pytest.fixture(params=["default", "pooled"])
+@pytest.fixture(params=["default", "pooled"] if django.VERSION >= (5, 1) else ["default"])
 def database(request):
     from django.db import connections
 
