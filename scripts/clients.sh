@@ -7,7 +7,13 @@ FENCEGATE_BINARY=$(realpath "${FENCEGATE_BINARY:?the program under test}")
 export FENCEGATE_BINARY
 clients=$PWD/clients
 folder=$(mktemp -d)
-chmod 755 "$folder"
+mkdir "$folder/t"
+chmod 755 "$folder" "$folder/t"
+export TMPDIR="$folder/t"
+# The tests' drivers must not read the user's settings.
+for name in $(env | sed -n 's/^\(PG[A-Z]*\|ETCD[A-Z_]*\)=.*/\1/p'); do
+    unset "$name"
+done
 trap 'rm -rf "$folder"' EXIT
 trap 'exit 1' INT TERM HUP
 

@@ -6,6 +6,8 @@ import re
 from contextlib import contextmanager
 from typing import Any, Iterator, Optional
 
+from .election import CoordinatorUnavailable
+
 
 class FenceError(Exception):
     """An error of the proxy, of the guard or of a lease. Its cause is the driver's exception."""
@@ -109,11 +111,13 @@ def is_cut_off(error: Optional[BaseException]) -> bool:
 
 
 def is_retryable(error: Optional[BaseException]) -> bool:
-    """True if the work may succeed later with the same token: after a new connection, if this one is closed. After a lost
-    connection, the last transaction may have been committed."""
+    """True if the work, or the campaign, may succeed later without another token or a change of the program. If the
+    connection is closed, open a new one. After a lost connection, the last transaction may have been committed."""
     found = fence_error(error)
     if found is not None:
         return found.is_retryable
+    if isinstance(error, CoordinatorUnavailable):
+        return True
     codes = [code for code in map(sqlstate, _all(error)) if code is not None]
     return bool(codes) and codes[0][:2] in ("08", "40", "53", "57") and codes[0] != "57014"
 

@@ -62,6 +62,7 @@ def test_which_errors_are_retryable():
         assert not is_retryable(DriverError(code)), code
     assert is_retryable(DriverError("LF004", "The token is now in force. Nothing was written: roll back, and retry."))
     assert not is_retryable(DriverError("LF006", "Retrying will not help. Run the GRANT as a superuser."))
+    assert is_retryable(fencegate.CoordinatorUnavailable()) and not is_retryable(fencegate.CoordinatorError())
     assert not is_retryable(None) and not is_retryable(KeyError())
 
 

@@ -20,6 +20,7 @@ def test_one_leads_and_the_next_has_a_higher_token(etcd, name):
     shown = etcd.ctl("get", "--prefix", name + "/", "-w", "fields").stdout
     assert f'"CreateRevision" : {first.token}\n' in shown and f'"Value" : "{first.holder}"' in shown
     assert not second.acquire(timeout=0)
+    assert len(etcd.ctl("get", "--prefix", name + "/", "--keys-only").stdout.split()) == 1
     token = first.token
     first.release()
     with pytest.raises(NotLeader):

@@ -1,5 +1,7 @@
 // The proxy's errors as classes, from the errors of any driver.
 
+import { CoordinatorUnavailable } from './election.js'
+
 /** An error of the proxy, of the guard or of a lease. Its cause is the driver's error. */
 export class FenceError extends Error {
   override name = 'FenceError'
@@ -94,12 +96,13 @@ export function isCutOff(error: unknown): boolean {
 }
 
 /**
- * True if the work may succeed later with the same token: after a new connection, if this one is closed. After a lost
- * connection, the last transaction may have been committed.
+ * True if the work, or the campaign, may succeed later without another token or a change of the program. If the
+ * connection is closed, open a new one. After a lost connection, the last transaction may have been committed.
  */
 export function isRetryable(error: unknown): boolean {
   const found = fenceError(error)
   if (found) return found.isRetryable
+  if (error instanceof CoordinatorUnavailable) return true
   for (const { code } of chain(error)) if (typeof code === 'string') return CONNECTION.test(code)
   return false
 }

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import {
-  fenceError, FenceUnavailable, fencingErrors, InvalidToken, isRetryable, MissingToken, StaleToken, UnissuedToken,
+  CoordinatorError, CoordinatorUnavailable, fenceError, FenceUnavailable, fencingErrors, InvalidToken, isRetryable, MissingToken, StaleToken, UnissuedToken,
   UnverifiableStatement,
 } from 'fencegate'
 import pg from 'pg'
@@ -70,6 +70,7 @@ test('which errors are retryable', () => {
     assert(!isRetryable(driverError(code)), code)
   assert(isRetryable(driverError('LF004', 'The token is now in force. Nothing was written: roll back, and retry.')))
   assert(!isRetryable(driverError('LF006', 'Retrying will not help. Run the GRANT as a superuser.')))
+  assert(isRetryable(new CoordinatorUnavailable()) && !isRetryable(new CoordinatorError()))
   assert(!isRetryable(undefined) && !isRetryable(new Error()))
 })
 

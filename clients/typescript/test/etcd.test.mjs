@@ -20,6 +20,7 @@ test('one leads, and the next has a higher token', async () => {
   const shown = await etcd.ctl('get', '--prefix', name + '/', '-w', 'fields')
   assert(shown.includes(`"CreateRevision" : ${token}\n`) && shown.includes(`"Value" : "${first.holder}"`), shown)
   assert(!(await second.acquire({ timeout: 0 })))
+  assert.equal((await keys(name)).trim().split(/\s+/).length, 1)
   await first.release()
   assert.throws(() => first.token, NotLeader)
   assert(await second.acquire())
@@ -56,6 +57,19 @@ test('renewals extend the deadline, and waiting candidates keep their places', a
   await first.release()
   assert(await campaign)
   await second.release()
+})
+
+test('an aborted campaign withdraws', async () => {
+  const name = nameOf()
+  const [first, second] = [new EtcdElection(etcd.url, name), new EtcdElection(etcd.url, name)]
+  await first.acquire()
+  const abort = new AbortController()
+  const campaign = second.acquire({ signal: abort.signal })
+  await waitUntil('the second waits', async () => (await keys(name)).trim().split(/\s+/).length === 2)
+  abort.abort(new Error('stopped'))
+  await assert.rejects(campaign, /stopped/)
+  assert.equal((await keys(name)).trim().split(/\s+/).length, 1)
+  await first.release()
 })
 
 test('loss is announced before the deadline if etcd hangs', async () => {

@@ -56,14 +56,13 @@ chmodSync(folder, 0o755)
 const programs = []
 process.on('exit', () => {
   for (const program of programs.reverse()) program.kill()
-  rmSync(folder, { recursive: true, force: true })
+  rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 })
 })
 
 /** A program. `pause` stops all of its processes, as a hung machine would. */
 class Program {
   constructor(name, command) {
     const log = openSync(join(folder, `${name}.log`), 'a')
-    // A session of its own, so that an interrupted test does not interrupt it before `exit`.
     this.process = spawn(command[0], command.slice(1), { stdio: ['ignore', log, log], env: environment, cwd: '/' })
     programs.push(this)
   }
@@ -90,9 +89,11 @@ class Program {
     this.signal('SIGCONT')
   }
 
+  /** The postmaster frees its shared memory, and ends the other processes. */
   kill() {
     try {
-      this.signal('SIGKILL')
+      this.resume()
+      this.process.kill('SIGQUIT')
     } catch {} // It has ended.
   }
 }
