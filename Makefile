@@ -95,7 +95,7 @@ compat:
 
 # The packages of clients/: built, installed into fresh environments, and tested there beside real servers.
 clients:
-	@scripts/setup.sh soak
+	@scripts/setup.sh clients
 	@cargo build --locked --quiet
 	@FENCEGATE_BINARY=$${CARGO_TARGET_DIR:-target}/debug/fencegate scripts/clients.sh
 

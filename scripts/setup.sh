@@ -1,9 +1,9 @@
 #!/bin/sh
 # Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|examples|bench|instructions|deb|docs|proof|test|soak|drivers|compat. Does nothing, and says nothing, when all is there.
+# Usage: scripts/setup.sh demo|examples|bench|instructions|deb|docs|proof|test|soak|clients|drivers|compat. Does nothing, and says nothing, when all is there.
 set -eu
 
-wanted=${1:?usage: scripts/setup.sh demo|examples|bench|instructions|deb|docs|proof|test|soak|drivers|compat}
+wanted=${1:?usage: scripts/setup.sh demo|examples|bench|instructions|deb|docs|proof|test|soak|clients|drivers|compat}
 cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -121,7 +121,14 @@ find_missing() {
     if [ "$wanted" = instructions ]; then
         need has_valgrind valgrind
     fi
-    case $wanted in demo|examples|bench|instructions|deb) return ;; esac
+    if [ "$wanted" = clients ]; then
+        need has_etcdctl etcd-client
+        need has_venv python3-venv
+        need has_node "nodejs npm"
+        need has_go_etcd "golang-go golang-etcd-server-dev"
+        need has_go_postgres "golang-github-lib-pq-dev golang-github-jackc-pgx-v4-dev"
+    fi
+    case $wanted in demo|examples|bench|instructions|deb|clients) return ;; esac
     need has_etcdctl etcd-client
     need has_openssl openssl
     need has_patch patch

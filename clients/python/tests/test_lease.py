@@ -163,8 +163,9 @@ def test_the_next_host_of_the_url_is_used(postgres, proxy, name):
 
 def test_a_refusal_is_an_error_at_once(postgres, proxy, name):
     postgres.sql("CREATE ROLE stranger LOGIN")
-    with pytest.raises(fencegate.CoordinatorError, match="permission denied"):
+    with pytest.raises(fencegate.CoordinatorError, match="permission denied") as refused:
         Lease(postgres.url("stranger"), name).acquire()
+    assert refused.type is fencegate.CoordinatorError
     with pytest.raises(fencegate.CoordinatorUnavailable, match="no answer within 2.0 s: .*refused"):
         Lease(f"postgres://app@127.0.0.1:{free_port()}/app", name, ttl=2).acquire()
 

@@ -2,6 +2,7 @@
 // connection.
 
 import assert from 'node:assert/strict'
+import { existsSync } from 'node:fs'
 import { after, before, test } from 'node:test'
 import { fencePool, fenceSql, fencingErrors, isCutOff, Lease, MissingToken, setFence, StaleToken } from 'fencegate'
 import pg from 'pg'
@@ -107,6 +108,16 @@ for (const [driver, withPool] of Object.entries(pools)) {
     await withPool(nextToken, async (visit) => {
       const session = (await visit(READ)).split(' ')[1]
       await postgres.sql(`SELECT pg_terminate_backend(${session}, 10000)`)
+      assert.notEqual((await visit(READ)).split(' ')[1], session)
+    })
+  })
+
+  test(`a connection that ends while it is handed out is replaced: ${driver}`, async (context) => {
+    if (driver === 'postgres.js') return context.skip('it has no second attempt')
+    await withPool(nextToken, async (visit) => {
+      const session = (await visit(READ)).split(' ')[1]
+      process.kill(session, 'SIGTERM')
+      while (existsSync(`/proc/${session}`)); // The event loop does not see the end.
       assert.notEqual((await visit(READ)).split(' ')[1], session)
     })
   })
