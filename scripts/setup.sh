@@ -127,6 +127,7 @@ find_missing() {
         need has_node "nodejs npm"
         need has_go_etcd "golang-go golang-etcd-server-dev"
         need has_go_postgres "golang-github-lib-pq-dev golang-github-jackc-pgx-v4-dev"
+        need has_go_modules golang-golang-x-mod-dev
     fi
     case $wanted in demo|examples|bench|instructions|deb|clients) return ;; esac
     need has_etcdctl etcd-client

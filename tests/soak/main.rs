@@ -6,6 +6,7 @@
 mod support;
 
 mod abuse;
+mod clients;
 mod compat;
 mod corpus;
 mod deb;
