@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -24,6 +25,21 @@ impl SourceAddress {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> NETWORK << NETWORK)),
             address => address,
         }))
+    }
+
+    /// False for a Unix socket.
+    pub fn is_address(self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl fmt::Display for SourceAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(IpAddr::V4(address)) => write!(out, "{address}"),
+            Some(IpAddr::V6(network)) => write!(out, "{network}/{NETWORK}"),
+            None => out.write_str("Unix socket"),
+        }
     }
 }
 
@@ -118,6 +134,8 @@ mod tests {
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
         assert_ne!(source("192.0.2.1"), SourceAddress::new(None));
+        let texts = ["192.0.2.1", "2001:db8::1"].map(|address| source(address).to_string());
+        assert_eq!(texts, ["192.0.2.1", "2001:db8::/64"]);
     }
 
     #[test]

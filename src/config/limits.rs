@@ -23,6 +23,10 @@ pub struct Limits {
     pub connections: NonZeroUsize,
     /// Maximum number of concurrent sessions per user.
     pub connections_per_user: Option<NonZeroUsize>,
+    /// Maximum number of concurrent sessions per database.
+    pub connections_per_database: Option<NonZeroUsize>,
+    /// Maximum number of concurrent sessions per address.
+    pub connections_per_address: Option<NonZeroUsize>,
     /// Limit on TLS, the startup packet and authentication.
     pub startup: Duration,
     /// Time for which a new session waits for a server that may serve it.
@@ -52,6 +56,8 @@ pub(super) fn read(texts: &Texts) -> Result<Limits, ConfigError> {
     Ok(Limits {
         connections: texts.require("max_connections", connections)?,
         connections_per_user: texts.read_one("max_connections_per_user", connections)?,
+        connections_per_database: texts.read_one("max_connections_per_database", connections)?,
+        connections_per_address: texts.read_one("max_connections_per_address", connections)?,
         startup: texts.require("startup_timeout", startup)?,
         connect_wait: texts.require("connect_wait", |text| time(text, LONGEST))?,
         idle: off_at_zero(texts.require("idle_timeout", |text| time(text, LONGEST))?),

@@ -94,7 +94,7 @@ const fn setting(
 
 /// All settings.
 #[rustfmt::skip]
-pub static SETTINGS: [Setting; 36] = [
+pub static SETTINGS: [Setting; 38] = [
     setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Stays,
         "`host:port`, or `/directory:port` for a Unix socket (default `:6432`); repeatable",
         "Listen addresses for clients"),
@@ -126,6 +126,11 @@ pub static SETTINGS: [Setting; 36] = [
         "1 to 1000000", "Maximum number of concurrent clients; further ones receive 53300"),
     setting("max_connections_per_user", "NUMBER", Number, Nothing("no separate limit"), Applies,
         "1 to 1000000", "Maximum number of concurrent sessions per user; further ones receive 53300"),
+    setting("max_connections_per_database", "NUMBER", Number, Nothing("no separate limit"), Applies,
+        "1 to 1000000", "Maximum number of concurrent sessions per database; further ones receive 53300"),
+    setting("max_connections_per_address", "NUMBER", Number, Nothing("no separate limit"), Applies,
+        "1 to 1000000",
+        "Maximum number of concurrent sessions per client address (IPv6: per /64 network); further ones receive 53300"),
     setting("workers", "NUMBER", Number, Nothing("number of cores"), Stays,
         "1 to 1024", "Threads for sessions; each session stays on one thread"),
     setting("startup_timeout", "TIME", Number, Is("60s"), Applies,

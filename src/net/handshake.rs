@@ -10,8 +10,8 @@ use super::proxy_header::{self, Announced, HeaderError};
 use super::refused::{Refused, refuse, tell_of_upstream};
 use super::stream::Stream;
 use super::upstream::{self, LoggedIn, Route, log_in};
-use crate::config::Origin;
-use crate::state::connections::{LoginKind, NoPlace, Seat};
+use crate::config::{Limits, Origin};
+use crate::state::connections::{LoginKind, NoPlace, Seat, SessionGroup};
 use crate::state::context::Context;
 use crate::state::host::SessionHost;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, Phase, paused, too_late};
@@ -159,12 +159,11 @@ pub async fn shake_hands(
     let LoggedIn { mut server, authenticated, place } =
         log_in(&shared, &mut client, seat, Route::Session, &startup.packet, deadline).await?;
     // Only after authentication: before, any client may have claimed this name.
-    let per_user = shared.settings().limits.connections_per_user.map(NonZeroUsize::get);
-    if !seat.belongs_to(startup.user(), per_user) {
+    if let Err(group) = seat.belongs_to(groups(&shared.settings().limits, seat, &startup)) {
         message::put_terminate(&mut server.writer.output);
         // Ignore errors: closing the socket ends the session in any case.
         server.writer.flush().await.ok();
-        return refuse(&mut client, too_many_of(startup.user())).await;
+        return refuse(&mut client, too_many_of(&group)).await;
     }
     // Only after authentication: otherwise any name in a startup packet would open control connections.
     let context = match startup.replication() {
@@ -223,6 +222,13 @@ async fn take_place(
     if shared.orders.borrow().phase != Phase::Running {
         return Err(too_late());
     }
+    // Clients cannot claim another address, so this needs no authentication.
+    if let (false, Some(address), Some(most)) = (for_console, seat.address(), settings.limits.connections_per_address) {
+        let group = SessionGroup::Address(address);
+        if seat.is_full(&group, most.get()) {
+            return Err(too_many_of(&group));
+        }
+    }
     let kind = if for_console && is_admin() { LoginKind::Console } else { LoginKind::Session };
     let place = tokio::select! {
         place = timeout_at(deadline, seat.take_place(kind, most)) => place.unwrap_or(Err(NoPlace::Queue)),
@@ -267,10 +273,26 @@ fn made_room() -> Refused {
     Refused::silently("dropped to admit other clients: it had waited longest for its session")
 }
 
-fn too_many_of(user: &str) -> ErrorText {
-    // The server's message.
-    ErrorText::new("53300", format!("too many connections for role \"{user}\""))
-        .hint("The limit is the proxy's setting max_connections_per_user.")
+/// The groups in which a session counts, with their limits. Like the server, counts no session of physical replication
+/// against a database.
+fn groups(limits: &Limits, seat: &Seat, startup: &Startup) -> Vec<(SessionGroup, Option<NonZeroUsize>)> {
+    let mut groups = vec![(SessionGroup::User(startup.user().to_owned()), limits.connections_per_user)];
+    if startup.replication() != Replication::Physical {
+        let database = SessionGroup::Database(startup.database().to_owned());
+        groups.push((database, limits.connections_per_database));
+    }
+    groups.extend(seat.address().map(|it| (SessionGroup::Address(it), limits.connections_per_address)));
+    groups
+}
+
+fn too_many_of(group: &SessionGroup) -> ErrorText {
+    let (message, setting) = match group {
+        // The server's messages.
+        SessionGroup::User(user) => (format!("too many connections for role \"{user}\""), "user"),
+        SessionGroup::Database(database) => (format!("too many connections for database \"{database}\""), "database"),
+        SessionGroup::Address(address) => (format!("too many connections from address \"{address}\""), "address"),
+    };
+    ErrorText::new("53300", message).hint(format!("The limit is the proxy's setting max_connections_per_{setting}."))
 }
 
 /// The error if the settings require encryption that the client's connection lacks. Unix sockets need none, as in the

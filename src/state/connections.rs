@@ -3,11 +3,12 @@
 //! Only counts connections: it holds no session.
 //!
 //! Owns the counts. Must never let unauthenticated clients take all places, at the proxy or at the server, nor keep
-//! sessions from ending: a cancel request needs no place. Nor count a connection against a user before the server has
-//! authenticated it: clients that only claim the name would lock that user out.
+//! sessions from ending: a cancel request needs no place. Nor count a connection against a user or database before the
+//! server has authenticated it: clients that only claim the name would lock others out.
 
 use crate::waiting_connections::{SourceAddress, WaitingConnections};
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -56,7 +57,8 @@ struct Taken {
     under_way: [usize; 2],
     /// Sessions that have logged in.
     sessions: usize,
-    of_users: HashMap<String, usize>,
+    /// The sessions of each user, database and address.
+    sessions_of: HashMap<SessionGroup, usize>,
 }
 
 /// The purpose of a login.
@@ -66,6 +68,18 @@ pub enum LoginKind {
     Session,
     /// The console, with the name of a role in `admin_roles`.
     Console,
+}
+
+/// Sessions that count together. The fields are what clients claim in the startup packet, or the source of the
+/// connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SessionGroup {
+    /// Sessions of a user.
+    User(String),
+    /// Sessions in a database.
+    Database(String),
+    /// Sessions from an address.
+    Address(SourceAddress),
 }
 
 /// Why a client gets no place.
@@ -172,6 +186,19 @@ impl Taken {
         self.admit();
     }
 
+    fn sessions_in(&self, group: &SessionGroup) -> usize {
+        self.sessions_of.get(group).copied().unwrap_or_default()
+    }
+
+    fn leave_group(&mut self, group: &SessionGroup) {
+        if let Some(sessions) = self.sessions_of.get_mut(group) {
+            *sessions -= 1;
+            if *sessions == 0 {
+                self.sessions_of.remove(group);
+            }
+        }
+    }
+
     /// Records that the login is over.
     fn end_login(&mut self, number: u64) {
         if let Some(login) = self.logins.remove(&number) {
@@ -201,8 +228,8 @@ pub struct Seat {
     number: u64,
     source: SourceAddress,
     told: Arc<Notify>,
-    /// A session, with its user if that counts.
-    session: Option<Option<String>>,
+    /// A session, with the groups in which it counts.
+    session: Option<Vec<SessionGroup>>,
 }
 
 impl Connections {
@@ -237,6 +264,16 @@ impl Seat {
     /// The connection's number in this process.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The address of the client; None: a Unix socket.
+    pub fn address(&self) -> Option<SourceAddress> {
+        self.source.is_address().then_some(self.source)
+    }
+
+    /// True if the group already has `most` sessions.
+    pub fn is_full(&self, group: &SessionGroup, most: usize) -> bool {
+        self.connections.taken.borrow().sessions_in(group) >= most
     }
 
     /// Waits until the connection has to make room for others. Cancel-safe.
@@ -308,27 +345,30 @@ impl Seat {
 
     /// Records that the client is authenticated and can no longer be evicted.
     pub fn keep_place(&mut self) {
-        self.session = Some(None);
+        self.session = Some(Vec::new());
         self.change(|taken| taken.begin_session(self.number));
     }
 
-    /// Like [`Self::keep_place`], for a session of a user. Returns false if the user already has `most` sessions; the
-    /// place then does not count as the user's.
-    #[must_use]
-    pub fn belongs_to(&mut self, user: &str, most: Option<usize>) -> bool {
-        let is_free = self.connections.taken.send_if_modified(|taken| {
-            let sessions = taken.of_users.get(user).copied().unwrap_or_default();
-            let is_free = most.is_none_or(|most| sessions < most);
-            if is_free {
-                taken.of_users.insert(user.to_owned(), sessions + 1);
+    /// Like [`Self::keep_place`], for a session that counts in these groups, each with the maximum number of its sessions.
+    ///
+    /// # Errors
+    /// The first group that is full. The session then counts in none.
+    pub fn belongs_to(&mut self, groups: Vec<(SessionGroup, Option<NonZeroUsize>)>) -> Result<(), SessionGroup> {
+        let mut full = None;
+        self.connections.taken.send_if_modified(|taken| {
+            let is_full = |(group, most): &&(SessionGroup, Option<NonZeroUsize>)| {
+                most.is_some_and(|most| taken.sessions_in(group) >= most.get())
+            };
+            full = groups.iter().find(is_full).map(|(group, _)| group.clone());
+            if full.is_none() {
+                groups.iter().for_each(|(group, _)| *taken.sessions_of.entry(group.clone()).or_default() += 1);
                 taken.begin_session(self.number);
             }
-            is_free
+            full.is_none()
         });
-        if is_free {
-            self.session = Some(Some(user.to_owned()));
-        }
-        is_free
+        full.map_or(Ok(()), Err)?;
+        self.session = Some(groups.into_iter().map(|(group, _)| group).collect());
+        Ok(())
     }
 
     fn change(&self, change: impl FnOnce(&mut Taken)) {
@@ -344,16 +384,9 @@ impl Drop for Seat {
                     taken.leave(self.source, self.number);
                     taken.end_login(self.number);
                 }
-                Some(user) => {
+                Some(groups) => {
                     taken.sessions -= 1;
-                    if let Some(user) = user
-                        && let Some(sessions) = taken.of_users.get_mut(user)
-                    {
-                        *sessions -= 1;
-                        if *sessions == 0 {
-                            taken.of_users.remove(user);
-                        }
-                    }
+                    groups.iter().for_each(|group| taken.leave_group(group));
                 }
             }
             taken.admit();

@@ -80,6 +80,25 @@ fn a_missing_or_invalid_header_gets_an_error() {
     }
 }
 
+/// An IPv6 network counts as one address.
+#[test]
+fn the_limit_per_address_counts_announced_addresses() {
+    let arguments = ["--max-connections-per-address", "1", "--allow-unauthenticated", "2001:db8::/32"];
+    let (proxy, _postgres) = start(&[&FROM[..], &arguments].concat());
+    let try_from = |address: &str| {
+        let (wire, frames) = login(&proxy, format!("PROXY TCP6 {address} ::1 7 9\r\n").as_bytes());
+        (wire, error_in(&frames).map(|error| (error.code().to_owned(), error.message().to_owned())))
+    };
+    let (first, refused) = try_from("2001:db8::1");
+    assert_eq!(refused, None);
+    let (_, refused) = try_from("2001:db8::2");
+    let message = "too many connections from address \"2001:db8::/64\"";
+    assert_eq!(refused, Some(("53300".to_owned(), message.to_owned())));
+    assert_eq!(try_from("2001:db8:0:1::1").1, None);
+    drop(first);
+    wait_until("there is room", DEADLINE, || try_from("2001:db8::2").1.is_none());
+}
+
 /// The limits on connections that have not logged in count announced addresses. A header that does not arrive does not
 /// hold a place for longer than a startup packet.
 #[test]

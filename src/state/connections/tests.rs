@@ -15,6 +15,10 @@ fn elsewhere(last: u8) -> SourceAddress {
     SourceAddress::new(Some([192, 0, 2, last].into()))
 }
 
+fn of_user(user: &str, most: Option<NonZeroUsize>) -> Vec<(SessionGroup, Option<NonZeroUsize>)> {
+    vec![(SessionGroup::User(user.to_owned()), most)]
+}
+
 async fn is_evicted(seat: &Seat) -> bool {
     timeout(Duration::ZERO, seat.given_up()).await.is_ok()
 }
@@ -26,14 +30,14 @@ async fn places_are_released_at_every_exit() {
     for seat in &seats[1..4] {
         assert_eq!(seat.take_place(LoginKind::Session, 10).await, Ok(()));
     }
-    assert!(seats[2].belongs_to("ada", Some(1)));
+    assert_eq!(seats[2].belongs_to(of_user("ada", NonZeroUsize::new(1))), Ok(()));
     assert_eq!(seats[4].take_place(LoginKind::Console, 10).await, Ok(()));
     seats[4].keep_place();
     seats[5].speaks();
     assert_eq!((connections.places(), connections.taken.borrow().waiting()), (4, 2));
     drop(seats);
     let taken = connections.taken.borrow();
-    assert_eq!((taken.places(), taken.waiting(), taken.of_users.len(), taken.under_way), (0, 0, 0, [0, 0]));
+    assert_eq!((taken.places(), taken.waiting(), taken.sessions_of.len(), taken.under_way), (0, 0, 0, [0, 0]));
 }
 
 #[tokio::test]
@@ -41,16 +45,16 @@ async fn places_and_users_have_limits() {
     let connections = Arc::new(Connections::default());
     let mut seats = seats(&connections, 4, 2);
     assert_eq!(seats[0].take_place(LoginKind::Session, 2).await, Ok(()));
-    assert!(seats[0].belongs_to("ada", Some(1)));
+    assert_eq!(seats[0].belongs_to(of_user("ada", NonZeroUsize::new(1))), Ok(()));
     assert_eq!(seats[1].take_place(LoginKind::Session, 2).await, Ok(()));
-    assert!(!seats[1].belongs_to("ada", Some(1)));
-    assert!(seats[1].belongs_to("bob", Some(1)));
+    assert_eq!(seats[1].belongs_to(of_user("ada", NonZeroUsize::new(1))), Err(SessionGroup::User("ada".to_owned())));
+    assert_eq!(seats[1].belongs_to(of_user("bob", NonZeroUsize::new(1))), Ok(()));
     assert_eq!(seats[2].take_place(LoginKind::Session, 2).await, Err(NoPlace::Sessions));
     assert_eq!(seats[3].take_place(LoginKind::Console, 2).await, Ok(()), "some are for the console");
     seats.remove(0);
     drop(seats.remove(2));
     assert_eq!(seats[1].take_place(LoginKind::Session, 2).await, Ok(()));
-    assert!(seats[1].belongs_to("ada", Some(1)));
+    assert_eq!(seats[1].belongs_to(of_user("ada", NonZeroUsize::new(1))), Ok(()));
 }
 
 /// Requests a place. The seat stays in the queue if none is free.
@@ -64,7 +68,7 @@ async fn logins_take_half_of_the_places_and_sources_without_logins_go_first() {
     let mut seats: Vec<Seat> = (0..4).map(|number| connections.enter(number, elsewhere(number as u8 / 2), 4)).collect();
     assert!(requests_place(&seats[0], 4).await && requests_place(&seats[2], 4).await);
     assert!(!requests_place(&seats[1], 4).await && !requests_place(&seats[3], 4).await);
-    assert!(seats[0].belongs_to("ada", None));
+    assert_eq!(seats[0].belongs_to(of_user("ada", None)), Ok(()));
     let may = |number| connections.taken.borrow().logins.contains_key(&number);
     assert!(!may(3) && may(1), "its address has no login under way");
     assert_eq!(connections.taken.borrow().queues[0].len(), 1);
@@ -169,4 +173,20 @@ async fn a_source_with_few_connections_is_not_evicted() {
     let few = connections.enter(0, other, 4);
     let many: Vec<_> = (1..40).map(|number| connections.enter(number, here(), 4)).collect();
     assert!(!is_evicted(&few).await && is_evicted(&many[0]).await);
+}
+
+#[tokio::test]
+async fn a_session_that_is_refused_counts_in_no_group() {
+    let connections = Arc::new(Connections::default());
+    let mut seats = seats(&connections, 3, 9);
+    for seat in &seats {
+        assert_eq!(seat.take_place(LoginKind::Session, 9).await, Ok(()));
+    }
+    let (ada, app) = (SessionGroup::User("ada".to_owned()), SessionGroup::Database("app".to_owned()));
+    let groups = |database| vec![(ada.clone(), None), (app.clone(), NonZeroUsize::new(database))];
+    assert_eq!(seats[0].belongs_to(groups(1)), Ok(()));
+    assert_eq!(seats[1].belongs_to(groups(1)), Err(app.clone()));
+    assert!(seats[2].is_full(&ada, 1) && !seats[2].is_full(&ada, 2));
+    drop(seats.remove(0));
+    assert!(connections.taken.borrow().sessions_of.is_empty());
 }

@@ -151,6 +151,50 @@ fn other_users_cannot_exhaust_a_users_limit() {
 }
 
 #[test]
+fn a_database_and_an_address_have_limits_of_their_own() {
+    let asked = Options::default().hba("host all ada all scram-sha-256");
+    let postgres = postgres(asked);
+    postgres.sql("CREATE DATABASE other");
+    let settings = "max_connections_per_database: 1\nmax_connections_per_address: 2\n";
+    let mut world = WithFile::start(&postgres, NO_POLICIES, settings);
+    let login = |proxy: &Proxy, last: u8, database: &str| {
+        let mut wire = Wire::connect_from([127, 0, 0, last].into(), &proxy.address()).unwrap();
+        let frames = wire.start(&[("user", "bob"), ("database", database)], "");
+        let refused = error_in(&frames).map(|error| [error.code(), error.message(), error.hint()].join("; "));
+        (wire, refused.unwrap_or_default())
+    };
+    // A client that has not been authenticated does not count.
+    let claims = |database| {
+        let mut wire = Wire::connect_from([127, 0, 0, 2].into(), &world.proxy.address()).unwrap();
+        wire.send(&message::startup(message::PROTOCOL_3_0, &[("user", "ada"), ("database", database)]));
+        assert_eq!(wire.frame().unwrap().tag, b'R');
+        wire
+    };
+    let _strangers = [claims("postgres"), claims("other")];
+    let (one, refused) = login(&world.proxy, 2, "postgres");
+    assert_eq!(refused, "");
+    let full = "too many connections for database \"postgres\"";
+    let hint = "The limit is the proxy's setting max_connections_per_";
+    assert_eq!(login(&world.proxy, 3, "postgres").1, format!("53300; {full}; {hint}database."));
+    let (_two, refused) = login(&world.proxy, 2, "other");
+    assert_eq!(refused, "");
+    let full = "too many connections from address \"127.0.0.2\"";
+    let template = login(&world.proxy, 2, "template1");
+    assert_eq!(template.1, format!("53300; {full}; {hint}address."));
+    // The limits apply to neither the console nor, for addresses, to a Unix socket.
+    let mut console = Wire::connect_from([127, 0, 0, 2].into(), &world.proxy.address()).unwrap();
+    assert_eq!(error_in(&console.start(&CONSOLE, "")), None);
+    drop(one);
+    wait_until("there is room", DEADLINE, || login(&world.proxy, 2, "postgres").1.is_empty());
+    world.reload_with("max_connections_per_address: 3\n");
+    world.proxy.wait_for_log("policies_loaded", DEADLINE);
+    let three = login(&world.proxy, 2, "other");
+    assert_eq!(three.1, "");
+    let many: Vec<_> = (0..4).map(|_| Wire::login(&world.proxy.socket(), "bob", "other")).collect();
+    drop(many);
+}
+
+#[test]
 fn silent_connections_do_not_block_other_clients() {
     let (proxy, _postgres) = start(&["--max-connections", "5", "--startup-timeout", "1h"]);
     let mut silent: Vec<_> = (0..20).map(|_| Wire::connect(&proxy.address()).unwrap()).collect();
