@@ -1,10 +1,12 @@
 //! The fields of each event.
 
 use crate::logs::line::{POLICIES, SCHEMA, assert_fields, event, events, start};
-use crate::support::fenced::{code, ok};
+use crate::support::fenced::{code, init, ok};
 use crate::support::guardian::{Folder, Program};
+use crate::support::link::{Fault as LinkFault, Link};
+use crate::support::postgres::SUPERUSER;
 use crate::support::proxy::BINARY;
-use crate::support::{DEADLINE, Etcd, Wire, wait_until};
+use crate::support::{DEADLINE, Etcd, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
 use std::fs;
 
 #[test]
@@ -131,4 +133,27 @@ fn a_leader_logs_its_lease() {
 fn key(etcd: &Etcd) -> String {
     let keys = crate::support::programs::run(&mut etcd.etcdctl(&["get", "--prefix", "--keys-only", "/logs"]));
     String::from_utf8(keys.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_control_process_that_may_remain_is_named() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql(SCHEMA);
+    init(&postgres, "postgres");
+    let link = Link::to(postgres.port());
+    let options = ProxyOptions::default()
+        .policies(POLICIES)
+        .arguments(&["--log-format", "json"])
+        .control(&format!("postgres://{SUPERUSER}@127.0.0.1:{}/", link.port()));
+    let proxy = Proxy::start_with(&postgres, &options);
+    let mut wire = Wire::login(&proxy.address(), SUPERUSER, "postgres");
+    ok(&mut wire, "SET lease.fence = 46; INSERT INTO jobs VALUES (1)");
+    let control = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencegate control'";
+    let processes: Vec<String> = postgres.sql(control).into_iter().flatten().flatten().collect();
+    link.suffer(LinkFault::Silent);
+    assert_eq!(code(&mut wire, "SET lease.fence = 47; INSERT INTO jobs VALUES (2)"), "LF006");
+    let remains = event(|| proxy.log(), "control_process_not_ended");
+    let error = "the control connection did not answer within 5 s";
+    assert_fields(&remains, &[("level", "WARN"), ("database", "postgres"), ("error", error)]);
+    assert!(processes.contains(&remains["pid"]), "{remains:?}, {processes:?}");
 }

@@ -352,16 +352,18 @@ impl Lane {
             slot.connected = None;
             let (config, query) =
                 (self.config.clone(), sql::proxy::end_process(&connected.pid, &connected.backend_start));
+            let pid = connected.pid.clone();
             tokio::spawn(async move {
                 let ended = timeout(LIMIT, async {
-                    let (client, connection) = config.connect().await?;
+                    let (client, connection) =
+                        config.connect().await.map_err(|error| StoreError::on_opening(&config, error))?;
                     let driver = tokio::spawn(connection);
-                    let ended = client.simple_query(&query).await.map(drop);
+                    let ended = client.simple_query(&query).await.map(drop).map_err(StoreError::on_query);
                     driver.abort();
                     ended
                 });
-                if !matches!(ended.await, Ok(Ok(()))) {
-                    tracing::warn!("control_process_not_ended");
+                if let Err(error) = ended.await.unwrap_or(Err(StoreError::TimedOut(LIMIT))) {
+                    tracing::warn!(database = config.database(), pid, %error, "control_process_not_ended");
                 }
             });
         }
