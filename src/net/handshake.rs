@@ -93,11 +93,17 @@ pub async fn hear_balancer(shared: &Shared, mut stream: Stream, seat: &Seat) -> 
     }
 }
 
-/// Reads a client's first packet. `announced`: the origin that a load balancer has announced. Not cancel-safe: dropping it closes the socket.
+/// Reads a client's first packet. `announced`: the load balancer's header, if it must send one. Not cancel-safe: dropping
+/// it closes the socket.
 ///
 /// # Errors
 /// The packet is invalid. The client has been told the reason if possible.
-pub async fn hear(shared: &Shared, stream: Stream, announced: Option<Origin>, seat: &Seat) -> Result<Heard, Refused> {
+pub async fn hear(
+    shared: &Shared,
+    stream: Stream,
+    announced: Option<Announced>,
+    seat: &Seat,
+) -> Result<Heard, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
     let opening = tokio::select! {
         // Checked first, so that a client that has already sent its packet is served.
@@ -116,13 +122,17 @@ pub async fn hear(shared: &Shared, stream: Stream, announced: Option<Origin>, se
         }
         Ok(Err(OpeningError::Invalid(why, sent, mut client))) => {
             return tokio::select! {
-                refused = refuse_packet(shared, &mut client, why, sent) => refused,
+                refused = refuse_packet(shared, &mut client, why, sent, announced.is_some()) => refused,
                 () = seat.given_up() => Err(made_room()),
             };
         }
         Ok(Ok(opened)) => opened,
     };
-    client.origin = announced.unwrap_or(client.origin);
+    match announced {
+        Some(Announced::Client(address)) => client.origin = Origin::Announced(address.ip()),
+        Some(Announced::Unknown) => client.origin = Origin::Unknown,
+        Some(Announced::Balancer) | None => {}
+    }
     match packet {
         Packet::CancelRequest(packet) => cancel(shared, packet, Some(seat)).await.map(Heard::Cancel),
         Packet::Startup(startup) => Ok(Heard::Client(Box::new(IncomingClient { client, startup, deadline }))),

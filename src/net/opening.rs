@@ -137,17 +137,23 @@ async fn read_packet(client: &mut Peer) -> Result<Result<Bytes, InvalidPacket>, 
 }
 
 /// Lets the server answer an invalid packet with its own error. Nothing else from the client reaches the server. If too
-/// many such requests are in progress, or the server does not answer, the proxy writes the error.
+/// many such requests are in progress, or the server does not answer, the proxy writes the error. `has_header`: a header of
+/// the PROXY protocol came before the packet.
 pub async fn refuse_packet<T>(
     shared: &Shared,
     client: &mut Peer,
     why: InvalidPacket,
     sent: Vec<Bytes>,
+    has_header: bool,
 ) -> Result<T, Refused> {
     if why == InvalidPacket::ProxyHeader {
-        let text = ErrorText::new("08P01", why.to_string());
-        return refuse(client, text.hint("Add the load balancer's address to the proxy's setting proxy_protocol_from, or turn the PROXY protocol off at the load balancer (send-proxy in HAProxy)."))
-            .await;
+        let text = match has_header {
+            true => ErrorText::new("08P01", "the connection has a second PROXY protocol header")
+                .hint("Two load balancers in a row announce the client, and the proxy accepts the header of the nearer one only. Let that one accept the header of the other (accept-proxy in HAProxy), or turn the PROXY protocol off at one of them."),
+            false => ErrorText::new("08P01", why.to_string())
+                .hint("Add the load balancer's address to the proxy's setting proxy_protocol_from, or turn the PROXY protocol off at the load balancer (send-proxy in HAProxy)."),
+        };
+        return refuse(client, text).await;
     }
     if sent.is_empty() {
         return refuse(client, ErrorText::new("08P01", why.to_string())).await;

@@ -42,10 +42,24 @@ pub enum HeaderError {
     Missing,
     /// The header is invalid.
     #[error("invalid PROXY protocol header: {0}")]
-    Invalid(String),
+    Invalid(#[from] InvalidHeader),
     /// The socket's error.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// What is wrong with a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidHeader {
+    /// Longer than this many bytes.
+    #[error("longer than {0} bytes")]
+    Length(usize),
+    /// Not a line of version 1.
+    #[error("malformed line of version 1")]
+    Line,
+    /// Not a block of version 2.
+    #[error("malformed block of version 2")]
+    Block,
 }
 
 /// Reads the header, and nothing after it.
@@ -61,7 +75,7 @@ pub async fn read(socket: &mut (impl AsyncRead + Unpin)) -> Result<Announced, He
     if header.starts_with(LINE) {
         while !header.ends_with(b"\r\n") {
             if header.len() == LONGEST_LINE {
-                return Err(HeaderError::Invalid(format!("longer than {LONGEST_LINE} bytes")));
+                return Err(InvalidHeader::Length(LONGEST_LINE).into());
             }
             header.push(0);
             let last = header.len() - 1;
@@ -76,7 +90,7 @@ pub async fn read(socket: &mut (impl AsyncRead + Unpin)) -> Result<Announced, He
     fill(socket, &mut header[FIRST..]).await?;
     let rest = usize::from(u16::from_be_bytes([header[FIXED - 2], header[FIXED - 1]]));
     if rest > LONGEST_REST {
-        return Err(HeaderError::Invalid(format!("longer than {} bytes", FIXED + LONGEST_REST)));
+        return Err(InvalidHeader::Length(FIXED + LONGEST_REST).into());
     }
     header.resize(FIXED + rest, 0);
     fill(socket, &mut header[FIXED..]).await?;
@@ -97,8 +111,7 @@ async fn fill(socket: &mut (impl AsyncRead + Unpin), part: &mut [u8]) -> Result<
 
 /// Version 1.
 fn line(header: &[u8]) -> Result<Announced, HeaderError> {
-    let header =
-        v1::Header::try_from(header).map_err(|_| HeaderError::Invalid("malformed line of version 1".to_owned()))?;
+    let header = v1::Header::try_from(header).map_err(|_| InvalidHeader::Line)?;
     Ok(match header.addresses {
         v1::Addresses::Tcp4(it) => client(it.source_address, it.source_port),
         v1::Addresses::Tcp6(it) => client(it.source_address, it.source_port),
@@ -108,8 +121,7 @@ fn line(header: &[u8]) -> Result<Announced, HeaderError> {
 
 /// Version 2.
 fn block(header: &[u8]) -> Result<Announced, HeaderError> {
-    let header =
-        v2::Header::try_from(header).map_err(|_| HeaderError::Invalid("malformed block of version 2".to_owned()))?;
+    let header = v2::Header::try_from(header).map_err(|_| InvalidHeader::Block)?;
     Ok(match (header.command, header.addresses) {
         (v2::Command::Local, _) => Announced::Balancer,
         (v2::Command::Proxy, v2::Addresses::IPv4(it)) => client(it.source_address, it.source_port),
@@ -162,13 +174,20 @@ mod tests {
     #[tokio::test]
     async fn other_input_is_refused_within_bounds() {
         let long = version_2(0x21, 0x11, &[0; 521]);
-        for header in
-            [&b"PROXY TCP4 nonsense\r\n"[..], b"PROXY TCP9 ::1 ::1 1 1\r\n", &version_2(0x2f, 0x11, &[0; 12]), &long]
-        {
-            assert!(matches!(read_from(header).await.0, Err(HeaderError::Invalid(_))), "{header:?}");
+        for (header, expected) in [
+            (&b"PROXY TCP4 nonsense\r\n"[..], InvalidHeader::Line),
+            (b"PROXY TCP9 ::1 ::1 1 1\r\n", InvalidHeader::Line),
+            (&version_2(0x2f, 0x11, &[0; 12]), InvalidHeader::Block),
+            (&long, InvalidHeader::Length(FIXED + LONGEST_REST)),
+        ] {
+            let read = read_from(header).await.0;
+            assert!(matches!(read, Err(HeaderError::Invalid(why)) if why == expected), "{header:?}");
         }
         let (endless, rest) = read_from(&[b"PROXY ", &[b'x'; 1000][..]].concat()).await;
-        assert!(matches!(endless, Err(HeaderError::Invalid(_))) && rest == 1006 - LONGEST_LINE);
+        assert!(
+            matches!(endless, Err(HeaderError::Invalid(InvalidHeader::Length(LONGEST_LINE))))
+                && rest == 1006 - LONGEST_LINE
+        );
         let missing = [&b"\0\0\0\x08\x04\xd2\x16\x2f"[..], b"\x16\x03\x01\x02\0\x01\0\0", b"\r\n\r\n\0\r\nX"];
         for header in missing {
             assert!(matches!(read_from(header).await.0, Err(HeaderError::Missing)), "{header:?}");

@@ -122,11 +122,14 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 /// Reserves the client's seat before its task starts, because tasks start in any order.
 fn begin_session(workers: &Workers, shared: Arc<Shared>, stream: AcceptedStream, peer: String) {
     let number = SESSIONS.fetch_add(1, Ordering::Relaxed) + 1;
-    let source = SourceAddress::new(peer.parse().ok().map(|address: SocketAddr| address.ip()));
+    let address = peer.parse().ok().map(|address: SocketAddr| address.ip());
+    let source = SourceAddress::new(address);
+    // The socket no longer knows its peer after a reset, with which health checks end.
+    let origin = address.map_or(Origin::Unix, Origin::Address);
     let seat = shared.connections.enter(number, source, shared.settings().limits.connections.get());
     workers.begin(async move {
         match stream.into_stream() {
-            Ok(stream) => serve_session(shared, stream, peer, seat).await,
+            Ok(stream) => serve_session(shared, stream, origin, peer, seat).await,
             Err(error) => tracing::error!(%error, peer, "accept_failed"),
         }
     });
@@ -134,25 +137,22 @@ fn begin_session(workers: &Workers, shared: Arc<Shared>, stream: AcceptedStream,
 
 /// Boxes the steps before the session. Otherwise the task would keep the memory of the largest step for the whole
 /// session.
-async fn serve_session(shared: Arc<Shared>, mut stream: Stream, mut peer: String, mut seat: Seat) {
+async fn serve_session(shared: Arc<Shared>, mut stream: Stream, origin: Origin, mut peer: String, mut seat: Seat) {
     let session = seat.number();
     let (settings, mut announced) = (shared.settings(), None);
-    if settings.proxy_protocol_from.iter().any(|it| it.covers(stream.origin())) {
+    if settings.proxy_protocol_from.iter().any(|it| it.covers(origin)) {
         let heard = match Box::pin(handshake::hear_balancer(&shared, stream, &seat)).await {
             Ok(heard) => heard,
             Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
         };
         stream = heard.0;
-        match heard.1 {
-            Announced::Client(address) => {
-                (peer, announced) = (address.to_string(), Some(Origin::Announced(address.ip())));
-                // From now on it counts as a connection from the client's address.
-                drop(seat);
-                let source = SourceAddress::new(Some(address.ip()));
-                seat = shared.connections.enter(session, source, settings.limits.connections.get());
-            }
-            Announced::Unknown => announced = Some(Origin::Unknown),
-            Announced::Balancer => {}
+        announced = Some(heard.1);
+        if let Announced::Client(address) = heard.1 {
+            peer = address.to_string();
+            // From now on it counts as a connection from the client's address.
+            drop(seat);
+            let source = SourceAddress::new(Some(address.ip()));
+            seat = shared.connections.enter(session, source, settings.limits.connections.get());
         }
     }
     let caller = match Box::pin(handshake::hear(&shared, stream, announced, &seat)).await {

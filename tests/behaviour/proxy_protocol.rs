@@ -72,7 +72,7 @@ fn a_missing_or_invalid_header_gets_an_error() {
     for (header, reason) in [
         (&b""[..], "does not begin with a PROXY protocol header"),
         (b"PROXY TCP4 nonsense\r\n", "invalid PROXY protocol header"),
-        (&second, "which fencegate does not accept"),
+        (&second, "the connection has a second PROXY protocol header"),
     ] {
         let (_, frames) = login(&proxy, header);
         let error = error_in(&frames).unwrap_or_else(|| panic!("{frames:?}"));
@@ -108,4 +108,18 @@ fn a_header_has_the_time_limit_of_the_startup() {
     silent.send(b"PROXY TCP4 192.");
     assert!(silent.read_to_end().is_empty());
     proxy.wait_for_log("no PROXY protocol header within the time limit", DEADLINE);
+}
+
+/// HAProxy's tcp-check sends a header and resets the connection, before a busy proxy looks at it.
+#[test]
+fn a_check_that_is_over_is_not_logged() {
+    let (mut proxy, _postgres) = start(&FROM);
+    proxy.pause();
+    let mut check = Wire::connect(&proxy.address()).unwrap();
+    check.send(&version_2(0x20, [0; 4]));
+    check.reset();
+    proxy.signal("CONT");
+    assert!(error_in(&login(&proxy, &version_2(0x21, [192, 0, 2, 7])).1).is_none());
+    proxy.terminate();
+    assert!(!proxy.log().contains("session_refused"), "{}", proxy.log());
 }
