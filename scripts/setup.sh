@@ -148,6 +148,7 @@ find_missing() {
         need has_chromium chromium
     fi
     if [ "$wanted" = soak ]; then
+        need has_haproxy haproxy
         need has_go_etcd "golang-go golang-etcd-server-dev"
         need has_go_postgres "golang-github-lib-pq-dev golang-github-jackc-pgx-v4-dev"
         need has_go_modules golang-golang-x-mod-dev

@@ -157,8 +157,8 @@ async fn relay_authentication(
     };
     let (mut server_version, mut application_name, mut reports_path) = (String::new(), String::new(), false);
     let (mut asked, mut no_answer) = (false, false);
-    // The server has requested authentication.
-    let mut ever_asked = false;
+    // The server has requested authentication; the client has responded.
+    let (mut ever_asked, mut ever_answered) = (false, false);
     let mut deadline = None;
     loop {
         while let Some((tag, mut frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
@@ -216,18 +216,23 @@ async fn relay_authentication(
             match pass_answer(client, server, &mut binding).await? {
                 AuthenticationResponse::Awaited => (),
                 AuthenticationResponse::Passed => {
-                    asked = false;
+                    (asked, ever_answered) = (false, true);
                     seat.asked(false);
                 }
                 AuthenticationResponse::Other => (asked, no_answer) = (false, true),
             }
         }
-        client.writer.flush().await?;
+        // Health checks also abort the connection.
+        let left = |why: Refused| match why {
+            Refused::Client(_, None) if asked && !ever_answered => Refused::Unauthenticated,
+            why => why,
+        };
+        client.writer.flush().await.map_err(|error| left(error.into()))?;
         if client.reader.ended && asked {
-            return Err(Refused::silently("client closed the connection during authentication"));
+            return Err(left(Refused::silently("client closed the connection during authentication")));
         }
         server.writer.flush().await.map_err(Refused::Upstream)?;
-        hear(client, server, &mut deadline).await?;
+        hear(client, server, &mut deadline).await.map_err(left)?;
     }
 }
 

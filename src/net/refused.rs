@@ -18,6 +18,10 @@ pub enum Refused {
     /// The client closed the connection before it sent a packet.
     #[error("the client closed the connection before it sent a packet")]
     Left,
+    /// The client closed the connection instead of authenticating. Health checks of load balancers do this, and psql
+    /// before it asks its user for a password.
+    #[error("the client closed the connection when the server requested authentication")]
+    Unauthenticated,
     /// The client was at fault or disconnected; with the SQLSTATE that it received, if any.
     #[error("{0}")]
     Client(String, Option<&'static str>),
@@ -33,7 +37,7 @@ impl Refused {
     /// The side at fault, as the metric's label.
     pub fn label(&self) -> &'static str {
         match self {
-            Refused::Left | Refused::Client(..) => "client",
+            Refused::Left | Refused::Unauthenticated | Refused::Client(..) => "client",
             Refused::Server(_) => "server",
             Refused::Upstream(_) => "upstream",
         }
@@ -42,7 +46,7 @@ impl Refused {
     /// The SQLSTATE that the client received.
     pub fn code(&self) -> Option<&str> {
         match self {
-            Refused::Left => None,
+            Refused::Left | Refused::Unauthenticated => None,
             Refused::Client(_, code) => *code,
             Refused::Server(code) => code.as_deref(),
             Refused::Upstream(error) if error.kind() == io::ErrorKind::InvalidData => Some("08P01"),

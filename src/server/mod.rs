@@ -164,7 +164,8 @@ async fn serve_session(shared: Arc<Shared>, mut stream: Stream, origin: Origin, 
     match Box::pin(handshake::shake_hands(shared.clone(), caller, &mut seat, &peer)).await {
         Ok(Opened::Session(driver)) => {
             let session = driver.host().record.clone();
-            log_start(&shared, &session);
+            let is_check = announced == Some(Announced::Balancer);
+            log_start(&shared, &session, is_check);
             let entry = shared.sessions.enter(session.clone());
             let registration = driver.host().context.register(&session);
             // Another server may have become the primary during the login.
@@ -174,7 +175,7 @@ async fn serve_session(shared: Arc<Shared>, mut stream: Stream, origin: Origin, 
             let end = driver.run().await;
             drop(registration);
             drop(entry);
-            log_end(&shared, &session, &end);
+            log_end(&shared, &session, &end, is_check);
         }
         Ok(Opened::Console(caller)) => match Box::pin(ConsoleSession::open(shared.clone(), *caller, &mut seat)).await {
             Ok(console) => {
@@ -197,25 +198,36 @@ async fn serve_console(shared: Arc<Shared>, console: ConsoleSession, session: u6
 }
 
 /// Rate-limited, so that many short sessions do not flood the log.
-fn log_start(shared: &Shared, session: &SessionRecord) {
-    let level = shared.settings().log_sessions;
+fn log_start(shared: &Shared, session: &SessionRecord, is_check: bool) {
+    let level = session_level(shared, is_check);
     if level != Some(Level::INFO) || shared.log_limit.allows_sessions("session_started") {
         session.log_start(level);
     }
 }
 
-fn log_end(shared: &Shared, session: &SessionRecord, end: &End) {
-    let level = shared.settings().log_sessions;
+fn log_end(shared: &Shared, session: &SessionRecord, end: &End, is_check: bool) {
+    let level = session_level(shared, is_check);
     if level != Some(Level::INFO) || shared.log_limit.allows_sessions("session_ended") {
         session.log_end(level, end);
     }
 }
 
+/// The level of a session's start and end. `is_check`: a session of the load balancer itself, for a health check.
+fn session_level(shared: &Shared, is_check: bool) -> Option<Level> {
+    let level = shared.settings().log_sessions;
+    if is_check { level.map(|_| Level::DEBUG) } else { level }
+}
+
 /// Logs a client without a session, with the user and database that it named. Rate-limited, so that many of them do not
 /// flood the log.
 fn log_refusal(shared: &Shared, session: u64, address: &str, claims: Option<(String, String)>, refused: &Refused) {
-    if let Refused::Left = refused {
-        return tracing::debug!(session, address, reason = %refused, "connection_without_packet");
+    match refused {
+        Refused::Left => return tracing::debug!(session, address, reason = %refused, "connection_without_packet"),
+        Refused::Unauthenticated => {
+            let (user, database) = claims.unzip();
+            return tracing::debug!(session, user, database, address, reason = %refused, "connection_without_authentication");
+        }
+        Refused::Client(..) | Refused::Server(_) | Refused::Upstream(_) => {}
     }
     shared.metrics.connections_refused.with_label_values(&[refused.label()]).inc();
     if shared.log_limit.allows("session_refused", "") {

@@ -46,6 +46,10 @@ fn the_announced_address_is_the_clients() {
     let (mut balancer, frames) = login(&proxy, &version_2(0x20, [0; 4]));
     assert!(error_in(&frames).is_none(), "{frames:?}");
     assert_eq!(value(&mut balancer, "SELECT 1").as_deref(), Some("1"));
+    let (_wire, _) = login(&proxy, &version_2(0x21, [192, 0, 2, 8]));
+    proxy.wait_for_log("address=\"192.0.2.8:7\"", DEADLINE);
+    let started = proxy.log().matches("session_started").count();
+    assert_eq!(started, 3, "the check is logged at debug: {}", proxy.log());
 }
 
 /// The server trusts the proxy's address, and `allow_unauthenticated` names the loopback network.

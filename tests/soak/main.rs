@@ -15,6 +15,7 @@ mod drivers;
 mod examples;
 mod failover;
 mod frameworks;
+mod haproxy;
 mod languages;
 mod pgbench;
 mod readme;

@@ -4,7 +4,7 @@ use crate::logs::line::{POLICIES, SCHEMA, assert_fields, event, events, lines, s
 use crate::support::fenced::{Fenced, code, ok, value};
 use crate::support::wait::wait_for;
 use crate::support::wire::{error_in, message};
-use crate::support::{DEADLINE, Wire};
+use crate::support::{DEADLINE, Options, ProxyOptions, Wire};
 
 #[test]
 fn one_line_at_the_start_and_one_at_the_end() {
@@ -82,6 +82,39 @@ fn connections_that_only_connect_and_close_are_not_logged() {
     let log = fenced.proxy.log();
     assert_eq!(events(&log, "session_refused"), [], "{log}");
     assert!(lines(&log).iter().all(|line| !line.contains_key("address") || line["event"] == "listening"), "{log}");
+}
+
+/// HAProxy's pgsql-check does this every second, and psql before it asks its user for a password.
+#[test]
+fn a_client_that_leaves_when_it_is_asked_is_logged_at_debug() {
+    let proxy = ProxyOptions::default().policies(POLICIES).arguments(&["--log-format", "json"]);
+    let proxy = proxy.variable("RUST_LOG", "fencegate=debug");
+    let options = Options::default().hba("host all ada all scram-sha-256");
+    let mut fenced = Fenced::start_with(options, &format!("{SCHEMA}; CREATE ROLE ada LOGIN PASSWORD 'secret'"), &proxy);
+    let asked = || {
+        let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
+        wire.send(&message::startup(message::PROTOCOL_3_0, &[("user", "ada"), ("database", "postgres")]));
+        assert_eq!(wire.frame().unwrap().tag, b'R');
+        wire
+    };
+    drop(asked());
+    asked().reset();
+    let left = |log: String| events(&log, "connection_without_authentication");
+    wait_for("both are logged", DEADLINE, || (left(fenced.proxy.log()).len() == 2).then_some(()));
+    for line in left(fenced.proxy.log()) {
+        assert_fields(&line, &[("level", "DEBUG"), ("user", "ada"), ("database", "postgres")]);
+    }
+    assert_eq!(events(&fenced.proxy.log(), "session_refused"), []);
+    // These have responded.
+    let mut wrong = Wire::connect(&fenced.proxy.address()).unwrap();
+    wrong.start(&[("user", "ada"), ("database", "postgres")], "wrong");
+    let mut half = asked();
+    half.send(&message::sasl_initial_response("SCRAM-SHA-256", b"n,,n=,r=nonce"));
+    assert_eq!(half.frame().unwrap().tag, b'R');
+    drop(half);
+    wait_for("both are logged", DEADLINE, || (events(&fenced.proxy.log(), "session_refused").len() == 2).then_some(()));
+    fenced.proxy.terminate();
+    assert_eq!(left(fenced.proxy.log()).len(), 2);
 }
 
 #[test]
