@@ -76,7 +76,7 @@ pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let _turn = shared.reloading.lock().await;
     systemd::reloading();
     let reloaded = put_in_force(shared).await;
-    systemd::ready();
+    systemd::reloaded();
     reloaded
 }
 

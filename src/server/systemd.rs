@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Listening; also the end of a reload.
+/// Listening.
 pub fn ready() {
     tell("READY=1\nSTATUS=Listening");
 }
@@ -14,7 +14,12 @@ pub fn ready() {
 /// A reload has begun.
 pub fn reloading() {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1000);
-    tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}\nSTATUS=Reloading"));
+    tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
+}
+
+/// A reload has ended. Leaves the status as it is: a predecessor reloads, too.
+pub fn reloaded() {
+    tell("READY=1");
 }
 
 /// The proxy is stopping.

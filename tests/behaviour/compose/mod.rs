@@ -175,6 +175,8 @@ fn the_systemd_unit_passes_valid_arguments() {
     };
     let take_over = format!("{command} --take-over /run/fencegate/take-over.sock");
     let changed = lines(&unit).into_iter().flat_map(|line| match &*line {
+        // A preserved directory of a dynamic user would be out of reach for clients.
+        "DynamicUser=yes" => vec![],
         "RuntimeDirectory=fencegate" => vec![line, "RuntimeDirectoryPreserve=yes".to_owned()],
         _ if line == format!("ExecStart={command}") => vec![format!("ExecStart={take_over}")],
         _ => vec![line],
