@@ -52,10 +52,13 @@ impl Cluster {
     /// A primary, prepared by `prepare`, and standbys that have replayed everything.
     pub fn start(standbys: usize, replication: Replication, prepare: impl FnOnce(&Postgres)) -> Self {
         // Both are needed for the return of an old primary.
-        let options = Options::default().setting("wal_log_hints", "on").setting("wal_keep_size", "256MB");
+        let options = Options::default().unused().setting("wal_log_hints", "on").setting("wal_keep_size", "256MB");
         // A promoted server has no slot that shows the order of earlier commits.
         let options = options.setting("track_commit_timestamp", "on");
         let primary = Postgres::start(options);
+        // pg_rewind recovers a server that was killed without the options of its command line.
+        primary.sql("ALTER SYSTEM SET wal_log_hints = 'on'");
+        primary.sql("ALTER SYSTEM SET wal_keep_size = '256MB'");
         prepare(&primary);
         let moving = Link::to(primary.port());
         let mut cluster = Self { nodes: vec![Node::new(primary)], primary: 0, moving };

@@ -50,10 +50,6 @@ fn writes_through_a_promotion(pool: &str, mut command: Command, is_killed: bool)
     output.read_to_string(&mut report).unwrap();
     assert!(program.wait().unwrap().success(), "{report}");
 
-    if !is_killed {
-        // Its commits wait for a standby, so no other test can use it.
-        world.cluster[0].crash();
-    }
     let lines = |word: &str| report.lines().filter_map(|line| line.strip_prefix(word)).collect::<Vec<_>>();
     let mut errors: BTreeMap<String, usize> = BTreeMap::new();
     for code in lines("error ") {

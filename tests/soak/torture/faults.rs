@@ -1,6 +1,7 @@
 //! The faults, and their repair. One fault follows another, and several last at the same time.
 
-use super::world::{World, policies};
+use super::world::{Gate, World, policies};
+use crate::support::cluster::Replication;
 use crate::support::link::Fault as LinkFault;
 use crate::support::programs;
 use crate::support::proxy::BINARY;
@@ -32,6 +33,17 @@ enum Fault {
     Reset,
     Definition,
     Guard,
+    Promotion,
+}
+
+/// What becomes of the old primary at a promotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OldPrimary {
+    Killed,
+    /// It runs, and its commits wait for the standby that it has lost.
+    Runs,
+    /// It is cut off, does not wait for a standby any more, and comes back: whoever wrote there would lose the write.
+    CutOff,
 }
 
 /// What each is drawn by: the first often, those that stop everything seldom.
@@ -55,6 +67,11 @@ const FAULTS: [(Fault, usize); 17] = [
     (Fault::Guard, 3),
 ];
 
+/// How often the promotion of a standby is drawn, beside these.
+const PROMOTION: usize = 8;
+/// Longer than a control connection waits for its answer.
+const SEEN_LIMIT: Duration = Duration::from_secs(30);
+
 /// The end of a fault.
 enum Mend {
     ResumeLeader(usize),
@@ -64,6 +81,8 @@ enum Mend {
     StartMember(usize),
     ServerLink(usize),
     ClientLink(usize),
+    /// The old primary becomes a standby.
+    Rewind(usize),
 }
 
 pub struct Faults {
@@ -86,6 +105,13 @@ impl Faults {
         Self { choices: vec![Fault::LeaderPaused], ..Self::default() }
     }
 
+    /// With promotions of the standby.
+    pub fn with_promotions() -> Self {
+        let mut faults = Self::default();
+        faults.choices.extend([Fault::Promotion; PROMOTION]);
+        faults
+    }
+
     /// Waits a moment, ends the faults whose time has come, and begins another.
     pub fn next(&mut self, world: &mut World, dice: &mut Dice) {
         thread::sleep(Duration::from_millis(dice.between(50, 1_000) as u64));
@@ -93,6 +119,9 @@ impl Faults {
         let (due, open) = std::mem::take(&mut self.open).into_iter().partition(|(end, _)| *end <= now);
         self.open = open;
         let due: Vec<(Instant, Mend)> = due;
+        if due.iter().any(|(_, mend)| matches!(mend, Mend::Rewind(_))) {
+            self.resume_all(world);
+        }
         due.into_iter().for_each(|(_, mend)| mend.apply(world));
         let fault = *dice.pick(&self.choices);
         // Every second pause of a leader outlasts its lease.
@@ -102,15 +131,64 @@ impl Faults {
             _ => dice.between(50, 1_500),
         };
         let lasts = Duration::from_millis(lasts as u64);
+        if fault == Fault::Promotion && self.has_two_primaries() {
+            return;
+        }
         *self.counts.entry(fault).or_default() += 1;
         let mend = self.begin(fault, world, dice);
         self.open.extend(mend.map(|mend| (now + lasts, mend)));
     }
 
     pub fn end_all(&mut self, world: &mut World) {
+        self.resume_all(world);
         self.open.drain(..).for_each(|(_, mend)| mend.apply(world));
         (0..EtcdCluster::MEMBERS).for_each(|index| world.etcd.wait_for(index));
         wait_until("the server answers", DEADLINE, || ask_server(world, "SELECT 1").is_some());
+    }
+
+    /// From a promotion until the old primary is a standby.
+    fn has_two_primaries(&self) -> bool {
+        self.open.iter().any(|(_, mend)| matches!(mend, Mend::Rewind(_)))
+    }
+
+    /// Ends the pauses of proxies and server processes. A server process may hold what a command of the test waits for, and a
+    /// proxy cannot notice what it has to.
+    fn resume_all(&mut self, world: &mut World) {
+        let is_pause =
+            |mend: &Mend| matches!(mend, Mend::ResumeProxy(_) | Mend::ResumeProcess(_) | Mend::ServerLink(_));
+        let (pauses, open) = std::mem::take(&mut self.open).into_iter().partition(|(_, mend)| is_pause(mend));
+        self.open = open;
+        let pauses: Vec<(Instant, Mend)> = pauses;
+        pauses.into_iter().for_each(|(_, mend)| mend.apply(world));
+        wait_until("the server answers", DEADLINE, || ask_server(world, "SELECT 1").is_some());
+    }
+
+    /// The standby becomes the primary.
+    fn promote(&mut self, world: &mut World, old_primary: OldPrimary) -> Mend {
+        self.resume_all(world);
+        let old = world.cluster.primary();
+        match old_primary {
+            OldPrimary::Killed => world.cluster[old].kill9(),
+            OldPrimary::Runs => {}
+            OldPrimary::CutOff => world.gates.iter().for_each(|gate| gate.suffer_at(old, LinkFault::Cut)),
+        }
+        world.cluster.promote(1 - old);
+        // It has no standby.
+        world.cluster.set_replication(Replication::Asynchronous);
+        if old_primary == OldPrimary::CutOff {
+            // A proxy that has not seen the new primary cannot know that the old one is not it.
+            wait_until("each proxy uses the new primary", SEEN_LIMIT, || {
+                let shown = |gate: &Gate| ask(&gate.proxy.address(), "fencegate", "SHOW SERVERS").unwrap_or_default();
+                world.gates.iter().all(|gate| {
+                    let row = format!("127.0.0.1:{}|t|primary|", gate.server_port(1 - old));
+                    shown(gate).contains(&row)
+                })
+            });
+            world.cluster[old].sql("ALTER SYSTEM SET synchronous_standby_names = ''");
+            world.cluster[old].sql("SELECT pg_reload_conf()");
+            world.gates.iter().for_each(|gate| gate.suffer_at(old, LinkFault::None));
+        }
+        Mend::Rewind(old)
     }
 
     fn is_open(&self, wanted: usize) -> bool {
@@ -143,9 +221,11 @@ impl Faults {
                 world.gates[gate].proxy.signal("STOP");
                 Some(Mend::ResumeProxy(gate))
             }
+            // The next one might reach only the old primary.
+            Fault::ProxyKilled if self.has_two_primaries() => None,
             Fault::ProxyKilled => {
                 world.gates[gate].proxy.kill9();
-                world.gates[gate].start_again(&world.postgres);
+                world.gates[gate].start_again(&world.cluster);
                 None
             }
             Fault::ProcessPaused => {
@@ -163,7 +243,8 @@ impl Faults {
                 None
             }
             Fault::ServerRestarted => {
-                world.postgres.crash_restart();
+                let primary = world.cluster.primary();
+                world.cluster[primary].crash_restart();
                 None
             }
             // One that is dead or stands still already is left so.
@@ -177,7 +258,7 @@ impl Faults {
                 Some(Mend::StartMember(member))
             }
             Fault::ServerLink => {
-                world.gates[gate].server.suffer(link_fault(dice));
+                world.gates[gate].suffer(link_fault(dice));
                 Some(Mend::ServerLink(gate))
             }
             Fault::ClientLink => {
@@ -210,6 +291,10 @@ impl Faults {
                 guard(world, self.has_guard);
                 None
             }
+            Fault::Promotion => {
+                let old = *dice.pick(&[OldPrimary::Killed, OldPrimary::Runs, OldPrimary::CutOff]);
+                Some(self.promote(world, old))
+            }
         }
     }
 }
@@ -229,8 +314,13 @@ impl Mend {
             Mend::ResumeProcess(pid) => kill("CONT", &pid),
             Mend::ResumeMember(member) => world.etcd.resume(member),
             Mend::StartMember(member) => world.etcd.start_again(member),
-            Mend::ServerLink(gate) => world.gates[gate].server.suffer(LinkFault::None),
+            Mend::ServerLink(gate) => world.gates[gate].suffer(LinkFault::None),
             Mend::ClientLink(gate) => world.gates[gate].clients.suffer(LinkFault::None),
+            Mend::Rewind(old) => {
+                world.cluster.rewind(old);
+                world.cluster.set_replication(Replication::Synchronous);
+                world.cluster.catch_up(old);
+            }
         }
     }
 }
@@ -251,7 +341,7 @@ fn ask(address: &Address, database: &str, sql: &str) -> Option<String> {
 }
 
 fn ask_server(world: &World, sql: &str) -> Option<String> {
-    ask(&world.postgres.socket(), "postgres", sql)
+    ask(&world.primary().socket(), "postgres", sql)
 }
 
 /// One that serves a session of a leader or of a proxy.
@@ -277,7 +367,7 @@ fn reset(world: &World, gate: usize) {
 }
 
 fn guard(world: &World, is_wanted: bool) {
-    let control = world.postgres.control_url() + "postgres";
+    let control = world.primary().control_url() + "postgres";
     let mut guard = Command::new("timeout");
     programs::forget_settings(&mut guard);
     guard.args(["5", BINARY, "guard", if is_wanted { "install" } else { "remove" }, "--control", &control]);

@@ -52,12 +52,32 @@ impl Way {
 }
 
 /// FENCEGATE_TORTURE is its length in seconds.
+fn length() -> Duration {
+    Duration::from_secs(number("FENCEGATE_TORTURE").unwrap_or(60))
+}
+
 #[test]
 fn nothing_stale_is_committed() {
-    let time = Duration::from_secs(number("FENCEGATE_TORTURE").unwrap_or(60));
+    let world = World::start(Way::Fenced, false);
+    endure(world, Faults::default(), |world| {
+        world.take_inserted().into_iter().map(|row| (row.number("token"), row.columns["note"].clone())).collect()
+    });
+}
+
+/// With a synchronous standby, which is promoted. The old primary returns as the standby.
+#[test]
+fn nothing_stale_is_committed_through_promotions() {
+    let world = World::start(Way::Fenced, true);
+    endure(world, Faults::with_promotions(), |world| {
+        let rows = world.surviving_rows().into_iter();
+        rows.map(|mut row| (row[0].as_ref().unwrap().parse().unwrap(), row[1].take())).collect()
+    });
+}
+
+/// Lets the faults happen, and judges the tokens and notes that were committed, in the order of the commits.
+fn endure(mut world: World, mut faults: Faults, committed: impl Fn(&World) -> Vec<(i64, Option<String>)>) {
+    let time = length();
     let mut dice = Dice::new(seed());
-    let mut world = World::start(Way::Fenced);
-    let mut faults = Faults::default();
     let start = Instant::now();
     while start.elapsed() < time {
         faults.next(&mut world, &mut dice);
@@ -73,9 +93,9 @@ fn nothing_stale_is_committed() {
     });
     world.stop_leaders();
     let diaries = world.diaries();
-    let rows = world.take_inserted();
-    let tokens: Vec<i64> = rows.iter().map(|row| row.number("token")).collect();
-    let committed: HashSet<&str> = rows.iter().filter_map(|row| row.columns["note"].as_deref()).collect();
+    let rows = committed(&world);
+    let tokens: Vec<i64> = rows.iter().map(|(token, _)| *token).collect();
+    let committed: HashSet<&str> = rows.iter().filter_map(|(_, note)| note.as_deref()).collect();
     let said = |word: &str| diaries.iter().filter_map(|line| line.strip_prefix(word)).collect::<Vec<_>>();
     let lost: Vec<_> = said("committed ").into_iter().filter(|note| !committed.contains(note)).collect();
     let ghosts: Vec<_> = said("refused ").into_iter().filter(|note| committed.contains(note)).collect();
@@ -107,7 +127,7 @@ fn a_check_before_the_write_lets_stale_writes_in() {
 /// Leaders are only paused; the judge sees what becomes of that.
 fn is_caught(way: Way) {
     let mut dice = Dice::new(seed());
-    let mut world = World::start(way);
+    let mut world = World::start(way, false);
     let mut faults = Faults::of_leaders();
     let mut tokens = Vec::new();
     let start = Instant::now();

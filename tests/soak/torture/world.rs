@@ -1,12 +1,16 @@
 //! The programs of a run: the server, three members of etcd, proxies, leaders, and the links between them.
 
 use super::{ELECTION, Way, leader};
+use crate::support::cluster::{Cluster, Replication};
 use crate::support::commit_order::{Inserted, take_inserted};
 use crate::support::guardian::{Folder, Program};
+use crate::support::link::Fault as LinkFault;
 use crate::support::link::Link;
+use crate::support::postgres::SUPERUSER;
 use crate::support::programs::{postgres_program, python, run};
 use crate::support::proxy::{BINARY, fencegate};
-use crate::support::{EtcdCluster, Options, Postgres, Proxy, ProxyOptions, seed};
+use crate::support::server::Rows;
+use crate::support::{EtcdCluster, Postgres, Proxy, ProxyOptions, seed};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -33,7 +37,8 @@ enum Kind {
 pub struct Gate {
     pub proxy: Proxy,
     pub clients: Link,
-    pub server: Link,
+    /// One for each server.
+    servers: Vec<Link>,
     options: ProxyOptions,
 }
 
@@ -48,24 +53,29 @@ pub struct World {
     pub leaders: Vec<Leader>,
     pub gates: Vec<Gate>,
     pub etcd: EtcdCluster,
-    pub postgres: Postgres,
+    pub cluster: Cluster,
     folder: Folder,
 }
 
 impl World {
-    pub fn start(way: Way) -> Self {
-        let postgres = Postgres::start(Options::default().unused());
-        postgres.sql(SCHEMA);
-        run(fencegate().args(["init", "--control", &(postgres.control_url() + "postgres")]));
-        postgres.sql(&format!("SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')"));
+    /// With a synchronous standby, or with one server.
+    pub fn start(way: Way, has_standby: bool) -> Self {
+        let replication = if has_standby { Replication::Synchronous } else { Replication::Asynchronous };
+        let cluster = Cluster::start(usize::from(has_standby), replication, |primary| {
+            primary.sql(SCHEMA);
+            run(fencegate().args(["init", "--control", &(primary.control_url() + "postgres")]));
+        });
+        if !has_standby {
+            cluster[0].sql(&format!("SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')"));
+        }
         let etcd = EtcdCluster::start();
         let gates: Vec<Gate> = match way {
-            Way::Fenced => (0..PROXIES).map(|_| Gate::start(&postgres, &etcd)).collect(),
+            Way::Fenced => (0..PROXIES).map(|_| Gate::start(&cluster, 1 + usize::from(has_standby), &etcd)).collect(),
             Way::Direct | Way::Checked => Vec::new(),
         };
         let doors: Vec<u16> = match way {
             Way::Fenced => gates.iter().map(|gate| gate.clients.port()).collect(),
-            Way::Direct | Way::Checked => vec![postgres.port()],
+            Way::Direct | Way::Checked => vec![cluster[0].port()],
         };
         let folder = Folder::new("torture");
         let kinds = if way == Way::Fenced { &LEADERS[..] } else { &LEADERS[..3] };
@@ -76,12 +86,22 @@ impl World {
             Leader { name, command, program }
         };
         let leaders = kinds.iter().enumerate().map(leader).collect();
-        Self { leaders, gates, etcd, postgres, folder }
+        Self { leaders, gates, etcd, cluster, folder }
     }
 
     /// The rows that were committed since the last call, in the order of their commits.
     pub fn take_inserted(&self) -> Vec<Inserted> {
-        take_inserted(&self.postgres, "postgres", SLOT, "public.ticks")
+        take_inserted(self.primary(), "postgres", SLOT, "public.ticks")
+    }
+
+    /// The token and note of all rows that the surviving history has, in the order of their commits. A promoted server has
+    /// no slot that shows it, but the times of the commits: a later token begins after the last commit of an earlier one.
+    pub fn surviving_rows(&self) -> Rows {
+        self.primary().sql("SELECT token, note FROM ticks ORDER BY pg_xact_commit_timestamp(xmin), id")
+    }
+
+    pub fn primary(&self) -> &Postgres {
+        &self.cluster[self.cluster.primary()]
     }
 
     /// Whose diary has the newest entry.
@@ -127,23 +147,39 @@ impl Gate {
         self.proxy.sighup();
     }
 
-    fn start(postgres: &Postgres, etcd: &EtcdCluster) -> Self {
-        let server = Link::to(postgres.port());
-        let url = format!("127.0.0.1:{}", server.port());
+    fn start(cluster: &Cluster, servers: usize, etcd: &EtcdCluster) -> Self {
+        let servers: Vec<_> = (0..servers).map(|node| Link::to(cluster[node].port())).collect();
+        let hosts: Vec<_> = servers.iter().map(|link| format!("127.0.0.1:{}", link.port())).collect();
+        let (hosts, target) = (hosts.join(","), if servers.len() > 1 { "?target_session_attrs=primary" } else { "" });
         let options = ProxyOptions::default()
             .policies(&policies(true))
-            .upstream(&format!("postgres://{url}"))
-            .control(&format!("postgres://postgres@{url}/"))
+            .upstream(&format!("postgres://{hosts}{target}"))
+            .control(&format!("postgres://{SUPERUSER}@{hosts}/{target}"))
             .arguments(&["--etcd", &etcd.urls().join(",")]);
-        let proxy = Proxy::start_with(postgres, &options);
+        let proxy = Proxy::start_with(&cluster[0], &options);
         let clients = Link::to(port(&proxy));
-        Self { proxy, clients, server, options }
+        Self { proxy, clients, servers, options }
     }
 
     /// A new one in place of one that was killed.
-    pub fn start_again(&mut self, postgres: &Postgres) {
-        self.proxy = Proxy::start_with(postgres, &self.options);
+    pub fn start_again(&mut self, cluster: &Cluster) {
+        self.proxy = Proxy::start_with(&cluster[0], &self.options);
         self.clients.lead_to(port(&self.proxy));
+    }
+
+    /// The port of the proxy's way to a server.
+    pub fn server_port(&self, node: usize) -> u16 {
+        self.servers[node].port()
+    }
+
+    /// The proxy's way to all servers has this fault.
+    pub fn suffer(&self, fault: LinkFault) {
+        self.servers.iter().for_each(|link| link.suffer(fault));
+    }
+
+    /// The proxy's way to one server has this fault.
+    pub fn suffer_at(&self, node: usize, fault: LinkFault) {
+        self.servers[node].suffer(fault);
     }
 }
 
