@@ -46,6 +46,8 @@ enum OldPrimary {
     CutOff,
 }
 
+const OLD_PRIMARIES: [OldPrimary; 3] = [OldPrimary::Runs, OldPrimary::CutOff, OldPrimary::Killed];
+
 /// What each is drawn by: the first often, those that stop everything seldom.
 const FAULTS: [(Fault, usize); 17] = [
     (Fault::LeaderPaused, 40),
@@ -68,7 +70,7 @@ const FAULTS: [(Fault, usize); 17] = [
 ];
 
 /// How often the promotion of a standby is drawn, beside these.
-const PROMOTION: usize = 8;
+const PROMOTION: usize = 16;
 /// Longer than a control connection waits for its answer.
 const SEEN_LIMIT: Duration = Duration::from_secs(30);
 
@@ -127,6 +129,8 @@ impl Faults {
         // Every second pause of a leader outlasts its lease.
         let lasts = match fault {
             Fault::LeaderPaused if dice.chance(50) => dice.between(2_500, 6_000),
+            // Long enough for a proxy to use the wrong server.
+            Fault::Promotion => dice.between(2_000, 5_000),
             _ if dice.chance(20) => dice.between(50, 6_000),
             _ => dice.between(50, 1_500),
         };
@@ -292,8 +296,9 @@ impl Faults {
                 None
             }
             Fault::Promotion => {
-                let old = *dice.pick(&[OldPrimary::Killed, OldPrimary::Runs, OldPrimary::CutOff]);
-                Some(self.promote(world, old))
+                // One after the other, so that a short run has them all.
+                let number = self.counts[&Fault::Promotion] % OLD_PRIMARIES.len();
+                Some(self.promote(world, OLD_PRIMARIES[number]))
             }
         }
     }
