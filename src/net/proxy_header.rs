@@ -48,7 +48,7 @@ pub enum HeaderError {
     Io(#[from] io::Error),
 }
 
-/// What is wrong with a header.
+/// The fault of an invalid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHeader {
     /// Longer than this many bytes.
