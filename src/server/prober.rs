@@ -193,13 +193,12 @@ impl Shared {
 
     /// Closes the control connections to the old primary. The next operation opens them to the new one.
     fn move_control_connections(&self) {
+        self.outdate_control_connections();
         for database in self.shared_databases() {
             // The new primary may lack the last changes of the old one.
             database.forget_catalog();
-            self.background.spawn(async move {
-                database.fence.close().await;
-                database.prepare().await;
-            });
+            database.fence.close_outdated();
+            self.background.spawn(async move { database.prepare().await });
         }
     }
 }

@@ -218,6 +218,11 @@ impl Shared {
         self.control.with_database(database)
     }
 
+    /// Lets the control connections of all databases become outdated, because another server is the primary.
+    pub fn outdate_control_connections(&self) {
+        self.control.outdate();
+    }
+
     /// Applies settings to later events, and certificates to new connections.
     pub fn put_in_force(&self, settings: Settings, encryption: TlsMaterial) {
         self.orders.send_modify(|orders| orders.idle_timeout = settings.limits.idle);

@@ -1,11 +1,13 @@
 //! The primary fails or is replaced.
 
 use super::World;
-use crate::support::Wire;
+use crate::support::cluster::Replication;
 use crate::support::postgres::SUPERUSER;
 use crate::support::ticks::{WRITE, ok, session};
-use crate::support::wire::error_in;
+use crate::support::wire::{error_in, message};
+use crate::support::{DEADLINE, Wire, wait_until};
 use std::thread;
+use std::time::{Duration, Instant};
 
 #[test]
 fn sessions_move_to_the_promoted_server() {
@@ -45,6 +47,29 @@ fn a_session_on_the_old_primary_ends() {
     }
     world.wait_for_primary(1);
     assert_eq!(world.server_of_a_session(), 1);
+}
+
+/// Its COMMIT waits for a standby that no longer follows, and the new leader needs the same lock.
+#[test]
+fn a_token_that_the_old_primary_cannot_publish_delays_no_leader_on_the_new_one() {
+    let mut world = World::start(&[]);
+    ok(&mut session(&world.proxy.address(), 1), WRITE);
+    world.cluster.set_replication(Replication::Synchronous);
+    world.cluster.stop_replication(1);
+    let mut deposed = session(&world.proxy.address(), 2);
+    deposed.send(&message::query(WRITE));
+    let waits =
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'fencegate%' AND wait_event = 'SyncRep'";
+    wait_until("the token is being published", DEADLINE, || world.cluster[0].value(waits) == "1");
+
+    world.cluster.promote(1);
+    world.wait_for_primary(1);
+    let begun = Instant::now();
+    ok(&mut session(&world.proxy.address(), 3), WRITE);
+    // The Query on the old primary has a limit of 5 s.
+    assert!(begun.elapsed() < Duration::from_secs(4), "the write waited for the old primary");
+    // No other test can use it: its commits wait.
+    world.cluster[0].crash();
 }
 
 #[test]

@@ -373,6 +373,10 @@ impl Store for Reached {
         self.inner.ask_anew().await;
     }
 
+    fn close_outdated(&self) {
+        self.inner.close_outdated();
+    }
+
     async fn close(&self, wait: bool) {
         self.proxy.runs().await;
         self.inner.close(wait).await;

@@ -189,6 +189,11 @@ impl Database {
         self.close_connections(false).await;
     }
 
+    /// Closes outdated control connections. The next operation opens them again.
+    pub fn close_outdated(&self) {
+        self.store.close_outdated();
+    }
+
     pub(super) async fn close_connections(&self, wait: bool) {
         self.leave().await;
         self.store.close(wait).await;

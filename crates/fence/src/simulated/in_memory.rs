@@ -491,6 +491,8 @@ impl Store for InMemory {
         self.connection().failed = None;
     }
 
+    fn close_outdated(&self) {}
+
     async fn close(&self, _wait: bool) {
         if let Some(number) = self.connection().number.take() {
             self.server.state().lose_connections(|it| it == number);

@@ -64,6 +64,8 @@ pub(super) struct Slot {
 #[derive(Debug)]
 struct Failure {
     error: StoreError,
+    /// [`ControlConfig::version()`] when the attempt began.
+    version: u64,
     /// [`Common::sessions()`] when the attempt began.
     sessions: u64,
     until: Instant,
@@ -80,6 +82,8 @@ struct Connected {
     serial: u64,
     /// [`ControlConfig::version()`] when the connection was opened.
     version: u64,
+    system_identifier: String,
+    postmaster_start: String,
 }
 
 impl Slot {
@@ -197,7 +201,8 @@ impl Lane {
         self.slot.lock().await.failed = None;
     }
 
-    /// Closes the connection, after the Queries on it are answered, if the configuration has since been replaced.
+    /// Closes the connection if it is outdated. Queries on it continue, unless another server is the primary: then they end
+    /// with an error, and their effect is unknown.
     pub(super) fn close_outdated(&self) {
         // The holder of the slot opens the connection or checks this itself.
         if let Ok(mut slot) = self.slot.try_lock() {
@@ -208,6 +213,10 @@ impl Lane {
     fn close_unless_usable(&self, slot: &mut Slot) {
         let is_usable = |it: &Connected| !it.client.is_closed() && it.version == self.config.version();
         if let Some(unusable) = slot.connected.take_if(|it| !is_usable(it)) {
+            if self.config.is_superseded(&unusable.system_identifier, &unusable.postmaster_start) {
+                // A commit there may wait for a standby that no longer follows. Sessions on the new primary need the same lock.
+                unusable.driver.abort();
+            }
             self.give_up(&unusable);
         }
     }
@@ -221,20 +230,23 @@ impl Lane {
         if self.common.is_kept_closed() {
             return Err(StoreError::Vacated);
         }
-        let sessions = self.common.sessions();
+        let (mut version, sessions) = (self.config.version(), self.common.sessions());
         let counts = |failure: &&Failure| {
             Instant::now() < failure.until
+                && failure.version == version
                 && (failure.sessions == sessions || !matches!(failure.error, StoreError::NoDatabase { .. }))
         };
         if let Some(failure) = slot.failed.as_ref().filter(counts) {
             return Err(failure.error.clone());
         }
-        let opened = async {
-            let opened = timeout(LIMIT, self.connect()).await.unwrap_or(Err(StoreError::TimedOut(LIMIT)))?;
-            self.listen(&opened).await?;
-            Ok(Arc::new(opened))
+        let opened = loop {
+            tokio::select! {
+                opened = self.open() => break opened,
+                // Every Query waits for this connection, and its server may no longer answer.
+                () = self.config.outdated(version) => version = self.config.version(),
+            }
         };
-        let error = match opened.await {
+        let error = match opened {
             Ok(connected) => {
                 self.common.note(None);
                 *slot = Slot { connected: Some(connected.clone()), failed: None };
@@ -249,8 +261,14 @@ impl Lane {
             return Err(error);
         }
         let pause = slot.failed.as_ref().map_or(BACK_OFF.0, |last| (last.pause * 2).min(BACK_OFF.1));
-        slot.failed = Some(Failure { error: error.clone(), sessions, until: Instant::now() + pause, pause });
+        slot.failed = Some(Failure { error: error.clone(), version, sessions, until: Instant::now() + pause, pause });
         Err(error)
+    }
+
+    async fn open(&self) -> Result<Arc<Connected>, StoreError> {
+        let opened = timeout(LIMIT, self.connect()).await.unwrap_or(Err(StoreError::TimedOut(LIMIT)))?;
+        self.listen(&opened).await?;
+        Ok(Arc::new(opened))
     }
 
     async fn connect(&self) -> Result<Connected, StoreError> {
@@ -290,14 +308,16 @@ impl Lane {
             driver: driver.abort_handle(),
             serial,
             version,
+            system_identifier: String::new(),
+            postmaster_start: String::new(),
         };
         let said = Said::of(&self.config, &opening.client, self.synchronous_commit).await?;
         said.is_of_primary(&self.config)?;
         said.may_fence()?;
         said.has_schema()?;
         said.has_privileges()?;
-        opening.pid = said.field("pid");
-        opening.backend_start = said.field("backend_start");
+        [opening.pid, opening.backend_start, opening.system_identifier, opening.postmaster_start] =
+            ["pid", "backend_start", "system_identifier", "postmaster_start"].map(|it| said.field(it));
         self.prepare(&opening, until).await?;
         Ok(opening)
     }

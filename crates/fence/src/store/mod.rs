@@ -219,6 +219,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Lets the next operation try to connect even if a recent attempt failed.
     async fn ask_anew(&self);
 
+    /// Closes outdated connections: those of an earlier configuration, or to a server that is no longer the primary. Queries on
+    /// the latter end with an error, and their effect is unknown.
+    fn close_outdated(&self);
+
     /// Closes the connections. The next operation opens them again. With `wait`, or while connections are kept closed, returns
     /// only after the server has ended these connections and those that were closed before.
     async fn close(&self, wait: bool);

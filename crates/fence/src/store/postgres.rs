@@ -396,7 +396,7 @@ impl Store for Postgres {
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {
-        self.lanes().iter().for_each(|lane| lane.close_outdated());
+        self.close_outdated();
         self.look("SELECT").await?;
         let answers = self.ask_listener(sql::epoch::queue_usage()).await?;
         rows(&answers)
@@ -459,6 +459,10 @@ impl Store for Postgres {
         self.publish.ask_anew().await;
         self.wait.ask_anew().await;
         self.reading.ask_anew().await;
+    }
+
+    fn close_outdated(&self) {
+        self.lanes().iter().for_each(|lane| lane.close_outdated());
     }
 
     async fn close(&self, wait: bool) {

@@ -4,10 +4,10 @@ use super::hosts;
 use super::{Attempt, Connector, Told};
 use crate::password;
 use fencegate_leader::Connect;
-use parking_lot::RwLock;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_postgres::config::{Host, SslMode as Offer};
 use tokio_postgres::error::SqlState;
@@ -30,7 +30,7 @@ pub trait Primary: fmt::Debug + Send + Sync {
 /// Address, user and encryption of the control connections to one database.
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
-    access: Arc<RwLock<Access>>,
+    access: Arc<watch::Sender<Access>>,
     database: String,
     primary: Option<Arc<dyn Primary>>,
 }
@@ -48,7 +48,11 @@ impl ControlConfig {
     /// Ignores the TLS settings in `config`. Looks up a missing password for each new connection.
     pub fn new(config: Config, tls: Arc<Connector>) -> Self {
         let database = config.get_dbname().or(config.get_user()).unwrap_or_default().to_owned();
-        ControlConfig { access: Arc::new(RwLock::new(Access { config, tls, version: 0 })), database, primary: None }
+        ControlConfig {
+            access: Arc::new(watch::Sender::new(Access { config, tls, version: 0 })),
+            database,
+            primary: None,
+        }
     }
 
     /// This configuration, for connections to the primary.
@@ -59,7 +63,7 @@ impl ControlConfig {
     /// This configuration with another host, whatever its role. `limit` applies to each address. Does not follow
     /// [`Self::replace`].
     pub fn with_host(&self, host: &Host, port: u16, limit: Duration) -> Self {
-        let Access { config, tls, .. } = self.access.read().clone();
+        let Access { config, tls, .. } = self.access.borrow().clone();
         let mut config = hosts::to_host(&config, host, port);
         config.dbname(&self.database).connect_timeout(limit);
         ControlConfig::new(config, tls)
@@ -77,7 +81,7 @@ impl ControlConfig {
 
     /// The role that logs in.
     pub fn role(&self) -> String {
-        self.access.read().config.get_user().unwrap_or_default().to_owned()
+        self.access.borrow().config.get_user().unwrap_or_default().to_owned()
     }
 
     /// This configuration with another database. Both follow [`Self::replace`].
@@ -88,14 +92,26 @@ impl ControlConfig {
     /// Replaces address, user and encryption for all databases, from the next connection on. If address, user, password or
     /// options differ, open connections become outdated.
     pub fn replace(&self, config: Config, tls: Arc<Connector>) {
-        let mut access = self.access.write();
-        let version = access.version + u64::from(access.config != config);
-        *access = Access { config, tls, version };
+        self.access.send_modify(|access| {
+            let version = access.version + u64::from(access.config != config);
+            *access = Access { config, tls, version };
+        });
+    }
+
+    /// Lets all open connections become outdated, because another server is the primary.
+    pub fn outdate(&self) {
+        self.access.send_modify(|access| access.version += 1);
     }
 
     /// A connection that was opened at an earlier version is outdated.
     pub fn version(&self) -> u64 {
-        self.access.read().version
+        self.access.borrow().version
+    }
+
+    /// Waits until connections of that version are outdated. Cancel-safe.
+    pub async fn outdated(&self, version: u64) {
+        // This owns the sender, so the channel stays open.
+        self.access.subscribe().wait_for(|access| access.version != version).await.ok();
     }
 
     /// Connects, by one way after the other. Cancel-safe: a connection that is half open is closed.
@@ -104,7 +120,7 @@ impl ControlConfig {
     /// Those of the last way that was tried. If the server lets in by neither, those of the encrypted one: of the other one it
     /// says only that it is not encrypted.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
-        let Access { config, tls, .. } = self.access.read().clone();
+        let Access { config, tls, .. } = self.access.borrow().clone();
         let place = self.primary.as_ref().and_then(|primary| primary.place(&config));
         let mut config = place.and_then(|place| hosts::only(&config, place)).unwrap_or(config);
         config.dbname(&self.database);
