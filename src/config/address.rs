@@ -43,7 +43,7 @@ pub enum AddressError {
 }
 
 /// A TCP port or a Unix socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A host (name or address, IPv6 without brackets) and a port; port 0 lets the kernel choose one to listen on.
     Tcp {

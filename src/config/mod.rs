@@ -103,14 +103,12 @@ impl Settings {
     pub fn reloaded(&self, new: Self) -> (Self, Vec<SettingChange>) {
         let mut changes = Vec::new();
         let mut shown = self.shown.clone();
-        // Elections are followed, and servers probed, from the start or not at all.
+        // Elections are followed from the start or not at all.
         let keeps_etcd = self.etcd.is_some() != new.etcd.is_some();
-        let keeps_upstream = self.upstream.is_probed() || new.upstream.is_probed();
         for (now, new) in shown.iter_mut().zip(new.shown.clone()).filter(|(now, new)| now.given != new.given) {
             let applied = match now.setting.reload {
                 Reload::Applies => true,
                 Reload::AppliesToEtcd => !keeps_etcd,
-                Reload::AppliesToOneServer => !keeps_upstream,
                 Reload::Stays => false,
             };
             let (before, after) = (now.value.clone().unwrap_or_default(), new.value.clone().unwrap_or_default());
@@ -119,10 +117,9 @@ impl Settings {
                 *now = new;
             }
         }
-        let Self { listen, http, workers, take_over, etcd, upstream, .. } = self.clone();
+        let Self { listen, http, workers, take_over, etcd, .. } = self.clone();
         let etcd = if keeps_etcd { etcd } else { new.etcd.clone() };
-        let upstream = if keeps_upstream { upstream } else { new.upstream.clone() };
-        (Self { listen, http, workers, take_over, etcd, upstream, shown, ..new }, changes)
+        (Self { listen, http, workers, take_over, etcd, shown, ..new }, changes)
     }
 
     /// Database in the control URL, or one that every server has.

@@ -5,7 +5,7 @@
 
 use Fallback::{Is, Nothing, Required};
 use Form::{List, Number, Secret, Text};
-use Reload::{Applies, AppliesToEtcd, AppliesToOneServer, Stays};
+use Reload::{Applies, AppliesToEtcd, Stays};
 
 /// A setting of `fencegate proxy`.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,8 +57,6 @@ pub enum Reload {
     Applies,
     /// Same as [`Self::Applies`] if `etcd` is set before and after.
     AppliesToEtcd,
-    /// Same as [`Self::Applies`] unless the value before or after is a list of servers.
-    AppliesToOneServer,
     /// The value stays until a restart.
     Stays,
 }
@@ -98,7 +96,7 @@ pub static SETTINGS: [Setting; 38] = [
     setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Stays,
         "`host:port`, or `/directory:port` for a Unix socket (default `:6432`); repeatable",
         "Listen addresses for clients"),
-    setting("upstream", "ADDRESS", Text, Required, AppliesToOneServer,
+    setting("upstream", "ADDRESS", Text, Required, Applies,
         "`postgres://host:port`, or `/directory:port` for a Unix socket (default `:5432`); or a list, \
          `postgres://a:5432,b:5432?target_session_attrs=primary`, with libpq's target_session_attrs, \
          load_balance_hosts and connect_timeout (default 3 s for each address)",

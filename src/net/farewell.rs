@@ -89,7 +89,7 @@ impl Driver {
         let SessionHost { context, record } = &session.host;
         let cancel = startup::cancel_request(&record.cancel_key);
         if session.is_busy()
-            && let Err(error) = upstream::cancel(context.shared(), record.place, cancel).await
+            && let Err(error) = upstream::cancel(context.shared(), &record.server, cancel).await
         {
             tracing::warn!(session = record.number, %error, "statement_not_cancelled");
         }

@@ -10,7 +10,7 @@ use super::proxy_header::{self, Announced, HeaderError};
 use super::refused::{Refused, refuse, tell_of_upstream};
 use super::stream::Stream;
 use super::upstream::{self, LoggedIn, Route, log_in};
-use crate::config::{Limits, Origin};
+use crate::config::{Address, Limits, Origin};
 use crate::state::connections::{LoginKind, NoPlace, Seat, SessionGroup};
 use crate::state::context::Context;
 use crate::state::host::SessionHost;
@@ -166,7 +166,7 @@ pub async fn shake_hands(
     if timeout_at(deadline, shared.not_paused(startup.database())).await.is_err() {
         return refuse(&mut client, paused(startup.database())).await;
     }
-    let LoggedIn { mut server, authenticated, place } =
+    let LoggedIn { mut server, authenticated, address } =
         log_in(&shared, &mut client, seat, Route::Session, &startup.packet, deadline).await?;
     // Only after authentication: before, any client may have claimed this name.
     if let Err(group) = seat.belongs_to(groups(&shared.settings().limits, seat, &startup)) {
@@ -193,7 +193,7 @@ pub async fn shake_hands(
             tell_of_upstream(&mut client, identified).await?
         }
     };
-    if let Err(text) = verify_server(context.shared(), place, &identity, in_recovery).await {
+    if let Err(text) = verify_server(context.shared(), &address, &identity, in_recovery).await {
         message::put_terminate(&mut server.writer.output);
         // Ignore errors: closing the socket ends the session in any case.
         server.writer.flush().await.ok();
@@ -208,7 +208,7 @@ pub async fn shake_hands(
     let parameter =
         Parameter::new(if identity.is_ok() { ParameterValue::read(value.as_deref()) } else { ParameterValue::Unknown });
     let fence = SessionFence::new(identity);
-    let backend = (place, authenticated.process_id, authenticated.cancel_key);
+    let backend = (address, authenticated.process_id, authenticated.cancel_key);
     let (number, name) = (seat.number(), &authenticated.application_name);
     let record = SessionRecord::new(number, &startup, peer.to_owned(), backend, fence, parameter.current(), name);
     let replicates = startup.replication() != Replication::None;
@@ -257,7 +257,7 @@ async fn take_place(
 /// was last seen, so the check is repeated once after a new look. Cancel-safe.
 async fn verify_server(
     shared: &Shared,
-    place: usize,
+    address: &Address,
     identity: &Result<Identity, IdentityError>,
     in_recovery: bool,
 ) -> Result<(), ErrorText> {
@@ -266,11 +266,11 @@ async fn verify_server(
         _ if !servers.is_probed() => true,
         Ok(identity) => servers.admits(identity, in_recovery),
         // Accepts no SQL.
-        Err(IdentityError::PhysicalReplication) => servers.keeps(place, None),
+        Err(IdentityError::PhysicalReplication) => servers.keeps(address, None),
         Err(_) => false,
     };
     if !is_admitted() {
-        servers.look_again(place).await;
+        servers.look_again(address).await;
         if !is_admitted() {
             let text = ErrorText::new(CANNOT_CONNECT_NOW, "this session's server is not one that the proxy may use");
             return Err(text.detail(servers.table().summary(false)).hint("Retry."));
@@ -342,7 +342,7 @@ pub async fn cancel(shared: &Shared, packet: Bytes, seat: Option<&Seat>) -> Resu
     let passed_on = async {
         let _alone = session.cancelling.lock().await;
         let _turn = shared.cancels.acquire().await.map_err(io::Error::other)?;
-        upstream::cancel(shared, session.place, packet).await
+        upstream::cancel(shared, &session.server, packet).await
     };
     match timeout(SERVER_LIMIT, passed_on).await {
         Ok(Ok(())) => Ok("forwarded"),

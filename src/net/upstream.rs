@@ -9,6 +9,7 @@ use super::refused::{Refused, pass_refusal, refuse, tell_of_upstream, tls_text};
 use super::stream::Stream;
 use crate::config::{Address, Settings, TargetSession};
 use crate::state::connections::Seat;
+use crate::state::encryption::TlsMaterial;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, too_late};
 use crate::state::servers::NoServer;
 use crate::state::shared::Shared;
@@ -39,8 +40,8 @@ pub enum Route {
 pub struct LoggedIn {
     pub server: Peer,
     pub authenticated: Authenticated,
-    /// The place of the server in the list.
-    pub place: usize,
+    /// The address of the server in the settings.
+    pub address: Address,
 }
 
 /// Connects to a server, sends the startup packet and relays authentication. Reports failures to the client. Gives up
@@ -71,14 +72,16 @@ async fn log_in_somewhere(
 ) -> Result<LoggedIn, Refused> {
     let until = Instant::now() + shared.settings().limits.connect_wait;
     loop {
-        let places = match places(shared, route, until).await {
-            Ok(places) => places,
+        let hosts = match hosts(shared, route, until).await {
+            Ok(hosts) => hosts,
             Err(none) => return no_server_for(shared, client, none).await,
         };
         let mut failure = None;
-        for &place in &places {
-            match try_to_log_in(shared, client, seat, place, packet).await? {
-                Ok((server, authenticated)) => return Ok(LoggedIn { server, authenticated, place }),
+        for address in &hosts {
+            match try_to_log_in(shared, client, seat, address, packet).await? {
+                Ok((server, authenticated)) => {
+                    return Ok(LoggedIn { server, authenticated, address: address.clone() });
+                }
                 Err(why) => failure = why,
             }
         }
@@ -87,17 +90,17 @@ async fn log_in_somewhere(
             shared.servers.request_look();
             return report(shared, client, failure).await;
         }
-        for place in places {
-            shared.servers.look_again(place).await;
+        for host in &hosts {
+            shared.servers.look_again(host).await;
         }
     }
 }
 
-/// The places of the hosts to try, in order. Cancel-safe.
+/// The hosts to try, in order. Cancel-safe.
 ///
 /// # Errors
 /// No server may serve the session.
-async fn places(shared: &Shared, route: Route, until: Instant) -> Result<Vec<usize>, NoServer> {
+async fn hosts(shared: &Shared, route: Route, until: Instant) -> Result<Vec<Address>, NoServer> {
     match route {
         Route::Session => shared.servers.available(until.saturating_duration_since(Instant::now())).await,
         Route::Console => Ok(shared.servers.for_operators()),
@@ -151,12 +154,12 @@ async fn try_to_log_in(
     shared: &Shared,
     client: &mut Peer,
     seat: &Seat,
-    place: usize,
+    address: &Address,
     packet: &[u8],
 ) -> Result<Result<(Peer, Authenticated), Option<Failure>>, Refused> {
-    let mut attempts = attempts(shared, place);
+    let mut attempts = attempts(&shared.encryption(), address);
     loop {
-        let mut server = match connect_by(shared, place, &mut attempts).await {
+        let mut server = match connect_by(shared, address, &mut attempts).await {
             Ok(stream) => Peer::new(stream),
             Err(error) => {
                 let is_encrypted = is_tls_failure(&error);
@@ -193,8 +196,8 @@ async fn refusal(client: &mut Peer, server: &mut Peer) -> Result<Option<Bytes>, 
 }
 
 /// Forwards a cancel request unchanged to a host, and waits until the server closes the connection: then it has sent the signal.
-pub async fn cancel(shared: &Shared, place: usize, packet: Bytes) -> io::Result<()> {
-    let mut server = Peer::new(connect_to(shared, place).await?);
+pub async fn cancel(shared: &Shared, address: &Address, packet: Bytes) -> io::Result<()> {
+    let mut server = Peer::new(connect_to(shared, address).await?);
     server.writer.output.extend_from_slice(&packet);
     server.writer.flush().await?;
     server.reader.fill().await
@@ -204,18 +207,26 @@ pub async fn cancel(shared: &Shared, place: usize, packet: Bytes) -> io::Result<
 ///
 /// # Errors
 /// The errors of the last way.
-async fn connect_to(shared: &Shared, place: usize) -> io::Result<Stream> {
-    connect_by(shared, place, &mut attempts(shared, place)).await
+async fn connect_to(shared: &Shared, address: &Address) -> io::Result<Stream> {
+    try_to_connect(&shared.settings(), &shared.encryption(), address).await
+}
+
+/// Connects to a host by the first way of these settings that works.
+///
+/// # Errors
+/// The errors of the last way.
+pub async fn try_to_connect(settings: &Settings, encryption: &TlsMaterial, address: &Address) -> io::Result<Stream> {
+    connect_with(settings, encryption, address, &mut attempts(encryption, address)).await
 }
 
 /// Connects to the first of these hosts that accepts a connection.
 ///
 /// # Errors
 /// The error of the last host.
-async fn connect_to_any(shared: &Shared, places: Vec<usize>) -> io::Result<Stream> {
+async fn connect_to_any(shared: &Shared, hosts: Vec<Address>) -> io::Result<Stream> {
     let mut last = io::Error::new(io::ErrorKind::NotConnected, shared.servers.table().summary(true));
-    for place in places {
-        match connect_to(shared, place).await {
+    for host in hosts {
+        match connect_to(shared, &host).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -250,19 +261,19 @@ impl Attempts {
     }
 }
 
-fn attempts(shared: &Shared, place: usize) -> Attempts {
-    Attempts::new(match shared.settings().upstream.hosts.get(place) {
-        Some(Address::Tcp { .. }) => shared.encryption().server.attempts(),
+fn attempts(encryption: &TlsMaterial, address: &Address) -> Attempts {
+    Attempts::new(match address {
+        Address::Tcp { .. } => encryption.server.attempts(),
         // libpq does not use TLS over Unix sockets either.
-        Some(Address::Unix { .. }) | None => &[Attempt::Plain],
+        Address::Unix { .. } => &[Attempt::Plain],
     })
 }
 
 /// Connects without TLS; None if the settings do not allow that.
 pub async fn connect_plainly(shared: &Shared) -> io::Result<Option<Stream>> {
-    let Some(&place) = shared.servers.for_operators().first() else { return Ok(None) };
-    match attempts(shared, place).left.any(|attempt| *attempt == Attempt::Plain) {
-        true => connect_by(shared, place, &mut Attempts::new(&[Attempt::Plain])).await.map(Some),
+    let Some(address) = shared.servers.for_operators().into_iter().next() else { return Ok(None) };
+    match attempts(&shared.encryption(), &address).left.any(|attempt| *attempt == Attempt::Plain) {
+        true => connect_by(shared, &address, &mut Attempts::new(&[Attempt::Plain])).await.map(Some),
         false => Ok(None),
     }
 }
@@ -294,19 +305,25 @@ pub async fn is_away(shared: &Shared, packet: &[u8]) -> bool {
 /// # Errors
 /// No server may serve a session, or the error of the last host.
 pub async fn reach(shared: &Shared) -> io::Result<bool> {
-    let places = shared.servers.available(Duration::ZERO).await.unwrap_or_default();
-    Ok(matches!(connect_to_any(shared, places).await?, Stream::Tls(..)))
+    let hosts = shared.servers.available(Duration::ZERO).await.unwrap_or_default();
+    Ok(matches!(connect_to_any(shared, hosts).await?, Stream::Tls(..)))
 }
 
 /// Tries the ways to connect until one works.
-async fn connect_by(shared: &Shared, place: usize, attempts: &mut Attempts) -> io::Result<Stream> {
-    let (settings, encryption) = (shared.settings(), shared.encryption());
+async fn connect_by(shared: &Shared, address: &Address, attempts: &mut Attempts) -> io::Result<Stream> {
+    connect_with(&shared.settings(), &shared.encryption(), address, attempts).await
+}
+
+async fn connect_with(
+    settings: &Settings,
+    encryption: &TlsMaterial,
+    address: &Address,
+    attempts: &mut Attempts,
+) -> io::Result<Stream> {
     let limit = settings.upstream.connect_timeout.max(CONNECT_LIMIT);
     loop {
-        let (Some(&attempt), Some(address)) = (attempts.left.next(), settings.upstream.hosts.get(place)) else {
-            return Err(io::ErrorKind::NotConnected.into());
-        };
-        let connecting = attempt_to_connect(&settings, address, &encryption.server, attempt);
+        let Some(&attempt) = attempts.left.next() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let connecting = attempt_to_connect(settings, address, &encryption.server, attempt);
         let result = tokio::time::timeout(limit, connecting).await;
         match result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             // A server that cannot be reached at all is not tried again.

@@ -70,7 +70,10 @@ pub async fn check(start: StartOptions, allow_unresolved: bool) -> Vec<Finding> 
     let policies = shared.policies.borrow().clone();
     let mut findings = Vec::new();
     if shared.servers.is_probed() {
-        prober::look_once(&shared).await;
+        let settings = shared.settings();
+        for look in prober::look_once(&shared.control_for(settings.control_database()), &settings).await {
+            shared.servers.report(1, look, |_, _| {});
+        }
         findings.extend(shared.servers.table().hosts().iter().map(of_server));
     }
     let upstream = upstream::reach(&shared).await;

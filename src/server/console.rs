@@ -329,17 +329,20 @@ impl console::Proxy for Shared {
     async fn servers(&self) -> Vec<ServerRow> {
         let is_up = if self.servers.is_probed() { None } else { Some(self.condition().await.upstream) };
         let sessions = self.sessions.list();
-        let of = |(place, it): (usize, &ServerState)| ServerRow {
+        // Only probers keep reports up to date.
+        let report = |it: &ServerState| it.report.clone().filter(|_| is_up.is_none());
+        let of = |it: &ServerState| ServerRow {
             host: it.address.to_string(),
             is_up: is_up.unwrap_or(it.role != ServerRole::Unknown),
             role: is_up.is_none().then(|| it.role.name()),
-            timeline: it.report.as_ref().map(|report| report.timeline.into()),
-            system_identifier: it.report.as_ref().map(|report| report.system_identifier.clone()),
-            seen: it.seen,
-            sessions: u64::try_from(sessions.iter().filter(|it| it.place == place).count()).unwrap_or(u64::MAX),
+            timeline: report(it).map(|report| report.timeline.into()),
+            system_identifier: report(it).map(|report| report.system_identifier.clone()),
+            seen: report(it).and(it.seen),
+            sessions: u64::try_from(sessions.iter().filter(|session| session.server == it.address).count())
+                .unwrap_or(u64::MAX),
             error: it.failure.as_ref().map(ToString::to_string),
         };
-        self.servers.table().hosts().iter().enumerate().map(of).collect()
+        self.servers.table().hosts().iter().map(of).collect()
     }
 
     fn kill(&self, session: u64) -> bool {

@@ -7,6 +7,7 @@ pub mod check;
 mod console;
 mod files;
 mod health;
+mod new_servers;
 mod outage;
 mod prober;
 mod reload;
@@ -169,7 +170,7 @@ async fn serve_session(shared: Arc<Shared>, mut stream: Stream, origin: Origin, 
             let entry = shared.sessions.enter(session.clone());
             let registration = driver.host().context.register(&session);
             // Another server may have become the primary during the login.
-            if !shared.servers.keeps(session.place, session.fence.identity.as_ref().ok()) {
+            if !shared.servers.keeps(&session.server, session.fence.identity.as_ref().ok()) {
                 session.replace();
             }
             let end = driver.run().await;

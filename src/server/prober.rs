@@ -3,8 +3,8 @@
 //! Owns these connections, and what the proxy does when the primary changes. Must never choose the primary: `state::servers`
 //! does.
 
-use crate::config::Address;
-use crate::state::server_table::{LookError, ServerChange, ServerReport, ServerTable};
+use crate::config::{Address, Settings};
+use crate::state::server_table::{Look, LookError, ServerChange, ServerReport, ServerTable};
 use crate::state::shared::Shared;
 use fencegate_fence::supervise::supervise;
 use fencegate_postgres::sql::{column, is_true, message, number, query_rows, text};
@@ -26,14 +26,12 @@ const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// Time after the start for which the choice of the primary waits for servers that do not answer.
 const SETTLE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Starts the probers, if there are several servers to choose from.
+/// Starts the probers while there are several servers to choose from.
 pub(super) fn start(shared: &Arc<Shared>) {
+    let followed = shared.clone();
+    supervise(&shared.background, "follow_servers", move || follow_servers(followed.clone()));
     if !shared.servers.is_probed() {
         return;
-    }
-    for place in 0..shared.settings().upstream.hosts.len() {
-        let probed = shared.clone();
-        supervise(&shared.background, "probe_server", move || probe(probed.clone(), place));
     }
     let settled = shared.clone();
     shared.background.spawn(async move {
@@ -42,28 +40,56 @@ pub(super) fn start(shared: &Arc<Shared>) {
     });
 }
 
-/// Looks at each host once. Cancel-safe.
-pub(super) async fn look_once(shared: &Arc<Shared>) {
-    let look = async |place: usize| {
-        let report = match connect(shared, place).await {
+async fn follow_servers(shared: Arc<Shared>) {
+    loop {
+        follow_list(&shared);
+        shared.servers.reloaded.notified().await;
+    }
+}
+
+/// Starts the probers of new hosts, and ends those of hosts that are no longer in the list.
+fn follow_list(shared: &Arc<Shared>) {
+    let listed = shared.servers.probed();
+    let mut probers = shared.servers.probers.lock();
+    probers.retain(|address, prober| {
+        let stays = listed.contains(address);
+        if !stays {
+            prober.abort();
+        }
+        stays
+    });
+    for address in listed {
+        probers.entry(address.clone()).or_insert_with(|| {
+            let probed = shared.clone();
+            supervise(&shared.background, "probe_server", move || probe(probed.clone(), address.clone()))
+        });
+    }
+}
+
+/// Looks at each host of these settings once. Cancel-safe.
+pub(super) async fn look_once(control: &ControlConfig, settings: &Settings) -> Vec<Look> {
+    let look = async |address: &Address| {
+        let result = match connect(control, settings, address).await {
             Ok((client, _)) => look(&client).await,
             Err(error) => Err(error),
         };
-        shared.servers.report(place, 1, report, |_, _| {});
+        Look { address: address.clone(), result }
     };
-    futures_util::future::join_all((0..shared.settings().upstream.hosts.len()).map(look)).await;
+    futures_util::future::join_all(settings.upstream.hosts.iter().map(look)).await
 }
 
-/// Looks at one host, for as long as the proxy runs.
-async fn probe(shared: Arc<Shared>, place: usize) {
+/// Looks at one host, for as long as it is in the list.
+async fn probe(shared: Arc<Shared>, address: Address) {
     let mut requests = shared.servers.requests();
     let mut last = None;
     loop {
         let number = *requests.borrow_and_update();
-        let (client, mut connection) = match connect(&shared, place).await {
+        let settings = shared.settings();
+        let control = shared.control_for(settings.control_database());
+        let (client, mut connection) = match connect(&control, &settings, &address).await {
             Ok(connected) => connected,
             Err(error) => {
-                shared.report(place, number, Err(error), &mut last);
+                shared.report(&address, number, Err(error), &mut last);
                 wait(&mut requests).await;
                 continue;
             }
@@ -73,7 +99,7 @@ async fn probe(shared: Arc<Shared>, place: usize) {
             let report = look(&client).await;
             // The connection broke, or must not stay open.
             let is_lost = report.is_err() || shared.servers.is_released();
-            shared.report(place, number, report, &mut last);
+            shared.report(&address, number, report, &mut last);
             if is_lost {
                 drop(client);
                 wait(&mut requests).await;
@@ -98,17 +124,18 @@ async fn wait(requests: &mut watch::Receiver<u64>) {
 
 /// Connects to a host with the user, password, encryption and database of the control connection. Cancel-safe: the connection
 /// is closed.
-async fn connect(shared: &Arc<Shared>, place: usize) -> Result<(Client, JoinHandle<()>), LookError> {
-    let settings = shared.settings();
-    let upstream = &settings.upstream;
-    let (host, port) = match upstream.hosts.get(place) {
-        Some(Address::Tcp { host, port }) => (Host::Tcp(host.clone()), *port),
-        Some(Address::Unix { directory, port }) => (Host::Unix(directory.clone()), *port),
-        None => return Err(LookError::NoHost),
+async fn connect(
+    control: &ControlConfig,
+    settings: &Settings,
+    address: &Address,
+) -> Result<(Client, JoinHandle<()>), LookError> {
+    let (host, port) = match address {
+        Address::Tcp { host, port } => (Host::Tcp(host.clone()), *port),
+        Address::Unix { directory, port } => (Host::Unix(directory.clone()), *port),
     };
-    let control: ControlConfig = shared.control_for(settings.control_database());
-    let control = control.with_host(&host, port, upstream.connect_timeout);
-    let limit = upstream.connect_timeout + LOOK_LIMIT;
+    let connect_timeout = settings.upstream.connect_timeout;
+    let control = control.with_host(&host, port, connect_timeout);
+    let limit = connect_timeout + LOOK_LIMIT;
     let connected = timeout(limit, control.connect()).await;
     let (client, connection) = connected.map_err(|_| LookError::NoAnswer(limit))?.map_err(|error| failed(&error))?;
     let driver = tokio::spawn(async move {
@@ -146,27 +173,35 @@ fn report(row: &SimpleQueryRow) -> Option<ServerReport> {
 impl Shared {
     /// Records the result of a look. Logs a failure once.
     fn report(
-        self: &Arc<Self>,
-        place: usize,
+        &self,
+        address: &Address,
         number: u64,
-        report: Result<ServerReport, LookError>,
+        result: Result<ServerReport, LookError>,
         last: &mut Option<LookError>,
     ) {
-        let failure = report.as_ref().err().cloned();
+        let failure = result.as_ref().err().cloned();
         if let Some(error) = failure.as_ref().filter(|_| failure != *last) {
-            let host = self.settings().upstream.hosts.get(place).map(ToString::to_string);
-            tracing::warn!(host, %error, "server_unknown");
+            tracing::warn!(host = %address, %error, "server_unknown");
         }
         *last = failure;
-        self.servers.report(place, number, report, |table, change| self.act(table, change));
+        let look = Look { address: address.clone(), result };
+        self.servers.report(number, look, |table, change| self.act(table, change));
+    }
+
+    /// Puts the servers of a reload in force. Ends the sessions on servers that are no longer in the list.
+    pub(super) fn reload_servers(&self, looks: Vec<Look>) {
+        self.servers.reload(&self.settings().upstream, looks, |table, change| self.act(table, change));
+        self.end_replaced_sessions();
     }
 
     /// Acts on a change. The table is in force already, so that no new session and no new control connection uses the old
     /// primary.
-    fn act(self: &Arc<Self>, table: &ServerTable, change: ServerChange) {
+    fn act(&self, table: &ServerTable, change: ServerChange) {
         let host = |place: usize| table.hosts().get(place).map(|host| host.address.to_string());
         match change {
             ServerChange::Primary { old, new } => {
+                // First: no new session may wait for a connection to the old primary.
+                self.outdate_control_connections();
                 let timeline = table.primary().map(|(_, report)| report.timeline);
                 let ended = self.end_replaced_sessions();
                 tracing::info!(old = old.and_then(host), new = host(new), timeline, ended, "upstream_changed");
@@ -186,14 +221,13 @@ impl Shared {
     /// Ends the sessions whose server is neither the primary nor a standby. Returns their number.
     fn end_replaced_sessions(&self) -> usize {
         let mut sessions = self.sessions.list();
-        sessions.retain(|session| !self.servers.keeps(session.place, session.fence.identity.as_ref().ok()));
+        sessions.retain(|session| !self.servers.keeps(&session.server, session.fence.identity.as_ref().ok()));
         sessions.iter().for_each(|session| session.replace());
         sessions.len()
     }
 
     /// Closes the control connections to the old primary. The next operation opens them to the new one.
     fn move_control_connections(&self) {
-        self.outdate_control_connections();
         for database in self.shared_databases() {
             // The new primary may lack the last changes of the old one.
             database.forget_catalog();

@@ -2,9 +2,11 @@
 //!
 //! Must never apply a part, or run twice concurrently.
 
+use super::new_servers::{self, NewServersError};
 use super::{files, systemd};
 use crate::config::{ConfigError, SettingChange, Settings, SettingsArguments};
 use crate::state::encryption::TlsMaterial;
+use crate::state::server_table::Look;
 use crate::state::shared::Shared;
 use fencegate_catalog::LostFence;
 use fencegate_fence::Need;
@@ -48,6 +50,9 @@ pub enum ReloadFault {
     /// The new control connection cannot be used.
     #[error("control: {0}")]
     Control(StoreError),
+    /// The new servers cannot be used.
+    #[error("upstream: {0}")]
+    Servers(#[from] NewServersError),
     /// In the policies.
     #[error(transparent)]
     Policies(#[from] FileError),
@@ -92,7 +97,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
         Ok(read) => keep_fences(shared, read).await,
         Err(faults) => Err(faults),
     };
-    let Read { settings, changes, policies, encryption, etcd } = match read {
+    let Read { settings, changes, policies, encryption, etcd, looks } = match read {
         Ok(read) => read,
         Err(faults) => {
             shared.metrics.policy_reloads.with_label_values(&["failed"]).inc();
@@ -106,6 +111,9 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     }
     let certificates = encryption.changed_since(&shared.encryption());
     shared.put_in_force(settings, encryption);
+    if let Some(looks) = looks {
+        shared.reload_servers(looks);
+    }
     if let Some((etcd, members)) = shared.etcd.as_ref().zip(etcd) {
         etcd.replace(members);
     }
@@ -134,16 +142,20 @@ struct Read {
     policies: PolicySet,
     encryption: TlsMaterial,
     etcd: Option<EtcdMembers>,
+    /// A look at each new server; None if `upstream` has not changed.
+    looks: Option<Vec<Look>>,
 }
 
 async fn read(shared: &Shared) -> Result<Read, Vec<ReloadFault>> {
     let (in_force, arguments) = (shared.settings(), shared.arguments.clone());
     let reading = tokio::task::spawn_blocking(move || read_files(&in_force, &arguments));
-    let read = reading.await.unwrap_or_else(|error| Err(vec![error.into()]))?;
-    match can_control(shared, &read).await {
-        Ok(()) => Ok(read),
-        Err(fault) => Err(vec![fault]),
+    let mut read = reading.await.unwrap_or_else(|error| Err(vec![error.into()]))?;
+    can_control(shared, &read).await.map_err(|fault| vec![fault])?;
+    if read.settings.upstream != shared.settings().upstream {
+        let looks = new_servers::look(shared, &read.settings, &read.encryption).await;
+        read.looks = Some(looks.map_err(|error| vec![error.into()])?);
     }
+    Ok(read)
 }
 
 fn read_files(in_force: &Settings, arguments: &SettingsArguments) -> Result<Read, Vec<ReloadFault>> {
@@ -159,7 +171,7 @@ fn read_files(in_force: &Settings, arguments: &SettingsArguments) -> Result<Read
     let etcd = settings.etcd.as_ref().map(EtcdMembers::read).transpose().map_err(|error| vec![error.into()]);
     match (loaded, policies, encryption, etcd) {
         (Ok((settings, changes)), Ok(policies), Ok(encryption), Ok(etcd)) => {
-            Ok(Read { settings, changes, policies, encryption, etcd })
+            Ok(Read { settings, changes, policies, encryption, etcd, looks: None })
         }
         (loaded, policies, encryption, etcd) => {
             let loaded = loaded.err().map(|error| vec![error.into()]);

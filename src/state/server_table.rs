@@ -3,7 +3,7 @@
 //! Owns the choice of the primary. Must never choose a server on a lower timeline than one that this process has seen in
 //! the same cluster, nor query a server: `server::prober` does.
 
-use crate::config::{Address, TargetSession};
+use crate::config::{Address, TargetSession, Upstream};
 use fencegate_fence::session::Identity;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -30,9 +30,6 @@ impl ServerReport {
 /// Why a look at a server failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookError {
-    /// The list has no such place.
-    #[error("no such host")]
-    NoHost,
     /// The server did not answer in time.
     #[error("no answer within {} s", .0.as_secs())]
     NoAnswer(Duration),
@@ -103,6 +100,15 @@ impl ServerState {
     }
 }
 
+/// The result of a look at a server.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// The address in the settings.
+    pub address: Address,
+    /// The server's report.
+    pub result: Result<ServerReport, LookError>,
+}
+
 /// A change that the proxy must act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerChange {
@@ -123,18 +129,24 @@ pub enum ServerChange {
 #[derive(Clone, Debug)]
 pub struct ServerTable {
     hosts: Vec<ServerState>,
+    /// The servers that new sessions accept.
+    pub(super) target: TargetSession,
+    /// True if new sessions try the servers in random order.
+    pub(super) balances_load: bool,
+    /// False if there is only one server, and sessions use it whatever its role.
+    pub(super) is_probed: bool,
     /// The highest timeline seen, by system identifier.
     highest: HashMap<String, u32>,
     /// The primary.
     primary: Option<usize>,
-    /// The last primary and its report.
-    last_primary: Option<(usize, ServerReport)>,
+    /// The place of the last primary, if it is still in the list, and its report.
+    last_primary: Option<(Option<usize>, ServerReport)>,
     /// False until each host was looked at, or the first looks have taken too long: no server is the primary before.
     is_settled: bool,
 }
 
 impl ServerTable {
-    pub(super) fn new(hosts: &[Address]) -> Self {
+    pub(super) fn new(upstream: &Upstream) -> Self {
         let state = |address: &Address| ServerState {
             address: address.clone(),
             role: ServerRole::Unknown,
@@ -144,12 +156,51 @@ impl ServerTable {
             looked: 0,
         };
         ServerTable {
-            hosts: hosts.iter().map(state).collect(),
+            hosts: upstream.hosts.iter().map(state).collect(),
+            target: upstream.target,
+            balances_load: upstream.balances_load,
+            is_probed: upstream.is_probed(),
             highest: HashMap::new(),
             primary: None,
             last_primary: None,
-            is_settled: false,
+            is_settled: !upstream.is_probed(),
         }
+    }
+
+    /// Replaces the list. Keeps the state of hosts that remain. `looks`: a new look at each host.
+    pub(super) fn reload(&mut self, upstream: &Upstream, looks: Vec<Look>) -> Vec<ServerChange> {
+        let ServerTable { hosts, highest, primary, last_primary, .. } =
+            std::mem::replace(self, ServerTable::new(upstream));
+        let moved = |place: usize| upstream.hosts.iter().position(|it| *it == hosts[place].address);
+        self.last_primary = last_primary.map(|(place, report)| (place.and_then(moved), report));
+        self.highest = highest;
+        for host in &mut self.hosts {
+            if let Some(known) = hosts.iter().find(|it| it.address == host.address) {
+                *host = known.clone();
+            }
+        }
+        for Look { address, result } in looks {
+            if let Some(place) = self.place(&address) {
+                self.note(place, 1, result);
+            }
+        }
+        if !self.is_probed {
+            self.hosts.iter_mut().for_each(|host| host.role = ServerRole::Unknown);
+            return Vec::new();
+        }
+        self.is_settled = true;
+        self.primary = primary;
+        self.choose()
+    }
+
+    /// The place of a host; None if it is not in the list.
+    pub(super) fn place(&self, address: &Address) -> Option<usize> {
+        self.hosts.iter().position(|host| host.address == *address)
+    }
+
+    /// The cluster of the last primary.
+    pub fn cluster(&self) -> Option<&str> {
+        self.last_primary.as_ref().map(|(_, report)| report.system_identifier.as_str())
     }
 
     /// The servers, in the order of the list.
@@ -174,8 +225,8 @@ impl ServerTable {
     }
 
     /// Returns true if a look at the host with that number has ended.
-    pub fn has_looked(&self, place: usize, number: u64) -> bool {
-        self.hosts.get(place).is_none_or(|host| host.looked >= number)
+    pub fn has_looked(&self, address: &Address, number: u64) -> bool {
+        self.place(address).is_none_or(|place| self.hosts[place].looked >= number)
     }
 
     /// Records the result of a look at a host.
@@ -185,8 +236,14 @@ impl ServerTable {
         number: u64,
         result: Result<ServerReport, LookError>,
     ) -> Vec<ServerChange> {
-        let Some(host) = self.hosts.get_mut(place) else { return Vec::new() };
-        host.looked = number.max(1);
+        self.note(place, number, result);
+        self.is_settled |= self.hosts.iter().all(|host| host.looked > 0);
+        self.choose()
+    }
+
+    fn note(&mut self, place: usize, number: u64, result: Result<ServerReport, LookError>) {
+        let host = &mut self.hosts[place];
+        host.looked = host.looked.max(number).max(1);
         match result {
             Ok(report) => {
                 let highest = self.highest.entry(report.system_identifier.clone()).or_default();
@@ -195,8 +252,6 @@ impl ServerTable {
             }
             Err(failure) => host.failure = Some(failure),
         }
-        self.is_settled |= self.hosts.iter().all(|host| host.looked > 0);
-        self.choose()
     }
 
     pub(super) fn settle(&mut self) -> Vec<ServerChange> {
@@ -215,12 +270,12 @@ impl ServerTable {
         if let Some((place, report)) = self.primary().map(|(place, report)| (place, report.clone())) {
             let is_other = old.as_ref().is_none_or(|(before, known)| {
                 (*before, &known.system_identifier, known.timeline)
-                    != (place, &report.system_identifier, report.timeline)
+                    != (Some(place), &report.system_identifier, report.timeline)
             });
             if is_other {
-                changes.push(ServerChange::Primary { old: old.map(|(before, _)| before), new: place });
+                changes.push(ServerChange::Primary { old: old.and_then(|(before, _)| before), new: place });
             }
-            self.last_primary = Some((place, report));
+            self.last_primary = Some((Some(place), report));
         } else if old_primary.is_some() {
             changes.push(ServerChange::NoPrimary);
         }
@@ -235,11 +290,11 @@ impl ServerTable {
     }
 
     fn role(&self, place: usize) -> ServerRole {
-        let cluster = self.last_primary.as_ref().map(|(_, report)| &report.system_identifier);
+        let cluster = self.cluster();
         match self.hosts[place].current() {
             None => ServerRole::Unknown,
             Some(_) if self.primary == Some(place) => ServerRole::Primary,
-            Some(report) if report.in_recovery && cluster.is_none_or(|it| *it == report.system_identifier) => {
+            Some(report) if report.in_recovery && cluster.is_none_or(|it| it == report.system_identifier) => {
                 ServerRole::Standby
             }
             Some(_) => ServerRole::Superseded,
@@ -256,7 +311,7 @@ impl ServerTable {
         match (candidates.as_slice(), &self.last_primary) {
             ([only], _) => Some(*only),
             // Two servers that were promoted to the same timeline: the first one that was seen stays.
-            (several, Some((last, _))) if several.contains(last) => Some(*last),
+            (several, Some((Some(last), _))) if several.contains(last) => Some(*last),
             _ => None,
         }
     }
@@ -266,11 +321,18 @@ impl ServerTable {
     fn may_lead(&self, place: usize, report: &ServerReport) -> bool {
         let Some((last, known)) = &self.last_primary else { return true };
         let is_cluster = |it: &ServerReport| it.system_identifier == known.system_identifier;
-        is_cluster(report) || place == *last || !self.hosts.iter().filter_map(|it| it.report.as_ref()).any(is_cluster)
+        is_cluster(report)
+            || *last == Some(place)
+            || !self.hosts.iter().filter_map(|it| it.report.as_ref()).any(is_cluster)
     }
 
-    /// The places of the hosts that a new session may use, in the order of the list.
-    pub(super) fn places(&self, target: TargetSession) -> Vec<usize> {
+    /// The hosts that a new session may use, in the order of the list.
+    pub(super) fn candidates(&self) -> Vec<Address> {
+        let places = if self.is_probed { self.places(self.target) } else { vec![0] };
+        places.into_iter().map(|place| self.hosts[place].address.clone()).collect()
+    }
+
+    fn places(&self, target: TargetSession) -> Vec<usize> {
         let with = |role| (0..self.hosts.len()).filter(move |place| self.hosts[*place].role == role);
         let (primary, standbys) = (with(ServerRole::Primary), with(ServerRole::Standby).collect::<Vec<_>>());
         match target {
@@ -290,20 +352,24 @@ impl ServerTable {
         if !in_recovery {
             return target.allows_primary() && primary.is_some_and(|it| it.is_of(identity));
         }
-        let cluster = self.last_primary.as_ref().map(|(_, report)| &report.system_identifier);
-        target.allows_standby() && cluster.is_none_or(|it| *it == identity.system_identifier)
+        let cluster = self.cluster();
+        target.allows_standby() && cluster.is_none_or(|it| it == identity.system_identifier)
     }
 
     /// Returns true if an open session may continue: on the primary, or on a server that was a standby when it was last
-    /// seen. While no server is the primary, every session continues.
-    pub fn keeps(&self, place: usize, identity: Option<&Identity>) -> bool {
-        let Some((primary, report)) = self.primary() else { return true };
+    /// seen. While no server is the primary, each session on a server of the list continues.
+    pub fn keeps(&self, server: &Address, identity: Option<&Identity>) -> bool {
+        let is_reported = |host: &ServerState, identity| host.report.as_ref().is_some_and(|it| it.is_of(identity));
+        let Some((primary, report)) = self.primary() else {
+            let is_its =
+                |host: &ServerState| host.address == *server || identity.is_some_and(|it| is_reported(host, it));
+            return self.hosts.iter().any(is_its);
+        };
         let is_standby = |host: &ServerState| host.role == ServerRole::Standby || is_last_seen_as_standby(host);
         match identity {
-            None => place == primary || self.hosts.get(place).is_some_and(is_standby),
+            None => self.place(server).is_some_and(|place| place == primary || is_standby(&self.hosts[place])),
             Some(identity) => {
-                let is_its = |host: &&ServerState| host.report.as_ref().is_some_and(|it| it.is_of(identity));
-                report.is_of(identity) || self.hosts.iter().filter(is_its).any(is_standby)
+                report.is_of(identity) || self.hosts.iter().any(|host| is_reported(host, identity) && is_standby(host))
             }
         }
     }

@@ -2,15 +2,17 @@
 //!
 //! Owns the order of changes, and the requests for new looks. Must never query a server: `server::prober` does.
 
-use super::server_table::{LookError, ServerChange, ServerReport, ServerRole, ServerTable};
+use super::server_table::{Look, ServerChange, ServerRole, ServerTable};
 use crate::config::{Address, TargetSession, Upstream};
 use fencegate_fence::session::Identity;
 use fencegate_postgres::tls::Primary;
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
@@ -32,10 +34,6 @@ pub struct NoServer {
 /// The servers behind the proxy, for all its sessions.
 #[derive(Debug)]
 pub struct Servers {
-    target: TargetSession,
-    balances_load: bool,
-    /// False if there is only one server, and sessions use it whatever its role.
-    is_probed: bool,
     table: watch::Sender<ServerTable>,
     /// The number of the latest look that was requested.
     requested: watch::Sender<u64>,
@@ -43,37 +41,45 @@ pub struct Servers {
     released_until: Mutex<Option<Instant>>,
     /// Held while a change is acted on, so that changes are acted on in their order.
     acting: Mutex<()>,
+    /// Notified when a reload has replaced the servers.
+    pub reloaded: Notify,
+    /// The prober of each host.
+    pub probers: Mutex<HashMap<Address, AbortHandle>>,
 }
 
 impl Servers {
     /// Servers that no prober has looked at.
     pub fn new(upstream: &Upstream) -> Self {
         Servers {
-            target: upstream.target,
-            balances_load: upstream.balances_load,
-            is_probed: upstream.is_probed(),
-            table: watch::Sender::new(ServerTable::new(&upstream.hosts)),
+            table: watch::Sender::new(ServerTable::new(upstream)),
             requested: watch::Sender::new(1),
             released_until: Mutex::default(),
             acting: Mutex::default(),
+            reloaded: Notify::new(),
+            probers: Mutex::default(),
         }
     }
 
-    /// Replaces a server that is not probed by the one of a reload. A list stays.
-    pub fn replace_only(&self, upstream: &Upstream) {
-        if !self.is_probed {
-            self.table.send_replace(ServerTable::new(&upstream.hosts));
-        }
+    /// Replaces the servers by those of a reload. `looks`: a new look at each of them.
+    pub fn reload(&self, upstream: &Upstream, looks: Vec<Look>, act: impl FnMut(&ServerTable, ServerChange)) {
+        self.change(|table| table.reload(upstream, looks), act);
+        self.reloaded.notify_one();
     }
 
     /// Returns true if each host has a prober.
     pub fn is_probed(&self) -> bool {
-        self.is_probed
+        self.table().is_probed
+    }
+
+    /// The hosts that have a prober.
+    pub fn probed(&self) -> Vec<Address> {
+        let table = self.table();
+        table.hosts().iter().filter(|_| table.is_probed).map(|host| host.address.clone()).collect()
     }
 
     /// The servers that new sessions accept.
     pub fn target(&self) -> TargetSession {
-        self.target
+        self.table().target
     }
 
     /// The servers, as last seen.
@@ -86,44 +92,38 @@ impl Servers {
         self.table.subscribe()
     }
 
-    /// The places of the hosts that a new session tries, in this order. Empty if no server may serve it.
-    pub fn candidates(&self) -> Vec<usize> {
-        match self.is_probed {
-            true => self.in_order(self.table().places(self.target)),
-            false => vec![0],
+    /// The hosts that a new session tries, in this order. Empty if no server may serve it.
+    pub fn candidates(&self) -> Vec<Address> {
+        let table = self.table();
+        let mut hosts = table.candidates();
+        if table.balances_load {
+            let random = RandomState::new();
+            hosts.sort_by_cached_key(|host| random.hash_one(host));
         }
+        hosts
     }
 
-    /// The places of all hosts that can authenticate an operator or answer a question of the proxy: the primary first.
-    pub fn for_operators(&self) -> Vec<usize> {
+    /// All hosts that can authenticate an operator or answer a question of the proxy: the primary first.
+    pub fn for_operators(&self) -> Vec<Address> {
         let table = self.table();
-        let rank = |place: &usize| match table.hosts()[*place].role {
+        let mut hosts: Vec<_> = table.hosts().iter().filter(|host| host.role != ServerRole::Superseded).collect();
+        hosts.sort_by_key(|host| match host.role {
             ServerRole::Primary => 0,
             ServerRole::Standby => 1,
             ServerRole::Unknown | ServerRole::Superseded => 2,
-        };
-        let mut places: Vec<_> =
-            (0..table.hosts().len()).filter(|place| table.hosts()[*place].role != ServerRole::Superseded).collect();
-        places.sort_by_key(rank);
-        places
-    }
-
-    fn in_order(&self, mut places: Vec<usize>) -> Vec<usize> {
-        if self.balances_load {
-            let random = RandomState::new();
-            places.sort_by_cached_key(|place| random.hash_one(place));
-        }
-        places
+        });
+        hosts.into_iter().map(|host| host.address.clone()).collect()
     }
 
     /// Returns true if a new session may use its server.
     pub fn admits(&self, identity: &Identity, in_recovery: bool) -> bool {
-        !self.is_probed || self.table().admits(self.target, identity, in_recovery)
+        let table = self.table();
+        !table.is_probed || table.admits(table.target, identity, in_recovery)
     }
 
     /// Returns true if an open session may continue.
-    pub fn keeps(&self, place: usize, identity: Option<&Identity>) -> bool {
-        !self.is_probed || self.table().keeps(place, identity)
+    pub fn keeps(&self, server: &Address, identity: Option<&Identity>) -> bool {
+        self.table().keeps(server, identity)
     }
 
     /// Requests a look at each host, and returns its number.
@@ -153,15 +153,14 @@ impl Servers {
         self.requested.subscribe()
     }
 
-    /// Records the result of a look, and calls `act` with each change, in their order.
-    pub fn report(
-        &self,
-        place: usize,
-        number: u64,
-        result: Result<ServerReport, LookError>,
-        act: impl FnMut(&ServerTable, ServerChange),
-    ) {
-        self.change(|table| table.report(place, number, result), act);
+    /// Records the result of a look, and calls `act` with each change, in their order. Ignores a host that is no longer in the
+    /// list.
+    pub fn report(&self, number: u64, Look { address, result }: Look, act: impl FnMut(&ServerTable, ServerChange)) {
+        let report = |table: &mut ServerTable| match table.place(&address) {
+            Some(place) if table.is_probed => table.report(place, number, result),
+            _ => Vec::new(),
+        };
+        self.change(report, act);
     }
 
     /// Ends the wait for the first looks.
@@ -185,29 +184,30 @@ impl Servers {
     }
 
     /// Waits until a server may serve a new session: until the first looks have ended, and then at most this time. Returns
-    /// the places of the hosts, in the order of the attempts. Cancel-safe.
+    /// the hosts, in the order of the attempts. Cancel-safe.
     ///
     /// # Errors
     /// The time has passed.
-    pub async fn available(&self, within: Duration) -> Result<Vec<usize>, NoServer> {
-        if self.is_probed {
+    pub async fn available(&self, within: Duration) -> Result<Vec<Address>, NoServer> {
+        if self.is_probed() {
             let mut table = self.subscribe();
             // This process owns the sender, so the channel stays open.
             table.wait_for(ServerTable::is_settled).await.ok();
             let until = Instant::now() + within;
-            timeout_at(until, table.wait_for(|table| !table.places(self.target).is_empty())).await.ok();
+            timeout_at(until, table.wait_for(|table| !table.candidates().is_empty())).await.ok();
         }
         match self.candidates() {
             none if none.is_empty() => Err(NoServer { states: self.table().summary(false) }),
-            places => Ok(places),
+            hosts => Ok(hosts),
         }
     }
 
     /// Waits for a new look at a host, for a limited time. Cancel-safe.
-    pub async fn look_again(&self, place: usize) {
-        if self.is_probed {
+    pub async fn look_again(&self, host: &Address) {
+        if self.is_probed() {
             let (mut table, number) = (self.subscribe(), self.request_look());
-            timeout(LOOK_LIMIT, table.wait_for(|table| table.has_looked(place, number))).await.ok();
+            let has_looked = |table: &ServerTable| !table.is_probed || table.has_looked(host, number);
+            timeout(LOOK_LIMIT, table.wait_for(has_looked)).await.ok();
         }
     }
 }
@@ -216,7 +216,7 @@ impl Primary for Servers {
     fn place(&self, config: &Config) -> Option<usize> {
         let address = {
             let table = self.table();
-            let (place, _) = table.primary().filter(|_| self.is_probed)?;
+            let (place, _) = table.primary()?;
             table.hosts()[place].address.clone()
         };
         let ports = config.get_ports();
@@ -235,7 +235,7 @@ impl Primary for Servers {
 
     /// If it is, the probers look again: the server may have been restarted or promoted since the last look.
     fn is_superseded(&self, system_identifier: &str, postmaster_start: &str) -> bool {
-        let is_superseded = self.is_probed && self.table().is_superseded(system_identifier, postmaster_start);
+        let is_superseded = self.table().is_superseded(system_identifier, postmaster_start);
         if is_superseded {
             self.request_look();
         }
@@ -246,9 +246,13 @@ impl Primary for Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::server_table::ServerReport;
+
+    fn host(number: usize) -> Address {
+        Address::Tcp { host: format!("h{number}"), port: 5432 }
+    }
 
     fn servers(target: TargetSession, reports: &[(bool, u32)]) -> Servers {
-        let host = |number| Address::Tcp { host: format!("h{number}"), port: 5432 };
         let hosts = (0..reports.len()).map(host).collect();
         let connect_timeout = Duration::from_secs(3);
         let servers = Servers::new(&Upstream { hosts, target, balances_load: true, connect_timeout });
@@ -259,7 +263,8 @@ mod tests {
                 postmaster_start: place.to_string(),
                 timeline: *timeline,
             };
-            servers.report(place, 1, Ok(report), |_, _| {});
+            let address = host(place);
+            servers.report(1, Look { address, result: Ok(report) }, |_, _| {});
         }
         servers
     }
@@ -269,8 +274,8 @@ mod tests {
         let servers = servers(TargetSession::Standby, &[(true, 1); 4]);
         let mut orders: Vec<_> = (0..100).map(|_| servers.candidates()).collect();
         assert!(orders.iter().any(|it| *it != orders[0]));
-        orders.iter_mut().for_each(|it| it.sort_unstable());
-        assert!(orders.iter().all(|it| *it == [0, 1, 2, 3]));
+        orders.iter_mut().for_each(|it| it.sort_unstable_by_key(ToString::to_string));
+        assert!(orders.iter().all(|it| *it == [0, 1, 2, 3].map(host)));
     }
 
     #[test]
@@ -303,8 +308,8 @@ mod tests {
                 postmaster_start: "1".to_owned(),
                 timeline: 2,
             };
-            servers.report(1, 1, Ok(report), |_, _| {});
+            servers.report(1, Look { address: host(1), result: Ok(report) }, |_, _| {});
         });
-        assert_eq!((reported.ok(), begin.elapsed().as_secs()), (Some(vec![1]), 9));
+        assert_eq!((reported.ok(), begin.elapsed().as_secs()), (Some(vec![host(1)]), 9));
     }
 }

@@ -4,6 +4,7 @@
 //! admissions, which `fence::Database` also finds by the server process. Must never keep a session that has ended, nor
 //! reveal values in its statements.
 
+use crate::config::Address;
 use crate::metrics::Metrics;
 use bytes::Bytes;
 use dashmap::DashMap;
@@ -37,8 +38,8 @@ pub struct SessionRecord {
     pub database: String,
     /// Address of the client with its port, or `unix`.
     pub address: String,
-    /// The place of its server in the list.
-    pub place: usize,
+    /// The address of its server in the settings.
+    pub server: Address,
     /// The server process.
     pub pid: Option<i32>,
     /// Key of the session's cancel requests.
@@ -119,7 +120,7 @@ impl SessionRecord {
         number: u64,
         startup: &Startup,
         address: String,
-        (place, pid, cancel_key): (usize, Option<i32>, Bytes),
+        (server, pid, cancel_key): (Address, Option<i32>, Bytes),
         fence: SessionFence,
         presented: &ParameterValue,
         application_name: &str,
@@ -129,7 +130,7 @@ impl SessionRecord {
             user: startup.user().to_owned(),
             database: startup.database().to_owned(),
             address,
-            place,
+            server,
             pid,
             cancel_key,
             cancels: Semaphore::new(2),
@@ -283,7 +284,7 @@ impl SessionRecord {
         let packet = Bytes::from_static(b"\0\0\0\x17\0\x03\0\0user\0stranger\0\0");
         let Ok(Packet::Startup(startup)) = startup::read(packet) else { unreachable!() };
         let fence = SessionFence::new(Err(fencegate_fence::session::IdentityError::NoAnswer));
-        let backend = (0, None, Bytes::new());
+        let backend = (Address::Tcp { host: String::new(), port: 0 }, None, Bytes::new());
         Arc::new(SessionRecord::new(number, &startup, String::new(), backend, fence, &ParameterValue::Unknown, ""))
     }
 }

@@ -227,7 +227,6 @@ impl Shared {
     pub fn put_in_force(&self, settings: Settings, encryption: TlsMaterial) {
         self.orders.send_modify(|orders| orders.idle_timeout = settings.limits.idle);
         self.control.replace(settings.control.clone(), encryption.control.clone());
-        self.servers.replace_only(&settings.upstream);
         *self.encryption.write() = Arc::new(encryption);
         *self.settings.write() = Arc::new(settings);
     }

@@ -204,6 +204,15 @@ impl Proxy {
         fs::remove_dir_all(self.folder.join("policies")).unwrap();
     }
 
+    /// Replaces the file of settings, and returns after the reload has ended, with or without success.
+    pub fn reload_with(&mut self, settings: &str) {
+        let ended = |log: &str| ["policies_loaded", "reload_failed"].map(|it| log.matches(it).count());
+        let before = ended(&self.log());
+        self.write_settings(settings);
+        self.sighup();
+        wait_until("the reload has ended", DEADLINE, || ended(&self.log()) != before);
+    }
+
     pub fn sighup(&mut self) {
         self.program.signal("HUP");
     }

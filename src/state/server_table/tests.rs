@@ -4,8 +4,20 @@ use super::*;
 use ServerRole::{Primary, Standby, Superseded, Unknown};
 
 fn table(hosts: usize) -> ServerTable {
-    let address = |number| Address::Tcp { host: format!("h{number}"), port: 5432 };
-    ServerTable::new(&(0..hosts).map(address).collect::<Vec<_>>())
+    ServerTable::new(&list(0..hosts))
+}
+
+fn list(hosts: impl IntoIterator<Item = usize>) -> Upstream {
+    Upstream {
+        hosts: hosts.into_iter().map(address).collect(),
+        target: TargetSession::Primary,
+        balances_load: false,
+        connect_timeout: Duration::from_secs(3),
+    }
+}
+
+fn address(number: usize) -> Address {
+    Address::Tcp { host: format!("h{number}"), port: 5432 }
 }
 
 /// A report from text: `p2` is a primary on timeline 2, `s1` a standby on timeline 1; `x` in front: of another cluster. The
@@ -146,7 +158,8 @@ fn open_sessions_continue_unless_another_server_is_the_primary() {
     look(&mut table, "p1 s1 s1");
     let [old, new, standby] = [(0, "p1"), (1, "s1"), (2, "s1")].map(|(host, text)| (host, identity(host, text)));
     let kept = |table: &ServerTable| {
-        [&old, &new, &standby].map(|(host, it)| (table.keeps(*host, Some(it)), table.keeps(*host, None)))
+        let keeps = |host: usize, it| (table.keeps(&address(host), Some(it)), table.keeps(&address(host), None));
+        [&old, &new, &standby].map(|(host, it)| keeps(*host, it))
     };
     assert_eq!(kept(&table), [(true, true); 3]);
     look(&mut table, "- s1 s1");
@@ -155,7 +168,33 @@ fn open_sessions_continue_unless_another_server_is_the_primary() {
     assert_eq!(kept(&table), [(false, false), (true, true), (true, true)]);
     look(&mut table, "p1 p2 s2");
     assert_eq!(kept(&table), [(false, false), (true, true), (true, true)]);
-    assert!(!table.keeps(1, Some(&identity(1, "p2'"))), "a server that no prober has seen");
+    assert!(!table.keeps(&address(1), Some(&identity(1, "p2'"))), "a server that no prober has seen");
+}
+
+#[test]
+fn a_reload_keeps_what_is_known() {
+    let mut table = table(2);
+    look(&mut table, "p1 p2");
+    let look_at = |host, text| Look { address: address(host), result: report(host, text) };
+    // The old primary alone is not the primary, whatever the list was before.
+    let only = |host| Upstream { target: TargetSession::Primary, ..list([host]) };
+    assert_eq!(table.reload(&only(0), vec![look_at(0, "p1")]), [ServerChange::NoPrimary]);
+    assert_eq!(roles(&table), [Superseded]);
+    assert!(!table.keeps(&address(1), Some(&identity(1, "p2"))) && table.keeps(&address(0), None));
+    // Another address of the primary.
+    let changes =
+        table.reload(&list([2, 0]), vec![look_at(0, "p1"), Look { address: address(2), result: report(1, "p2") }]);
+    assert_eq!(changes, [ServerChange::Primary { old: None, new: 0 }]);
+    assert!(table.keeps(&address(1), Some(&identity(1, "p2"))), "its server is still the primary");
+    // A host that does not answer keeps its last report.
+    let silent = Look { address: address(0), result: report(0, "-") };
+    assert_eq!(table.reload(&list([0, 2]), vec![silent]), []);
+    assert_eq!(roles(&table), [Unknown, Primary]);
+    // One server that is not probed.
+    let any = Upstream { target: TargetSession::Any, ..list([3]) };
+    assert_eq!(table.reload(&any, vec![Look { address: address(3), result: report(1, "p2") }]), []);
+    assert_eq!((table.candidates(), table.primary()), (vec![address(3)], None));
+    assert!(table.keeps(&address(2), Some(&identity(1, "p2"))) && !table.keeps(&address(0), Some(&identity(0, "p1"))));
 }
 
 #[test]

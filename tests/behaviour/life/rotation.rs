@@ -31,15 +31,6 @@ fn start(postgres: &Postgres, control: &str) -> Proxy {
     Proxy::start_with(postgres, &options)
 }
 
-/// The next reload that has ended.
-fn reload(proxy: &mut Proxy, settings: &str) {
-    let ended = |proxy: &Proxy| ["policies_loaded", "reload_failed"].map(|it| proxy.log().matches(it).count());
-    let before = ended(proxy);
-    proxy.write_settings(settings);
-    proxy.sighup();
-    wait_until("the reload has ended", DEADLINE, || ended(proxy) != before);
-}
-
 fn roles_of_control(postgres: &Postgres) -> String {
     postgres.value(
         "SELECT coalesce(string_agg(DISTINCT usename, ' '), '') FROM pg_stat_activity \
@@ -79,7 +70,7 @@ fn another_role_and_password_of_the_control_connection() {
     let postgres = server(Options::default());
     let mut proxy = start(&postgres, "one:a");
     under_takeovers(&mut proxy, |proxy| {
-        reload(proxy, &settings(&postgres, "other:b"));
+        proxy.reload_with(&settings(&postgres, "other:b"));
         wait_until("the role has changed", DEADLINE, || roles_of_control(&postgres) == "other");
         postgres.sql("ALTER ROLE one NOLOGIN");
     });
@@ -91,7 +82,7 @@ fn a_control_connection_that_cannot_be_used_is_not_put_in_force() {
     let postgres = server(Options::default());
     let mut proxy = start(&postgres, "one:a");
     under_takeovers(&mut proxy, |proxy| {
-        reload(proxy, &settings(&postgres, "other:wrong"));
+        proxy.reload_with(&settings(&postgres, "other:wrong"));
         assert!(proxy.log().contains("password authentication failed for user \\\"other\\\""), "{}", proxy.log());
         assert!(!proxy.log().contains("setting_changed"), "{}", proxy.log());
     });
@@ -108,7 +99,7 @@ fn another_address_of_the_server() {
     under_takeovers(&mut proxy, |proxy| {
         assert!(!by_socket(proxy));
         let (directory, port) = (postgres.socket_dir().display(), postgres.port());
-        reload(proxy, &format!("upstream: {directory}:{port}\ncontrol: postgres://one:a@127.0.0.1:{port}/\n"));
+        proxy.reload_with(&format!("upstream: {directory}:{port}\ncontrol: postgres://one:a@127.0.0.1:{port}/\n"));
         assert!(by_socket(proxy));
     });
 }
@@ -130,10 +121,10 @@ fn another_authority_of_the_servers_certificate() {
     let options = ProxyOptions::default().policies(POLICIES).settings(&trusting(&text(&before.pem())));
     let mut proxy = Proxy::start_with(&postgres, &options);
     under_takeovers(&mut proxy, |proxy| {
-        reload(proxy, &trusting(&text(&both)));
+        proxy.reload_with(&trusting(&text(&both)));
         let renewed = after.sign_local("server");
         postgres.replace_certificate(&renewed);
-        reload(proxy, &trusting(&text(&after.pem())));
+        proxy.reload_with(&trusting(&text(&after.pem())));
         assert!(!proxy.log().contains("reload_failed"), "{}", proxy.log());
     });
 }
@@ -152,7 +143,7 @@ fn encryption_for_clients_is_turned_on() {
     under_takeovers(&mut proxy, |proxy| {
         assert!(!is_encrypted(proxy));
         let tls = format!("tls_cert: {}\ntls_key: {}\n", text(&certificate.pem), text(&certificate.key));
-        reload(proxy, &(settings(&postgres, "one:a") + &tls));
+        proxy.reload_with(&(settings(&postgres, "one:a") + &tls));
         assert!(is_encrypted(proxy));
     });
 }

@@ -2,6 +2,7 @@
 
 mod lists;
 mod promotion;
+mod reloads;
 mod shown;
 mod two_primaries;
 
