@@ -82,7 +82,23 @@ pub struct Etcd {
 
 /// The members of a cluster, with TLS files that have been read. Not connected yet.
 #[derive(Clone, Debug)]
-pub struct EtcdMembers(Arc<[Arc<Member>]>);
+pub struct EtcdMembers {
+    list: Arc<[Arc<Member>]>,
+    source: Arc<Source>,
+}
+
+/// Settings and the files that they name.
+#[derive(PartialEq, Eq)]
+struct Source {
+    settings: EtcdSettings,
+    files: Vec<Vec<u8>>,
+}
+
+impl Debug for Source {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Source")
+    }
+}
 
 struct Member {
     url: String,
@@ -146,7 +162,7 @@ impl EtcdMembers {
     /// The settings or a file cannot be used.
     pub fn read(settings: &EtcdSettings) -> Result<Self, EtcdError> {
         settings.check()?;
-        let options = options(settings)?;
+        let (options, files) = options(settings)?;
         let member = |url: &String| {
             Arc::new(Member {
                 url: url.clone(),
@@ -156,7 +172,8 @@ impl EtcdMembers {
                 logins: Mutex::default(),
             })
         };
-        Ok(EtcdMembers(settings.members.iter().map(member).collect()))
+        let source = Arc::new(Source { settings: settings.clone(), files });
+        Ok(EtcdMembers { list: settings.members.iter().map(member).collect(), source })
     }
 }
 
@@ -167,9 +184,16 @@ impl Etcd {
         Ok(Arc::new(Etcd { members, preferred: AtomicUsize::new(0) }))
     }
 
-    /// Sends requests to these members from now on. Requests and watches under way continue.
+    /// Sends requests to these members from now on. Requests and watches under way continue. Keeps the connections if neither
+    /// the settings nor the files have changed.
     pub fn replace(&self, members: EtcdMembers) {
-        self.members.send_replace(members);
+        self.members.send_if_modified(|now| {
+            let differs = now.source != members.source;
+            if differs {
+                *now = members;
+            }
+            differs
+        });
     }
 
     /// Queries the members in turn until one answers. If a member fails or stays silent, the next one is queried.
@@ -182,7 +206,7 @@ impl Etcd {
         C: Fn(Client) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let EtcdMembers(members) = self.members.borrow().clone();
+        let members = self.members.borrow().list.clone();
         let count = members.len();
         let deadline = Instant::now() + patience.limit;
         let mut next = self.preferred.load(Ordering::Relaxed);
@@ -229,9 +253,16 @@ impl Etcd {
     }
 }
 
-fn options(settings: &EtcdSettings) -> Result<ConnectOptions, EtcdError> {
+/// Also returns the files.
+fn options(settings: &EtcdSettings) -> Result<(ConnectOptions, Vec<Vec<u8>>), EtcdError> {
     let mut options =
         ConnectOptions::new().with_keep_alive(PING, PONG).with_connect_timeout(CONNECT).with_require_leader(true);
+    let mut files = Vec::new();
+    let mut read = |file: &Path| {
+        let content = fs::read(file).map_err(|error| EtcdError::File(file.to_owned(), error))?;
+        files.push(content.clone());
+        Ok::<_, EtcdError>(content)
+    };
     if settings.members.iter().any(|url| url.starts_with("https://")) {
         let mut tls = TlsOptions::new();
         tls = match &settings.ca {
@@ -243,11 +274,7 @@ fn options(settings: &EtcdSettings) -> Result<ConnectOptions, EtcdError> {
         }
         options = options.with_tls(tls);
     }
-    Ok(options)
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, EtcdError> {
-    fs::read(file).map_err(|error| EtcdError::File(file.to_owned(), error))
+    Ok((options, files))
 }
 
 /// True if no member, including this one, would answer a retry differently. (gRPC status codes 1 canceled, 2 unknown, 4
@@ -282,4 +309,25 @@ fn text(error: &Error) -> String {
     let Error::GRpcStatus(status) = error else { return error.to_string() };
     let source = std::error::Error::source(status).map(|source| format!(": {source}")).unwrap_or_default();
     format!("{}{source}", status.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_kept_unless_a_setting_has_changed() {
+        let members = |password: &str| {
+            let credentials = Some(("gate".to_owned(), EtcdPassword::Given(password.to_owned())));
+            let members = vec!["http://127.0.0.1:1".to_owned()];
+            EtcdSettings { members, credentials, ..EtcdSettings::default() }
+        };
+        let etcd = Etcd::new(&members("a")).unwrap();
+        let list = || etcd.members.borrow().list.clone();
+        let first = list();
+        for (password, is_kept) in [("a", true), ("b", false)] {
+            etcd.replace(EtcdMembers::read(&members(password)).unwrap());
+            assert_eq!(Arc::ptr_eq(&first, &list()), is_kept, "{password}");
+        }
+    }
 }
