@@ -99,8 +99,6 @@ pub enum SettingError {
     NeedsRootCertificate(#[source] RootCertificateError),
     #[error("has no effect: set tls_client_certificates to optional or required")]
     UnusedAuthority,
-    #[error("is required with {0}")]
-    MissingBeside(&'static str),
     #[error("cannot be combined with the password")]
     GivenBesidePassword,
     #[error(transparent)]

@@ -58,7 +58,9 @@ impl EtcdArguments {
 /// Errors: the first invalid setting.
 pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
     let text = |key| texts.one(key).map(|given| given.text.clone());
-    let missing = |key, other| Err(texts.fault(key, SettingError::MissingBeside(other)));
+    // The error names the setting that is there, with its place in the file.
+    let needs = |key, settings, role| Err(texts.fault(key, SettingError::Needs { settings, role }));
+    let password_key = if texts.one("etcd_password").is_some() { "etcd_password" } else { "etcd_password_file" };
     let password = match (text("etcd_password"), text("etcd_password_file")) {
         (None, None) => None,
         (Some(password), None) => Some(EtcdPassword::Given(password)),
@@ -68,14 +70,14 @@ pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
     let credentials = match (text("etcd_user"), password) {
         (None, None) => None,
         (Some(user), Some(password)) => Some((user, password)),
-        (Some(_), None) => return missing("etcd_password", "the user"),
-        (None, Some(_)) => return missing("etcd_user", "the password"),
+        (Some(_), None) => return needs("etcd_user", "etcd_password or etcd_password_file", "its password"),
+        (None, Some(_)) => return needs(password_key, "etcd_user", "the user of the password"),
     };
     let identity = match (text("etcd_cert"), text("etcd_key")) {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
-        (Some(_), None) => return missing("etcd_key", "the certificate"),
-        (None, Some(_)) => return missing("etcd_cert", "the key"),
+        (Some(_), None) => return needs("etcd_cert", "etcd_key", "its key"),
+        (None, Some(_)) => return needs("etcd_key", "etcd_cert", "its certificate"),
     };
     let members = texts.several("etcd").iter().map(|it| it.text.trim().trim_end_matches('/').to_owned()).collect();
     let settings = EtcdSettings { members, ca: text("etcd_ca").map(Into::into), identity, credentials };
@@ -83,7 +85,8 @@ pub(super) fn read(texts: &Texts) -> Result<Option<EtcdSettings>, ConfigError> {
         return Ok(None);
     }
     if settings.members.is_empty() {
-        return missing("etcd", "its other settings");
+        let given = VARIABLES.iter().map(|(key, _)| *key).find(|key| texts.one(key).is_some());
+        return needs(given.unwrap_or("etcd"), "etcd", "the members");
     }
     settings.check().map_err(|error| texts.fault("etcd", error))?;
     Ok(Some(settings))
@@ -112,15 +115,24 @@ mod tests {
         let plain = ["http://a:1"];
         for (urls, access, message) in [
             (&["http://a:1", "https://b:1"][..], &[][..], "--etcd or FENCEGATE_ETCD: mixes http and https"),
-            (&plain, &[("etcd_user", "u")], "--etcd-password or FENCEGATE_ETCD_PASSWORD: is required with the user"),
+            (
+                &plain,
+                &[("etcd_user", "u")],
+                "--etcd-user or FENCEGATE_ETCD_USER: needs etcd_password or etcd_password_file, its password",
+            ),
+            (
+                &plain,
+                &[("etcd_password_file", "f")],
+                "--etcd-password-file or FENCEGATE_ETCD_PASSWORD_FILE: needs etcd_user, the user of the password",
+            ),
             (
                 &plain,
                 &[("etcd_user", "u"), ("etcd_password", "secret"), ("etcd_password_file", "f")],
                 "--etcd-password-file or FENCEGATE_ETCD_PASSWORD_FILE: cannot be combined with the password",
             ),
-            (&plain, &[("etcd_cert", "c")], "--etcd-key or FENCEGATE_ETCD_KEY: is required with the certificate"),
+            (&plain, &[("etcd_cert", "c")], "--etcd-cert or FENCEGATE_ETCD_CERT: needs etcd_key, its key"),
             (&plain, &[("etcd_ca", "ca")], "--etcd or FENCEGATE_ETCD: has TLS files but http:// members"),
-            (&[], &[("etcd_ca", "ca")], "--etcd or FENCEGATE_ETCD: is required with its other settings"),
+            (&[], &[("etcd_ca", "ca")], "--etcd-ca or FENCEGATE_ETCD_CA: needs etcd, the members"),
         ] {
             let error = settings(urls, access).unwrap_err().to_string();
             assert!(error.starts_with(message) && !error.contains("secret"), "{error}");

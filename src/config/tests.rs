@@ -106,9 +106,11 @@ fn etcd_settings_are_merged_by_key() {
 
     let error = |file: &str| error("", file);
     assert!(error("etcd: a:1\n").starts_with("f.yaml:1:7: `etcd` `a:1` is not an etcd member"));
-    assert!(error("etcd_user: gate\n").starts_with("--etcd-password or FENCEGATE_ETCD_PASSWORD: is required"));
+    assert!(
+        error("etcd_user: gate\n").starts_with("f.yaml:1:12: `etcd_user` needs etcd_password or etcd_password_file")
+    );
     assert!(error("etcd_ca: [x]\n").starts_with("f.yaml:1:10: `etcd_ca` must be text"));
-    assert!(error("etcd_ca: ca.pem\n").starts_with("--etcd or FENCEGATE_ETCD: is required"));
+    assert!(error("etcd_ca: ca.pem\n").starts_with("f.yaml:1:10: `etcd_ca` needs etcd, the members"));
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn without_etcd_the_proxy_does_not_start() {
         (&[][..], "fencegate: resource `scheduler` names the election /cron/scheduler/leader: set --etcd"),
         (&["--etcd", "h:1"], "fencegate: --etcd or FENCEGATE_ETCD: `h:1` is not an etcd member"),
         (&["--etcd", "https://h:1", "--etcd-ca", "/nowhere.pem"], "fencegate: /nowhere.pem: cannot read the file"),
-        (&["--etcd", "http://h:1", "--etcd-user", "u"], "fencegate: --etcd-password or FENCEGATE_ETCD_PASSWORD: is"),
+        (&["--etcd", "http://h:1", "--etcd-user", "u"], "fencegate: --etcd-user or FENCEGATE_ETCD_USER: needs"),
     ] {
         let (code, error) = start(arguments);
         assert_eq!(code, Some(2), "{error}");
