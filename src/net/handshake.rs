@@ -273,7 +273,8 @@ async fn verify_server(
         servers.look_again(address).await;
         if !is_admitted() {
             let text = ErrorText::new(CANNOT_CONNECT_NOW, "this session's server is not one that the proxy may use");
-            return Err(text.detail(servers.table().summary(false)).hint("Retry."));
+            let table = servers.table();
+            return Err(text.detail(table.summary(false)).hint(table.hint("Retry.")));
         }
     }
     Ok(())

@@ -108,16 +108,14 @@ async fn hosts(shared: &Shared, route: Route, until: Instant) -> Result<Vec<Addr
 }
 
 /// The error for a client that no server may serve.
-fn no_server(shared: &Shared, NoServer { states }: NoServer) -> ErrorText {
+fn no_server(shared: &Shared, NoServer { states, hint }: NoServer) -> ErrorText {
     let message = match shared.servers.target() {
         TargetSession::Any => "no server behind the proxy accepts sessions",
         TargetSession::Primary => "no server behind the proxy is the primary",
         TargetSession::Standby => "no server behind the proxy is a standby",
         TargetSession::PreferStandby => "no server behind the proxy is a standby or the primary",
     };
-    ErrorText::new(CANNOT_CONNECT_NOW, message)
-        .detail(states)
-        .hint("Retry. The proxy's setting connect_wait lets new sessions wait for a server.")
+    ErrorText::new(CANNOT_CONNECT_NOW, message).detail(states).hint(hint)
 }
 
 async fn no_server_for<T>(shared: &Shared, client: &mut Peer, none: NoServer) -> Result<T, Refused> {

@@ -127,13 +127,21 @@ impl Shared {
             Some(timeout(PROBE_LIMIT, authority.is_up()).await.unwrap_or(false))
         };
         let (fences, relays, etcd) = tokio::join!(self.can_fence(), self.can_relay(), is_etcd_up);
+        let control_refused = {
+            let table = self.servers.table();
+            table.refuses_control().then(|| NotReady::ControlRefused(table.summary(true)))
+        };
         let relays = relays.map_err(|error| {
             let (address, reason) = (self.settings().upstream.to_string(), refused::message(&error));
             NotReady::Upstream { address, reason }
         });
         let upstream = relays.is_ok();
         // If there are several servers, their states also explain why a control connection fails.
-        let ready = if self.servers.is_probed() { relays.and(fences) } else { fences.and(relays) };
+        let ready = match control_refused {
+            Some(refused) => Err(refused),
+            None if self.servers.is_probed() => relays.and(fences),
+            None => fences.and(relays),
+        };
         Condition { upstream, ready, etcd }
     }
 

@@ -146,7 +146,11 @@ async fn connect(
 }
 
 fn failed(error: &tokio_postgres::Error) -> LookError {
-    LookError::Failed(message(error))
+    // Class 28: invalid authorization specification.
+    match error.code() {
+        Some(code) if code.code().starts_with("28") => LookError::LoginRefused(message(error)),
+        _ => LookError::Failed(message(error)),
+    }
 }
 
 /// Reads the role and the timeline of a server.

@@ -38,6 +38,9 @@ pub enum NotReady {
     /// The reason is the system's or the TLS library's.
     #[error("the server at {address} cannot be reached: {reason}")]
     Upstream { address: String, reason: String },
+    /// The servers cannot be known. Each server's message.
+    #[error("no server lets the control role log in: check the user and the password in `control`: {0}")]
+    ControlRefused(String),
     /// While another proxy's policies are in force, no session is admitted.
     #[error(
         "database {database}: another proxy has since loaded different policies of {resource}: reload this proxy (SIGHUP, or RELOAD in its console)"

@@ -36,6 +36,9 @@ pub enum LookError {
     /// The server is another program or version.
     #[error("the answer to the query for its role has an unknown form")]
     UnknownForm,
+    /// The server did not let the control role log in, with this message.
+    #[error("{0}")]
+    LoginRefused(String),
     /// The message of the server, the system or the TLS library.
     #[error("{0}")]
     Failed(String),
@@ -217,6 +220,21 @@ impl ServerTable {
     /// The highest timeline seen in the cluster of the report.
     pub fn highest(&self, report: &ServerReport) -> u32 {
         self.highest.get(&report.system_identifier).copied().unwrap_or_default()
+    }
+
+    /// Returns true if no server lets the control role log in.
+    pub fn refuses_control(&self) -> bool {
+        self.is_probed && self.hosts.iter().all(|host| matches!(host.failure, Some(LookError::LoginRefused(_))))
+    }
+
+    /// The hint for a client that no server may serve: `otherwise` unless an operator has to act.
+    pub fn hint(&self, otherwise: &'static str) -> &'static str {
+        match self.refuses_control() {
+            true => {
+                "Retrying will not help. No server lets the proxy's control role log in: check the user and the password in the proxy's setting control. The proxy's log has the details."
+            }
+            false => otherwise,
+        }
     }
 
     /// Returns true once the first looks have ended.

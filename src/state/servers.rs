@@ -24,11 +24,16 @@ const RELEASED: Duration = Duration::from_secs(10);
 /// Default port of a host in a connection string.
 const DEFAULT_PORT: u16 = 5432;
 
+/// The hint while a server may still become available.
+const NO_SERVER_YET: &str = "Retry. The proxy's setting connect_wait lets new sessions wait for a server.";
+
 /// No server may serve a session.
 #[derive(Debug)]
 pub struct NoServer {
     /// Each host and its state.
     pub states: String,
+    /// The hint for the client.
+    pub hint: &'static str,
 }
 
 /// The servers behind the proxy, for all its sessions.
@@ -197,7 +202,10 @@ impl Servers {
             timeout_at(until, table.wait_for(|table| !table.candidates().is_empty())).await.ok();
         }
         match self.candidates() {
-            none if none.is_empty() => Err(NoServer { states: self.table().summary(false) }),
+            none if none.is_empty() => {
+                let table = self.table();
+                Err(NoServer { states: table.summary(false), hint: table.hint(NO_SERVER_YET) })
+            }
             hosts => Ok(hosts),
         }
     }

@@ -2,11 +2,13 @@
 
 use super::{PRIMARY, World, cluster, control, options};
 use crate::hosts::Silent;
+use crate::metrics::page::get;
+use crate::metrics::world::http_address;
 use crate::support::guardian::{Folder, Port};
 use crate::support::proxy::ProxyOptions;
 use crate::support::ticks::{self, WRITE, ok, refused, session};
 use crate::support::wire::error_in;
-use crate::support::{Proxy, Wire};
+use crate::support::{DEADLINE, Proxy, Wire, wait_until};
 
 #[test]
 fn a_dead_first_host_does_not_matter() {
@@ -40,6 +42,25 @@ fn a_server_that_the_control_role_cannot_look_at_is_never_the_primary() {
     let detail = error.detail();
     assert!(detail.contains(&format!("127.0.0.1:{} is unknown", postgres.port())), "{detail}");
     assert!(!detail.contains("no_such_role"), "{detail}");
+}
+
+#[test]
+fn a_control_role_that_no_server_lets_in_is_the_reason() {
+    let cluster = cluster();
+    let control = format!("postgres://no_such_role@{}/postgres", cluster.hosts());
+    for target in [PRIMARY, ""] {
+        let proxy = Proxy::start_with(&cluster[0], &options(&cluster, target, &[]).control(&control));
+        let http = http_address(|| proxy.log());
+        let says = "no server lets the control role log in";
+        wait_until("the reason is known", DEADLINE, || get(http, "/readyz").body.contains(says));
+        let body = get(http, "/readyz").body;
+        assert!(body.contains("role \"no_such_role\" does not exist"), "{body}");
+        let mut wire = Wire::connect(&proxy.address()).unwrap();
+        let error = error_in(&wire.start(&[("user", "postgres"), ("database", "postgres")], "")).expect("a refusal");
+        assert_eq!(error.code(), "57P03", "{error:?}");
+        assert!(error.hint().contains("check the user and the password in the proxy's setting control"), "{error:?}");
+        assert!(!format!("{error:?}").contains("no_such_role"), "{error:?}");
+    }
 }
 
 #[test]
