@@ -131,6 +131,13 @@ impl Server {
         server
     }
 
+    /// New connections may show certificates of these authorities, if the server checks certificates.
+    pub fn trust_clients_of(&self, authorities: &[&Authority]) {
+        let pem = |authority: &&Authority| fs::read_to_string(authority.pem()).unwrap();
+        fs::write(self.folder.join("data/clients.crt"), authorities.iter().map(pem).collect::<String>()).unwrap();
+        self.sql("SELECT pg_reload_conf()");
+    }
+
     /// New connections get this certificate.
     pub fn replace_certificate(&self, certificate: &Certificate) {
         for (file, name) in [(&certificate.pem, "server.crt"), (&certificate.key, "server.key")] {

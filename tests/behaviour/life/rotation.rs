@@ -1,12 +1,14 @@
 //! Credentials, certificates and addresses are replaced by a reload, while writers notice nothing.
 
-use crate::support::certificates::{Authority, text};
+use crate::authority::world as authority;
+use crate::support::certificates::{Authority, Certificate, text};
 use crate::support::fenced::value;
 use crate::support::guardian::Folder;
 use crate::support::ticks::{self, POLICIES, WRITE, ok, session};
-use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, wait_until};
+use crate::support::{DEADLINE, Etcd, Options, Postgres, Proxy, ProxyOptions, wait_until};
 use crate::tls::psql;
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 
@@ -127,6 +129,91 @@ fn another_authority_of_the_servers_certificate() {
         proxy.reload_with(&trusting(&text(&after.pem())));
         assert!(!proxy.log().contains("reload_failed"), "{}", proxy.log());
     });
+}
+
+/// The control connection's certificate, that of the server, and the authority of both are replaced while both sides trust
+/// both authorities.
+#[test]
+fn another_certificate_of_the_control_connection() {
+    let [before, after] = ["before", "after"].map(Authority::new);
+    let options = Options::default().tls(&before.sign_local("server")).client_authority(&before);
+    let postgres = server(options.hba("hostssl all gate 127.0.0.1/32 cert"));
+    postgres.sql("CREATE ROLE gate SUPERUSER LOGIN");
+    let folder = Folder::new("roots");
+    let both = folder.join("both.pem");
+    fs::write(&both, [&before, &after].map(|it| fs::read_to_string(it.pem()).unwrap()).concat()).unwrap();
+    let settings = |roots: &Path, certificate: &Certificate| {
+        let (port, tls) = (postgres.port(), "sslmode=verify-full");
+        let files =
+            format!("sslrootcert={}&sslcert={}&sslkey={}", text(roots), text(&certificate.pem), text(&certificate.key));
+        format!(
+            "upstream: postgres://127.0.0.1:{port}\ncontrol: postgres://gate@127.0.0.1:{port}/postgres?{tls}&{files}\n"
+        )
+    };
+    let [first, second] = [&before, &after].map(|authority| authority.sign_local("gate"));
+    let options = ProxyOptions::default().policies(POLICIES).settings(&settings(&before.pem(), &first));
+    let mut proxy = Proxy::start_with(&postgres, &options);
+    let issuers = "SELECT string_agg(DISTINCT issuer_dn, ' ') FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+         WHERE application_name LIKE 'fencegate%'";
+    under_takeovers(&mut proxy, |proxy| {
+        assert_eq!(postgres.value(issuers), "/CN=before");
+        postgres.trust_clients_of(&[&before, &after]);
+        proxy.reload_with(&settings(&both, &second));
+        wait_until("the certificate has changed", DEADLINE, || postgres.value(issuers) == "/CN=after");
+        postgres.replace_certificate(&after.sign_local("server"));
+        postgres.trust_clients_of(&[&after]);
+        proxy.reload_with(&settings(&after.pem(), &second));
+    });
+    let log = proxy.log();
+    assert!(!log.contains("reload_failed") && !log.contains("control_"), "{log}");
+}
+
+/// The user of etcd, its certificate, that of the member, and the authority of both are replaced while both sides trust both
+/// authorities.
+#[test]
+fn another_user_and_certificate_for_etcd() {
+    let mut world = authority::World { postgres: ticks::server(), etcd: Etcd::start_with_tls() };
+    let folder = Folder::new("roots");
+    let old = folder.join("old.pem");
+    fs::copy(world.etcd.certificates().file("ca.pem"), &old).unwrap();
+    world.etcd.enable_users("/cron/");
+    world.etcd.add_user("next", Some("p"), "/cron/");
+    let next = world.etcd.with_next_certificates();
+    let own = |name: &str| world.etcd.certificates().file(name);
+    let settings = |roots: &Path, (certificate, key): (&Path, &Path), user: &str| {
+        let (upstream, control, etcd) = (world.postgres.url(), world.postgres.control_url(), world.etcd.url());
+        let [roots, certificate, key] = [roots, certificate, key].map(text);
+        format!(
+            "upstream: {upstream}\ncontrol: {control}\netcd: {etcd}\netcd_ca: {roots}\netcd_cert: {certificate}\n\
+             etcd_key: {key}\n{user}"
+        )
+    };
+    let [gate, other] = ["etcd_user: gate\netcd_password: pass word\n", "etcd_user: next\netcd_password: p\n"];
+    let (certificate, key) = (own("client.pem"), own("client.key"));
+    let (next_certificate, next_key) = (next.file("client.pem"), next.file("client.key"));
+    let start = settings(&old, (&certificate, &key), gate);
+    let options = ProxyOptions::default().policies(authority::POLICIES).settings(&start);
+    let mut proxy = Proxy::start_with(&world.postgres, &options);
+    let mut leaders = vec![world.stand("a")];
+    let mut first = session(&proxy.address(), leaders[0]);
+    ok(&mut first, WRITE);
+
+    proxy.reload_with(&settings(&own("ca.pem"), (&next_certificate, &next_key), other));
+    world.etcd.delete_user("gate");
+    for file in ["server.pem", "server.key"] {
+        fs::copy(next.file(file), own(file)).unwrap();
+    }
+    ok(&mut first, WRITE);
+    leaders.push(world.stand("b"));
+    world.depose("a");
+    let mut second = session(&proxy.address(), leaders[1]);
+    ok(&mut second, WRITE);
+
+    proxy.reload_with(&settings(&next.file("ca.pem"), (&next_certificate, &next_key), other));
+    leaders.push(world.stand("c"));
+    world.depose("b");
+    ok(&mut session(&proxy.address(), leaders[2]), WRITE);
+    assert!(!proxy.log().contains("reload_failed"), "{}", proxy.log());
 }
 
 /// Certificates of clients and the encryption of their connections, each from a file that was not set before.

@@ -89,11 +89,12 @@ impl ControlConfig {
         ControlConfig { database: name.to_owned(), ..self.clone() }
     }
 
-    /// Replaces address, user and encryption for all databases, from the next connection on. If address, user, password or
-    /// options differ, open connections become outdated.
+    /// Replaces address, user and encryption for all databases, from the next connection on. If they differ, open connections
+    /// become outdated.
     pub fn replace(&self, config: Config, tls: Arc<Connector>) {
         self.access.send_modify(|access| {
-            let version = access.version + u64::from(access.config != config);
+            let differs = access.config != config || !access.tls.is_same(&tls);
+            let version = access.version + u64::from(differs);
             *access = Access { config, tls, version };
         });
     }

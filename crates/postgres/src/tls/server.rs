@@ -63,6 +63,11 @@ impl Connector {
         self.contents.changed_since(&before.contents)
     }
 
+    /// Returns true if the settings and the content of their files are the same.
+    pub(super) fn is_same(&self, other: &Connector) -> bool {
+        self.settings == other.settings && self.changed_since(other).is_empty()
+    }
+
     /// Attempts in this order, until the server accepts one.
     pub fn attempts(&self) -> &'static [Attempt] {
         match self.settings.mode {
