@@ -78,6 +78,9 @@ func (e *Etcd) exclusive(ctx context.Context, call func() error) error {
 
 // Acquire waits until this process leads.
 func (e *Etcd) Acquire(ctx context.Context) error {
+	if _, err := e.Token(); err == nil {
+		return errHeld
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -89,7 +92,12 @@ func (e *Etcd) Acquire(ctx context.Context) error {
 	}()
 	err := e.exclusive(ctx, func() error { return e.election.Campaign(ctx, e.Holder) })
 	if err == nil {
-		err = e.begin(ctx)
+		if err = e.begin(ctx); err != nil {
+			// The candidate's key may exist as long as the session.
+			patience, done := context.WithTimeout(context.Background(), 5*time.Second)
+			defer done()
+			_ = e.Release(patience)
+		}
 	}
 	select {
 	case <-e.session.Done():

@@ -15,6 +15,8 @@ import (
 // Maximum number of connections of a lease. It needs more than one only while a server does not answer.
 const mostConnections = 4
 
+var errHeld = errors.New("this process leads already: release the election first")
+
 // Lease is an election that leases in PostgreSQL decide. Set its fields before Acquire.
 type Lease struct {
 	TTL        time.Duration // default: 10 s
@@ -66,7 +68,7 @@ func (l *Lease) campaign(ctx context.Context, waits bool) (bool, error) {
 		return false, fmt.Errorf("a TTL of %v with renewals every %v is invalid: use 1 s to 1 day, and a ninth to four ninths of it", l.TTL, every)
 	}
 	if _, err := l.Token(); err == nil {
-		return false, errors.New("this lease is held already: release it first")
+		return false, errHeld
 	}
 	// Overrides the role's defaults.
 	const settings = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"

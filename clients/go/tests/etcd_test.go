@@ -122,3 +122,21 @@ func TestALossOnEtcdIsAnnouncedBeforeTheDeadline(t *testing.T) {
 	defer thaw()
 	announcedInTime(t, leader)
 }
+
+func TestAWinThatCannotBeProvedIsResigned(t *testing.T) {
+	world := theWorld(t)
+	unproved, follower := campaign(t, world.etcd, "/cron/unproved", 60), campaign(t, world.etcd, "/cron/unproved", 10)
+	silent := errors.New("no answer")
+	unproved.Etcd = client.FromElection(unproved.election, unproved.session, unproved.session.Lease(),
+		func(context.Context, clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) { return nil, silent })
+	if err := unproved.Acquire(limited(t)); !errors.Is(err, silent) {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
+	defer cancel()
+	must(t, follower.Acquire(ctx))
+	if follower.Acquire(ctx) == nil {
+		t.Fatal("an election that is held is acquired again")
+	}
+	must(t, follower.Release(limited(t)))
+}
