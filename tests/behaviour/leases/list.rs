@@ -92,7 +92,7 @@ fn a_failed_listing_is_reported() {
         (&[][..], 2, "URL"),
         (&["postgres://h"], 2, "has no user"),
         (&["http://"], 2, "is not an etcd member"),
-        (&["http://127.0.0.1:1", "--etcd-user", "u"], 2, "--etcd-password or FENCEGATE_ETCD_PASSWORD: is required"),
+        (&["http://127.0.0.1:1", "--etcd-user", "u"], 2, "needs etcd_password or etcd_password_file"),
         (&["postgres://u@127.0.0.1:1/d"], 1, "did not answer"),
     ] {
         let output = list(arguments);
