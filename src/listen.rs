@@ -9,6 +9,16 @@ use std::io;
 use std::net::SocketAddr;
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
+/// Listening on an address failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {error}")]
+pub struct ListenError {
+    /// The configured address.
+    pub address: String,
+    /// The system's error.
+    pub error: io::Error,
+}
+
 /// Maximum number of connections that wait to be accepted. The kernel's limit is `net.core.somaxconn`.
 pub const BACKLOG: u32 = 4096;
 

@@ -117,9 +117,9 @@ impl Settings {
                 *now = new;
             }
         }
-        let Self { listen, http, workers, take_over, etcd, .. } = self.clone();
+        let Self { workers, take_over, etcd, .. } = self.clone();
         let etcd = if keeps_etcd { etcd } else { new.etcd.clone() };
-        (Self { listen, http, workers, take_over, etcd, shown, ..new }, changes)
+        (Self { workers, take_over, etcd, shown, ..new }, changes)
     }
 
     /// Database in the control URL, or one that every server has.

@@ -93,7 +93,7 @@ const fn setting(
 /// All settings.
 #[rustfmt::skip]
 pub static SETTINGS: [Setting; 38] = [
-    setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Stays,
+    setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Applies,
         "`host:port`, or `/directory:port` for a Unix socket (default `:6432`); repeatable",
         "Listen addresses for clients"),
     setting("upstream", "ADDRESS", Text, Required, Applies,
@@ -116,7 +116,7 @@ pub static SETTINGS: [Setting; 38] = [
     setting("proxy_protocol_from", "ADDRESS[/BITS]", List, Nothing("no headers are accepted"), Applies,
         "an address or `address/bits`; repeatable",
         "Addresses of load balancers, whose connections must begin with a PROXY protocol header (version 1 or 2)"),
-    setting("http", "ADDRESS", Text, Nothing("not served"), Stays,
+    setting("http", "ADDRESS", Text, Nothing("not served"), Applies,
         "`host:port`", "Address for metrics, health and the status page: /metrics, /healthz, /readyz, /"),
     setting("log_sessions", "LEVEL", Text, Is("info"), Applies,
         "`off`, `debug` or `info`", "Log level for the start and end of each session"),

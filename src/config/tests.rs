@@ -248,17 +248,17 @@ fn settings_are_shown_without_secrets() {
 
 #[test]
 fn a_reload_applies_reloadable_settings() {
-    let settings = load(&arguments(""), "max_connections: 10\nlisten: h:1\n").unwrap();
-    let new = load(&arguments(""), "max_connections: 20\nlisten: h:2\nidle_timeout: 5min\n").unwrap();
+    let settings = load(&arguments(""), "max_connections: 10\nworkers: 1\n").unwrap();
+    let new = load(&arguments(""), "max_connections: 20\nworkers: 2\nidle_timeout: 5min\n").unwrap();
     let (reloaded, changes) = settings.reloaded(new);
-    assert_eq!((reloaded.limits.connections.get(), reloaded.listen[0].to_string().as_str()), (20, "h:1"));
+    assert_eq!((reloaded.limits.connections.get(), reloaded.workers.get()), (20, 1));
     let changes: Vec<_> =
         changes.iter().map(|it| (it.key, it.before.as_str(), it.after.as_str(), it.applied)).collect();
     assert_eq!(
         changes,
-        [("listen", "h:1", "h:2", false), ("max_connections", "10", "20", true), ("idle_timeout", "0", "5min", true)]
+        [("max_connections", "10", "20", true), ("workers", "1", "2", false), ("idle_timeout", "0", "5min", true)]
     );
     let (_, again) =
-        reloaded.reloaded(load(&arguments(""), "max_connections: 20\nlisten: h:1\nidle_timeout: 5min\n").unwrap());
+        reloaded.reloaded(load(&arguments(""), "max_connections: 20\nworkers: 1\nidle_timeout: 5min\n").unwrap());
     assert_eq!(again, []);
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
+use tokio::sync::oneshot;
 
 /// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -144,10 +145,21 @@ impl ClientListener {
         }
     }
 
-    /// Accepts clients forever and begins a session for each, with the client's address. Cancel-safe.
-    pub async fn serve(self: Arc<Self>, shared: Arc<Shared>, begin: impl Fn(AcceptedStream, String)) {
+    /// Accepts clients and begins a session for each, with the client's address. Ends when the sender of `closed` is dropped
+    /// and no connection is queued. Cancel-safe.
+    pub async fn serve(
+        self: Arc<Self>,
+        shared: Arc<Shared>,
+        begin: impl Fn(AcceptedStream, String),
+        mut closed: oneshot::Receiver<()>,
+    ) {
         loop {
-            match self.accept(shared.settings().limits.keepalive).await {
+            let accepted = tokio::select! {
+                biased;
+                accepted = self.accept(shared.settings().limits.keepalive) => accepted,
+                _ = &mut closed => return,
+            };
+            match accepted {
                 Ok((stream, peer)) => begin(stream, peer),
                 Err(error) => {
                     // Usually, no file descriptors are left. Accepting again immediately would only waste CPU time.

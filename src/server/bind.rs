@@ -5,24 +5,20 @@
 use super::take_over::{self, Predecessor, TakeOverError};
 use crate::config::Address;
 use crate::inherited::Inherited;
-use crate::metrics::{MetricsError, http};
+use crate::listen::ListenError;
+use crate::metrics::MetricsError;
+use crate::metrics::http::Endpoint;
 use crate::net::listener::{ClientListener, FileListener};
 use crate::state::shared::Shared;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Why the proxy could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     /// Listening on an address failed.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The configured address.
-        address: String,
-        /// The system's error.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The sockets of the running proxy could not be taken over.
     #[error("cannot take over from the proxy at {}: {error}", path.display())]
     TakeOver {
@@ -41,10 +37,10 @@ pub enum ProxyError {
 
 /// The sockets of a proxy that does not accept yet.
 pub struct Bound {
-    /// For clients.
-    pub clients: Vec<Arc<ClientListener>>,
+    /// For clients, each with the configured address.
+    pub clients: Vec<(Address, ClientListener)>,
     /// For metrics and health, if configured.
-    pub http: Option<http::Endpoint>,
+    pub http: Option<(Address, Endpoint)>,
     /// For a successor, if configured.
     pub offer: Option<FileListener>,
 }
@@ -79,20 +75,12 @@ pub async fn bind(shared: &Shared, mut inherited: Inherited) -> Result<Bound, Pr
             Err(error) => return Err(failed(path)(error)),
         }
     }
-    let http = bind_http(settings.http.as_ref(), &mut inherited).await?;
-    let mut clients = Vec::new();
-    for address in &settings.listen {
-        let bound = ClientListener::bind(address, &mut inherited).await;
-        let not_bound = |error| ProxyError::Listen {
-            address: address.to_string(),
-            error: explained(error, address, &settings.listen),
-        };
-        clients.extend(bound.map_err(not_bound)?.into_iter().map(Arc::new));
-    }
+    let http = http(settings.http.as_ref(), &mut inherited).await?;
+    let clients = clients(&settings.listen, &mut inherited).await?;
     let offer = match offered_at {
         Some(path) => {
             let bound = FileListener::bind(path.to_owned(), take_over::MODE, &mut inherited).await;
-            Some(bound.map_err(|error| ProxyError::Listen { address: path.display().to_string(), error })?)
+            Some(bound.map_err(|error| ListenError { address: path.display().to_string(), error })?)
         }
         None => None,
     };
@@ -101,12 +89,27 @@ pub async fn bind(shared: &Shared, mut inherited: Inherited) -> Result<Bound, Pr
     }
     if let Some((path, found)) = predecessor {
         found.release(inherited.are_used().skip(from_systemd), shared).await.map_err(failed(path))?;
-        for file in clients.iter().filter_map(|it| it.file()).chain(&offer) {
+        for file in clients.iter().filter_map(|(_, it)| it.file()).chain(&offer) {
             file.own_inherited_file();
         }
         tracing::info!("sockets_taken_over");
     }
     Ok(Bound { clients, http, offer })
+}
+
+/// Listens for clients on these addresses. Cancel-safe: dropping it closes the sockets.
+pub async fn clients(
+    addresses: &[Address],
+    inherited: &mut Inherited,
+) -> Result<Vec<(Address, ClientListener)>, ListenError> {
+    let mut clients = Vec::new();
+    for address in addresses {
+        let bound = ClientListener::bind(address, inherited).await;
+        let not_bound =
+            |error| ListenError { address: address.to_string(), error: explained(error, address, addresses) };
+        clients.extend(bound.map_err(not_bound)?.into_iter().map(|listener| (address.clone(), listener)));
+    }
+    Ok(clients)
 }
 
 /// Adds the other addresses to the error, because the conflict may be with one of `all`.
@@ -120,9 +123,13 @@ fn explained(error: io::Error, address: &Address, all: &[Address]) -> io::Error 
     io::Error::other(format!("{error}; {every} includes the IPv4 addresses: remove the other one"))
 }
 
-/// Listens on the address for metrics and health, if set.
-async fn bind_http(address: Option<&Address>, inherited: &mut Inherited) -> Result<Option<http::Endpoint>, ProxyError> {
+/// Listens on the address for metrics and health, if set. Cancel-safe: dropping it closes the sockets.
+pub async fn http(
+    address: Option<&Address>,
+    inherited: &mut Inherited,
+) -> Result<Option<(Address, Endpoint)>, ListenError> {
     let Some(Address::Tcp { host, port }) = address else { return Ok(None) };
-    let bound = http::Endpoint::bind_or_inherit(host, *port, inherited).await;
-    bound.map(Some).map_err(|error| ProxyError::Listen { address: format!("{host}:{port}"), error })
+    let bound = Endpoint::bind_or_inherit(host, *port, inherited).await;
+    let bound = bound.map_err(|error| ListenError { address: format!("{host}:{port}"), error })?;
+    Ok(address.cloned().zip(Some(bound)))
 }

@@ -12,6 +12,7 @@ mod outage;
 mod prober;
 mod reload;
 mod shutdown;
+mod sockets;
 mod status;
 mod systemd;
 mod tables;
@@ -31,11 +32,12 @@ use crate::state::sessions::SessionRecord;
 use crate::state::shared::{Shared, StartOptions};
 use crate::waiting_connections::SourceAddress;
 pub use bind::ProxyError;
-use bind::{Bound, bind};
+use bind::bind;
 use console::ConsoleSession;
 use fencegate_fence::supervise::supervise;
 use fencegate_session::End;
 use shutdown::StopSignals;
+use sockets::Sockets;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +45,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use take_over::Handover;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinSet;
 use tracing::Level;
 use workers::Workers;
 
@@ -59,24 +60,19 @@ pub async fn run(start: StartOptions, inherited: Inherited, workers: Workers) ->
     let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
     // First: whether the proxy is ready for clients depends on the servers.
     prober::start(&shared);
-    let Bound { clients, http, offer } = bind(&shared, inherited).await?;
-    let mut http = http.map(|endpoint| endpoint.serve(shared.clone()));
-    let mut listeners = JoinSet::new();
-    for listener in &clients {
-        tracing::info!(address = %listener.address, "listening");
-        let (shared, workers) = (shared.clone(), workers.clone());
-        listeners.spawn(listener.clone().serve(shared.clone(), move |stream, peer| {
-            begin_session(&workers, shared.clone(), stream, peer);
-        }));
-    }
+    let mut bound = bind(&shared, inherited).await?;
+    let offer = bound.offer.take();
+    let (begun, relays) = (shared.clone(), workers.clone());
+    let begin = move |stream, peer| begin_session(&relays, begun.clone(), stream, peer);
+    let sockets = Sockets::serve(&shared, bound, begin);
+    shared.sockets.set(sockets.clone()).ok();
     systemd::ready();
     tokio::spawn(shared.clone().check_servers());
     let followed = shared.clone();
     supervise(&shared.background, "follow_tables", move || followed.clone().follow_tables());
     let forgetting = shared.clone();
     supervise(&shared.background, "forget_databases", move || forgetting.clone().forget_unused_databases());
-    let sockets = http.as_ref().map(|http| http.sockets().to_vec()).unwrap_or_default();
-    let handover = offer.map(|offer| Handover { clients, http: sockets, offer });
+    let handover = offer.map(|offer| Handover { sockets: sockets.clone(), offer });
     let successor = tokio::select! {
         () = stop.recv() => None,
         () = reload::at_signal(&shared, &mut hangup) => None,
@@ -84,22 +80,17 @@ pub async fn run(start: StartOptions, inherited: Inherited, workers: Workers) ->
     };
     drop(handover);
     if let Some(successor) = successor {
-        listeners.shutdown().await;
-        if let Some(http) = http.take() {
-            http.stop().await;
-        }
+        sockets.close().await;
         tokio::select! {
             () = shutdown::drain(&shared, successor, &workers, &mut hangup) => {}
             () = stop.recv() => {}
         }
     }
     systemd::stopping();
-    shutdown::shut_down(&shared, listeners, &mut stop).await;
+    shutdown::shut_down(&shared, &sockets, &mut stop).await;
     shared.log_limit.finish();
     shared.shared_databases().iter().for_each(|database| database.fence.log_limit().finish());
-    if let Some(http) = http {
-        http.stop().await;
-    }
+    sockets.close().await;
     Ok(())
 }
 

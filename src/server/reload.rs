@@ -5,6 +5,7 @@
 use super::new_servers::{self, NewServersError};
 use super::{files, systemd};
 use crate::config::{ConfigError, SettingChange, Settings, SettingsArguments};
+use crate::listen::ListenError;
 use crate::state::encryption::TlsMaterial;
 use crate::state::server_table::Look;
 use crate::state::shared::Shared;
@@ -53,6 +54,9 @@ pub enum ReloadFault {
     /// The new servers cannot be used.
     #[error("upstream: {0}")]
     Servers(#[from] NewServersError),
+    /// A new address is not available.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// In the policies.
     #[error(transparent)]
     Policies(#[from] FileError),
@@ -97,6 +101,11 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
         Ok(read) => keep_fences(shared, read).await,
         Err(faults) => Err(faults),
     };
+    // Last, because nothing closes the new sockets if a later step fails.
+    let read = match read {
+        Ok(read) => open_addresses(shared, read).await,
+        Err(faults) => Err(faults),
+    };
     let Read { settings, changes, policies, encryption, etcd, looks } = match read {
         Ok(read) => read,
         Err(faults) => {
@@ -111,6 +120,9 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     }
     let certificates = encryption.changed_since(&shared.encryption());
     shared.put_in_force(settings, encryption);
+    if let Some(sockets) = shared.sockets.get() {
+        sockets.put_in_force(&shared.settings()).await;
+    }
     if let Some(looks) = looks {
         shared.reload_servers(looks);
     }
@@ -207,6 +219,13 @@ async fn keep_fences(shared: &Shared, read: Read) -> Result<Read, Vec<ReloadFaul
     };
     let faults: Vec<_> = lost.into_iter().map(fault).collect();
     if faults.is_empty() { Ok(read) } else { Err(faults) }
+}
+
+async fn open_addresses(shared: &Shared, read: Read) -> Result<Read, Vec<ReloadFault>> {
+    match shared.sockets.get() {
+        Some(sockets) => sockets.open_missing(&read.settings).await.map(|()| read).map_err(|error| vec![error.into()]),
+        None => Ok(read),
+    }
 }
 
 fn faults<E: Into<ReloadFault>>(errors: Vec<E>) -> Vec<ReloadFault> {

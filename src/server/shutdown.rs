@@ -2,6 +2,7 @@
 //!
 //! Must never end a session in the middle of a message, nor before its transaction has ended unless time is up.
 
+use super::sockets::Sockets;
 use super::workers::Workers;
 use super::{reload, systemd, take_over};
 use crate::state::database::SharedDatabase;
@@ -13,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinSet;
 
 /// Time limit for the remaining sessions to end and to log their end.
 const GONE: Duration = Duration::from_secs(1);
@@ -60,13 +60,13 @@ pub async fn drain(shared: &Arc<Shared>, successor: UnixStream, workers: &Worker
 
 /// Stops listening, and returns when no session remains, `shutdown_timeout` has passed, or another signal arrives. Not
 /// cancel-safe: sessions may continue.
-pub async fn shut_down(shared: &Shared, mut listeners: JoinSet<()>, signals: &mut StopSignals) {
+pub async fn shut_down(shared: &Shared, sockets: &Sockets, signals: &mut StopSignals) {
     let limit = shared.settings().limits.shutdown;
     tracing::info!(sessions = shared.connections.places(), limit_seconds = limit.as_secs_f64(), "stopping");
     shared.health.stop();
     // Set the phase first: once one client has been refused, no later client may be admitted.
     shared.set_phase(Phase::Draining);
-    listeners.shutdown().await;
+    sockets.close_for_clients().await;
     tokio::select! {
         () = shared.connections.none_left() => {}
         () = tokio::time::sleep(limit) => log_remaining_sessions(shared, "shutdown_timeout expired"),

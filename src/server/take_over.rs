@@ -12,6 +12,7 @@
 //!
 //! Must never serve a process of another system user, except root, or wait for the other side without a limit.
 
+use super::sockets::{OpenSockets, Sockets};
 use crate::inherited::InheritedSocket;
 use crate::net::descriptors::{self, MOST_DESCRIPTORS};
 use crate::net::handshake::cancel;
@@ -27,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
 /// Permissions of the socket.
@@ -101,10 +102,8 @@ impl From<io::Error> for TakeOverError {
 
 /// The sockets that a proxy hands to its successor.
 pub struct Handover {
-    /// The sockets for clients.
-    pub clients: Vec<Arc<ClientListener>>,
-    /// The sockets for metrics and health.
-    pub http: Vec<Arc<TcpListener>>,
+    /// The sockets for clients, metrics and health.
+    pub sockets: Arc<Sockets>,
     /// The socket on which successors connect.
     pub offer: FileListener,
 }
@@ -148,7 +147,9 @@ impl Handover {
             return refuse(stream, &reason, TakeOverError::Refused(reason.clone())).await;
         }
         let predecessors = shared.predecessors.duplicates()?;
-        let handed = self.descriptors(&predecessors);
+        let open = self.sockets.lock().await;
+        let open = open.as_ref().ok_or(TakeOverError::Closed)?;
+        let handed = self.descriptors(open, &predecessors);
         if handed.len() > MOST_DESCRIPTORS {
             let reason = format!("{} sockets are more than {MOST_DESCRIPTORS}", handed.len());
             return refuse(stream, &reason, TakeOverError::Refused(reason.clone())).await;
@@ -159,7 +160,7 @@ impl Handover {
         let used = ready.strip_prefix(&[READY]).filter(|used| used.len() == kinds.len());
         let used = used.ok_or(TakeOverError::Unexpected)?;
         descriptors::send(stream, RELEASED, &[]).await?;
-        for (file, _) in self.files().zip(used).filter(|(_, used)| **used == USED) {
+        for (file, _) in self.files(open).zip(used).filter(|(_, used)| **used == USED) {
             if let Some(file) = file {
                 file.disown_file();
             }
@@ -169,19 +170,19 @@ impl Handover {
     }
 
     /// For each listening socket, in the order in which they are sent, its file.
-    fn files(&self) -> impl Iterator<Item = Option<&FileListener>> {
-        let clients = self.clients.iter().map(|it| it.file());
-        clients.chain(self.http.iter().map(|_| None)).chain([Some(&self.offer)])
+    fn files<'a>(&'a self, open: &'a OpenSockets) -> impl Iterator<Item = Option<&'a FileListener>> {
+        let clients = open.clients().map(ClientListener::file);
+        clients.chain(open.http().map(|_| None)).chain([Some(&self.offer)])
     }
 
-    fn descriptors<'a>(&'a self, predecessors: &'a [OwnedFd]) -> Vec<(BorrowedFd<'a>, u8)> {
-        let clients = self.clients.iter().map(|it| it.as_fd());
-        let sockets = clients.chain(self.http.iter().map(|it| it.as_fd())).chain([self.offer.as_fd()]);
+    fn descriptors<'a>(&'a self, open: &'a OpenSockets, predecessors: &'a [OwnedFd]) -> Vec<(BorrowedFd<'a>, u8)> {
+        let clients = open.clients().map(AsFd::as_fd);
+        let sockets = clients.chain(open.http().map(AsFd::as_fd)).chain([self.offer.as_fd()]);
         let kind = |file: Option<&FileListener>| match file {
             Some(file) if file.owns_file() => SOCKET_WITH_FILE,
             _ => SOCKET,
         };
-        let kinds = self.files().map(kind);
+        let kinds = self.files(open).map(kind);
         sockets.zip(kinds).chain(predecessors.iter().map(|it| (it.as_fd(), CONNECTION))).collect()
     }
 }

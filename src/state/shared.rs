@@ -18,7 +18,9 @@ use super::servers::Servers;
 use super::sessions::Sessions;
 use super::succession;
 use crate::config::{Settings, SettingsArguments};
+use crate::listen::ListenError;
 use crate::metrics::Metrics;
+use async_trait::async_trait;
 use fencegate_fence::background::Background;
 use fencegate_fence::log_limit::LogLimit;
 use fencegate_fence::supervise::supervise;
@@ -29,7 +31,7 @@ use fencegate_postgres::tls::ControlConfig;
 use fencegate_statement::reader_process::READERS;
 use fencegate_statement::{Alone, Cache};
 use parking_lot::RwLock;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
@@ -68,6 +70,21 @@ pub struct StartOptions {
     pub etcd: Option<Arc<Etcd>>,
 }
 
+/// The listening sockets of this proxy. `server` implements it.
+#[async_trait]
+pub trait ListeningSockets: Send + Sync {
+    /// Opens the addresses of these settings that are not open yet. They accept from [`Self::put_in_force`] on. Cancel-safe:
+    /// opens none.
+    ///
+    /// # Errors
+    /// An address is not available. None is opened.
+    async fn open_missing(&self, settings: &Settings) -> Result<(), ListenError>;
+
+    /// Closes the addresses that these settings do not name, and lets the others accept. Not cancel-safe: an address may still
+    /// be open.
+    async fn put_in_force(&self, settings: &Settings);
+}
+
 /// One proxy process.
 pub struct Shared {
     settings: RwLock<Arc<Settings>>,
@@ -75,6 +92,8 @@ pub struct Shared {
     pub arguments: SettingsArguments,
     /// Held by the reload in progress.
     pub reloading: tokio::sync::Mutex<()>,
+    /// The listening sockets, from the first accepted connection on.
+    pub sockets: OnceLock<Arc<dyn ListeningSockets>>,
     /// Time of the start.
     pub started: SystemTime,
     /// Changed settings and the shutdown, for running sessions.
@@ -171,6 +190,7 @@ impl Shared {
             settings: RwLock::new(Arc::new(settings)),
             arguments,
             reloading: tokio::sync::Mutex::default(),
+            sockets: OnceLock::new(),
             started: SystemTime::now(),
             sessions: Arc::default(),
             predecessors: Predecessors::default(),

@@ -2,6 +2,7 @@
 
 mod exchange;
 mod load;
+mod reloads;
 mod sessions;
 mod sockets;
 

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-fn page(port: &Port, path: &str) -> String {
+pub fn page(port: &Port, path: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port.number())).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
     let mut answer = String::new();
