@@ -95,7 +95,9 @@ fn claiming_an_administrators_name_keeps_no_administrator_out() {
     // All have made room, and those who have shown who they are do not.
     let code = |wire: &mut Wire| error_in(&wire.read_to_end()).unwrap().code().to_owned();
     assert_eq!(asked.iter_mut().map(code).collect::<Vec<_>>(), ["57P03"; 2]);
-    assert_eq!(waiting.iter_mut().map(code).collect::<Vec<_>>(), ["53300"; 4]);
+    // If both of those ended at once, one of these had their place for a while.
+    let codes: Vec<_> = waiting.iter_mut().map(code).collect();
+    assert!(codes.iter().all(|code| ["53300", "57P03"].contains(&code.as_str())), "{codes:?}");
     assert_eq!(code(&mut claim()), "53300");
     administrators.iter_mut().for_each(|wire| drop(ok(wire, "SHOW VERSION")));
     ok(&mut bob, "SELECT 1");
