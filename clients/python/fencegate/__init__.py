@@ -17,7 +17,7 @@ from .errors import (
 from .etcd import EtcdElection
 from .lease import Lease
 from .pools import asyncpg_setup, fence_engine, psycopg_async_check, psycopg_check, set_fence
-from .run import leader, run_as_leader
+from .run import claim, leader, run_as_leader
 
 __all__ = [
     "CoordinatorError",
@@ -35,6 +35,7 @@ __all__ = [
     "UnissuedToken",
     "UnverifiableStatement",
     "asyncpg_setup",
+    "claim",
     "fence_engine",
     "fence_error",
     "fencing_errors",

@@ -6,7 +6,7 @@ import re
 from contextlib import contextmanager
 from typing import Any, Iterator, Optional
 
-from .election import CoordinatorUnavailable
+from .election import CoordinatorUnavailable, NotLeader
 
 
 class FenceError(Exception):
@@ -26,8 +26,8 @@ class FenceError(Exception):
 
     @property
     def is_retryable(self) -> bool:
-        """True if the same statement may succeed later with the same token."""
-        return "now in force" in self.hint
+        """True if nothing was written, and the same transaction may succeed with the same token."""
+        return False
 
 
 class StaleToken(FenceError):
@@ -44,6 +44,10 @@ class InvalidToken(FenceError):
 
 class UnverifiableStatement(FenceError):
     """LF004: the proxy cannot determine what the statement writes."""
+
+    @property
+    def is_retryable(self) -> bool:
+        return "now in force" in self.hint
 
 
 class UnissuedToken(FenceError):
@@ -66,6 +70,9 @@ CLASSES = {
     "LF005": UnissuedToken,
     "LF006": FenceUnavailable,
 }
+
+# Serialization failure, deadlock, too many connections, cannot connect now.
+RETRYABLE = ("40001", "40P01", "53300", "57P03")
 
 
 def sqlstate(error: Optional[BaseException]) -> Optional[str]:
@@ -111,15 +118,17 @@ def is_cut_off(error: Optional[BaseException]) -> bool:
 
 
 def is_retryable(error: Optional[BaseException]) -> bool:
-    """True if the work, or the campaign, may succeed later without another token or a change of the program. If the
-    connection is closed, open a new one. After a lost connection, the last transaction may have been committed."""
+    """True if nothing was written, and the same transaction may succeed with the same token; of a campaign, if it may
+    succeed. False for lost connections: a COMMIT may have taken effect."""
+    if isinstance(error, NotLeader):
+        return False
     found = fence_error(error)
     if found is not None:
         return found.is_retryable
     if isinstance(error, CoordinatorUnavailable):
         return True
     codes = [code for code in map(sqlstate, _all(error)) if code is not None]
-    return bool(codes) and codes[0][:2] in ("08", "40", "53", "57") and codes[0] != "57014"
+    return bool(codes) and codes[0] in RETRYABLE
 
 
 @contextmanager

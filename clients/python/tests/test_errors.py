@@ -56,14 +56,18 @@ class DriverError(Exception):
 
 def test_which_errors_are_retryable():
     assert isinstance(fence_error(DriverError("LF006")), FenceUnavailable)
-    for code in ("LF006", "57P01", "57P03", "08006", "40001", "53300"):
+    for code in ("LF006", "40001", "40P01", "53300", "57P03"):
         assert is_retryable(DriverError(code)), code
-    for code in ("LF001", "LF002", "LF003", "LF004", "LF005", "57014", "42501", "23505"):
+    # After 57P01 and lost connections, a COMMIT may have taken effect.
+    for code in ("LF001", "LF002", "LF003", "LF004", "LF005", "57P01", "08006", "40003", "57014", "42501", "23505"):
         assert not is_retryable(DriverError(code)), code
     assert is_retryable(DriverError("LF004", "The token is now in force. Nothing was written: roll back, and retry."))
     assert not is_retryable(DriverError("LF006", "Retrying will not help. Run the GRANT as a superuser."))
     assert is_retryable(fencegate.CoordinatorUnavailable()) and not is_retryable(fencegate.CoordinatorError())
     assert not is_retryable(None) and not is_retryable(KeyError())
+    lost = fencegate.LeadershipLost()
+    lost.__cause__ = DriverError("40001")
+    assert not is_retryable(lost)
 
 
 def test_other_errors_pass_unchanged(proxy):

@@ -143,7 +143,11 @@ def test_no_user_finds_the_token_of_the_previous_one(pool, proxy, next_token):
         shown, session = (await found(WRITE, READ)).split()
         assert shown == str(older)
         token = newer
-        assert await found(WRITE, READ) == f"{newer} {session}"
+        shown, newer_session = (await found(WRITE, READ)).split()
+        assert shown == str(newer)
+        # The proxy may end a session that the older token admitted. asyncpg's pool offers no way to replace it.
+        assert (newer_session != session) == (pool is not asyncpg_pool)
+        session = newer_session
         token = None
         assert await found(READ) == f" {session}"
         with pytest.raises(MissingToken) as missing, fencing_errors():
@@ -216,9 +220,8 @@ def test_a_pool_follows_the_lease(pool, proxy, postgres, name):
                 async with take() as run:
                     await run(write)
             assert lease.acquire(timeout=20)
-            # Raises the fence. Before that, the proxy may cut off a transaction on a connection that the last term has used.
-            with psycopg.connect(proxy.url, options=f"-c lease.fence={lease.token}") as other:
-                other.execute(write)
+            # Otherwise the proxy may cut off a transaction on asyncpg's connection, which the last term has used.
+            fencegate.claim(lease, proxy.url, "ticks")
             async with take() as run:
                 await run(write)
                 assert (await run(READ)).split()[0] == str(lease.token)
@@ -234,6 +237,25 @@ def test_a_pool_follows_the_lease(pool, proxy, postgres, name):
         visit(pool, proxy.url, lease, steps)
     finally:
         lease.release()
+
+
+def test_psycopg_pool_replaces_all_connections_at_once(proxy, next_token):
+    token = next_token()
+    with ConnectionPool(proxy.url, min_size=6, max_size=6, check=fencegate.psycopg_check(lambda: token)) as pool:
+
+        def sessions():
+            connections = [pool.getconn() for _ in range(6)]
+            found = {connection.execute(READ).fetchone()[0] for connection in connections}
+            for connection in connections:
+                pool.putconn(connection)
+            return found
+
+        before = sessions()
+        token = next_token()
+        # The pool's pauses after 6 failed checks, one after the other, take 30 s.
+        pool.timeout = 10
+        after = sessions()
+        assert len(before | after) == 12 and all(one.startswith(f"{token} ") for one in after)
 
 
 def test_psycopg_pool_with_autocommit(proxy, next_token):
@@ -257,5 +279,3 @@ def test_a_token_cannot_contain_sql():
     assert fencegate.set_fence(lambda: "scheduler=47, shard/caf%C3%A9=7") == (
         "SET lease.fence = 'scheduler=47, shard/caf%C3%A9=7'"
     )
-
-
