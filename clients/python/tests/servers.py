@@ -12,8 +12,8 @@ BINARY = os.environ["FENCEGATE_BINARY"]
 DEADLINE = 30
 POLICIES = """version: 1
 resources:
-  - {name: scheduler, tables: [public.jobs]}
-  - {name: ticks, lease: cron/scheduler, tables: [public.ticks]}
+  - {name: jobs, tables: [public.jobs]}
+  - {name: scheduler, lease: cron/scheduler, tables: [public.ticks]}
 """
 SCHEMA = """CREATE ROLE app LOGIN;
 CREATE TABLE jobs (id bigserial PRIMARY KEY, run_by text);

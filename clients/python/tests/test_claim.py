@@ -63,14 +63,14 @@ def test_older_holders_are_gone_before_the_work(old, proxy, next_token, connect)
     def work(election):
         return is_cut_off(old, proxy.url)
 
-    assert run_as_leader(Issued(next_token()), work, claim=["scheduler"], connect=connect(proxy.url))
+    assert run_as_leader(Issued(next_token()), work, claim=["jobs"], connect=connect(proxy.url))
 
 
 def test_older_holders_are_gone_before_a_coroutine(old, proxy, next_token):
     async def work(election):
         return await asyncio.to_thread(is_cut_off, old, proxy.url)
 
-    assert asyncio.run(run_as_leader(Issued(next_token()), work, claim=["scheduler"], connect=proxy.url))
+    assert asyncio.run(run_as_leader(Issued(next_token()), work, claim=["jobs"], connect=proxy.url))
 
 
 def test_a_stale_token_ends_the_campaign(proxy, next_token):
@@ -79,7 +79,7 @@ def test_a_stale_token_ends_the_campaign(proxy, next_token):
         connection.execute("DELETE FROM jobs WHERE false")
     election = Issued(older)
     with pytest.raises(StaleToken) as stale:
-        run_as_leader(election, lambda election: pytest.fail("it works"), claim=["scheduler"], connect=proxy.url)
+        run_as_leader(election, lambda election: pytest.fail("it works"), claim=["jobs"], connect=proxy.url)
     assert (stale.value.presented, stale.value.highest) == (older, newer) and election.lost.is_set()
 
 
@@ -113,11 +113,11 @@ class Refusing:
 
 def test_a_claim_is_repeated_while_the_fence_is_unavailable(next_token):
     refusals = iter([Refusal("LF006"), Refusal("LF004", "The token is now in force. Nothing was written."), None])
-    assert run_as_leader(Issued(next_token()), lambda _: 1, claim=["scheduler"], connect=lambda: Refusing(refusals)) == 1
+    assert run_as_leader(Issued(next_token()), lambda _: 1, claim=["jobs"], connect=lambda: Refusing(refusals)) == 1
     assert next(refusals, "claimed") == "claimed"
     refusals = iter([Refusal("LF006", "Retrying will not help.")])
     with pytest.raises(fencegate.FenceUnavailable):
-        run_as_leader(Issued(next_token()), lambda _: 1, claim=["scheduler"], connect=lambda: Refusing(refusals))
+        run_as_leader(Issued(next_token()), lambda _: 1, claim=["jobs"], connect=lambda: Refusing(refusals))
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
@@ -135,14 +135,14 @@ def test_a_loss_ends_the_claim(next_token, is_silent):
         pytest.fail("it works")
 
     with pytest.raises(LeadershipLost):
-        run_as_leader(election, lambda election: pytest.fail("it works"), claim=["scheduler"], connect=connect)
+        run_as_leader(election, lambda election: pytest.fail("it works"), claim=["jobs"], connect=connect)
     election.is_gone = False
     with pytest.raises(LeadershipLost):
-        asyncio.run(run_as_leader(election, work, claim=["scheduler"], connect=connect))
+        asyncio.run(run_as_leader(election, work, claim=["jobs"], connect=connect))
     silence.set()
 
 
 def test_a_claim_needs_a_list_and_a_connection(next_token):
-    for options in ({"claim": ["scheduler"]}, {"claim": "scheduler", "connect": "postgres://"}):
+    for options in ({"claim": ["jobs"]}, {"claim": "jobs", "connect": "postgres://"}):
         with pytest.raises(TypeError):
             run_as_leader(Issued(next_token()), lambda _: 1, **options)

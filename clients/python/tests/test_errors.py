@@ -44,7 +44,7 @@ def test_each_code_has_a_class(driver, proxy, next_token):
         assert isinstance(error.__cause__, driver.Error)
         assert not is_retryable(error) and not is_retryable(error.__cause__)
         if kind is StaleToken:
-            assert (error.resource, error.presented, error.highest, error.outcome) == ("scheduler", older, newer, None)
+            assert (error.resource, error.presented, error.highest, error.outcome) == ("jobs", older, newer, None)
     connection.close()
 
 

@@ -152,7 +152,7 @@ def test_no_user_finds_the_token_of_the_previous_one(pool, proxy, next_token):
         assert await found(READ) == f" {session}"
         with pytest.raises(MissingToken) as missing, fencing_errors():
             await found(WRITE)
-        assert missing.value.resource == "scheduler" and not missing.value.is_retryable
+        assert missing.value.resource == "jobs" and not missing.value.is_retryable
         # A rollback does not bring back the old token.
         token = newer
         assert await found(WRITE, "ROLLBACK", READ) == f"{newer} {session}"
@@ -221,7 +221,7 @@ def test_a_pool_follows_the_lease(pool, proxy, postgres, name):
                     await run(write)
             assert lease.acquire(timeout=20)
             # Otherwise the proxy may cut off a transaction on asyncpg's connection, which the last term has used.
-            fencegate.claim(lease, proxy.url, "ticks")
+            fencegate.claim(lease, proxy.url, "scheduler")
             async with take() as run:
                 await run(write)
                 assert (await run(READ)).split()[0] == str(lease.token)

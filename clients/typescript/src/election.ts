@@ -12,7 +12,7 @@ const NOTICE = 100
 /** Renewals end this long before the announcement, so that it has the reason of their failure. */
 const LAST_WORD = 100
 /** Time between a failed request and its repetition. */
-const PAUSE = 100
+export const PAUSE = 100
 /** A waiting candidate looks at least this often. */
 const POLL = 1000
 
@@ -252,29 +252,5 @@ export abstract class Election {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release()
-  }
-}
-
-/**
- * Waits until this process leads, calls the work, and releases. When leadership is lost, `election.lost` is aborted: pass
- * the signal on. Rejects with LeadershipLost instead of the work's result or error if leadership was lost meanwhile.
- */
-export async function runAsLeader<E extends Election, T>(
-  election: E,
-  work: (election: E, lost: AbortSignal) => T | Promise<T>,
-  options: { signal?: AbortSignal } = {},
-): Promise<T> {
-  await election.acquire(options)
-  try {
-    const [outcome] = await Promise.allSettled([(async () => work(election, election.lost))()])
-    try {
-      election.check()
-    } catch (loss) {
-      throw new LeadershipLost((loss as Error).message, { cause: outcome.status === 'rejected' ? outcome.reason : loss })
-    }
-    if (outcome.status === 'rejected') throw outcome.reason
-    return outcome.value
-  } finally {
-    await election.release()
   }
 }

@@ -1,6 +1,6 @@
 // The proxy's errors as classes, from the errors of any driver.
 
-import { CoordinatorUnavailable } from './election.js'
+import { CoordinatorUnavailable, NotLeader } from './election.js'
 
 /** An error of the proxy, of the guard or of a lease. Its cause is the driver's error. */
 export class FenceError extends Error {
@@ -27,9 +27,9 @@ export class FenceError extends Error {
     this.outcome = field('outcome') as FenceError['outcome']
   }
 
-  /** True if the same statement may succeed later with the same token. */
+  /** True if nothing was written, and the same transaction may succeed with the same token. */
   get isRetryable(): boolean {
-    return this.hint.includes('now in force')
+    return false
   }
 }
 /** LF001: a newer leader has written. Stop this work, and campaign again. */
@@ -47,6 +47,9 @@ export class InvalidToken extends FenceError {
 /** LF004: the proxy cannot determine what the statement writes. */
 export class UnverifiableStatement extends FenceError {
   override name = 'UnverifiableStatement'
+  override get isRetryable(): boolean {
+    return this.hint.includes('now in force')
+  }
 }
 /** LF005: the token is not the current leader's. Stop this work, and campaign again. */
 export class UnissuedToken extends FenceError {
@@ -68,8 +71,8 @@ const CLASSES: Record<string, typeof FenceError> = {
   LF005: UnissuedToken,
   LF006: FenceUnavailable,
 }
-/** Codes of Node and postgres.js for a connection that could not be opened, or has ended. */
-const CONNECTION = /^(08|40|53|57(?!014)|ECONN|EPIPE|ETIMEDOUT|CONNECT_TIMEOUT|CONNECTION_)/
+/** Serialization failure, deadlock, too many connections, cannot connect now. */
+const RETRYABLE = ['40001', '40P01', '53300', '57P03']
 
 interface DriverError extends Error {
   code: string
@@ -96,14 +99,15 @@ export function isCutOff(error: unknown): boolean {
 }
 
 /**
- * True if the work, or the campaign, may succeed later without another token or a change of the program. If the
- * connection is closed, open a new one. After a lost connection, the last transaction may have been committed.
+ * True if nothing was written, and the same transaction may succeed with the same token; of a campaign, if it may succeed.
+ * False for lost connections: a COMMIT may have taken effect.
  */
 export function isRetryable(error: unknown): boolean {
+  if (error instanceof NotLeader) return false
   const found = fenceError(error)
   if (found) return found.isRetryable
   if (error instanceof CoordinatorUnavailable) return true
-  for (const { code } of chain(error)) if (typeof code === 'string') return CONNECTION.test(code)
+  for (const { code } of chain(error)) if (typeof code === 'string') return RETRYABLE.includes(code)
   return false
 }
 

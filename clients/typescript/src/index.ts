@@ -1,6 +1,6 @@
 /** Leases with fencing tokens, and the tokens on every connection of a pool. See README.md. */
 export {
-  CoordinatorError, CoordinatorUnavailable, Election, LeadershipLost, NotLeader, now, type Options, runAsLeader,
+  CoordinatorError, CoordinatorUnavailable, Election, LeadershipLost, NotLeader, now, type Options,
 } from './election.js'
 export {
   FenceError, FenceUnavailable, fenceError, fencingErrors, InvalidToken, isCutOff, isRetryable, MissingToken, StaleToken,
@@ -9,3 +9,4 @@ export {
 export { EtcdElection } from './etcd.js'
 export { type Connection, Lease } from './lease.js'
 export { type FencedSql, fencePool, fenceSql, setFence, type Source } from './pools.js'
+export { claim, runAsLeader, type RunOptions } from './run.js'

@@ -5,7 +5,7 @@ import { ask, CoordinatorError, Election, Gone, now, type Options, type Term } f
 /** Milliseconds to connect to one host. */
 const CONNECT = 2000
 /** They override the role's defaults. */
-const SETTINGS = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
+export const SETTINGS = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
 /** Classes of SQLSTATEs after which a retry may succeed. Other codes of two capitals and digits are refusals. */
 const TRANSIENT = /^(08|25|40|53|55|57|58|XX)/
 const SQLSTATE = /^[0-9A-Z]{5}$/
@@ -96,12 +96,12 @@ export class Lease extends Election {
   }
 }
 
-function close(connection: Connection | undefined): void {
+export function close(connection: Connection | undefined): void {
   connection?.end().catch(() => {})
 }
 
 /** A connection to the first host of the URL that answers and is a primary, with whichever driver is installed. */
-async function openConnection(url: string): Promise<Connection> {
+export async function openConnection(url: string): Promise<Connection> {
   const [, start, hosts, rest] = /^([a-z]+:\/\/(?:[^@/]*@)?)([^/?]*)(.*)$/.exec(url) ?? [url, url, '', '']
   let failure: unknown
   for (const host of hosts.split(',')) {

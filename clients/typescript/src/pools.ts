@@ -1,7 +1,8 @@
 // Hooks for connection pools: each connection that is handed out has the current token, or none.
 //
 // Must never let a connection keep the token of its previous user: while this process does not lead, the hooks set the
-// empty text, and writes to fenced resources fail with LF002.
+// empty text, and writes to fenced resources fail with LF002. A connection that has sent another token is replaced where the
+// pool permits it, because the proxy may end a session that the earlier token admitted.
 
 import { Election, NotLeader } from './election.js'
 import { fenceError } from './errors.js'
@@ -35,7 +36,7 @@ interface PgPool {
 
 /**
  * Makes a new `Pool` of node-postgres present the token: in `pool.connect` and `pool.query`. Replaces connections that were
- * closed, and rolls back a transaction that the previous user has left open.
+ * closed or have sent another token, and rolls back a transaction that the previous user has left open.
  */
 export function fencePool<P extends PgPool>(pool: P, source: Source): P {
   const connect: () => Promise<PgClient> = pool.connect.bind(pool)
@@ -43,12 +44,19 @@ export function fencePool<P extends PgPool>(pool: P, source: Source): P {
   pool.on('error', () => {})
   pool.on('connect', (client: PgClient) => client.on('error', () => {}))
 
+  const sent = new WeakMap<PgClient, string>()
+
   const take = async (): Promise<PgClient> => {
     for (let left = pool.options.max ?? 10; ; left--) {
       const client = await connect()
       try {
+        const statement = setFence(source)
+        if (!statement.endsWith("''")) {
+          if ((sent.get(client) ?? statement) !== statement) throw new Error('the connection has sent an earlier token')
+          sent.set(client, statement)
+        }
         if ((client as any).getTransactionStatus?.() !== 'I') await client.query('ROLLBACK')
-        await client.query(setFence(source))
+        await client.query(statement)
         return client
       } catch (error: any) {
         client.release(error)

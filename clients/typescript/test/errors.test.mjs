@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import {
-  CoordinatorError, CoordinatorUnavailable, fenceError, FenceUnavailable, fencingErrors, InvalidToken, isRetryable, MissingToken, StaleToken, UnissuedToken,
+  CoordinatorError, CoordinatorUnavailable, fenceError, FenceUnavailable, fencingErrors, InvalidToken, isRetryable, LeadershipLost, MissingToken, StaleToken, UnissuedToken,
   UnverifiableStatement,
 } from 'fencegate'
 import pg from 'pg'
@@ -64,13 +64,16 @@ const driverError = (code, hint = '') => Object.assign(new Error('no'), { code, 
 
 test('which errors are retryable', () => {
   assert(fenceError(driverError('LF006')) instanceof FenceUnavailable)
-  for (const code of ['LF006', '57P01', '57P03', '08006', '40001', '53300', 'ECONNREFUSED', 'CONNECTION_CLOSED'])
+  for (const code of ['LF006', '40001', '40P01', '53300', '57P03'])
     assert(isRetryable(driverError(code)), code)
-  for (const code of ['LF001', 'LF002', 'LF003', 'LF004', 'LF005', '57014', '42501', '23505'])
+  // After 57P01 and lost connections, a COMMIT may have taken effect.
+  const lost = ['57P01', '08006', '40003', 'ECONNRESET', 'CONNECTION_CLOSED']
+  for (const code of ['LF001', 'LF002', 'LF003', 'LF004', 'LF005', '57014', '42501', '23505', ...lost])
     assert(!isRetryable(driverError(code)), code)
   assert(isRetryable(driverError('LF004', 'The token is now in force. Nothing was written: roll back, and retry.')))
   assert(!isRetryable(driverError('LF006', 'Retrying will not help. Run the GRANT as a superuser.')))
   assert(isRetryable(new CoordinatorUnavailable()) && !isRetryable(new CoordinatorError()))
+  assert(!isRetryable(new LeadershipLost('lost', { cause: driverError('40001') })))
   assert(!isRetryable(undefined) && !isRetryable(new Error()))
 })
 

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import { after, before, test } from 'node:test'
-import { fencePool, fenceSql, fencingErrors, isCutOff, Lease, MissingToken, setFence, StaleToken } from 'fencegate'
+import { claim, fencePool, fenceSql, fencingErrors, isCutOff, Lease, MissingToken, setFence, StaleToken } from 'fencegate'
 import pg from 'pg'
 import postgresJs from 'postgres'
 import { nextToken, Postgres, Proxy, waitUntil } from './servers.mjs'
@@ -70,20 +70,23 @@ for (const [driver, withPool] of Object.entries(pools)) {
       const [shown, session] = (await visit(WRITE, READ)).split(' ')
       assert.equal(shown, String(older))
       token = newer
-      assert.equal(await visit(WRITE, READ), `${newer} ${session}`)
+      const [newerShown, newerSession] = (await visit(WRITE, READ)).split(' ')
+      assert.equal(newerShown, String(newer))
+      // The proxy may end a session that the older token admitted. postgres.js offers no way to replace it.
+      assert.equal(newerSession === session, driver === 'postgres.js')
       token = undefined
-      assert.equal(await visit(READ), ` ${session}`)
+      assert.equal(await visit(READ), ` ${newerSession}`)
       await assert.rejects(fencingErrors(() => visit(WRITE)), fails(MissingToken))
       // A transaction that is left open does not bring back the old token.
       token = older
       await assert.rejects(visit(READ, () => Promise.reject(new Error('of the work'))), /of the work/)
       token = newer
       await assert.rejects(visit(WRITE, () => Promise.reject(new Error('of the work'))), /of the work/)
-      assert.equal(await visit(READ), `${newer} ${session}`)
+      assert.equal((await visit(READ)).split(' ')[0], String(newer))
       token = older
       await assert.rejects(fencingErrors(() => visit(WRITE)), (error) => {
         assert(error instanceof StaleToken && error.cause.code === 'LF001')
-        assert.deepEqual([error.resource, error.presented, error.highest], ['scheduler', BigInt(older), BigInt(newer)])
+        assert.deepEqual([error.resource, error.presented, error.highest], ['jobs', BigInt(older), BigInt(newer)])
         return error.outcome === undefined
       })
     })
@@ -129,11 +132,8 @@ for (const [driver, withPool] of Object.entries(pools)) {
       for (const end of ['release', 'loss']) {
         await assert.rejects(fencingErrors(() => visit(write)), fails(MissingToken))
         await lease.acquire()
-        // Raises the fence. Before that, the proxy may cut off a transaction on a connection that the last term has used.
-        const other = new pg.Client({ connectionString: proxy.url, options: `-c lease.fence=${lease.token}` })
-        await other.connect()
-        await other.query(write)
-        await other.end()
+        // Otherwise the proxy may cut off a transaction on the connection of postgres.js, which the last term has used.
+        await claim(lease, proxy.url, 'scheduler')
         const { token, lost } = lease
         assert.equal((await visit(write, READ)).split(' ')[0], String(token))
         if (end === 'release') await lease.release()

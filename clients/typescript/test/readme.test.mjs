@@ -17,7 +17,7 @@ test("README's program writes as the leader", async () => {
   const block = readme.split('```ts\n')[1].split('```')[0]
   assert(block.split('\n').filter(Boolean).length <= 10)
   const file = new URL('../readme.mjs', import.meta.url) // Beside node_modules. It has no types to strip.
-  writeFileSync(file, block.replace('5432', postgres.port).replace('6432', proxy.port))
+  writeFileSync(file, block.replaceAll('5432', postgres.port).replaceAll('6432', proxy.port))
   await import(file.href).finally(() => rmSync(file))
   assert.match(await postgres.sql('SELECT run_by FROM ticks'), /^.+:\d+:[0-9a-f]{8}$/)
 })

@@ -11,8 +11,8 @@ import { promisify } from 'node:util'
 export const BINARY = process.env.FENCEGATE_BINARY
 const POLICIES = `version: 1
 resources:
-  - {name: scheduler, tables: [public.jobs]}
-  - {name: ticks, lease: cron/scheduler, tables: [public.ticks]}
+  - {name: jobs, tables: [public.jobs]}
+  - {name: scheduler, lease: cron/scheduler, tables: [public.ticks]}
 `
 const SCHEMA = `CREATE ROLE app LOGIN;
 CREATE TABLE jobs (id bigserial PRIMARY KEY, run_by text);

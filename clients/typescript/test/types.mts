@@ -15,7 +15,7 @@ export async function main(): Promise<number> {
     await fetch(`http://127.0.0.1/${lease.holder}`, { signal: lost })
     const rows = await sql.begin((sql) => sql<{ id: number }[]>`SELECT ${String(token)} AS id`)
     return (await pool.query('SELECT 1')).rowCount ?? rows[0].id
-  })
+  }, { claim: ['scheduler'], connect: 'postgres://a,b/app' })
   const error = await fencingErrors(() => 1).catch((error) => error)
   return error instanceof StaleToken && error.outcome === 'unknown' ? Number(error.highest) : count
 }
