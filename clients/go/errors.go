@@ -78,6 +78,9 @@ func (r *Rejection) rejection() *Rejection { return r }
 
 // IsRetryable reports that nothing was written, and that the same transaction may succeed under the same token.
 func IsRetryable(err error) bool {
+	if errors.Is(err, ErrNotHeld) {
+		return false
+	}
 	switch state := sqlState(err); state {
 	case "LF004":
 		return strings.Contains(field(err, "Hint"), "The token is now in force")

@@ -25,13 +25,19 @@ func TestRetryableErrors(t *testing.T) {
 		{"LF006", "Nothing was written. Retry.", true},
 		{"LF006", "Nothing was written. Retrying will not help. Run the GRANT as a superuser.", false},
 		{"40001", "", true},
+		{"40P01", "", true},
+		{"53300", "", true},
 		{"57P01", "", false}, // a COMMIT in flight may have taken effect
+		{"08006", "", false},
 		{"57P03", "", true},
 		{"", "", false},
 	} {
 		err := fmt.Errorf("work: %w", &refusal{Code: this.code, Hint: this.hint})
 		if IsRetryable(err) != this.isRetryable || IsRetryable(Classify(err)) != this.isRetryable {
 			t.Errorf("%+v", this)
+		}
+		if IsRetryable(&LostError{Reason: ErrNotHeld, Work: err}) {
+			t.Errorf("%+v after the loss", this)
 		}
 	}
 }

@@ -15,6 +15,9 @@ import (
 // Maximum number of connections of a lease. It needs more than one only while a server does not answer.
 const mostConnections = 4
 
+// Overrides the role's defaults.
+const settings = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
+
 var errHeld = errors.New("this process leads already: release the election first")
 
 // Lease is an election that leases in PostgreSQL decide. Set its fields before Acquire.
@@ -70,8 +73,6 @@ func (l *Lease) campaign(ctx context.Context, waits bool) (bool, error) {
 	if _, err := l.Token(); err == nil {
 		return false, errHeld
 	}
-	// Overrides the role's defaults.
-	const settings = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
 	db := sql.OpenDB(initialized{l.connector, settings})
 	db.SetMaxOpenConns(mostConnections)
 	db.SetMaxIdleConns(1)
@@ -166,6 +167,10 @@ func (l *Lease) Release(ctx context.Context) error {
 func bounded(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	return untilDone(ctx, call)
+}
+
+func untilDone(ctx context.Context, call func(context.Context) error) error {
 	result := make(chan error, 1)
 	go func() { result <- call(ctx) }()
 	select {
