@@ -3,7 +3,9 @@
 use crate::support::guardian::Folder;
 use crate::support::programs::{self, run};
 use crate::support::proxy::fencegate;
-use crate::support::{Options, Postgres};
+use crate::support::server::SUPERUSER;
+use crate::support::wire::error_in;
+use crate::support::{Options, Postgres, Wire};
 use std::fs;
 
 const SCHEMA: &str = "
@@ -67,6 +69,7 @@ impl World {
         let file = self.folder.join("script.sql");
         fs::write(&file, &script).unwrap();
         let mut psql = programs::psql(&self.postgres.address(), "scripted");
+        psql.env("PGCLIENTENCODING", "LATIN1");
         run(psql.args(["--no-psqlrc", "--set=ON_ERROR_STOP=1", "--file"]).arg(&file));
         assert_eq!(self.dump("scripted"), self.dump("commanded"), "{arguments:?}");
         script
@@ -76,7 +79,7 @@ impl World {
 #[test]
 fn the_script_has_the_effect_of_the_command() {
     let world = World::start();
-    let init = world.compare(&["init", "--role", "gate", "--leases-for", "leader", "--elections", "cron/*"]);
+    let init = world.compare(&["init", "--role", "gate", "--leases-for", "leader", "--elections", "cron/é*"]);
     // The command grants these in the whole server.
     for role in ["pg_read_all_stats", "pg_signal_backend"] {
         assert!(init.contains(&format!("GRANT {role} TO \"gate\";")), "{init}");
@@ -89,6 +92,24 @@ fn the_script_has_the_effect_of_the_command() {
         world.command(database, &["guard", "install", "--policies", "POLICIES"]);
     }
     world.compare(&["remove", "--keep-token"]);
+}
+
+/// As the command does: the script may run long after it was printed.
+#[test]
+fn the_script_removes_nothing_while_a_proxy_uses_the_database() {
+    let world = World::start();
+    world.command("scripted", &["init"]);
+    let file = world.folder.join("script.sql");
+    fs::write(&file, world.command("scripted", &["remove", "--print-sql"])).unwrap();
+    let mut control = Wire::connect(&world.postgres.address()).unwrap();
+    let named = [("user", SUPERUSER), ("database", "scripted"), ("application_name", "fencegate control")];
+    assert_eq!(error_in(&control.start(&named, "")), None);
+    let before = world.dump("scripted");
+    let mut psql = programs::psql(&world.postgres.address(), "scripted");
+    let output = psql.args(["--no-psqlrc", "--file"]).arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("the database is in use by process"), "{said}");
+    assert_eq!(world.dump("scripted"), before);
 }
 
 /// Steps for other roles stay in the script, which a superuser can run as a whole.

@@ -62,10 +62,12 @@ async fn remove(client: &Client, script: &mut Script, parts: &Parts) -> Result<R
     check(client, parts).await?;
     let tables = rows(client, what, &parts.tables()).await?;
     lock_tables(client, script, tables.iter().filter_map(|row| text(row, "name")), true).await?;
-    check(client, parts).await?;
+    let admissions = check(client, parts).await?;
     let memberships = rows(client, what, &memberships()).await?;
     let membership = memberships.first().and_then(|row| Some((text(row, "role")?, text(row, "groups")?)));
     let mut removed = Removed::default();
+    // When the script runs, a proxy may use the database.
+    script.add(&unless_used(admissions));
     for row in &rows(client, what, &parts.removals()).await? {
         let (Some(object), Some(statement)) = (column(row, "object"), column(row, "statement")) else { continue };
         run(client, script, &format!("remove {object}"), statement).await?;
@@ -75,7 +77,8 @@ async fn remove(client: &Client, script: &mut Script, parts: &Parts) -> Result<R
     Ok(removed)
 }
 
-async fn check(client: &Client, parts: &Parts) -> Result<(), GuardError> {
+/// Returns the table of admissions, if there is one.
+async fn check(client: &Client, parts: &Parts) -> Result<Option<String>, GuardError> {
     let what = "read the catalog";
     let facts = rows(client, what, &parts.facts()).await?;
     let fact = |name| facts.first().and_then(|row| text(row, name));
@@ -84,7 +87,7 @@ async fn check(client: &Client, parts: &Parts) -> Result<(), GuardError> {
         return Err(GuardError::Newer { database, version });
     }
     if fact("parts").as_deref() == Some("0") {
-        return Ok(());
+        return Ok(None);
     }
     if let Some(others) = fact("others") {
         return Err(GuardError::NotAllowed { role, others });
@@ -92,14 +95,15 @@ async fn check(client: &Client, parts: &Parts) -> Result<(), GuardError> {
     if !facts.iter().any(|row| is_true(row, "sees")) {
         return Err(GuardError::Blind(role));
     }
-    let users =
-        list(&rows(client, "find the processes that use the database", &users(fact("admissions"))).await?, "who");
+    let admissions = fact("admissions");
+    let users = format!("SELECT pg_stat_clear_snapshot(); {}", users(admissions.as_deref()));
+    let users = list(&rows(client, "find the processes that use the database", &users).await?, "who");
     if !users.is_empty() {
         return Err(GuardError::InUse { database, users });
     }
     let dependents = rows(client, what, &parts.dependents()).await?;
     if dependents.is_empty() {
-        return Ok(());
+        return Ok(admissions);
     }
     let may_keep = dependents.iter().any(|row| is_true(row, "on_token"));
     Err(GuardError::Needed { database, dependents: list(&dependents, "what"), may_keep })
@@ -155,15 +159,26 @@ impl Parts {
     }
 }
 
-/// A row for each live user, in the second answer. `admissions`: the table.
-fn users(admissions: Option<String>) -> String {
+/// A statement that fails if a process uses the database. `admissions`: the table.
+fn unless_used(admissions: Option<String>) -> String {
+    let users = users(admissions.as_deref());
+    let users = users.trim_end().trim_end_matches(';');
+    format!(
+        "DO $check$\nDECLARE users text;\nBEGIN\nPERFORM pg_stat_clear_snapshot();\n\
+         SELECT string_agg(who, '; ') INTO users FROM ({users}) AS used;\n\
+         IF users IS NOT NULL THEN RAISE EXCEPTION 'the database is in use by %', users; END IF;\nEND $check$"
+    )
+}
+
+/// A row for each live user. `admissions`: the table.
+fn users(admissions: Option<&str>) -> String {
     let file = sql_file!("sql/remove/users.sql");
     let Some(table) = admissions else { return file.with(&[("may_admit", Sql("true")), ("admitted", Sql(""))]) };
     file.with(&[
         ("may_admit", Part(":may_admit_to")),
         ("admitted", Part(":admitted_users")),
-        ("admissions", Text(&table)),
-        ("admissions_table", Sql(&table)),
+        ("admissions", Text(table)),
+        ("admissions_table", Sql(table)),
     ])
 }
 

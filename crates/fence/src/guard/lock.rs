@@ -38,7 +38,7 @@ pub(super) async fn transaction<T>(
         if !is_about_locks(&error) || Instant::now() >= deadline {
             return Err(explain(client, error).await?);
         }
-        end_holders(client, began.elapsed() >= GRACE).await?;
+        end_holders(client, effect == Effect::Commit && began.elapsed() >= GRACE).await?;
         sleep(PAUSE).await;
     }
 }
@@ -66,7 +66,7 @@ async fn attempt<T>(
     effect: Effect,
     change: impl AsyncFn(&mut Script) -> Result<T, GuardError>,
 ) -> Result<(T, Script), GuardError> {
-    begin_with_init_lock(client, deadline).await?;
+    begin_with_init_lock(client, effect, deadline).await?;
     let mut script = Script::default();
     let done = change(&mut script).await?;
     refused("commit", script.end(client, effect).await)?;

@@ -138,14 +138,18 @@ pub async fn init_script(
     }
     let client = &open(config).await?;
     let leases = leases.map_or_else(String::new, |(role, elections)| lease_grants(role, elections));
-    let Created { owner, versions, mut script, .. } = create(client, role, &leases, Effect::Script).await?;
-    for (privilege, _) in ROLES {
+    let Created { owner, versions, script, .. } = create(client, role, &leases, Effect::Script).await?;
+    let mut text = script.text();
+    if versions.is_some() {
+        text.push_str(&end_control_connections());
+    }
+    // Last, because the role that runs the script may not be permitted to grant them.
+    for (privilege, wider) in ROLES {
         if !has(client, &owner, privilege).await? {
-            script.add(&format!("GRANT {privilege} TO {}", quote_name(&owner)));
+            text.push_str(&grant_script(privilege, wider, &quote_name(&owner)));
         }
     }
-    let end = versions.map_or_else(String::new, |_| end_control_connections());
-    Ok(script.text() + &end)
+    Ok(text)
 }
 
 /// A connection with the settings that the statements here require.
@@ -237,6 +241,18 @@ async fn grant_one_of(
     Ok(None)
 }
 
+/// Grants the privilege, or the wider role that includes it.
+fn grant_script(privilege: &str, wider: Option<&str>, owner: &str) -> String {
+    let grant = format!("GRANT {privilege} TO {owner};");
+    match wider {
+        Some(wider) => {
+            let exception = format!("EXCEPTION WHEN insufficient_privilege THEN GRANT {wider} TO {owner};");
+            format!("DO {};\n", quote(&format!("BEGIN {grant} {exception} END")))
+        }
+        None => format!("{grant}\n"),
+    }
+}
+
 /// The schemas before this `init`.
 struct Before {
     /// The owner of the schema `fencegate`. None: the schema did not exist.
@@ -310,7 +326,7 @@ async fn create_schema(
 ) -> Result<(Before, Script), InitError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        begin(client, deadline).await?;
+        begin(client, effect, deadline).await?;
         let mut script = Script::default();
         let attempted = attempt(client, &mut script, role, leases, lent).await;
         let error = match attempted {
@@ -416,7 +432,7 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
         quote(&quote_name(role)),
         all(&lent.take_back)
     );
-    begin(&client, Instant::now() + PATIENCE).await?;
+    begin(&client, Effect::Commit, Instant::now() + PATIENCE).await?;
     let rows = refused("grant the leases to the role", query_rows(&client, &grant).await)?;
     Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
 }

@@ -86,7 +86,7 @@ impl Script {
 
     /// The transaction, with the settings that it requires.
     pub fn text(&self) -> String {
-        let settings = "SET LOCAL standard_conforming_strings = on;\nSET LOCAL search_path = pg_catalog;\n\
+        let settings = "SET LOCAL client_encoding = 'UTF8';\nSET LOCAL standard_conforming_strings = on;\nSET LOCAL search_path = pg_catalog;\n\
                         SET LOCAL synchronous_commit = on";
         format!("BEGIN;\n{settings};\n{};\n{}COMMIT;\n", take(), self.0)
     }
@@ -98,9 +98,10 @@ fn take() -> String {
 }
 
 /// Begins a transaction that holds the lock. Each wait for another lock in the transaction is short. Waits until `deadline`.
+/// Terminates no process if only the script is needed.
 ///
 /// Not cancel-safe: processes may have been terminated, and the transaction may have begun.
-pub async fn begin(client: &Client, deadline: Instant) -> Result<(), InitLockError> {
+pub async fn begin(client: &Client, effect: Effect, deadline: Instant) -> Result<(), InitLockError> {
     let begin = format!("BEGIN; {}", take());
     let grace_over = Instant::now() + GRACE;
     loop {
@@ -109,7 +110,7 @@ pub async fn begin(client: &Client, deadline: Instant) -> Result<(), InitLockErr
         if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) {
             return Err(error.into());
         }
-        let holders = end_strangers(client, Instant::now() >= grace_over).await?;
+        let holders = end_strangers(client, effect == Effect::Commit && Instant::now() >= grace_over).await?;
         if Instant::now() >= deadline {
             return Err(InitLockError::Held(holders));
         }
