@@ -15,35 +15,51 @@ use tokio::time::timeout;
 const LIMIT: Duration = Duration::from_secs(3);
 /// Maximum size of the response, in bytes.
 const LARGEST: u64 = 16 * 1024;
+/// The address without a setting.
+const USUAL: &str = "127.0.0.1:9432";
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// Address of the proxy's setting `http`
-    #[arg(long, env = "FENCEGATE_HTTP", default_value = "127.0.0.1:9432", value_name = "ADDRESS")]
+    #[arg(long, env = "FENCEGATE_HTTP", default_value = USUAL, value_name = "ADDRESS")]
     http: String,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Ended {
-    let address = http_address(&arguments.http).map_err(|why| unusable(format!("--http {why}")))?;
-    let response = runtime()?.block_on(async { timeout(LIMIT, query(&address)).await });
+    // An empty variable counts as unset, as for the proxy.
+    let http = if arguments.http.is_empty() { USUAL } else { &arguments.http };
+    let address = http_address(http).map_err(|why| unusable(format!("--http {why}")))?;
+    let runtime = runtime()?;
+    let response = runtime.block_on(async { timeout(LIMIT, query(&address)).await });
+    // The resolution of a name cannot be canceled. Do not wait for it.
+    runtime.shutdown_background();
     let response = response.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let response = response.map_err(|error| failed(format!("{address}: {error}")))?;
-    let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
-    if head.split(' ').nth(1) != Some("200") {
-        return Err(failed(format!(
-            "{address}: {}",
-            if body.is_empty() { "no HTTP response" } else { body.trim_end() }
-        )));
+    match status_and_body(&response) {
+        Some(("200", body)) => {
+            print(&body);
+            Ok(ExitCode::SUCCESS)
+        }
+        Some((status, body)) => Err(failed(format!("{address}: {status} {}", body.trim_end()))),
+        None => Err(failed(format!("{address}: no HTTP response"))),
     }
-    print(body);
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The response to GET /readyz.
-async fn query(address: &Address) -> io::Result<String> {
+async fn query(address: &Address) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address.to_string()).await?;
     stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
-    let mut response = String::new();
-    stream.take(LARGEST).read_to_string(&mut response).await?;
+    let mut response = Vec::new();
+    stream.take(LARGEST).read_to_end(&mut response).await?;
     Ok(response)
+}
+
+/// The status code, and the body without control characters; None if it is no HTTP response.
+fn status_and_body(response: &[u8]) -> Option<(&str, String)> {
+    let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+    let (head, body) = response.split_at(end + 4);
+    let (version, rest) = std::str::from_utf8(head).ok()?.split_once(' ')?;
+    let is_control = |letter: char| letter.is_control() && letter != '\n';
+    let body = String::from_utf8_lossy(body).replace(is_control, " ");
+    version.starts_with("HTTP/1.").then_some((rest.split([' ', '\r']).next()?, body))
 }

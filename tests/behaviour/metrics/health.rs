@@ -7,6 +7,7 @@ use crate::support::guardian::Port;
 use crate::support::programs::run;
 use crate::support::proxy::{NO_POLICIES, fencegate};
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
@@ -31,9 +32,23 @@ fn healthcheck_reports_readiness_in_its_exit_code() {
     wait_until("it is not ready", DEADLINE, || get(address, "/readyz").status == 503);
     let (code, _, error) = check(address);
     assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains(": cannot open the control connection: "), "{error}");
+    assert!(error.contains(": 503 cannot open the control connection: "), "{error}");
 
-    // Not an HTTP server: one that never answers, and one that has stopped listening.
+    // Another protocol.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other_address = other.local_addr().unwrap();
+    let answer = thread::spawn(move || {
+        let mut stream = other.accept().unwrap().0;
+        let request = stream.read(&mut [0; 1024]).unwrap();
+        stream.write_all(b"SSH 200 x\r\n\r\nok\n").unwrap();
+        request
+    });
+    assert_eq!(
+        check(other_address),
+        (Some(1), String::new(), format!("fencegate: {other_address}: no HTTP response\n"))
+    );
+    assert_ne!(answer.join().unwrap(), 0);
+    // A server that never answers, and one that has stopped listening.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     assert_eq!(check(address).0, Some(1));
