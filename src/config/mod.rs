@@ -73,6 +73,17 @@ pub struct Settings {
     pub shown: Vec<Shown>,
 }
 
+/// Each address once.
+fn once(mut addresses: Vec<Address>) -> Vec<Address> {
+    let mut known = Vec::new();
+    addresses.retain(|address| {
+        let is_new = !known.contains(address);
+        known.push(address.clone());
+        is_new
+    });
+    addresses
+}
+
 /// A setting whose value in the file differs from the one at startup or the last reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingChange {
@@ -174,7 +185,7 @@ impl Settings {
         texts.fall_back("workers", &limits::usual_workers().to_string());
         texts.fall_back("tls", if tls.is_some() { "allow" } else { "off" });
         Ok(Self {
-            listen: texts.read_all("listen", address::listen)?,
+            listen: once(texts.read_all("listen", address::listen)?),
             upstream: texts.require("upstream", upstream::read)?,
             upstream_tls,
             control,

@@ -26,6 +26,16 @@ pub enum NewServersError {
         /// The system identifier of the servers in force.
         in_force: String,
     },
+    /// The only server is an old primary.
+    #[error("{host} is superseded: it is on timeline {timeline}, and the highest seen in its cluster is {highest}")]
+    Superseded {
+        /// The server's address.
+        host: String,
+        /// Its timeline.
+        timeline: u32,
+        /// The highest timeline.
+        highest: u32,
+    },
     /// No server of a list answers.
     #[error("no server can be used: {0}")]
     NoAnswer(String),
@@ -59,6 +69,12 @@ pub async fn look(
             found: report.system_identifier.clone(),
             in_force: in_force.unwrap_or_default(),
         });
+    }
+    if let (false, Some((host, report))) = (settings.upstream.is_probed(), reports().next()) {
+        let highest = shared.servers.table().highest(report);
+        if report.timeline < highest {
+            return Err(NewServersError::Superseded { host: host.to_string(), timeline: report.timeline, highest });
+        }
     }
     if reports().next().is_some() {
         return Ok(looks);

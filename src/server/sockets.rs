@@ -114,17 +114,18 @@ impl Sockets {
 #[async_trait]
 impl ListeningSockets for Sockets {
     async fn open_missing(&self, settings: &Settings) -> Result<(), ListenError> {
-        let mut open = self.open.lock().await;
-        let Some(open) = open.as_mut() else { return Ok(()) };
-        let missing: Vec<_> = settings.listen.iter().filter(|address| !open.has(address)).cloned().collect();
-        let clients = bind::clients(&missing, &mut Inherited::default()).await?;
-        let http = match &settings.http {
-            Some(address) if !open.serves_http_at(Some(address)) => {
-                bind::http(Some(address), &mut Inherited::default()).await?
-            }
-            _ => None,
+        let (clients, http) = {
+            let open = self.open.lock().await;
+            let Some(open) = open.as_ref() else { return Ok(()) };
+            let clients: Vec<_> = settings.listen.iter().filter(|address| !open.has(address)).cloned().collect();
+            (clients, settings.http.clone().filter(|address| !open.serves_http_at(Some(address))))
         };
-        open.opened = Opened { clients, http };
+        // Without the lock: resolving a name may take long, and must not delay the end of the proxy.
+        let clients = bind::clients(&clients, &mut Inherited::default()).await?;
+        let http = bind::http(http.as_ref(), &mut Inherited::default()).await?;
+        if let Some(open) = self.open.lock().await.as_mut() {
+            open.opened = Opened { clients, http };
+        }
         Ok(())
     }
 

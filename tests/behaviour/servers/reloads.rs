@@ -79,6 +79,11 @@ fn an_old_primary_stays_unused_when_the_new_one_has_left_the_list() {
     let error = world.refusal().expect("no server is the primary");
     let state = format!("{old} is superseded: cluster");
     assert!(error.code() == "57P03" && error.detail().contains(&state), "{error:?}\n{}", world.proxy.log());
+    // One server would be used whatever its role.
+    world.proxy.reload_with(&settings(&old, ""));
+    let expected =
+        format!("upstream: {old} is superseded: it is on timeline 1, and the highest seen in its cluster is 2");
+    assert!(world.proxy.log().contains(&expected), "{}", world.proxy.log());
 }
 
 #[test]
