@@ -115,6 +115,18 @@ fn a_snapshot_from_before_the_token_was_in_force_is_too_old() {
     assert_eq!(code(&mut newer, CLAIM), "40001");
 }
 
+#[test]
+fn a_read_only_transaction_with_a_snapshot_cannot_claim() {
+    let fenced = start();
+    ok(&mut fenced.holder(6), WRITE);
+    let mut new = fenced.holder(6);
+    for (mode, expected) in [("READ COMMITTED", ""), ("REPEATABLE READ", "25006"), ("SERIALIZABLE", "25006")] {
+        ok(&mut new, &format!("BEGIN ISOLATION LEVEL {mode} READ ONLY"));
+        assert_eq!(code(&mut new, CLAIM), expected, "{mode}");
+        ok(&mut new, "ROLLBACK");
+    }
+}
+
 /// Without a proxy, an acquired lease puts the token in force.
 #[test]
 fn around_the_proxy_it_compares() {

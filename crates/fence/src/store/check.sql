@@ -214,6 +214,10 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'LF002',
             MESSAGE = 'this session has no token to claim a resource with',
             HINT = fencegate.missing_token_hint();
+    ELSIF NOT sees_current AND current_setting('transaction_read_only') = 'on' THEN
+        RAISE EXCEPTION USING ERRCODE = 'read_only_sql_transaction',
+            MESSAGE = 'cannot claim a resource in a read-only transaction at this isolation level',
+            HINT = 'Call fencegate.claim before the transaction, or begin it READ WRITE.';
     END IF;
     FOR claimed IN SELECT coalesce(resource, btrim(split_part(entry, '=', 1), E' \t\r\n\f\x0b'))
         FROM regexp_split_to_table(CASE WHEN resource IS NULL THEN presents ELSE '' END, ',') AS entry
