@@ -86,7 +86,7 @@ torture:
 # The same steps with every driver and pool that docs/reference/compatibility.md names, also with those that need more to be installed.
 drivers:
 	@scripts/setup.sh drivers
-	cargo test --locked --test soak -- --include-ignored drivers::
+	cargo test --locked --test soak -- --include-ignored drivers:: of_pgjdbc
 
 # PostgreSQL's own regression tests: the same through the proxy as without it, byte for byte.
 compat:

@@ -1,8 +1,8 @@
-//! Errors that the users of a pool see: of psycopg and of node-postgres.
+//! Errors that the users of a pool or of a list of hosts see: of psycopg, node-postgres and pgjdbc.
 
 use super::assert_only_expected;
 use super::world::World;
-use crate::drivers::program::{node, python};
+use crate::drivers::program::{java, node, python};
 use crate::support::cluster::Replication;
 use crate::support::programs::for_address;
 use std::collections::{BTreeMap, HashSet};
@@ -27,6 +27,18 @@ fn of_node_postgres_when_the_primary_is_killed() {
 #[test]
 fn of_node_postgres_when_the_old_primary_runs() {
     writes_through_a_promotion("node-postgres", node("node_postgres_pool_failover.js"), false);
+}
+
+#[test]
+#[ignore = "needs a JDK and two packages: make drivers"]
+fn of_pgjdbc_when_the_primary_is_killed() {
+    writes_through_a_promotion("pgjdbc", java("JdbcFailover.java"), true);
+}
+
+#[test]
+#[ignore = "needs a JDK and two packages: make drivers"]
+fn of_pgjdbc_when_the_old_primary_runs() {
+    writes_through_a_promotion("pgjdbc", java("JdbcFailover.java"), false);
 }
 
 /// The program prints `ready` once it writes, reads a line when the standby is promoted, writes on, and prints what it saw.
