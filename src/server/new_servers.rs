@@ -90,6 +90,21 @@ pub async fn look(
     }
 }
 
+/// Looks at the server of a new control connection, which can be used otherwise. Cancel-safe.
+///
+/// # Errors
+/// It is of another cluster than the servers in force.
+pub async fn look_at_control(shared: &Shared, control: &ControlConfig) -> Result<(), NewServersError> {
+    match tokio::join!(prober::look_at_control(control), cluster_in_force(shared)) {
+        (Ok(report), Some(in_force)) if report.system_identifier != in_force => Err(NewServersError::OtherCluster {
+            host: "its server".to_owned(),
+            found: report.system_identifier,
+            in_force,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The system identifier of the servers in force; None if it is not known.
 async fn cluster_in_force(shared: &Shared) -> Option<String> {
     if shared.servers.is_probed() {

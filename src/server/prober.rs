@@ -23,6 +23,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
 /// Time limit for the answer to a look.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
+/// Time limit for connecting to the server of a new control connection.
+const CONTROL_LIMIT: Duration = Duration::from_secs(5);
 /// Time after the start for which the choice of the primary waits for servers that do not answer.
 const SETTLE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -76,6 +78,12 @@ pub(super) async fn look_once(control: &ControlConfig, settings: &Settings) -> V
         Look { address: address.clone(), result }
     };
     futures_util::future::join_all(settings.upstream.hosts.iter().map(look)).await
+}
+
+/// Looks at the server to which a control connection leads. Cancel-safe.
+pub(super) async fn look_at_control(control: &ControlConfig) -> Result<ServerReport, LookError> {
+    let (client, _) = open(control, CONTROL_LIMIT).await?;
+    look(&client).await
 }
 
 /// Looks at one host, for as long as it is in the list.
@@ -134,8 +142,10 @@ async fn connect(
         Address::Unix { directory, port } => (Host::Unix(directory.clone()), *port),
     };
     let connect_timeout = settings.upstream.connect_timeout;
-    let control = control.with_host(&host, port, connect_timeout);
-    let limit = connect_timeout + LOOK_LIMIT;
+    open(&control.with_host(&host, port, connect_timeout), connect_timeout + LOOK_LIMIT).await
+}
+
+async fn open(control: &ControlConfig, limit: Duration) -> Result<(Client, JoinHandle<()>), LookError> {
     let connected = timeout(limit, control.connect()).await;
     let (client, connection) = connected.map_err(|_| LookError::NoAnswer(limit))?.map_err(|error| failed(&error))?;
     let driver = tokio::spawn(async move {

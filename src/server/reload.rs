@@ -51,6 +51,9 @@ pub enum ReloadFault {
     /// The new control connection cannot be used.
     #[error("control: {0}")]
     Control(StoreError),
+    /// The new control connection leads to another cluster.
+    #[error("control: {0}")]
+    ControlCluster(NewServersError),
     /// The new servers cannot be used.
     #[error("upstream: {0}")]
     Servers(#[from] NewServersError),
@@ -199,10 +202,9 @@ async fn can_control(shared: &Shared, read: &Read) -> Result<(), ReloadFault> {
         return Ok(());
     }
     let control = ControlConfig::new(settings.control.clone(), read.encryption.control.clone());
-    shared
-        .can_use(&control.with_database(settings.control_database()), Need::Server)
-        .await
-        .map_err(ReloadFault::Control)
+    let control = control.with_database(settings.control_database());
+    shared.can_use(&control, Need::Server).await.map_err(ReloadFault::Control)?;
+    new_servers::look_at_control(shared, &control).await.map_err(ReloadFault::ControlCluster)
 }
 
 /// Refuses policies that would remove the fence of a resource that they still name. Usually a name is misspelled.

@@ -94,12 +94,17 @@ fn servers_of_another_cluster_are_refused() {
         let mut world = start(nodes, "");
         let mut wire = session(&world.proxy.address(), 1);
         let with_other = format!("{},{other}", world.cluster.hosts());
+        let hosts_in_force = world.cluster.hosts();
         for hosts in [&other, &with_other] {
-            world.proxy.reload_with(&settings(hosts, ""));
+            world.proxy.reload_with(&settings(hosts, "").replace(&control(hosts), &control(&hosts_in_force)));
             let expected = format!("upstream: {other} belongs to another cluster");
             assert!(world.proxy.log().contains(&expected), "{}", world.proxy.log());
             ok(&mut wire, WRITE);
         }
+        let hosts = &hosts_in_force;
+        world.proxy.reload_with(&settings(hosts, "").replace(&control(hosts), &control(&other)));
+        let expected = "control: its server belongs to another cluster";
+        assert!(world.proxy.log().contains(expected), "{}", world.proxy.log());
         assert!(!world.proxy.log().contains("setting_changed"), "{}", world.proxy.log());
         assert_eq!(world.server_of_a_session(), 0);
     }
