@@ -2,9 +2,9 @@
 //!
 //! Only counts connections: it holds no session.
 //!
-//! Owns the counts. Must never let unauthenticated clients take all places, at the proxy or at the server, nor keep
-//! sessions from ending: a cancel request needs no place. Nor count a connection against a user or database before the
-//! server has authenticated it: clients that only claim the name would lock others out.
+//! Owns the counts. Must never let unauthenticated clients take all places, at the proxy or at the server. Must never keep
+//! sessions from ending: a cancel request needs no place. Must never count a connection against a user or database before
+//! the server has authenticated it: clients that only claim the name would lock others out.
 
 use crate::waiting_connections::{SourceAddress, WaitingConnections};
 use std::collections::{HashMap, HashSet};
