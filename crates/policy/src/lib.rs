@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// All policies of one directory, validated. Made by [`load`] or [`PolicySet::new`] and never changed afterwards.
+/// All policies of one directory, validated. Made by [`load()`] or [`PolicySet::new`] and never changed afterwards.
 #[derive(Clone, Debug)]
 pub struct PolicySet {
     /// The resources, in the order of the file names and of the lists in the files.

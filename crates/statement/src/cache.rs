@@ -48,7 +48,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The result of [`super::analyze`] or [`super::analyze_rows`], if it is cached or cheap to compute: a few
+    /// The result of [`super::analyze()`] or [`super::analyze_rows`], if it is cached or cheap to compute: a few
     /// milliseconds and a few MiB. Otherwise None: see [`Cache::prove`].
     pub fn get(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         // Shapes begin with this byte.

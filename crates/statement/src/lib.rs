@@ -4,7 +4,7 @@
 //! opaque or unknown, and the caller refuses it or queries the server. Nothing here depends on policies, sessions or
 //! tokens, so results can be cached by text.
 //!
-//! Overview: [`analyze`] reads a text from the parser's summary, or from the tree, where `classify` has a row for every
+//! Overview: [`analyze()`] reads a text from the parser's summary, or from the tree, where `classify` has a row for every
 //! statement type. `nested`, `ddl`, `query` and `expression` handle the details, and `conditions` the affected rows.
 //! `lexical` reads texts that are too large for the parsers, as far as their tokens prove something. Untrusted texts pass
 //! through [`Cache`]: `cost` decides which ones the parsers may read immediately; a potentially expensive text is parsed in

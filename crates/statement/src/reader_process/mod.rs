@@ -28,7 +28,7 @@ pub const READERS: usize = 3;
 /// Its processor time is limited; so long it may take on a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum length of a response. [`crate::analyze`] bounds the content of a script below it.
+/// Maximum length of a response. [`crate::analyze()`] bounds the content of a script below it.
 const LONGEST_ANSWER: usize = 64 << 20;
 
 /// The program that knows the subcommand [`READER_COMMAND`].
