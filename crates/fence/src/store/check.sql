@@ -187,7 +187,7 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'LF004',
         MESSAGE = format('token %s for resource "%s" is not in force yet, and nothing in the statement told the proxy to put it in force', presented, fenced),
         DETAIL = format('resource=%s presented=%s', fenced, presented) || coalesce(' highest=' || epoch.token, ''),
-        HINT = 'Where the policy names a lease: acquire or renew it, and commit that. Otherwise connect to the proxy, not around it, and try again: it puts the token in force if the session''s role may lock a table of the resource. If it may not, name the function that writes the table under functions: in the policy.';
+        HINT = 'Where the policy names a lease: acquire or renew it, and commit that. Otherwise connect to the proxy, not around it, and try again: it puts the token in force if the session''s role may lock a table of the resource. If it may not, name the function that writes the table under functions: in the policy. No token comes into force for a resource that no policy names or that is only observed, nor for an exempt role.';
 END
 $function$;
 
