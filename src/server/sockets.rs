@@ -28,7 +28,6 @@ pub struct Sockets {
 type Begin = dyn Fn(AcceptedStream, String) + Send + Sync;
 
 /// Sockets that accept.
-#[derive(Default)]
 pub struct OpenSockets {
     clients: Vec<ClientSocket>,
     http: Option<(Address, http::Server)>,

@@ -232,7 +232,7 @@ impl Etcd {
         });
     }
 
-    /// Makes other certificates, in a folder. The member, which starts anew, trusts both authorities.
+    /// Creates other certificates in a folder of their own. Restarts the member, which then trusts both authorities.
     pub fn with_next_certificates(&mut self) -> Certificates {
         let folder = self.folder.join("next");
         fs::create_dir(&folder).unwrap();

@@ -14,13 +14,11 @@ mod sql;
 
 pub use explain::{Covered, Explanation, Unnamed, explanation};
 pub use lost::{DatabaseNames, LostFence, fences_at_risk, lost_fences, with_tables};
-pub use names::KeyColumn;
-pub use names::{NamesFound, PolicyNames, missing_text};
-pub use reading::{Dependencies, question_of_dependencies};
-pub use reading::{question, with_parameters};
-pub use sql::{FENCED_KINDS, Views, most_rows, settings};
-pub use sql::{Fenced, Keys, Subject};
-pub use sql::{database_and_functions, functions_that_mention};
+pub use names::{KeyColumn, NamesFound, PolicyNames, missing_text};
+pub use reading::{Dependencies, question, question_of_dependencies, with_parameters};
+pub use sql::{
+    FENCED_KINDS, Fenced, Keys, Subject, Views, database_and_functions, functions_that_mention, most_rows, settings,
+};
 
 use fencegate_policy::{FencedTable, QualifiedName, Resource};
 use fencegate_postgres::sql::{StatementResult, column};

@@ -87,15 +87,11 @@ pub use authority::{Authority, Elections, Following, Leaders};
 pub use claim::{Claim, Raise, RequiredPrivilege, Role};
 pub use database::{Database, Registration};
 pub use enforcement::RecordError;
-pub use explain::{ExplainError, explain};
-pub use explain::{read_names, read_names_in};
-pub use fence_error::stale;
-pub use fence_error::{CutOff, FenceError, Issued};
+pub use explain::{ExplainError, explain, read_names, read_names_in};
+pub use fence_error::{CutOff, FenceError, Issued, stale};
 pub use issuer::{UnknownLeader, followed_leader};
 pub use memory::Rise;
-pub use obstacle::Blocker;
-pub use obstacle::Remedy;
-pub use obstacle::{Obstacle, ProcessFault};
+pub use obstacle::{Blocker, Obstacle, ProcessFault, Remedy};
 pub use reset::{Reset, ResetError};
 pub use step::FenceMetrics;
 pub use store::{

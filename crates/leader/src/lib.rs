@@ -31,14 +31,10 @@ pub use builder::{BuildError, ElectionBuilder};
 pub use candidacy::Meter;
 #[cfg(feature = "postgres")]
 pub use client::{ConnectError, FencedClient};
-pub use coordinator::Leader;
-pub use coordinator::Observer;
-pub use coordinator::Patience;
-pub use coordinator::Token;
+pub use coordinator::{Leader, Observer, Patience, Token};
 pub use election::Election;
 pub use election_name::{ElectionName, InvalidName};
-pub use error::Error;
-pub use error::Lost;
+pub use error::{Error, Lost};
 pub use leadership::{Leadership, State};
 pub use lease_session::LeaseSession;
 #[cfg(feature = "postgres")]

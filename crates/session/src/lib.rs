@@ -46,8 +46,7 @@ mod wait;
 
 pub use affected::{IndirectTarget, indirect_target};
 pub use host::Host;
-pub use session::{ClientFault, End, Session, Step};
-pub use session::{HIGH_WATER, Side};
+pub use session::{ClientFault, End, HIGH_WATER, Session, Side, Step};
 pub use settings::Settings;
 pub use task::{Done, Task};
 

@@ -62,7 +62,7 @@ fn with_passwords(etcd: Etcd) {
     let leader = ["--etcd-user", "leader", "--etcd-password-file", &of_leader];
     change_roles_under(&world, &proxy, &leader);
 
-    // Passwords change, and no program starts anew.
+    // Passwords change, and no program is restarted.
     let mut lead = Lead::start(&world.etcd, &leader);
     for (user, file) in [("gate", &of_gate), ("leader", &of_leader)] {
         fs::write(file, "second\n").unwrap();

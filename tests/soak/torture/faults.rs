@@ -36,13 +36,13 @@ enum Fault {
     Promotion,
 }
 
-/// What becomes of the old primary at a promotion.
+/// State of the old primary after a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OldPrimary {
     Killed,
     /// It runs, and its commits wait for the standby that it has lost.
     Runs,
-    /// It is cut off, does not wait for a standby any more, and comes back: whoever wrote there would lose the write.
+    /// It is cut off, no longer waits for a standby, and comes back. A write that it acknowledged would be lost.
     CutOff,
 }
 

@@ -33,13 +33,10 @@ pub use error::{ConnectionError, StoreError};
 pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, init_script, is_proxy};
 pub use init_lock::{Effect, InitLockError, Script, begin as begin_with_init_lock};
 pub use postgres::Postgres;
-pub use probe::other_policies;
-pub use probe::{Need, closed_databases, databases, probe};
+pub use probe::{Need, closed_databases, databases, other_policies, probe};
 pub use records::{
-    Admission, Admissions, Enforcement, Fence, Fences, LeaseState, Leases, MOST_KEYS, Reach, StoredLease,
-};
-pub use records::{
-    AdmissionRow, DESCRIBED, EpochRow, First, Found, Higher, Holder, Key, Marked, Recorded, Report, ResetReport,
+    Admission, AdmissionRow, Admissions, DESCRIBED, Enforcement, EpochRow, Fence, Fences, First, Found, Higher, Holder,
+    Key, LeaseState, Leases, MOST_KEYS, Marked, Reach, Recorded, Report, ResetReport, StoredLease,
 };
 pub(crate) use sql::FRAGMENTS;
 pub use sql::is_newer;
