@@ -88,7 +88,8 @@ pub(super) async fn drain(advance: &Advance<'_>, deadline: Instant) -> Result<()
             return Ok(());
         }
         let grace_over = start.elapsed() >= GRACE;
-        let is_due = |holder: &&Holder| grace_over || holder.proxy == advance.context.environment.proxy;
+        let own = &advance.context.environment.proxy;
+        let is_due = |it: &&Holder| grace_over || it.proxy == *own && ends_at_once(advance, &it.row.key());
         let due: BTreeSet<Key> = holders.iter().filter(is_due).map(|holder| holder.row.key()).collect();
         if !due.is_empty() {
             let due: Vec<Key> = due.into_iter().collect();
@@ -107,9 +108,16 @@ pub(super) async fn drain(advance: &Advance<'_>, deadline: Instant) -> Result<()
     }
 }
 
-/// Spares this proxy's own sessions among the holders, as [`spare`] does. Immediately terminates its other own
-/// sessions, as the drain would after its grace period. Never terminates sessions that request the token or a higher one:
-/// they keep their process or are refused. Terminates nothing for a fence in mode observe.
+/// Whether the drain terminates this process of the proxy's own without its grace period. A revoked session whose statement
+/// writes nothing that the proxy can see is released when the statement ends: often it is the `SET` of the new token.
+fn ends_at_once(advance: &Advance<'_>, key: &Key) -> bool {
+    let Some(session) = advance.context.sessions.get(key) else { return true };
+    session.activity() != Activity::Busy || session.may_have_written(&advance.resource.name)
+}
+
+/// Spares this proxy's own sessions among the holders, as [`spare`] does. Immediately terminates those that the drain would
+/// terminate without its grace period, and leaves others to the drain. Never terminates sessions that request the token or a
+/// higher one: they keep their process or are refused. Terminates nothing for a fence in mode observe.
 pub(super) async fn spare_or_end_own(advance: &Advance<'_>) -> Result<(), FenceError> {
     let rows = rows_of(advance.holders().await?);
     let spared = spare(advance, &rows).await?;
@@ -118,7 +126,7 @@ pub(super) async fn spare_or_end_own(advance: &Advance<'_>) -> Result<(), FenceE
         let asks = |it: &SessionFence| {
             it.asking().is_some_and(|(name, token)| name == advance.resource.name && token >= advance.to.token)
         };
-        !spared.contains(key) && sessions.get(key).is_some_and(|session| !asks(&session))
+        !spared.contains(key) && sessions.get(key).is_some_and(|it| !asks(&it)) && ends_at_once(advance, key)
     };
     let due: BTreeSet<Key> = rows.iter().map(AdmissionRow::key).filter(is_due).collect();
     if due.is_empty() || advance.resource.mode == Mode::Observe {

@@ -18,7 +18,7 @@ async fn only_processes_that_may_commit_a_write_are_terminated() {
         (Activity::Waiting, true, false, false, false),
         (Activity::Waiting, false, true, false, false),
         (Activity::Waiting, false, false, true, false),
-        (Activity::Busy, false, false, false, false),
+        (Activity::Busy, false, false, true, false),
     ] {
         let proxy = Proxy::start(&server(), "one").await;
         let old = proxy.writer(1, "notes", 5).await;
@@ -98,12 +98,37 @@ async fn sessions_of_another_proxy_are_drained_within_the_grace_period() {
         let server = server();
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
         let old = one.writer(1, "notes", 5).await;
+        assert!(activity != Activity::Busy || old.session.begin_write([("notes", 5)]));
         set_activity(&old, activity);
         let since = Instant::now();
         let _new = two.writer(2, "notes", 6).await;
         assert!(since.elapsed() < GRACE, "{activity:?}: {:?}", since.elapsed());
         assert_eq!(server.lives(1), lives, "{activity:?}");
         assert!(old.session.admission("notes").is_none());
+    }
+}
+
+/// The statement may be the `SET` of the new token. The session keeps its process if the statement ends in time.
+#[tokio::test(start_paused = true)]
+async fn a_statement_that_writes_nothing_has_the_grace_period() {
+    for other in [false, true] {
+        for ends in [true, false] {
+            let server = server();
+            let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
+            let old = one.writer(1, "notes", 5).await;
+            set_activity(&old, Activity::Busy);
+            let since = Instant::now();
+            let raise = async { if other { two.writer(2, "notes", 6).await } else { one.writer(2, "notes", 6).await } };
+            let end = async {
+                sleep(GRACE / 2).await;
+                if ends {
+                    set_activity(&old, Activity::Idle);
+                    one.fence.release(&old.session).await;
+                }
+            };
+            let _new = tokio::join!(raise, end);
+            assert_eq!((server.lives(1), since.elapsed() < GRACE), (ends, ends), "{other} {:?}", since.elapsed());
+        }
     }
 }
 
@@ -115,6 +140,7 @@ async fn a_session_that_requests_the_new_token_is_not_terminated() {
         let server = server();
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
         let old = one.writer(1, "notes", 5).await;
+        assert!(old.session.begin_write([("notes", 5)]));
         set_activity(&old, Activity::Busy);
         old.session.set_asking(asks.map(|(name, token)| (name.to_owned(), token)));
         let advance = two.fence.context().advance(&two.policies.resources[2], epoch(1, 6));
