@@ -1,4 +1,4 @@
-//! Many keys do not increase the proxy's memory: the state of each key is bounded. FENCEGATE_LENGTH=25 tests a million
+//! Many keys do not increase the proxy's memory: the state of each key is bounded. FENCEGATE_LENGTH=2500 tests a million
 //! keys.
 
 use crate::support::fenced::init;

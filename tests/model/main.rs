@@ -29,7 +29,6 @@ fn the_protocol_holds() {
 }
 
 #[test]
-#[ignore = "takes minutes: make soak"]
 fn the_protocol_holds_within_wider_bounds() {
     WIDE.into_iter().for_each(check);
 }

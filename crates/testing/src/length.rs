@@ -2,16 +2,15 @@
 
 use std::env;
 
-/// Returns `small`, or `full` times FENCEGATE_LENGTH.
+/// Returns `small`, or that percentage of `full` which FENCEGATE_LENGTH gives, if it is more.
 pub fn length(small: u64, full: u64) -> u64 {
-    number("FENCEGATE_LENGTH").map_or(small, |times| full * times)
+    number("FENCEGATE_LENGTH").map_or(small, |percent| small.max(full * percent / 100))
 }
 
-/// Returns all of them in a run at full length; otherwise every `parts`-th, from a start that depends on the seed.
+/// Returns every `parts`-th, from a start that depends on the seed; or that percentage which FENCEGATE_LENGTH gives, if it is
+/// more.
 pub fn share<T>(all: Vec<T>, parts: u64) -> Vec<T> {
-    if number("FENCEGATE_LENGTH").is_some() {
-        return all;
-    }
+    let parts = number("FENCEGATE_LENGTH").map_or(parts, |percent| parts.min(100 / percent.clamp(1, 100)));
     let first = seed() % parts.min(all.len() as u64).max(1);
     all.into_iter().zip((0..parts).cycle()).filter(|(_, part)| *part == first).map(|(it, _)| it).collect()
 }
