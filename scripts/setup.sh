@@ -32,7 +32,6 @@ has_c_headers() { echo '#include <stdint.h>' | cc -E - >/dev/null 2>&1; }
 
 has_python3() { has python3; }
 # The system's own Python runs the examples and the proof, with the packages of the system.
-has_etcd3() { /usr/bin/python3 -c 'import etcd3' >/dev/null 2>&1; }
 has_psycopg2() { /usr/bin/python3 -c 'import psycopg2' >/dev/null 2>&1; }
 has_psycopg() { /usr/bin/python3 -c 'import psycopg' >/dev/null 2>&1; }
 has_z3() { /usr/bin/python3 -c 'import z3' >/dev/null 2>&1; }
@@ -108,7 +107,6 @@ find_missing() {
     need has_protobuf "protobuf-compiler libprotobuf-dev"
     need has_etcd etcd-server
     if [ "$wanted" = examples ] || [ "$wanted" = soak ]; then
-        need has_etcd3 "python3 python3-etcd3"
         need has_psycopg2 "python3 python3-psycopg2"
         need has_psycopg "python3 python3-psycopg"
         need has_redis redis-server

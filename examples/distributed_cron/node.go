@@ -1,4 +1,5 @@
-// The node of the cron once more, in Go, with etcd's own package for elections: nothing of fencegate but its port.
+// The node of the cron once more, in Go, with etcd's own package for elections. clients/go sends the token, and stops the
+// work when leadership is lost.
 //
 //	node -id go -etcd http://127.0.0.1:2379 -election /cron/leader -database "host=… port=6432 user=app dbname=app"
 package main
@@ -8,12 +9,13 @@ import (
 	"database/sql"
 	"flag"
 	"fmt"
-	"os"
+	"log"
 	"os/signal"
 	"syscall"
 	"time"
 
-	_ "github.com/lib/pq"
+	fencegate "fencegate.example/clients/go"
+	"github.com/lib/pq"
 	"go.etcd.io/etcd/clientv3"
 	"go.etcd.io/etcd/clientv3/concurrency"
 )
@@ -32,26 +34,10 @@ func say(format string, arguments ...any) {
 }
 
 // Writes one row per tick until the context ends, which it does when leadership is lost.
-func work(ctx context.Context, token int64) error {
-	db, err := sql.Open("postgres", fmt.Sprintf("%s options='-c lease.fence=%d'", *database, token))
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	// Raises the fence before it reads what the last leader did: seconds since 1970, or NULL.
+func work(ctx context.Context, db *sql.DB) error {
+	// What the last leader did: seconds since 1970, or NULL. It cannot change any more, because the token is claimed.
 	var last sql.NullInt64
-	begun, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer begun.Rollback()
-	if _, err := begun.ExecContext(ctx, "LOCK TABLE ticks IN SHARE ROW EXCLUSIVE MODE"); err != nil {
-		return err
-	}
-	if err := begun.QueryRowContext(ctx, "SELECT extract(epoch FROM max(tick))::bigint FROM ticks").Scan(&last); err != nil {
-		return err
-	}
-	if err := begun.Commit(); err != nil {
+	if err := db.QueryRowContext(ctx, "SELECT extract(epoch FROM max(tick))::bigint FROM ticks").Scan(&last); err != nil {
 		return err
 	}
 	for {
@@ -79,53 +65,39 @@ func work(ctx context.Context, token int64) error {
 }
 
 // Campaigns once and leads once.
-func lead(ctx context.Context, client *clientv3.Client) error {
+func lead(ctx context.Context, client *clientv3.Client, proxy *pq.Connector) error {
 	session, err := concurrency.NewSession(client, concurrency.WithTTL(*ttl))
 	if err != nil {
 		return err
 	}
 	defer session.Close()
-	election := concurrency.NewElection(session, *name)
-	if err := election.Campaign(ctx, *id); err != nil {
-		return err
-	}
-	say("leads under token %d", election.Rev())
-	working, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		// The loss is an event: between two looks at a flag the lease could end.
-		select {
-		case <-session.Done():
-			say("lost: the session has ended")
-			stop()
-		case <-working.Done():
-		}
-	}()
-	err = work(working, election.Rev())
-	if ctx.Err() != nil {
-		// The work has ended: the next leader may begin.
-		if err := election.Resign(context.Background()); err != nil {
-			return err
-		}
-		say("resigned")
-		return nil
-	}
-	return err
+	election := fencegate.FromElection(concurrency.NewElection(session, *name), session, session.Lease(), client.KeepAliveOnce)
+	election.Holder = *id
+	db := sql.OpenDB(fencegate.Connector(proxy, election))
+	defer db.Close()
+	return fencegate.RunAsLeader(ctx, election, func(ctx context.Context, token int64) error {
+		say("leads under token %d", token)
+		return work(ctx, db)
+	}, fencegate.Claim(proxy, "cron"))
 }
 
 func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	proxy, err := pq.NewConnector(*database)
+	if err != nil {
+		log.Fatal(err)
+	}
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{*endpoint}, DialTimeout: 5 * time.Second})
-	for err == nil && ctx.Err() == nil {
-		if err := lead(ctx, client); err != nil && ctx.Err() == nil {
+	if err != nil {
+		log.Fatal(err)
+	}
+	for ctx.Err() == nil {
+		if err := lead(ctx, client, proxy); ctx.Err() == nil {
 			say("stops: %v", err)
 			time.Sleep(time.Second)
 		}
 	}
-	if err != nil {
-		say("has no etcd: %v", err)
-		os.Exit(1)
-	}
+	say("resigned")
 }

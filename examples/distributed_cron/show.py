@@ -122,7 +122,7 @@ def write(name, token, tick, database):
     done = outcome(
         f"INSERT INTO guarded VALUES ('{tick}', '{name}', {token}) ON CONFLICT (tick) "
         "DO UPDATE SET node = EXCLUDED.node, fence = EXCLUDED.fence WHERE guarded.fence < EXCLUDED.fence",
-        under(token, database),
+        under(token, f"{database} application_name={name}"),
     )
     say(f"{name} writes {tick} under {token}: {done}")
     return done

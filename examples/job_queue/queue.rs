@@ -72,8 +72,9 @@ impl Queue {
     /// Opens a session for each request, so there is nothing to repair after a crash of the server. A busier service
     /// would use a pool and run `SET lease.fence` when it takes a connection.
     pub async fn connect(&self, fence: &str) -> Result<Client, tokio_postgres::Error> {
-        let (client, connection) =
-            self.database.clone().options(format!("-c lease.fence={fence}")).connect(NoTls).await?;
+        let mut config = self.database.clone();
+        config.application_name(&self.replica).options(format!("-c lease.fence={fence}"));
+        let (client, connection) = config.connect(NoTls).await?;
         tokio::spawn(connection);
         Ok(client)
     }

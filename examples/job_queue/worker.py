@@ -1,39 +1,38 @@
 #!/usr/bin/python3
 """A worker of the job queue: takes a job, keeps its lease alive, does it, and says so. Start your own from here.
 
-It writes to PostgreSQL under the token of the job's lease. Must never take itself for the holder because it was once.
+It writes to PostgreSQL under the token of the job's lease. The service holds the leases: this is their election.
 
 Usage: worker.py NAME SERVICE DATABASE [BARRIER]   (it stops itself at that barrier, as a pause would)
 """
 
-import contextlib
 import json
 import logging
 import os
 import signal
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from datetime import datetime, timezone
 
 import psycopg
+from fencegate import Election, Gone, LeadershipLost, fence_error, is_retryable, now, run_as_leader
 
 
 class Away(Exception):
-    """The service or the database does not answer: nobody knows what came of it. Try again."""
+    """The service does not answer: nobody knows what came of it. Try again."""
 
 
 class Stale(Exception):
     """Another may have the job by now: discard the work."""
 
 
-def call(service, method, path, **body):
+def call(service, method, path, timeout=5, **body):
     """Status and answer."""
     request = urllib.request.Request(service + path, json.dumps(body).encode(), method=method)
     try:
-        answer = urllib.request.urlopen(request, timeout=5)
+        answer = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         answer = error
     except OSError as error:
@@ -42,37 +41,60 @@ def call(service, method, path, **body):
         return answer.status, json.loads(answer.read() or "null")
 
 
-class Worker:
-    def __init__(self, name, service, database, barrier=None):
-        self.name, self.service, self.database, self.barrier = name, service, database, barrier
+class Jobs(Election):
+    """Each term is a job, under the lease that the service has acquired for it."""
 
-    def event(self, event, job, **fields):
-        """A line in the form of the proxy's log."""
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        job = {"worker": self.name, "resource": f"job/{job['id']}", "token": job["token"]}
-        print(json.dumps({"timestamp": now, "event": event} | job | fields), flush=True)
+    def __init__(self, name, service):
+        super().__init__("job", holder=name)
+        self.service = service
 
-    def reach(self, barrier, job):
-        if barrier == self.barrier:
-            self.event("stopped", job, at=barrier)
-            os.kill(os.getpid(), signal.SIGSTOP)
+    def _campaign(self, term):
+        sent = now()
+        try:
+            status, job = call(self.service, "POST", "/jobs/next", worker=self.holder)
+        except Away:
+            status = None
+        if status != 200:
+            return 0.1
+        self.job, self.renew_every, self.ttl = job, job["heartbeat_every"], job["heartbeat_every"] * 3
+        term.token, term.deadline = job["token"], sent + self.ttl
+        return 0
 
-    def report(self, job, what, **fields):
-        path = f"/jobs/{job['id']}/{what}"
-        status, answer = call(self.service, "PUT", path, worker=self.name, token=job["token"], **fields)
+    def _renew(self, term, limit):
+        sent = now()
+        try:
+            self.report("heartbeat", timeout=limit)
+        except Stale as error:
+            raise Gone from error
+        return sent
+
+    def _leave(self, term, limit):
+        """The service releases the lease of a job that has ended. Other leases end by themselves."""
+
+    def report(self, what, **fields):
+        path = f"/jobs/{self.job['id']}/{what}"
+        status, answer = call(self.service, "PUT", path, worker=self.holder, token=self.job["token"], **fields)
         if status in (200, 409):
             raise Stale(answer["message"])
         if status != 202:
             raise Away(f"{status} for {path}")
 
-    def heartbeat(self, job, done):
-        """Until the job is done, or not ours any more: the fence stops what goes on all the same."""
-        try:
-            while not done.wait(job["heartbeat_every"]):
-                with contextlib.suppress(Away):
-                    self.report(job, "heartbeat")
-        except Stale:
-            pass
+
+class Worker:
+    def __init__(self, name, service, database, barrier=None):
+        self.jobs, self.database, self.barrier = Jobs(name, service), database, barrier
+
+    def event(self, event, **fields):
+        """A line in the form of the proxy's log."""
+        at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        job = self.jobs.job
+        job = {"worker": self.jobs.holder, "resource": f"job/{job['id']}", "token": job["token"]}
+        print(json.dumps({"timestamp": at, "event": event} | job | fields), flush=True)
+
+    def reach(self, barrier):
+        if barrier == self.barrier:
+            self.event("stopped", at=barrier)
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     def apply(self, job):
         """All that the job writes, in one transaction: one entry, whoever has tried before."""
@@ -83,63 +105,42 @@ class Worker:
             # The assert_fence of those who have no fence: true now, and at COMMIT maybe not.
             if db.execute("SELECT token FROM fencegate.leader(%s)", [resource]).fetchone() != (job["token"],):
                 raise Stale("another has the lease")
-            self.reach("checked", job)
+            self.reach("checked")
             if not done:
                 db.execute("INSERT INTO ledger VALUES (%s, %s, %s)", [job["id"], job["token"], job["work"]["amount"]])
-            self.reach("inserted", job)
-        self.reach("applied", job)
+            self.reach("inserted")
+        self.reach("applied")
 
-    def work(self, job):
-        """Whether it came to an end. If not, the database was away; whether the job is still ours, the fence says."""
-        try:
-            if job["attempts"] <= job["work"].get("fails", 0):
-                self.report(job, "fail")
-            else:
-                self.apply(job)
-                self.report(job, "complete", output={"by": self.name})
-                self.event("execution_done", job)
-        except Stale as error:
-            self.event("work_discarded", job, reason=str(error))
-        except Away:
-            self.event("database_away", job)
-            return False
-        except psycopg.Error as error:
-            if error.sqlstate in ("LF001", "LF005"):
-                self.event("work_discarded", job, reason=f"{error.sqlstate}: {error}".splitlines()[0])
-            elif isinstance(error, psycopg.OperationalError) or error.sqlstate == "LF006":
-                self.event("database_away", job)
-                return False
-            else:
-                self.give_up(job, error)
-        except (KeyError, TypeError) as error:
-            self.give_up(job, error)
-        return True
-
-    def give_up(self, job, error):
-        """What is asked cannot be done: it is tried again later, and fails in the end."""
-        self.event("execution_failed", job, reason=repr(error))
-        with contextlib.suppress(Away, Stale):
-            self.report(job, "fail")
+    def work(self, jobs):
+        """Until it comes to an end. While the database is away, the fence decides whether the job is still ours."""
+        self.event("execution_started", attempt=jobs.job["attempts"])
+        while True:
+            try:
+                if jobs.job["attempts"] <= jobs.job["work"].get("fails", 0):
+                    return jobs.report("fail")
+                self.apply(jobs.job)
+                jobs.report("complete", output={"by": jobs.holder})
+                return self.event("execution_done")
+            except Stale as error:
+                return self.event("work_discarded", reason=str(error))
+            except (Away, psycopg.Error, KeyError, TypeError) as error:
+                rejection = fence_error(error)
+                if isinstance(error, (Away, psycopg.OperationalError)) and not rejection or is_retryable(error):
+                    self.event("database_away")
+                    time.sleep(0.2)
+                elif rejection and rejection.sqlstate in ("LF001", "LF005"):
+                    return self.event("work_discarded", reason=f"{rejection.sqlstate}: {rejection}")
+                else:
+                    # It cannot be done: it is tried again later, and fails in the end.
+                    self.event("execution_failed", reason=repr(error))
+                    return jobs.report("fail")
 
     def run(self):
         while True:
             try:
-                status, job = call(self.service, "POST", "/jobs/next", worker=self.name)
-            except Away:
-                status = None
-            if status != 200:
-                time.sleep(0.1)
-                continue
-            self.event("execution_started", job, attempt=job["attempts"])
-            heart = threading.Thread(target=self.heartbeat, args=(job, done := threading.Event()), daemon=True)
-            heart.start()
-            try:
-                while not self.work(job):
-                    time.sleep(0.2)
-            finally:
-                # A heart that beats on would keep the job from everybody.
-                done.set()
-                heart.join()
+                run_as_leader(self.jobs, self.work)
+            except (Away, Stale, LeadershipLost):
+                pass  # The job is another's by now, or will be when its lease ends.
 
 
 if __name__ == "__main__":

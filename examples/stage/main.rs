@@ -8,7 +8,7 @@ use fencegate::stage::{Stage, forget_settings, program};
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
 
 /// The database's superuser, because examples need no roles.
@@ -51,7 +51,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     command.args(["--pdeathsig", "KILL", "--"]).args(&arguments.command);
     forget_settings(&mut command);
     let status = command
-        .env("PYTHONPATH", Path::new(env!("CARGO_MANIFEST_DIR")).join("stage"))
+        .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/stage:", env!("CARGO_MANIFEST_DIR"), "/../clients/python"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("DIRECT", direct)
         .env("PROXIED", proxied)

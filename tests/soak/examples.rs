@@ -50,7 +50,7 @@ fn distributed_cron() {
 fn dispatch_leader() {
     let scenes = ["1. The leader crashes", "A crashes", "Gaps do no harm", "RIGHT", "2. Straight", "WRONG"];
     let more =
-        ["3. The same", "LF001", "RIGHT", "4. etcd is away", "cannot renew", "LF006", "RIGHT", "All claims hold"];
+        ["3. The same", "LF001", "RIGHT", "4. etcd is away", "was not renewed", "LF006", "RIGHT", "All claims hold"];
     play("dispatch_leader", &[], &[&scenes[..], &more].concat());
 }
 

@@ -1,6 +1,6 @@
 """Leases with fencing tokens, and the tokens on every connection of a pool. See README.md."""
 
-from .election import CoordinatorError, CoordinatorUnavailable, Election, LeadershipLost, NotLeader, now
+from .election import CoordinatorError, CoordinatorUnavailable, Election, Gone, LeadershipLost, NotLeader, now
 from .errors import (
     FenceError,
     FenceUnavailable,
@@ -26,6 +26,7 @@ __all__ = [
     "EtcdElection",
     "FenceError",
     "FenceUnavailable",
+    "Gone",
     "InvalidToken",
     "LeadershipLost",
     "Lease",

@@ -20,6 +20,7 @@ from typing import Any, Callable, Optional, TypeVar
 T = TypeVar("T")
 Self = TypeVar("Self", bound="Election")
 log = logging.getLogger("fencegate")
+log.addHandler(logging.NullHandler())
 
 NOTICE = 0.1  # A loss is announced this many seconds before the deadline.
 LAST_WORD = 0.1  # Renewals end this long before the announcement, so that it has the reason of their failure.

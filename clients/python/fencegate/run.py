@@ -138,16 +138,19 @@ def _raise_if_lost(election: Election, cause: Optional[BaseException]) -> None:
         raise LeadershipLost(str(error)) from cause
 
 
-def leader(election: Union[Election, str], **options: Any) -> Callable[[Callable[[Election], T]], Callable[[], T]]:
-    """Decorates a function that runs only as leader: `@leader("beat")`. A name means a lease in the database of
-    FENCEGATE_COORDINATOR, which is read when the function is called."""
+def leader(
+    election: Union[Election, str], *, claim: Sequence[str] = (), connect: Optional[Connect] = None, **options: Any
+) -> Callable[[Callable[[Election], T]], Callable[[], T]]:
+    """Decorates a function that runs only as leader, by `run_as_leader`: `@leader("beat")`. A name means a lease in the
+    database of FENCEGATE_COORDINATOR, which is read when the function is called; `options` are those of Lease."""
 
     def decorate(work: Callable[[Election], T]) -> Callable[[], T]:
         @functools.wraps(work)
         def run() -> T:
             if isinstance(election, Election):
-                return run_as_leader(election, work)
-            return run_as_leader(Lease(os.environ["FENCEGATE_COORDINATOR"], election, **options), work)
+                return run_as_leader(election, work, claim=claim, connect=connect)
+            lease = Lease(os.environ["FENCEGATE_COORDINATOR"], election, **options)
+            return run_as_leader(lease, work, claim=claim, connect=connect)
 
         return run
 

@@ -73,6 +73,24 @@ def test_older_holders_are_gone_before_a_coroutine(old, proxy, next_token):
     assert asyncio.run(run_as_leader(Issued(next_token()), work, claim=["jobs"], connect=proxy.url))
 
 
+def test_older_holders_are_gone_before_the_decorated_work(old, proxy, next_token):
+    @fencegate.leader(Issued(next_token()), claim=["jobs"], connect=proxy.url)
+    def work(election):
+        return is_cut_off(old, proxy.url)
+
+    assert work()
+
+
+def test_the_decorator_claims_for_a_lease(postgres, proxy, monkeypatch):
+    @fencegate.leader("cron/scheduler", claim=["scheduler"], connect=proxy.url)
+    def work(lease):
+        highest = postgres.sql("SELECT token FROM fencegate_state.epoch WHERE resource = 'scheduler'")
+        return lease.token == int(highest)
+
+    monkeypatch.setenv("FENCEGATE_COORDINATOR", postgres.url())
+    assert work()
+
+
 def test_a_stale_token_ends_the_campaign(proxy, next_token):
     older, newer = next_token(), next_token()
     with holder(proxy.url, newer) as connection:

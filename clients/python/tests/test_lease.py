@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import threading
 
 import psycopg
 import psycopg2
@@ -12,6 +13,7 @@ from servers import BINARY, environment, free_port, wait_until
 
 import fencegate
 from fencegate import Lease, LeadershipLost, NotLeader, run_as_leader
+from fencegate import election as election_module
 from fencegate.lease import Asyncpg
 
 
@@ -229,6 +231,27 @@ def test_a_campaign_that_wins_while_it_is_canceled_releases(url, name):
 
     asyncio.run(asyncio.wait_for(main(), 20))
     wait_until("the lease is free", lambda: not leads_elsewhere(url, name))
+
+
+@pytest.mark.parametrize("driver", [psycopg, psycopg2])
+def test_a_release_wakes_a_candidate(url, postgres, name, monkeypatch, driver):
+    monkeypatch.setattr(election_module, "POLL", 3600)
+    first = Lease(url, name, ttl=3600)
+    first.acquire()
+    second, has_looked = Lease(lambda: driver.connect(url), name, ttl=3600), threading.Event()
+    campaign = second._campaign
+
+    def look(term):
+        pause = campaign(term)
+        has_looked.set()
+        return pause
+
+    monkeypatch.setattr(second, "_campaign", look)
+    threading.Thread(target=second.acquire, daemon=True).start()
+    assert has_looked.wait(30)
+    first.release()
+    wait_until("the candidate leads", lambda: not second.lost.is_set())
+    second.release()
 
 
 def test_run_as_leader(url, name):
