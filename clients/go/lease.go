@@ -67,8 +67,8 @@ func (l *Lease) campaign(ctx context.Context, waits bool) (bool, error) {
 	if every == 0 {
 		every = l.TTL / 3
 	}
-	if l.TTL < time.Second || l.TTL > 24*time.Hour || every < l.TTL/9 || every > l.TTL*4/9 {
-		return false, fmt.Errorf("a TTL of %v with renewals every %v is invalid: use 1 s to 1 day, and a ninth to four ninths of it", l.TTL, every)
+	if l.TTL < 2*time.Second || l.TTL > time.Hour || every < l.TTL/9 || every > l.TTL*4/9 {
+		return false, fmt.Errorf("a TTL of %v with renewals every %v is invalid: use 2 s to 1 h, and a ninth to four ninths of it", l.TTL, every)
 	}
 	if _, err := l.Token(); err == nil {
 		return false, errHeld

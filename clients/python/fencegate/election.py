@@ -133,6 +133,10 @@ class Election(ABC):
     def _leave(self, term: Term, limit: float) -> None:
         """Gives up the lease or the place. Also called if it is not known whether there is one."""
 
+    def _pause(self, seconds: float, stop: threading.Event) -> None:
+        """Returns earlier if another look is worthwhile, or the campaign is to stop."""
+        stop.wait(seconds)
+
     @property
     def lost(self) -> threading.Event:
         """Set while this process does not lead: at the latest 100 ms before the deadline. Each term has its own event."""
@@ -185,7 +189,10 @@ class Election(ABC):
                         break
                     if end is not None:
                         pause = min(pause, end - now())
-                    if pause <= 0 or stop.wait(pause):
+                    if pause <= 0:
+                        return False
+                    self._pause(pause, stop)
+                    if stop.is_set():
                         return False
                 if stop.is_set():
                     return False

@@ -19,15 +19,11 @@ class FenceError(Exception):
         self.hint = hint
         fields = dict(re.findall(r"(?:^|\s)(resource|presented|highest|outcome)=(\S+)", detail))
         self.resource: Optional[str] = fields.get("resource")
-        self.presented = _number(fields.get("presented"))
-        self.highest = _number(fields.get("highest"))
+        self.presented, self.highest = (
+            int(text) if (text := fields.get(name, "")).isdigit() else None for name in ("presented", "highest")
+        )
         # "rolled_back" or "unknown" if the session was cut off. Then it is closed.
         self.outcome: Optional[str] = fields.get("outcome")
-
-    @property
-    def is_retryable(self) -> bool:
-        """True if nothing was written, and the same transaction may succeed with the same token."""
-        return False
 
 
 class StaleToken(FenceError):
@@ -45,10 +41,6 @@ class InvalidToken(FenceError):
 class UnverifiableStatement(FenceError):
     """LF004: the proxy cannot determine what the statement writes."""
 
-    @property
-    def is_retryable(self) -> bool:
-        return "now in force" in self.hint
-
 
 class UnissuedToken(FenceError):
     """LF005: the token is not the current leader's. Stop this work, and campaign again."""
@@ -56,10 +48,6 @@ class UnissuedToken(FenceError):
 
 class FenceUnavailable(FenceError):
     """LF006: the proxy cannot prove which token is the highest. Nothing was written."""
-
-    @property
-    def is_retryable(self) -> bool:
-        return "Retrying will not help" not in self.hint
 
 
 CLASSES = {
@@ -123,8 +111,10 @@ def is_retryable(error: Optional[BaseException]) -> bool:
     if isinstance(error, NotLeader):
         return False
     found = fence_error(error)
+    if isinstance(found, FenceUnavailable):
+        return "Retrying will not help" not in found.hint
     if found is not None:
-        return found.is_retryable
+        return isinstance(found, UnverifiableStatement) and "now in force" in found.hint
     if isinstance(error, CoordinatorUnavailable):
         return True
     codes = [code for code in map(sqlstate, _all(error)) if code is not None]
@@ -143,7 +133,3 @@ def fencing_errors() -> Iterator[None]:
         if found is None:
             raise
         raise found from error
-
-
-def _number(text: Optional[str]) -> Optional[int]:
-    return int(text) if text and text.isdigit() else None

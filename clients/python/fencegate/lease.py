@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import select
+import threading
 from typing import Any, Callable, Sequence, Union
 
-from .election import CoordinatorError, Election, Gone, Term, ask, now
+from .election import PAUSE, CoordinatorError, Election, Gone, Term, ask, now
 from .errors import sqlstate
 
 CONNECT = 2  # Seconds to connect to one host.
@@ -35,16 +37,23 @@ class Lease(Election):
         rows, _ = self._ask(query, (self.name,), self.ttl)
         return max(0.01, rows[0][0] + 0.005) if rows else 0.1
 
+    def _pause(self, seconds: float, stop: threading.Event) -> None:
+        end = now() + seconds
+        try:
+            # A notification makes the socket readable. At most one look in each PAUSE: all elections share the channel.
+            while not stop.wait(min(PAUSE, max(0.0, end - now()))) and now() < end:
+                if select.select(self._idle, [], [], 0)[0]:
+                    return
+        except Exception:  # A connection without a socket, as of asyncpg.
+            stop.wait(max(0.0, end - now()))
+
     def _renew(self, term: Term, limit: float) -> float:
         query = "SELECT fencegate.renew(%s, %s, make_interval(secs => %s))"
         return self._ask(query, (self.name, term.token, self.ttl), limit)[1]
 
     def _leave(self, term: Term, limit: float) -> None:
         # By the holder's name: the answer that had the token may be lost.
-        query = (
-            "SELECT fencegate.release(leader.election, leader.token) FROM (SELECT %s::text AS election, token, holder "
-            "FROM fencegate.leader(%s)) AS leader WHERE leader.holder = %s"
-        )
+        query = "SELECT fencegate.release(%s, token) FROM fencegate.leader(%s) WHERE holder = %s"
         try:
             self._ask(query, (self.name, self.name, term.identity), limit)
         finally:
@@ -62,7 +71,7 @@ class Lease(Election):
                     connection = self._idle.pop()
                 except IndexError:
                     connection = self._connect()
-                    execute(connection, SETTINGS)
+                    execute(connection, f"{SETTINGS}; LISTEN fencegate_lease")
                 sent = now()
                 rows = execute(connection, query, parameters)
             except Exception as error:

@@ -13,7 +13,7 @@ const NOTICE = 100
 const LAST_WORD = 100
 /** Time between a failed request and its repetition. */
 export const PAUSE = 100
-/** A waiting candidate looks at least this often. */
+/** A waiting candidate looks at least this often, if it is not notified. */
 const POLL = 1000
 
 // performance.now() stops while the machine is suspended; uptime() continues, with a resolution of 10 ms.
@@ -137,6 +137,10 @@ export abstract class Election {
 
   /** Sets the token and deadline of a winner. Returns the time after which another look is worthwhile. */
   protected abstract campaign(term: Term): Promise<number>
+  /** Resolves earlier if another look is worthwhile. */
+  protected async pause(time: number, signal?: AbortSignal): Promise<void> {
+    await sleep(Math.min(time, POLL), undefined, { signal })
+  }
   /** Returns when the answered renewal was sent. */
   protected abstract renew(term: Term, limit: number): Promise<number>
   /** Gives up the lease or the place. Also called if it is not known whether there is one. */
@@ -181,10 +185,10 @@ export abstract class Election {
       try {
         while (!term.token) {
           signal?.throwIfAborted()
-          const pause = Math.min(await this.campaign(term), POLL, end - now())
+          const pause = Math.min(await this.campaign(term), end - now())
           if (term.token) break
           if (pause <= 0) return false
-          await sleep(pause, undefined, { signal })
+          await this.pause(pause, signal)
         }
         signal?.throwIfAborted()
         if (now() < term.deadline - NOTICE) {

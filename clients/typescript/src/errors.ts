@@ -4,7 +4,6 @@ import { CoordinatorUnavailable, NotLeader } from './election.js'
 
 /** An error of the proxy, of the guard or of a lease. Its cause is the driver's error. */
 export class FenceError extends Error {
-  override name = 'FenceError'
   readonly code: string
   readonly detail: string
   readonly hint: string
@@ -16,6 +15,7 @@ export class FenceError extends Error {
 
   constructor(error: DriverError) {
     super(error.message, { cause: error })
+    this.name = new.target.name
     this.code = error.code
     this.detail = error.detail ?? ''
     this.hint = error.hint ?? ''
@@ -26,42 +26,19 @@ export class FenceError extends Error {
     this.highest = number('highest')
     this.outcome = field('outcome') as FenceError['outcome']
   }
-
-  /** True if nothing was written, and the same transaction may succeed with the same token. */
-  get isRetryable(): boolean {
-    return false
-  }
 }
 /** LF001: a newer leader has written. Stop this work, and campaign again. */
-export class StaleToken extends FenceError {
-  override name = 'StaleToken'
-}
+export class StaleToken extends FenceError {}
 /** LF002: the session has no token for a fenced resource. */
-export class MissingToken extends FenceError {
-  override name = 'MissingToken'
-}
+export class MissingToken extends FenceError {}
 /** LF003: lease.fence is not a token, or the transaction has written under another one. */
-export class InvalidToken extends FenceError {
-  override name = 'InvalidToken'
-}
+export class InvalidToken extends FenceError {}
 /** LF004: the proxy cannot determine what the statement writes. */
-export class UnverifiableStatement extends FenceError {
-  override name = 'UnverifiableStatement'
-  override get isRetryable(): boolean {
-    return this.hint.includes('now in force')
-  }
-}
+export class UnverifiableStatement extends FenceError {}
 /** LF005: the token is not the current leader's. Stop this work, and campaign again. */
-export class UnissuedToken extends FenceError {
-  override name = 'UnissuedToken'
-}
+export class UnissuedToken extends FenceError {}
 /** LF006: the proxy cannot prove which token is the highest. Nothing was written. */
-export class FenceUnavailable extends FenceError {
-  override name = 'FenceUnavailable'
-  override get isRetryable(): boolean {
-    return !this.hint.includes('Retrying will not help')
-  }
-}
+export class FenceUnavailable extends FenceError {}
 
 const CLASSES: Record<string, typeof FenceError> = {
   LF001: StaleToken,
@@ -93,11 +70,6 @@ export function fenceError(error: unknown): FenceError | undefined {
   return undefined
 }
 
-/** True if a newer token ended the session: the connection is closed. */
-export function isCutOff(error: unknown): boolean {
-  return fenceError(error)?.outcome !== undefined
-}
-
 /**
  * True if nothing was written, and the same transaction may succeed with the same token; of a campaign, if it may succeed.
  * False for lost connections: a COMMIT may have taken effect.
@@ -105,7 +77,8 @@ export function isCutOff(error: unknown): boolean {
 export function isRetryable(error: unknown): boolean {
   if (error instanceof NotLeader) return false
   const found = fenceError(error)
-  if (found) return found.isRetryable
+  if (found instanceof FenceUnavailable) return !found.hint.includes('Retrying will not help')
+  if (found) return found instanceof UnverifiableStatement && found.hint.includes('now in force')
   if (error instanceof CoordinatorUnavailable) return true
   for (const { code } of chain(error)) if (typeof code === 'string') return RETRYABLE.includes(code)
   return false

@@ -3,7 +3,7 @@ export {
   CoordinatorError, CoordinatorUnavailable, Election, LeadershipLost, NotLeader, now, type Options,
 } from './election.js'
 export {
-  FenceError, FenceUnavailable, fenceError, fencingErrors, InvalidToken, isCutOff, isRetryable, MissingToken, StaleToken,
+  FenceError, FenceUnavailable, fenceError, fencingErrors, InvalidToken, isRetryable, MissingToken, StaleToken,
   UnissuedToken, UnverifiableStatement,
 } from './errors.js'
 export { EtcdElection } from './etcd.js'

@@ -1,9 +1,12 @@
 // Leases in PostgreSQL: an election on `fencegate.acquire`, `renew` and `release`.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import { ask, CoordinatorError, Election, Gone, now, type Options, type Term } from './election.js'
 
 /** Milliseconds to connect to one host. */
 const CONNECT = 2000
+/** A waiting candidate that is notified looks at least this often. */
+const LONG = 60_000
 /** They override the role's defaults. */
 export const SETTINGS = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
 /** Classes of SQLSTATEs after which a retry may succeed. Other codes of two capitals and digits are refusals. */
@@ -14,6 +17,8 @@ const SQLSTATE = /^[0-9A-Z]{5}$/
 export interface Connection {
   query(text: string, values?: unknown[]): Promise<{ rows: any[] }>
   end(): Promise<void>
+  /** Of node-postgres: notifications wake a waiting candidate. */
+  on?(event: 'notification', listener: (notification: { payload?: string }) => void): unknown
 }
 
 /**
@@ -24,6 +29,7 @@ export class Lease extends Election {
   readonly #connect: () => Promise<Connection>
   /** The connection that no query uses: one at most. */
   #idle: Connection | undefined
+  #notified = new AbortController()
 
   constructor(connect: string | (() => Promise<Connection>), name: string, options?: Options) {
     super(name, options)
@@ -31,6 +37,7 @@ export class Lease extends Election {
   }
 
   protected async campaign(term: Term): Promise<number> {
+    this.#notified = new AbortController()
     const query = 'SELECT token FROM fencegate.acquire($1, $2, make_interval(secs => $3))'
     const [rows, sent] = await this.#ask(query, [this.name, term.identity, this.ttl / 1000], this.ttl)
     if (rows.length > 0) {
@@ -41,6 +48,12 @@ export class Lease extends Election {
     const rest = 'SELECT extract(epoch FROM expires - clock_timestamp())::float8 AS rest FROM fencegate.leader($1)'
     const [leaders] = await this.#ask(rest, [this.name], this.ttl)
     return leaders.length > 0 ? Math.max(10, leaders[0].rest * 1000 + 5) : 100
+  }
+
+  protected override async pause(time: number, signal?: AbortSignal): Promise<void> {
+    if (!this.#idle?.on) return super.pause(time, signal)
+    const woken = AbortSignal.any([this.#notified.signal, ...(signal ? [signal] : [])])
+    await sleep(Math.min(time, LONG), undefined, { signal: woken }).catch(() => signal?.throwIfAborted())
   }
 
   protected async renew(term: Term, limit: number): Promise<number> {
@@ -87,7 +100,10 @@ export class Lease extends Election {
   async #open(): Promise<Connection> {
     const connection = await this.#connect()
     try {
-      await connection.query(SETTINGS)
+      await connection.query(`${SETTINGS}; LISTEN fencegate_lease`)
+      connection.on?.('notification', ({ payload }) => {
+        if (payload === this.name) this.#notified.abort()
+      })
       return connection
     } catch (error) {
       close(connection)

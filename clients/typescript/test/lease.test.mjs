@@ -36,6 +36,20 @@ async function isFree(name) {
   return isFree
 }
 
+test('a release wakes a candidate', async () => {
+  const name = newName()
+  const [first, second] = [new Lease(url, name, { ttl: 3_600_000 }), new Lease(url, name, { ttl: 3_600_000 })]
+  await first.acquire()
+  const waiting = second.acquire()
+  const looks = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '%AS rest FROM%'"
+  await waitUntil('the candidate has looked', async () => (await postgres.sql(looks)) !== '0')
+  await first.release()
+  // It would look again after a minute.
+  await waitUntil('the candidate leads', () => !second.lost.aborted)
+  await waiting
+  await second.release()
+})
+
 for (const [driver, connect] of [['pg', withPg], ['postgres.js', withPostgresJs], ['a URL', () => url]]) {
   const leaseOf = (name, options) => new Lease(driver === 'a URL' ? url : connect, name, options)
 

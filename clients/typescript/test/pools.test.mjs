@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import { after, before, test } from 'node:test'
-import { claim, fencePool, fenceSql, fencingErrors, isCutOff, Lease, MissingToken, setFence, StaleToken } from 'fencegate'
+import { claim, fencePool, fenceSql, fencingErrors, Lease, MissingToken, setFence, StaleToken } from 'fencegate'
 import pg from 'pg'
 import postgresJs from 'postgres'
 import { nextToken, Postgres, Proxy, waitUntil } from './servers.mjs'
@@ -98,7 +98,7 @@ for (const [driver, withPool] of Object.entries(pools)) {
       const session = (await visit(WRITE, READ)).split(' ')[1]
       const newest = nextToken()
       await assert.rejects(fencingErrors(() => visit(WRITE, () => takeOver(newest), READ)), (error) => {
-        assert(error instanceof StaleToken && isCutOff(error), error)
+        assert(error instanceof StaleToken, error)
         return error.outcome === 'rolled_back' && error.highest === BigInt(newest)
       })
       token = newest
