@@ -66,7 +66,7 @@ def ask(call: Callable[[int], T], limit: float, attempt: float) -> T:
         except BaseException as error:
             answers.put((None, error))
 
-    end, number, reason = now() + limit, 0, "no answer"
+    end, number, reason = now() + limit, 0, ""
     while True:
         threading.Thread(target=run, args=(number,), name="fencegate", daemon=True).start()
         number += 1
@@ -79,10 +79,10 @@ def ask(call: Callable[[int], T], limit: float, attempt: float) -> T:
                 return answer  # type: ignore[return-value]
             if isinstance(error, (Gone, CoordinatorError)) or not isinstance(error, Exception):
                 raise error
-            reason = str(error).strip() or repr(error)
+            reason = f": {str(error).strip() or repr(error)}"
             time.sleep(max(0.0, min(PAUSE, end - now())))
         if now() >= end:
-            raise CoordinatorUnavailable(f"no answer within {limit:.1f} s: {reason}")
+            raise CoordinatorUnavailable(f"no answer within {limit:.1f} s{reason}")
 
 
 class Term:

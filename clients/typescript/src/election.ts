@@ -54,7 +54,7 @@ export class Gone extends Error {}
 export function ask<T>(call: (number: number) => Promise<T>, limit: number, attempt: number): Promise<T> {
   return new Promise((resolve, reject) => {
     let number = 0
-    let reason = 'no answer'
+    let reason = ''
     let next: NodeJS.Timeout | undefined
     let isOver = false
     const end = (settle: () => void) => {
@@ -69,13 +69,13 @@ export function ask<T>(call: (number: number) => Promise<T>, limit: number, atte
         (answer) => end(() => resolve(answer)),
         (error) => {
           if (error instanceof Gone || error instanceof CoordinatorError) return end(() => reject(error))
-          reason = text(error)
+          reason = `: ${text(error)}`
           clearTimeout(next)
           if (!isOver) next = setTimeout(start, PAUSE)
         },
       )
     }
-    const unanswered = () => new CoordinatorUnavailable(`no answer within ${limit / 1000} s: ${reason}`)
+    const unanswered = () => new CoordinatorUnavailable(`no answer within ${limit / 1000} s${reason}`)
     const last = setTimeout(() => end(() => reject(unanswered())), Math.max(limit, 1))
     start()
   })

@@ -1,33 +1,14 @@
 //! Connection pools: a client that checks out a connection presents the current token, whatever the connection's last
 //! user presented, and gets another connection if that one was terminated.
 //!
-//! docs/use/drivers-and-pools.md has the code to copy. That code is part of the programs that run here.
+//! docs/use/drivers-and-pools.md has the code to copy. That code is part of the programs that run here. The packages of
+//! clients/ test the pools for which they have a hook.
 
-use crate::drivers::program::{self, java, node, python, sqlx};
+use crate::drivers::program::{self, java, sqlx};
 use crate::drivers::steps::{Report, World};
 use std::process::Command;
 
 const PAGE: &str = include_str!("../../../docs/use/drivers-and-pools.md");
-
-#[test]
-fn with_psycopg_pool() {
-    visits_a_pool("psycopg-pool", || python("psycopg_pool_steps.py"));
-}
-
-#[test]
-fn with_sqlalchemy_pool() {
-    visits_a_pool("SQLAlchemy", || python("sqlalchemy_pool_steps.py"));
-}
-
-#[test]
-fn with_asyncpg_pool() {
-    visits_a_pool("asyncpg", || python("asyncpg_pool_steps.py"));
-}
-
-#[test]
-fn with_node_postgres_pool() {
-    visits_a_pool("pg-pool", || node("node_postgres_pool_steps.js"));
-}
 
 #[test]
 #[ignore = "needs a JDK and two packages: make drivers"]
@@ -44,10 +25,6 @@ fn with_sqlx_pool() {
 #[test]
 fn the_documented_code_is_what_runs() {
     let programs = [
-        include_str!("python/psycopg_pool_steps.py"),
-        include_str!("python/sqlalchemy_pool_steps.py"),
-        include_str!("python/asyncpg_pool_steps.py"),
-        include_str!("node/node_postgres_pool_steps.js"),
         include_str!("java/HikariPoolSteps.java"),
         include_str!("sqlx/src/bin/pool_steps.rs"),
     ];

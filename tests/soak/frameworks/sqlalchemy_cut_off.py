@@ -21,7 +21,7 @@ def sqlstate(error):
 
 
 def give_up_when_stale(engine):
-    """As in docs/use/python.md."""
+    """As `fence_engine` of clients/python does."""
 
     @event.listens_for(engine, "handle_error")
     def give_up(context):

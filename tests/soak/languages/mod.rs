@@ -72,21 +72,6 @@ fn in_python() {
     world.reader.save_programs(PAGE);
     world.reader.follow(PAGE);
     assert!(!["", "python"].contains(&run_by(&postgres).as_str()), "the leaders have written their names");
-
-    // Celery: a worker, and Beat under `fencegate lead`.
-    let tasks = world.reader.folder.join("tasks.py");
-    fs::write(&tasks, fs::read_to_string(&tasks).unwrap().replace("\"schedule\": 60", "\"schedule\": 1")).unwrap();
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
-    let commands = blocks(&page, "text").into_iter().find(|block| block.starts_with("celery")).unwrap();
-    let start = |(number, command): (usize, &str)| {
-        let environment = world.reader.environment();
-        let broker = "BROKER=sqla+sqlite:///broker.sqlite";
-        let command = format!("{environment}; export {broker}; exec {}", world.reader.here(command));
-        Program::start(&["sh", "-c", &command], &world.reader.folder.join(&format!("celery{number}.log")), "TERM")
-    };
-    let programs: Vec<Program> = commands.lines().enumerate().map(start).collect();
-    assert_eq!(programs.len(), 2, "{commands}");
-    wait_until("the task has written", DEADLINE, || run_by(&postgres) == "celery");
 }
 
 #[test]

@@ -129,7 +129,7 @@ class SqlAlchemy:
         )
         engine = create_engine(url, connect_args={"options": f"-c lease.fence={token}"})
 
-        # As in docs/use/python.md.
+        # As `fence_engine` of clients/python does.
         @event.listens_for(engine, "handle_error")
         def give_up(context):
             error = context.original_exception
