@@ -51,7 +51,10 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     command.args(["--pdeathsig", "KILL", "--"]).args(&arguments.command);
     forget_settings(&mut command);
     let status = command
-        .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/stage:", env!("CARGO_MANIFEST_DIR"), "/../clients/python"))
+        .env(
+            "PYTHONPATH",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/stage:", env!("CARGO_MANIFEST_DIR"), "/../clients/python"),
+        )
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("DIRECT", direct)
         .env("PROXIED", proxied)

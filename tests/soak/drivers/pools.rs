@@ -24,10 +24,7 @@ fn with_sqlx_pool() {
 
 #[test]
 fn the_documented_code_is_what_runs() {
-    let programs = [
-        include_str!("java/HikariPoolSteps.java"),
-        include_str!("sqlx/src/bin/pool_steps.rs"),
-    ];
+    let programs = [include_str!("java/HikariPoolSteps.java"), include_str!("sqlx/src/bin/pool_steps.rs")];
     let blocks: Vec<&str> = section().split("```").skip(1).step_by(2).collect();
     assert_eq!(blocks.len(), programs.len(), "a block for each pool, in this order");
     for (block, program) in blocks.iter().zip(programs) {

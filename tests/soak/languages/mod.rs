@@ -2,7 +2,7 @@
 //! documented output.
 
 use crate::support::guardian::Program;
-use crate::support::page::{Reader, blocks};
+use crate::support::page::{Reader, blocks, shell};
 use crate::support::programs::{self, build_go, postgres_program, run};
 use crate::support::proxy::{BINARY, fencegate};
 use crate::support::{DEADLINE, Options, Postgres, wait_until};
@@ -72,6 +72,24 @@ fn in_python() {
     world.reader.save_programs(PAGE);
     world.reader.follow(PAGE);
     assert!(!["", "python"].contains(&run_by(&postgres).as_str()), "the leaders have written their names");
+}
+
+/// README's first step: leases and the guard, from printed scripts, without a proxy.
+#[test]
+fn in_python_without_the_proxy() {
+    const PAGE: &str = "README.md";
+    let postgres = Postgres::start(Options::default());
+    let reader = Reader::new(&postgres, None);
+    reader.save_programs(PAGE);
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
+    let step = blocks(&page, "sh").into_iter().find(|block| block.contains("--print-sql")).unwrap();
+    // The last command shows an error.
+    let (step, _) = step.rsplit_once("\npsql ").unwrap();
+    run(&mut shell(&format!("{}; {}", reader.environment(), reader.here(step))));
+    symlink(client("python/fencegate"), reader.folder.join("fencegate")).unwrap();
+    run(Command::new(programs::python()).arg("first.py").current_dir(reader.folder.path()));
+    let written = "SELECT run_by LIKE '%:%' FROM ticks";
+    assert_eq!(postgres.sql_in("first", written)[0][0].as_deref(), Some("t"));
 }
 
 #[test]
