@@ -13,7 +13,8 @@ from fencegate import LeadershipLost, leader, psycopg_check
 DATABASE = os.environ.get("DATABASE_URL", "postgres://app:change-me@127.0.0.1:6432/app")
 
 
-@leader("cron/scheduler")
+# Jobs may read before they write: older leaders are gone before the first job.
+@leader("cron/scheduler", claim=["scheduler"], connect=DATABASE)
 def schedule(lease):
     with ConnectionPool(DATABASE, check=psycopg_check(lease)) as pool:
 

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 BINARY = os.environ["FENCEGATE_BINARY"]
-DEADLINE = 30
+DEADLINE = 120  # For Celery on a loaded machine.
 POLICIES = """version: 1
 resources:
   - {name: jobs, tables: [public.jobs]}
