@@ -16,6 +16,8 @@ def stage():
     shutil.rmtree(STAGE, ignore_errors=True)
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
     pages += [page for folder in ("docs", "examples", "fuzz") for page in sorted((ROOT / folder).rglob("*.md"))]
+    # Not what npm installs there.
+    pages += [ROOT / "clients/README.md", *sorted((ROOT / "clients").glob("*/README.md"))]
     for page in pages:
         def staged(match):
             target = (page.parent / match[1]).resolve()

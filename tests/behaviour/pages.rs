@@ -33,6 +33,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages =
         ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"].map(|name| root.join(name)).to_vec();
+    pages.extend(["", "python/", "typescript/", "go/"].map(|client| root.join(format!("clients/{client}README.md"))));
     for folder in ["docs", "examples"] {
         add_files(&root.join(folder), "md", &mut pages);
     }
