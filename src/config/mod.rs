@@ -114,23 +114,16 @@ impl Settings {
     pub fn reloaded(&self, new: Self) -> (Self, Vec<SettingChange>) {
         let mut changes = Vec::new();
         let mut shown = self.shown.clone();
-        // Elections are followed from the start or not at all.
-        let keeps_etcd = self.etcd.is_some() != new.etcd.is_some();
         for (now, new) in shown.iter_mut().zip(new.shown.clone()).filter(|(now, new)| now.given != new.given) {
-            let applied = match now.setting.reload {
-                Reload::Applies => true,
-                Reload::AppliesToEtcd => !keeps_etcd,
-                Reload::Stays => false,
-            };
+            let applied = now.setting.reload == Reload::Applies;
             let (before, after) = (now.value.clone().unwrap_or_default(), new.value.clone().unwrap_or_default());
             changes.push(SettingChange { key: now.setting.key, before, after, applied });
             if applied {
                 *now = new;
             }
         }
-        let Self { workers, take_over, etcd, .. } = self.clone();
-        let etcd = if keeps_etcd { etcd } else { new.etcd.clone() };
-        (Self { workers, take_over, etcd, shown, ..new }, changes)
+        let Self { workers, take_over, .. } = self.clone();
+        (Self { workers, take_over, shown, ..new }, changes)
     }
 
     /// Database in the control URL, or one that every server has.

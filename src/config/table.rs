@@ -5,7 +5,7 @@
 
 use Fallback::{Is, Nothing, Required};
 use Form::{List, Number, Secret, Text};
-use Reload::{Applies, AppliesToEtcd, Stays};
+use Reload::{Applies, Stays};
 
 /// A setting of `fencegate proxy`.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,8 +55,6 @@ pub enum Fallback {
 pub enum Reload {
     /// The new value takes effect. The files that it names are read again.
     Applies,
-    /// Same as [`Self::Applies`] if `etcd` is set before and after.
-    AppliesToEtcd,
     /// The value stays until a restart.
     Stays,
 }
@@ -169,19 +167,19 @@ pub static SETTINGS: [Setting; 38] = [
         "PEM", "The proxy's client certificate for the server"),
     setting("upstream_sslkey", "FILE", Text, Nothing("no certificate"), Applies,
         "PEM", "Key of that certificate"),
-    setting("etcd", "URL,…", List, Nothing("no policy may name an election"), AppliesToEtcd,
+    setting("etcd", "URL,…", List, Nothing("no policy may name an election"), Applies,
         "`http://host:2379` or `https://host:2379`, all members", "Members of etcd"),
-    setting("etcd_ca", "FILE", Text, Nothing("the system's authorities"), AppliesToEtcd,
+    setting("etcd_ca", "FILE", Text, Nothing("the system's authorities"), Applies,
         "PEM", "Authority of etcd's certificates"),
-    setting("etcd_cert", "FILE", Text, Nothing("no certificate"), AppliesToEtcd,
+    setting("etcd_cert", "FILE", Text, Nothing("no certificate"), Applies,
         "PEM", "Client certificate for etcd"),
-    setting("etcd_key", "FILE", Text, Nothing("no certificate"), AppliesToEtcd,
+    setting("etcd_key", "FILE", Text, Nothing("no certificate"), Applies,
         "PEM", "Key of that certificate"),
-    setting("etcd_user", "NAME", Text, Nothing("no credentials"), AppliesToEtcd,
+    setting("etcd_user", "NAME", Text, Nothing("no credentials"), Applies,
         "a name", "etcd user, if authentication is enabled"),
-    setting("etcd_password", "PASSWORD", Secret, Nothing("no credentials"), AppliesToEtcd,
+    setting("etcd_password", "PASSWORD", Secret, Nothing("no credentials"), Applies,
         "a password; prefer the environment variable, which other users cannot see", "Password of the etcd user"),
-    setting("etcd_password_file", "FILE", Text, Nothing("no file"), AppliesToEtcd,
+    setting("etcd_password_file", "FILE", Text, Nothing("no file"), Applies,
         "instead of `etcd_password`; read at each login, so that a changed password needs no restart",
         "File with the password of the etcd user"),
 ];

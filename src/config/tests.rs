@@ -147,17 +147,15 @@ fn a_changed_secret_is_reported_without_its_value() {
 }
 
 #[test]
-fn a_reload_neither_adds_nor_removes_etcd() {
+fn a_reload_adds_replaces_and_removes_etcd() {
     let with = |file: &str| load(&arguments(""), file).unwrap();
     let (without, one, other) = (with(""), with("etcd: http://a:1\n"), with("etcd: http://b:1\n"));
     let members = |settings: Settings| settings.etcd.map(|etcd| etcd.members.concat());
-    for (before, new, applied, expected) in [
-        (&without, &one, false, None),
-        (&one, &without, false, Some("http://a:1")),
-        (&one, &other, true, Some("http://b:1")),
-    ] {
+    for (before, new, expected) in
+        [(&without, &one, Some("http://a:1")), (&one, &without, None), (&one, &other, Some("http://b:1"))]
+    {
         let (settings, changes) = before.reloaded(new.clone());
-        assert_eq!((changes[0].applied, members(settings).as_deref()), (applied, expected));
+        assert_eq!((changes[0].applied, members(settings).as_deref()), (true, expected));
     }
 }
 

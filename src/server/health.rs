@@ -122,10 +122,7 @@ impl Shared {
     }
 
     async fn find_condition(&self) -> Condition {
-        let is_etcd_up = async {
-            let authority = self.authority.as_ref()?;
-            Some(timeout(PROBE_LIMIT, authority.is_up()).await.unwrap_or(false))
-        };
+        let is_etcd_up = async { timeout(PROBE_LIMIT, self.authority.is_up()).await.unwrap_or(Some(false)) };
         let (fences, relays, etcd) = tokio::join!(self.can_fence(), self.can_relay(), is_etcd_up);
         let control_refused = {
             let table = self.servers.table();

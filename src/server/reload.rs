@@ -129,8 +129,9 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     if let Some(looks) = looks {
         shared.reload_servers(looks);
     }
-    if let Some((etcd, members)) = shared.etcd.as_ref().zip(etcd) {
-        etcd.replace(members);
+    let removes_etcd = etcd.is_none();
+    if !removes_etcd {
+        shared.put_etcd_in_force(etcd);
     }
     for SettingChange { key, before, after, applied } in &changes {
         tracing::info!(key, before, after, applied, "setting_changed");
@@ -144,6 +145,10 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
     }
     let resources = policies.resources.len();
     shared.apply(policies).await;
+    if removes_etcd {
+        // After the policies that named elections.
+        shared.put_etcd_in_force(None);
+    }
     shared.metrics.policy_reloads.with_label_values(&["applied"]).inc();
     shared.metrics.reload_successful.set(1);
     tracing::info!(resources, "policies_loaded");

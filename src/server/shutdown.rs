@@ -110,7 +110,7 @@ mod tests {
             |it| server.store("one", it),
             name,
             "one",
-            None,
+            fencegate_fence::Authority::new(Background::current()),
             metrics.fence.clone(),
             Background::current(),
         );

@@ -25,12 +25,12 @@ use fencegate_fence::background::Background;
 use fencegate_fence::log_limit::LogLimit;
 use fencegate_fence::supervise::supervise;
 use fencegate_fence::{Authority, Database, Leaders, Role, is_missing};
-use fencegate_leader::etcd::Etcd;
+use fencegate_leader::etcd::{Etcd, EtcdMembers};
 use fencegate_policy::PolicySet;
 use fencegate_postgres::tls::ControlConfig;
 use fencegate_statement::reader_process::READERS;
 use fencegate_statement::{Alone, Cache};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
@@ -140,9 +140,9 @@ pub struct Shared {
     /// A permit for each of `WRONG_PACKETS`.
     pub wrong_packets: Semaphore,
     /// The authority on the leaders of the policies' elections.
-    pub authority: Option<Arc<Authority>>,
+    pub authority: Arc<Authority>,
     /// The cluster of that authority.
-    pub etcd: Option<Arc<Etcd>>,
+    etcd: Mutex<Option<Arc<Etcd>>>,
     pub(super) databases: Databases,
     /// Unique to this proxy process. Distinguishes its admissions from those of other proxies.
     id: String,
@@ -175,10 +175,9 @@ impl Shared {
         let background = Background::current();
         let control = ControlConfig::new(settings.control.clone(), encryption.control.clone());
         let servers = Arc::new(Servers::new(&settings.upstream));
-        let authority = etcd.clone().map(|etcd| Authority::new(etcd, background.clone()));
-        if let Some(authority) = &authority {
-            authority.follow(&policies.elections());
-        }
+        let authority = Authority::new(background.clone());
+        authority.set_etcd(etcd.clone());
+        authority.follow(&policies.elections());
         Arc::new(Shared {
             orders: watch::Sender::new(Orders {
                 phase: Phase::Running,
@@ -212,7 +211,7 @@ impl Shared {
             parse_permits: ParsePermits::new(TOKENS_AT_ONCE, false),
             parse_permits_apart: ParsePermits::new(READERS, true),
             authority,
-            etcd,
+            etcd: Mutex::new(etcd),
             databases: Databases::default(),
             id,
         })
@@ -220,7 +219,7 @@ impl Shared {
 
     /// Leaders of the followed elections.
     pub fn leaders(&self) -> Leaders {
-        self.authority.as_ref().map(|it| it.leaders().borrow().clone()).unwrap_or_default()
+        self.authority.leaders().borrow().clone()
     }
 
     /// The settings in force.
@@ -249,6 +248,16 @@ impl Shared {
         self.control.replace(settings.control.clone(), encryption.control.clone());
         *self.encryption.write() = Arc::new(encryption);
         *self.settings.write() = Arc::new(settings);
+    }
+
+    /// Uses these members of etcd from now on. None: no policy may name an election.
+    pub fn put_etcd_in_force(&self, members: Option<EtcdMembers>) {
+        let mut etcd = self.etcd.lock();
+        match (etcd.as_ref(), members) {
+            (Some(etcd), Some(members)) => return etcd.replace(members),
+            (_, members) => *etcd = members.map(Etcd::with),
+        }
+        self.authority.set_etcd(etcd.clone());
     }
 
     /// Sets the phase of the proxy's life.
@@ -285,7 +294,7 @@ impl Shared {
             let fence = Database::new(name, control, self.id.clone(), authority, metrics.fence.clone(), background);
             let shared_database = SharedDatabase::new(fence, self.policies.subscribe(), self.metrics.clone());
             shared_database.follow();
-            let leaders = self.authority.as_ref().map(|authority| authority.leaders());
+            let leaders = self.authority.leaders();
             let led = Arc::downgrade(&shared_database);
             let shut_out = move || succession::shut_out_deposed(led.clone(), leaders.clone());
             shared_database.keep_task(supervise(&self.background, "shut_out_deposed", shut_out));
@@ -328,9 +337,7 @@ impl Shared {
     /// independently. Cancel-safe.
     pub async fn apply(&self, policies: PolicySet) {
         let policies = Arc::new(policies);
-        if let Some(authority) = &self.authority {
-            authority.follow(&policies.elections());
-        }
+        self.authority.follow(&policies.elections());
         self.policies.send_replace(policies.clone());
         let mut databases = self.shared_databases();
         databases.retain(|database| policies.applies_to(database.fence.name()));

@@ -12,7 +12,6 @@ use fencegate_fence::session::Token;
 use fencegate_fence::{Database, Leaders, Leased};
 use fencegate_policy::{PolicySet, Resource};
 use std::collections::{HashMap, HashSet};
-use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -24,7 +23,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// Raises the fences of a database whenever a leader appears whose token is higher; ends with the database.
 /// Not cancel-safe: fences may be raised and not drained, which the next writer finishes.
-pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: Option<watch::Receiver<Leaders>>) {
+pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: watch::Receiver<Leaders>) {
     let Some(first) = database.upgrade() else { return };
     let (mut policies, mut leased) = (first.policies.clone(), first.fence.leased());
     drop(first);
@@ -34,7 +33,7 @@ pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: Optio
     loop {
         let Some(current) = database.upgrade() else { return };
         done.policies(&policies.borrow_and_update());
-        let led = leaders.as_mut().map(|it| it.borrow_and_update().clone()).unwrap_or_default();
+        let led = leaders.borrow_and_update().clone();
         let leased_now = leased.borrow_and_update().clone();
         let due = if current.finds_session() { done.due(&current.fence, &led, &leased_now) } else { Vec::new() };
         for (resource, token) in due {
@@ -46,7 +45,7 @@ pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: Optio
         drop(current);
         tokio::select! {
             biased;
-            changed = change(&mut leaders) => if changed.is_err() { return },
+            changed = leaders.changed() => if changed.is_err() { return },
             changed = leased.changed() => if changed.is_err() { return },
             changed = policies.changed() => if changed.is_err() { return },
             () = registered.notified() => {}
@@ -56,14 +55,6 @@ pub async fn shut_out_deposed(database: Weak<SharedDatabase>, mut leaders: Optio
                 Err(error) => tracing::error!(%error, "deposed_leader_not_shut_out"),
             },
         }
-    }
-}
-
-/// Waits forever if no elections are followed. Cancel-safe.
-async fn change(leaders: &mut Option<watch::Receiver<Leaders>>) -> Result<(), watch::error::RecvError> {
-    match leaders {
-        Some(leaders) => leaders.changed().await,
-        None => pending().await,
     }
 }
 

@@ -30,7 +30,7 @@ fn row(setting: &Setting) -> String {
         Fallback::Nothing(meaning) => meaning.to_owned(),
     };
     let reload = match setting.reload {
-        Reload::Applies | Reload::AppliesToEtcd => "applies",
+        Reload::Applies => "applies",
         Reload::Stays => "restart",
     };
     format!("| `{}` | {} | {} | {default} | {reload} |\n", setting.key, setting.help, setting.range)

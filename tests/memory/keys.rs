@@ -48,7 +48,14 @@ async fn in_this_process() {
     ));
     let config: Config = (postgres.control_url() + "postgres").parse().unwrap();
     let control = ControlConfig::new(config.clone(), Arc::new(Connector::new(ServerTls::default()).unwrap()));
-    let database = Database::new("postgres", control, "p1", None, Metrics::new().unwrap().fence, Background::current());
+    let database = Database::new(
+        "postgres",
+        control,
+        "p1",
+        fencegate_fence::Authority::new(Background::current()),
+        Metrics::new().unwrap().fence,
+        Background::current(),
+    );
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
         sessions.push(Session::open(&database, &config).await);

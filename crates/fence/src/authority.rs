@@ -15,7 +15,7 @@ use fencegate_leader::etcd::{Etcd, EtcdError, leader};
 use fencegate_leader::{ElectionName, Error, Observer, Patience};
 use fencegate_policy::Resource;
 use futures_util::StreamExt;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -83,7 +83,8 @@ impl Following for Observer {
 /// The elections whose tokens may raise fences. Its methods need a tokio runtime with timers and I/O.
 #[derive(Debug)]
 pub struct Authority {
-    elections: Arc<dyn Elections>,
+    /// None while no etcd is set. All databases share this authority, so a reload changes it for all at once.
+    elections: RwLock<Option<Arc<dyn Elections>>>,
     /// Runs the tasks that follow elections.
     background: Background,
     leaders: watch::Sender<Leaders>,
@@ -108,20 +109,40 @@ impl Drop for Authority {
 }
 
 impl Authority {
-    /// An authority that follows no election yet.
-    pub fn new(etcd: Arc<Etcd>, background: Background) -> Arc<Self> {
-        Authority::over(Arc::new(InEtcd(etcd)), background)
-    }
-
-    /// An authority over elections of any kind.
-    pub fn over(elections: Arc<dyn Elections>, background: Background) -> Arc<Self> {
+    /// An authority without elections.
+    pub fn new(background: Background) -> Arc<Self> {
         Arc::new(Authority {
-            elections,
+            elections: RwLock::default(),
             background,
             leaders: watch::Sender::default(),
             followed: Mutex::default(),
             wanted: Mutex::default(),
         })
+    }
+
+    /// An authority over elections of any kind, which follows none yet.
+    pub fn over(elections: Arc<dyn Elections>, background: Background) -> Arc<Self> {
+        let authority = Authority::new(background);
+        authority.set_elections(Some(elections));
+        authority
+    }
+
+    /// Uses the elections of this etcd from now on. None: tokens of elections raise no fence.
+    pub fn set_etcd(&self, etcd: Option<Arc<Etcd>>) {
+        self.set_elections(etcd.map(|etcd| Arc::new(InEtcd(etcd)) as Arc<dyn Elections>));
+    }
+
+    fn set_elections(&self, elections: Option<Arc<dyn Elections>>) {
+        let wanted = self.wanted.lock();
+        self.followed.lock().drain().for_each(|(_, task)| task.abort());
+        self.leaders.send_if_modified(|leaders| !std::mem::take(leaders).is_empty());
+        *self.elections.write() = elections;
+        self.follow_wanted(&wanted);
+    }
+
+    /// None while no etcd is set.
+    pub(super) fn elections(&self) -> Option<Arc<dyn Elections>> {
+        self.elections.read().clone()
     }
 
     /// Follows exactly these elections, which policies name, in addition to those of keys.
@@ -142,6 +163,7 @@ impl Authority {
     }
 
     fn follow_wanted(&self, wanted: &FollowedElections) {
+        let Some(source) = self.elections() else { return };
         let of_keys = wanted.of_keys.values().flatten().take(MOST_OF_KEYS);
         let elections: BTreeSet<&ElectionName> = wanted.named.iter().chain(of_keys).collect();
         let mut followed = self.followed.lock();
@@ -155,9 +177,9 @@ impl Authority {
         });
         for election in elections {
             followed.entry(election.clone()).or_insert_with(|| {
-                let (elections, election, leaders) = (self.elections.clone(), election.clone(), self.leaders.clone());
+                let (source, election, leaders) = (source.clone(), election.clone(), self.leaders.clone());
                 supervise(&self.background, "follow_election", move || {
-                    follow(elections.clone(), election.clone(), leaders.clone())
+                    follow(source.clone(), election.clone(), leaders.clone())
                 })
             });
         }
@@ -173,19 +195,15 @@ impl Authority {
         self.leaders.borrow().get(election) == Some(&Some(token))
     }
 
-    /// The token of the election's current leader (linearizable). None: the election has no leader. Cancel-safe.
-    pub async fn leader(&self, election: &ElectionName) -> Result<Option<Token>, EtcdError> {
-        self.elections.leader(election).await
-    }
-
     /// Returns true if etcd answers: the leader of every followed election is known. If none is followed, queries an arbitrary
-    /// election. Cancel-safe.
-    pub async fn is_up(&self) -> bool {
+    /// election. None: no etcd is set. Cancel-safe.
+    pub async fn is_up(&self) -> Option<bool> {
+        let elections = self.elections()?;
         let followed: Vec<_> = self.followed.lock().keys().cloned().collect();
-        match (followed.is_empty(), "/fencegate".parse()) {
-            (true, Ok(any)) => self.leader(&any).await.is_ok(),
+        Some(match (followed.is_empty(), "/fencegate".parse()) {
+            (true, Ok(any)) => elections.leader(&any).await.is_ok(),
             _ => followed.iter().all(|election| self.leaders.borrow().contains_key(election)),
-        }
+        })
     }
 
     /// Asks etcd whether the token is that of the election's current leader (linearizable). Cancel-safe.
@@ -195,17 +213,19 @@ impl Authority {
     ///
     /// # Errors
     /// LF001 if the leader's token is higher; LF005 if it is lower, or there is no leader; LF006 if etcd
-    /// does not answer.
+    /// does not answer, or is not set.
     pub(super) async fn confirm(
         &self,
         resource: &Resource,
         election: &ElectionName,
         target: Epoch,
     ) -> Result<(), FenceError> {
-        let issued = self.elections.leader(election).await.map_err(|error| {
-            let obstacle = Obstacle::Etcd { election: election.clone(), reason: error.to_string() };
-            FenceError::unavailable(&resource.name, obstacle)
-        })?;
+        let unavailable = |obstacle| FenceError::unavailable(&resource.name, obstacle);
+        let elections = self.elections().ok_or_else(|| unavailable(Obstacle::NoEtcd(election.clone())))?;
+        let issued = elections
+            .leader(election)
+            .await
+            .map_err(|error| unavailable(Obstacle::Etcd { election: election.clone(), reason: error.to_string() }))?;
         let presented = target.token;
         match issued {
             Some(token) if token == presented => Ok(()),

@@ -5,7 +5,6 @@
 
 use super::authority::Leaders;
 use super::fence_error::{FenceError, Issued, about};
-use super::obstacle::Obstacle;
 use super::session::{Epoch, Identity, Token};
 use super::step::Context;
 use super::store::{LeaseState, StoreError, StoredLease};
@@ -41,13 +40,10 @@ pub fn followed_leader(resource: &Resource, leaders: &Leaders, leased: &Leased) 
 /// Checks whether the token may raise the resource's fence. If the policy names no issuer, any token may. Cancel-safe.
 /// Returns LF001, LF005 or LF006 if the token may not.
 pub(super) async fn may_raise(context: Context<'_>, resource: &Resource, target: Epoch) -> Result<(), FenceError> {
-    match (&resource.issuer, &context.environment.authority) {
-        (None, _) => Ok(()),
-        (Some(Issuer::Lease(lease)), _) => confirm_lease(context, resource, lease.as_str(), target).await,
-        (Some(Issuer::Election(election)), Some(authority)) => authority.confirm(resource, election, target).await,
-        (Some(Issuer::Election(election)), None) => {
-            Err(FenceError::unavailable(&resource.name, Obstacle::NoEtcd(election.clone())))
-        }
+    match &resource.issuer {
+        None => Ok(()),
+        Some(Issuer::Lease(lease)) => confirm_lease(context, resource, lease.as_str(), target).await,
+        Some(Issuer::Election(election)) => context.environment.authority.confirm(resource, election, target).await,
     }
 }
 
@@ -93,33 +89,34 @@ pub(super) async fn explained(context: Context<'_>, resource: &Resource, refusal
 
 /// Returns true if the token is that of the resource's observed leader.
 pub(super) fn leads(context: Context<'_>, resource: &Resource, token: Token) -> bool {
-    match (&resource.issuer, &context.environment.authority) {
-        (Some(Issuer::Lease(_)), _) => context.watcher.is_leased(&resource.name, token),
-        (Some(Issuer::Election(election)), Some(authority)) => authority.leads(election, token),
-        _ => false,
+    match &resource.issuer {
+        Some(Issuer::Lease(_)) => context.watcher.is_leased(&resource.name, token),
+        Some(Issuer::Election(election)) => context.environment.authority.leads(election, token),
+        None => false,
     }
 }
 
 /// Queries the token of the issuer's current leader. None: there is no leader. Cancel-safe.
 pub(super) async fn leader(context: Context<'_>, issuer: &Issuer) -> Result<Option<Token>, UnknownLeader> {
-    match (issuer, &context.environment.authority) {
-        (Issuer::Lease(name), _) => {
+    match issuer {
+        Issuer::Lease(name) => {
             let leases = context.store().leases(&[name.as_str()]).await?;
             let in_force = leases.iter().find(|it| it.state == LeaseState::InForce);
             Ok(in_force.map(|it| it.token))
         }
-        (Issuer::Election(name), Some(authority)) => Ok(authority.leader(name).await?),
-        (Issuer::Election(_), None) => Err(UnknownLeader::NoEtcd),
+        Issuer::Election(name) => {
+            let elections = context.environment.authority.elections().ok_or(UnknownLeader::NoEtcd)?;
+            Ok(elections.leader(name).await?)
+        }
     }
 }
 
 /// Follows the elections of the keys to which a session is admitted.
 pub(super) fn follow_elections_of_keys(context: Context<'_>) {
-    if let Some(authority) = &context.environment.authority {
-        let keys =
-            if context.policies.has_such(Resource::has_elections_of_keys) { context.keys_in_use() } else { Vec::new() };
-        authority.follow_keys(&context.environment.name, keys.iter().filter_map(|it| it.election().cloned()).collect());
-    }
+    let has_such = context.policies.has_such(Resource::has_elections_of_keys);
+    let keys = if has_such { context.keys_in_use() } else { Vec::new() };
+    let elections = keys.iter().filter_map(|it| it.election().cloned()).collect();
+    context.environment.authority.follow_keys(&context.environment.name, elections);
 }
 
 /// Reads the current leases of those resources whose policies name one. Cancel-safe.

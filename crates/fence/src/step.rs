@@ -147,7 +147,7 @@ pub(super) struct Environment {
     /// The id of this proxy process in the admissions that it grants. Unique to the process.
     pub(super) proxy: String,
     /// Confirms a token before it raises a fence whose policy names an election.
-    pub(super) authority: Option<Arc<Authority>>,
+    pub(super) authority: Arc<Authority>,
     pub(super) metrics: FenceMetrics,
     /// The runtime for all work that queries the database.
     pub(super) background: Background,

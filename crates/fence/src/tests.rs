@@ -165,7 +165,7 @@ impl Proxy {
         authority.follow(&policies.elections());
         let store = |listener: Arc<dyn Listener>| server.store(name, listener);
         let metrics = metrics();
-        let fence = Database::over(store, "postgres", name, Some(authority.clone()), metrics, Background::current());
+        let fence = Database::over(store, "postgres", name, authority.clone(), metrics, Background::current());
         fence.apply_policy_of(&policies.resources, Instant::now().into_std()).await.unwrap();
         Proxy { server: server.clone(), fence, election, authority, policies }
     }

@@ -159,7 +159,7 @@ pub(super) fn settings() -> Table<Shown> {
         }),
         TableColumn("source", Text, |it| it.source.clone().into()),
         TableColumn("reload", Text, |it| match it.setting.reload {
-            Reload::Applies | Reload::AppliesToEtcd => "applies".into(),
+            Reload::Applies => "applies".into(),
             Reload::Stays => "restart".into(),
         }),
     ]

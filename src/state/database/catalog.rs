@@ -404,7 +404,7 @@ mod tests {
             |it| server.store("one", it),
             "postgres",
             "one",
-            None,
+            fencegate_fence::Authority::new(Background::current()),
             metrics.fence.clone(),
             Background::current(),
         );

@@ -1,10 +1,10 @@
 //! A policy with an election needs an etcd.
 
-use super::world::POLICIES;
+use super::world::{POLICIES, WITHOUT_ELECTION, World};
 use crate::support::guardian::Folder;
 use crate::support::proxy::fencegate;
 use crate::support::ticks::{self, WRITE, ok, refused, session};
-use crate::support::{DEADLINE, Proxy};
+use crate::support::{DEADLINE, Proxy, ProxyOptions};
 use std::fs;
 
 fn start(arguments: &[&str]) -> (Option<i32>, String) {
@@ -42,4 +42,34 @@ fn a_reload_that_adds_an_election_without_etcd_is_refused() {
     assert!(proxy.log().contains("names the election /cron/scheduler/leader"));
     refused(&mut session(&proxy.address(), 4), WRITE, "LF001");
     ok(&mut session(&proxy.address(), 6), WRITE);
+}
+
+#[test]
+fn a_reload_adds_and_removes_etcd() {
+    let world = World::start();
+    let servers = format!("upstream: {}\ncontrol: {}\n", world.postgres.url(), world.postgres.control_url());
+    let with_etcd = format!("{servers}etcd: {}\n", world.etcd.url());
+    let options = ProxyOptions::default().policies(WITHOUT_ELECTION).settings(&servers);
+    let mut proxy = Proxy::start_with(&world.postgres, &options);
+    let first = world.stand("a");
+    let mut writer = session(&proxy.address(), first);
+    ok(&mut writer, WRITE);
+
+    proxy.write_policies(POLICIES);
+    proxy.reload_with(&with_etcd);
+    ok(&mut writer, WRITE);
+    refused(&mut session(&proxy.address(), first + 1000), WRITE, "LF005");
+    // The database was in use before there was an etcd, and follows the election nevertheless.
+    let second = world.stand("b");
+    world.depose("a");
+    world.wait_for_epoch(&format!("1/{second}"));
+    refused(&mut writer, WRITE, "LF001");
+
+    proxy.reload_with(&servers);
+    assert!(proxy.log().contains("names the election /cron/scheduler/leader: set --etcd"), "{}", proxy.log());
+    refused(&mut session(&proxy.address(), second + 1000), WRITE, "LF005");
+    proxy.write_policies(WITHOUT_ELECTION);
+    proxy.reload_with(&servers);
+    ok(&mut session(&proxy.address(), second + 1000), WRITE);
+    assert!(!proxy.log().contains("applied=false"), "{}", proxy.log());
 }

@@ -241,7 +241,7 @@ async fn superusers_session_needs_a_superuser_as_control_role() {
         "strong",
         world.control_config("postgres"),
         "p2",
-        None,
+        fencegate_fence::Authority::new(Background::current()),
         metrics(),
         Background::current(),
     );

@@ -405,7 +405,7 @@ async fn control_connection_that_holds_the_lock_is_spared() {
         world.database.clone(),
         world.control_config("postgres"),
         "p2",
-        None,
+        fencegate_fence::Authority::new(Background::current()),
         metrics(),
         Background::current(),
     );

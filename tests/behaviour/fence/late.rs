@@ -13,7 +13,14 @@ use std::time::{Duration, Instant};
 /// A proxy on whose way to the server messages may be held up.
 fn proxy_behind(world: &World, held: &Held) -> Arc<Database> {
     let control = held.control_config(world);
-    let proxy = Database::new(world.database.clone(), control, "behind", None, metrics(), Background::current());
+    let proxy = Database::new(
+        world.database.clone(),
+        control,
+        "behind",
+        fencegate_fence::Authority::new(Background::current()),
+        metrics(),
+        Background::current(),
+    );
     proxy.put_in_force(std::slice::from_ref(&world.resource));
     proxy
 }

@@ -109,7 +109,14 @@ impl World {
 
     pub fn proxy(&self, id: &str) -> Arc<Database> {
         let control = self.control_config(&self.control());
-        let proxy = Database::new(self.database.clone(), control, id, None, metrics(), Background::current());
+        let proxy = Database::new(
+            self.database.clone(),
+            control,
+            id,
+            fencegate_fence::Authority::new(Background::current()),
+            metrics(),
+            Background::current(),
+        );
         proxy.put_in_force(std::slice::from_ref(&self.resource));
         proxy
     }

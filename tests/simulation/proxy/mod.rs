@@ -92,17 +92,11 @@ impl Proxy {
             let store = here.server.store.store(&id, hears);
             Reached::new(here, store, stands) as Arc<dyn Store>
         };
-        let fence = Database::over(
-            store,
-            "postgres",
-            &name,
-            Some(authority.clone()),
-            METRICS.fence.clone(),
-            Background::current(),
-        );
+        let fence =
+            Database::over(store, "postgres", &name, authority.clone(), METRICS.fence.clone(), Background::current());
         let downstream = SharedDatabase::new(fence, policies.subscribe(), METRICS.clone());
         downstream.follow();
-        tokio::spawn(shut_out_deposed(Arc::downgrade(&downstream), Some(authority.leaders())));
+        tokio::spawn(shut_out_deposed(Arc::downgrade(&downstream), authority.leaders()));
         Arc::new(Proxy {
             name,
             world: world.clone(),

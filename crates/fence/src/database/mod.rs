@@ -65,7 +65,7 @@ impl Database {
         name: impl Into<String>,
         control: ControlConfig,
         proxy: impl Into<String>,
-        authority: Option<Arc<Authority>>,
+        authority: Arc<Authority>,
         metrics: FenceMetrics,
         background: Background,
     ) -> Arc<Self> {
@@ -79,7 +79,7 @@ impl Database {
         store: impl FnOnce(Arc<dyn Listener>) -> Arc<dyn Store>,
         name: impl Into<String>,
         proxy: &str,
-        authority: Option<Arc<Authority>>,
+        authority: Arc<Authority>,
         metrics: FenceMetrics,
         background: Background,
     ) -> Arc<Self> {

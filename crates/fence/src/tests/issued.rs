@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::UnknownLeader;
+use crate::authority::Authority;
 use crate::background::Background;
 use crate::fence_error::Issued;
 use crate::issuer::{self, leads, may_raise};
@@ -87,7 +88,7 @@ async fn without_etcd_no_election_token_raises_a_fence() {
         |listener| server.store("one", listener),
         "postgres",
         "one",
-        None,
+        Authority::new(Background::current()),
         metrics,
         Background::current(),
     );
@@ -216,7 +217,7 @@ async fn elections_are_followed_only_while_they_are_in_use() {
     let known = || leaders.borrow().keys().map(ToString::to_string).collect::<std::collections::BTreeSet<_>>();
     until(|| !known().is_empty()).await;
     assert_eq!(known().into_iter().collect::<Vec<_>>(), ["/jobs"]);
-    assert!(proxy.authority.is_up().await);
+    assert_eq!(proxy.authority.is_up().await, Some(true));
     let mut client = proxy.writer(1, "part/1", 5).await;
     assert_eq!(proxy.admit(&client, "shard/1", 5).await, "admitted");
     until(|| known().len() == 2).await;
@@ -229,9 +230,9 @@ async fn elections_are_followed_only_while_they_are_in_use() {
     drop(client.registration.take());
     until(|| known().len() == 1).await;
     proxy.authority.follow(&Default::default());
-    assert!(known().is_empty() && proxy.authority.is_up().await);
+    assert!(known().is_empty() && proxy.authority.is_up().await == Some(true));
     proxy.election.falls_silent();
-    assert!(!proxy.authority.is_up().await, "it does not answer");
+    assert_eq!(proxy.authority.is_up().await, Some(false), "it does not answer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -267,7 +268,7 @@ async fn a_leader_is_unknown_if_its_election_cannot_be_observed() {
     until(|| leader() == Some(Some(5))).await;
     proxy.election.falls_silent();
     until(|| leader().is_none()).await;
-    assert!(!proxy.authority.is_up().await);
+    assert_eq!(proxy.authority.is_up().await, Some(false));
     sleep(Duration::from_secs(60)).await;
     proxy.election.elects(Some(6));
     let again = until(|| leader() == Some(Some(6))).await;

@@ -180,8 +180,12 @@ impl EtcdMembers {
 impl Etcd {
     /// Reads the TLS files. Does not connect yet.
     pub fn new(settings: &EtcdSettings) -> Result<Arc<Self>, EtcdError> {
-        let members = watch::Sender::new(EtcdMembers::read(settings)?);
-        Ok(Arc::new(Etcd { members, preferred: AtomicUsize::new(0) }))
+        EtcdMembers::read(settings).map(Etcd::with)
+    }
+
+    /// Sends requests to these members. Does not connect yet.
+    pub fn with(members: EtcdMembers) -> Arc<Self> {
+        Arc::new(Etcd { members: watch::Sender::new(members), preferred: AtomicUsize::new(0) })
     }
 
     /// Sends requests to these members from now on. Requests and watches under way continue. Keeps the connections if neither

@@ -87,7 +87,7 @@ async fn the_protocol_runs_over_the_store_in_memory() {
             |listener| server.store(name, listener),
             "memory",
             name,
-            None,
+            fencegate_fence::Authority::new(Background::current()),
             metrics(),
             Background::current(),
         );
