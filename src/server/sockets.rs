@@ -12,6 +12,7 @@ use crate::net::listener::ClientListener;
 use crate::net::stream::AcceptedStream;
 use crate::state::shared::{ListeningSockets, Shared};
 use async_trait::async_trait;
+use std::io;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, MutexGuard, oneshot};
@@ -113,14 +114,16 @@ impl Sockets {
 #[async_trait]
 impl ListeningSockets for Sockets {
     async fn open_missing(&self, settings: &Settings) -> Result<(), ListenError> {
-        let (clients, http) = {
+        let (clients, http, bound) = {
             let open = self.open.lock().await;
             let Some(open) = open.as_ref() else { return Ok(()) };
+            let bound: Vec<String> = open.clients().map(|listener| listener.address.clone()).collect();
             let clients: Vec<_> = settings.listen.iter().filter(|address| !open.has(address)).cloned().collect();
-            (clients, settings.http.clone().filter(|address| !open.serves_http_at(Some(address))))
+            (clients, settings.http.clone().filter(|address| !open.serves_http_at(Some(address))), bound)
         };
         // Without the lock: resolving a name may take long, and must not delay the end of the proxy.
-        let clients = bind::clients(&clients, &mut Inherited::default()).await?;
+        let clients = bind::clients(&clients, &mut Inherited::default()).await;
+        let clients = clients.map_err(|error| overlapping(error, &bound))?;
         let http = bind::http(http.as_ref(), &mut Inherited::default()).await?;
         if let Some(open) = self.open.lock().await.as_mut() {
             open.opened = Opened { clients, http };
@@ -145,6 +148,20 @@ impl ListeningSockets for Sockets {
             }
         }
     }
+}
+
+/// Names the open address that keeps the new one from being opened. The kernel refuses `0.0.0.0:6432` while `127.0.0.1:6432` is
+/// open, even though the reload would close that.
+fn overlapping(error: ListenError, bound: &[String]) -> ListenError {
+    let ListenError { address, error } = error;
+    let port = |address: &str| address.rsplit_once(':').map(|(_, port)| port.to_owned());
+    let error = match bound.iter().find(|it| port(it) == port(&address)) {
+        Some(open) if error.kind() == io::ErrorKind::AddrInUse => io::Error::other(format!(
+            "{error}; {open} is open: if they overlap, close it with a first reload, and open {address} with a second one"
+        )),
+        _ => error,
+    };
+    ListenError { address, error }
 }
 
 fn accept(shared: &Arc<Shared>, begin: &Arc<Begin>, configured: Address, listener: ClientListener) -> ClientSocket {

@@ -84,3 +84,24 @@ fn an_address_that_is_not_available_changes_nothing() {
     assert_eq!(value(&mut site.login(), "SELECT 1").as_deref(), Some("1"));
     assert!(page(&site.http, "/readyz").contains("200 OK"));
 }
+
+/// The kernel opens no address that overlaps an open one, even if the reload would close that.
+#[test]
+fn an_overlapping_address_needs_two_reloads() {
+    let (site, other) = (Site::new(), Port::claim());
+    let (narrow, wide) = (local(&site.port), format!("0.0.0.0:{}", site.port.number()));
+    let file = configure(&site, &[narrow.clone()], &site.http);
+    let mut proxy = start(&site, &file);
+    configure(&site, &[wide.clone()], &site.http);
+    proxy.program.signal("HUP");
+    proxy.wait_for("reload_failed");
+    let advice = format!("close it with a first reload, and open {wide} with a second one");
+    assert!(proxy.log().contains(&format!("{narrow} is open")) && proxy.log().contains(&advice), "{}", proxy.log());
+    assert_eq!(value(&mut site.login(), "SELECT 1").as_deref(), Some("1"));
+    for (address, opened) in [(local(&other), local(&other)), (wide.clone(), wide)] {
+        configure(&site, &[address], &site.http);
+        proxy.program.signal("HUP");
+        proxy.wait_for(&format!("listening address=\"{opened}\""));
+    }
+    assert_eq!(value(&mut site.login(), "SELECT 1").as_deref(), Some("1"));
+}
