@@ -30,7 +30,11 @@ enum Listener {
 
 /// Sockets that this proxy may use in place of new ones.
 #[derive(Debug, Default)]
-pub struct Inherited(Vec<Option<InheritedSocket>>);
+pub struct Inherited {
+    sockets: Vec<Option<InheritedSocket>>,
+    /// Addresses of the sockets that were taken.
+    taken: Vec<String>,
+}
 
 impl InheritedSocket {
     /// Checks the socket.
@@ -94,17 +98,17 @@ impl Inherited {
             InheritedSocket::new(listener.ok_or(io::ErrorKind::InvalidInput)?.into(), false)
         };
         let sockets: Vec<_> = (0..count).map(|index| take(index).map(Some)).collect::<io::Result<_>>()?;
-        Ok(Inherited(sockets))
+        Ok(Inherited { sockets, taken: Vec::new() })
     }
 
     /// Adds sockets. Those that were there before are used first.
     pub fn extend(&mut self, sockets: impl IntoIterator<Item = InheritedSocket>) {
-        self.0.extend(sockets.into_iter().map(Some));
+        self.sockets.extend(sockets.into_iter().map(Some));
     }
 
     /// Number of sockets, with those in use.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.sockets.len()
     }
 
     /// Takes the socket that listens on the address.
@@ -127,15 +131,18 @@ impl Inherited {
 
     /// True for each socket that was taken, in the order in which they were added.
     pub fn are_used(&self) -> impl Iterator<Item = bool> {
-        self.0.iter().map(Option::is_none)
+        self.sockets.iter().map(Option::is_none)
     }
 
-    /// The sockets that were not taken.
+    /// The sockets that were not taken. Omits those of an address of which another one was taken: systemd passes the sockets of a
+    /// unit to predecessor and successor alike.
     pub fn unused(&self) -> impl Iterator<Item = &InheritedSocket> {
-        self.0.iter().flatten()
+        self.sockets.iter().flatten().filter(|it| !self.taken.contains(&it.to_string()))
     }
 
     fn take(&mut self, is_it: impl Fn(&InheritedSocket) -> bool) -> Option<InheritedSocket> {
-        self.0.iter_mut().find(|slot| slot.as_ref().is_some_and(&is_it))?.take()
+        let socket = self.sockets.iter_mut().find(|slot| slot.as_ref().is_some_and(&is_it))?.take()?;
+        self.taken.push(socket.to_string());
+        Some(socket)
     }
 }

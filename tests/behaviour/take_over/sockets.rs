@@ -74,3 +74,63 @@ fn sockets_of_systemd_are_used() {
     assert_eq!(program.wait(), 0, "{}", std::fs::read_to_string(log).unwrap());
     assert!(site.socket().exists(), "the file belongs to systemd");
 }
+
+/// Starts a proxy twice, the second time once the file `upgrade` exists, each with the sockets of systemd.
+const TWICE: &str = r#"
+folder=$1; shift
+start() { sh -c 'export LISTEN_PID=$$; exec "$@"' sh "$@" & }
+trap 'kill -KILL $old $new' TERM
+start "$@" 2>"$folder/old"; old=$!
+until [ -e "$folder/upgrade" ]; do sleep 0.01; done
+start "$@" 2>"$folder/new"; new=$!
+wait $old && kill -TERM $new && wait $new
+"#;
+
+/// Two services with `Sockets=` of one unit: the successor has its sockets twice, from systemd and from its predecessor.
+#[test]
+fn a_successor_of_systemd_takes_over() {
+    let site = Site::new();
+    let (listen, socket) = (format!("127.0.0.1:{}", site.port.number()), site.socket().display().to_string());
+    let mut command = vec!["systemd-socket-activate".to_owned(), "-l".into(), listen.clone(), "-l".into(), socket];
+    command.extend(["sh", "-c", TWICE, "sh", &site.folder.path().display().to_string()].map(str::to_owned));
+    command.extend(site.command(&["--listen", &listen, "--listen", &site.folder.join("socket").display().to_string()]));
+    let mut program = Program::start(&command, &site.folder.join("log"), "TERM");
+    wait_until("it listens", DEADLINE, || site.socket().exists());
+    let mut session = Wire::login(&Address::Unix(site.socket()), "postgres", "postgres");
+    std::fs::write(site.folder.join("upgrade"), "").unwrap();
+    let log = |name: &str| std::fs::read_to_string(site.folder.join(name)).unwrap_or_default();
+    wait_until("the successor has the sockets", DEADLINE, || log("new").contains("sockets_taken_over"));
+    for address in [Address::Unix(site.socket()), site.address()] {
+        assert_eq!(value(&mut Wire::login(&address, "postgres", "postgres"), "SELECT 1").as_deref(), Some("1"));
+    }
+    assert_eq!(value(&mut session, "SELECT 1").as_deref(), Some("1"), "the predecessor serves its sessions");
+    assert!(!log("new").contains("socket_not_used"), "{}", log("new"));
+    drop(session);
+    assert_eq!(program.wait(), 0, "{}{}", log("old"), log("new"));
+    assert!(site.socket().exists() && !site.path().exists(), "only the file of clients belongs to systemd");
+}
+
+/// The successor has no sockets of systemd, as with a program that was started by hand.
+#[test]
+fn the_sockets_of_systemd_are_handed_over() {
+    let site = Site::new();
+    let (listen, folder) =
+        (format!("127.0.0.1:{}", site.port.number()), site.folder.join("socket").display().to_string());
+    let mut command = vec!["systemd-socket-activate".to_owned(), "-l".into(), listen.clone(), "-l".into()];
+    command.push(site.socket().display().to_string());
+    let addresses = ["--listen", &listen, "--listen", &folder];
+    command.extend(site.command(&addresses));
+    let mut old = Program::start(&command, &site.folder.join("log"), "KILL");
+    wait_until("it listens", DEADLINE, || site.socket().exists());
+    drop(Wire::login(&Address::Unix(site.socket()), "postgres", "postgres"));
+    let mut new = site.start_with(&addresses);
+    new.wait_for("sockets_taken_over");
+    assert_eq!(old.wait(), 0);
+    for address in [Address::Unix(site.socket()), site.address()] {
+        assert_eq!(value(&mut Wire::login(&address, "postgres", "postgres"), "SELECT 1").as_deref(), Some("1"));
+    }
+    assert!(!new.log().contains("socket_not_used"), "{}", new.log());
+    new.program.signal("TERM");
+    assert_eq!(new.program.wait(), 0);
+    assert!(site.socket().exists(), "the file belongs to systemd");
+}
