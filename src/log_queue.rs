@@ -63,10 +63,10 @@ impl LogQueue {
     ///
     /// # Errors
     /// The system cannot start the thread.
-    pub(crate) fn start(output: impl Output, report: fn(u64)) -> io::Result<Self> {
+    pub(crate) fn start(mut output: impl Output, report: fn(u64)) -> io::Result<Self> {
         let shared = Arc::new(QueueState::default());
         let its = shared.clone();
-        thread::Builder::new().name("log".into()).spawn(move || its.write_all(&output, report))?;
+        thread::Builder::new().name("log".into()).spawn(move || its.write_all(&mut output, report))?;
         Ok(LogQueue(shared))
     }
 
@@ -117,7 +117,7 @@ impl QueueState {
         self.filled.notify_one();
     }
 
-    fn write_all(&self, output: &impl Output, report: fn(u64)) {
+    fn write_all(&self, output: &mut impl Output, report: fn(u64)) {
         self.writer.get_or_init(|| thread::current().id());
         let mut reported: Option<Instant> = None;
         let mut state = self.state.lock();
@@ -155,20 +155,44 @@ impl State {
 /// Destination of log lines.
 pub(crate) trait Output: Send + 'static {
     /// Returns when the whole line has been written, without a time limit.
-    fn write_line(&self, line: &[u8]) -> io::Result<()>;
+    fn write_line(&mut self, line: &[u8]) -> io::Result<()>;
 }
 
-impl Output for File {
-    fn write_line(&self, mut line: &[u8]) -> io::Result<()> {
-        let mut file = self;
-        while !line.is_empty() {
-            match file.write(line) {
+/// A file, pipe or terminal.
+pub(crate) struct LogFile {
+    file: File,
+    /// True if the last line was written in part, because the file system is full.
+    is_within_line: bool,
+}
+
+impl From<File> for LogFile {
+    fn from(file: File) -> Self {
+        LogFile { file, is_within_line: false }
+    }
+}
+
+impl Output for LogFile {
+    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.is_within_line {
+            self.write(b"\n")?;
+        }
+        self.write(line)
+    }
+}
+
+impl LogFile {
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.file.write(bytes) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(length) => line = &line[length..],
+                Ok(length) => {
+                    self.is_within_line = bytes[length - 1] != b'\n';
+                    bytes = &bytes[length..];
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // A program that shares the open file, such as the command of `lead`, has made it non-blocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE)?;
+                    poll(&mut [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -188,7 +212,7 @@ mod tests {
     struct Reader(Mutex<Receiver<()>>, Sender<String>);
 
     impl Output for Reader {
-        fn write_line(&self, line: &[u8]) -> io::Result<()> {
+        fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
             self.0.lock().recv().map_err(io::Error::other)?;
             self.1.send(String::from_utf8_lossy(line).into_owned()).map_err(io::Error::other)
         }
@@ -274,7 +298,7 @@ mod tests {
     fn a_descriptor_that_was_made_non_blocking_receives_everything() {
         let (output, mut reader) = UnixStream::pair().unwrap();
         output.set_nonblocking(true).unwrap();
-        let queue = LogQueue::start(File::from(std::os::fd::OwnedFd::from(output)), |_| {}).unwrap();
+        let queue = LogQueue::start(LogFile::from(File::from(std::os::fd::OwnedFd::from(output))), |_| {}).unwrap();
         let line = "x".repeat(MOST_BYTES / 2);
         log(&queue, &line);
         let mut received = vec![0; line.len()];

@@ -5,7 +5,7 @@
 //! - fail or block its caller: standard error may be closed, or a pipe that is not read;
 //! - write invalid JSON, split a line, or let a value look like another field.
 
-use crate::log_queue::{FlushOnDrop, LogQueue};
+use crate::log_queue::{FlushOnDrop, LogFile, LogQueue};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -94,8 +94,8 @@ fn log_panic(panic: &panic::PanicHookInfo<'_>) {
 
 /// Duplicates standard error. While the parser reads a text, it redirects the usual descriptor into a pipe of its own;
 /// lines written there would be lost.
-fn standard_error() -> io::Result<File> {
-    io::stderr().as_fd().try_clone_to_owned().map(File::from)
+fn standard_error() -> io::Result<LogFile> {
+    io::stderr().as_fd().try_clone_to_owned().map(|it| File::from(it).into())
 }
 
 /// Only events of this crate have names.

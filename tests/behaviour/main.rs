@@ -21,6 +21,7 @@ mod etcd;
 mod failures;
 mod fence;
 mod field;
+mod full_disk;
 mod guard;
 mod harness;
 mod holes;

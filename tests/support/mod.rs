@@ -26,6 +26,7 @@ pub mod postgres_source;
 pub mod programs;
 pub mod proxy;
 pub mod server;
+pub mod small_disk;
 pub mod target;
 pub mod ticks;
 pub mod wait;

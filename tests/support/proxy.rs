@@ -85,7 +85,7 @@ impl ProxyOptions {
         self
     }
 
-    /// Its standard error is this named pipe, which it keeps open for reading, too: a write that does not fit blocks.
+    /// Its standard error is this file or named pipe, which it keeps open for reading, too: a write that does not fit blocks.
     pub fn log_to(mut self, pipe: &Path) -> Self {
         self.log = Some(pipe.to_owned());
         self

@@ -3,10 +3,12 @@
 use super::certificates::{Authority, Certificate};
 use super::guardian::{Folder, Port, Program};
 use super::programs::{postgres_18, postgres_program};
+use super::small_disk::SmallDisk;
 use super::wait::{DEADLINE, wait_for};
 use super::wire::{Address, Fields, Wire, error_in, message};
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -47,6 +49,10 @@ pub struct Options {
     files: Vec<(PathBuf, &'static str)>,
     is_unused: bool,
     has_own_identifier: bool,
+    /// Stands before its command.
+    wrapper: Vec<String>,
+    /// Where its WAL is: as it sees the folder, and as the test does.
+    wal: Option<(PathBuf, PathBuf)>,
 }
 
 impl Options {
@@ -86,6 +92,18 @@ impl Options {
         self.unused()
     }
 
+    /// It sees this file system.
+    pub fn sees(mut self, disk: &SmallDisk) -> Self {
+        self.wrapper = disk.command();
+        self.unused()
+    }
+
+    /// Its WAL is on this file system.
+    pub fn wal_on(mut self, disk: &SmallDisk) -> Self {
+        self.wal = Some((disk.inside().join("pg_wal"), disk.outside().join("pg_wal")));
+        self.sees(disk)
+    }
+
     /// Other tests may want the same.
     pub fn is_common(&self) -> bool {
         self.release == Release::Installed && self.files.is_empty() && !self.is_unused
@@ -122,6 +140,13 @@ impl Server {
         fs::write(folder.join("data/pg_hba.conf"), hba_file(&options.hba)).unwrap();
         for (file, name) in &options.files {
             fs::copy(file, folder.join("data").join(name)).unwrap();
+        }
+        if let Some((inside, outside)) = &options.wal {
+            let wal = folder.join("data/pg_wal");
+            copy_folder(&wal, outside);
+            give_to_server(outside);
+            fs::remove_dir_all(&wal).unwrap();
+            symlink(inside, &wal).unwrap();
         }
         give_to_server(&folder.join("data"));
         give_to_server(folder.path());
@@ -346,7 +371,8 @@ impl Server {
         ];
         let defaults = defaults.map(|(name, value)| (name.to_owned(), value));
         let settings = defaults.iter().chain(&self.options.settings);
-        let mut command = server_command(&self.options.release.program("postgres"));
+        let mut command = self.options.wrapper.clone();
+        command.extend(server_command(&self.options.release.program("postgres")));
         command.extend(["-D".to_owned(), self.folder.join("data").display().to_string()]);
         command.extend(settings.flat_map(|(name, value)| ["-c".to_owned(), format!("{name}={value}")]));
         command

@@ -215,6 +215,7 @@ impl ConnectionError {
                     "the server does not permit its role to log in".to_owned()
                 }
                 code if *code == SqlState::TOO_MANY_CONNECTIONS => "the server has no connection slot left".to_owned(),
+                code if *code == SqlState::DISK_FULL => "the server has no space left on a disk".to_owned(),
                 code => format!("the server answered with SQLSTATE {}", code.code()),
             };
         }
