@@ -28,9 +28,14 @@ impl Dockerfile {
         let text = read("Dockerfile").replace("\\\n", "");
         let instructions = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let mut dockerfile = Self { stages: Vec::new() };
+        let mut images = BTreeMap::new();
         for (name, rest) in instructions.map(|line| line.split_once(' ').expect("an instruction")) {
-            if name == "FROM" {
+            if name == "ARG" && dockerfile.stages.is_empty() {
+                let (name, image) = rest.split_once('=').expect("name=image");
+                images.insert(format!("${{{name}}}"), image);
+            } else if name == "FROM" {
                 let (from, name) = rest.split_once(" AS ").expect("a name");
+                let from = images.get(from).copied().unwrap_or(from);
                 let begun = dockerfile.stages.iter().find(|(name, _)| name == from).map(|(_, stage)| stage.clone());
                 let stage = begun.unwrap_or_else(|| Stage { from: from.to_owned(), ..Stage::default() });
                 dockerfile.stages.push((name.to_owned(), stage));
@@ -47,6 +52,11 @@ impl Dockerfile {
 
     pub fn last(&self) -> &Stage {
         &self.stages.last().expect("a stage").1
+    }
+
+    pub fn is_before(&self, one: &str, other: &str) -> bool {
+        let position = |name| self.stages.iter().position(|(it, _)| it == name).expect("a stage");
+        position(one) < position(other)
     }
 
     /// The files that come from the project.
@@ -72,7 +82,7 @@ impl Stage {
                 paths.pop().expect("where to");
                 self.copied.extend(paths);
             }
-            "COPY" | "WORKDIR" | "EXPOSE" | "STOPSIGNAL" => {}
+            "ARG" | "COPY" | "LABEL" | "WORKDIR" | "EXPOSE" | "STOPSIGNAL" => {}
             other => panic!("{other} is not known here"),
         }
     }

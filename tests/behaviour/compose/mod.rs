@@ -208,7 +208,7 @@ fn the_image_uses_the_makefiles_build_and_an_unprivileged_user() {
     let build = dockerfile.stage("build");
     assert!(read("Makefile").contains("cargo build --release --locked"));
     assert!(
-        build.runs("cargo build --release --locked --package fencegate --package fencegate-examples "),
+        build.runs("cargo auditable build --release --locked --package fencegate --package fencegate-examples "),
         "{build:?}"
     );
     let setup = read("scripts/setup.sh");
@@ -218,14 +218,18 @@ fn the_image_uses_the_makefiles_build_and_an_unprivileged_user() {
     let version = |text: &str| -> Vec<u32> { text.split('.').map(|part| part.parse().unwrap()).collect() };
     let manifest = read("Cargo.toml");
     let needed = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
-    let image = build.from.strip_prefix("rust:").unwrap().trim_end_matches("-bookworm");
+    let (image, _) = build.from.strip_prefix("rust:").unwrap().split_once("-bookworm@sha256:").expect("a digest");
     assert!(version(image) >= version(needed), "{image} is older than {needed}");
-    for target in ["fencegate", "distributed_cron"] {
+    let files = dockerfile.stage("files");
+    assert!(files.from.starts_with("debian:bookworm-slim@sha256:"), "the Debian on which the programs are linked");
+    for target in ["fencegate", "distributed_cron", "from-binary", "distributed_cron-from-binary"] {
         let stage = dockerfile.stage(target);
-        // By number, so that whoever runs it can see that it is not root.
-        assert!(stage.user.parse::<u32>().unwrap() > 0, "{target}");
-        assert!(stage.from.starts_with("debian:bookworm"), "of the Debian that it was linked on");
+        // A number shows Kubernetes that the user is not root.
+        assert!(stage.user.split(':').all(|id| id.parse::<u32>().unwrap() > 0), "{target}");
+        assert_eq!(stage.from, "scratch", "{target}");
     }
+    // Builders without BuildKit run all stages before the target.
+    assert!(dockerfile.is_before("distributed_cron-from-binary", "build"));
     assert_eq!(dockerfile.last().entrypoint, ["fencegate"], "what `docker build` makes without a target");
 }
 

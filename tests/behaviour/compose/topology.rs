@@ -10,6 +10,7 @@ use crate::support::wait::{DEADLINE, wait_until};
 use crate::support::{Options, Postgres};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -45,8 +46,10 @@ impl Topology {
         if self.programs.contains_key(service) || service == "postgres" && self.database.is_some() {
             return;
         }
-        for (dependency, condition) in self.dependencies(service) {
-            self.start(&dependency);
+        let dependencies = self.dependencies(service);
+        // All of them first: members of etcd become healthy together.
+        dependencies.iter().for_each(|(dependency, _)| self.start(dependency));
+        for (dependency, condition) in dependencies {
             match condition {
                 Condition::ServiceHealthy => self.wait_until_healthy(&dependency),
                 Condition::ServiceCompletedSuccessfully => {
@@ -118,10 +121,11 @@ impl Topology {
         // In a container the usual ports are its own.
         match name {
             "postgres" => environment.insert("PGPORT".into(), self.database().port().to_string()),
-            "etcd" => environment.insert("ETCDCTL_ENDPOINTS".into(), format!("127.0.0.1:{}", self.port(name, 2379))),
+            _ if name.starts_with("etcd") => {
+                environment.insert("ETCDCTL_ENDPOINTS".into(), format!("127.0.0.1:{}", self.port(name, 2379)))
+            }
             _ => None,
         };
-        environment.insert("ETCDCTL_API".into(), "3".into());
         let program = match test[0].as_str() {
             "fencegate" => PathBuf::from(BINARY),
             program if name == "postgres" => postgres_program(program),
@@ -156,13 +160,6 @@ impl Topology {
             "psql" => postgres_program("psql").display().to_string(),
             other => other.to_owned(),
         };
-        if name == "etcd" {
-            // In a container nobody else listens there.
-            let peer = format!("http://127.0.0.1:{}", self.port(name, 2380));
-            words.push(format!("--listen-peer-urls={peer}"));
-            words.push(format!("--initial-advertise-peer-urls={peer}"));
-            words.push(format!("--initial-cluster=default={peer}"));
-        }
         let environment = self.environment(name).into_iter().map(|(name, value)| format!("{name}={value}"));
         let before = ["env".to_owned(), "-i".to_owned(), format!("PATH={PATH}")];
         before.into_iter().chain(environment).chain(words).collect()
@@ -193,23 +190,37 @@ impl Topology {
                 return if flag.is_empty() { path } else { format!("{flag}={path}") };
             }
         }
-        let own = self.replace_port(word, "0.0.0.0:", service, |port| format!("127.0.0.1:{port}"));
-        self.compose.services.keys().fold(own, |word, other| {
-            let word = self.replace_port(&word, &format!("host={other} port="), other, |port| {
-                format!("host=127.0.0.1 port={port}")
-            });
-            self.replace_port(&word, &format!("{other}:"), other, |port| format!("127.0.0.1:{port}"))
-        })
+        let own = self.replace_ports(word, "0.0.0.0:", service);
+        let word = self
+            .compose
+            .services
+            .keys()
+            .fold(own, |word, other| self.replace_ports(&word, &format!("{other}:"), other));
+        self.replace_hosts(&word)
     }
 
-    /// Replaces an address of the service, as far as a port follows.
-    fn replace_port(&self, word: &str, before: &str, service: &str, address: impl Fn(u16) -> String) -> String {
-        let Some((start, rest)) = word.rsplit_once(before) else { return word.to_owned() };
-        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        match rest[..digits].parse() {
-            Ok(port) => format!("{start}{}{}", address(self.port(service, port)), &rest[digits..]),
-            Err(_) => word.to_owned(),
+    /// Replaces the addresses of the service, as far as a port follows.
+    fn replace_ports(&self, word: &str, before: &str, service: &str) -> String {
+        let mut parts = word.split(before);
+        let mut replaced = parts.next().unwrap_or_default().to_owned();
+        for rest in parts {
+            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            match rest[..digits].parse() {
+                Ok(port) => write!(replaced, "127.0.0.1:{}{}", self.port(service, port), &rest[digits..]).unwrap(),
+                Err(_) => write!(replaced, "{before}{rest}").unwrap(),
+            }
         }
+        replaced
+    }
+
+    /// Replaces the hosts and ports of a connection string.
+    fn replace_hosts(&self, word: &str) -> String {
+        let value = |key: &str| word.split([' ', '=']).skip_while(|it| *it != key).nth(1).map(str::to_owned);
+        let (Some(hosts), Some(ports)) = (value("host"), value("port")) else { return word.to_owned() };
+        let pairs = hosts.split(',').zip(ports.split(','));
+        let here: Vec<_> = pairs.map(|(host, port)| self.port(host, port.parse().unwrap()).to_string()).collect();
+        let local = vec!["127.0.0.1"; here.len()].join(",");
+        word.replace(&format!("host={hosts} port={ports}"), &format!("host={local} port={}", here.join(",")))
     }
 
     /// Where that port of the service's container is here.
