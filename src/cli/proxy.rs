@@ -5,7 +5,7 @@ use super::policy::summary;
 use crate::config::{Settings, SettingsArguments};
 use crate::inherited::Inherited;
 use crate::server::{
-    self,
+    self, Fingerprint,
     check::{Finding, Outcome, check},
     workers::Workers,
 };
@@ -37,6 +37,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     // First, because it changes the environment, which other threads may read.
     let inherited = Inherited::from_systemd().map_err(|error| unusable(format!("sockets of systemd: {error}")))?;
     let settings = Settings::load(&arguments.settings).map_err(unusable)?;
+    let loaded = Fingerprint::of(&settings, &arguments.settings);
     let policies = load_policies(&settings.policies)?;
     settings.check(&policies).map_err(unusable)?;
     let etcd = settings.etcd.as_ref().map(Etcd::new).transpose().map_err(unusable)?;
@@ -54,7 +55,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     reader_process::set_program("/proc/self/exe".into());
     let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
     let (workers, runtimes) = Workers::start(workers).map_err(no_runtime)?;
-    let result = runtime.block_on(server::run(start, inherited, workers));
+    let result = runtime.block_on(server::run(start, inherited, workers, loaded));
     // Do not wait for pending file reads and name resolutions.
     runtimes.into_iter().chain([runtime]).for_each(Runtime::shutdown_background);
     result.map(|()| ExitCode::SUCCESS).map_err(|error| {

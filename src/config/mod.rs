@@ -32,6 +32,7 @@ use fencegate_postgres::ServerTls;
 use sources::Texts;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 use tokio_postgres::config::Host;
 
 /// Validated settings.
@@ -63,6 +64,8 @@ pub struct Settings {
     pub http: Option<Address>,
     /// Socket on which the proxy finds its predecessor and offers its sockets to its successor.
     pub take_over: Option<PathBuf>,
+    /// Interval at which the proxy looks for changed files; None: only a signal or a command reloads.
+    pub watch_files: Option<Duration>,
     /// Limits on clients and times.
     pub limits: Limits,
     /// Number of session threads.
@@ -122,8 +125,8 @@ impl Settings {
                 *now = new;
             }
         }
-        let Self { workers, take_over, .. } = self.clone();
-        (Self { workers, take_over, shown, ..new }, changes)
+        let Self { workers, take_over, watch_files, .. } = self.clone();
+        (Self { workers, take_over, watch_files, shown, ..new }, changes)
     }
 
     /// Database in the control URL, or one that every server has.
@@ -191,6 +194,7 @@ impl Settings {
             tls,
             http: texts.read_one("http", address::http)?,
             take_over: texts.read_one("take_over", address::socket_file)?,
+            watch_files: Some(texts.require("watch_files", limits::duration)?).filter(|it| !it.is_zero()),
             limits: limits::read(&texts)?,
             workers: texts.require("workers", limits::workers)?,
             log_sessions: texts.require("log_sessions", choice::level)?,

@@ -23,7 +23,7 @@ pub struct Flags<const OF_ETCD: bool>(Texts);
 pub struct SettingsArguments {
     /// YAML file of settings; keys are the flags below with `_` instead of `-`
     #[arg(long, env = "FENCEGATE_CONFIG", value_name = "FILE")]
-    pub(super) config: Option<String>,
+    pub(crate) config: Option<String>,
     #[command(flatten)]
     pub(super) flags: Flags<false>,
 }

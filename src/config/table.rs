@@ -90,7 +90,7 @@ const fn setting(
 
 /// All settings.
 #[rustfmt::skip]
-pub static SETTINGS: [Setting; 38] = [
+pub static SETTINGS: [Setting; 39] = [
     setting("listen", "ADDRESS", List, Is("127.0.0.1:6432"), Applies,
         "`host:port`, or `/directory:port` for a Unix socket (default `:6432`); repeatable",
         "Listen addresses for clients"),
@@ -105,6 +105,8 @@ pub static SETTINGS: [Setting; 38] = [
         "The proxy's control connection to that server"),
     setting("policies", "DIR", Text, Required, Applies,
         "a directory", "Directory of policies"),
+    setting("watch_files", "TIME", Number, Is("0"), Stays,
+        "0 to 24h; 0: never", "Interval at which the proxy looks for changed files of settings, policies and certificates, and reloads"),
     setting("admin_roles", "ROLE,…", List, Nothing("the role of the control connection"), Applies,
         "names of roles", "Roles that may use the console"),
     setting("allow_unauthenticated", "ADDRESS[/BITS]|unix", List,

@@ -17,6 +17,7 @@ mod status;
 mod systemd;
 mod tables;
 mod take_over;
+mod watch;
 pub mod workers;
 
 use crate::config::Origin;
@@ -46,14 +47,20 @@ use take_over::Handover;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
+pub use watch::Fingerprint;
 use workers::Workers;
 
 /// Runs the proxy until SIGTERM or SIGINT, then until open transactions have ended. SIGHUP reloads. `inherited`: sockets
-/// that systemd has passed. Not cancel-safe: dropping it drops every session.
+/// that systemd has passed. `loaded`: the files, as they were before they were read. Not cancel-safe: dropping it drops every session.
 ///
 /// # Errors
 /// The proxy cannot start.
-pub async fn run(start: StartOptions, inherited: Inherited, workers: Workers) -> Result<(), ProxyError> {
+pub async fn run(
+    start: StartOptions,
+    inherited: Inherited,
+    workers: Workers,
+    loaded: Fingerprint,
+) -> Result<(), ProxyError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
     let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
     files::provide(&start.settings);
@@ -72,6 +79,13 @@ pub async fn run(start: StartOptions, inherited: Inherited, workers: Workers) ->
     supervise(&shared.background, "follow_tables", move || followed.clone().follow_tables());
     let forgetting = shared.clone();
     supervise(&shared.background, "forget_databases", move || forgetting.clone().forget_unused_databases());
+    if let Some(interval) = shared.settings().watch_files {
+        let watching = shared.clone();
+        supervise(&shared.background, "watch_files", move || {
+            let shared = watching.clone();
+            async move { watch::watch_files(&shared, interval, loaded).await }
+        });
+    }
     let handover = offer.map(|offer| Handover { sockets: sockets.clone(), offer });
     let successor = tokio::select! {
         () = stop.recv() => None,

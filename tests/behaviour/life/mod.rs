@@ -7,6 +7,7 @@ mod start;
 mod stop;
 mod threads;
 mod timeouts;
+mod watch;
 
 use crate::support::guardian::Folder;
 use crate::support::{Postgres, Proxy};
