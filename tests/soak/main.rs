@@ -16,6 +16,7 @@ mod examples;
 mod failover;
 mod frameworks;
 mod haproxy;
+mod kubernetes;
 mod languages;
 mod pgbench;
 mod readme;
