@@ -90,9 +90,9 @@ fn an_address_that_is_not_available_changes_nothing() {
 fn an_overlapping_address_needs_two_reloads() {
     let (site, other) = (Site::new(), Port::claim());
     let (narrow, wide) = (local(&site.port), format!("0.0.0.0:{}", site.port.number()));
-    let file = configure(&site, &[narrow.clone()], &site.http);
+    let file = configure(&site, std::slice::from_ref(&narrow), &site.http);
     let mut proxy = start(&site, &file);
-    configure(&site, &[wide.clone()], &site.http);
+    configure(&site, std::slice::from_ref(&wide), &site.http);
     proxy.program.signal("HUP");
     proxy.wait_for("reload_failed");
     let advice = format!("close it with a first reload, and open {wide} with a second one");
