@@ -6,10 +6,10 @@
 //! - let the renewals of other members keep a place that was given up or may have been taken;
 //! - take a second place in an election, which would be the same place.
 
+use crate::builder::Source;
 use crate::candidacy::Settings;
 use crate::clock::BootInstant;
 use crate::coordinator::{Candidate, Coordinator, Lease, Sealed, Share, Turn};
-use crate::election::Source;
 use crate::timing::Timings;
 use crate::{Election, ElectionName, Error, InvalidName, Lost, Meter, Observer, Patience};
 use std::collections::HashMap;

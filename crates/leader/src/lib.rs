@@ -13,7 +13,6 @@ mod clock;
 pub mod command;
 #[doc(hidden)]
 pub mod coordinator;
-mod election;
 mod election_name;
 mod error;
 #[cfg(feature = "etcd")]
@@ -27,12 +26,12 @@ mod postgres;
 mod ticker;
 mod timing;
 
+pub use builder::Election;
 pub use builder::{BuildError, ElectionBuilder};
 pub use candidacy::Meter;
 #[cfg(feature = "postgres")]
 pub use client::{ConnectError, FencedClient};
 pub use coordinator::{Leader, Observer, Patience, Token};
-pub use election::Election;
 pub use election_name::{ElectionName, InvalidName};
 pub use error::{Error, Lost};
 pub use leadership::{Leadership, State};

@@ -4,9 +4,9 @@
 //! group is empty.
 
 use super::CommandError;
+use super::START_COMMAND;
 use super::guard::{Guard, this_program};
 use super::processes::{self, Process};
-use super::start::START_COMMAND;
 use crate::{Leadership, Token};
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;

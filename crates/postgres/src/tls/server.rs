@@ -1,8 +1,8 @@
 //! TLS to the server: `sslmode` as in libpq, and the verification of the server's certificate: none, its authority, or also its
 //! name.
 
-use super::diagnosis::{NoTls, Told, trouble};
 use super::{Contents, PemFile, TlsFileError};
+use super::{NoTls, Told, trouble};
 use super::{Secured, provider};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
