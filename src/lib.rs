@@ -19,7 +19,6 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 mod escape;
-pub mod inherited;
 mod listen;
 mod log_queue;
 pub mod metrics;

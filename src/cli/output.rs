@@ -4,11 +4,12 @@
 
 use super::logging;
 use crate::config;
-use crate::server::workers;
+use crate::server::process;
 use fencegate_policy::PolicySet;
 use fencegate_postgres::tls::{Connector, ControlConfig};
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ pub(super) fn unusable(error: impl Display) -> ExitCode {
 
 /// The asynchronous runtime, or the exit code if it cannot be created.
 pub(super) fn runtime() -> Result<Runtime, ExitCode> {
-    workers::runtime("shared", None).map_err(no_runtime)
+    process::runtime("shared", None).map_err(no_runtime)
 }
 
 pub(super) fn no_runtime(error: io::Error) -> ExitCode {

@@ -3,14 +3,12 @@
 use super::output::{Ended, load_policies, no_runtime, print, runtime, unusable};
 use super::policy::summary;
 use crate::config::{Settings, SettingsArguments};
-use crate::inherited::Inherited;
-use crate::server::{
-    self, Fingerprint,
-    check::{Finding, Outcome, check},
-    workers::Workers,
-};
-use crate::state::encryption::TlsMaterial;
+use crate::listen::Inherited;
+use crate::server::check::{Finding, Outcome, check};
+use crate::server::process::Workers;
+use crate::server::{self, Fingerprint};
 use crate::state::shared::StartOptions;
+use crate::tls::TlsMaterial;
 use fencegate_leader::etcd::Etcd;
 use fencegate_postgres::tls::TlsFileError;
 use fencegate_statement::reader_process;

@@ -3,7 +3,7 @@
 //! Owns all limits on clients: their number, and the time and size of a request. Must never wait for a client without a
 //! limit, or let connections without a request keep out others.
 
-use crate::inherited::Inherited;
+use crate::listen::Inherited;
 use crate::listen::listen;
 use crate::waiting_connections::{SourceAddress, WaitingConnections};
 use futures_util::future::join_all;

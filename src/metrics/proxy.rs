@@ -1,12 +1,16 @@
-//! Metrics of `fencegate proxy`.
+//! Metrics of `fencegate proxy`, and those of a candidate in an election.
 
-use super::registered::Registered;
-use super::{MetricsError, table};
+use super::http::{Pages, StatusPage};
+use super::{MetricsError, Registered};
+use crate::metrics;
 use fencegate_fence::FenceMetrics;
+use fencegate_leader::{ElectionName, Lost, Meter};
 use parking_lot::{Mutex, RwLock};
 use prometheus::core::Collector;
-use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use std::collections::HashSet;
+use std::convert::Infallible;
+use std::time::Duration;
 
 /// Values of the label `verdict`.
 pub const VERDICTS: [&str; 8] =
@@ -102,36 +106,36 @@ impl Metrics {
     /// Creates the counters.
     pub fn new() -> Result<Self, MetricsError> {
         let registered = Registered::new()?;
-        let relayed_bytes = registered.counters(&table::RELAYED_BYTES)?;
-        let build_info = registered.gauges(&table::BUILD_INFO)?;
+        let relayed_bytes = registered.counters(&metrics::RELAYED_BYTES)?;
+        let build_info = registered.gauges(&metrics::BUILD_INFO)?;
         build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let metrics = Metrics {
-            writes: registered.counters(&table::WRITES)?,
-            fence_token: registered.gauges(&table::FENCE_TOKEN)?,
+            writes: registered.counters(&metrics::WRITES)?,
+            fence_token: registered.gauges(&metrics::FENCE_TOKEN)?,
             fence: FenceMetrics {
-                advances: registered.counter(&table::ADVANCES)?,
-                drain_seconds: registered.histogram(&table::DRAIN_SECONDS)?,
-                drained_sessions: registered.counters(&table::DRAINED_SESSIONS)?,
-                admissions: registered.counter(&table::ADMISSIONS)?,
+                advances: registered.counter(&metrics::ADVANCES)?,
+                drain_seconds: registered.histogram(&metrics::DRAIN_SECONDS)?,
+                drained_sessions: registered.counters(&metrics::DRAINED_SESSIONS)?,
+                admissions: registered.counter(&metrics::ADMISSIONS)?,
             },
-            sessions: registered.gauge(&table::SESSIONS)?,
+            sessions: registered.gauge(&metrics::SESSIONS)?,
             bytes_from_clients: relayed_bytes.with_label_values(&["from_client"]),
             bytes_to_clients: relayed_bytes.with_label_values(&["to_client"]),
-            queries: registered.counter(&table::QUERIES)?,
-            connections_refused: registered.counters(&table::REFUSED)?,
-            policy_reloads: registered.counters(&table::RELOADS)?,
-            reload_successful: registered.gauge(&table::RELOAD_SUCCESSFUL)?,
-            ready: registered.gauge(&table::READY)?,
-            upstream_up: registered.gauge(&table::UPSTREAM_UP)?,
-            upstream_role: registered.gauges(&table::UPSTREAM_ROLE)?,
-            upstream_timeline: registered.gauges(&table::UPSTREAM_TIMELINE)?,
-            etcd_up: registered.gauges(&table::ETCD_UP)?,
-            election_token: registered.gauges(&table::ELECTION_TOKEN)?,
-            lease_token: registered.gauges(&table::LEASE_TOKEN)?,
-            gone_back: registered.gauges(&table::TOKENS_GONE_BACK)?,
-            superseded: registered.gauges(&table::SUPERSEDED)?,
-            policy_tables: registered.gauges(&table::POLICY_TABLES)?,
-            queue_usage: registered.ratios(&table::QUEUE_USAGE)?,
+            queries: registered.counter(&metrics::QUERIES)?,
+            connections_refused: registered.counters(&metrics::REFUSED)?,
+            policy_reloads: registered.counters(&metrics::RELOADS)?,
+            reload_successful: registered.gauge(&metrics::RELOAD_SUCCESSFUL)?,
+            ready: registered.gauge(&metrics::READY)?,
+            upstream_up: registered.gauge(&metrics::UPSTREAM_UP)?,
+            upstream_role: registered.gauges(&metrics::UPSTREAM_ROLE)?,
+            upstream_timeline: registered.gauges(&metrics::UPSTREAM_TIMELINE)?,
+            etcd_up: registered.gauges(&metrics::ETCD_UP)?,
+            election_token: registered.gauges(&metrics::ELECTION_TOKEN)?,
+            lease_token: registered.gauges(&metrics::LEASE_TOKEN)?,
+            gone_back: registered.gauges(&metrics::TOKENS_GONE_BACK)?,
+            superseded: registered.gauges(&metrics::SUPERSEDED)?,
+            policy_tables: registered.gauges(&metrics::POLICY_TABLES)?,
+            queue_usage: registered.ratios(&metrics::QUEUE_USAGE)?,
             databases: RwLock::default(),
             scrape: Mutex::default(),
             registered,
@@ -253,6 +257,79 @@ impl Metrics {
         }
         databases.insert(database.to_owned());
         database
+    }
+}
+
+/// Counters of a process that campaigns in one or more elections.
+#[derive(Debug)]
+pub struct LeaderMetrics {
+    registered: Registered,
+    leader: IntGaugeVec,
+    transitions: IntCounterVec,
+    losses: IntCounterVec,
+    renew_seconds: Histogram,
+}
+
+impl LeaderMetrics {
+    /// Creates the counters.
+    pub fn new() -> Result<Self, MetricsError> {
+        let registered = Registered::new()?;
+        Ok(LeaderMetrics {
+            leader: registered.gauges(&metrics::LEADER)?,
+            transitions: registered.counters(&metrics::LEADER_TRANSITIONS)?,
+            losses: registered.counters(&metrics::LEASE_LOSSES)?,
+            renew_seconds: registered.histogram(&metrics::RENEW_SECONDS)?,
+            registered,
+        })
+    }
+
+    /// All metrics in Prometheus's text format.
+    pub fn text(&self) -> String {
+        self.registered.text()
+    }
+}
+
+impl Meter for LeaderMetrics {
+    fn campaigns(&self, election: &ElectionName) {
+        self.leader.with_label_values(&[election.as_str()]);
+        self.transitions.with_label_values(&[election.as_str()]);
+        for reason in Lost::LABELS {
+            self.losses.with_label_values(&[election.as_str(), reason]);
+        }
+    }
+
+    fn leads(&self, election: &ElectionName) {
+        self.leader.with_label_values(&[election.as_str()]).set(1);
+        self.transitions.with_label_values(&[election.as_str()]).inc();
+    }
+
+    fn lost(&self, election: &ElectionName, lost: &Lost) {
+        self.leader.with_label_values(&[election.as_str()]).set(0);
+        self.transitions.with_label_values(&[election.as_str()]).inc();
+        self.losses.with_label_values(&[election.as_str(), lost.label()]).inc();
+    }
+
+    fn renewed(&self, took: Duration) {
+        self.renew_seconds.observe(took.as_secs_f64());
+    }
+}
+
+impl Pages for LeaderMetrics {
+    const PATHS: &'static [&'static str] = &["/metrics", "/healthz", "/readyz"];
+
+    /// A candidate is ready while its process runs.
+    type NotReady = Infallible;
+
+    async fn metrics(&self) -> String {
+        self.text()
+    }
+
+    async fn ready(&self) -> Result<Vec<String>, Infallible> {
+        Ok(Vec::new())
+    }
+
+    async fn status(&self) -> Option<StatusPage> {
+        None
     }
 }
 

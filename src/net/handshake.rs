@@ -13,7 +13,7 @@ use super::upstream::{self, LoggedIn, Route, log_in};
 use crate::config::{Address, Limits, Origin};
 use crate::state::connections::{LoginKind, NoPlace, Seat, SessionGroup};
 use crate::state::context::Context;
-use crate::state::host::SessionHost;
+use crate::state::context::SessionHost;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, Phase, paused, too_late};
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::Shared;

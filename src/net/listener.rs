@@ -5,7 +5,7 @@
 
 use super::stream::{AcceptedStream, Stream};
 use crate::config::Address;
-use crate::inherited::Inherited;
+use crate::listen::Inherited;
 use crate::listen::{BACKLOG, listen};
 use crate::state::shared::Shared;
 use std::fs::Permissions;

@@ -2,17 +2,13 @@
 //!
 //! Owns every client and server socket. Must never decide which messages may pass: `session` does.
 
-mod alarm;
 mod binding;
-pub mod descriptors;
 pub mod driver;
-mod farewell;
 pub mod handshake;
 pub mod listener;
 pub mod login;
 mod opening;
 pub mod peer;
-mod perform;
 pub mod proxy_header;
 pub mod refused;
 pub mod stream;

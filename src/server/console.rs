@@ -5,15 +5,17 @@
 //! `admin_roles`.
 
 use super::{outage, reload};
-use crate::config::{self, Settings};
+use crate::config;
+use crate::config::Settings;
 use crate::metrics::WriteCount;
 use crate::net::handshake::IncomingClient;
 use crate::net::peer::{Peer, Reader};
 use crate::net::refused::{Refused, refuse};
 use crate::net::stream::WriteHalf;
 use crate::net::upstream::{LoggedIn, Route, log_in};
+use crate::operate::console;
 use crate::operate::console::{
-    self, Console, OpenSession, PreparedCommand, Rejected, ReloadedItem, ServerRow, frontend, refusal, told,
+    Console, OpenSession, PreparedCommand, Rejected, ReloadedItem, ServerRow, frontend, refusal, told,
 };
 use crate::state::connections::Seat;
 use crate::state::lifecycle::session_ends;
@@ -25,13 +27,10 @@ use bytes::{Buf, Bytes};
 use fencegate_fence::store::StoreError;
 use fencegate_fence::{Database, Leaders, Need};
 use fencegate_policy::PolicySet;
-use fencegate_session::ClientFault;
-use fencegate_session::End;
+use fencegate_session::{ClientFault, End};
 use fencegate_wire::error::{ErrorText, Severity};
-use fencegate_wire::frame::Header;
-use fencegate_wire::frame::body;
-use fencegate_wire::message;
-use fencegate_wire::tag;
+use fencegate_wire::frame::{Header, body};
+use fencegate_wire::{message, tag};
 use futures_util::SinkExt;
 use pgwire::api::{ClientInfo, DefaultClient, NoopHandler, PgWireConnectionState};
 use pgwire::error::PgWireError;

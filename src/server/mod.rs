@@ -2,43 +2,39 @@
 //!
 //! Owns sockets and sessions. Must never decide whether a write may pass: `fence` does.
 
-mod bind;
 pub mod check;
 mod console;
-mod files;
 mod health;
-mod new_servers;
 mod outage;
 mod prober;
+pub mod process;
 mod reload;
 mod shutdown;
 mod sockets;
-mod status;
-mod systemd;
 mod tables;
 mod take_over;
 mod watch;
-pub mod workers;
 
 use crate::config::Origin;
-use crate::inherited::Inherited;
+use crate::listen::Inherited;
 use crate::metrics::Metrics;
 use crate::net::handshake::{self, Heard, Opened};
 use crate::net::proxy_header::Announced;
 use crate::net::refused::Refused;
 use crate::net::stream::{AcceptedStream, Stream};
 use crate::state::connections::Seat;
-pub use crate::state::encryption::TlsMaterial;
 use crate::state::sessions::SessionRecord;
 use crate::state::shared::{Shared, StartOptions};
+pub use crate::tls::TlsMaterial;
 use crate::waiting_connections::SourceAddress;
-pub use bind::ProxyError;
-use bind::bind;
 use console::ConsoleSession;
 use fencegate_fence::supervise::supervise;
 use fencegate_session::End;
+use process::Workers;
 use shutdown::StopSignals;
+pub use sockets::ProxyError;
 use sockets::Sockets;
+use sockets::bind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +44,6 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 pub use watch::Fingerprint;
-use workers::Workers;
 
 /// Runs the proxy until SIGTERM or SIGINT, then until open transactions have ended. SIGHUP reloads. `inherited`: sockets
 /// that systemd has passed. `loaded`: the files, as they were before they were read. Not cancel-safe: dropping it drops every session.
@@ -63,7 +58,7 @@ pub async fn run(
 ) -> Result<(), ProxyError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(ProxyError::Signals)?;
     let mut stop = StopSignals::new().map_err(ProxyError::Signals)?;
-    files::provide(&start.settings);
+    process::provide_open_files(&start.settings);
     let shared = Shared::new(start, process_id(), Arc::new(Metrics::new()?));
     // First: whether the proxy is ready for clients depends on the servers.
     prober::start(&shared);
@@ -73,7 +68,7 @@ pub async fn run(
     let begin = move |stream, peer| begin_session(&relays, begun.clone(), stream, peer);
     let sockets = Sockets::serve(&shared, bound, begin);
     shared.sockets.set(sockets.clone()).ok();
-    systemd::ready();
+    process::ready();
     tokio::spawn(shared.clone().check_servers());
     let followed = shared.clone();
     supervise(&shared.background, "follow_tables", move || followed.clone().follow_tables());
@@ -100,7 +95,7 @@ pub async fn run(
             () = stop.recv() => {}
         }
     }
-    systemd::stopping();
+    process::stopping();
     shutdown::shut_down(&shared, &sockets, &mut stop).await;
     shared.log_limit.finish();
     shared.shared_databases().iter().for_each(|database| database.fence.log_limit().finish());

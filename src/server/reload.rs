@@ -1,20 +1,22 @@
-//! Reloads by SIGHUP or from the console: reads settings and policies again, and applies all or nothing.
+//! Reloads by SIGHUP or from the console: reads settings and policies again, looks at new servers before sessions depend on them,
+//! and applies all or nothing.
 //!
 //! Must never apply a part, or run twice concurrently.
 
-use super::new_servers::{self, NewServersError};
-use super::{files, systemd};
+use super::{prober, process};
 use crate::config::{ConfigError, SettingChange, Settings, SettingsArguments};
 use crate::listen::ListenError;
-use crate::state::encryption::TlsMaterial;
-use crate::state::server_table::Look;
+use crate::net::upstream;
+use crate::state::server_table::{Look, ServerReport};
 use crate::state::shared::Shared;
+use crate::tls::TlsMaterial;
 use fencegate_catalog::LostFence;
 use fencegate_fence::Need;
 use fencegate_fence::store::StoreError;
 use fencegate_leader::etcd::{EtcdError, EtcdMembers};
 use fencegate_policy::{FileError, PolicySet};
 use fencegate_postgres::tls::{ControlConfig, TlsFileError};
+use std::io;
 use tokio::signal::unix::Signal;
 
 /// Changes made by a reload.
@@ -86,9 +88,9 @@ pub async fn at_signal(shared: &Shared, signal: &mut Signal) {
 /// All faults, which are also logged. The previous configuration stays in force.
 pub async fn reload(shared: &Shared) -> Result<Reloaded, ReloadError> {
     let _turn = shared.reloading.lock().await;
-    systemd::reloading();
+    process::reloading();
     let reloaded = put_in_force(shared).await;
-    systemd::reloaded();
+    process::reloaded();
     reloaded
 }
 
@@ -119,7 +121,7 @@ async fn put_in_force(shared: &Shared) -> Result<Reloaded, ReloadError> {
         }
     };
     if changes.iter().any(|change| change.key == "max_connections") {
-        files::provide(&settings);
+        process::provide_open_files(&settings);
     }
     let certificates = encryption.changed_since(&shared.encryption());
     shared.put_in_force(settings, encryption);
@@ -172,7 +174,7 @@ async fn read(shared: &Shared) -> Result<Read, Vec<ReloadFault>> {
     let mut read = reading.await.unwrap_or_else(|error| Err(vec![error.into()]))?;
     can_control(shared, &read).await.map_err(|fault| vec![fault])?;
     if read.settings.upstream != shared.settings().upstream {
-        let looks = new_servers::look(shared, &read.settings, &read.encryption).await;
+        let looks = look(shared, &read.settings, &read.encryption).await;
         read.looks = Some(looks.map_err(|error| vec![error.into()])?);
     }
     Ok(read)
@@ -209,7 +211,7 @@ async fn can_control(shared: &Shared, read: &Read) -> Result<(), ReloadFault> {
     let control = ControlConfig::new(settings.control.clone(), read.encryption.control.clone());
     let control = control.with_database(settings.control_database());
     shared.can_use(&control, Need::Server).await.map_err(ReloadFault::Control)?;
-    new_servers::look_at_control(shared, &control).await.map_err(ReloadFault::ControlCluster)
+    look_at_control(shared, &control).await.map_err(ReloadFault::ControlCluster)
 }
 
 /// Refuses policies that would remove the fence of a resource that they still name. Usually a name is misspelled.
@@ -237,4 +239,118 @@ async fn open_addresses(shared: &Shared, read: Read) -> Result<Read, Vec<ReloadF
 
 fn faults<E: Into<ReloadFault>>(errors: Vec<E>) -> Vec<ReloadFault> {
     errors.into_iter().map(Into::into).collect()
+}
+
+/// Why the servers of a reload cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NewServersError {
+    /// Sessions and tokens of one cluster mean nothing in another one.
+    #[error(
+        "{host} belongs to another cluster ({found}) than the servers in force ({in_force}): to move to another cluster, restart the proxy"
+    )]
+    OtherCluster {
+        /// The server's address.
+        host: String,
+        /// Its system identifier.
+        found: String,
+        /// The system identifier of the servers in force.
+        in_force: String,
+    },
+    /// The only server is an old primary.
+    #[error("{host} is superseded: it is on timeline {timeline}, and the highest seen in its cluster is {highest}")]
+    Superseded {
+        /// The server's address.
+        host: String,
+        /// Its timeline.
+        timeline: u32,
+        /// The highest timeline.
+        highest: u32,
+    },
+    /// No server of a list answers.
+    #[error("no server can be used: {0}")]
+    NoAnswer(String),
+    /// The only server cannot be reached.
+    #[error("{host} cannot be reached: {error}")]
+    Unreachable {
+        /// The server's address.
+        host: String,
+        /// The system's error.
+        error: io::Error,
+    },
+}
+
+/// Looks at each server of new settings. Cancel-safe.
+///
+/// # Errors
+/// A server is of another cluster than those in force, or none can be used.
+pub async fn look(
+    shared: &Shared,
+    settings: &Settings,
+    encryption: &TlsMaterial,
+) -> Result<Vec<Look>, NewServersError> {
+    let control = ControlConfig::new(settings.control.clone(), encryption.control.clone());
+    let control = control.with_database(settings.control_database());
+    let (looks, in_force) = tokio::join!(prober::look_once(&control, settings), cluster_in_force(shared));
+    let reports = || looks.iter().filter_map(|look| Some((&look.address, look.result.as_ref().ok()?)));
+    let is_other = |report: &ServerReport| in_force.as_ref().is_some_and(|it| *it != report.system_identifier);
+    if let Some((host, report)) = reports().find(|(_, report)| is_other(report)) {
+        return Err(NewServersError::OtherCluster {
+            host: host.to_string(),
+            found: report.system_identifier.clone(),
+            in_force: in_force.unwrap_or_default(),
+        });
+    }
+    if let (false, Some((host, report))) = (settings.upstream.is_probed(), reports().next()) {
+        let highest = shared.servers.table().highest(report);
+        if report.timeline < highest {
+            return Err(NewServersError::Superseded { host: host.to_string(), timeline: report.timeline, highest });
+        }
+    }
+    if reports().next().is_some() {
+        return Ok(looks);
+    }
+    let host = match settings.upstream.hosts.as_slice() {
+        // Sessions use the only server even if the control role may not log in at this address.
+        [host] if !settings.upstream.is_probed() => host,
+        _ => return Err(NewServersError::NoAnswer(summary(&looks))),
+    };
+    match upstream::try_to_connect(settings, encryption, host).await {
+        Ok(_) => Ok(looks),
+        Err(error) => Err(NewServersError::Unreachable { host: host.to_string(), error }),
+    }
+}
+
+/// Looks at the server of a new control connection, which can be used otherwise. Cancel-safe.
+///
+/// # Errors
+/// It is of another cluster than the servers in force.
+pub async fn look_at_control(shared: &Shared, control: &ControlConfig) -> Result<(), NewServersError> {
+    match tokio::join!(prober::look_at_control(control), cluster_in_force(shared)) {
+        (Ok(report), Some(in_force)) if report.system_identifier != in_force => Err(NewServersError::OtherCluster {
+            host: "its server".to_owned(),
+            found: report.system_identifier,
+            in_force,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The system identifier of the servers in force; None if it is not known.
+async fn cluster_in_force(shared: &Shared) -> Option<String> {
+    if shared.servers.is_probed() {
+        return shared.servers.table().cluster().map(ToOwned::to_owned);
+    }
+    let settings = shared.settings();
+    let looks = prober::look_once(&shared.control_for(settings.control_database()), &settings).await;
+    let reported = looks.into_iter().find_map(|look| Some(look.result.ok()?.system_identifier));
+    let of_sessions = || {
+        let sessions = shared.sessions.list();
+        sessions.iter().rev().find_map(|it| Some(it.fence.identity.as_ref().ok()?.system_identifier.clone()))
+    };
+    reported.or_else(of_sessions)
+}
+
+fn summary(looks: &[Look]) -> String {
+    let failure = |it: &Look| Some(format!("{}: {}", it.address, it.result.as_ref().err()?));
+    looks.iter().filter_map(failure).collect::<Vec<_>>().join("; ")
 }

@@ -2,9 +2,9 @@
 //!
 //! Must never end a session in the middle of a message, nor before its transaction has ended unless time is up.
 
+use super::process::Workers;
 use super::sockets::Sockets;
-use super::workers::Workers;
-use super::{reload, systemd, take_over};
+use super::{process, reload, take_over};
 use crate::state::database::SharedDatabase;
 use crate::state::lifecycle::{FAREWELL, Phase};
 use crate::state::shared::Shared;
@@ -43,7 +43,7 @@ impl StopSignals {
 /// `drain_timeout` has passed. Cancel-safe: cancel requests are forwarded until the process ends.
 pub async fn drain(shared: &Arc<Shared>, successor: UnixStream, workers: &Workers, hangup: &mut Signal) {
     let limit = shared.settings().limits.drain;
-    systemd::taken_over();
+    process::taken_over();
     tracing::info!(sessions = shared.connections.places(), limit_seconds = limit.as_secs_f64(), "sockets_handed_over");
     let served = shared.clone();
     shared.background.spawn(async move { take_over::serve_cancels(&served, successor).await });

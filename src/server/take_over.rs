@@ -11,23 +11,33 @@
 //! predecessor until its last session has ended.
 //!
 //! Must never serve a process of another system user, except root, or wait for the other side without a limit.
+//!
+//! Sends and receives file descriptors over a Unix socket (`SCM_RIGHTS`, `unix(7)`).
+//!
+//! Must never leave a received descriptor open for the programs that this process starts.
 
 use super::sockets::{OpenSockets, Sockets};
-use crate::inherited::InheritedSocket;
-use crate::net::descriptors::{self, MOST_DESCRIPTORS};
+use crate::listen::InheritedSocket;
 use crate::net::handshake::cancel;
 use crate::net::listener::{ClientListener, FileListener};
-use crate::state::predecessors::MOST_PREDECESSORS;
+use crate::state::lifecycle::MOST_PREDECESSORS;
 use crate::state::shared::Shared;
 use fencegate_wire::startup::{Packet, packet_length, read};
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream;
+use futures_util::stream::StreamExt;
 use nix::unistd::geteuid;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
 use std::io;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
@@ -155,11 +165,11 @@ impl Handover {
             return refuse(stream, &reason, TakeOverError::Refused(reason.clone())).await;
         }
         let (descriptors, kinds): (Vec<_>, Vec<_>) = handed.into_iter().unzip();
-        descriptors::send(stream, &[&[SOCKETS], kinds.as_slice()].concat(), &descriptors).await?;
+        send_descriptors(stream, &[&[SOCKETS], kinds.as_slice()].concat(), &descriptors).await?;
         let (ready, _) = receive(stream, &mut buffer).await?;
         let used = ready.strip_prefix(&[READY]).filter(|used| used.len() == kinds.len());
         let used = used.ok_or(TakeOverError::Unexpected)?;
-        descriptors::send(stream, RELEASED, &[]).await?;
+        send_descriptors(stream, RELEASED, &[]).await?;
         for (file, _) in self.files(open).zip(used).filter(|(_, used)| **used == USED) {
             if let Some(file) = file {
                 file.disown_file();
@@ -245,7 +255,7 @@ impl Predecessor {
     /// # Errors
     /// The predecessor continues.
     pub async fn sockets(&mut self) -> Result<Vec<InheritedSocket>, TakeOverError> {
-        within(PREDECESSOR_LIMIT, descriptors::send(&self.stream, REQUEST, &[])).await?;
+        within(PREDECESSOR_LIMIT, send_descriptors(&self.stream, REQUEST, &[])).await?;
         let mut buffer = [0; LONGEST];
         let (answer, descriptors) = within(PREDECESSOR_LIMIT, receive(&self.stream, &mut buffer)).await?;
         let kinds = match answer {
@@ -274,7 +284,7 @@ impl Predecessor {
     pub async fn release(self, used: impl Iterator<Item = bool>, shared: &Shared) -> Result<(), TakeOverError> {
         let used = used.take(self.sockets).map(u8::from).chain(self.earlier.iter().map(|_| USED));
         let ready: Vec<u8> = [READY].into_iter().chain(used).collect();
-        within(PREDECESSOR_LIMIT, descriptors::send(&self.stream, &ready, &[])).await?;
+        within(PREDECESSOR_LIMIT, send_descriptors(&self.stream, &ready, &[])).await?;
         let mut buffer = [0; LONGEST];
         let (answer, _) = within(PREDECESSOR_LIMIT, receive(&self.stream, &mut buffer)).await?;
         if answer != RELEASED {
@@ -292,14 +302,14 @@ async fn receive<'a>(
     stream: &UnixStream,
     buffer: &'a mut [u8; LONGEST],
 ) -> Result<(&'a [u8], Vec<OwnedFd>), TakeOverError> {
-    let (length, descriptors) = descriptors::receive(stream, buffer).await?;
+    let (length, descriptors) = receive_descriptors(stream, buffer).await?;
     if length == 0 { Err(TakeOverError::Closed) } else { Ok((&buffer[..length], descriptors)) }
 }
 
 /// Returns `error` once the successor has the reason.
 async fn refuse<T>(stream: &UnixStream, reason: &str, error: TakeOverError) -> Result<T, TakeOverError> {
     let reason = &reason.as_bytes()[..reason.len().min(LONGEST - 1)];
-    descriptors::send(stream, &[&[REFUSED], reason].concat(), &[]).await?;
+    send_descriptors(stream, &[&[REFUSED], reason].concat(), &[]).await?;
     Err(error)
 }
 
@@ -314,4 +324,50 @@ async fn within<T, E: Into<TakeOverError>>(
 fn check_user(stream: &UnixStream) -> Result<(), TakeOverError> {
     let uid = stream.peer_cred()?.uid();
     if uid == 0 || uid == geteuid().as_raw() { Ok(()) } else { Err(TakeOverError::Stranger(uid)) }
+}
+
+/// Maximum number of descriptors in a message: the kernel's `SCM_MAX_FD`.
+pub const MOST_DESCRIPTORS: usize = 253;
+
+const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS));
+
+/// Sends the bytes and the descriptors as one message. Cancel-safe: it is sent completely or not at all.
+///
+/// # Errors
+/// The socket's error, or there are too many descriptors.
+async fn send_descriptors(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let sent = stream.async_io(Interest::WRITABLE, || {
+        let mut space = [MaybeUninit::uninit(); SPACE];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+    });
+    // A stream socket with an empty queue takes a short message whole.
+    if sent.await? == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Receives bytes, at most as many as fit, and their descriptors. No bytes: the other side has closed the connection.
+/// Cancel-safe.
+///
+/// # Errors
+/// The socket's error, or there are too many descriptors.
+async fn receive_descriptors(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let received = stream.async_io(Interest::READABLE, || {
+        let mut space = [MaybeUninit::uninit(); SPACE];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
+            }
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "too many file descriptors"));
+        }
+        Ok((received.bytes, descriptors))
+    });
+    received.await
 }

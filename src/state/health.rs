@@ -1,10 +1,14 @@
-//! The proxy's own state: whether it is stopping, and the result of the last check.
+//! The proxy's own state: whether it is stopping, the result of the last check, and which tables of the policies exist.
 //!
-//! Must never perform a check: `server` does.
+//! Must never perform a check or read the tables: `server` does.
 
+use fencegate_catalog::DatabaseNames;
 use fencegate_fence::store::StoreError;
+use fencegate_policy::{PolicySet, Resource};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
 /// The proxy's own state.
@@ -68,5 +72,45 @@ impl Health {
     /// True if the proxy is stopping.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// Names in policies as of the last reading, and the signal for the next reading.
+#[derive(Debug, Default)]
+pub struct PolicyTables {
+    /// The last reading.
+    pub read: parking_lot::Mutex<TablesRead>,
+    /// Wakes the task that reads the tables.
+    pub due: Notify,
+}
+
+/// The last reading.
+#[derive(Debug, Default)]
+pub struct TablesRead {
+    /// The policies of the reading; None: nothing was read yet.
+    pub policies: Option<Arc<PolicySet>>,
+    /// Databases of the server, or those that the policies name.
+    pub databases: BTreeMap<String, DatabaseNames>,
+    /// Start of the reading.
+    pub at: Option<Instant>,
+    /// Resources, by [`Resource::family_name`], that have had an existing table.
+    pub had_table: HashSet<String>,
+    /// Descriptions of the missing tables that were logged.
+    pub logged: HashSet<String>,
+    /// Databases that were logged because they have a table of policies without `databases`.
+    pub logged_databases: Vec<String>,
+}
+
+impl TablesRead {
+    /// Records the resources of these policies that have a table.
+    pub fn note_tables(&mut self, policies: &PolicySet) {
+        let has_some = |resource: &Resource| {
+            self.databases.iter().any(|(database, names)| {
+                policies.applies_to(database) && matches!(names, DatabaseNames::Found(it) if it.has_some_of(resource))
+            })
+        };
+        let families: Vec<String> =
+            policies.resources.iter().filter(|it| has_some(it)).map(|it| it.family_name()).collect();
+        self.had_table.extend(families);
     }
 }

@@ -1,13 +1,16 @@
-//! The latest first writes, rejections and ended sessions, for the picture on the status page.
+//! The latest first writes, rejections and ended sessions, for the picture on the status page; and the latest rejections, for the
+//! console.
 //!
-//! Owns a record of them that is bounded in entries and bytes. Must never let a flood of one kind displace another
-//! kind, nor a flood of one resource displace another resource. Must never keep a value of a statement.
+//! Owns records that are bounded in entries and bytes. Must never let a flood of one kind displace another kind, nor a flood of one
+//! resource displace another resource. Must never keep a value of a statement.
 
 use super::sessions::SessionRecord;
+use crate::operate::console::Rejected;
 use crate::picture::{Event, Kind, Micros, micros};
 use fencegate_fence::session::Token;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Maximum number of entries of a kind, and of their bytes.
@@ -162,6 +165,29 @@ fn is_repeated(one: &Event, other: &Event) -> bool {
         && one.user == other.user
         && one.application_name == other.application_name
         && host(one) == host(other)
+}
+
+/// Maximum number of stored rejections.
+const MOST: usize = 1000;
+
+/// The latest rejections.
+#[derive(Debug, Default)]
+pub struct Recent(Mutex<VecDeque<Arc<Rejected>>>);
+
+impl Recent {
+    /// Adds a rejection. Removes the oldest if there are too many.
+    pub fn push(&self, rejected: Rejected) {
+        let mut kept = self.0.lock();
+        if kept.len() >= MOST {
+            kept.pop_front();
+        }
+        kept.push_back(Arc::new(rejected));
+    }
+
+    /// All rejections, latest first.
+    pub fn list(&self) -> Vec<Arc<Rejected>> {
+        self.0.lock().iter().rev().cloned().collect()
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 /// Each of these imports only those above it, and files within it as they like.
 const LAYERS: &[&str] = &[
     "waiting_connections",
-    "inherited",
     "listen",
     "log_queue",
     "escape",

@@ -164,7 +164,7 @@ impl Driver {
         }
     }
 
-    /// As `net::farewell` does.
+    /// As `net::term` does.
     async fn last_words(mut self: Box<Self>, end: End) {
         match end {
             End::Server if !self.session.is_terminating() => self.lost_server().await,
