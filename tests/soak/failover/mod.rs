@@ -1,9 +1,11 @@
 //! A promotion under load: three proxies, a synchronous standby, and clients that write all the time.
 
+mod patroni;
 mod pools;
 mod world;
 
 use crate::support::cluster::Replication;
+use crate::support::postgres::Rows;
 use crate::support::{DEADLINE, wait_until};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -84,10 +86,15 @@ fn promote_and_judge(world: &mut World, old: &str, failed: Instant) {
     judge(world);
 }
 
-/// Each acknowledged row is on the new primary, and each writer's rows were committed in the order of its tokens.
 fn judge(world: &mut World) {
     let acknowledged = world.committed();
-    let rows = world.cluster[1].sql(
+    judge_rows(&acknowledged, |query| world.cluster[1].sql(query));
+    assert_only_expected(&world.errors());
+}
+
+/// Each acknowledged row is on the new primary, and each writer's rows were committed in the order of its tokens.
+fn judge_rows(acknowledged: &[Committed], query: impl Fn(&str) -> Rows) {
+    let rows = query(
         "SELECT writer, token, number, pg_xact_commit_timestamp(xmin) FROM entries \
          ORDER BY pg_xact_commit_timestamp(xmin), token",
     );
@@ -104,7 +111,6 @@ fn judge(world: &mut World) {
     for (writer, tokens) in tokens {
         assert_eq!(crate::support::ticks::out_of_order(&tokens), 0, "of the rows of writer {writer}");
     }
-    assert_only_expected(&world.errors());
 }
 
 /// Only the end of a session, a server that is not ready, and the loss of a connection may be seen.

@@ -19,16 +19,21 @@ const PROXIES: usize = 3;
 const COMMITS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-const SCHEMA: &str =
+pub const SCHEMA: &str =
     "CREATE TABLE entries (writer int, token bigint, number bigint, server int DEFAULT inet_server_port())";
-const POLICIES: &str =
+pub const POLICIES: &str =
     "version: 1\nresources:\n  - name: writer/{writer}\n    tables: [{name: public.entries, key: writer}]\n";
 
 pub struct World {
     // Before the servers: fields are dropped in this order.
-    runtime: Runtime,
+    writers: Writers,
     pub proxies: Vec<Proxy>,
     pub cluster: Cluster,
+}
+
+/// Leaders that write all the time, each to a resource of its own.
+pub struct Writers {
+    runtime: Runtime,
     journal: Arc<Journal>,
 }
 
@@ -52,10 +57,7 @@ struct Journal {
 impl World {
     pub fn start() -> Self {
         let world = Self::without_writers();
-        for writer in 0..WRITERS {
-            let ports = world.ports();
-            world.runtime.spawn(write(writer, ports, world.journal.clone()));
-        }
+        world.writers.start(&world.proxies);
         world
     }
 
@@ -70,12 +72,42 @@ impl World {
             .control(&format!("postgres://{SUPERUSER}@{}/postgres?target_session_attrs=primary", cluster.hosts()))
             .arguments(&["--connect-wait", "10s"]);
         let proxies = (0..PROXIES).map(|_| Proxy::start_with(&cluster[0], &options)).collect();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        Self { runtime, proxies, cluster, journal: Arc::default() }
+        Self { writers: Writers::new(), proxies, cluster }
     }
 
     pub fn ports(&self) -> Vec<u16> {
-        self.proxies.iter().map(|proxy| proxy.address().host_and_port().1.parse().unwrap()).collect()
+        ports(&self.proxies)
+    }
+
+    pub fn committed(&self) -> Vec<Committed> {
+        self.writers.committed()
+    }
+
+    pub fn errors(&self) -> BTreeMap<String, usize> {
+        self.writers.errors()
+    }
+
+    /// Waits until each writer has so many commits on the server.
+    pub fn wait_for_all_writers(&self, node: usize, commits: usize) {
+        self.writers.wait_for_all(self.cluster[node].port(), commits);
+    }
+}
+
+fn ports(proxies: &[Proxy]) -> Vec<u16> {
+    proxies.iter().map(|proxy| proxy.address().host_and_port().1.parse().unwrap()).collect()
+}
+
+impl Writers {
+    pub fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        Self { runtime, journal: Arc::default() }
+    }
+
+    /// From now on, they write through the proxies.
+    pub fn start(&self, proxies: &[Proxy]) {
+        for writer in 0..WRITERS {
+            self.runtime.spawn(write(writer, ports(proxies), self.journal.clone()));
+        }
     }
 
     pub fn committed(&self) -> Vec<Committed> {
@@ -86,10 +118,9 @@ impl World {
         self.journal.errors.lock().unwrap().clone()
     }
 
-    /// Waits until each writer has so many commits on the server.
-    pub fn wait_for_all_writers(&self, node: usize, commits: usize) {
-        let port = self.cluster[node].port();
-        wait_until(format!("all writers commit on node {node}"), DEADLINE, || {
+    /// Waits until each writer has so many commits on the server with this port.
+    pub fn wait_for_all(&self, port: u16, commits: usize) {
+        wait_until(format!("all writers commit on the server of port {port}"), DEADLINE, || {
             let mut counts = vec![0; WRITERS as usize];
             let committed = self.committed();
             committed.iter().filter(|row| row.server == port).for_each(|row| counts[row.writer as usize] += 1);
