@@ -147,6 +147,7 @@ find_missing() {
     fi
     if [ "$wanted" = soak ]; then
         need has_haproxy haproxy
+        need has_pgbouncer pgbouncer
         need has_go_etcd "golang-go golang-etcd-server-dev"
         need has_go_postgres "golang-github-lib-pq-dev golang-github-jackc-pgx-v4-dev"
         need has_go_modules golang-golang-x-mod-dev

@@ -6,6 +6,7 @@ use super::driver::Driver;
 use super::login::{Identified, identify};
 use super::opening::{OpeningError, SERVER_LIMIT, read_opening, refuse_packet};
 use super::peer::Peer;
+use super::pooler;
 use super::proxy_header::{self, Announced, HeaderError};
 use super::refused::{Refused, refuse, tell_of_upstream};
 use super::stream::Stream;
@@ -166,7 +167,7 @@ pub async fn shake_hands(
     if timeout_at(deadline, shared.not_paused(startup.database())).await.is_err() {
         return refuse(&mut client, paused(startup.database())).await;
     }
-    let LoggedIn { mut server, authenticated, address } =
+    let LoggedIn { mut server, ends, authenticated, address } =
         log_in(&shared, &mut client, seat, Route::Session, &startup.packet, deadline).await?;
     // Only after authentication: before, any client may have claimed this name.
     if let Err(group) = seat.belongs_to(groups(&shared.settings().limits, seat, &startup)) {
@@ -181,7 +182,7 @@ pub async fn shake_hands(
         Replication::None | Replication::Logical => Context::new(shared, startup.database(), startup.user()),
     };
     context.prepare().await;
-    let Identified { identity, in_recovery, database, value, path, temporary } = match startup.replication() {
+    let mut identified = match startup.replication() {
         Replication::Physical => Identified::not(IdentityError::PhysicalReplication),
         Replication::Logical if context.rejects_opaque() == Some(Mode::Enforce) => {
             let text = ErrorText::new("LF004", "cannot determine what a logical replication session writes")
@@ -193,12 +194,16 @@ pub async fn shake_hands(
             tell_of_upstream(&mut client, identified).await?
         }
     };
-    if let Err(text) = verify_server(context.shared(), &address, &identity, in_recovery).await {
+    if let Err(text) = verify_server(context.shared(), &address, &identified.identity, identified.in_recovery).await {
         message::put_terminate(&mut server.writer.output);
         // Ignore errors: closing the socket ends the session in any case.
         server.writer.flush().await.ok();
         return refuse(&mut client, text).await;
     }
+    let proved = pooler::prove(&mut client, &mut server, ends, &mut identified, &context).await;
+    tell_of_upstream(&mut client, proved).await?;
+    pooler::report(&context, &identified.identity, &authenticated.application_name);
+    let Identified { identity, database, value, path, temporary, .. } = identified;
     context.note_database(database);
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
         let value = value.unwrap_or_default();

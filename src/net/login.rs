@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep_until};
 /// Messages during authentication are at most this long, in bytes (`PG_MAX_AUTH_TOKEN_LENGTH`).
 pub const MAX_AUTHENTICATION: usize = 65_535;
 /// Maximum length of the server's messages until the session is ready, in bytes. The server may send long notices.
-const MAX_GREETING: usize = 4 * 1024 * 1024;
+pub(super) const MAX_GREETING: usize = 4 * 1024 * 1024;
 /// Time limit for the login of a client that has closed its sending half and may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -41,7 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const IDENTITY_QUESTION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; \
     SELECT pg_catalog.pg_backend_pid(), extract(epoch FROM a.backend_start), c.system_identifier, \
     extract(epoch FROM pg_catalog.pg_postmaster_start_time()), a.datid, \
-    pg_catalog.pg_is_in_recovery(), pg_catalog.pg_export_snapshot(), pg_catalog.current_setting('lease.fence', true), pg_catalog.current_setting('search_path') \
+    pg_catalog.pg_is_in_recovery(), pg_catalog.pg_export_snapshot(), pg_catalog.current_setting('lease.fence', true), pg_catalog.current_setting('search_path'), \
+    pg_catalog.inet_client_addr(), pg_catalog.inet_client_port(), pg_catalog.inet_server_addr(), pg_catalog.inet_server_port() \
     FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a, pg_catalog.pg_control_system() c";
 
 /// Precedes the query if the session starts as a role other than its login role, because that role cannot see the start
@@ -53,6 +54,9 @@ pub struct Identified {
     pub identity: Result<Identity, IdentityError>,
     /// True unless the server reports that it is not in recovery.
     pub in_recovery: bool,
+    /// The ends of the connection, as the server sees them: address and port of its client, and its own. Null for a Unix
+    /// socket.
+    pub ends: [Option<String>; 4],
     /// The OID of its database, because another database may have had the name before.
     pub database: Option<String>,
     /// The value of the token's parameter in the server.
@@ -67,7 +71,9 @@ pub struct Identified {
 impl Identified {
     /// No facts, because of this error.
     pub fn not(error: IdentityError) -> Self {
-        Identified { identity: Err(error), in_recovery: true, database: None, value: None, path: None, temporary: None }
+        let identity = Err(error);
+        let ends = [const { None }; 4];
+        Identified { identity, in_recovery: true, ends, database: None, value: None, path: None, temporary: None }
     }
 }
 
@@ -273,7 +279,7 @@ async fn pass_answer(
 
 /// Reads the first input of either side. Sets the deadline when the client has sent everything: it may still wait for
 /// the rest.
-async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instant>) -> Result<(), Refused> {
+pub(super) async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instant>) -> Result<(), Refused> {
     if client.reader.ended {
         deadline.get_or_insert(Instant::now() + PATIENCE);
     }
@@ -314,12 +320,14 @@ pub async fn identify(client: &mut Peer, server: &mut Peer, process_id: Option<i
     Ok(match answer {
         Err(failure) => Identified::not(failure),
         Ok(mut columns) => {
+            let mut ends = [const { None }; 4];
+            ends.iter_mut().rev().for_each(|end| *end = columns.pop().flatten());
             let path = columns.pop().flatten();
             let value = columns.pop().flatten();
             let temporary = columns.pop().flatten().and_then(|snapshot| temporary_schema(&snapshot));
             let in_recovery = columns.pop().flatten().as_deref() != Some("f");
             let database = columns.pop().flatten();
-            Identified { identity: identity(columns, process_id), in_recovery, database, value, path, temporary }
+            Identified { identity: identity(columns, process_id), in_recovery, ends, database, value, path, temporary }
         }
     })
 }
@@ -380,6 +388,6 @@ fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Ide
     Ok(Identity { pid, backend_start, system_identifier, postmaster_start })
 }
 
-fn broken(error: InvalidLength) -> Refused {
+pub(super) fn broken(error: InvalidLength) -> Refused {
     Refused::Upstream(io::Error::new(io::ErrorKind::InvalidData, error))
 }

@@ -27,6 +27,17 @@ pub enum Stream {
     Tls(Box<TlsStream<TcpStream>>, Secured),
 }
 
+/// Both ends of a connection to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// The two addresses.
+    Tcp { local: net::SocketAddr, peer: net::SocketAddr },
+    /// The process that listens on the Unix socket.
+    Unix { listener: i32 },
+    /// The system does not report them.
+    Unknown,
+}
+
 /// A client's socket on its way to the runtime of its session, so that its events wake only that runtime.
 #[derive(Debug)]
 pub enum AcceptedStream {
@@ -86,6 +97,22 @@ impl Stream {
             Stream::Tls(stream, _) => stream.get_ref().0.peer_addr(),
         };
         address.map_or(Origin::Unknown, |address| Origin::Address(address.ip()))
+    }
+
+    /// Both ends of the connection, as this side sees them.
+    pub fn ends(&self) -> Ends {
+        let tcp = |stream: &TcpStream| match (stream.local_addr(), stream.peer_addr()) {
+            (Ok(local), Ok(peer)) => Ends::Tcp { local, peer },
+            _ => Ends::Unknown,
+        };
+        match self {
+            Stream::Tcp(stream) => tcp(stream),
+            Stream::Tls(stream, _) => tcp(stream.get_ref().0),
+            Stream::Unix(stream) => match stream.peer_cred().ok().and_then(|credentials| credentials.pid()) {
+                Some(pid) => Ends::Unix { listener: pid },
+                None => Ends::Unknown,
+            },
+        }
     }
 
     /// The system user that connected at the other end of a Unix socket, as the kernel reports it.

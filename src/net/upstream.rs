@@ -6,7 +6,7 @@ use super::binding::Binding;
 use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, first_answer};
 use super::peer::Peer;
 use super::refused::{Refused, pass_refusal, refuse, tell_of_upstream, tls_text};
-use super::stream::Stream;
+use super::stream::{Ends, Stream};
 use crate::config::{Address, Settings, TargetSession};
 use crate::state::connections::Seat;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, too_late};
@@ -39,6 +39,8 @@ pub enum Route {
 /// A login at a server.
 pub struct LoggedIn {
     pub server: Peer,
+    /// The ends of the connection to the server.
+    pub ends: Ends,
     pub authenticated: Authenticated,
     /// The address of the server in the settings.
     pub address: Address,
@@ -79,8 +81,8 @@ async fn log_in_somewhere(
         let mut failure = None;
         for address in &hosts {
             match try_to_log_in(shared, client, seat, address, packet).await? {
-                Ok((server, authenticated)) => {
-                    return Ok(LoggedIn { server, authenticated, address: address.clone() });
+                Ok((server, ends, authenticated)) => {
+                    return Ok(LoggedIn { server, ends, authenticated, address: address.clone() });
                 }
                 Err(why) => failure = why,
             }
@@ -154,11 +156,14 @@ async fn try_to_log_in(
     seat: &Seat,
     address: &Address,
     packet: &[u8],
-) -> Result<Result<(Peer, Authenticated), Option<Failure>>, Refused> {
+) -> Result<Result<(Peer, Ends, Authenticated), Option<Failure>>, Refused> {
     let mut attempts = attempts(&shared.encryption(), address);
     loop {
-        let mut server = match connect_by(shared, address, &mut attempts).await {
-            Ok(stream) => Peer::new(stream),
+        let (mut server, ends) = match connect_by(shared, address, &mut attempts).await {
+            Ok(stream) => {
+                let ends = stream.ends();
+                (Peer::new(stream), ends)
+            }
             Err(error) => {
                 let is_encrypted = is_tls_failure(&error);
                 attempts.fails(Failure::Connect(error), is_encrypted);
@@ -181,7 +186,7 @@ async fn try_to_log_in(
         let binding = Binding::between(client, &server);
         let allowed = shared.settings().allow_unauthenticated.clone();
         let authenticated = authenticate(client, &mut server, binding, seat, &allowed).await?;
-        return Ok(Ok((server, authenticated)));
+        return Ok(Ok((server, ends, authenticated)));
     }
 }
 

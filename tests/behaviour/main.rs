@@ -48,6 +48,7 @@ mod parameter;
 mod passwords;
 mod policies;
 mod policy_check;
+mod poolers;
 mod prepared;
 mod print_sql;
 mod proxy_protocol;

@@ -19,6 +19,7 @@ mod haproxy;
 mod kubernetes;
 mod languages;
 mod pgbench;
+mod pgbouncer;
 mod readme;
 mod status;
 mod tokens;

@@ -29,6 +29,7 @@ pub mod server;
 pub mod small_disk;
 pub mod target;
 pub mod ticks;
+pub mod transaction_pooler;
 pub mod wait;
 pub mod wire;
 

@@ -70,6 +70,9 @@ impl Obstacle {
             Obstacle::Process { fault, .. } => fault.remedy(),
             Obstacle::TooManyResources => Remedy::Split,
             Obstacle::NewerPolicies | Obstacle::OtherPolicies => Remedy::Reload,
+            Obstacle::Identity(
+                IdentityError::OtherProcess | IdentityError::NotNotified | IdentityError::Unproved(_),
+            ) => Remedy::SameServer,
             Obstacle::Etcd { .. } | Obstacle::NoEtcd(_) => Remedy::Etcd,
             Obstacle::PreparedTransactions(_) | Obstacle::NotEnded(_) => Remedy::EndThem,
             Obstacle::ServerTimeout { setting, .. } => Remedy::ServerTimeout(setting),
@@ -246,6 +249,9 @@ mod tests {
         };
         for (obstacle, reason, remedy) in [
             (IdentityError::NoAnswer.into(), "did not identify the session's process", Remedy::TryAgain),
+            (IdentityError::OtherProcess.into(), "is there a pooler", Remedy::SameServer),
+            (IdentityError::NotNotified.into(), "did not reach the idle session", Remedy::SameServer),
+            (IdentityError::Unproved("why".to_owned()).into(), "that it is not a pooler: why", Remedy::SameServer),
             (process(ProcessFault::OtherServer), "3 cannot be fenced: it is on a different server", Remedy::SameServer),
             (process(ProcessFault::Restarted), "the server was restarted", Remedy::TryAgain),
             (process(ProcessFault::Standby), "the server is in recovery", Remedy::TryAgain),

@@ -57,6 +57,12 @@ pub enum IdentityError {
     /// The reported process id differs from the one in BackendKeyData.
     #[error("the session does not keep its server process: is there a pooler between the proxy and the server?")]
     OtherProcess,
+    /// Something stands between the proxy and the server, and a notification did not reach the idle session.
+    #[error("a notification did not reach the idle session: is there a pooler between the proxy and the server?")]
+    NotNotified,
+    /// Something stands between the proxy and the server, and the proxy could not find out more. With the reason.
+    #[error("something stands between the proxy and the server, and nothing proves that it is not a pooler: {0}")]
+    Unproved(String),
     /// The server's error message.
     #[error("{0}")]
     Refused(String),

@@ -197,6 +197,12 @@ pub fn parameter_status(body: &[u8]) -> Option<(&str, &str)> {
     Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?))
 }
 
+/// Channel and payload in the body of a NotificationResponse.
+pub fn notification(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (channel, rest) = split_string(body.get(4..)?)?;
+    Some((channel, split_string(rest)?.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

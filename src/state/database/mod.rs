@@ -49,6 +49,8 @@ pub struct SharedDatabase {
     lacks_sessions: AtomicBool,
     /// Permits for checking whether writes past an observing fence would be rejected.
     pub observations: Arc<Semaphore>,
+    /// The places where the log has reported a pooler: before the proxy, and behind it.
+    pub poolers_reported: [AtomicBool; 2],
     metrics: Arc<Metrics>,
     /// Wakes the task that announces changes unrelated to fenced tables to other proxies.
     harmless_change: Arc<Notify>,
@@ -86,6 +88,7 @@ impl SharedDatabase {
             registered: Arc::default(),
             lacks_sessions: AtomicBool::default(),
             observations: Arc::new(Semaphore::new(MOST_OBSERVATIONS)),
+            poolers_reported: Default::default(),
             metrics,
             harmless_change: Arc::default(),
             reading_due: Arc::default(),
@@ -123,7 +126,7 @@ impl SharedDatabase {
     }
 
     /// Returns true if the policies have no `databases`, and no fenced table is known in this database.
-    pub(super) fn is_unconcerned(&self) -> bool {
+    pub fn is_unconcerned(&self) -> bool {
         self.policies.borrow().databases.is_none() && self.fence.fences_nothing()
     }
 

@@ -333,6 +333,10 @@ impl Store for Reached {
         self.look(self.inner.announce_catalog()).await
     }
 
+    async fn notify_process(&self, who: &Identity) -> Result<(), StoreError> {
+        self.look(self.inner.notify_process(who)).await
+    }
+
     async fn beat(&self) -> Result<f64, StoreError> {
         self.look(self.inner.beat()).await
     }

@@ -15,7 +15,7 @@ use super::memory::Memory;
 use super::policies::Policies;
 use super::raising::RaisingState;
 use super::registry::{Registry, key};
-use super::session::SessionFence;
+use super::session::{Identity, SessionFence};
 use super::step::{Context, Environment, FenceMetrics};
 use super::store::{Found, Key, Listener, Postgres, Store, StoreError};
 use super::watch;
@@ -241,6 +241,14 @@ impl Database {
         if let Err(error) = self.context().store().announce_catalog().await {
             tracing::debug!(database = self.name(), %error, "catalog_change_not_announced");
         }
+    }
+
+    /// Notifies the server process of a session that listens for [`super::store::process_payload`]. Cancel-safe: the notification may be lost.
+    ///
+    /// # Errors
+    /// No control connection could send it.
+    pub async fn notify_process(&self, who: &Identity) -> Result<(), StoreError> {
+        self.context().store().notify_process(who).await
     }
 
     /// The number of the connection that listens for announcements. 0: none does.

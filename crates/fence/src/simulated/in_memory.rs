@@ -445,6 +445,10 @@ impl Store for InMemory {
         Ok(())
     }
 
+    async fn notify_process(&self, _who: &Identity) -> Result<(), StoreError> {
+        self.connected().map(drop)
+    }
+
     async fn beat(&self) -> Result<f64, StoreError> {
         self.connected().map(|_| 0.0)
     }

@@ -10,6 +10,7 @@ use super::error::{LIMIT, is_no_database};
 use super::sql::{self, Prepared, VERSION, prepare, version_number};
 use super::{Listener, StoreError};
 use crate::resource_lock::ResourceLocks;
+use crate::session::Identity;
 use fencegate_postgres::sql::{StatementResult, answers, column};
 use fencegate_postgres::tls::ControlConfig;
 use std::future::poll_fn;
@@ -36,6 +37,13 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 const LEASE_CHANNEL: &str = "fencegate_lease";
 /// The payload that announces a catalog change. No resource can have this name.
 pub(super) const CATALOG_CHANGED: &str = "{catalogue}";
+/// Begins the payloads for single sessions. No resource can have such a name.
+const OF_PROCESS: &str = "{process}";
+
+/// The payload for the session with this server process.
+pub fn process_payload(who: &Identity) -> String {
+    format!("{OF_PROCESS} {} {}", who.pid, who.backend_start)
+}
 
 /// A slot for one control connection, which is opened when needed.
 #[derive(Debug)]
@@ -285,6 +293,8 @@ impl Lane {
                 if let (AsyncMessage::Notification(news), Some(listener)) = (message, &listener) {
                     if news.channel() == LEASE_CHANNEL {
                         listener.lease_changed(news.payload());
+                    } else if news.payload().starts_with(OF_PROCESS) {
+                        // Only that session listens for it.
                     } else if news.payload() != CATALOG_CHANGED {
                         listener.announced(news.payload());
                     } else if !common.is_own(news.process_id()) {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-pub use control::is_missing;
+pub use control::{is_missing, process_payload};
 pub(super) use error::is_no_database;
 pub use error::{ConnectionError, StoreError};
 pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, init_script, is_proxy};
@@ -181,6 +181,9 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Notifies the other proxies that the catalog has changed.
     async fn announce_catalog(&self) -> Result<(), StoreError>;
+
+    /// Notifies the process, which executes LISTEN. May be lost.
+    async fn notify_process(&self, who: &Identity) -> Result<(), StoreError>;
 
     /// Heartbeat of the listening connection. Opens the connection if necessary. Returns how full the server's notification
     /// queue is, from 0 to 1.

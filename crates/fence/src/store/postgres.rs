@@ -4,7 +4,7 @@
 
 use super::announcer::Announcer;
 use super::common::{Common, blockers};
-use super::control::{BETWEEN_LOOKS, CATALOG_CHANGED, Lane};
+use super::control::{BETWEEN_LOOKS, CATALOG_CHANGED, Lane, process_payload};
 use super::error::LIMIT;
 use super::rows;
 use super::sql::epoch::Operator;
@@ -393,6 +393,10 @@ impl Store for Postgres {
 
     async fn announce_catalog(&self) -> Result<(), StoreError> {
         self.announcer.announced(CATALOG_CHANGED).await
+    }
+
+    async fn notify_process(&self, who: &Identity) -> Result<(), StoreError> {
+        self.announcer.announced(&process_payload(who)).await
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {

@@ -1,0 +1,83 @@
+//! Poolers between a proxy and the server.
+
+use crate::support::fenced::{Fenced, code, init, ok, value};
+use crate::support::link::Link;
+use crate::support::transaction_pooler::TransactionPooler;
+use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
+
+const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
+const WRITE: &str = "INSERT INTO jobs VALUES (1)";
+
+fn behind_a_pooler() -> Fenced {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE jobs (n int); CREATE TABLE free (n int)");
+    init(&postgres, "postgres");
+    let pooler = TransactionPooler::before(postgres.port());
+    let options = ProxyOptions::default().policies(POLICIES).upstream(&pooler.url());
+    Fenced { proxy: Proxy::start_with(&postgres, &options), postgres }
+}
+
+/// The process number that the pooler shows is that of the process which answers first. Later transactions run elsewhere.
+#[test]
+fn a_session_that_shares_its_process_is_not_admitted() {
+    let world = behind_a_pooler();
+    let mut old = world.login();
+    let mut other = world.login();
+    // The process that both have been shown is now the other one's.
+    ok(&mut other, "BEGIN");
+    let shared = value(&mut other, "SELECT pg_backend_pid()");
+    ok(&mut old, "BEGIN");
+    assert_ne!(value(&mut old, "SELECT pg_backend_pid()"), shared);
+    ok(&mut old, "SET LOCAL lease.fence = 47");
+    let refused = old.rows(WRITE).err();
+    ok(&mut other, "COMMIT");
+    let direct = Proxy::start(&world.postgres, POLICIES, &[]);
+    let mut new = Wire::login(&direct.address(), "postgres", "postgres");
+    ok(&mut new, "SET lease.fence = 48");
+    ok(&mut new, WRITE);
+    // Would commit a write of token 47 after one of token 48.
+    old.query("COMMIT");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "1", "the write of the older token was committed");
+    let refused = refused.expect("an error");
+    assert_eq!(refused.code(), "LF006");
+    assert!(refused.message().contains("a notification did not reach the idle session"), "{refused:?}");
+    assert_eq!(world.proxy.log().matches("pooler_found").count(), 1, "{}", world.proxy.log());
+}
+
+/// A forwarder, such as HAProxy with `mode tcp`, is not a pooler.
+#[test]
+fn a_session_through_a_forwarder_is_admitted() {
+    let postgres = Postgres::start(Options::default());
+    postgres.sql("CREATE TABLE jobs (n int)");
+    init(&postgres, "postgres");
+    let forwarder = Link::to(postgres.port());
+    let upstream = format!("postgres://127.0.0.1:{}", forwarder.port());
+    let options = ProxyOptions::default().policies(POLICIES).upstream(&upstream);
+    let world = Fenced { proxy: Proxy::start_with(&postgres, &options), postgres };
+    let mut wire = world.holder(47);
+    ok(&mut wire, WRITE);
+    assert!(ok(&mut wire, "SELECT pg_listening_channels()").is_empty());
+    assert!(!world.proxy.log().contains("pooler_found"), "{}", world.proxy.log());
+}
+
+/// Nothing can be proved without a control connection, so nothing is admitted.
+#[test]
+fn a_session_that_nothing_can_notify_is_not_admitted() {
+    let mut world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
+    let forwarder = Link::to(world.postgres.port());
+    let upstream = format!("postgres://127.0.0.1:{}", forwarder.port());
+    let control = Link::to(world.postgres.port());
+    let options = ProxyOptions::default()
+        .policies(POLICIES)
+        .upstream(&upstream)
+        .control(&format!("postgres://postgres@127.0.0.1:{}/postgres", control.port()));
+    world.proxy = Proxy::start_with(&world.postgres, &options);
+    ok(&mut world.holder(47), WRITE);
+    control.cut();
+    let mut wire = world.holder(47);
+    control.mend();
+    let error = wire.rows(WRITE).unwrap_err();
+    assert_eq!(error.code(), "LF006", "{error:?}");
+    assert!(error.hint().contains("Connect again"), "{error:?}");
+    wait_until("a new session is admitted", DEADLINE, || code(&mut world.holder(47), WRITE).is_empty());
+}
