@@ -17,6 +17,7 @@ mod decoders;
 mod drain;
 mod election;
 mod elsewhere;
+mod engines;
 mod etcd;
 mod failures;
 mod fence;

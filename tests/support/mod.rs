@@ -27,6 +27,7 @@ pub mod programs;
 pub mod proxy;
 pub mod server;
 pub mod small_disk;
+pub mod stub_engine;
 pub mod target;
 pub mod ticks;
 pub mod transaction_pooler;

@@ -158,6 +158,8 @@ pub enum Remedy {
     Init,
     /// Upgrade this program: the schema is newer.
     Upgrade,
+    /// Use another server.
+    Engine,
     /// Grant the named privileges to the control role.
     Grant,
     /// Use a superuser as control role.
@@ -193,6 +195,9 @@ impl Remedy {
             }
             Remedy::Upgrade => {
                 "Retrying will not help. The database has the schema of a newer version. Upgrade this proxy, or run the fencegate init of its version to downgrade the schema."
+            }
+            Remedy::Engine => {
+                "Retrying will not help. fencegate works with PostgreSQL and with services that are PostgreSQL."
             }
             Remedy::Grant => "Retrying will not help. Run the GRANT as a superuser.",
             Remedy::Superuser => {

@@ -3,6 +3,7 @@
 //! Owns the classification of driver errors, and the text that clients receive. Must never forward the server's message to
 //! clients, except that of 42501: others may name the control role or the server's address.
 
+use super::engine::UnsuitableEngine;
 use super::sql::VERSION;
 use crate::obstacle::{Blocker, Remedy, named};
 use fencegate_catalog::CatalogError;
@@ -78,6 +79,9 @@ pub enum StoreError {
         "the control role {role} lacks privileges in the schemas of fencegate in database {database} ({lacking}): run `fencegate init --role {role}` there"
     )]
     SchemaPrivileges { role: String, database: String, lacking: String },
+    /// The server is not PostgreSQL, or not enough of it.
+    #[error(transparent)]
+    Engine(#[from] UnsuitableEngine),
     /// This program cannot decode the returned rows.
     #[error("the database's answer to {0} has an unknown form")]
     UnknownForm(&'static str),
@@ -145,6 +149,7 @@ impl StoreError {
             | StoreError::SchemaPrivileges { .. }
             | StoreError::Denied(_) => Remedy::Init,
             StoreError::Newer { .. } => Remedy::Upgrade,
+            StoreError::Engine(_) => Remedy::Engine,
             StoreError::CatalogOfSession { error, .. } => error.remedy(),
             StoreError::Lost(_)
             | StoreError::Refused(_)

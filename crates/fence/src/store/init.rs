@@ -3,6 +3,7 @@
 //! Owns creating and upgrading the schemas. Must never remove anything that a running proxy needs:
 //! `init` may be run at any time, even several times at once.
 
+use super::engine::{self, UnsuitableEngine};
 use super::init_lock::{Effect, InitLockError, Script, begin};
 use super::sql::{VERSION, sql_file, version_number};
 use crate::CONSOLE;
@@ -92,6 +93,9 @@ pub enum InitError {
     /// The server refused an action.
     #[error("cannot {}: {}", .0, fencegate_postgres::sql::message(.1))]
     Refused(&'static str, #[source] tokio_postgres::Error),
+    /// The server is not PostgreSQL, or not enough of it.
+    #[error(transparent)]
+    Engine(#[from] UnsuitableEngine),
     /// Another command is running, or another process holds the lock.
     #[error(transparent)]
     Locked(#[from] InitLockError),
@@ -157,6 +161,7 @@ async fn open(config: &ControlConfig) -> Result<Client, InitError> {
     let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
+    engine::check(&client).await?;
     let settings = "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET synchronous_commit = on";
     refused("set up the session", client.batch_execute(settings).await)?;
     Ok(client)

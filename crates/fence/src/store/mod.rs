@@ -6,6 +6,7 @@ mod announcer;
 mod blockers;
 mod common;
 mod control;
+mod engine;
 mod error;
 mod init;
 mod init_lock;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use control::{is_missing, process_payload};
+pub use engine::UnsuitableEngine;
 pub(super) use error::is_no_database;
 pub use error::{ConnectionError, StoreError};
 pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, init_script, is_proxy};

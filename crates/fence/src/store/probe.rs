@@ -5,7 +5,7 @@
 
 use super::common::blockers;
 use super::control::Said;
-use super::{StoreError, sql};
+use super::{StoreError, engine, sql};
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{answers, column, is_true, query_rows, rows, text};
 use fencegate_postgres::tls::ControlConfig;
@@ -32,7 +32,12 @@ pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError>
     let (client, connection) = config.connect().await.map_err(|error| StoreError::on_connect(config, error))?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
-    let said = Said::of(config, &client, "off").await?;
+    let said = Said::of(config, &client, "off").await;
+    // `fencegate init` has checked a server that has the schema.
+    if said.as_ref().map_or(true, |said| said.has_schema().is_err()) {
+        engine::check(&client).await?;
+    }
+    let said = said?;
     said.is_of_primary(config)?;
     said.may_fence()?;
     let mut question = "SELECT pg_is_in_recovery() AS recovering".to_owned();
