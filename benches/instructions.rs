@@ -87,6 +87,7 @@ fn count(stage: &Stage, callgrind: &Callgrind, writes: bool) -> Vec<(&'static st
         }
         counted.push((name, least));
     };
+    // The relay stands between the proxy and the server, so a login includes the check that no pooler does.
     // Keep another session open: the first session of a database has its catalog read.
     let beside = open("");
     take("a login", LOGINS, &mut || (0..LOGINS).for_each(|_| open("").close()));
