@@ -55,6 +55,7 @@ has_patch() { has patch; }
 has_setpriv() { [ "$(id -u)" -ne 0 ] || has setpriv; }
 has_prometheus() { has prometheus && has promtool; }
 has_fakeroot() { has fakeroot; }
+has_lintian() { has lintian; }
 has_bzip2() { has bzip2; }
 has_node() { has node && has npm; }
 has_redis() { has redis-server && has redis-cli; }
@@ -138,6 +139,7 @@ find_missing() {
     if [ "$wanted" != test ]; then
         need has_venv python3-venv
         need has_fakeroot fakeroot
+        need has_lintian lintian
         need has_bzip2 bzip2
         need has_node "nodejs npm"
         need has_active_record "ruby-activerecord ruby-pg"

@@ -4,7 +4,7 @@ use crate::support::guardian::Folder;
 use crate::support::proxy::BINARY;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn run(command: &mut Command) -> String {
@@ -21,18 +21,24 @@ fn dpkg(root: &Path, arguments: &[&str]) {
     run(command.args(arguments));
 }
 
-#[test]
-fn a_package_is_installed_removed_and_purged() {
-    let folder = Folder::new("deb");
+/// Builds a package in the folder.
+fn build(folder: &Folder) -> PathBuf {
     let built = Path::new(BINARY).parent().and_then(Path::parent).unwrap();
     run(Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/deb.sh"))
-        .args(["dev"])
+        .arg("dev")
         .arg(folder.path())
+        .arg("--fast")
         .env("CARGO_TARGET_DIR", built));
-    let package = fs::read_dir(folder.path()).unwrap().find_map(|file| {
-        let path = file.unwrap().path();
-        path.extension().is_some_and(|end| end == "deb").then(|| path.display().to_string())
-    });
+    let mut files = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
+    files.find(|path| path.extension().is_some_and(|end| end == "deb")).expect("a package")
+}
+
+#[test]
+fn a_package_is_reproducible_and_is_installed_removed_and_purged() {
+    let [folder, other] = [(); 2].map(|()| Folder::new("deb"));
+    let package = build(&folder);
+    assert!(fs::read(&package).unwrap() == fs::read(build(&other)).unwrap(), "the packages differ");
+    run(Command::new("lintian").args(["--allow-root", "--fail-on", "error,warning"]).arg(&package));
     let root = folder.join("root");
     for directory in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "etc"] {
         fs::create_dir_all(root.join(directory)).unwrap();
@@ -43,7 +49,7 @@ fn a_package_is_installed_removed_and_purged() {
         fs::write(root.join(file), "").unwrap();
     }
 
-    dpkg(&root, &["--install", &package.unwrap()]);
+    dpkg(&root, &["--install", &package.display().to_string()]);
     let says = run(Command::new(root.join("usr/bin/fencegate")).arg("--version"));
     assert!(says.starts_with("fencegate "), "{says}");
     let mode = |file: &str| {
@@ -55,7 +61,7 @@ fn a_package_is_installed_removed_and_purged() {
         "etc/fencegate/policies.d",
         "usr/lib/systemd/system/fencegate.service",
         "usr/lib/systemd/system/fencegate@.service",
-        "usr/share/man/man1/fencegate-proxy.1",
+        "usr/share/man/man1/fencegate-proxy.1.gz",
         "usr/share/bash-completion/completions/fencegate",
         "usr/share/zsh/vendor-completions/_fencegate",
         "usr/share/fish/vendor_completions.d/fencegate.fish",

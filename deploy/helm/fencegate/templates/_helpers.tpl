@@ -58,9 +58,9 @@ readinessProbe:
   periodSeconds: 2
   timeoutSeconds: 2
   failureThreshold: 2
-{{- if not .Values.applications }}
-# The pod leaves the service and receives no new connections, while its clients reconnect elsewhere. Then SIGTERM ends idle
-# sessions between transactions.
+{{- if and (not .Values.applications) .Values.drainSeconds }}
+# The pod leaves the service and receives no new connections, while its clients reconnect elsewhere. Then SIGTERM ends
+# idle sessions between transactions.
 lifecycle:
   preStop: {sleep: {seconds: {{ .Values.drainSeconds }}}}
 {{- end }}
