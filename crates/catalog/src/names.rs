@@ -8,9 +8,9 @@
 use super::sql::{self, Functions, Keys, sql_file};
 use fencegate_policy::{FencedFunction, PolicySet, QualifiedName, Resource};
 use fencegate_postgres::sql::{StatementResult, arrays, column, is_true, number, quote};
-use fencegate_postgres::sql_file::Value::{Count, Sql};
+use fencegate_postgres::sql_file::Value::{Count, Sql, Text};
 use fencegate_statement::FunctionName;
-use fencegate_statement::rows::{ColumnValue, KEY_TYPES, ValueType};
+use fencegate_statement::rows::{COUNTED_TYPES, ColumnValue, KEY_TYPES, UNNEST, ValueType};
 use std::collections::{HashMap, HashSet};
 use strsim::osa_distance;
 use tokio_postgres::SimpleQueryRow;
@@ -187,10 +187,14 @@ pub(super) fn query(Keys([schemas, names, keys, arguments]): &Keys) -> String {
     ])
 }
 
-/// The schemas where an operator or a type may hide the catalog's own.
+/// The schemas where an operator, a type or a function may hide the catalog's own.
 pub fn shadows() -> String {
-    let names: Vec<String> = KEY_TYPES.iter().map(|name| quote(name)).collect();
-    sql_file!("sql/shadows.sql").with(&[("types", Sql(&names.join(", "))), ("most", Count(MOST_SHADOWS))])
+    let names: Vec<String> = KEY_TYPES.iter().chain(&COUNTED_TYPES).map(|name| quote(name)).collect();
+    sql_file!("sql/shadows.sql").with(&[
+        ("types", Sql(&names.join(", "))),
+        ("function", Text(UNNEST)),
+        ("most", Count(MOST_SHADOWS)),
+    ])
 }
 
 /// As many schemas are all of them.

@@ -8,6 +8,7 @@ use super::rejection::Rejection;
 use fencegate_catalog::{Catalog, KeyColumn};
 use fencegate_fence::RequiredPrivilege;
 use fencegate_policy::{FencedTable, PolicySet, Resource};
+use fencegate_statement::rows::{ColumnValue, MOST_VALUES};
 use fencegate_statement::{FunctionName, Operation, RelationName, Statement, StatementKind, Write};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ pub struct AffectedResource {
     pub resource: Arc<Resource>,
     /// Set if the statement writes; otherwise it only locks.
     pub writes: bool,
-    /// The keys of a keyed resource; `None` for any other. Empty where only the guard can tell them.
+    /// The keys of a keyed resource; `None` for any other. Empty where only the guard can tell them, and where the statement
+    /// shows that it affects no row.
     pub keys: Option<Vec<KeyedResource>>,
 }
 
@@ -176,6 +178,9 @@ pub enum Columns {
     Others,
 }
 
+const TOO_MANY: &str = "the statement has more than 10000 keys, the limit for one statement";
+const _: () = assert!(MOST_VALUES == 10_000);
+
 /// The resources of the keys of all written rows. `column` describes the table's key in the catalog.
 pub fn resources(
     keyed: &Arc<Resource>,
@@ -204,12 +209,14 @@ pub fn resources(
         Columns::SameNames => write.rows.values(name, None),
         Columns::Others => return unknown("the statement writes to it through another relation"),
     };
-    let Some(values) = values.filter(|values| !values.is_empty()) else {
-        return unknown("the statement does not show it for every row");
-    };
+    let Some(values) = values else { return unknown("the statement does not show it for every row") };
     let writes = write.operation != Operation::Lock;
+    if values.contains(&ColumnValue::TooMany) {
+        return unknown(TOO_MANY);
+    }
+    let is_nothing = |value: &&ColumnValue| column.kind.is_ok_and(|kind| value.is_nothing_in(kind));
     let mut found = Vec::with_capacity(values.len());
-    for value in values {
+    for value in values.iter().filter(|value| !is_nothing(value)) {
         match column.key(value).map(|key| keyed.of_key(&key)) {
             Some(Some(resource)) => found.push(Ok((resource, writes))),
             Some(None) => return unknown("a value is too long, or cannot be part of the name of an election or lease"),
@@ -239,13 +246,13 @@ pub fn by_path(keyed: &Resource) -> Rejection {
 fn hint(operation: Operation) -> &'static str {
     match operation {
         Operation::Insert => {
-            "Give the key as a constant or a parameter in every row: INSERT INTO t (key, ...) VALUES (3, ...)."
+            "Give the key as a constant or a parameter in every row: INSERT INTO t (key, ...) VALUES (3, ...), or SELECT * FROM unnest(keys, ...)."
         }
         Operation::Update => {
-            "Compare the key with constants or parameters: WHERE key = 3 AND ..., or key IN (3, 4). An upsert needs the key in its column list and its ON CONFLICT target."
+            "Compare the key with constants or parameters: WHERE key = 3 AND ..., key IN (3, 4), or key = ANY ($1). An upsert needs the key in its column list and its ON CONFLICT target."
         }
         Operation::Delete | Operation::Lock | Operation::Read => {
-            "Compare the key with constants or parameters: WHERE key = 3 AND ..., or key IN (3, 4)."
+            "Compare the key with constants or parameters: WHERE key = 3 AND ..., key IN (3, 4), or key = ANY ($1)."
         }
         Operation::Truncate | Operation::TruncateCascade | Operation::Ddl | Operation::Cascade => {
             "The statement affects the rows of all keys. Run it as one of the policy's `exempt_roles`, or omit the operation from the table's `operations`."

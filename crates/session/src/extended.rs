@@ -13,7 +13,7 @@ use super::session::{ClientFault, Session, Side};
 use super::settings::Settings;
 use super::verdict::Run;
 use fencegate_policy::PolicySet;
-use fencegate_statement::rows::{ColumnValue, Declared};
+use fencegate_statement::rows::{Argument, Declared};
 use fencegate_statement::{OpaqueReason, ParameterEffect, Script, Statement, StatementKind, Unreadable};
 use fencegate_wire::frame::{HEADER, Header, split_string};
 use fencegate_wire::message::{self, Bound};
@@ -216,15 +216,20 @@ pub(super) fn with_values(
     settings: &Settings,
     pipeline: &Pipeline,
 ) -> Arc<Statement> {
-    let is_clear = |bytes: &[u8]| bytes.is_ascii() || settings.lexing.keeps_text();
-    let value = |value: Bound| match value {
-        Bound::Text(bytes) | Bound::Binary(bytes) if !is_clear(bytes) || pipeline.leaves_in_doubt(bytes) => None,
-        Bound::Text(bytes) => ColumnValue::from_text(bytes),
-        Bound::Binary(bytes) => ColumnValue::from_binary(bytes),
-        Bound::Null => None,
-    };
-    let values: Vec<_> = values.into_iter().map(value).collect();
+    let values: Vec<Argument> = values.into_iter().map(|value| argument(value, settings, pipeline)).collect();
     Arc::new(statement.bound(&values))
+}
+
+fn argument<'v>(value: Bound<'v>, settings: &Settings, pipeline: &Pipeline) -> Argument<'v> {
+    let is_clear = |bytes: &[u8]| bytes.is_ascii() || settings.lexing.keeps_text();
+    match value {
+        Bound::Text(bytes) | Bound::Binary(bytes) if !is_clear(bytes) || pipeline.leaves_in_doubt(bytes) => {
+            Argument::Unknown
+        }
+        Bound::Text(bytes) => Argument::Text(bytes),
+        Bound::Binary(bytes) => Argument::Binary(bytes),
+        Bound::Null => Argument::Null,
+    }
 }
 
 /// Returns true if a value for a key may be read in another way once the effect of forwarded messages is known.

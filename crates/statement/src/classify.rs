@@ -2,6 +2,7 @@
 //!
 //! Must never let a type pass that has no row: it is opaque.
 
+use super::facts::parts;
 use super::own::Concern;
 use super::query::Walk;
 use super::{
@@ -146,7 +147,10 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
             ddl::rewrite(&create.view, create.query.as_deref().map(std::slice::from_ref).unwrap_or_default(), into);
             StatementKind::CreateView
         }
-        N::CreateFunctionStmt(_) => changes(into, StatementKind::CreateFunction),
+        N::CreateFunctionStmt(create) => {
+            ddl::define_unnest(&parts(&create.funcname), into);
+            changes(into, StatementKind::CreateFunction)
+        }
         N::AlterFunctionStmt(_) => changes(into, StatementKind::AlterFunction),
         N::CreateSeqStmt(_) => changes(into, StatementKind::CreateSequence),
         N::AlterSeqStmt(_) => changes(into, StatementKind::AlterSequence),

@@ -3,13 +3,14 @@
 //! Must never report a column if an affected row may have another value: unknown forms of conditions report nothing.
 //! The server defines the meaning of the forms; `tests/behaviour/keys` compares them with it.
 
+use super::arrays::{Array, unnested_columns, unnested_in};
 use super::facts::parts;
-use super::rows::{Column, ColumnValue, MOST_VALUES, Rows, ValueType};
-use super::values::{parameter, value};
+use super::rows::{Beside, Column, ColumnValue, Distinct, MOST_VALUES, Purpose, Rows};
+use super::values::{Cast, is_null, parameter, value};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
     AExpr, AExprKind, BoolExprType, ColumnRef, InferClause, MergeMatchKind, MergeWhenClause, Node, OnConflictClause,
-    ParamRef, RangeVar, ResTarget,
+    ParamRef, RangeVar, ResTarget, SelectStmt, SubLink, SubLinkType,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,14 +37,15 @@ pub(super) struct RowReader<'n> {
     /// Where a parameter gets its type from a column: by its position in the text.
     places: HashMap<i32, Use<'n>>,
     /// Every use of a parameter: number, position, and cast.
-    uses: Vec<(i32, i32, Option<ValueType>)>,
+    uses: Vec<(i32, i32, Option<Cast>)>,
 }
 
 /// The source of a parameter's type.
 #[derive(Clone, PartialEq)]
 enum Use<'n> {
     Column(&'n str, &'n str, Column),
-    Cast(ValueType),
+    ArrayOf(&'n str, &'n str, Column),
+    Cast(Cast),
 }
 
 impl<'n> Target<'n> {
@@ -101,19 +103,22 @@ impl<'n> RowReader<'n> {
         if lists.iter().any(|list| list.len() != width || list.iter().any(is_star)) {
             return Vec::new();
         }
-        let column = |place: usize| match columns.get(place).map(|column| &column.node) {
-            None if columns.is_empty() => Some(Column::Placed(place)),
-            Some(Some(N::ResTarget(target))) if target.indirection.is_empty() => {
-                Some(Column::Named(target.name.clone()))
-            }
-            _ => None,
-        };
         let told = |place| {
-            let column = column(place)?;
+            let column = inserted_column(columns, place)?;
             let values = self.values(lists.iter().map(|list| &list[place]), relation, &column)?;
             Some((column, values))
         };
         (0..width).filter_map(told).collect()
+    }
+
+    /// The rows of an INSERT from a query.
+    pub(super) fn inserted_from(
+        &mut self,
+        columns: &'n [Node],
+        select: &'n SelectStmt,
+    ) -> Vec<(Column, Vec<ColumnValue>)> {
+        let values = unnested_columns(select).into_iter().enumerate();
+        values.filter_map(|(place, values)| Some((inserted_column(columns, place)?, values?))).collect()
     }
 
     /// The rows that `ON CONFLICT DO UPDATE` changes: those that were there already. In the columns of the conflict
@@ -159,6 +164,7 @@ impl<'n> RowReader<'n> {
         }
         match &node.node {
             Some(N::AExpr(comparison)) => self.comparison(comparison, target).into_iter().collect(),
+            Some(N::SubLink(link)) => self.membership(link, target).into_iter().collect(),
             Some(N::BoolExpr(e)) => {
                 let sides = e.args.iter().map(|side| self.condition(side, target));
                 match e.boolop() {
@@ -176,17 +182,51 @@ impl<'n> RowReader<'n> {
             return None;
         }
         let (left, right) = (comparison.lexpr.as_deref()?, comparison.rexpr.as_deref()?);
+        if comparison.kind() == AExprKind::AexprOpAny {
+            let column = target.column(left)?;
+            return Some((column, self.array(&Array::read(right)?, target.relation, column)?));
+        }
         let (column, values) = match (comparison.kind(), &right.node) {
             (AExprKind::AexprOp, _) => match target.column(left) {
                 Some(column) => (column, std::slice::from_ref(right)),
                 None => (target.column(right)?, std::slice::from_ref(left)),
             },
             (AExprKind::AexprIn, Some(N::List(list))) => (target.column(left)?, list.items.as_slice()),
-            (AExprKind::AexprOpAny, Some(N::AArrayExpr(array))) => (target.column(left)?, array.elements.as_slice()),
             _ => return None,
         };
         self.steps += values.len();
+        let is_list = comparison.kind() == AExprKind::AexprIn;
+        let values = values.iter().filter(|value| !(is_list && is_null(value)));
         Some((column, self.values(values, target.relation, &Column::Named(column.to_owned()))?))
+    }
+
+    /// `column IN (SELECT unnest(array))`, and the like.
+    fn membership(&mut self, link: &'n SubLink, target: &Target<'n>) -> Option<(&'n str, Vec<ColumnValue>)> {
+        let is_any = link.sub_link_type() == SubLinkType::AnySublink;
+        if !is_any || !matches!(parts(&link.oper_name).as_slice(), [] | ["="] | ["pg_catalog", "="]) {
+            return None;
+        }
+        let column = target.column(link.testexpr.as_deref()?)?;
+        let Some(N::SelectStmt(select)) = &link.subselect.as_deref()?.node else { return None };
+        let values = unnested_in(select)?.compared()?;
+        self.steps += values.len();
+        Some((column, values))
+    }
+
+    /// The values of an array that the column is compared with. Without a cast, the array has the column's type.
+    fn array(&mut self, array: &Array<'n>, relation: &'n RangeVar, column: &'n str) -> Option<Vec<ColumnValue>> {
+        let column = Column::Named(column.to_owned());
+        if let Array::Items(items, None) = array {
+            self.steps += items.len();
+            return self.values(items.iter().filter(|item| !is_null(item)), relation, &column);
+        }
+        if let Array::Parameter(parameter, None) = array {
+            let place = Use::ArrayOf(&relation.schemaname, &relation.relname, column);
+            self.places.insert(parameter.location, place);
+        }
+        let values = array.compared()?;
+        self.steps += values.len();
+        Some(values)
     }
 
     /// Adds the values that SET assigns to the columns. Omits columns whose new value is unknown.
@@ -201,10 +241,8 @@ impl<'n> RowReader<'n> {
             let Some(N::ResTarget(assignment)) = &assignment.node else { return ValuesByColumn::new() };
             let name = assignment.name.as_str();
             let Some(before) = told.remove(name) else { continue };
-            if let Some(after) = self.assignment(assignment, target, inserted)
-                && let Some(values) = union(before, after)
-            {
-                told.insert(name, values);
+            if let Some(after) = self.assignment(assignment, target, inserted) {
+                told.insert(name, union(before, after));
             }
         }
         told
@@ -236,19 +274,16 @@ impl<'n> RowReader<'n> {
         column: &Column,
     ) -> Option<Vec<ColumnValue>> {
         let nodes = nodes.into_iter();
-        let mut values = Vec::new();
-        for value in nodes.clone().map(value) {
-            add(&mut values, value?)?;
-        }
+        let values: Distinct = nodes.clone().map(value).collect::<Option<_>>()?;
         for parameter in nodes.filter_map(parameter) {
             let place = Use::Column(&relation.schemaname, &relation.relname, column.clone());
             self.places.insert(parameter.location, place);
         }
-        Some(values)
+        Some(values.list())
     }
 
     /// Records that the statement uses a parameter, cast to that type.
-    pub(super) fn used(&mut self, parameter: &ParamRef, cast: Option<ValueType>) {
+    pub(super) fn used(&mut self, parameter: &ParamRef, cast: Option<Cast>) {
         self.uses.push((parameter.number, parameter.location, cast));
     }
 
@@ -263,9 +298,23 @@ impl<'n> RowReader<'n> {
                 *known = None;
             }
         }
+        let has_one_type = |number: &usize| types.get(number).is_some_and(Option::is_some);
+        let is_array =
+            |number: &usize| matches!(types.get(number), Some(Some(Use::Cast(Cast::Array(_)) | Use::ArrayOf(..))));
         for value in rows.flat_map(Rows::all_values) {
-            if let ColumnValue::Parameter { number, is_alone, .. } = value {
-                *is_alone = types.get(number).is_some_and(Option::is_some);
+            match value {
+                ColumnValue::Parameter { number, is_alone, .. } => *is_alone = has_one_type(number),
+                ColumnValue::Elements(array) => {
+                    array.is_alone = is_array(&array.number);
+                    if let Purpose::Store(beside) = &mut array.purpose {
+                        for other in beside {
+                            if let Beside::Parameter { number, is_alone } = other {
+                                *is_alone = is_array(number);
+                            }
+                        }
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -278,30 +327,41 @@ fn rows(told: ValuesByColumn) -> Rows {
 /// Two conditions hold: either tells, and the fewer values the better.
 fn both<'n>(mut one: ValuesByColumn<'n>, other: ValuesByColumn<'n>) -> ValuesByColumn<'n> {
     for (column, values) in other {
-        if one.get(column).is_none_or(|known| known.len() > values.len()) {
+        if one.get(column).is_none_or(|known| extent(known) > extent(&values)) {
             one.insert(column, values);
         }
     }
     one
 }
 
+/// How many values they are, about.
+fn extent(values: &[ColumnValue]) -> usize {
+    let of_one = |value: &ColumnValue| match value {
+        ColumnValue::TooMany | ColumnValue::Elements(_) => MOST_VALUES,
+        _ => 1,
+    };
+    values.iter().map(of_one).sum()
+}
+
 /// One of two conditions holds.
 fn either<'n>(one: ValuesByColumn<'n>, mut other: ValuesByColumn<'n>) -> ValuesByColumn<'n> {
-    let in_both = |(column, values): (&'n str, Vec<ColumnValue>)| Some((column, union(values, other.remove(column)?)?));
+    let in_both = |(column, values): (&'n str, Vec<ColumnValue>)| Some((column, union(values, other.remove(column)?)));
     one.into_iter().filter_map(in_both).collect()
 }
 
-fn union(mut values: Vec<ColumnValue>, others: Vec<ColumnValue>) -> Option<Vec<ColumnValue>> {
-    others.into_iter().try_for_each(|value| add(&mut values, value))?;
-    Some(values)
+/// [`Rows::new`] keeps each once.
+fn union(mut values: Vec<ColumnValue>, mut others: Vec<ColumnValue>) -> Vec<ColumnValue> {
+    values.append(&mut others);
+    values
 }
 
-/// None when there are too many.
-fn add(values: &mut Vec<ColumnValue>, value: ColumnValue) -> Option<()> {
-    if !values.contains(&value) {
-        values.push(value);
+/// The column of an INSERT in which the value at that place is stored.
+fn inserted_column(columns: &[Node], place: usize) -> Option<Column> {
+    match columns.get(place).map(|column| &column.node) {
+        None if columns.is_empty() => Some(Column::Placed(place)),
+        Some(Some(N::ResTarget(target))) if target.indirection.is_empty() => Some(Column::Named(target.name.clone())),
+        _ => None,
     }
-    (values.len() <= MOST_VALUES).then_some(())
 }
 
 /// The values to insert of the columns that `ON CONFLICT` speaks of.

@@ -4,6 +4,7 @@
 
 use super::facts::{parts, string};
 use super::query::{Walk, range_var};
+use super::rows::UNNEST;
 use super::{Alone, OpaqueReason, Operation, Redirect, RelationName, Statement, StatementKind, own};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
@@ -300,9 +301,17 @@ pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> StatementKind {
     dropped(drop.remove_type())
 }
 
+/// A function of that name may hide the catalog's own. Other functions are not recorded.
+pub(super) fn define_unnest(name: &[&str], into: &mut Statement) {
+    if name.last() == Some(&UNNEST) {
+        into.defines.extend(RelationName::from_parts(name));
+    }
+}
+
 /// `ALTER INDEX t RENAME` and the like work for tables too, so the kind of relation that is said does not matter.
 pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> StatementKind {
     into.changes_catalog = true;
+    define_unnest(&[&rename.newname], into);
     match rename.rename_type() {
         ObjectType::ObjectSchema => into.set_opaque(OpaqueReason::SchemaRenamed),
         ObjectType::ObjectAttribute => into.set_opaque(OpaqueReason::TablesOfType),
@@ -326,6 +335,9 @@ fn is_relation(object: ObjectType) -> bool {
 
 pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) -> StatementKind {
     into.changes_catalog = true;
+    if let Some(N::ObjectWithArgs(function)) = alter.object.as_ref().and_then(|object| object.node.as_ref()) {
+        define_unnest(&parts(&function.objname), into);
+    }
     match alter.object_type() {
         ObjectType::ObjectExtension => into.set_opaque(OpaqueReason::ExtensionMoved),
         _ => write(&alter.relation, Operation::Ddl, into),

@@ -4,10 +4,13 @@
 
 use super::facts::parts;
 use super::query::Walk;
+use super::rows::UNNEST;
 use super::values::{cast_parameter, is_by_path};
 use super::{FunctionName, OpaqueReason, ParameterEffect, PathEffect, parameter};
 use pg_query::NodeEnum as N;
-use pg_query::protobuf::{FuncCall, JsonAggConstructor, JsonBehavior, JsonTableColumn, JsonValueExpr, Node, WindowDef};
+use pg_query::protobuf::{
+    FuncCall, JsonAggConstructor, JsonBehavior, JsonTableColumn, JsonValueExpr, Node, SubLinkType, WindowDef,
+};
 
 impl<'n> Walk<'_, 'n> {
     pub(super) fn expression(&mut self, node: &'n N) {
@@ -59,6 +62,8 @@ impl<'n> Walk<'_, 'n> {
                 self.maybe(&e.val);
             }
             N::SubLink(e) => {
+                // IN is written without an operator, and means `=`.
+                self.statement.keys_by_path |= e.sub_link_type() == SubLinkType::AnySublink && e.oper_name.is_empty();
                 self.operator(&e.oper_name);
                 self.each([&e.testexpr, &e.subselect]);
             }
@@ -143,7 +148,10 @@ impl<'n> Walk<'_, 'n> {
                 }
                 self.statement.functions.push(function);
             }
-            Some(function) => self.statement.add_call(function),
+            Some(function) => {
+                self.statement.keys_by_path |= function.schema.is_none() && function.name == UNNEST;
+                self.statement.add_call(function);
+            }
             None => self.statement.set_runs_code(OpaqueReason::NamelessFunction),
         }
         self.nodes(&call.args);

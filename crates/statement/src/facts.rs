@@ -1,7 +1,7 @@
 //! How facts are added to a [`Statement`] and read from it as a whole.
 
 use super::functions::is_harmless;
-use super::rows::{ColumnValue, KEY_TYPES, Rows};
+use super::rows::{Argument, COUNTED_TYPES, ColumnValue, KEY_TYPES, Rows, UNNEST};
 use super::{
     FunctionName, OpaqueReason, Operation, ParameterEffect, PathEffect, PreparedEffect, RelationName, Statement,
     StatementKind, TransactionEffect, Write, own,
@@ -37,7 +37,10 @@ impl Statement {
             whole.path = PathEffect::Unknown;
         }
         match &self.prepared {
-            PreparedEffect::Execute { arguments, .. } => whole.writes.extend(prepared.bound(arguments).writes),
+            PreparedEffect::Execute { arguments, .. } => {
+                let values = arguments.iter().map(|it| it.as_ref().map_or(Argument::Unknown, Argument::Constant));
+                whole.writes.extend(prepared.bound(&values.collect::<Vec<_>>()).writes);
+            }
             _ => whole.writes.extend(prepared.writes.iter().cloned()),
         }
         whole.keys_by_path |= prepared.keys_by_path;
@@ -82,8 +85,8 @@ impl Statement {
         self.writes.iter().any(|write| write.rows.use_parameter(number, &is_meant))
     }
 
-    /// The statement with its parameters bound to these values; None is an unknown value or NULL.
-    pub fn bound(&self, values: &[Option<ColumnValue>]) -> Statement {
+    /// The statement with its parameters bound to these values.
+    pub fn bound(&self, values: &[Argument]) -> Statement {
         let mut bound = self.clone();
         for write in &mut bound.writes {
             write.rows = write.rows.bound(&self.declared, values);
@@ -165,16 +168,16 @@ impl Statement {
         matches!(self.opaque, Some(OpaqueReason::Syntax | OpaqueReason::Encoding))
     }
 
-    /// True if the statement may create an operator `=`, a type or a cast that hides the catalog's own in key
-    /// comparisons. Types, and relations (each is a type too), can do so by their names alone.
+    /// True if the statement may create an operator `=`, a function `unnest`, a type or a cast that hides the catalog's own in
+    /// key comparisons. Types, and relations (each is a type too), can do so by their names alone.
     pub fn may_shadow_key_types(&self) -> bool {
         use StatementKind::{Alter, AlterOperator, AlterType, Create, CreateCast, CreateExtension};
         let is_named_so =
             matches!(self.kind, Create | Alter | AlterType | CreateCast | AlterOperator | CreateExtension);
         let redirected = self.redirects.iter().map(|redirect| &redirect.relation);
-        let mut made = self.defines.iter().chain(redirected);
-        self.changes_catalog
-            && (is_named_so || self.opaque.is_some() || made.any(|made| KEY_TYPES.contains(&made.name.as_str())))
+        let mut made = self.defines.iter().chain(redirected).map(|made| made.name.as_str());
+        let hides = |name: &str| KEY_TYPES.contains(&name) || COUNTED_TYPES.contains(&name) || name == UNNEST;
+        self.changes_catalog && (is_named_so || self.opaque.is_some() || made.any(hides))
     }
 
     /// Discards the known rows of writes that involve a name or value for which `is_unsure` returns true.

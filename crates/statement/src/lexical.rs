@@ -8,7 +8,7 @@
 //! omits its column.
 
 use super::functions::is_harmless;
-use super::rows::{Column, ColumnValue, LONGEST_KEY, MOST_VALUES, Rows, ValueType};
+use super::rows::{Column, ColumnValue, Distinct, LONGEST_KEY, Rows, ValueType};
 use super::tokens::{Lexeme, Lexemes};
 use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement, StatementKind};
 
@@ -285,7 +285,7 @@ fn inserted_rows(text: &[u8], lexing: Lexing) -> Option<Rows> {
     if !last.is(b"values") {
         return None;
     }
-    let mut told: Vec<Option<Vec<ColumnValue>>> = Vec::new();
+    let mut told: Vec<Option<Distinct>> = Vec::new();
     for row in 0.. {
         if tokens.next()? != Lexeme::Symbol(b'(') {
             return None;
@@ -306,7 +306,7 @@ fn inserted_rows(text: &[u8], lexing: Lexing) -> Option<Rows> {
         Some(Some(name)) => Some(Column::Named(name.clone())),
         _ => None,
     };
-    let told = told.into_iter().enumerate().filter_map(|(place, values)| Some((column(place)?, values?)));
+    let told = told.into_iter().enumerate().filter_map(|(place, values)| Some((column(place)?, values?.list())));
     Some(Rows::new(told))
 }
 
@@ -333,7 +333,7 @@ fn names(tokens: &mut Lexemes) -> Option<Vec<Option<String>>> {
 }
 
 /// Adds the values of a row, up to its end; how many there are.
-fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Vec<ColumnValue>>>, is_first: bool) -> Option<usize> {
+fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Distinct>>, is_first: bool) -> Option<usize> {
     let (mut depth, mut width, mut start) = (0, 0, tokens.end());
     loop {
         let token = tokens.next()?;
@@ -345,7 +345,7 @@ fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Vec<ColumnValue>
             Lexeme::Symbol(b',' | b')') if depth == 0 => {
                 let value = value(text.get(start..tokens.end() - 1)?.trim_ascii());
                 if is_first {
-                    told.push(Some(Vec::new()));
+                    told.push(Some(Distinct::default()));
                 }
                 add(told.get_mut(width)?, value);
                 (width, start) = (width + 1, tokens.end());
@@ -358,12 +358,10 @@ fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Vec<ColumnValue>
     }
 }
 
-/// Each once; none of a column with a value that is not known, or with too many.
-fn add(values: &mut Option<Vec<ColumnValue>>, value: Option<ColumnValue>) {
-    let Some(known) = values else { return };
-    match value {
-        Some(value) if known.contains(&value) => {}
-        Some(value) if known.len() < MOST_VALUES => known.push(value),
+/// None of a column with a value that is not known.
+fn add(values: &mut Option<Distinct>, value: Option<ColumnValue>) {
+    match (values.as_mut(), value) {
+        (Some(known), Some(value)) => known.add(value),
         _ => *values = None,
     }
 }

@@ -14,11 +14,15 @@
 //! another schema with a harmless name run. The catalog and the guard cover these.
 
 mod analyze;
+mod arrays;
+mod bound;
 mod cache;
 mod classify;
 mod conditions;
 mod cost;
 mod ddl;
+mod distinct;
+mod elements;
 mod encoding;
 mod expression;
 mod facts;

@@ -96,7 +96,11 @@ impl<'s, 'n> Walk<'s, 'n> {
         self.relations.extend(&insert.relation);
         let lists = values_lists(insert);
         let conflict = insert.on_conflict_clause.as_deref();
-        self.insert_rows(&insert.relation, &insert.cols, &lists, conflict);
+        let source = match queried(insert) {
+            Some(select) => InsertedRows::Query(select),
+            None => InsertedRows::Lists(&lists),
+        };
+        self.insert_rows(&insert.relation, &insert.cols, source, conflict);
         self.nodes(&insert.cols);
         self.maybe(&insert.select_stmt);
         if let Some(conflict) = conflict {
@@ -164,11 +168,14 @@ impl<'s, 'n> Walk<'s, 'n> {
         &mut self,
         relation: &'n Option<RangeVar>,
         columns: &'n [Node],
-        lists: &[&'n [Node]],
+        source: InsertedRows<'_, 'n>,
         conflict: Option<&'n OnConflictClause>,
     ) {
         let Some(relation) = relation else { return };
-        let inserted = self.reader.inserted(relation, columns, lists);
+        let inserted = match source {
+            InsertedRows::Lists(lists) => self.reader.inserted(relation, columns, lists),
+            InsertedRows::Query(select) => self.reader.inserted_from(columns, select),
+        };
         let updates = |conflict: &&OnConflictClause| {
             !matches!(conflict.action(), OnConflictAction::OnconflictNone | OnConflictAction::OnconflictNothing)
         };
@@ -184,7 +191,8 @@ impl<'s, 'n> Walk<'s, 'n> {
         let target = Target::new(relation, true);
         match clause.command_type() {
             CmdType::CmdInsert if keeps_values(clause.r#override()) => {
-                self.insert_rows(&merge.relation, &clause.target_list, &[&clause.values], None);
+                let lists = [clause.values.as_slice()];
+                self.insert_rows(&merge.relation, &clause.target_list, InsertedRows::Lists(&lists), None);
             }
             CmdType::CmdInsert => self.write(relation, Operation::Insert, Rows::default()),
             command @ (CmdType::CmdUpdate | CmdType::CmdDelete) => {
@@ -315,6 +323,22 @@ pub(super) fn range_var(node: &Node) -> Option<&RangeVar> {
 fn common_table(node: &Node) -> Option<&pg_query::protobuf::CommonTableExpr> {
     match node.node.as_ref()? {
         NodeEnum::CommonTableExpr(table) => Some(table),
+        _ => None,
+    }
+}
+
+/// The source of the rows of an INSERT.
+enum InsertedRows<'l, 'n> {
+    Lists(&'l [&'n [Node]]),
+    Query(&'n SelectStmt),
+}
+
+/// The query of an INSERT, unless it is VALUES or replaced by defaults.
+fn queried(insert: &InsertStmt) -> Option<&SelectStmt> {
+    match insert.select_stmt.as_ref()?.node.as_ref()? {
+        NodeEnum::SelectStmt(select) if select.values_lists.is_empty() && keeps_values(insert.r#override()) => {
+            Some(select)
+        }
         _ => None,
     }
 }

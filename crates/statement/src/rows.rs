@@ -1,7 +1,10 @@
 //! The rows that a write affects, as far as its text shows: for each column, the values that all of them have.
 //!
-//! Owns the known values, and their meaning in a column. Must never omit a value that a row has before or after the
+//! Owns the known values, and their meaning in a column; `bound.rs` has the values that parameters are bound to. Must never omit a value that a row has before or after the
 //! write: omits a column entirely unless all its values are known.
+
+pub use super::bound::{Argument, ArrayParameter, Beside, Purpose};
+pub use super::distinct::Distinct;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +12,34 @@ use serde::{Deserialize, Serialize};
 pub const LONGEST_KEY: usize = 256;
 
 /// Maximum number of different values in a column.
-pub const MOST_VALUES: usize = 64;
+pub const MOST_VALUES: usize = 10_000;
 
 /// The supported types of keys, by their names in `pg_type`.
 pub const KEY_TYPES: [&str; 6] = ["int2", "int4", "int8", "text", "varchar", "uuid"];
+
+/// Other types whose arrays can stand beside an array of keys in `unnest`: their elements are separated by commas.
+pub const COUNTED_TYPES: [&str; 17] = [
+    "bool",
+    "bpchar",
+    "bytea",
+    "date",
+    "float4",
+    "float8",
+    "inet",
+    "interval",
+    "json",
+    "jsonb",
+    "name",
+    "numeric",
+    "oid",
+    "time",
+    "timestamp",
+    "timestamptz",
+    "timetz",
+];
+
+/// The function that makes rows of arrays.
+pub const UNNEST: &str = "unnest";
 
 /// For each column, the possible values of every affected row, before and after the write. A missing column is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -63,6 +90,12 @@ pub enum ColumnValue {
         /// otherwise, takes it to be of that type.
         is_alone: bool,
     },
+    /// The elements of an array that is bound later.
+    Elements(Box<ArrayParameter>),
+    /// `NULL` without quotes in an array in text: no value, but the text `NULL` with `array_nulls = off`.
+    NullWord,
+    /// More than [`MOST_VALUES`] values. Stands alone.
+    TooMany,
 }
 
 /// The type that a prepared statement was told for a parameter.
@@ -73,8 +106,19 @@ pub enum Declared {
     Not,
     /// A supported type.
     As(ValueType),
+    /// An array of this type.
+    Array(ElementType),
     /// Any other type.
     Otherwise,
+}
+
+/// The type of an array's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ElementType {
+    /// A supported type of keys.
+    Key(ValueType),
+    /// Another type, by its place in [`COUNTED_TYPES`].
+    Counted(usize),
 }
 
 /// Types whose values can be compared by text: equal values have a single text.
@@ -100,7 +144,9 @@ impl Column {
 impl Rows {
     /// Rows with these columns, each once.
     pub(super) fn new(columns: impl IntoIterator<Item = (Column, Vec<ColumnValue>)>) -> Self {
-        Self { columns: columns.into_iter().collect(), extent: Extent::Read }
+        let once =
+            |(column, values): (Column, Vec<ColumnValue>)| (column, values.into_iter().collect::<Distinct>().list());
+        Self { columns: columns.into_iter().map(once).collect(), extent: Extent::Read }
     }
 
     /// Rows of a text that is too long or too deeply nested to search.
@@ -149,21 +195,20 @@ impl Rows {
 
     /// The parameter of that number, from 1, is the value of such a column, for all that is known.
     pub(super) fn use_parameter(&self, wanted: usize, is_meant: &impl Fn(&str) -> bool) -> bool {
-        let is_wanted =
-            |value: &ColumnValue| matches!(value, ColumnValue::Parameter { number, .. } if *number == wanted);
+        let is_wanted = |value: &ColumnValue| value.parameters().any(|number| number == wanted);
         self.columns.iter().any(|(column, values)| column.name().is_none_or(is_meant) && values.iter().any(is_wanted))
     }
 
     pub(super) fn has_parameters(&self) -> bool {
-        let is_parameter = |value: &ColumnValue| matches!(value, ColumnValue::Parameter { .. });
-        self.columns.iter().any(|(_, values)| values.iter().any(is_parameter))
+        self.columns.iter().any(|(_, values)| values.iter().any(|value| value.parameters().next().is_some()))
     }
 
     /// Replaces the parameters by their bound values. Omits a column with an unknown one.
-    pub(super) fn bound(&self, declared: &[Declared], given: &[Option<ColumnValue>]) -> Rows {
+    pub(super) fn bound(&self, declared: &[Declared], given: &[Argument]) -> Rows {
         let bound = |(column, values): &(Column, Vec<ColumnValue>)| {
-            let values: Option<_> = values.iter().map(|value| value.bound(declared, given)).collect();
-            Some((column.clone(), values?))
+            let mut bound = Distinct::default();
+            values.iter().try_for_each(|value| value.bind(declared, given, &mut bound))?;
+            Some((column.clone(), bound.list()))
         };
         Rows { columns: self.columns.iter().filter_map(bound).collect(), extent: self.extent }
     }
@@ -207,7 +252,9 @@ impl ColumnValue {
         let (text, kind) = match self {
             ColumnValue::Literal { text, kind } => (text, kind),
             ColumnValue::Binary(bytes) => return received(bytes, column),
-            ColumnValue::Parameter { .. } => return None,
+            ColumnValue::Parameter { .. } | ColumnValue::Elements(_) | ColumnValue::NullWord | ColumnValue::TooMany => {
+                return None;
+            }
         };
         match (column, kind) {
             (ValueType::Integer, None | Some(ValueType::Integer)) => integer(text),
@@ -219,26 +266,25 @@ impl ColumnValue {
         }
     }
 
-    /// The value with these parameters; `None` if it is unknown.
-    fn bound(&self, declared: &[Declared], given: &[Option<ColumnValue>]) -> Option<ColumnValue> {
-        let ColumnValue::Parameter { number, cast, is_alone } = self else { return Some(self.clone()) };
-        let index = number.checked_sub(1)?;
-        let given = given.get(index)?.as_ref()?;
-        let kind = match declared.get(index).copied().unwrap_or_default() {
-            Declared::As(kind) => Some(kind),
-            Declared::Not if *is_alone => *cast,
-            Declared::Not | Declared::Otherwise => return None,
+    /// True if no row has this value in a column of that kind.
+    pub fn is_nothing_in(&self, column: ValueType) -> bool {
+        *self == ColumnValue::NullWord && column != ValueType::Text
+    }
+
+    /// The parameters on which the value depends.
+    fn parameters(&self) -> impl Iterator<Item = usize> {
+        let (number, beside) = match self {
+            ColumnValue::Parameter { number, .. } => (Some(*number), &[][..]),
+            ColumnValue::Elements(array) => (Some(array.number), array.beside()),
+            _ => (None, &[][..]),
         };
-        match kind {
-            Some(kind) => Some(ColumnValue::Literal { text: given.in_column(kind)?, kind: cast.or(Some(kind)) }),
-            None => Some(given.clone()),
-        }
+        number.into_iter().chain(beside.iter().filter_map(Beside::parameter))
     }
 
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             ColumnValue::Literal { text, .. } => Some(text),
-            ColumnValue::Binary(_) | ColumnValue::Parameter { .. } => None,
+            _ => None,
         }
     }
 
@@ -246,7 +292,8 @@ impl ColumnValue {
         let more = match self {
             ColumnValue::Literal { text, .. } => text.len(),
             ColumnValue::Binary(bytes) => bytes.len(),
-            ColumnValue::Parameter { .. } => 0,
+            ColumnValue::Elements(array) => size_of_val(array.beside()),
+            ColumnValue::Parameter { .. } | ColumnValue::NullWord | ColumnValue::TooMany => 0,
         };
         size_of::<ColumnValue>() + more
     }
@@ -261,13 +308,23 @@ impl Declared {
             20 | 21 | 23 => Declared::As(ValueType::Integer),
             25 | 1043 => Declared::As(ValueType::Text),
             2950 => Declared::As(ValueType::Uuid),
-            _ => Declared::Otherwise,
+            1005 | 1007 | 1016 => Declared::Array(ElementType::Key(ValueType::Integer)),
+            1009 | 1015 => Declared::Array(ElementType::Key(ValueType::Text)),
+            2951 => Declared::Array(ElementType::Key(ValueType::Uuid)),
+            _ => match COUNTED_ARRAYS.iter().position(|array| *array == oid) {
+                Some(place) => Declared::Array(ElementType::Counted(place)),
+                None => Declared::Otherwise,
+            },
         }
     }
 }
 
+/// The numbers of the array types of [`COUNTED_TYPES`], in the same order.
+const COUNTED_ARRAYS: [u32; COUNTED_TYPES.len()] =
+    [1000, 1014, 1001, 1182, 1021, 1022, 1041, 1187, 199, 3807, 1003, 1231, 1028, 1183, 1115, 1185, 1270];
+
 /// The text of a value in the binary form of its type.
-fn received(bytes: &[u8], kind: ValueType) -> Option<String> {
+pub(super) fn received(bytes: &[u8], kind: ValueType) -> Option<String> {
     match kind {
         ValueType::Integer => {
             let number = match bytes.len() {

@@ -3,7 +3,7 @@
 //! Must never take an expression that the server computes for a value, nor one type for another.
 
 use super::facts::parts;
-use super::rows::{ColumnValue, Declared, KEY_TYPES, LONGEST_KEY, ValueType};
+use super::rows::{COUNTED_TYPES, ColumnValue, Declared, ElementType, KEY_TYPES, LONGEST_KEY, ValueType};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{Node, ParamRef, TypeName, a_const::Val};
 
@@ -25,7 +25,7 @@ pub(super) fn value(node: &Node) -> Option<ColumnValue> {
                 ColumnValue::Parameter { number, .. } => {
                     Some(ColumnValue::Parameter { number, cast: Some(kind), is_alone: false })
                 }
-                ColumnValue::Binary(_) => None,
+                _ => None,
             }
         }
         _ => plain_value(node),
@@ -37,7 +37,8 @@ pub(super) fn literal(node: &Node) -> Option<ColumnValue> {
     value(node).filter(|value| matches!(value, ColumnValue::Literal { .. }))
 }
 
-fn plain_value(node: &Node) -> Option<ColumnValue> {
+/// As [`value`], without a cast.
+pub(super) fn plain_value(node: &Node) -> Option<ColumnValue> {
     let (text, kind) = match node.node.as_ref()? {
         N::ParamRef(parameter) => {
             let number = usize::try_from(parameter.number).ok()?;
@@ -54,18 +55,50 @@ fn plain_value(node: &Node) -> Option<ColumnValue> {
     (text.len() <= LONGEST_KEY).then_some(ColumnValue::Literal { text, kind })
 }
 
+/// The constant NULL.
+pub(super) fn is_null(node: &Node) -> bool {
+    matches!(&node.node, Some(N::AConst(constant)) if constant.isnull)
+}
+
+/// The type of a cast.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cast {
+    Value(ValueType),
+    Array(ElementType),
+}
+
 /// A cast parameter, and the type of the cast.
 pub(super) fn cast_parameter<'n>(
     argument: &'n Option<Box<Node>>,
     to: &Option<TypeName>,
-) -> Option<(&'n ParamRef, ValueType)> {
-    Some((parameter(argument.as_ref()?)?, kind(to.as_ref()?)?))
+) -> Option<(&'n ParamRef, Cast)> {
+    let to = to.as_ref()?;
+    let cast = kind(to).map(Cast::Value).or_else(|| array_cast(to).map(Cast::Array))?;
+    Some((parameter(argument.as_ref()?)?, cast))
+}
+
+/// The type of the elements of an array type.
+pub(super) fn array_cast(name: &TypeName) -> Option<ElementType> {
+    if name.array_bounds.is_empty() || name.setof || name.pct_type {
+        return None;
+    }
+    if let Some(kind) = plain_kind(name) {
+        // A length cuts texts.
+        return name.typmods.is_empty().then_some(ElementType::Key(kind));
+    }
+    let names = parts(&name.names);
+    let ([word] | ["pg_catalog", word]) = names.as_slice() else { return None };
+    COUNTED_TYPES.iter().position(|known| known == word).map(ElementType::Counted)
 }
 
 /// A type in the list of PREPARE.
 pub(super) fn declared(node: &Node) -> Declared {
     match &node.node {
-        Some(N::TypeName(name)) => kind(name).map_or(Declared::Otherwise, Declared::As),
+        Some(N::TypeName(name)) => match (kind(name), array_cast(name)) {
+            (Some(kind), _) => Declared::As(kind),
+            (None, Some(of)) => Declared::Array(of),
+            (None, None) => Declared::Otherwise,
+        },
         _ => Declared::Otherwise,
     }
 }
@@ -78,15 +111,18 @@ pub(super) fn declares_by_path(node: &Node) -> bool {
 /// The search path says which type it is, and it may be one in which values can be told. Those that the grammar knows by
 /// key words, such as `integer`, come from it with their schema.
 pub(super) fn is_by_path(name: &TypeName) -> bool {
-    matches!(parts(&name.names).as_slice(), [word] if KEY_TYPES.contains(word))
+    let is_counted = |word| !name.array_bounds.is_empty() && COUNTED_TYPES.contains(word);
+    matches!(parts(&name.names).as_slice(), [word] if KEY_TYPES.contains(word) || is_counted(word))
 }
 
 /// The kind of a type as it is written.
 fn kind(name: &TypeName) -> Option<ValueType> {
     let is_more = name.setof || name.pct_type || !name.array_bounds.is_empty() || !name.typmods.is_empty();
-    let names = parts(&name.names);
-    match names.as_slice() {
-        _ if is_more => None,
+    plain_kind(name).filter(|_| !is_more)
+}
+
+fn plain_kind(name: &TypeName) -> Option<ValueType> {
+    match parts(&name.names).as_slice() {
         [word] | ["pg_catalog", word] => match *word {
             "int2" | "int4" | "int8" => Some(ValueType::Integer),
             "text" | "varchar" => Some(ValueType::Text),

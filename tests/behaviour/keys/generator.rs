@@ -140,6 +140,12 @@ pub fn statement(dice: &mut Dice, column: &ColumnType) -> Case {
             1700 => types[4],
             20 => types[6],
             21 => types[7],
+            1005 => "smallint[]",
+            1007 => "int[]",
+            1016 => "bigint[]",
+            1009 => "text[]",
+            1015 => "varchar[]",
+            2951 => "uuid[]",
             _ => types[5],
         });
         let named = named.collect::<Vec<_>>().join(", ");
@@ -237,7 +243,25 @@ impl Writer<'_, '_> {
         format!("SELECT {own}.k FROM {} {from} WHERE {condition} FOR UPDATE OF {of}", names.target)
     }
 
+    /// From arrays, which may have different lengths.
+    fn insert_from_arrays(&mut self) -> String {
+        let ids = (0..1 + self.dice.below(4)).map(|id| (101 + id).to_string()).collect::<Vec<_>>().join(",");
+        let (ids, keys) = (format!("'{{{ids}}}'::int[]"), self.array());
+        let rows = match self.dice.below(5) {
+            0 => format!("(id, k) SELECT unnest({ids}), unnest({keys})"),
+            1 => format!("(k, id) SELECT x.b, a FROM unnest({ids}, {keys}) AS x(a, b)"),
+            2 => format!("SELECT * FROM unnest({ids}, {keys})"),
+            3 => format!("(k, v) SELECT z, 'v' FROM unnest({keys}) AS z"),
+            _ => format!("(id, k) SELECT * FROM unnest({ids}, {keys})"),
+        };
+        let conflict = self.conflict("t");
+        format!("INSERT INTO t {rows} {conflict}")
+    }
+
     fn insert(&mut self) -> String {
+        if self.chance(3) {
+            return self.insert_from_arrays();
+        }
         let rows = 1 + self.dice.below(3);
         let (columns, order) = match self.dice.below(4) {
             0 => ("", "ikv"),
@@ -358,7 +382,72 @@ impl Writer<'_, '_> {
         }
     }
 
+    fn in_array(&mut self, names: &Names) -> String {
+        let (key, array) = (self.key(names), self.array());
+        match self.dice.below(6) {
+            0 => format!("{key} IN (SELECT unnest({array}))"),
+            1 => format!("{key} = ANY (SELECT x FROM unnest({array}) AS z(x))"),
+            2 => format!("{key} {} ({array})", self.dice.pick(&["<> ALL", "= ALL", "<> ANY", "= SOME"])),
+            _ => format!("{key} = ANY ({array})"),
+        }
+    }
+
+    fn array(&mut self) -> String {
+        let elements: Vec<Option<&str>> =
+            (0..self.dice.below(4)).map(|_| (!self.chance(8)).then(|| *self.dice.pick(self.column.keys))).collect();
+        let shown = |element: &Option<&str>| element.map_or("NULL".to_owned(), |text| format!("\"{text}\""));
+        let text = format!("{{{}}}", elements.iter().map(shown).collect::<Vec<_>>().join(","));
+        let own = self.column.name;
+        match self.dice.below(6) {
+            0 => format!("ARRAY[{}]", self.list()),
+            1 => format!("ARRAY[{}]::{own}[]", self.list()),
+            2 => quoted(&text),
+            3 | 4 if self.with_parameters => self.array_parameter(&elements, text),
+            _ => format!(
+                "{}::{}[]",
+                quoted(&text),
+                if self.chance(3) { *self.dice.pick(self.column.casts) } else { own }
+            ),
+        }
+    }
+
+    fn array_parameter(&mut self, elements: &[Option<&str>], text: String) -> String {
+        let own = match self.column.oid {
+            20 => 1016,
+            21 => 1005,
+            23 => 1007,
+            25 => 1009,
+            1043 => 1015,
+            _ => 2951,
+        };
+        let oid = match self.dice.below(6) {
+            0 | 1 => 0,
+            2 => [1005, 1007, 1016, 1009, 1015, 2951][self.dice.below(6)],
+            _ => own,
+        };
+        let is_binary = self.chance(2);
+        let of = match if oid == 0 { own } else { oid } {
+            1016 => 20,
+            1005 => 21,
+            1007 => 23,
+            1015 => 1043,
+            2951 => 2950,
+            _ => 25,
+        };
+        let bytes = if is_binary { binary_array(elements, of) } else { text.clone().into_bytes() };
+        self.parameters.push(Parameter { oid, is_binary, bytes: Some(bytes), literal: quoted(&text) });
+        let parameter = format!("${}", self.parameters.len());
+        match self.dice.below(4) {
+            0 => format!("{parameter}::{}[]", self.column.name),
+            1 => format!("{parameter}::{}[]", self.dice.pick(self.column.casts)),
+            _ => parameter,
+        }
+    }
+
     fn condition(&mut self, names: &Names, depth: usize) -> String {
+        if self.chance(5) {
+            return self.in_array(names);
+        }
         let pick = self.dice.below(if depth == 0 { 14 } else { 20 });
         match pick {
             0..=4 => format!("{} = {}", self.key(names), self.value()),
@@ -461,6 +550,16 @@ impl Writer<'_, '_> {
 
 fn quoted(text: &str) -> String {
     format!("'{text}'")
+}
+
+fn binary_array(elements: &[Option<&str>], of: u32) -> Vec<u8> {
+    let mut bytes = [1, 1, of, u32::try_from(elements.len()).unwrap(), 1].map(u32::to_be_bytes).concat();
+    for element in elements {
+        let value = element.map(|key| binary(key, of));
+        bytes.extend(value.as_ref().map_or(-1, |value| i32::try_from(value.len()).unwrap()).to_be_bytes());
+        bytes.extend(value.iter().flatten());
+    }
+    bytes
 }
 
 fn binary(key: &str, oid: u32) -> Vec<u8> {

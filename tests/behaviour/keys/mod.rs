@@ -7,7 +7,7 @@ mod generator;
 use crate::support::message::{execute, parse, query, sync, tagged};
 use crate::support::wire::{error_in, rows_in};
 use crate::support::{Options, Postgres, Release, Wire, length, seed};
-use fencegate_statement::rows::{ColumnValue, Declared, ValueType};
+use fencegate_statement::rows::{Argument, Declared, ValueType};
 use fencegate_statement::{Encoding, Lexing, Operation, PreparedEffect, ServerEncoding, Statement, analyze_rows};
 use fencegate_testing::dice::Dice;
 use fencegate_wire::message::{Bound, bound_values, parameter_types};
@@ -55,6 +55,52 @@ fn traps() {
     let mut tally = Tally::default();
     cases.iter().for_each(|case| check(&mut wire, column, case, &mut tally));
     assert_eq!((tally.ran, tally.told), (cases.len(), 0), "{tally:?}");
+}
+
+/// As `array_out` and `array_send` write them.
+#[test]
+fn arrays_that_postgres_writes_are_read() {
+    const NUMBERS: &[&str] = &["0", "-7", "32767"];
+    const WORDS: &[&str] =
+        &["", " ", "a,b", "\"", "\\", "{", "}", "NULL", "null", "é", "x y", "\t", "\\\"", "''", "[0:1]={", "a"];
+    const UUIDS: &[&str] = &["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "00000000-0000-0000-0000-000000000001"];
+    let postgres = Postgres::start(Options::default());
+    let mut wire = Wire::login(&postgres.address(), "postgres", "postgres");
+    let mut dice = Dice::new(seed());
+    let delete = analyze_rows(b"DELETE FROM t WHERE k = ANY ($1)", LEXING).unwrap().statements.remove(0);
+    for (name, oid, kind, words) in [
+        ("int2", 1005, ValueType::Integer, NUMBERS),
+        ("int4", 1007, ValueType::Integer, NUMBERS),
+        ("int8", 1016, ValueType::Integer, NUMBERS),
+        ("uuid", 2951, ValueType::Uuid, UUIDS),
+        ("text", 1009, ValueType::Text, WORDS),
+        ("varchar", 1015, ValueType::Text, WORDS),
+    ] {
+        for _ in 0..length(40, 1000) {
+            let elements: Vec<Option<&str>> =
+                (0..dice.below(6)).map(|_| (dice.below(6) > 0).then(|| *dice.pick(words))).collect();
+            let literal = |element: &Option<&str>| {
+                element.map_or("NULL".to_owned(), |it| format!("'{}'", it.replace('\'', "''")))
+            };
+            let items = elements.iter().map(literal).collect::<Vec<_>>().join(", ");
+            let written =
+                format!("SELECT a::text, encode(array_send(a), 'hex') FROM (SELECT ARRAY[{items}]::{name}[]) x(a)");
+            let row = wire.rows(&written).unwrap().remove(0);
+            let [text, hex] = [row[0].clone().unwrap(), row[1].clone().unwrap()];
+            let binary: Vec<u8> =
+                (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+            let declared = vec![Declared::from_oid(if dice.below(2) == 0 { 0 } else { oid })];
+            let statement = Statement { declared, ..Statement::clone(&delete) };
+            let keys = |argument| told(&statement.bound(&[argument]), Operation::Delete, kind);
+            let expected: HashSet<String> = elements.iter().flatten().map(|it| (*it).to_owned()).collect();
+            assert_eq!(keys(Argument::Binary(&binary)), Some(expected.clone()), "{name} {text}");
+            // With array_nulls = off, an array in text has no NULL.
+            let is_sure = kind != ValueType::Text || elements.iter().all(Option::is_some);
+            assert_eq!(keys(Argument::Text(text.as_bytes())), is_sure.then_some(expected), "{name} {text}");
+            assert_eq!(keys(Argument::Binary(&binary[..binary.len() - 1])), None, "{name} {text}");
+            assert_eq!(keys(Argument::Text(&text.as_bytes()[..text.len() - 1])), None, "{name} {text}");
+        }
+    }
 }
 
 fn check_release(release: Release) {
@@ -152,7 +198,11 @@ fn recorded(row: &[Option<String>]) -> AffectedResources {
         Some("UPDATE") => Operation::Update,
         _ => Operation::Delete,
     };
-    AffectedResources { operation, keys: row[1..].iter().flatten().cloned().collect() }
+    let mut keys: Vec<String> = row[1..].iter().flatten().cloned().collect();
+    if operation == Operation::Insert && keys.is_empty() {
+        keys.push("NULL in place of a key".to_owned());
+    }
+    AffectedResources { operation, keys }
 }
 
 /// The statement that the proxy judges.
@@ -168,9 +218,9 @@ fn analyzed(case: &Case, bind: &[u8]) -> Statement {
     let types = parameter_types(&[&count[..], &oids].concat()).unwrap();
     let declared = types.into_iter().map(Declared::from_oid).collect();
     let values = bound_values(&bind[2..]).unwrap().into_iter().map(|value| match value {
-        Bound::Null => None,
-        Bound::Text(bytes) => ColumnValue::from_text(bytes),
-        Bound::Binary(bytes) => ColumnValue::from_binary(bytes),
+        Bound::Null => Argument::Null,
+        Bound::Text(bytes) => Argument::Text(bytes),
+        Bound::Binary(bytes) => Argument::Binary(bytes),
     });
     let statement = Statement { declared, ..Arc::unwrap_or_clone(read(&case.text)) };
     statement.bound(&values.collect::<Vec<_>>())
@@ -181,7 +231,9 @@ fn told(statement: &Statement, operation: Operation, kind: ValueType) -> Option<
     let mut keys = HashSet::new();
     for write in statement.writes.iter().filter(|write| write.operation == operation && write.relation.name == "t") {
         for value in write.rows.values("k", Some(PLACE))? {
-            keys.insert(value.in_column(kind)?);
+            if !value.is_nothing_in(kind) {
+                keys.insert(value.in_column(kind)?);
+            }
         }
     }
     Some(keys)

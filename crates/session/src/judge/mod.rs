@@ -197,9 +197,9 @@ impl Judge<'_> {
                 continue;
             };
             // Without a token the keys do not matter; with keys that only the guard finds, there has to be one.
-            let are_known = !keys.is_empty() && keys.iter().all(Result::is_ok);
+            let are_known = keys.iter().all(Result::is_ok);
             let by_path = are_known && statement.keys_by_path && self.names_may_differ(earlier);
-            if (!are_known || by_path) && !self.presents(&resource, writes, parameter, earlier)? {
+            if (keys.is_empty() || !are_known || by_path) && !self.presents(&resource, writes, parameter, earlier)? {
                 continue;
             }
             if by_path && !self.path_leads_to_catalog(earlier)? {

@@ -66,7 +66,7 @@ fn the_hint_shows_where_to_write_a_key() {
     for (text, hint) in [
         ("INSERT INTO shards (v) VALUES (1)", "INSERT INTO t (key, ...) VALUES (3, ...)"),
         ("UPDATE shards SET v = 1", "An upsert needs the key in its column list"),
-        ("DELETE FROM shards", "WHERE key = 3 AND ..., or key IN (3, 4)"),
+        ("DELETE FROM shards", "WHERE key = 3 AND ..., key IN (3, 4), or key = ANY ($1)"),
         ("TRUNCATE shards", "one of the policy's `exempt_roles`"),
     ] {
         let view = ("others".to_owned(), table.clone());

@@ -1,0 +1,195 @@
+//! The values that parameters are bound to.
+//!
+//! Must never take a value for one of another type than the server does: a value whose type is not certain is unknown.
+
+use super::elements::{Element, count_in_binary, of_binary, of_text};
+use super::rows::{ColumnValue, Declared, Distinct, ElementType, LONGEST_KEY, ValueType};
+use serde::{Deserialize, Serialize};
+
+/// The value of a parameter.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument<'v> {
+    /// NULL.
+    Null,
+    /// In text, in UTF-8.
+    Text(&'v [u8]),
+    /// In the binary form of its type.
+    Binary(&'v [u8]),
+    /// A constant of an EXECUTE.
+    Constant(&'v ColumnValue),
+    /// Any value.
+    Unknown,
+}
+
+/// An array that is bound to `$number` later.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ArrayParameter {
+    /// From 1.
+    pub number: usize,
+    /// The type of the elements, by a cast; `None` for the column's own type.
+    pub cast: Option<ValueType>,
+    /// As in [`ColumnValue::Parameter`].
+    pub is_alone: bool,
+    /// What the statement does with the elements.
+    pub purpose: Purpose,
+}
+
+/// What a statement does with the elements of an array.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Purpose {
+    /// It compares them. NULL equals nothing.
+    Compare,
+    /// It stores them, in rows with those of these other arrays. A row without an element gets NULL.
+    Store(Vec<Beside>),
+}
+
+/// An array whose elements are stored in the same rows as those of another one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Beside {
+    /// An array of so many elements.
+    Count(usize),
+    /// An array that is bound later. `is_alone`: as in [`ColumnValue::Parameter`].
+    #[expect(missing_docs, reason = "the comment of the variant covers its fields")]
+    Parameter { number: usize, is_alone: bool },
+}
+
+impl Beside {
+    pub(super) fn parameter(&self) -> Option<usize> {
+        match self {
+            Beside::Count(_) => None,
+            Beside::Parameter { number, .. } => Some(*number),
+        }
+    }
+
+    fn count(&self, declared: &[Declared], given: &[Argument]) -> Option<usize> {
+        let (number, is_alone) = match self {
+            Beside::Count(count) => return Some(*count),
+            Beside::Parameter { number, is_alone } => (*number, *is_alone),
+        };
+        let (declared, given) = parameter(number, declared, given)?;
+        match declared {
+            Declared::Array(_) => given.count(),
+            Declared::Not if is_alone => given.count(),
+            _ => None,
+        }
+    }
+}
+
+fn parameter<'v>(number: usize, declared: &[Declared], given: &[Argument<'v>]) -> Option<(Declared, Argument<'v>)> {
+    let index = number.checked_sub(1)?;
+    Some((declared.get(index).copied().unwrap_or_default(), *given.get(index)?))
+}
+
+impl Argument<'_> {
+    fn value(self) -> Option<ColumnValue> {
+        match self {
+            Argument::Text(bytes) => ColumnValue::from_text(bytes),
+            Argument::Binary(bytes) => ColumnValue::from_binary(bytes),
+            Argument::Constant(value) => Some(value.clone()),
+            Argument::Null | Argument::Unknown => None,
+        }
+    }
+
+    /// Calls `each` with the elements of the array, until it returns None. NULL has none.
+    fn elements(self, each: impl FnMut(Element) -> Option<()>) -> Option<()> {
+        match self {
+            Argument::Null => Some(()),
+            Argument::Text(bytes) => of_text(bytes, each),
+            Argument::Binary(bytes) => of_binary(bytes, each),
+            Argument::Constant(ColumnValue::Literal { text, kind: None }) => of_text(text.as_bytes(), each),
+            Argument::Constant(_) | Argument::Unknown => None,
+        }
+    }
+
+    fn count(self) -> Option<usize> {
+        if let Argument::Binary(bytes) = self {
+            return count_in_binary(bytes);
+        }
+        let mut count = 0;
+        self.elements(|_| {
+            count += 1;
+            Some(())
+        })?;
+        Some(count)
+    }
+}
+
+impl ColumnValue {
+    /// Adds the values with these parameters; None if one is unknown.
+    pub(super) fn bind(&self, declared: &[Declared], given: &[Argument], bound: &mut Distinct) -> Option<()> {
+        match self {
+            ColumnValue::Parameter { number, cast, is_alone } => {
+                let (declared, given) = parameter(*number, declared, given)?;
+                let kind = match declared {
+                    Declared::As(kind) => Some(kind),
+                    Declared::Not if *is_alone => *cast,
+                    Declared::Not | Declared::Array(_) | Declared::Otherwise => return None,
+                };
+                let given = given.value()?;
+                bound.add(match kind {
+                    Some(kind) => ColumnValue::Literal { text: given.in_column(kind)?, kind: cast.or(Some(kind)) },
+                    None => given,
+                });
+            }
+            ColumnValue::Elements(array) => array.bind(declared, given, bound)?,
+            value => bound.add(value.clone()),
+        }
+        Some(())
+    }
+}
+
+impl ArrayParameter {
+    pub(super) fn beside(&self) -> &[Beside] {
+        match &self.purpose {
+            Purpose::Compare => &[],
+            Purpose::Store(beside) => beside,
+        }
+    }
+
+    fn bind(&self, declared: &[Declared], given: &[Argument], bound: &mut Distinct) -> Option<()> {
+        let ArrayParameter { number, cast, is_alone, purpose } = self;
+        let (of, array) = parameter(*number, declared, given)?;
+        let kind = match of {
+            Declared::Array(ElementType::Key(kind)) => Some(kind),
+            Declared::Not if *is_alone => *cast,
+            Declared::Not | Declared::As(_) | Declared::Array(_) | Declared::Otherwise => return None,
+        };
+        let mut count = 0;
+        array.elements(|element| {
+            count += 1;
+            if let Some(value) = element_value(element, kind, *cast, *purpose == Purpose::Compare)? {
+                bound.add(value);
+            }
+            Some(())
+        })?;
+        let is_as_long = |beside: &Beside| beside.count(declared, given).is_some_and(|other| other <= count);
+        self.beside().iter().all(is_as_long).then_some(())
+    }
+}
+
+/// The value of an array's element, in the array's type and with the type of a cast. `Some(None)`: the element is compared, and
+/// NULL. None: it is unknown.
+pub(super) fn element_value(
+    element: Element,
+    kind: Option<ValueType>,
+    cast: Option<ValueType>,
+    is_compared: bool,
+) -> Option<Option<ColumnValue>> {
+    let (bytes, sent) = match element {
+        Element::Value(bytes, sent) => (bytes, sent),
+        Element::Null => return is_compared.then_some(None),
+        Element::NullWord if is_compared => {
+            let is_null = matches!(kind, Some(ValueType::Integer | ValueType::Uuid));
+            return Some((!is_null).then_some(ColumnValue::NullWord));
+        }
+        Element::NullWord => return None,
+    };
+    let is_other = sent.zip(kind).is_some_and(|(sent, kind)| sent != kind);
+    if bytes.len() > LONGEST_KEY || is_other {
+        return None;
+    }
+    let text = String::from_utf8(bytes.into_owned()).ok()?;
+    let Some(kind) = sent.or(kind) else { return Some(Some(ColumnValue::Literal { text, kind: None })) };
+    let value = ColumnValue::Literal { text, kind: Some(kind) };
+    Some(Some(ColumnValue::Literal { text: value.in_column(kind)?, kind: cast.or(Some(kind)) }))
+}
