@@ -80,7 +80,7 @@ async fn admit_process(
     let Raising { session, who } = raising;
     let unavailable = |obstacle| FenceError::unavailable(&resource.name, obstacle);
     let deadline = Instant::now() + LIMIT;
-    make_room(context, raising, resource).await?;
+    make_room(context, raising, resource, 1).await?;
     while Instant::now() < deadline {
         if !context.sessions.has(who) {
             return Err(unavailable(Obstacle::Unregistered));

@@ -76,6 +76,7 @@ pub mod supervise;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests;
+pub mod together;
 pub mod value;
 mod watch;
 mod watcher;

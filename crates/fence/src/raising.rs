@@ -41,6 +41,12 @@ impl FirstTokens {
         waiting.extract_if(.., |(first, _)| is_next(first)).collect()
     }
 
+    /// As [`FirstTokens::admit`], for several resources of one session, in one Query. Returns the admissions.
+    pub(super) async fn admit_batch(&self, context: Context<'_>, firsts: &[First]) -> Vec<AdmissionRow> {
+        let _turn = self.turn.lock().await;
+        context.store().admit_first(&firsts.iter().collect::<Vec<_>>()).await.unwrap_or_default()
+    }
+
     /// Creates the resource's first epoch, drained, and admits the process under it. None: an obstacle was found, or the
     /// outcome is unknown.
     ///

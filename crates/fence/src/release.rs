@@ -72,31 +72,45 @@ pub(super) async fn release(context: Context<'_>, session: &SessionFence) {
     }
 }
 
-/// Gives up admissions that the session does not need now, if it has many. Safe because the session is idle and was revoked
-/// first: it has no uncommitted writes, and forwards none until the next Admit, which waits for this call.
+/// Gives up admissions that the session does not need now, if it has many or is to be admitted to many more. Safe because the
+/// session has no uncommitted writes to these resources and was revoked first: it forwards none until the next Admit, which waits
+/// for this call.
 pub(super) async fn make_room(
     context: Context<'_>,
     raising: Raising<'_>,
     resource: &Resource,
+    more: usize,
 ) -> Result<(), FenceError> {
     let session = raising.session;
-    if !session.is_full() {
+    if !session.is_full() && session.has_room_for(more) {
         return Ok(());
     }
-    if session.activity() == Activity::Idle {
-        about(resource, give_up(context, raising).await)?;
+    match session.activity() {
+        Activity::Idle => about(resource, give_up(context, raising, None).await)?,
+        // As in `spare`: what was forwarded before has been answered, and nothing that may write is forwarded meanwhile.
+        Activity::Waiting if session.has_room_for(more) => {}
+        Activity::Waiting
+            if about(resource, context.store().lockers(resource, &[raising.who.pid]).await)?.is_empty() =>
+        {
+            about(resource, give_up(context, raising, Some(resource.lock_name())).await)?;
+        }
+        Activity::Waiting | Activity::Busy | Activity::CutOff => {}
     }
-    if session.has_too_many() {
+    if session.has_too_many(more) {
         return Err(FenceError::unavailable(&resource.name, Obstacle::TooManyResources));
     }
     Ok(())
 }
 
-/// Does nothing if the session is not idle. Reads the rows before the revocation and deletes only these versions. A later
-/// Admit creates new versions, so a delayed DELETE does not affect it.
-async fn give_up(context: Context<'_>, Raising { session, who }: Raising<'_>) -> Result<(), StoreError> {
+/// Does nothing if the session is not idle, unless `unlocked` permits it as in [`SessionFence::give_up`]. Reads the rows before
+/// the revocation and deletes only these versions. A later Admit creates new versions, so a delayed DELETE does not affect it.
+async fn give_up(
+    context: Context<'_>,
+    Raising { session, who }: Raising<'_>,
+    unlocked: Option<&str>,
+) -> Result<(), StoreError> {
     let rows = context.store().admissions_of(who).await?;
-    let Some(kept) = session.give_up() else { return Ok(()) };
+    let Some(kept) = session.give_up(unlocked) else { return Ok(()) };
     let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
     let given_up = |row: &&AdmissionRow| !kept.contains(&(row.resource.clone(), row.epoch));
     let presented = session.presented();

@@ -325,22 +325,34 @@ impl SessionFence {
     /// back do not need, atomically. Returns the remaining ones. None: the process is not idle.
     ///
     /// Also removes the floors, because no Admit is under way that could arrive too late.
-    pub(super) fn give_up(&self) -> Option<Vec<(String, Epoch)>> {
+    ///
+    /// `unlocked`: the lock name of resources on whose relations the open transaction holds no lock for writes. If the server owes
+    /// no reply, the session gives up admissions to these, except those that the transaction may have used.
+    pub(super) fn give_up(&self, unlocked: Option<&str>) -> Option<Vec<(String, Epoch)>> {
         let mut state = self.lock();
-        if state.activity != Activity::Idle {
-            return None;
+        let State { activity, admitted, fresh, floors, written, presented, .. } = &mut *state;
+        match (*activity, unlocked) {
+            (Activity::Idle, _) => admitted.retain(|resource, _| fresh.contains(resource)),
+            (Activity::Waiting, Some(unlocked)) => admitted.retain(|resource, _| {
+                let is_unlocked = presented.get(resource).is_some_and(|it| it.lock_name == unlocked);
+                !is_unlocked || fresh.contains(resource) || written.contains(resource)
+            }),
+            _ => return None,
         }
-        let State { admitted, fresh, floors, .. } = &mut *state;
-        admitted.retain(|resource, _| fresh.contains(resource));
         floors.clear();
         Some(admitted.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect())
     }
 
-    /// Admit's half: returns true if the process must not be admitted to more resources. The session then refuses the messages
-    /// that it holds back, so they no longer need their admissions.
-    pub(super) fn has_too_many(&self) -> bool {
+    /// Returns true if the process may be admitted to that many more resources.
+    pub(super) fn has_room_for(&self, more: usize) -> bool {
+        self.lock().resources() + more <= MOST_AT_ONCE
+    }
+
+    /// Admit's half: returns true if the process must not be admitted to that many more resources. The session then refuses the
+    /// messages that it holds back, so they no longer need their admissions.
+    pub(super) fn has_too_many(&self, more: usize) -> bool {
         let mut state = self.lock();
-        let too_many = state.resources() >= MOST_AT_ONCE;
+        let too_many = state.resources() + more > MOST_AT_ONCE;
         if too_many {
             state.fresh.clear();
         }

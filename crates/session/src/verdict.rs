@@ -14,7 +14,7 @@ use super::pending_definitions::{CatalogRequest, CatalogView, PendingDefinitions
 use super::pipeline::{Part, checks};
 use super::session::Session;
 use super::task::Task;
-use fencegate_fence::session::{Epoch, SessionFence, Token};
+use fencegate_fence::session::{Epoch, MOST_AT_ONCE, SessionFence, Token};
 use fencegate_fence::{Claim, FenceError, RequiredPrivilege, Role};
 use fencegate_policy::Mode;
 use fencegate_statement::{Operation, Statement};
@@ -29,7 +29,7 @@ const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
 const CATCH_UP_TO_OBSERVE: Duration = Duration::from_millis(500);
 
 /// Number of admissions in one task. Then the message is judged again.
-const MAX_AT_ONCE: usize = 256;
+const MAX_AT_ONCE: usize = MOST_AT_ONCE;
 
 /// Number of looks at the other sessions' suspects. If some end between all looks, the ended ones count after the last look.
 const MAX_SURVEYS: usize = 4;

@@ -90,9 +90,9 @@ fn trimmed(text: &[u8]) -> &[u8] {
 /// Calls `each` with the elements of an array in binary, until it returns None. The array names the type of its elements, which
 /// the server compares with the type of the parameter.
 pub(super) fn of_binary(array: &[u8], mut each: impl FnMut(Element) -> Option<()>) -> Option<()> {
-    let (oid, elements) = header(array)?;
+    let (oid, count, elements) = header(array)?;
     let Declared::As(kind) = Declared::from_oid(oid) else { return None };
-    for_each_slice(elements, |bytes| match bytes {
+    for_each_slice(count, elements, |bytes| match bytes {
         Some(bytes) => {
             let length_fits = match oid {
                 21 => bytes.len() == 2,
@@ -110,34 +110,31 @@ pub(super) fn of_binary(array: &[u8], mut each: impl FnMut(Element) -> Option<()
 /// The number of elements of an array in binary, whatever their type.
 pub(super) fn count_in_binary(array: &[u8]) -> Option<usize> {
     let mut count = 0;
-    for_each_slice(header(array)?.1, |_| {
+    let (_, announced, elements) = header(array)?;
+    for_each_slice(announced, elements, |_| {
         count += 1;
         Some(())
     })?;
     Some(count)
 }
 
-/// The type of the elements; and their number, if there are any, with the bytes of them all.
-fn header(array: &[u8]) -> Option<(u32, Option<(u32, &[u8])>)> {
+/// The type of the elements, their number, and the bytes of them all.
+fn header(array: &[u8]) -> Option<(u32, u32, &[u8])> {
     let (dimensions, rest) = word(array)?;
     let (flags, rest) = word(rest)?;
     let (oid, rest) = word(rest)?;
-    if flags > 1 {
-        return None;
-    }
-    match dimensions {
-        0 => rest.is_empty().then_some((oid, None)),
-        1 => {
+    match (dimensions, flags) {
+        (0, 0 | 1) => Some((oid, 0, rest)),
+        (1, 0 | 1) => {
             let (count, rest) = word(rest)?;
             let (_lower_bound, rest) = word(rest)?;
-            Some((oid, Some((count, rest))))
+            Some((oid, count, rest))
         }
         _ => None,
     }
 }
 
-fn for_each_slice(elements: Option<(u32, &[u8])>, mut each: impl FnMut(Option<&[u8]>) -> Option<()>) -> Option<()> {
-    let (count, mut rest) = elements.unwrap_or_default();
+fn for_each_slice(count: u32, mut rest: &[u8], mut each: impl FnMut(Option<&[u8]>) -> Option<()>) -> Option<()> {
     for _ in 0..count {
         let (length, after) = word(rest)?;
         if length == u32::MAX {

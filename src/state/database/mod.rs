@@ -1,6 +1,7 @@
 //! A database, shared by all its sessions: its fences, the policies recorded in it, and its catalog as last read.
 //!
-//! Owns when policies are recorded, and the order of admissions: one resource after the other. Must never
+//! Owns when policies are recorded, and the order of admissions: first those that can be admitted
+//! together, then one resource after the other. Must never
 //! - be the reason for an admission: only the fences decide, and Admit compares the recorded policies again;
 //! - report success if one of the resources was refused.
 
@@ -178,20 +179,32 @@ impl SharedDatabase {
         let (database, fence) = (self.clone(), fence.clone());
         async move {
             database.record_missed_policies().await;
+            let is_admitted =
+                |it: &Need| fence.admission(&it.resource.name).is_some_and(|epoch| epoch.token == it.token);
+            let due: Vec<_> = needs.iter().filter(|(need, _)| !is_admitted(need)).collect();
+            if due.len() > 1 {
+                let together = due.iter().map(|(need, claim)| (need.resource.clone(), need.token, raise(need, claim)));
+                let together: Vec<_> = together.collect();
+                database.fence.admit_together(&fence, &together).await?;
+                due.into_iter().filter(|(need, _)| is_admitted(need)).for_each(|(need, _)| admitted(need));
+            }
             for (need, claim) in needs {
                 if wanted.strong_count() == 0 {
                     break;
                 }
-                let Need { resource, token, may_raise, .. } = &need;
+                let Need { resource, token, .. } = &need;
                 if fence.admission(&resource.name).is_none_or(|epoch| epoch.token != *token) {
-                    let raise = if *may_raise { Raise::WhoMay(&claim) } else { Raise::Never };
-                    database.fence.admit_if(&fence, resource, *token, raise).await?;
+                    database.fence.admit_if(&fence, resource, *token, raise(&need, &claim)).await?;
                     admitted(&need);
                 }
             }
             Ok(())
         }
     }
+}
+
+fn raise<'c>(need: &Need, claim: &'c Claim) -> Raise<'c> {
+    if need.may_raise { Raise::WhoMay(claim) } else { Raise::Never }
 }
 
 /// Why the policies are not recorded.

@@ -2,6 +2,7 @@
 //!
 //! tests/behaviour/keys checks that the keys read from statements are those that PostgreSQL writes.
 
+mod arrays;
 mod elections;
 mod paths;
 mod policies;

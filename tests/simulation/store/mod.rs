@@ -141,6 +141,18 @@ impl Store for Reached {
         change!(self, inner => inner.admit(&who, &of, token, loaded).await)
     }
 
+    async fn admit_current(
+        &self,
+        who: &Identity,
+        wanted: &[(&Resource, Token)],
+    ) -> Result<Vec<(AdmissionRow, bool)>, StoreError> {
+        let wanted: Vec<(Resource, Token)> = wanted.iter().map(|(of, token)| ((*of).clone(), *token)).collect();
+        let who = who.clone();
+        change!(self, inner => {
+            inner.admit_current(&who, &wanted.iter().map(|(of, token)| (of, *token)).collect::<Vec<_>>()).await
+        })
+    }
+
     async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
         let (firsts, world): (Vec<First>, _) = (firsts.iter().copied().cloned().collect(), self.world.clone());
         change!(self, inner => {

@@ -11,6 +11,7 @@ use crate::claim::{Raise, Role};
 use crate::fence_error::{CutOff, FenceError};
 use crate::memory::Rise;
 use crate::session::{Epoch, SessionFence, Token};
+use crate::together::{self, Wanted};
 use crate::{admit, issuer, overtake, release};
 use fencegate_policy::Resource;
 use parking_lot::Mutex;
@@ -50,6 +51,17 @@ impl Database {
         raise: Raise<'_>,
     ) -> Result<(), FenceError> {
         admit::admit(self.context(), &self.raising, session, resource, token, raise).await
+    }
+
+    /// Admits the session's server process to those of the resources that no other process is in the way of, many in one Query.
+    /// [`Database::admit_if`] admits it to the others.
+    ///
+    /// Not cancel-safe, like [`Database::admit`].
+    ///
+    /// # Errors
+    /// The session may not be admitted to so many resources; or the role of the session has to be determined first.
+    pub async fn admit_together(&self, session: &Arc<SessionFence>, wanted: &[Wanted<'_>]) -> Result<(), FenceError> {
+        together::admit(self.context(), &self.raising, session, wanted).await
     }
 
     /// Deletes the rows of a revoked session that has become idle or runs no statement, so that its process need not be

@@ -16,7 +16,7 @@ fn sizes(session: &SessionFence) -> [usize; 4] {
 /// One write: the session's steps, after those of Admit.
 fn write(session: &SessionFence, resource: &str) {
     if session.is_full() {
-        let _ = session.give_up();
+        let _ = session.give_up(None);
     }
     assert!(session.record_admission(resource, SEVEN, session.revocations()));
     assert!(session.begin_write([(resource, 7)]));
@@ -127,11 +127,11 @@ fn admissions_are_released_only_if_nothing_is_uncommitted() {
     write(&session, "r");
     for activity in [Activity::Busy, Activity::Waiting] {
         session.set_activity(activity);
-        assert_eq!(session.give_up(), None);
+        assert_eq!(session.give_up(None), None);
         assert!(session.admission("r").is_some());
     }
     session.set_activity(Activity::Idle);
-    assert_eq!(session.give_up(), Some(Vec::new()));
+    assert_eq!(session.give_up(None), Some(Vec::new()));
     assert!(!session.begin_write([("r", 7)]), "what was given up is not written to");
 }
 
@@ -142,7 +142,7 @@ fn a_statement_that_is_held_back_keeps_its_admissions() {
     session.set_activity(Activity::Idle);
     for resource in ["one", "two"] {
         assert!(session.record_admission(resource, SEVEN, session.revocations()));
-        let kept = session.give_up().unwrap();
+        let kept = session.give_up(None).unwrap();
         assert!(kept.contains(&(resource.to_owned(), SEVEN)));
     }
     assert!(session.admission("old").is_none() && session.begin_write([("one", 7), ("two", 7)]));
@@ -152,13 +152,13 @@ fn a_statement_that_is_held_back_keeps_its_admissions() {
 fn a_transaction_has_a_limited_number_of_admissions() {
     let session = session();
     for number in 0..MOST_AT_ONCE {
-        assert!(!session.has_too_many());
+        assert!(!session.has_too_many(1));
         write(&session, &format!("shard/{number}"));
     }
-    assert!(session.has_too_many());
+    assert!(session.has_too_many(1));
     session.set_activity(Activity::Idle);
-    let _ = session.give_up();
-    assert!(!session.has_too_many());
+    let _ = session.give_up(None);
+    assert!(!session.has_too_many(1));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_statement_with_too_many_resources_does_not_block_the_next() {
     for number in 0..MOST_AT_ONCE {
         assert!(session.record_admission(&format!("shard/{number}"), SEVEN, 0));
     }
-    assert!(session.has_too_many());
-    let _ = session.give_up();
+    assert!(session.has_too_many(1));
+    let _ = session.give_up(None);
     assert!(!session.is_full());
 }

@@ -60,6 +60,15 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn admit(&self, who: &Identity, resource: &Resource, token: Token, loaded: i64)
     -> Result<Report, StoreError>;
 
+    /// Admits the process, as [`Store::admit`] does, to those of the resources whose epoch is drained and has the token, under these
+    /// policies. Leaves out resources whose lock or epoch is not free: does not wait for other processes. Returns the admissions,
+    /// and whether each is new.
+    async fn admit_current(
+        &self,
+        who: &Identity,
+        wanted: &[(&Resource, Token)],
+    ) -> Result<Vec<(AdmissionRow, bool)>, StoreError>;
+
     /// Creates the first epoch of each resource, drained, under these policies, and admits the process to it.
     ///
     /// Conditions: the process's identity is confirmed, the resource has no epoch and no admissions, no process holds its lock,

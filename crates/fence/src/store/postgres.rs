@@ -168,6 +168,17 @@ impl Store for Postgres {
         Ok(report)
     }
 
+    async fn admit_current(
+        &self,
+        who: &Identity,
+        wanted: &[(&Resource, Token)],
+    ) -> Result<Vec<(AdmissionRow, bool)>, StoreError> {
+        self.listen();
+        let query = sql::admission::admit_current(who, wanted, &self.proxy);
+        let answers = self.admission.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
+        Ok(rows(&answers).filter_map(|row| Some((rows::granted(row)?, is_true(row, "is_new")))).collect())
+    }
+
     async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
         let mut admitted = match self.admit_firsts(firsts).await {
             Err(StoreError::LockNotAvailable) => Vec::new(),

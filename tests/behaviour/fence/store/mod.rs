@@ -238,7 +238,8 @@ fn sorted_names(names: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// The events that a long run must contain.
-const WORTH_SEEING: [&str; 17] = [
+const WORTH_SEEING: [&str; 18] = [
+    "admitted together",
     "copied",
     "first tokens",
     "no first tokens",

@@ -169,6 +169,20 @@ impl Both {
                 self.world.run(&lease).await;
                 format!("lease {token}, released: {released}, lasts: {lasts}")
             }
+            36 if dice.chance(50) => {
+                let Some(who) = self.somebody(dice) else { return "nobody is there".into() };
+                let token = current.map_or(1, |it| it.token);
+                let another = self.keyed[0].of_key(&format!("new {}", dice.below(40))).unwrap();
+                let what = format!("admit {} and {} to {token} together", resource.name, another.name);
+                let wanted = [(&*resource, token), (&*another, token)];
+                let (real, memory) = ask!(self, proxy, admit_current(&who, &wanted));
+                self.saw("admitted together", !real.is_empty());
+                let shown = |rows: &[(AdmissionRow, bool)]| {
+                    rows.iter().map(|(it, is_new)| (row(it), *is_new)).collect::<Vec<_>>()
+                };
+                same!(what, sorted((shown(&real), shown(&memory))));
+                what
+            }
             36..=37 => {
                 let fresh: Vec<_> = (0..dice.below(3)).map(|_| format!("new {}", dice.below(40))).collect();
                 let mut resources: Vec<_> = fresh.iter().map(|key| self.keyed[0].of_key(key).unwrap()).collect();

@@ -53,6 +53,29 @@ pub(super) const REPORT: Prepared = Prepared::new("report", || {
     sql_file!("admission/report.sql").with(&[&process[..], &told].concat())
 });
 
+/// Admit, to several resources. The second statement's rows are the admissions.
+pub fn admit_current(who: &Identity, wanted: &[(&Resource, Token)], proxy: &str) -> String {
+    let names = texts("text", wanted.iter().map(|(resource, _)| resource.name.as_str()));
+    let arguments = [
+        names.clone(),
+        numbers("bigint", wanted.iter().map(|(_, token)| token)),
+        texts("text", wanted.iter().map(|(resource, _)| resource.fingerprint.as_str())),
+        quote(proxy),
+        who.pid.to_string(),
+        quote(&who.backend_start),
+        quote(&who.system_identifier),
+        quote(&who.postmaster_start),
+    ];
+    let admit = ADMIT_CURRENT.execute(&arguments.each_ref().map(String::as_str));
+    [lock::TRY_SHARED.execute(&[&names]), admit].join("; ")
+}
+
+pub(super) const ADMIT_CURRENT: Prepared = Prepared::new("admit_current", || {
+    let process = [("name", Sql("w.resource")), ("pid", Sql("$5")), ("process", Sql("a")), ("role", Sql("t"))];
+    let told = [("backend_start", Sql("$6")), ("system_identifier", Sql("$7")), ("postmaster_start", Sql("$8"))];
+    sql_file!("admission/admit_current.sql").with(&[&process[..], &told].concat())
+});
+
 /// First tokens. The second statement's rows are the admissions.
 pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
     let of = |read: fn(&First) -> &str| texts("text", firsts.iter().map(|first| read(first)));
@@ -77,10 +100,10 @@ pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
 pub(super) const ADMIT_FIRST: Prepared = Prepared::new("admit_first", || {
     sql_file!("admission/admit_first.sql").with(&[
         ("name", Sql("f.resource")),
-        ("pid", Sql("f.pid")),
-        ("backend_start", Sql("f.backend_start")),
-        ("system_identifier", Sql("f.system_identifier")),
-        ("postmaster_start", Sql("f.postmaster_start")),
+        ("pid", Sql("p.pid")),
+        ("backend_start", Sql("p.backend_start")),
+        ("system_identifier", Sql("p.system_identifier")),
+        ("postmaster_start", Sql("p.postmaster_start")),
         ("process", Sql("a")),
         ("role", Sql("t")),
     ])

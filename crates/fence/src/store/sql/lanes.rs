@@ -6,7 +6,14 @@ use super::{admission, epoch, lock, privilege, proxy};
 use fencegate_catalog::{Fenced, Keys, Subject, settings, with_parameters};
 
 /// Statements of the connection for Admits.
-pub const FOR_ADMITS: &[&Prepared] = &[&lock::SHARE, &epoch::LOCK_SHARED, &admission::ADMIT, &admission::REPORT];
+pub const FOR_ADMITS: &[&Prepared] = &[
+    &lock::SHARE,
+    &epoch::LOCK_SHARED,
+    &admission::ADMIT,
+    &admission::REPORT,
+    &lock::TRY_SHARED,
+    &admission::ADMIT_CURRENT,
+];
 
 /// Statements of the connection that creates, raises and marks epochs.
 pub const FOR_EPOCHS: &[&Prepared] = &[

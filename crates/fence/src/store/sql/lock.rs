@@ -29,6 +29,10 @@ pub(super) const TAKE: Prepared =
 pub(super) const TRY: Prepared =
     Prepared::new("try_locks", || sql_file!("lock/try_locks.sql").with(&[("name", Sql("n"))]));
 
+/// Takes those of several resources' locks that are free, shared.
+pub(super) const TRY_SHARED: Prepared =
+    Prepared::new("try_locks_shared", || sql_file!("lock/try_locks_shared.sql").with(&[("name", Sql("n"))]));
+
 /// The subset of the processes that hold one of these locks on the resource's relations.
 pub fn lockers(resource: &Resource, pids: &[i32]) -> String {
     let [schemas, tables] = arrays(resource.tables.iter().map(|table| &table.name));

@@ -7,11 +7,15 @@
 -- OFFSET 0 prevents a join with the admissions. A join planned while the table was empty would read all admissions
 -- for each resource.
 PREPARE admit_first (text, text[], bigint[], text[], bigint[], text[], integer[], numeric[], numeric[], numeric[]) AS
-WITH fenceable AS MATERIALIZED (SELECT f.*, i.backend_start AS started
+WITH firsts AS MATERIALIZED (SELECT f.*
     FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10)
       f(resource, token, hash, loaded, lease, pid, backend_start, system_identifier, postmaster_start)
-    CROSS JOIN LATERAL :identity
-    WHERE :resource_key = ANY (current_setting('fencegate.locked')::bigint[]) AND :is_identified),
+    WHERE :resource_key = ANY ((SELECT current_setting('fencegate.locked')::bigint[])::bigint[])),
+  processes AS MATERIALIZED (SELECT p.*, i.backend_start AS started
+    FROM (SELECT DISTINCT pid, backend_start, system_identifier, postmaster_start FROM firsts) p
+    CROSS JOIN LATERAL :identity WHERE :is_identified),
+  fenceable AS MATERIALIZED (SELECT f.*, p.started FROM firsts f
+    JOIN processes p USING (pid, backend_start, system_identifier, postmaster_start)),
   made AS (INSERT INTO fencegate_state.epoch (resource, token, drained, policy_hash, policy_loaded)
     SELECT f.resource, f.token, true, f.hash, f.loaded FROM fenceable f
     WHERE NOT EXISTS (SELECT FROM fencegate_state.admission a WHERE a.resource = f.resource OFFSET 0)
