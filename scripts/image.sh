@@ -19,7 +19,8 @@ case $(uname -m) in x86_64) architecture=amd64 ;; aarch64) architecture=arm64 ;;
 mkdir -p "$context/$architecture"
 for program in fencegate distributed_cron; do
     strip -o "$context/$program" "$target/$built/$program"
-    ln "$context/$program" "$context/$architecture/$program"
+    # A copy: the cache of builders without BuildKit does not see the content of a hard link.
+    cp "$context/$program" "$context/$architecture/"
 done
 
 image() {
