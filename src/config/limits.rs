@@ -1,14 +1,11 @@
-//! Limits on clients and times, and settings with one of a few words as their value.
+//! Limits on clients and times.
 //!
 //! Owns the format of numbers and times.
 
 use super::sources::Texts;
 use super::{ConfigError, SettingError};
-use fencegate_postgres::SslMode;
 use std::num::NonZeroUsize;
 use std::time::Duration;
-use thiserror::Error;
-use tracing::Level;
 
 /// Maximum of the connection limits.
 const MOST_CONNECTIONS: usize = 1_000_000;
@@ -112,39 +109,6 @@ fn time(text: &str, longest: Duration) -> Result<Duration, SettingError> {
     let number = number.ok_or_else(|| SettingError::NotATime(text.to_owned()))?;
     let time = Duration::from_millis(number.saturating_mul(milliseconds));
     if time > longest { Err(SettingError::TooLong { text: text.to_owned(), longest }) } else { Ok(time) }
-}
-
-/// The text is not one of the words that a setting accepts.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is not one of {}", words.join(", "))]
-pub struct ChoiceError {
-    text: String,
-    words: Vec<&'static str>,
-}
-
-/// The value that belongs to the text.
-pub(super) fn choice<T: Copy>(text: &str, choices: &[(&'static str, T)]) -> Result<T, ChoiceError> {
-    let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    let words = || choices.iter().map(|(word, _)| *word).collect();
-    found.ok_or_else(|| ChoiceError { text: text.to_owned(), words: words() })
-}
-
-/// Reads an `sslmode`.
-pub(super) fn ssl_mode(text: &str) -> Result<SslMode, ChoiceError> {
-    let modes = [
-        ("disable", SslMode::Disable),
-        ("allow", SslMode::Allow),
-        ("prefer", SslMode::Prefer),
-        ("require", SslMode::Require),
-        ("verify-ca", SslMode::VerifyCa),
-        ("verify-full", SslMode::VerifyFull),
-    ];
-    choice(text, &modes)
-}
-
-/// Reads a log level; None: not logged.
-pub(super) fn level(text: &str) -> Result<Option<Level>, ChoiceError> {
-    choice(text, &[("off", None), ("debug", Some(Level::DEBUG)), ("info", Some(Level::INFO))])
 }
 
 #[cfg(test)]

@@ -1,40 +1,37 @@
 //! Settings of `fencegate proxy`. Precedence: flag, environment variable, file, default.
 //!
 //! Owns the meaning of the settings. Must never print a password.
-//!
-//! Errors of settings.
-//!
-//! Owns their messages. Must never print a password.
 
 mod address;
+mod choice;
 mod control;
+mod error;
 mod etcd;
 mod limits;
+mod origin;
 mod sources;
 mod table;
 mod tls;
 mod upstream;
 
-pub use address::{Address, AddressError, AllowedOrigin, Origin, OriginError, http as http_address};
+pub use address::{Address, AddressError, http as http_address};
+pub use choice::ChoiceError;
 pub use control::{ConnectionStringError, connection};
+pub use error::{ConfigError, SettingError};
 pub use etcd::{EtcdAccess, EtcdArguments};
-pub use limits::{ChoiceError, Limits, duration};
+pub use limits::{Limits, duration};
+pub use origin::{AllowedOrigin, Origin, OriginError};
 pub use sources::{Flags, SettingsArguments, Shown};
 pub use table::{Fallback, Form, Reload, SETTINGS, Setting};
 pub use tls::{ClientCertificates, ClientTls, Encryption, TlsVersion};
 pub use upstream::{TargetSession, Upstream, UpstreamError};
 
-use fencegate_leader::etcd::{EtcdSettings, EtcdSettingsError};
-use fencegate_policy::yaml::FileError;
+use fencegate_leader::etcd::EtcdSettings;
 use fencegate_policy::{PolicySet, percent_encoded};
-use fencegate_postgres::{RootCertificateError, ServerTls};
+use fencegate_postgres::ServerTls;
 use sources::Texts;
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::time::Duration;
-use table::variable;
-use thiserror::Error;
 use tokio_postgres::config::Host;
 
 /// Validated settings.
@@ -191,107 +188,18 @@ impl Settings {
             policies,
             etcd: etcd::read(&texts)?,
             admin_roles: texts.read_all("admin_roles", |text| Ok::<_, SettingError>(text.to_owned()))?,
-            allow_unauthenticated: texts.read_all("allow_unauthenticated", address::allowed)?,
-            proxy_protocol_from: texts.read_all("proxy_protocol_from", address::network)?,
+            allow_unauthenticated: texts.read_all("allow_unauthenticated", origin::allowed)?,
+            proxy_protocol_from: texts.read_all("proxy_protocol_from", origin::network)?,
             tls,
             http: texts.read_one("http", address::http)?,
             take_over: texts.read_one("take_over", address::socket_file)?,
             watch_files: Some(texts.require("watch_files", limits::duration)?).filter(|it| !it.is_zero()),
             limits: limits::read(&texts)?,
             workers: texts.require("workers", limits::workers)?,
-            log_sessions: texts.require("log_sessions", limits::level)?,
+            log_sessions: texts.require("log_sessions", choice::level)?,
             shown: texts.shown(),
         })
     }
-}
-
-/// Why the settings cannot be used. The message is one line that names the necessary change.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{}: cannot read the file: {error}", file.display())]
-    Unreadable {
-        /// The file.
-        file: PathBuf,
-        /// The cause.
-        #[source]
-        error: io::Error,
-    },
-    /// The file has an error.
-    #[error(transparent)]
-    InFile(#[from] FileError),
-    /// A flag or an environment variable cannot be used.
-    #[error("--{flag} or {variable}: {error}", flag = key.replace('_', "-"), variable = variable(key))]
-    Argument {
-        /// The setting.
-        key: &'static str,
-        /// The cause.
-        #[source]
-        error: SettingError,
-    },
-    /// At least one setting without a default is not set.
-    #[error("{}", missing(.0))]
-    Missing(Vec<&'static str>),
-    /// A policy names an election, but etcd is not set.
-    #[error(
-        "resource `{resource}` names the election {election}: set --etcd, FENCEGATE_ETCD or `etcd:` in the --config file"
-    )]
-    ElectionWithoutEtcd {
-        /// The resource.
-        resource: String,
-        /// The election of the resource.
-        election: String,
-    },
-}
-
-fn missing(keys: &[&'static str]) -> String {
-    let line = |key: &&'static str| {
-        format!(
-            "`{key}` is not set: set --{}, {} or `{key}:` in the --config file",
-            key.replace('_', "-"),
-            variable(key)
-        )
-    };
-    keys.iter().map(line).collect::<Vec<_>>().join("\nfencegate: ")
-}
-
-/// Why the value of a setting cannot be used. The message follows the setting's name.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages name the fields")]
-pub enum SettingError {
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    #[error("`{text}` is not a number from 1 to {most}")]
-    NotANumber { text: String, most: usize },
-    #[error("`{0}` is not a time: write 500ms, 60s, 5min or 1h")]
-    NotATime(String),
-    #[error("`{text}` is more than {} s", longest.as_secs())]
-    TooLong { text: String, longest: Duration },
-    #[error("`{0}` is less than a second")]
-    UnderASecond(String),
-    #[error("must be greater than 0")]
-    Zero,
-    #[error(transparent)]
-    Origin(#[from] OriginError),
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    #[error(transparent)]
-    Upstream(#[from] UpstreamError),
-    #[error(transparent)]
-    ConnectionString(#[from] ConnectionStringError),
-    #[error(transparent)]
-    RootCertificate(#[from] RootCertificateError),
-    /// The setting has no effect without others.
-    #[error("needs {settings}, {role}")]
-    Needs { settings: &'static str, role: &'static str },
-    #[error("needs upstream_sslrootcert, which {0}")]
-    NeedsRootCertificate(#[source] RootCertificateError),
-    #[error("has no effect: set tls_client_certificates to optional or required")]
-    UnusedAuthority,
-    #[error("cannot be combined with the password")]
-    GivenBesidePassword,
-    #[error(transparent)]
-    Etcd(#[from] EtcdSettingsError),
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The settings for encrypted connections. `tls` reads the files.
 
-use super::limits::{choice, ssl_mode};
+use super::choice::{choice, ssl_mode};
 use super::sources::Texts;
 use super::{ConfigError, SettingError};
 use fencegate_postgres::{RootCertificateError, ServerTls};
