@@ -158,25 +158,30 @@ fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {
 mod tests {
     use super::*;
 
-    fn shown(array: &[u8], of: fn(&[u8], &mut dyn FnMut(Element) -> Option<()>) -> Option<()>) -> Option<String> {
-        let mut elements = Vec::new();
-        of(array, &mut |element| {
-            elements.push(match element {
-                Element::Value(bytes, _) => format!("<{}>", String::from_utf8_lossy(&bytes)),
-                Element::Null => "-".to_owned(),
-                Element::NullWord => "null".to_owned(),
-            });
-            Some(())
-        })?;
-        Some(elements.concat())
+    fn shown(element: &Element) -> String {
+        match element {
+            Element::Value(bytes, _) => format!("<{}>", String::from_utf8_lossy(bytes)),
+            Element::Null => "-".to_owned(),
+            Element::NullWord => "null".to_owned(),
+        }
     }
 
     fn text(array: &str) -> Option<String> {
-        shown(array.as_bytes(), |array, each| of_text(array, each))
+        let mut elements = String::new();
+        of_text(array.as_bytes(), |element| {
+            elements.push_str(&shown(&element));
+            Some(())
+        })?;
+        Some(elements)
     }
 
     fn binary(array: &[u8]) -> Option<String> {
-        shown(array, |array, each| of_binary(array, each))
+        let mut elements = String::new();
+        of_binary(array, |element| {
+            elements.push_str(&shown(&element));
+            Some(())
+        })?;
+        Some(elements)
     }
 
     #[test]
