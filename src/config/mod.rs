@@ -32,6 +32,7 @@ use fencegate_postgres::ServerTls;
 use sources::Texts;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 use tokio_postgres::config::Host;
 
 /// Validated settings.

@@ -111,8 +111,9 @@ async fn give_up(
 ) -> Result<(), StoreError> {
     let rows = context.store().admissions_of(who).await?;
     let Some(kept) = session.give_up(unlocked) else { return Ok(()) };
-    let kept: HashSet<&(String, Epoch)> = kept.iter().collect();
-    let given_up = |row: &&AdmissionRow| !kept.contains(&(row.resource.clone(), row.epoch));
+    let given_up = |row: &&AdmissionRow| {
+        !kept.admissions.contains(&(row.resource.clone(), row.epoch)) && !kept.resources.contains(&row.resource)
+    };
     let presented = session.presented();
     // An unknown row comes from an abandoned Admit. It stays until it is drained or the process ends.
     let rows = rows.iter().filter(given_up);

@@ -114,6 +114,15 @@ pub(super) struct Presented {
     pub(super) lock_name: String,
 }
 
+/// The rows that a session keeps when it gives up admissions.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// Rows of the remaining admissions.
+    pub(super) admissions: HashSet<(String, Epoch)>,
+    /// All rows of these resources, because the open transaction may commit writes to them.
+    pub(super) resources: HashSet<String>,
+}
+
 /// A moment. The default is now.
 #[derive(Clone, Copy, Debug)]
 struct Since(Instant);
@@ -321,26 +330,29 @@ impl SessionFence {
         self.lock().resources() >= FULL
     }
 
-    /// Admit's half, while [`Self::admitting`] is held: if the process is idle, removes all admissions that the messages now held
-    /// back do not need, atomically. Returns the remaining ones. None: the process is not idle.
+    /// Admit's half, while [`Self::admitting`] is held: removes all admissions that neither the messages now held back nor the
+    /// open transaction need, atomically. None: a statement may be running, or a transaction is open and `unlocked` is None.
+    ///
+    /// `unlocked`: the lock name of resources on whose relations the open transaction holds no lock for writes.
     ///
     /// Also removes the floors, because no Admit is under way that could arrive too late.
-    ///
-    /// `unlocked`: the lock name of resources on whose relations the open transaction holds no lock for writes. If the server owes
-    /// no reply, the session gives up admissions to these, except those that the transaction may have used.
-    pub(super) fn give_up(&self, unlocked: Option<&str>) -> Option<Vec<(String, Epoch)>> {
+    pub(super) fn give_up(&self, unlocked: Option<&str>) -> Option<Kept> {
         let mut state = self.lock();
         let State { activity, admitted, fresh, floors, written, presented, .. } = &mut *state;
-        match (*activity, unlocked) {
-            (Activity::Idle, _) => admitted.retain(|resource, _| fresh.contains(resource)),
-            (Activity::Waiting, Some(unlocked)) => admitted.retain(|resource, _| {
-                let is_unlocked = presented.get(resource).is_some_and(|it| it.lock_name == unlocked);
-                !is_unlocked || fresh.contains(resource) || written.contains(resource)
-            }),
+        let unlocked = match (*activity, unlocked) {
+            (Activity::Idle, _) => None,
+            (Activity::Waiting, Some(unlocked)) => Some(unlocked),
             _ => return None,
-        }
+        };
+        // Also of resources whose admission was revoked: the transaction may commit what it wrote before.
+        let may_commit = |resource: &String| {
+            let is_unlocked = |name: &str| presented.get(resource).is_some_and(|it| it.lock_name == name);
+            unlocked.is_some_and(|name| !is_unlocked(name) || written.contains(resource))
+        };
+        admitted.retain(|resource, _| fresh.contains(resource) || may_commit(resource));
         floors.clear();
-        Some(admitted.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect())
+        let admissions = admitted.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect();
+        Some(Kept { admissions, resources: presented.keys().filter(|it| may_commit(it)).cloned().collect() })
     }
 
     /// Returns true if the process may be admitted to that many more resources.

@@ -391,6 +391,25 @@ async fn a_session_with_many_keys_deletes_rows_that_it_no_longer_needs() {
     assert_eq!(proxy.admit(&client, "shard/0", 5).await, "admitted");
 }
 
+/// A revoked admission is not given up while the open transaction may commit its writes: the drain could not see them.
+#[tokio::test(start_paused = true)]
+async fn a_transaction_keeps_the_rows_of_its_writes_when_it_makes_room() {
+    let proxy = Proxy::start(&server(), "one").await;
+    let client = proxy.writer(1, "notes", 5).await;
+    assert_eq!(proxy.admit(&client, "shard/0", 5).await, "admitted");
+    assert_eq!(proxy.admit(&client, "shard/1", 5).await, "admitted");
+    for key in 2..session::MOST_AT_ONCE {
+        assert!(client.session.record_admission(&format!("shard/{key}"), epoch(1, 5), 0));
+    }
+    client.session.set_activity(Activity::Idle);
+    assert!(client.session.begin_write([("notes", 5), ("shard/1", 5)]));
+    client.session.set_activity(Activity::Waiting);
+    client.session.revoke("notes", epoch(1, 6));
+    assert_eq!(proxy.admit(&client, "shard/new", 5).await, "admitted");
+    let kept = ["notes", "shard/0", "shard/1", "shard/new"].map(|resource| proxy.has_row(&client, resource));
+    assert_eq!(kept, [true, false, true, true]);
+}
+
 /// A row that could not be deleted may still be the reason why the process is terminated.
 #[tokio::test(start_paused = true)]
 async fn a_presented_token_is_known_while_its_row_exists() {

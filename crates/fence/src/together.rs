@@ -140,7 +140,7 @@ async fn admit_current(context: Context<'_>, raising: Raising<'_>, wanted: &[&Wa
             unused.push((row, resource.lock_name()));
         }
     }
-    // The write is held back, so these were never used. What is left is drained.
+    // The write is held back, so these were never used. A drain ends the others.
     if let Err(error) = context.delete(&unused).await {
         tracing::debug!(%error, "unused admissions are left to the drain");
     }

@@ -182,7 +182,7 @@ struct UnnestedRows<'n> {
 enum Source {
     /// An array, by its place.
     Array(usize),
-    /// The same value in all rows.
+    /// One value for all rows.
     Value(ColumnValue),
     Other,
 }

@@ -30,11 +30,11 @@ pub struct ArrayParameter {
     pub cast: Option<ValueType>,
     /// As in [`ColumnValue::Parameter`].
     pub is_alone: bool,
-    /// What the statement does with the elements.
+    /// How the statement uses the elements.
     pub purpose: Purpose,
 }
 
-/// What a statement does with the elements of an array.
+/// How a statement uses the elements of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Purpose {
     /// It compares them. NULL equals nothing.

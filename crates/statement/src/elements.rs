@@ -39,7 +39,7 @@ pub(super) fn of_text(array: &[u8], mut each: impl FnMut(Element) -> Option<()>)
     }
 }
 
-/// An element without quotes, and what follows it.
+/// An element without quotes, and the text after it.
 fn bare_element(text: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let end = text.iter().position(|byte| *byte == b',').unwrap_or(text.len());
     let (element, after) = text.split_at(end);
@@ -53,7 +53,7 @@ fn bare_element(text: &[u8]) -> Option<(Element<'_>, &[u8])> {
     }
 }
 
-/// An element after its opening quote, and what follows it and the spaces behind it.
+/// An element after its opening quote, and the text after it and the spaces behind it.
 fn quoted_element(text: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let plain = text.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
     let (mut element, mut rest) = (Cow::Borrowed(&text[..plain]), &text[plain..]);
@@ -76,7 +76,7 @@ fn quoted_element(text: &[u8]) -> Option<(Element<'_>, &[u8])> {
     }
 }
 
-/// What `array_in` skips around elements.
+/// Spaces, which `array_in` skips around elements.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }

@@ -43,7 +43,7 @@ fn features() -> [(&'static str, String); 6] {
     ]
 }
 
-/// Engines that say what they are in `version()`, by a part of it.
+/// Engines that name themselves in `version()`, by a part of it.
 const NAMES: [(&str, &str); 3] =
     [("CockroachDB", "CockroachDB"), ("-YB-", "YugabyteDB"), ("Redshift", "Amazon Redshift")];
 /// Maximum length of an unknown engine's version in the message, in characters.
