@@ -17,8 +17,8 @@ const LAYERS: [&str; 5] =
 /// PostgreSQL's own names: schemas, settings, functions, nodes of its grammar and fields of its errors; fencegate's names in
 /// the database; what our queries of the catalog call a row; and characters.
 #[rustfmt::skip]
-const ALLOWED: [&str; 36] = [
-    "fencegate_guard_", "fencegate_lease", "lease.fence", "{catalogue}", "pg_settings", "transaction_timeout",
+const ALLOWED: [&str; 37] = [
+    "fencegate_guard_", "fencegate_lease", "lease.fence", "{catalogue}", "{process}", "pg_settings", "transaction_timeout",
     "$user", "pg_", "pg_catalog", "pg_temp", "pg_temp_", "pg_toast",
     "application_name", "client_encoding", "in_hot_standby", "search_path", "search_path\0", "server_encoding", "server_version",
     "standard_conforming_strings",

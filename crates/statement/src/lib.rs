@@ -21,7 +21,6 @@ mod classify;
 mod conditions;
 mod cost;
 mod ddl;
-mod distinct;
 mod elements;
 mod encoding;
 mod expression;

@@ -3,8 +3,7 @@
 //! Owns the known values, and their meaning in a column; `bound.rs` has the values that parameters are bound to. Must never omit a value that a row has before or after the
 //! write: omits a column entirely unless all its values are known.
 
-pub use super::bound::{Argument, ArrayParameter, Beside, Purpose};
-pub use super::distinct::Distinct;
+pub use super::bound::{Argument, ArrayParameter, Beside, Distinct, Purpose};
 
 use serde::{Deserialize, Serialize};
 
