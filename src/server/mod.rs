@@ -46,7 +46,8 @@ use tracing::Level;
 pub use watch::Fingerprint;
 
 /// Runs the proxy until SIGTERM or SIGINT, then until open transactions have ended. SIGHUP reloads. `inherited`: sockets
-/// that systemd has passed. `loaded`: the files, as they were before they were read. Not cancel-safe: dropping it drops every session.
+/// that systemd has passed. `loaded`: the files, as they were before they were read. Not cancel-safe: dropping it drops every
+/// session.
 ///
 /// # Errors
 /// The proxy cannot start.

@@ -25,8 +25,8 @@ pub const MOST_TOGETHER: usize = 500;
 /// A resource to which a session's process is to be admitted, its token, and when the token may be raised.
 pub type Wanted<'a> = (Arc<Resource>, Token, Raise<'a>);
 
-/// Admits the session's process to those of the resources for which it has to wait for nobody. The others are left out, and are
-/// to be admitted one by one, which also reports the reason of a refusal.
+/// Admits the session's process to those of the resources for which it need not wait. `admit.rs` admits it to the others one by
+/// one, and reports the reason of a refusal.
 ///
 /// # Errors
 /// The session may not be admitted to so many resources; or the role of the session has to be determined first.

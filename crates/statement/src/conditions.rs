@@ -334,7 +334,7 @@ fn both<'n>(mut one: ValuesByColumn<'n>, other: ValuesByColumn<'n>) -> ValuesByC
     one
 }
 
-/// How many values they are, about.
+/// Approximate number of values.
 fn extent(values: &[ColumnValue]) -> usize {
     let of_one = |value: &ColumnValue| match value {
         ColumnValue::TooMany | ColumnValue::Elements(_) => MOST_VALUES,

@@ -1,10 +1,9 @@
 //! The rows that a write affects, as far as its text shows: for each column, the values that all of them have.
 //!
-//! Owns the known values, and their meaning in a column; `bound.rs` has the values that parameters are bound to. Must never omit a value that a row has before or after the
-//! write: omits a column entirely unless all its values are known.
+//! Owns the known values, and their meaning in a column; `bound.rs` has the values that parameters are bound to. Must never
+//! omit a value that a row has before or after the write: omits a column entirely unless all its values are known.
 
 pub use super::bound::{Argument, ArrayParameter, Beside, Distinct, Purpose};
-
 use serde::{Deserialize, Serialize};
 
 /// Longest key, in bytes of UTF-8. In a name it is at most three times as long, which still fits in an index entry.

@@ -243,7 +243,8 @@ impl Database {
         }
     }
 
-    /// Notifies the server process of a session that listens for [`super::store::process_payload`]. Cancel-safe: the notification may be lost.
+    /// Notifies the server process of a session that listens for [`super::store::process_payload`]. Cancel-safe: the
+    /// notification may be lost.
     ///
     /// # Errors
     /// No control connection could send it.

@@ -53,7 +53,7 @@ impl Database {
         admit::admit(self.context(), &self.raising, session, resource, token, raise).await
     }
 
-    /// Admits the session's server process to those of the resources that no other process is in the way of, many in one Query.
+    /// Admits the session's server process to those of the resources for which it need not wait, many in one Query.
     /// [`Database::admit_if`] admits it to the others.
     ///
     /// Not cancel-safe, like [`Database::admit`].

@@ -57,7 +57,7 @@ pub struct UnsuitableEngine {
     lacking: Vec<&'static str>,
 }
 
-/// Tries each feature. A lost connection, and an error that has another reason, show nothing. Has no time limit of its own.
+/// Tries each feature. Ignores a lost connection and errors with another cause. Has no time limit of its own.
 /// Cancel-safe.
 ///
 /// # Errors

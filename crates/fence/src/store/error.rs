@@ -79,7 +79,7 @@ pub enum StoreError {
         "the control role {role} lacks privileges in the schemas of fencegate in database {database} ({lacking}): run `fencegate init --role {role}` there"
     )]
     SchemaPrivileges { role: String, database: String, lacking: String },
-    /// The server is not PostgreSQL, or not enough of it.
+    /// The server lacks features of PostgreSQL that the protocol needs.
     #[error(transparent)]
     Engine(#[from] UnsuitableEngine),
     /// This program cannot decode the returned rows.

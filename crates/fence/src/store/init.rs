@@ -93,7 +93,7 @@ pub enum InitError {
     /// The server refused an action.
     #[error("cannot {}: {}", .0, fencegate_postgres::sql::message(.1))]
     Refused(&'static str, #[source] tokio_postgres::Error),
-    /// The server is not PostgreSQL, or not enough of it.
+    /// The server lacks features of PostgreSQL that the protocol needs.
     #[error(transparent)]
     Engine(#[from] UnsuitableEngine),
     /// Another command is running, or another process holds the lock.
