@@ -3,7 +3,7 @@
 //! Unless documented otherwise, functions are not cancel-safe: dropping a handshake ends only its own session.
 
 use super::driver::Driver;
-use super::login::{Identified, identify};
+use super::login::{Authenticated, Identified, identify};
 use super::opening::{OpeningError, SERVER_LIMIT, read_opening, refuse_packet};
 use super::peer::Peer;
 use super::pooler;
@@ -167,7 +167,7 @@ pub async fn shake_hands(
     if timeout_at(deadline, shared.not_paused(startup.database())).await.is_err() {
         return refuse(&mut client, paused(startup.database())).await;
     }
-    let LoggedIn { mut server, ends, authenticated, address } =
+    let LoggedIn { mut server, ends, mut authenticated, address } =
         log_in(&shared, &mut client, seat, Route::Session, &startup.packet, deadline).await?;
     // Only after authentication: before, any client may have claimed this name.
     if let Err(group) = seat.belongs_to(groups(&shared.settings().limits, seat, &startup)) {
@@ -190,7 +190,8 @@ pub async fn shake_hands(
             return refuse(&mut client, text).await;
         }
         Replication::None | Replication::Logical => {
-            let identified = identify(&mut client, &mut server, authenticated.process_id).await;
+            let identified =
+                identify(&mut client, &mut server, authenticated.process_id, &mut authenticated.reported).await;
             tell_of_upstream(&mut client, identified).await?
         }
     };
@@ -200,25 +201,27 @@ pub async fn shake_hands(
         server.writer.flush().await.ok();
         return refuse(&mut client, text).await;
     }
-    let proved = pooler::prove(&mut client, &mut server, ends, &mut identified, &context).await;
+    let reported = &mut authenticated.reported;
+    let proved = pooler::prove(&mut client, &mut server, ends, &mut identified, reported, &context).await;
     tell_of_upstream(&mut client, proved).await?;
-    pooler::report(&context, &identified.identity, &authenticated.application_name);
+    let Authenticated { ready, process_id, cancel_key, reported } = authenticated;
+    pooler::report(&context, &identified.identity, &reported.application_name);
     let Identified { identity, database, value, path, temporary, .. } = identified;
     context.note_database(database);
     if let Err(why) = FenceValue::parse(value.as_deref().unwrap_or_default()) {
         let value = value.unwrap_or_default();
         return refuse(&mut client, Rejection::InvalidSetting { why, value }.text()).await;
     }
-    client.writer.output.extend_from_slice(&authenticated.ready);
+    client.writer.output.extend_from_slice(&ready);
     let parameter =
         Parameter::new(if identity.is_ok() { ParameterValue::read(value.as_deref()) } else { ParameterValue::Unknown });
     let fence = SessionFence::new(identity);
-    let backend = (address, authenticated.process_id, authenticated.cancel_key);
-    let (number, name) = (seat.number(), &authenticated.application_name);
+    let backend = (address, process_id, cancel_key);
+    let (number, name) = (seat.number(), &reported.application_name);
     let record = SessionRecord::new(number, &startup, peer.to_owned(), backend, fence, parameter.current(), name);
     let replicates = startup.replication() != Replication::None;
-    let path = Path::new(path.as_deref(), authenticated.reports_path);
-    let started = Settings { replicates, temporary, parameter, path, lexing: authenticated.lexing };
+    let path = Path::new(reported.path.unwrap_or(path).as_deref(), reported.reports_path);
+    let started = Settings { replicates, temporary, parameter, path, lexing: reported.lexing };
     let host = SessionHost { context, record: Arc::new(record) };
     Ok(Opened::Session(Box::new(Driver::new(host, client, server, started))))
 }

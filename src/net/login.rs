@@ -27,7 +27,9 @@ use tokio::time::{Instant, sleep_until};
 /// Messages during authentication are at most this long, in bytes (`PG_MAX_AUTH_TOKEN_LENGTH`).
 pub const MAX_AUTHENTICATION: usize = 65_535;
 /// Maximum length of the server's messages until the session is ready, in bytes. The server may send long notices.
-pub(super) const MAX_GREETING: usize = 4 * 1024 * 1024;
+const MAX_GREETING: usize = 4 * 1024 * 1024;
+/// The channel on which proxies notify.
+pub(super) const CHANNEL: &[u8] = b"fencegate";
 /// Time limit for the login of a client that has closed its sending half and may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -85,13 +87,51 @@ pub struct Authenticated {
     pub process_id: Option<i32>,
     /// Complete content of the BackendKeyData message, which can cancel the session's statements.
     pub cancel_key: Bytes,
+    pub reported: Reported,
+}
+
+/// The parameters that the server has reported so far. They may change before the session starts, when the server's
+/// configuration is reloaded.
+pub struct Reported {
     pub lexing: Lexing,
     /// True if the server reports each change of the search path.
     pub reports_path: bool,
-    /// The server's version, as the server reports it.
+    /// The search path, if it was reported after [`Identified::path`] was read; the inner None: it is not UTF-8.
+    pub path: Option<Option<String>>,
+    /// The server's version.
     pub server_version: String,
     /// The session's `application_name`: the client's, or a default of the role or database.
     pub application_name: String,
+}
+
+impl Reported {
+    fn none() -> Self {
+        let lexing = Lexing {
+            standard_conforming_strings: true,
+            encoding: Encoding::AsciiUnsafe,
+            server: ServerEncoding::Other,
+            release: Lexing::NEWEST,
+        };
+        let (server_version, application_name) = (String::new(), String::new());
+        Reported { lexing, reports_path: false, path: None, server_version, application_name }
+    }
+
+    /// Records a ParameterStatus.
+    fn note(&mut self, content: &[u8]) {
+        match message::parameter_status(content) {
+            Some((name, value)) => {
+                self.lexing.note(name, value);
+                match name {
+                    "search_path" => (self.reports_path, self.path) = (true, Some(Some(value.to_owned()))),
+                    "server_version" => value.clone_into(&mut self.server_version),
+                    "application_name" => value.clone_into(&mut self.application_name),
+                    _ => {}
+                }
+            }
+            None if content.starts_with(b"search_path\0") => (self.reports_path, self.path) = (true, Some(None)),
+            None => {}
+        }
+    }
 }
 
 /// The server's first answer, except for the protocol version, which stays unread; `None` without an answer.
@@ -155,13 +195,7 @@ async fn relay_authentication(
     may_be_unasked: bool,
 ) -> Result<Authenticated, Refused> {
     let (mut process_id, mut cancel_key) = (None, Bytes::new());
-    let mut lexing = Lexing {
-        standard_conforming_strings: true,
-        encoding: Encoding::AsciiUnsafe,
-        server: ServerEncoding::Other,
-        release: Lexing::NEWEST,
-    };
-    let (mut server_version, mut application_name, mut reports_path) = (String::new(), String::new(), false);
+    let mut reported = Reported::none();
     let (mut asked, mut no_answer) = (false, false);
     // The server has requested authentication; the client has responded.
     let (mut ever_asked, mut ever_answered) = (false, false);
@@ -171,32 +205,13 @@ async fn relay_authentication(
             let content = body(&frame);
             match tag {
                 backend::READY => {
-                    let ready = frame;
-                    return Ok(Authenticated {
-                        ready,
-                        process_id,
-                        cancel_key,
-                        lexing,
-                        reports_path,
-                        server_version,
-                        application_name,
-                    });
+                    return Ok(Authenticated { ready: frame, process_id, cancel_key, reported });
                 }
                 backend::KEY_DATA => {
                     process_id = content.first_chunk().map(|bytes| i32::from_be_bytes(*bytes));
                     cancel_key = Bytes::copy_from_slice(content);
                 }
-                backend::PARAMETER_STATUS => {
-                    if let Some((name, value)) = message::parameter_status(content) {
-                        lexing.note(name, value);
-                        reports_path |= name == "search_path";
-                        match name {
-                            "server_version" => value.clone_into(&mut server_version),
-                            "application_name" => value.clone_into(&mut application_name),
-                            _ => {}
-                        }
-                    }
-                }
+                backend::PARAMETER_STATUS => reported.note(content),
                 backend::AUTHENTICATION => {
                     asked = content.first_chunk().is_some_and(asks);
                     seat.asked(asked);
@@ -279,7 +294,7 @@ async fn pass_answer(
 
 /// Reads the first input of either side. Sets the deadline when the client has sent everything: it may still wait for
 /// the rest.
-pub(super) async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instant>) -> Result<(), Refused> {
+async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instant>) -> Result<(), Refused> {
     if client.reader.ended {
         deadline.get_or_insert(Instant::now() + PATIENCE);
     }
@@ -309,11 +324,16 @@ fn asks(kind: &[u8; 4]) -> bool {
 ///
 /// # Errors
 /// The connection to the server fails, or the client disconnects.
-pub async fn identify(client: &mut Peer, server: &mut Peer, process_id: Option<i32>) -> Result<Identified, Refused> {
-    let mut answer = ask(client, server, &[IDENTITY_QUESTION.as_bytes()]).await?;
+pub async fn identify(
+    client: &mut Peer,
+    server: &mut Peer,
+    process_id: Option<i32>,
+    reported: &mut Reported,
+) -> Result<Identified, Refused> {
+    let mut answer = ask(client, server, &[IDENTITY_QUESTION.as_bytes()], reported).await?;
     if let Ok([Some(pid), None, ..]) = answer.as_deref()
         && process_id.is_some_and(|id| *pid == id.to_string())
-        && let Ok(seen) = ask(client, server, &[AS_LOGIN.as_bytes(), IDENTITY_QUESTION.as_bytes()]).await?
+        && let Ok(seen) = ask(client, server, &[AS_LOGIN.as_bytes(), IDENTITY_QUESTION.as_bytes()], reported).await?
     {
         answer = Ok(seen);
     }
@@ -337,6 +357,7 @@ async fn ask(
     client: &mut Peer,
     server: &mut Peer,
     question: &[&[u8]],
+    reported: &mut Reported,
 ) -> Result<Result<Vec<Option<String>>, IdentityError>, Refused> {
     message::put_query(&mut server.writer.output, question);
     server.writer.flush().await.map_err(Refused::Upstream)?;
@@ -344,21 +365,44 @@ async fn ask(
     let mut failure = IdentityError::NoAnswer;
     let mut deadline = None;
     loop {
-        while let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
-            match tag {
-                backend::READY => return Ok(answer.ok_or(failure)),
-                backend::DATA_ROW => answer = message::columns(body(&frame)),
-                backend::ERROR => {
-                    let reason = field(body(&frame), b'M').unwrap_or_default();
-                    failure = IdentityError::Refused(String::from_utf8_lossy(reason).into_owned());
-                }
-                // Notices about the proxy's query are not for the client. Warnings are about the server.
-                backend::NOTICE if field(body(&frame), b'V') != Some(b"WARNING") => (),
-                backend::NOTICE | backend::NOTIFICATION | backend::PARAMETER_STATUS => {
-                    client.writer.output.extend_from_slice(&frame)
-                }
-                _ => (),
+        let (tag, frame) = next(client, server, reported, &mut deadline).await?;
+        match tag {
+            backend::READY => return Ok(answer.ok_or(failure)),
+            backend::DATA_ROW => (answer, reported.path) = (message::columns(body(&frame)), None),
+            backend::ERROR => {
+                let reason = field(body(&frame), b'M').unwrap_or_default();
+                failure = IdentityError::Refused(String::from_utf8_lossy(reason).into_owned());
             }
+            _ => (),
+        }
+    }
+}
+
+/// The next message of the server while it executes statements of the proxy. Records reported parameters. Forwards these,
+/// warnings and notifications to the client, except notifications on the proxies' channel.
+pub(super) async fn next(
+    client: &mut Peer,
+    server: &mut Peer,
+    reported: &mut Reported,
+    deadline: &mut Option<Instant>,
+) -> Result<(u8, Bytes), Refused> {
+    loop {
+        if let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
+            let content = body(&frame);
+            let is_forwarded = match tag {
+                backend::PARAMETER_STATUS => {
+                    reported.note(content);
+                    true
+                }
+                // Other notices are about the proxy's statements. Warnings are about the server.
+                backend::NOTICE => field(content, b'V') == Some(b"WARNING"),
+                backend::NOTIFICATION => message::notification(content).is_none_or(|(channel, _)| channel != CHANNEL),
+                _ => false,
+            };
+            if is_forwarded {
+                client.writer.output.extend_from_slice(&frame);
+            }
+            return Ok((tag, frame));
         }
         if server.reader.ended {
             return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
@@ -366,7 +410,7 @@ async fn ask(
         if client.writer.output.len() >= HIGH_WATER {
             client.writer.flush().await?;
         }
-        hear(client, server, &mut deadline).await?;
+        hear(client, server, deadline).await?;
     }
 }
 
@@ -388,6 +432,6 @@ fn identity(columns: Vec<Option<String>>, process_id: Option<i32>) -> Result<Ide
     Ok(Identity { pid, backend_start, system_identifier, postmaster_start })
 }
 
-pub(super) fn broken(error: InvalidLength) -> Refused {
+fn broken(error: InvalidLength) -> Refused {
     Refused::Upstream(io::Error::new(io::ErrorKind::InvalidData, error))
 }

@@ -2,25 +2,25 @@
 //!
 //! A pooler behind the proxy may run each transaction of a session in another server process. An admission names one
 //! process, so such a session must never be admitted. It is admitted only if the server's end of the connection is the
-//! proxy's own, or if the process reaches the idle session with a notification: a pooler in transaction mode has linked
-//! the idle process to nobody.
+//! proxy's own, or if the process reaches the idle session with a notification: a pooler in transaction mode has
+//! assigned the idle process to no client.
 //!
 //! Unless documented otherwise, functions are not cancel-safe: dropping a login ends only its own session.
 
-use super::login::{Identified, MAX_GREETING, broken, hear};
+use super::login::{CHANNEL, Identified, Reported, next};
 use super::peer::Peer;
-use super::refused::Refused;
+use super::refused::{Refused, refuse};
 use super::stream::Ends;
 use crate::state::context::Context;
-use bytes::Bytes;
+use crate::state::lifecycle::CANNOT_CONNECT_NOW;
 use fencegate_fence::session::{Identity, IdentityError};
 use fencegate_fence::store::process_payload;
+use fencegate_wire::error::ErrorText;
 use fencegate_wire::frame::body;
 use fencegate_wire::message;
 use fencegate_wire::tag::backend;
 use parking_lot::Mutex;
 use std::fs;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,28 +29,31 @@ use tokio::time::{sleep, timeout};
 
 /// Time limit for the notification. It arrives within milliseconds unless something drops it.
 const LIMIT: Duration = Duration::from_secs(5);
+/// Time limit for the whole check, with LISTEN and UNLISTEN.
+const WHOLE_LIMIT: Duration = Duration::from_secs(15);
 /// Pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The channel on which proxies notify.
-const CHANNEL: &[u8] = b"fencegate";
 
-/// Replaces the identity by an error if nothing proves that the session keeps its server process.
+/// Replaces the identity with an error unless the session is known to keep its server process.
 ///
 /// # Errors
-/// The connection to the server fails, or the client disconnects.
+/// The connection to the server fails or hangs, or the client disconnects.
 pub async fn prove(
     client: &mut Peer,
     server: &mut Peer,
     ends: Ends,
     identified: &mut Identified,
+    reported: &mut Reported,
     context: &Context,
 ) -> Result<(), Refused> {
     let Ok(identity) = &identified.identity else { return Ok(()) };
     if is_direct(ends, &identified.ends, identity.pid) {
         return Ok(());
     }
-    if let Err(error) = reach_when_idle(client, server, identity, identified.in_recovery, context).await? {
-        identified.identity = Err(error);
+    let reached = reach_when_idle(client, server, identity, identified.in_recovery, reported, context);
+    match timeout(WHOLE_LIMIT, reached).await {
+        Ok(reached) => identified.identity = reached?.map(|()| identity.clone()),
+        Err(_) => return refuse(client, unfinished()).await,
     }
     Ok(())
 }
@@ -81,12 +84,13 @@ fn parent(pid: i32) -> Option<i32> {
     after_name.split(' ').nth(1)?.parse().ok()
 }
 
-/// Lets a control connection notify the idle session. The inner error: it did not arrive.
+/// Lets a control connection notify the idle session. Inner error: the notification did not arrive.
 async fn reach_when_idle(
     client: &mut Peer,
     server: &mut Peer,
     identity: &Identity,
     in_recovery: bool,
+    reported: &mut Reported,
     context: &Context,
 ) -> Result<Result<(), IdentityError>, Refused> {
     let unproved = |why: &str| Ok(Err(IdentityError::Unproved(why.to_owned())));
@@ -97,25 +101,25 @@ async fn reach_when_idle(
     if !context.is_fenced() || database.is_unconcerned() {
         return unproved("no table of its database was fenced when the session began");
     }
-    if !run(client, server, "LISTEN fencegate").await? {
+    if !run(client, server, "LISTEN fencegate", reported).await? {
         return unproved("the session cannot listen for a notification");
     }
     let (fence, who, payload) = (database.fence.clone(), identity.clone(), process_payload(identity));
-    let failure = Arc::new(Mutex::new(None));
+    let failure = Arc::new(Mutex::new(Some("no control connection has answered".to_owned())));
     let last_failure = failure.clone();
-    // A control connection may just be moving to another server.
+    // A control connection may be reconnecting to another server.
     let notifying = context.shared().background.spawn(async move {
         let notify = async {
             loop {
                 let notified = fence.notify_process(&who).await;
-                *last_failure.lock() = notified.err();
+                *last_failure.lock() = notified.err().map(|error| error.to_string());
                 sleep(PAUSE).await;
             }
         };
-        // Its session may have gone.
+        // The session may have ended.
         timeout(LIMIT, notify).await.unwrap_or(())
     });
-    let arrived = timeout(LIMIT, arrive(client, server, payload.as_bytes())).await;
+    let arrived = timeout(LIMIT, arrive(client, server, payload.as_bytes(), reported)).await;
     notifying.abort();
     let arrived = match (arrived, failure.lock().take()) {
         (Ok(arrived), _) => Ok(arrived?),
@@ -124,17 +128,25 @@ async fn reach_when_idle(
             Err(IdentityError::Unproved(format!("no control connection could notify the session: {error}")))
         }
     };
-    run(client, server, "UNLISTEN fencegate").await?;
-    Ok(arrived)
+    match run(client, server, "SET LOCAL statement_timeout = 0; UNLISTEN fencegate", reported).await? {
+        true => Ok(arrived),
+        // The client would receive the proxies' notifications.
+        false => refuse(client, unfinished()).await,
+    }
+}
+
+fn unfinished() -> ErrorText {
+    ErrorText::new(CANNOT_CONNECT_NOW, "the server did not answer the proxy's queries during login")
+        .hint("Retry, or connect to another host.")
 }
 
 /// Runs a statement of the proxy. Returns false if the server reports an error.
-async fn run(client: &mut Peer, server: &mut Peer, statement: &str) -> Result<bool, Refused> {
+async fn run(client: &mut Peer, server: &mut Peer, statement: &str, reported: &mut Reported) -> Result<bool, Refused> {
     message::put_query(&mut server.writer.output, &[statement.as_bytes()]);
     server.writer.flush().await.map_err(Refused::Upstream)?;
-    let mut succeeds = true;
+    let (mut succeeds, mut deadline) = (true, None);
     loop {
-        match next(client, server).await? {
+        match next(client, server, reported, &mut deadline).await? {
             (backend::READY, _) => return Ok(succeeds),
             (backend::ERROR, _) => succeeds = false,
             _ => {}
@@ -143,31 +155,13 @@ async fn run(client: &mut Peer, server: &mut Peer, statement: &str) -> Result<bo
 }
 
 /// Waits for the notification.
-async fn arrive(client: &mut Peer, server: &mut Peer, payload: &[u8]) -> Result<(), Refused> {
+async fn arrive(client: &mut Peer, server: &mut Peer, payload: &[u8], reported: &mut Reported) -> Result<(), Refused> {
+    let mut deadline = None;
     loop {
-        let (tag, frame) = next(client, server).await?;
+        let (tag, frame) = next(client, server, reported, &mut deadline).await?;
         if tag == backend::NOTIFICATION && message::notification(body(&frame)) == Some((CHANNEL, payload)) {
             return Ok(());
         }
-    }
-}
-
-/// The next message of the server. Those that are not about the proxy's statements also go to the client.
-async fn next(client: &mut Peer, server: &mut Peer) -> Result<(u8, Bytes), Refused> {
-    let mut deadline = None;
-    loop {
-        if let Some((tag, frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
-            let is_own = tag == backend::NOTIFICATION
-                && message::notification(body(&frame)).is_some_and(|(channel, _)| channel == CHANNEL);
-            if matches!(tag, backend::NOTICE | backend::NOTIFICATION | backend::PARAMETER_STATUS) && !is_own {
-                client.writer.output.extend_from_slice(&frame);
-            }
-            return Ok((tag, frame));
-        }
-        if server.reader.ended {
-            return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
-        }
-        hear(client, server, &mut deadline).await?;
     }
 }
 

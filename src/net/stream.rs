@@ -109,8 +109,9 @@ impl Stream {
             Stream::Tcp(stream) => tcp(stream),
             Stream::Tls(stream, _) => tcp(stream.get_ref().0),
             Stream::Unix(stream) => match stream.peer_cred().ok().and_then(|credentials| credentials.pid()) {
-                Some(pid) => Ends::Unix { listener: pid },
-                None => Ends::Unknown,
+                // 0: a process that this one cannot see, in another namespace.
+                Some(pid) if pid != 0 => Ends::Unix { listener: pid },
+                _ => Ends::Unknown,
             },
         }
     }

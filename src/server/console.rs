@@ -92,7 +92,7 @@ impl ConsoleSession {
         }
         client.writer.output.extend_from_slice(&authenticated.ready);
         client.writer.flush().await?;
-        Ok(ConsoleSession { client, role, server_version: authenticated.server_version })
+        Ok(ConsoleSession { client, role, server_version: authenticated.reported.server_version })
     }
 
     /// The client's role.

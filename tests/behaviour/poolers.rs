@@ -1,9 +1,10 @@
 //! Poolers between a proxy and the server.
 
 use crate::support::fenced::{Fenced, code, init, ok, value};
-use crate::support::link::Link;
+use crate::support::link::{Fault, Link};
 use crate::support::transaction_pooler::TransactionPooler;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
+use std::thread;
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
@@ -58,6 +59,36 @@ fn a_session_through_a_forwarder_is_admitted() {
     ok(&mut wire, WRITE);
     assert!(ok(&mut wire, "SELECT pg_listening_channels()").is_empty());
     assert!(!world.proxy.log().contains("pooler_found"), "{}", world.proxy.log());
+}
+
+/// The server reports parameters that change during the check. The texts of the session are read by them.
+#[test]
+fn a_parameter_that_changes_during_the_login_counts() {
+    let mut world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
+    let (forwarder, control) = (Link::to(world.postgres.port()), Link::to(world.postgres.port()));
+    let upstream = format!("postgres://127.0.0.1:{}", forwarder.port());
+    let options = ProxyOptions::default()
+        .policies(POLICIES)
+        .upstream(&upstream)
+        .control(&format!("postgres://postgres@127.0.0.1:{}/postgres", control.port()));
+    world.proxy = Proxy::start_with(&world.postgres, &options);
+    ok(&mut world.holder(47), WRITE);
+    let listening = "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN fencegate' AND state = 'idle'";
+    let before = world.postgres.value(listening);
+    control.suffer(Fault::Silent);
+    let mut wire = thread::scope(|scope| {
+        let login = scope.spawn(|| world.login());
+        wait_until("the session listens", DEADLINE, || world.postgres.value(listening) != before);
+        world.postgres.sql("ALTER SYSTEM SET standard_conforming_strings = off");
+        world.postgres.sql("SELECT pg_reload_conf()");
+        wait_until("the server has reloaded", DEADLINE, || {
+            world.postgres.value("SHOW standard_conforming_strings") == "off"
+        });
+        control.mend();
+        login.join().unwrap()
+    });
+    assert_eq!(code(&mut wire, r"SELECT 'a\', ' ; INSERT INTO jobs VALUES (99); --'"), "LF002");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM jobs WHERE n = 99"), "0");
 }
 
 /// Nothing can be proved without a control connection, so nothing is admitted.
