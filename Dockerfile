@@ -71,6 +71,6 @@ RUN cargo auditable build --release --locked --package fencegate --package fence
 FROM cron AS distributed_cron
 COPY --from=build /build/target/release/distributed_cron /usr/local/bin/
 
-# The last stage is what `docker build` makes.
+# The default target of `docker build`.
 FROM proxy AS fencegate
 COPY --from=build /build/target/release/fencegate /usr/local/bin/

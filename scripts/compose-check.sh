@@ -85,4 +85,4 @@ say "$(ticks) ticks, $twice of them twice, $late out of the order of tokens"
 [ "$twice" = 0 ] && [ "$late" = 0 ] || fail "the fence"
 ${DOCKER:-docker} stats --no-stream --format '{{.Name}}: {{.MemUsage}}' | grep proxy- || true
 compose down --volumes --timeout 40 >/dev/null 2>&1
-say "all is removed"
+say "everything is removed"

@@ -43,12 +43,15 @@ fn state(path: &Path) -> u64 {
 
 /// Reloads after each change, until it succeeds. `loaded`: taken before the proxy first read the files. Never returns.
 pub(super) async fn watch_files(shared: &Shared, interval: Duration, mut loaded: Fingerprint) {
+    let mut last = loaded;
     loop {
         sleep(interval).await;
         let (settings, arguments) = (shared.settings(), shared.arguments.clone());
         let Ok(seen) = spawn_blocking(move || Fingerprint::of(&settings, &arguments)).await else { continue };
-        // Taken before the reload: a later change is then a change again.
-        if seen != loaded && reload(shared).await.is_ok() {
+        // A file that changes between two looks may not have been written completely.
+        let is_complete = seen == std::mem::replace(&mut last, seen);
+        // Taken before the reload, so that the next look detects changes made during it.
+        if seen != loaded && is_complete && reload(shared).await.is_ok() {
             loaded = seen;
         }
     }

@@ -108,11 +108,10 @@ pub(super) async fn drain(advance: &Advance<'_>, deadline: Instant) -> Result<()
     }
 }
 
-/// Whether the drain terminates this process of the proxy's own without its grace period. A revoked session whose statement
-/// writes nothing that the proxy can see is released when the statement ends: often it is the `SET` of the new token.
+/// True if the drain terminates this process of an own session without the grace period. A revoked session that has forwarded
+/// no write may be running the `SET` of the new token, and is released when the proxy finds it between statements.
 fn ends_at_once(advance: &Advance<'_>, key: &Key) -> bool {
-    let Some(session) = advance.context.sessions.get(key) else { return true };
-    session.activity() != Activity::Busy || session.may_have_written(&advance.resource.name)
+    advance.context.sessions.get(key).is_none_or(|session| session.may_have_written(&advance.resource.name))
 }
 
 /// Spares this proxy's own sessions among the holders, as [`spare`] does. Immediately terminates those that the drain would

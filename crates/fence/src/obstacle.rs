@@ -256,7 +256,7 @@ mod tests {
             (IdentityError::NoAnswer.into(), "did not identify the session's process", Remedy::TryAgain),
             (IdentityError::OtherProcess.into(), "is there a pooler", Remedy::SameServer),
             (IdentityError::NotNotified.into(), "did not reach the idle session", Remedy::SameServer),
-            (IdentityError::Unproved("why".to_owned()).into(), "that it is not a pooler: why", Remedy::SameServer),
+            (IdentityError::Unproved("why".to_owned()).into(), "keeps its server process: why", Remedy::SameServer),
             (process(ProcessFault::OtherServer), "3 cannot be fenced: it is on a different server", Remedy::SameServer),
             (process(ProcessFault::Restarted), "the server was restarted", Remedy::TryAgain),
             (process(ProcessFault::Standby), "the server is in recovery", Remedy::TryAgain),

@@ -51,10 +51,18 @@ pub(super) async fn spare(advance: &Advance<'_>, rows: &[AdmissionRow]) -> Resul
 
 /// Deletes the rows of a revoked session that has become idle or runs no statement, so that its process need not be
 /// terminated. Does nothing while a statement may run. Keeps the rows of a session that has written in its open transaction.
+/// Gives up the admissions of an idle session that has many.
 ///
-/// Ignores failures: the drain takes care of the rows. Cancel-safe.
+/// Ignores failures: the drain takes care of the rows, and the next Admit of many. Cancel-safe.
 pub(super) async fn release(context: Context<'_>, session: &SessionFence) {
     let Ok(who) = &session.identity else { return };
+    if session.is_full()
+        && session.activity() == Activity::Idle
+        && let Ok(_no_admit) = session.admitting.try_lock()
+        && let Err(error) = give_up(context, Raising { session, who }, None).await
+    {
+        tracing::debug!(%error, "an idle session keeps its admissions");
+    }
     // Read the floors before the activity. No write below these floors can begin any more, so a session that is idle now
     // stays without writes below them.
     let floors: HashMap<String, Epoch> = session.floors().into_iter().collect();

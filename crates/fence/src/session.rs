@@ -61,7 +61,9 @@ pub enum IdentityError {
     #[error("a notification did not reach the idle session: is there a pooler between the proxy and the server?")]
     NotNotified,
     /// Something stands between the proxy and the server, and the proxy could not find out more. With the reason.
-    #[error("something stands between the proxy and the server, and nothing proves that it is not a pooler: {0}")]
+    #[error(
+        "the connection to the server is forwarded, and nothing proves that the session keeps its server process: {0}"
+    )]
     Unproved(String),
     /// The server's error message.
     #[error("{0}")]

@@ -60,6 +60,10 @@ impl Process {
         }
         self.activity = activity;
         self.fence.set_activity(activity);
+        // Otherwise a client that never pauses between statements would reach the limit of a transaction.
+        if activity == Activity::Idle && self.fence.is_full() {
+            host.release();
+        }
         if self.revoked && activity != Activity::Busy {
             self.revoked = activity != Activity::Idle;
             host.release();

@@ -244,10 +244,12 @@ impl<'n> UnnestedRows<'n> {
             _ => Vec::new(),
         };
         let mut columns = Vec::new();
+        // If the elements are rows, `*` makes several columns of each.
+        let mut is_after_star = false;
         for target in targets {
             let target = target_value(target)?;
             let Some(N::ColumnRef(ColumnRef { fields, .. })) = &target.node else {
-                columns.push(typed_value(target));
+                columns.push(if is_after_star { Source::Other } else { typed_value(target) });
                 continue;
             };
             let (qualifier, last) = match fields.as_slice() {
@@ -259,7 +261,10 @@ impl<'n> UnnestedRows<'n> {
                 return None;
             }
             match &last.node {
-                Some(N::AStar(_)) => columns.extend((0..arrays.len()).map(Source::Array)),
+                Some(N::AStar(_)) => {
+                    columns.extend((0..arrays.len()).map(Source::Array));
+                    is_after_star = true;
+                }
                 Some(N::String(name)) => {
                     let place = names.iter().position(|it| *it == name.sval).filter(|place| *place < arrays.len());
                     columns.push(place.map_or(Source::Other, Source::Array));

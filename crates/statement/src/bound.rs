@@ -2,7 +2,8 @@
 //!
 //! Must never
 //! - take a value for one of another type than the server does: a value whose type is not certain is unknown;
-//! - take time that grows with the square of the number of values.
+//! - take time that grows with the square of the number of values;
+//! - read more of arrays for one statement than [`Budget`] permits, however many writes depend on them.
 
 use super::elements::{Element, count_in_binary, of_binary, of_text};
 use super::rows::{ColumnValue, Declared, ElementType, LONGEST_KEY, MOST_VALUES, ValueType};
@@ -56,6 +57,20 @@ pub enum Beside {
     Parameter { number: usize, is_alone: bool },
 }
 
+/// The rest of what may be read of arrays for one statement, because each write reads them again. Keys in arrays beyond it are
+/// unknown.
+#[derive(Debug)]
+pub(super) struct Budget {
+    bytes: usize,
+    elements: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget { bytes: 4 * 1024 * 1024, elements: 10 * MOST_VALUES }
+    }
+}
+
 impl Beside {
     pub(super) fn parameter(&self) -> Option<usize> {
         match self {
@@ -64,15 +79,15 @@ impl Beside {
         }
     }
 
-    fn count(&self, declared: &[Declared], given: &[Argument]) -> Option<usize> {
+    fn count(&self, declared: &[Declared], given: &[Argument], budget: &mut Budget) -> Option<usize> {
         let (number, is_alone) = match self {
             Beside::Count(count) => return Some(*count),
             Beside::Parameter { number, is_alone } => (*number, *is_alone),
         };
         let (declared, given) = parameter(number, declared, given)?;
         match declared {
-            Declared::Array(_) => given.count(),
-            Declared::Not if is_alone => given.count(),
+            Declared::Array(_) => given.count(budget),
+            Declared::Not if is_alone => given.count(budget),
             _ => None,
         }
     }
@@ -94,7 +109,13 @@ impl Argument<'_> {
     }
 
     /// Calls `each` with the elements of the array, until it returns None. NULL has none.
-    fn elements(self, each: impl FnMut(Element) -> Option<()>) -> Option<()> {
+    fn elements(self, budget: &mut Budget, mut each: impl FnMut(Element) -> Option<()>) -> Option<()> {
+        let Budget { bytes, elements } = budget;
+        *bytes = bytes.checked_sub(self.length())?;
+        let each = |element: Element| {
+            *elements = elements.checked_sub(1)?;
+            each(element)
+        };
         match self {
             Argument::Null => Some(()),
             Argument::Text(bytes) => of_text(bytes, each),
@@ -104,12 +125,20 @@ impl Argument<'_> {
         }
     }
 
-    fn count(self) -> Option<usize> {
+    fn length(self) -> usize {
+        match self {
+            Argument::Text(bytes) | Argument::Binary(bytes) => bytes.len(),
+            Argument::Constant(value) => value.text().map_or(0, str::len),
+            Argument::Null | Argument::Unknown => 0,
+        }
+    }
+
+    fn count(self, budget: &mut Budget) -> Option<usize> {
         if let Argument::Binary(bytes) = self {
             return count_in_binary(bytes);
         }
         let mut count = 0;
-        self.elements(|_| {
+        self.elements(budget, |_| {
             count += 1;
             Some(())
         })?;
@@ -119,7 +148,13 @@ impl Argument<'_> {
 
 impl ColumnValue {
     /// Adds the values with these parameters; None if one is unknown.
-    pub(super) fn bind(&self, declared: &[Declared], given: &[Argument], bound: &mut Distinct) -> Option<()> {
+    pub(super) fn bind(
+        &self,
+        declared: &[Declared],
+        given: &[Argument],
+        budget: &mut Budget,
+        bound: &mut Distinct,
+    ) -> Option<()> {
         match self {
             ColumnValue::Parameter { number, cast, is_alone } => {
                 let (declared, given) = parameter(*number, declared, given)?;
@@ -134,7 +169,7 @@ impl ColumnValue {
                     None => given,
                 });
             }
-            ColumnValue::Elements(array) => array.bind(declared, given, bound)?,
+            ColumnValue::Elements(array) => array.bind(declared, given, budget, bound)?,
             value => bound.add(value.clone()),
         }
         Some(())
@@ -149,7 +184,7 @@ impl ArrayParameter {
         }
     }
 
-    fn bind(&self, declared: &[Declared], given: &[Argument], bound: &mut Distinct) -> Option<()> {
+    fn bind(&self, declared: &[Declared], given: &[Argument], budget: &mut Budget, bound: &mut Distinct) -> Option<()> {
         let ArrayParameter { number, cast, is_alone, purpose } = self;
         let (of, array) = parameter(*number, declared, given)?;
         let kind = match of {
@@ -158,15 +193,16 @@ impl ArrayParameter {
             Declared::Not | Declared::As(_) | Declared::Array(_) | Declared::Otherwise => return None,
         };
         let mut count = 0;
-        array.elements(|element| {
+        array.elements(budget, |element| {
             count += 1;
             if let Some(value) = element_value(element, kind, *cast, *purpose == Purpose::Compare)? {
                 bound.add(value);
             }
             Some(())
         })?;
-        let is_as_long = |beside: &Beside| beside.count(declared, given).is_some_and(|other| other <= count);
-        self.beside().iter().all(is_as_long).then_some(())
+        let mut is_as_long =
+            |beside: &Beside| beside.count(declared, given, budget).is_some_and(|other| other <= count);
+        self.beside().iter().all(&mut is_as_long).then_some(())
     }
 }
 

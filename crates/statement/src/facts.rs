@@ -1,7 +1,7 @@
 //! How facts are added to a [`Statement`] and read from it as a whole.
 
 use super::functions::is_harmless;
-use super::rows::{Argument, COUNTED_TYPES, ColumnValue, KEY_TYPES, Rows, UNNEST};
+use super::rows::{Argument, Budget, COUNTED_TYPES, ColumnValue, KEY_TYPES, Rows, UNNEST};
 use super::{
     FunctionName, OpaqueReason, Operation, ParameterEffect, PathEffect, PreparedEffect, RelationName, Statement,
     StatementKind, TransactionEffect, Write, own,
@@ -87,9 +87,9 @@ impl Statement {
 
     /// The statement with its parameters bound to these values.
     pub fn bound(&self, values: &[Argument]) -> Statement {
-        let mut bound = self.clone();
+        let (mut bound, mut budget) = (self.clone(), Budget::default());
         for write in &mut bound.writes {
-            write.rows = write.rows.bound(&self.declared, values);
+            write.rows = write.rows.bound(&self.declared, values, &mut budget);
         }
         bound
     }

@@ -3,6 +3,7 @@
 //! Owns the known values, and their meaning in a column; `bound.rs` has the values that parameters are bound to. Must never
 //! omit a value that a row has before or after the write: omits a column entirely unless all its values are known.
 
+pub(super) use super::bound::Budget;
 pub use super::bound::{Argument, ArrayParameter, Beside, Distinct, Purpose};
 use serde::{Deserialize, Serialize};
 
@@ -202,13 +203,13 @@ impl Rows {
     }
 
     /// Replaces the parameters by their bound values. Omits a column with an unknown one.
-    pub(super) fn bound(&self, declared: &[Declared], given: &[Argument]) -> Rows {
-        let bound = |(column, values): &(Column, Vec<ColumnValue>)| {
+    pub(super) fn bound(&self, declared: &[Declared], given: &[Argument], budget: &mut Budget) -> Rows {
+        let mut bound = |(column, values): &(Column, Vec<ColumnValue>)| {
             let mut bound = Distinct::default();
-            values.iter().try_for_each(|value| value.bind(declared, given, &mut bound))?;
+            values.iter().try_for_each(|value| value.bind(declared, given, budget, &mut bound))?;
             Some((column.clone(), bound.list()))
         };
-        Rows { columns: self.columns.iter().filter_map(bound).collect(), extent: self.extent }
+        Rows { columns: self.columns.iter().filter_map(&mut bound).collect(), extent: self.extent }
     }
 
     /// Omits the columns with a name or text for which `is_unsure` returns true.

@@ -415,6 +415,37 @@ fn bound_values_identify_rows() {
     assert_eq!(ColumnValue::from_text("x".repeat(257).as_bytes()), None);
 }
 
+/// `*` makes several columns of an array of a row type.
+#[test]
+fn columns_after_a_star_have_no_known_place() {
+    for (select, expected) in [
+        ("SELECT *, 3::int8 FROM unnest(ARRAY[ROW(77, 4)::c])", "insert -"),
+        ("SELECT u.*, 3::int8 FROM unnest($1::c[]) u", "insert -"),
+        ("SELECT 3::int8, u.* FROM unnest($1::c[]) u", "insert #0=3"),
+    ] {
+        assert_eq!(show_rows(&read(&format!("INSERT INTO t {select}"))), expected, "{select}");
+    }
+}
+
+/// Each write reads its arrays: together not more than is permitted for one statement.
+#[test]
+fn arrays_of_many_writes_are_read_within_limits() {
+    let known = |writes: usize, array: &str| {
+        let write = |number| format!("a{number} AS (DELETE FROM t WHERE k = ANY ($1::int8[]) AND v = {number})");
+        let writes: Vec<String> = (0..writes).map(write).collect();
+        let statement = read(&format!("WITH {} SELECT 1", writes.join(", ")));
+        let declared = vec![Declared::from_oid(1016)];
+        let statement = Statement { declared, ..Arc::unwrap_or_clone(statement) };
+        let bound = statement.bound(&[Argument::Text(array.as_bytes())]);
+        bound.writes.iter().filter(|write| write.rows.values("k", None).is_some()).count()
+    };
+    let array = |elements: usize| format!("{{{}}}", vec!["7"; elements].join(","));
+    assert_eq!(known(50, &array(10)), 50);
+    assert_eq!(known(50, &array(10_000)), 10);
+    assert_eq!(known(1, &array(100_001)), 0);
+    assert_eq!(known(2, &format!("{{7{}}}", " ".repeat(3_000_000))), 1);
+}
+
 #[test]
 fn execute_arguments_identify_rows() {
     let executed = |execute: &str, prepare: &str| {
