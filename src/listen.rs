@@ -192,8 +192,8 @@ impl Inherited {
         self.sockets.iter().map(Option::is_none)
     }
 
-    /// The sockets that were not taken. Omits those of an address of which another one was taken: systemd passes the sockets of a
-    /// unit to predecessor and successor alike.
+    /// The sockets that were not taken. Omits a socket if another one with its address was taken, because systemd passes the
+    /// sockets of a unit to both predecessor and successor.
     pub fn unused(&self) -> impl Iterator<Item = &InheritedSocket> {
         self.sockets.iter().flatten().filter(|it| !self.taken.contains(&it.to_string()))
     }

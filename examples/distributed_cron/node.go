@@ -35,7 +35,7 @@ func say(format string, arguments ...any) {
 
 // Writes one row per tick until the context ends, which it does when leadership is lost.
 func work(ctx context.Context, db *sql.DB) error {
-	// What the last leader did: seconds since 1970, or NULL. It cannot change any more, because the token is claimed.
+	// Time of the last tick in seconds since 1970, or NULL. The claimed token keeps former leaders from changing it.
 	var last sql.NullInt64
 	if err := db.QueryRowContext(ctx, "SELECT extract(epoch FROM max(tick))::bigint FROM ticks").Scan(&last); err != nil {
 		return err

@@ -77,7 +77,7 @@ fn features_decide_and_not_the_name() {
     assert!(exit == Some(1) && said.contains("something else") && !said.contains("CockroachDB"), "{exit:?} {said}");
 }
 
-/// A role without any privilege cannot lock rows of the catalog, and its server is PostgreSQL all the same.
+/// A role without privileges cannot lock rows of the catalog. Its server is still recognized as PostgreSQL.
 #[test]
 fn a_plain_role_of_postgresql_is_not_refused_for_its_engine() {
     let postgres = Postgres::start(Options::default());

@@ -18,6 +18,19 @@ fn behind_a_pooler() -> Fenced {
     Fenced { proxy: Proxy::start_with(&postgres, &options), postgres }
 }
 
+/// A world whose sessions and control connections each pass a link, and in which a session was admitted.
+fn behind_a_forwarder() -> (Fenced, Link, Link) {
+    let mut world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
+    let (forwarder, control) = (Link::to(world.postgres.port()), Link::to(world.postgres.port()));
+    let options = ProxyOptions::default()
+        .policies(POLICIES)
+        .upstream(&format!("postgres://127.0.0.1:{}", forwarder.port()))
+        .control(&format!("postgres://postgres@127.0.0.1:{}/postgres", control.port()));
+    world.proxy = Proxy::start_with(&world.postgres, &options);
+    ok(&mut world.holder(47), WRITE);
+    (world, forwarder, control)
+}
+
 /// The process number that the pooler shows is that of the process which answers first. Later transactions run elsewhere.
 #[test]
 fn a_session_that_shares_its_process_is_not_admitted() {
@@ -64,15 +77,7 @@ fn a_session_through_a_forwarder_is_admitted() {
 /// The server reports parameters that change during the check. The texts of the session are read by them.
 #[test]
 fn a_parameter_that_changes_during_the_login_counts() {
-    let mut world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
-    let (forwarder, control) = (Link::to(world.postgres.port()), Link::to(world.postgres.port()));
-    let upstream = format!("postgres://127.0.0.1:{}", forwarder.port());
-    let options = ProxyOptions::default()
-        .policies(POLICIES)
-        .upstream(&upstream)
-        .control(&format!("postgres://postgres@127.0.0.1:{}/postgres", control.port()));
-    world.proxy = Proxy::start_with(&world.postgres, &options);
-    ok(&mut world.holder(47), WRITE);
+    let (world, _forwarder, control) = behind_a_forwarder();
     let listening = "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN fencegate' AND state = 'idle'";
     let before = world.postgres.value(listening);
     control.suffer(Fault::Silent);
@@ -94,16 +99,7 @@ fn a_parameter_that_changes_during_the_login_counts() {
 /// Nothing can be proved without a control connection, so nothing is admitted.
 #[test]
 fn a_session_that_nothing_can_notify_is_not_admitted() {
-    let mut world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
-    let forwarder = Link::to(world.postgres.port());
-    let upstream = format!("postgres://127.0.0.1:{}", forwarder.port());
-    let control = Link::to(world.postgres.port());
-    let options = ProxyOptions::default()
-        .policies(POLICIES)
-        .upstream(&upstream)
-        .control(&format!("postgres://postgres@127.0.0.1:{}/postgres", control.port()));
-    world.proxy = Proxy::start_with(&world.postgres, &options);
-    ok(&mut world.holder(47), WRITE);
+    let (world, _forwarder, control) = behind_a_forwarder();
     control.cut();
     let mut wire = world.holder(47);
     control.mend();

@@ -20,7 +20,7 @@ struct Pool(Mutex<HashMap<Vec<u8>, VecDeque<ServerConnection>>>);
 
 struct ServerConnection {
     stream: TcpStream,
-    /// What the server sent at login.
+    /// The messages of the server at login.
     greeting: Vec<u8>,
 }
 
@@ -111,7 +111,7 @@ fn read_message(stream: &mut TcpStream) -> io::Result<(u8, Vec<u8>)> {
     Ok((tag[0], read_body(stream, tag.to_vec())?))
 }
 
-/// Appends a length and what follows it.
+/// Appends a length and the body of that length.
 fn read_body(stream: &mut TcpStream, mut message: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;

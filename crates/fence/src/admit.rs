@@ -167,7 +167,13 @@ async fn in_turn(
     }
 }
 
-fn record(context: Context<'_>, raising: Raising<'_>, resource: &Resource, epoch: Epoch, revocations: u64) -> bool {
+pub(super) fn record(
+    context: Context<'_>,
+    raising: Raising<'_>,
+    resource: &Resource,
+    epoch: Epoch,
+    revocations: u64,
+) -> bool {
     if !context.sessions.has(raising.who) {
         return false;
     }

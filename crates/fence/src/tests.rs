@@ -60,6 +60,12 @@ fn server() -> Arc<Server> {
 }
 
 /// Metrics that are not exported.
+/// A database without remembered state, without policies and without etcd.
+fn database(server: &Arc<Server>) -> Arc<Database> {
+    let (store, background) = (|listener| server.store("one", listener), Background::current());
+    Database::over(store, "postgres", "one", Authority::new(background.clone()), metrics(), background)
+}
+
 fn metrics() -> FenceMetrics {
     let counter = |name: &str| IntCounter::new(name, name).unwrap();
     FenceMetrics {

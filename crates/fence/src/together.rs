@@ -5,12 +5,13 @@
 //!
 //! Functions here are not cancel-safe: the process may be admitted. The next Admit reports the admission.
 
+use super::admit::record;
 use super::claim::Raise;
 use super::fence_error::FenceError;
 use super::issuer::{confirm_epoch, may_raise};
 use super::raising::RaisingState;
 use super::release::make_room;
-use super::session::{Epoch, Presented, SessionFence, Token};
+use super::session::{Epoch, SessionFence, Token};
 use super::step::{Context, Raising};
 use super::store::{AdmissionRow, First};
 use fencegate_policy::Resource;
@@ -101,7 +102,7 @@ async fn admit_firsts(
         context.memory.learn(&resource.name, row.epoch);
         context.memory.confirmed.confirm(who, resource, row.epoch);
         context.advance(resource, row.epoch).log_advanced(began.elapsed());
-        if record(raising, resource, row.epoch, revocations) {
+        if record(context, raising, resource, row.epoch, revocations) {
             context.environment.metrics.admissions.inc();
         } else {
             // Admit sees the newer epoch.
@@ -134,7 +135,7 @@ async fn admit_current(context: Context<'_>, raising: Raising<'_>, wanted: &[&Wa
         context.memory.learn(&resource.name, row.epoch);
         // Before the session may use the admission, as in `admit.rs`.
         let is_confirmed = confirm_epoch(context, who, resource, row.epoch).await.is_ok();
-        if is_confirmed && record(raising, resource, row.epoch, revocations) {
+        if is_confirmed && record(context, raising, resource, row.epoch, revocations) {
             context.environment.metrics.admissions.inc();
         } else if *is_new {
             unused.push((row, resource.lock_name()));
@@ -144,9 +145,4 @@ async fn admit_current(context: Context<'_>, raising: Raising<'_>, wanted: &[&Wa
     if let Err(error) = context.delete(&unused).await {
         tracing::debug!(%error, "unused admissions are left to the drain");
     }
-}
-
-fn record(raising: Raising<'_>, resource: &Resource, epoch: Epoch, revocations: u64) -> bool {
-    raising.session.present(&resource.name, Presented { epoch, lock_name: resource.lock_name().to_owned() });
-    raising.session.record_admission(&resource.name, epoch, revocations)
 }

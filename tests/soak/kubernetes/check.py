@@ -26,7 +26,7 @@ PACKAGES = sys.argv[1]
 PROJECT = pathlib.Path(__file__).parents[3]
 CHART = PROJECT / "deploy/helm/fencegate"
 KUSTOMIZE = PROJECT / "deploy/kubernetes"
-# The newest API of which `kubernetes-validate` has the schema, and the oldest that the chart allows.
+# The newest API version for which `kubernetes-validate` has a schema, and the oldest that the chart supports.
 VERSIONS = ["1.34", "1.30"]
 TABLE = "CREATE TABLE public.ticks (tick text, token bigint); GRANT ALL ON public.ticks TO app"
 POLICY = "version: 1\nresources: [{name: scheduler, lease: cron/scheduler, tables: [public.ticks]}]\n"

@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::UnknownLeader;
-use crate::authority::Authority;
-use crate::background::Background;
 use crate::fence_error::Issued;
 use crate::issuer::{self, leads, may_raise};
 
@@ -83,15 +81,7 @@ async fn only_the_token_of_the_leader_raises_the_fence() {
 #[tokio::test(start_paused = true)]
 async fn without_etcd_no_election_token_raises_a_fence() {
     let server = server();
-    let metrics = metrics();
-    let fence = Database::over(
-        |listener| server.store("one", listener),
-        "postgres",
-        "one",
-        Authority::new(Background::current()),
-        metrics,
-        Background::current(),
-    );
+    let fence = database(&server);
     let policies = policies(POLICIES);
     fence.apply_policy(&policies.resources).await.unwrap();
     let why = may_raise(fence.context(), &policies.resources[0], epoch(1, 5)).await.unwrap_err().to_string();

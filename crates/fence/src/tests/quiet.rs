@@ -1,24 +1,9 @@
 //! Work that must not happen: needless connections, leftover tasks, needless queries, needless memory.
 
 use super::*;
-use crate::authority::Authority;
-use crate::background::Background;
 use crate::store::StoreError;
 use fencegate_wire::client_error::ClientError;
 use tokio::task::yield_now;
-
-/// A database without remembered state and without policies.
-fn database(server: &Arc<Server>) -> Arc<Database> {
-    let metrics = metrics();
-    Database::over(
-        |listener| server.store("one", listener),
-        "postgres",
-        "one",
-        Authority::new(Background::current()),
-        metrics,
-        Background::current(),
-    )
-}
 
 #[tokio::test(start_paused = true)]
 async fn each_listening_connection_has_a_new_number() {

@@ -22,7 +22,7 @@ pub struct Patroni {
     // Before etcd: fields are dropped in this order.
     nodes: Vec<Node>,
     etcd: Etcd,
-    /// What Python needs.
+    /// The folder of Patroni's Python packages.
     packages: PathBuf,
     folder: Folder,
 }
@@ -141,7 +141,7 @@ postgresql:
         Wire::login(&address, "postgres", "postgres").rows(query).unwrap()
     }
 
-    /// What Patroni reports: primary, replica, or the empty text while neither runs.
+    /// The role that Patroni reports: primary, replica, or empty while the node has neither role.
     pub fn role(&self, node: usize) -> String {
         let status = self.request(node, "GET", "/patroni", "").unwrap_or_default();
         let field = |name: &str| Some(status.split_once(&format!("\"{name}\": \""))?.1.split('"').next()?.to_owned());
