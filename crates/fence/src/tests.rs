@@ -59,13 +59,13 @@ fn server() -> Arc<Server> {
     Server::new(1_700_000_000_000_000, &process(0), tables)
 }
 
-/// Metrics that are not exported.
 /// A database without remembered state, without policies and without etcd.
 fn database(server: &Arc<Server>) -> Arc<Database> {
     let (store, background) = (|listener| server.store("one", listener), Background::current());
     Database::over(store, "postgres", "one", Authority::new(background.clone()), metrics(), background)
 }
 
+/// Metrics that are not exported.
 fn metrics() -> FenceMetrics {
     let counter = |name: &str| IntCounter::new(name, name).unwrap();
     FenceMetrics {

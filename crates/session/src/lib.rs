@@ -196,8 +196,12 @@ impl<H: Host> Session<H> {
         matches!(self.life, Life::Terminating)
     }
 
-    /// Reports the server process's activity to the fence when it changes.
+    /// Reports the server process's activity to the fence when it changes. A question about timeouts does not count: it does
+    /// nothing in a transaction, and the Admit under way would take it for a statement.
     fn report_activity(&mut self) {
+        if self.message.hold.is_asked() {
+            return;
+        }
         let activity = if !self.pipeline.is_empty() || self.client.rest > 0 {
             Activity::Busy
         } else if self.is_in_transaction() {
@@ -218,7 +222,9 @@ impl<H: Host> Session<H> {
         if self.pipeline.begin_forwarding() {
             self.transaction.begin_forwarding(self.pipeline.now());
         }
-        self.process.begin_forwarding();
+        if !self.message.hold.is_asked() {
+            self.process.begin_forwarding();
+        }
     }
 
     /// Discards facts about the finished message, which do not apply to the next one.

@@ -97,10 +97,12 @@ impl<H: Host> Session<H> {
             }
             false => names.map(|name| format!("SHOW {name}")).collect(),
         };
-        self.message.hold.limit = match questions.is_empty() {
-            true => Asked::Answered(None),
-            false => Asked::Due,
-        };
+        if questions.is_empty() {
+            self.message.hold.limit = Asked::Answered(None);
+            return;
+        }
+        self.report_activity();
+        self.message.hold.limit = Asked::Due;
         let questions: Vec<&str> = questions.iter().map(String::as_str).collect();
         self.put_questions(&questions);
     }

@@ -40,6 +40,8 @@ fn held(begins: bool) -> Session<OneSession> {
     assert!(wakes(&mut session).is_none());
     let idle = if begins { "idle_in_transaction_session_timeout" } else { "idle_session_timeout" };
     assert_eq!(session.server.output.split(), query(&format!("SHOW {idle}; SHOW transaction_timeout")));
+    let activity = if begins { Activity::Waiting } else { Activity::Idle };
+    assert_eq!(session.fence().activity(), activity, "an Admit that makes room for others needs an idle process");
     session
 }
 
