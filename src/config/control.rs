@@ -80,7 +80,7 @@ pub(super) fn read(text: &str, default: &ServerTls) -> Result<(Config, ServerTls
     Ok((config, tls.or(default)?))
 }
 
-/// Reads `target_session_attrs`. tokio-postgres does not know `primary`. Of several hosts, the one must always accept writes.
+/// Reads `target_session_attrs`, which may be `primary` here but not in tokio-postgres. True if the host must accept writes.
 fn needs_primary(text: &str) -> Result<bool, ChoiceError> {
     choice(text, &[("any", false), ("read-write", true), ("primary", true)])
 }

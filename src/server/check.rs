@@ -98,7 +98,7 @@ fn upstream_outcome(shared: &Shared, reached: io::Result<bool>) -> Outcome {
     }
 }
 
-/// A host of the list. That one is down is only a warning: the proxy works without it.
+/// A host of the list. A host that is down causes only a warning, because the proxy works without it.
 fn of_server(server: &ServerState) -> Finding {
     let host = &server.address;
     let outcome = match (&server.failure, &server.report) {

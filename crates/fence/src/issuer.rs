@@ -182,8 +182,8 @@ pub(super) async fn follow(context: Context<'_>, changed: Option<&BTreeSet<Strin
     context.watcher.set_leased(leased);
 }
 
-/// The resources whose leases are observed. Of keys, only those to which a session of this proxy is admitted, because there
-/// may be any number of keys.
+/// The resources whose leases are observed. A key is among them only while a session of this proxy is admitted to it, because
+/// the number of keys is unbounded.
 fn followed(context: Context<'_>) -> Vec<Arc<Resource>> {
     let mut followed = context.policies.leased();
     if context.policies.has_such(Resource::has_leases_of_keys) {

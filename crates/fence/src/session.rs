@@ -184,7 +184,7 @@ impl SessionFence {
     /// decision until [`Self::end_step`].
     pub fn begin_step(&self) {
         self.steps.fetch_add(1, Ordering::SeqCst);
-        // A reload puts the policies in force first and then reads `steps`. So either the reload sees this step, or the step
+        // A reload puts the policies in force first and then reads `steps`. Either the reload sees this step, or the step
         // sees the new policies.
         fence(Ordering::SeqCst);
     }

@@ -1,5 +1,5 @@
-//! The resources that a statement touches, directly or by way of others: each once. Of a keyed table, one for the key of each row
-//! that it touches.
+//! The resources that a statement touches, directly or by way of others: each once. A keyed table has one for the key of each
+//! row that the statement touches.
 //!
 //! Must never leave out a resource that the statement may write, nor guess a key: a write with an unknown one is rejected.
 

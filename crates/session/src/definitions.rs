@@ -1,6 +1,7 @@
 //! The changes that a session's open transaction has made in the catalog, and whether they leave it in doubt which
 //! relations lead to fenced tables. A write of another session that waits for the lock of a definition was judged before the
-//! commit and runs after it; and a commit may be done before the proxy sees it. So definitions count for other sessions too.
+//! commit and runs after it, and a commit may be done before the proxy sees it. Definitions therefore count for other sessions
+//! too.
 
 use super::affected::affected_resources;
 use super::host::Host;
@@ -26,8 +27,8 @@ enum Extent {
     Nothing,
     /// It names all that it changes, which has nothing to do with fenced tables.
     Harmless,
-    /// It may change relations that it does not name. That does not count before it is done: a role that may run it could as
-    /// well do the next step there.
+    /// It may change relations that it does not name. It counts only once it is done: a role that may run it could also take
+    /// the next step there.
     Unnamed,
     /// Others were defining objects that may concern fenced tables. This definition may build on theirs, and counts for
     /// other sessions.

@@ -90,8 +90,8 @@ impl Rejection {
         }
     }
 
-    /// Returns true if the rejected statement ends the transaction even when it fails: the server rolls back. Of the statements
-    /// that end a transaction, only PREPARE TRANSACTION is ever rejected.
+    /// Returns true if the rejected statement ends the transaction even when it fails: the server rolls back. PREPARE
+    /// TRANSACTION is the only statement that ends a transaction and can be rejected.
     pub fn ends_transaction(&self) -> bool {
         matches!(self, Rejection::CarriedOut { .. })
     }

@@ -202,8 +202,8 @@ impl<'n> UnnestedRows<'n> {
         }
     }
 
-    /// Several calls in the list of columns return as many rows as the longest array has elements. So would any other function
-    /// that returns a set.
+    /// Several calls in the list of columns return as many rows as the longest array has elements, as does any other function that
+    /// returns a set.
     fn of_targets(targets: &'n [Node]) -> Option<Self> {
         let mut rows = UnnestedRows { arrays: Vec::new(), columns: Vec::new() };
         for target in targets {

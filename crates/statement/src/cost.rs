@@ -83,7 +83,7 @@ impl Lists {
 /// How many bytes Postgres' lexer reads more than once, about.
 ///
 /// It reads a whole run of operator characters before it sees that only the first of them make an operator, or open a
-/// comment within a comment. So `++++…` and `/*/*/*…` take it time that grows with the square of their length.
+/// comment within a comment. As a result, `++++…` and `/*/*/*…` take it time that grows with the square of their length.
 pub(super) fn relexed(text: &[u8]) -> usize {
     let runs = text.split(|byte| !b"~!@#^&|`?+-*/%<>=".contains(byte));
     runs.filter(|run| run.len() > 100).map(|run| run.len() * restarts(run)).fold(0, usize::saturating_add)

@@ -202,7 +202,7 @@ impl Statement {
     /// Returns true if earlier writes or its own may be committed once it has completed, whatever follows in the pipeline.
     pub fn may_commit(&self) -> bool {
         use TransactionEffect::{Commit, PrepareTransaction};
-        // Some definitions, such as DETACH PARTITION CONCURRENTLY, commit at once. So do these, where a server lets them.
+        // Some definitions, such as DETACH PARTITION CONCURRENTLY, commit at once. These do the same, where a server permits them.
         let has_its_own_transaction = matches!(
             self.kind,
             StatementKind::Vacuum | StatementKind::Analyze | StatementKind::Cluster | StatementKind::Reindex

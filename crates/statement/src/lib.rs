@@ -235,8 +235,8 @@ pub struct Statement {
     pub transaction: TransactionEffect,
     /// Its effect on prepared statements.
     pub prepared: PreparedEffect,
-    /// True if the statement names, without a schema, an object that may be fencegate's own. That depends on the search
-    /// path.
+    /// True if the statement names, without a schema, an object that may be fencegate's own, depending on the
+    /// search path.
     pub own_by_path: bool,
     /// Why the text does not show what the statement writes, if it does not.
     pub opaque: Option<OpaqueReason>,

@@ -85,8 +85,8 @@ pub enum ColumnValue {
         number: usize,
         /// The type of a cast; `None` for the column's own type.
         cast: Option<ValueType>,
-        /// Wherever the statement uses it, it has to be of the same type as here. So the server, unless told
-        /// otherwise, takes it to be of that type.
+        /// True if every use of it in the statement needs this type. The server then infers the type, unless the client
+        /// declares another.
         is_alone: bool,
     },
     /// The elements of an array that is bound later.

@@ -1,6 +1,6 @@
 -- The functions whose source mentions a table with :schemas and :names by its name, or whose body depends on it; and
 -- those that mention or need one of these, which are not direct. A name in a comment, or of a table in another
--- schema, counts too. Of names, regular expressions are made.
+-- schema, counts too. Names become regular expressions.
 WITH RECURSIVE :named_relations, source AS MATERIALIZED (
   SELECT p.oid, n.nspname AS schema, p.proname AS name, lower(p.prosrc) AS text
   FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace

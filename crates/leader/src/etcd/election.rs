@@ -2,7 +2,7 @@
 //! part. Each candidate puts `<election>/<its lease in hex>`. The key with the lowest create_revision belongs to the
 //! leader, and that revision is the fencing token.
 //!
-//! Other clients use a single key, `<election>` itself, which a candidate puts under a lease if it is absent. That key
+//! Other clients use a single key, `<election>` itself, which a candidate puts under a lease if it is absent. This key
 //! counts as a candidate too.
 //!
 //! Owns the definition of a candidate. Must never count another key below the election as one.

@@ -69,7 +69,7 @@ pub struct Operator<'a> {
     pub proxy: &'a str,
 }
 
-/// The fences of these resources. Of those of keys, at most `most_keys`.
+/// The fences of these resources, with at most `most_keys` fences of keys.
 pub fn fences(resources: &[Arc<Resource>], most_keys: usize) -> String {
     let plain: Vec<String> = resources.iter().filter(|it| it.keyed.is_none()).map(|it| quote(&it.name)).collect();
     let names = resources.iter().filter_map(|resource| resource.keyed.as_ref()).map(|keyed| &keyed.names);
