@@ -24,7 +24,7 @@ pub(super) fn of_text(array: &[u8], mut each: impl FnMut(Element) -> Option<()>)
     }
     let mut rest = inner;
     loop {
-        let start = rest.len() - rest.iter().skip_while(|byte| is_space(**byte)).count();
+        let start = rest.iter().position(|byte| !is_space(*byte)).unwrap_or(rest.len());
         rest = &rest[start..];
         let (element, after) = match rest.strip_prefix(b"\"") {
             Some(quoted) => quoted_element(quoted)?,
