@@ -1,4 +1,4 @@
-//! Certificate authorities of a test, made by openssl.
+//! Certificate authorities for tests, created with openssl.
 
 use super::guardian::Folder;
 use super::programs::run;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 const NEW_KEY: &str = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
 
-/// An authority, with all that it has signed.
+/// A certificate authority with the certificates that it has signed.
 pub struct Authority(Arc<Folder>);
 
-/// When a certificate is valid.
+/// Validity period of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
     Now,
@@ -25,7 +25,7 @@ pub enum Validity {
 pub struct Certificate {
     pub pem: PathBuf,
     pub key: PathBuf,
-    /// Where its files are.
+    /// Keeps the folder of the files.
     _folder: Arc<Folder>,
 }
 
@@ -46,7 +46,7 @@ impl Authority {
         self.file("ca.pem")
     }
 
-    /// A certificate for these alternative names, as in `DNS:localhost,IP:127.0.0.1`.
+    /// Signs a certificate for these alternative names, as in `DNS:localhost,IP:127.0.0.1`.
     pub fn sign(&self, name: &str, alternative_names: &str, validity: Validity) -> Certificate {
         self.openssl(&format!("{NEW_KEY} -subj /CN={name} -keyout {name}.key -out {name}.csr"));
         fs::write(self.file("extensions"), format!("subjectAltName={alternative_names}\n")).unwrap();
@@ -61,7 +61,7 @@ impl Authority {
         Certificate { pem, key, _folder: self.0.clone() }
     }
 
-    /// A certificate for this machine, valid now.
+    /// Signs a certificate for this machine, valid now.
     pub fn sign_local(&self, name: &str) -> Certificate {
         self.sign(name, "DNS:localhost,IP:127.0.0.1", Validity::Now)
     }

@@ -1,5 +1,5 @@
-//! A primary with streaming standbys. Clients and proxies reach each server by a link that can be cut; replication does not
-//! use the links.
+//! A primary with streaming standbys. Clients and proxies reach each server through a link that can be cut. Replication
+//! does not use the links.
 
 use super::link::Link;
 use super::postgres::{Options, Postgres};
@@ -49,9 +49,9 @@ impl IndexMut<usize> for Cluster {
 }
 
 impl Cluster {
-    /// A primary, prepared by `prepare`, and standbys that have replayed everything.
+    /// Starts a primary, prepared by `prepare`, and standbys that have replayed everything.
     pub fn start(standbys: usize, replication: Replication, prepare: impl FnOnce(&Postgres)) -> Self {
-        // Both are needed for the return of an old primary.
+        // An old primary needs both settings to rejoin.
         let options = Options::default().unused().setting("wal_log_hints", "on").setting("wal_keep_size", "256MB");
         // A promoted server has no slot that shows the order of earlier commits.
         let options = options.setting("track_commit_timestamp", "on");
@@ -84,23 +84,23 @@ impl Cluster {
         self.nodes[node].link.port()
     }
 
-    /// The addresses of all servers, by their links, for a connection string: `127.0.0.1:5001,127.0.0.1:5002`.
+    /// The link addresses of all servers, for a connection string: `127.0.0.1:5001,127.0.0.1:5002`.
     pub fn hosts(&self) -> String {
         let hosts: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.link.port())).collect();
         hosts.join(",")
     }
 
-    /// The port of the address that moves. First it leads to the first primary.
+    /// The port of the moving address, which initially leads to the first primary.
     pub fn moving_port(&self) -> u16 {
         self.moving.port()
     }
 
-    /// Moves that address to the server. Existing connections end.
+    /// Points the moving address to the server. Existing connections end.
     pub fn move_to(&self, node: usize) {
         self.moving.lead_to(self[node].port());
     }
 
-    /// From now on the current primary's commits wait, or do not wait, for one of its standbys.
+    /// Makes commits on the current primary wait, or not wait, for one of its standbys.
     pub fn set_replication(&self, replication: Replication) {
         let primary = &self[self.primary];
         let names = if replication == Replication::Synchronous { "*" } else { "" };
@@ -123,7 +123,7 @@ impl Cluster {
         wait_until(format!("node {standby} follows"), DEADLINE, || primary.value(&streams) == "1");
     }
 
-    /// The standby receives no more commits, so that a promotion loses all later ones.
+    /// Stops replication to the standby, so that a promotion loses all later commits.
     pub fn stop_replication(&self, standby: usize) {
         self.catch_up(standby);
         self.set_primary(standby, "");
@@ -165,7 +165,7 @@ impl Cluster {
         self.follow(old);
     }
 
-    /// The server runs, but its link does not reach it: existing connections end, and new ones are closed.
+    /// Cuts the server's link: existing connections end, and new ones are closed. The server keeps running.
     pub fn cut_off(&self, node: usize) {
         self.nodes[node].link.cut();
     }

@@ -5,19 +5,19 @@
 use super::postgres::Postgres;
 use std::collections::HashMap;
 
-/// A row that was committed by an INSERT.
+/// A row that an INSERT has committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inserted {
-    /// The position of its transaction among all committed ones, from 0.
+    /// The position of its transaction among all committed transactions, from 0.
     pub transaction: usize,
-    /// With its schema: `public.ticks`.
+    /// Schema-qualified: `public.ticks`.
     pub table: String,
     /// As text; None is NULL.
     pub columns: HashMap<String, Option<String>>,
 }
 
 impl Inserted {
-    /// The value of a column that is a whole number.
+    /// The value of an integer column.
     pub fn number(&self, column: &str) -> i64 {
         let value = self.columns.get(column).unwrap_or_else(|| panic!("{self:?} has no column {column}"));
         value.as_ref().expect("not null").parse().expect("a whole number")
@@ -62,19 +62,20 @@ pub fn take_inserted(postgres: &Postgres, database: &str, slot: &str, table: &st
 
 impl Drop for CommitOrder<'_> {
     fn drop(&mut self) {
-        // While a test fails the server may be gone, and the slot with it.
+        // If the test is failing, the server may be gone, and its slot too.
         if !std::thread::panicking() {
             self.postgres.sql_in(&self.database, &format!("SELECT pg_drop_replication_slot('{}')", self.slot));
         }
     }
 }
 
-/// Table and columns of `table public.t: INSERT: id[integer]:1 name[text]:'it''s'`.
+/// Splits `table public.t: INSERT: id[integer]:1 name[text]:'it''s'` into table and columns.
 fn insert(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("table ")?.split_once(": INSERT: ")
 }
 
-/// `id[integer]:1 name[text]:'it''s' note[text]:null`; types may hold spaces and brackets: `character varying[]`.
+/// Parses `id[integer]:1 name[text]:'it''s' note[text]:null`. Types may contain spaces and brackets: `character
+/// varying[]`.
 fn parse_columns(mut text: &str) -> HashMap<String, Option<String>> {
     let mut columns = HashMap::new();
     while let Some((name, rest)) = text.split_once('[') {
@@ -96,7 +97,7 @@ fn split_value(text: &str) -> (Option<String>, &str) {
     loop {
         let (part, after) = rest.split_once('\'').expect("the quote is closed");
         value.push_str(part);
-        // Two quotes are one within the value.
+        // Within the value, two quotes stand for one.
         let Some(after_pair) = after.strip_prefix('\'') else { return (Some(value), after) };
         value.push('\'');
         rest = after_pair;

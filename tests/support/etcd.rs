@@ -1,4 +1,4 @@
-//! A throwaway etcd: one member, in a folder of its own.
+//! A throwaway etcd with one member, in its own folder.
 
 use super::guardian::{Folder, Port, Program};
 use super::programs::{forget_settings, run};
@@ -9,22 +9,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
 
-/// A member that runs; stopped and removed when dropped.
+/// A running member; stopped and removed when dropped.
 pub struct Etcd {
     // Before the folder: fields are dropped in this order.
     member: Option<Program>,
     folder: Folder,
     client: Port,
     peer: Port,
-    /// In the folder; another one after a restore.
+    /// The name of the data folder within `folder`. A restore changes it.
     data: String,
-    /// The member requires client certificates and has its own.
+    /// Set if the member requires client certificates.
     certificates: Option<Certificates>,
     /// Its arguments, except addresses and certificates.
     arguments: Vec<String>,
     /// Name and password of etcdctl's user.
     user: Option<&'static str>,
-    /// The keys of candidates, by what the test calls them.
+    /// The keys of candidates, by the test's names for them.
     candidates: Mutex<HashMap<String, String>>,
 }
 
@@ -33,21 +33,21 @@ impl Etcd {
         Self::start_in(Folder::new("etcd"), None, Vec::new())
     }
 
-    /// A member that permits frequent pings. Otherwise it closes the connection of an idle watch after some seconds,
-    /// and a client that starts again sees what the watch should have shown.
+    /// Starts a member that permits frequent pings. Otherwise it closes the connection of an idle watch after some
+    /// seconds, and the client's restart would hide an event that its watch has missed.
     pub fn start_with_lasting_watches() -> Self {
         Self::start_in(Folder::new("etcd"), None, vec!["--grpc-keepalive-min-time=1ms".into()])
     }
 
-    /// A member that clients reach only by TLS with their own certificate.
+    /// Starts a member that accepts only TLS with a client certificate.
     pub fn start_with_tls() -> Self {
         let folder = Folder::new("etcd");
         let certificates = Certificates::make(folder.path());
         Self::start_in(folder, Some(certificates), Vec::new())
     }
 
-    /// A member that issues JSON web tokens to its users: these contain the revision of users and roles, and end with
-    /// it.
+    /// Starts a member that issues JSON web tokens to its users. A token contains the revision of users and roles, and
+    /// is invalid after the revision changes.
     pub fn start_with_jwt() -> Self {
         let folder = Folder::new("etcd");
         let file = |name: &str| folder.join(name).display().to_string();
@@ -67,8 +67,8 @@ impl Etcd {
         etcd
     }
 
-    /// From now on every client needs a name and a password: `root:secret` has all permissions, `gate:pass word` may
-    /// read the keys that start with the prefix.
+    /// Requires a name and a password from every client: `root:secret` has all permissions; `gate:pass word` may read
+    /// keys with this prefix.
     pub fn enable_users(&mut self, prefix: &str) {
         run(&mut self.etcdctl(&["user", "add", "root:secret"]));
         run(&mut self.etcdctl(&["user", "grant-role", "root", "root"]));
@@ -80,8 +80,8 @@ impl Etcd {
         self.user = Some("root:secret");
     }
 
-    /// Adds a user, who may read and write the keys that start with the prefix. Without a password, the common name of
-    /// a certificate is the user.
+    /// Adds a user that may read and write keys with this prefix. A user without a password logs in with a certificate
+    /// that has the user as its common name.
     pub fn add_user(&self, user: &str, password: Option<&str>, prefix: &str) {
         let role = format!("writer of {user}");
         run(&mut self.etcdctl(&["role", "add", &role]));
@@ -93,7 +93,7 @@ impl Etcd {
         run(&mut self.etcdctl(&["user", "grant-role", user, &role]));
     }
 
-    /// Changes users and roles so that no earlier login has the current revision.
+    /// Changes users and roles, so that all earlier logins have an outdated revision.
     pub fn change_roles(&self) {
         run(&mut self.etcdctl(&["role", "add", "unused"]));
         run(&mut self.etcdctl(&["role", "delete", "unused"]));
@@ -119,13 +119,13 @@ impl Etcd {
         self.certificates.as_ref().expect("it was started with TLS")
     }
 
-    /// Puts the key of a candidate, and returns its create_revision. The last part of the name is the test's name of
-    /// the candidate; the last part of the key is its lease.
+    /// Puts the key of a candidate, and returns its create_revision. The last part of the name identifies the candidate
+    /// in the test; the last part of the key is its lease.
     pub fn put_new(&self, name: &str) -> i64 {
         self.put_candidate(name, "somebody")
     }
 
-    /// The same, with this value.
+    /// Like [`Self::put_new`], with this value.
     pub fn put_candidate(&self, name: &str, value: &str) -> i64 {
         let lease = self.grant();
         let key = format!("{}/{}", name.rsplit_once('/').unwrap().0, lease.trim_start_matches('0'));
@@ -133,7 +133,7 @@ impl Etcd {
         self.put(&key, value, &lease)
     }
 
-    /// Puts this very key under a lease, and returns its revision.
+    /// Puts exactly this key under a new lease, and returns its revision.
     pub fn lease_and_put(&self, key: &str) -> i64 {
         self.put(key, "somebody", &self.grant())
     }
@@ -158,19 +158,19 @@ impl Etcd {
         succeeded.then(|| (lease, revision(&output)))
     }
 
-    /// Ends the lease, which deletes its keys.
+    /// Revokes the lease, which deletes its keys.
     pub fn revoke(&self, lease: &str) {
         run(&mut self.etcdctl(&["lease", "revoke", lease]));
     }
 
-    /// Ends all leases.
+    /// Revokes all leases.
     pub fn revoke_all(&self) {
         let leases = run(&mut self.etcdctl(&["lease", "list"])).stdout;
-        // After a line that counts them.
+        // The first line is their number.
         String::from_utf8(leases).unwrap().lines().skip(1).for_each(|lease| self.revoke(lease));
     }
 
-    /// Deletes the key, or that of the candidate of this name.
+    /// Deletes this key, or the key of the candidate with this name.
     pub fn delete(&self, name: &str) {
         let key = self.candidates.lock().unwrap().remove(name);
         run(&mut self.etcdctl(&["del", key.as_deref().unwrap_or(name)]));
@@ -184,7 +184,7 @@ impl Etcd {
         self.folder.path()
     }
 
-    /// STOP silences it as a paused machine would; CONT resumes it.
+    /// Sends a signal. STOP silences the member as a paused machine would; CONT resumes it.
     pub fn signal(&mut self, name: &str) {
         self.member.as_mut().expect("etcd runs").signal(name);
     }
@@ -201,7 +201,7 @@ impl Etcd {
         member.wait();
     }
 
-    /// Starts a member that was killed, with the data that it had.
+    /// Restarts a killed member with its data.
     pub fn start_again(&mut self) {
         assert!(self.member.is_none(), "etcd runs already");
         let (url, peer) = (self.url(), format!("http://127.0.0.1:{}", self.peer.number()));
@@ -214,7 +214,7 @@ impl Etcd {
             format!("--listen-peer-urls={peer}"),
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
-            // The least: passwords are checked often, and keep nobody out.
+            // The minimum: passwords are checked often, and need no protection.
             "--bcrypt-cost=4".into(),
         ];
         command.extend(self.arguments.iter().cloned());
@@ -232,7 +232,7 @@ impl Etcd {
         });
     }
 
-    /// Creates other certificates in a folder of their own. Restarts the member, which then trusts both authorities.
+    /// Creates new certificates in their own folder. Restarts the member, which then trusts both authorities.
     pub fn with_next_certificates(&mut self) -> Certificates {
         let folder = self.folder.join("next");
         fs::create_dir(&folder).unwrap();
@@ -249,7 +249,7 @@ impl Etcd {
         run(&mut self.etcdctl(&["snapshot", "save", &self.folder.join(name).display().to_string()]));
     }
 
-    /// Kills the member, and restarts it from a snapshot: its revisions go back.
+    /// Kills the member, and restarts it from a snapshot, which decreases its revision.
     pub fn restore_snapshot(&mut self, name: &str) {
         self.kill9();
         let data = format!("{}-restored", self.data);
@@ -263,12 +263,12 @@ impl Etcd {
         self.start_again();
     }
 
-    /// etcd's own client.
+    /// A call of etcdctl, etcd's own client.
     pub fn etcdctl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("etcdctl");
         forget_settings(&mut command);
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.url()));
-        // It gives up after 5 s otherwise, which a busy machine may need to check a password.
+        // A busy machine may need more than the default of 5 s to check a password.
         command.arg(format!("--command-timeout={}s", DEADLINE.as_secs())).args(arguments);
         if let Some(certificates) = &self.certificates {
             command.arg(format!("--cacert={}", certificates.file("ca.pem").display()));
@@ -280,14 +280,14 @@ impl Etcd {
     }
 }
 
-/// The one that the answer, in JSON, is of.
+/// The revision in a JSON reply.
 fn revision(answer: &Output) -> i64 {
     let text = String::from_utf8_lossy(&answer.stdout);
     let (_, rest) = text.split_once("\"revision\":").expect("a header");
     rest.split([',', '}']).next().unwrap().parse().unwrap()
 }
 
-/// `ca.pem`, and `server.pem` and `client.pem` with their keys, in a folder.
+/// A folder with `ca.pem`, `server.pem` and `client.pem`, and their keys.
 pub struct Certificates(PathBuf);
 
 impl Certificates {
@@ -297,7 +297,7 @@ impl Certificates {
         };
         let new_key = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
         openssl(&format!("{new_key} -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.pem"));
-        // etcd shows the server's certificate to itself as a client.
+        // etcd connects to itself as a client, with the server's certificate.
         let extensions = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n";
         fs::write(folder.join("extensions"), extensions).unwrap();
         for name in ["server", "client"] {

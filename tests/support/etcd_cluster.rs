@@ -5,7 +5,7 @@ use super::programs::forget_settings;
 use super::wait::{DEADLINE, wait_until};
 use std::process::Command;
 
-/// Three members that run; stopped and removed when dropped.
+/// Three running members; stopped and removed when dropped.
 pub struct EtcdCluster {
     // Before the folder: fields are dropped in this order.
     members: Vec<Program>,
@@ -60,12 +60,12 @@ impl EtcdCluster {
         self.members[index].wait();
     }
 
-    /// Starts a member that was killed, with the data that it had.
+    /// Restarts a killed member with its data.
     pub fn start_again(&mut self, index: usize) {
         self.members[index] = self.run(index);
     }
 
-    /// Waits until the member takes part: its health is a linearizable read.
+    /// Waits until the member has joined the cluster: its health check is a linearizable read.
     pub fn wait_for(&self, index: usize) {
         wait_until("the member is healthy", DEADLINE, || {
             let mut etcdctl = Command::new("etcdctl");

@@ -1,11 +1,11 @@
-//! The examples, as programs.
+//! The programs of the examples.
 
 use super::programs::{self, run};
 use super::proxy::BINARY;
 use std::path::{Path, PathBuf};
 
-/// The program of an example. Of the whole workspace, as the tests are built: other features would have everything compiled
-/// again, and the program replaced beneath tests that use it.
+/// Builds the program of an example. Builds the whole workspace, as the tests do: with other features, cargo would
+/// recompile everything and replace the program while tests use it.
 pub fn example(name: &str) -> PathBuf {
     let mut cargo = programs::cargo();
     run(cargo.args(["build", "--quiet", "--locked", "--workspace", "--test", "behaviour", "--bin", name]));

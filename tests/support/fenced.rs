@@ -5,7 +5,7 @@ use super::programs;
 use super::proxy::{Proxy, ProxyOptions, fencegate};
 use super::wire::{Frame, Wire, error_in, rows_in};
 
-/// A server and its proxy. Only `prepared` databases know the schema `fencegate`.
+/// A server and its proxy. Only databases prepared by [`init`] have the schema `fencegate`.
 pub struct Fenced {
     // Before the server: fields are dropped in this order.
     pub proxy: Proxy,
@@ -35,7 +35,7 @@ impl Fenced {
         Wire::login(&self.proxy.address(), user, "postgres")
     }
 
-    /// A session through the proxy that has this token.
+    /// A session through the proxy with this token.
     pub fn holder(&self, token: i64) -> Wire {
         let mut wire = self.login();
         ok(&mut wire, &format!("SET lease.fence = {token}"));
@@ -49,13 +49,13 @@ pub fn init(postgres: &Postgres, database: &str) {
     programs::run(fencegate().args(["init", "--control", &control]));
 }
 
-/// The rows of a simple query that succeeds.
+/// The rows of a simple query, which must succeed.
 #[track_caller]
 pub fn ok(wire: &mut Wire, sql: &str) -> Rows {
     wire.rows(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
 }
 
-/// The SQLSTATE with which a simple query fails; the empty text where it does not.
+/// The SQLSTATE of a simple query's error; empty if the query succeeds.
 pub fn code(wire: &mut Wire, sql: &str) -> String {
     code_in(&wire.query(sql))
 }
@@ -64,13 +64,13 @@ pub fn code_in(frames: &[Frame]) -> String {
     error_in(frames).map_or_else(String::new, |error| error.code().to_owned())
 }
 
-/// The first column of the first row of a simple query that succeeds.
+/// The first column of the first row of a simple query, which must succeed.
 #[track_caller]
 pub fn value(wire: &mut Wire, sql: &str) -> Option<String> {
     ok(wire, sql).into_iter().next().expect("a row").into_iter().next().expect("a column")
 }
 
-/// The first column of the last row in it.
+/// The first column of the last row.
 pub fn last_value(frames: &[Frame]) -> Option<String> {
     rows_in(frames).pop().expect("a row").into_iter().next().expect("a column")
 }

@@ -3,7 +3,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Processes of a server, stopped until this is dropped.
+/// Processes of a server, suspended until this is dropped.
 pub struct Frozen(Vec<Pid>);
 
 impl Frozen {
@@ -14,7 +14,7 @@ impl Frozen {
     }
 
     fn signal(&self, signal: Signal) {
-        // One may have ended.
+        // A process may have ended.
         self.0.iter().for_each(|pid| {
             kill(*pid, signal).ok();
         });

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-/// O_NONBLOCK of Linux.
+/// O_NONBLOCK on Linux.
 const NON_BLOCKING: i32 = 0o4000;
 
 /// Kept open for reading, so that a write blocks.
 pub struct FullPipe {
     pub path: String,
     pipe: File,
-    /// The bytes that fill it.
+    /// Number of bytes that fill the pipe.
     filling: usize,
 }
 
@@ -23,7 +23,7 @@ impl FullPipe {
         super::programs::run(std::process::Command::new("mkfifo").arg(path));
         let mut pipe = OpenOptions::new().read(true).write(true).custom_flags(NON_BLOCKING).open(path).unwrap();
         let mut filling = 0;
-        // In small writes: one of more than a page may leave room for less.
+        // Small writes, because a failed write of more than a page may leave room for less.
         loop {
             match pipe.write(b"x") {
                 Ok(length) => filling += length,
@@ -34,7 +34,7 @@ impl FullPipe {
         Self { path: path.display().to_string(), pipe, filling }
     }
 
-    /// Reads the pipe from now on.
+    /// Starts to read the pipe.
     pub fn read(self) -> PipeReader {
         let mut pipe = File::open(&self.path).unwrap();
         drop(self.pipe);
@@ -57,18 +57,18 @@ impl FullPipe {
 pub struct PipeReader {
     bytes: Arc<Mutex<Vec<u8>>>,
     reading: JoinHandle<()>,
-    /// The bytes that were in the pipe before.
+    /// Number of bytes that were in the pipe before.
     filling: usize,
 }
 
 impl PipeReader {
-    /// The bytes that followed.
+    /// Everything read so far, except these bytes.
     pub fn so_far(&self) -> String {
         let bytes = self.bytes.lock().unwrap();
         String::from_utf8_lossy(bytes.get(self.filling..).unwrap_or_default()).into_owned()
     }
 
-    /// The same, once all writers have gone.
+    /// Like [`Self::so_far`], after all writers have closed the pipe.
     pub fn end(self) -> String {
         let Self { bytes, reading, filling } = self;
         reading.join().unwrap();

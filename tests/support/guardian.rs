@@ -1,7 +1,8 @@
-//! Owns processes, folders and ports of a test, so that none survives it.
+//! Owns the processes, folders and ports of a test, and cleans up even if the test process is killed.
 //!
-//! A process that is killed runs no destructors. One shell, the guardian, reads from a pipe what this process has
-//! started and created. When the pipe closes, it ends and removes the rest.
+//! A killed process runs no destructors. A shell, the guardian, therefore reads from a pipe which processes this
+//! process starts and which folders it creates. When the pipe closes, the guardian ends the processes and removes the
+//! folders that are left.
 
 use super::programs::forget_settings;
 use super::wait::{DEADLINE, wait_for, wait_until};
@@ -19,15 +20,15 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Where the guardian reads. Never closed: it takes that for the end of this process.
+/// The guardian's input. Never closed: end-of-file tells the guardian that this process has ended.
 static GUARDIAN: LazyLock<PipeWriter> = LazyLock::new(|| {
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    // Nobody waits for it: it outlives this process.
+    // Do not wait for the guardian, which outlives this process.
     drop(shell(include_str!("guardian.sh")).stdin(reader).spawn().expect("sh starts"));
     writer
 });
 
-/// Shorter than what a pipe takes at once, so that lines of several threads do not mix.
+/// Each line must be short enough for one atomic write, so that lines of several threads do not mix.
 fn tell_guardian(line: &str) {
     (&*GUARDIAN).write_all(format!("{line}\n").as_bytes()).expect("the guardian reads");
 }
@@ -47,7 +48,7 @@ impl Program {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let output = File::options().append(true).create(true).open(log).unwrap();
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        // The guardian knows it before it starts.
+        // The shell announces the program to the guardian before it starts it.
         let child = shell(r#"echo "start $1 $$ $2" >&0; shift 2; exec "$@" </dev/null"#)
             .args([&number.to_string(), stop_signal])
             .args(command)
@@ -63,7 +64,7 @@ impl Program {
         self.child.id()
     }
 
-    /// The exit code, or 128 + the signal, once it has ended.
+    /// The exit code, or 128 + the signal, if the process has ended.
     pub fn exit_status(&mut self) -> Option<i32> {
         let status = self.child.try_wait().unwrap()?;
         status.code().or_else(|| Some(128 + status.signal()?))
@@ -73,13 +74,13 @@ impl Program {
         self.wait_within(DEADLINE)
     }
 
-    /// Like [`Self::wait`], for a program that does the work of several.
+    /// Like [`Self::wait`], for a program that needs more time.
     pub fn wait_within(&mut self, limit: Duration) -> i32 {
         let what = End { pid: self.pid(), log: self.log.clone() };
         wait_for(what, limit, || self.exit_status())
     }
 
-    /// Sends a signal, named as `kill -s` names it. A process that has ended already is left alone.
+    /// Sends a signal, named as in `kill -s`. Ignores a process that has ended.
     pub fn signal(&mut self, name: &str) {
         if self.exit_status().is_none() {
             let signal: Signal = format!("SIG{name}").parse().expect("the name of a signal");
@@ -87,7 +88,7 @@ impl Program {
         }
     }
 
-    /// Suspends the process, and returns when every thread has stopped: a thread may still answer for a moment.
+    /// Suspends the process, and returns when every thread has stopped. Until then, a thread may still answer.
     pub fn pause(&mut self) {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.pid());
@@ -101,7 +102,7 @@ impl Program {
     }
 }
 
-/// Shown after a timeout: the log then has more lines.
+/// Reads the log only when a timeout is reported: until then the log grows.
 struct End {
     pid: u32,
     log: PathBuf,
@@ -117,23 +118,23 @@ impl fmt::Display for End {
 impl Drop for Program {
     fn drop(&mut self) {
         self.signal(self.stop_signal);
-        // Without an assertion: a panic while the stack unwinds would abort the other tests' clean-up.
+        // No assertion: a panic during unwinding would abort the clean-up of the other tests.
         let _ = self.child.wait();
         tell_guardian(&format!("end {}", self.number));
     }
 }
 
-/// A temporary folder that all users may enter (the server runs as another user).
+/// A temporary folder that all users may enter, because the server runs as another user.
 pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new(what: &str) -> Self {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        // Short, because the path of a Unix socket may have 107 bytes only.
+        // Short, because the path of a Unix socket is limited to 107 bytes.
         let path = std::env::temp_dir().join(format!("fencegate-{what}-{}-{number}", std::process::id()));
         tell_guardian(&format!("folder {}", path.display()));
-        // Left behind by a process with the same id whose guardian was killed as well.
+        // A process with the same id may have left the folder if its guardian was killed as well.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).unwrap();
         Self(path)
@@ -150,15 +151,15 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What a process still writes there, the guardian removes.
+        // The guardian removes files that a process still writes there.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 /// A TCP port of the loopback interface that no other test, in this process or another, will choose.
 ///
-/// The server that is to listen there may stop and start again, so the port itself cannot stay bound. What is held
-/// instead is the UDP port of the same number; and all lie below the range from which outgoing connections are served.
+/// The port itself cannot stay bound, because the server that uses it may stop and start again. Instead, the UDP port
+/// of the same number stays bound. All ports are below the range that the kernel uses for outgoing connections.
 pub struct Port {
     number: u16,
     _claim: UdpSocket,
@@ -174,8 +175,8 @@ impl Port {
             let number = FIRST + offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
             let number = u16::try_from(number).unwrap();
             let Ok(claim) = UdpSocket::bind(("127.0.0.1", number)) else { continue };
-            // Listening there, to see whether one can, would keep the port for as long as another thread's child has all of
-            // our files: until it runs its program.
+            // Do not listen on the port to test it: the child of another thread inherits all open files, and would keep
+            // the port in use until it executes its program.
             if TcpStream::connect(("127.0.0.1", number)).is_err() {
                 return Self { number, _claim: claim };
             }
@@ -188,7 +189,7 @@ impl Port {
     }
 }
 
-/// A shell, out of reach of a Ctrl-C that is meant for the tests.
+/// A shell in its own process group, so that a Ctrl-C for the tests does not reach it.
 fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
     forget_settings(&mut command);

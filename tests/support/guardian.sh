@@ -1,8 +1,8 @@
-# Outlives a test process to clean up after it. Standard input is a pipe that only that process holds: it closes when the
-# process ends, however it ends. Each line says what was started or made:
-#   start NUMBER PID SIGNAL   a program, and what ends it at once
-#   end NUMBER                it has ended
-#   folder PATH               to be removed, if it is still there
+# Cleans up after a test process, and outlives it. Standard input is a pipe that only that process holds open: it closes
+# when the process ends for any reason. Each line reports a program or a folder:
+#   start NUMBER PID SIGNAL   a program has started; SIGNAL ends it immediately
+#   end NUMBER                the program has ended
+#   folder PATH               a folder to remove, if it still exists
 exec 2>/dev/null
 list=$(cat)
 running=$(echo "$list" | awk '$1 == "start" { left[$2] = $3 " " $4 } $1 == "end" { delete left[$2] }
@@ -10,7 +10,7 @@ running=$(echo "$list" | awk '$1 == "start" { left[$2] = $3 " " $4 } $1 == "end"
 echo "$running" | while read -r pid signal; do
     kill -s "$signal" "$pid"
 done
-# Those who write in the folders first. Nobody waits for one that hangs.
+# Wait for programs that write to the folders, at most 5 s for each.
 echo "$running" | while read -r pid signal; do
     looks=0
     while kill -0 "$pid" && [ "$looks" -lt 500 ]; do

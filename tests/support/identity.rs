@@ -1,4 +1,4 @@
-//! Queries that tests of the fence's library run in a session of tokio-postgres.
+//! Queries for tests of the fence library, run in a tokio-postgres session.
 
 use fencegate_fence::session::Identity;
 use tokio_postgres::{Client, SimpleQueryMessage};
@@ -20,7 +20,7 @@ pub async fn identity(client: &Client) -> Identity {
     }
 }
 
-/// The first row; NULL is the empty text.
+/// The first row, with the empty text for NULL.
 pub async fn one(client: &Client, query: &str) -> Vec<String> {
     let messages = client.simple_query(query).await.unwrap();
     let row = messages.iter().find_map(|message| match message {

@@ -7,19 +7,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-/// The treatment of the bytes.
+/// How the link treats bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Each piece is delayed by this time.
+    /// Delays each piece by this time.
     Slow(Duration),
-    /// The bytes are held, and neither end is notified.
+    /// Holds the bytes, and notifies neither end.
     Silent,
-    /// Connections end, and new ones are closed.
+    /// Ends connections, and closes new ones.
     Cut,
 }
 
-/// Relays bytes in both directions, as far as its fault permits.
+/// Relays bytes in both directions, subject to its fault.
 pub struct Link {
     port: Port,
     line: Arc<Line>,
@@ -69,7 +69,7 @@ impl Link {
         self.line.changed.notify_all();
     }
 
-    /// Leads new connections to another server, and closes existing ones.
+    /// Leads new connections to another server, and closes existing connections.
     pub fn lead_to(&self, server: u16) {
         let mut state = self.line.state();
         state.server = server;
@@ -91,7 +91,7 @@ impl Line {
 
     fn accept(self: &Arc<Self>, client: TcpStream) {
         let mut state = self.state();
-        // Closed as soon as it is accepted.
+        // Returning closes the connection.
         if state.fault == Fault::Cut {
             return;
         }
@@ -108,7 +108,7 @@ impl Line {
         state.open.extend([client, server]);
     }
 
-    /// Returns at the end of the connection.
+    /// Forwards bytes until the connection ends.
     fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
         let mut bytes = [0; 16 << 10];
         while let Ok(length @ 1..) = from.read(&mut bytes) {

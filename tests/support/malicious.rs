@@ -1,6 +1,6 @@
-//! A server that breaks the protocol, on a port that leads all other clients to a real one.
+//! A server that breaks the protocol toward one role, and forwards all other clients to a real server.
 //!
-//! A session of the role [`VICTIM`] receives the test's script; every other is forwarded to the server behind it.
+//! Sessions of the role [`VICTIM`] run the test's script.
 
 use super::guardian::Port;
 use super::message::{ssl_request, tagged};
@@ -29,16 +29,16 @@ pub struct Malicious {
 
 #[derive(Default)]
 pub struct Victims {
-    /// Number of victims that are connected.
+    /// Number of connected victims.
     open: AtomicUsize,
     /// Number of victims so far.
     served: AtomicUsize,
-    /// Bytes of all floods.
+    /// Bytes sent by all floods.
     sent: AtomicU64,
 }
 
 impl Malicious {
-    /// In front of the server that listens on this port.
+    /// Starts in front of the server that listens on this port.
     pub fn before(server: u16, script: impl Fn(&mut Victim) -> io::Result<()> + Send + Sync + 'static) -> Self {
         let port = Port::claim();
         let listener = TcpListener::bind(("127.0.0.1", port.number())).unwrap();
@@ -65,8 +65,8 @@ impl Malicious {
         self.victims.served.load(Ordering::SeqCst)
     }
 
-    /// Returns when there have been that many victims, and the flood to the last of them has long been unable to go on,
-    /// has ended, or is more than anybody should take.
+    /// Returns when this many victims have connected and no flood has sent anything for a while, or when floods have
+    /// sent more than any client should accept.
     pub fn wait_until_stuck(&self, victims: usize) {
         const LOOKS: usize = 20;
         const ENOUGH: u64 = 64 << 20;
@@ -79,7 +79,7 @@ impl Malicious {
         });
     }
 
-    /// Bytes of all floods.
+    /// Bytes sent by all floods.
     pub fn sent(&self) -> u64 {
         self.victims.sent.load(Ordering::SeqCst)
     }
@@ -88,7 +88,7 @@ impl Malicious {
 fn serve(mut client: TcpStream, server: u16, script: &Script, victims: &Victims) {
     let Ok(mut packet) = read_startup(&mut client) else { return };
     if packet == ssl_request() {
-        // It has no TLS.
+        // No TLS.
         let _ = client.write_all(b"N");
         packet = match read_startup(&mut client) {
             Ok(packet) => packet,
@@ -98,7 +98,7 @@ fn serve(mut client: TcpStream, server: u16, script: &Script, victims: &Victims)
     if packet.windows(VICTIM.len()).any(|window| window == VICTIM.as_bytes()) {
         victims.open.fetch_add(1, Ordering::SeqCst);
         victims.served.fetch_add(1, Ordering::SeqCst);
-        // That the other side has gone is no failure of the script.
+        // A disconnect of the other side is not a failure of the script.
         let _ = script(&mut Victim { stream: client, victims });
         victims.open.fetch_sub(1, Ordering::SeqCst);
         return;
@@ -128,7 +128,7 @@ impl Victim<'_> {
         self.stream.write_all(bytes)
     }
 
-    /// The tag of the next message; discards its body.
+    /// Returns the tag of the next message, and discards its body.
     pub fn next_message(&mut self) -> io::Result<u8> {
         let mut header = [0; 5];
         self.stream.read_exact(&mut header)?;
@@ -151,7 +151,7 @@ impl Victim<'_> {
     }
 }
 
-/// AuthenticationOk, what a session starts with, and ReadyForQuery.
+/// AuthenticationOk, the initial parameters of a session, and ReadyForQuery.
 pub fn greeting() -> Vec<u8> {
     let mut greeting = tagged(b'R', &[0; 4]);
     for setting in ["server_version\x0015.0\0", "client_encoding\0UTF8\0", "standard_conforming_strings\0on\0"] {
@@ -166,7 +166,7 @@ pub fn ready() -> Vec<u8> {
     tagged(b'Z', b"I")
 }
 
-/// The reply to the query for the identity.
+/// The reply to the identity query.
 pub fn identity() -> Vec<u8> {
     let mut row = vec![0, 5];
     for column in ["42", "1700000000", "7", "1700000000"] {

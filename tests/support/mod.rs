@@ -3,7 +3,7 @@
 //!
 //! Everything started here is stopped, and every folder removed, when its owner is dropped or its process dies.
 
-// Each test program uses its own part of this module; what one leaves unused, another needs.
+// Each test program uses only some of these items.
 #![allow(dead_code, unused_imports)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

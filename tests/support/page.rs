@@ -1,4 +1,4 @@
-//! Pages of the documentation: the blocks of code in them, which tests run.
+//! Pages of the documentation, whose code blocks the tests run.
 
 use super::Postgres;
 use super::guardian::{Folder, Port, Program};
@@ -10,10 +10,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Separator before the output of each block, and after it with the exit status.
+/// Separator before the output of each block, and between the output and the exit status.
 const MARK: &str = "=====";
 
-/// The fenced blocks of that language.
+/// The code blocks in this language.
 pub fn blocks(page: &str, language: &str) -> Vec<String> {
     let start = format!("```{language}\n");
     let rest = page.split(&start).skip(1);
@@ -42,7 +42,7 @@ pub fn shell(script: &str) -> Command {
     command
 }
 
-/// With the folders of the program under test and of PostgreSQL first in the path.
+/// PATH, starting with the folders of the program under test and of PostgreSQL.
 fn path() -> String {
     let program = Path::new(BINARY).parent().unwrap().display().to_string();
     let postgres = programs::postgres_program("psql");
@@ -56,7 +56,7 @@ struct Step {
     shown: String,
 }
 
-/// The blocks of `sh`, each with the block of `text` that follows immediately.
+/// The `sh` blocks, each with the `text` block that follows immediately.
 fn steps(page: &str) -> Vec<Step> {
     let after = page.split("```sh\n").skip(1).map(|rest| rest.split_once("\n```\n").unwrap().1);
     let shown = after.map(|rest| rest.strip_prefix("```text\n").map_or("", |rest| rest.split("\n```").next().unwrap()));
@@ -64,13 +64,13 @@ fn steps(page: &str) -> Vec<Step> {
     steps.map(|(commands, shown)| Step { commands, shown: shown.to_owned() }).collect()
 }
 
-/// A new user, who follows pages in one folder, next to one server. The server requires passwords; the user has stored
-/// that of the superuser, as the pages require.
+/// A new user, who follows pages in one folder, with one server. The server requires passwords; the user has stored the
+/// superuser's password, as the pages require.
 pub struct Reader<'a> {
     pub folder: Folder,
     postgres: &'a Postgres,
     etcd: Option<String>,
-    /// Folders in front of `PATH`.
+    /// Folders before those in `PATH`.
     pub programs: Vec<PathBuf>,
     proxy: Port,
     http: Port,
@@ -79,7 +79,7 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub fn new(postgres: &'a Postgres, etcd: Option<String>) -> Self {
         postgres.sql("ALTER ROLE postgres PASSWORD 'first'");
-        // The tests themselves come by the socket.
+        // The tests themselves connect through the socket.
         let rules = "local all all trust\nhost all all all scram-sha-256\n";
         fs::write(postgres.value("SHOW hba_file"), rules).unwrap();
         postgres.sql("SELECT pg_reload_conf()");
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The text with the ports of this reader's servers. `make` only prints its commands: other tests run them.
+    /// The text with the ports of this reader's servers. `make` only prints its commands, because other tests run them.
     pub fn here(&self, text: &str) -> String {
         let etcd = self.etcd.as_deref().unwrap_or("http://127.0.0.1:2379");
         let ports = [("5432", self.postgres.port()), ("6432", self.proxy.number()), ("9432", self.http.number())];
@@ -114,14 +114,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Commands of a shell that enter the reader's folder and set its environment.
+    /// Shell commands that enter the reader's folder and set its environment.
     pub fn environment(&self) -> String {
         let folder = self.folder.path().display();
         let programs: String = self.programs.iter().map(|folder| format!("{}:", folder.display())).collect();
         format!("cd '{folder}'; export HOME='{folder}' PATH='{programs}{}'", path())
     }
 
-    /// Runs the page's commands in their order, in one shell. Each prints what the page shows, and succeeds unless the
+    /// Runs the page's commands in order, in one shell. Each must print what the page shows, and succeed unless the
     /// page shows an error.
     pub fn follow(&self, name: &str) {
         let steps = steps(&read(name));

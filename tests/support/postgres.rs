@@ -1,7 +1,7 @@
-//! A PostgreSQL server for one test: a new one, or one that an earlier test has left and that is reset.
+//! A PostgreSQL server for one test: a new one, or one that an earlier test has left and that was reset.
 //!
-//! Starting a server takes longer than most tests. The changes of a test are undone (databases, roles, sessions,
-//! prepared transactions, slots). If that fails, or other changes remain, the server is discarded.
+//! Starting a server takes longer than most tests. A reset undoes the changes of a test (databases, roles, sessions,
+//! prepared transactions, slots). If the reset fails, or other changes remain, the server is discarded.
 
 pub use super::server::{Options, Release, Rows, SUPERUSER, Server, give_to_server, server_command};
 use super::wire::Wire;
@@ -25,7 +25,7 @@ const IS_AS_NEW: &str = "SELECT (SELECT count(*) FROM pg_database WHERE datname 
     + (SELECT count(*) FROM pg_stat_activity WHERE backend_type IN ('client backend', 'walsender') \
        AND pid <> pg_backend_pid()) = 0";
 
-/// A server that runs; stopped and removed, or kept for another test, when dropped.
+/// A running server. When dropped, it is stopped and removed, or kept for another test.
 pub struct Postgres {
     /// Present until the server is dropped.
     server: Option<Server>,
@@ -40,7 +40,7 @@ impl Postgres {
         Self { server: Some(server), is_altered: false, users: Arc::new(()) }
     }
 
-    /// As [`Server::promoted_backup`].
+    /// See [`Server::promoted_backup`].
     pub fn promoted_backup(&self) -> Self {
         Self::of(Server::promoted_backup(self))
     }
@@ -50,7 +50,7 @@ impl Postgres {
         Self { server: Some(server), is_altered: true, users: Arc::new(()) }
     }
 
-    /// Held by a program that connects to the server itself: a server in use is not given to another test.
+    /// Held by programs that connect to the server themselves. A server in use is not given to another test.
     pub fn user(&self) -> Arc<()> {
         self.users.clone()
     }
@@ -96,11 +96,11 @@ fn keep(server: Server) {
     idle.push(server);
     let oldest = (idle.len() > MOST_IDLE).then(|| idle.remove(0));
     drop(idle);
-    // Stopping takes a moment: not under the lock.
+    // Outside the lock, because stopping takes a moment.
     drop(oldest);
 }
 
-/// None if something remains that cannot be undone.
+/// Returns None if some change cannot be undone.
 fn make_as_new(server: &Server) -> Option<()> {
     let mut wire = login(server, "template1")?;
     let mut rows = |sql: &str| wire.rows(sql).ok();

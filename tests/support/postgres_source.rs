@@ -34,7 +34,7 @@ pub fn compile_test_functions(library: &Path) {
         .arg(regression_tests().join("regress.c")));
 }
 
-/// Its version.
+/// The version of the source package.
 pub fn release() -> String {
     let files = fs::read_dir(folder()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let is_description = |name: String| Some(name.strip_suffix(".dsc")?.split_once('_')?.1.to_owned());
@@ -54,7 +54,7 @@ fn folder() -> PathBuf {
             "tar -xjf *.orig.tar.bz2 --strip-components=1 --wildcards '*/{REGRESSION_TESTS}/*' '*/{ISOLATION_TESTS}/*'"
         );
         run(Command::new("sh").args(["-c", &tests]).current_dir(folder));
-        // The headers only: to install the package would bring a compiler with it.
+        // Only the headers: installing the package would also install a compiler.
         run(apt(folder).args(["download", HEADERS_PACKAGE]));
         let headers = format!("dpkg-deb --fsys-tarfile {HEADERS_PACKAGE}_*.deb | tar -x ./{HEADERS}");
         run(Command::new("sh").args(["-c", &headers]).current_dir(folder));
@@ -62,7 +62,7 @@ fn folder() -> PathBuf {
     })
 }
 
-/// The mirror from which this machine gets its packages of that release, if any.
+/// The mirror that this machine uses for packages of that release, if any.
 fn mirror() -> String {
     let format = "$(CODENAME) $(COMPONENT) $(REPO_URI)";
     let known = Command::new("apt-get").args(["indextargets", "--format", format]).output();
@@ -71,8 +71,8 @@ fn mirror() -> String {
     ours.unwrap_or(MIRROR).to_owned()
 }
 
-/// apt with lists of its own, so that it neither needs root nor changes what the machine knows. It takes nothing for
-/// installed, and prefers nothing: it would look for the version that this machine has, which its lists may not have.
+/// apt with its own lists, so that it needs no root and does not change the machine's state. It treats no package as
+/// installed and has no preferences: otherwise it would look for this machine's version, which its lists may not have.
 pub fn apt(folder: &Path) -> Command {
     let mut command = Command::new("apt-get");
     let shown = folder.display();
@@ -101,5 +101,5 @@ fn run(command: &mut Command) {
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().lines().last().unwrap_or_default().to_owned(),
         Err(error) => format!("{}: {error}", command.get_program().display()),
     };
-    panic!("Debian's source package {PACKAGE} cannot be made use of: {why}");
+    panic!("Debian's source package {PACKAGE} is not usable: {why}");
 }

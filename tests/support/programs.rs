@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// A program of PostgreSQL: the newest version among Debian's folders, else from PATH.
+/// A program of PostgreSQL: the newest version in Debian's folders, otherwise from PATH.
 pub fn postgres_program(name: &str) -> PathBuf {
     let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
     let versions =
@@ -25,24 +25,24 @@ pub fn psql(address: &Address, database: &str) -> Command {
     command
 }
 
-/// As [`psql`].
+/// Like [`psql`].
 pub fn pgbench(address: &Address, database: &str) -> Command {
     client("pgbench", address, database)
 }
 
-/// As [`psql`].
+/// Like [`psql`].
 pub fn pg_dump(address: &Address, database: &str) -> Command {
     client("pg_dump", address, database)
 }
 
-/// As [`psql`].
+/// Like [`psql`].
 pub fn pg_restore(address: &Address, database: &str) -> Command {
     let mut command = client("pg_restore", address, database);
     command.args(["--exit-on-error", "--dbname", database]);
     command
 }
 
-/// Runs it to its end; other than success fails the test.
+/// Runs a command, which must succeed.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let shown = || [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat();
@@ -50,7 +50,7 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// A Python with drivers and frameworks, in the versions that docs/reference/compatibility.md names.
+/// A Python with drivers and frameworks, in the versions given by docs/reference/compatibility.md.
 pub fn python() -> PathBuf {
     let packages = [
         "psycopg[binary]==3.2.13",
@@ -69,7 +69,7 @@ pub fn python() -> PathBuf {
     folder.join("bin/python")
 }
 
-/// A folder whose `node_modules` has drivers, queues and the compiler of TypeScript.
+/// A folder whose `node_modules` has drivers, queues and the TypeScript compiler.
 pub fn node_folder() -> PathBuf {
     let packages = [
         "pg@8.23.1",
@@ -89,12 +89,12 @@ pub fn node_folder() -> PathBuf {
     })
 }
 
-/// Builds a program in Go with the libraries that the system has installed, and with clients/go.
+/// Builds a Go program with the libraries that are installed on the system, and with clients/go.
 pub fn build_go(source: &Path, program: &Path) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-path");
     let client = path.join("src/fencegate.example/clients/go");
     fs::create_dir_all(client.parent().unwrap()).unwrap();
-    // It may exist.
+    // The link may exist.
     let _ = symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/go"), &client);
     let mut go = Command::new("go");
     go.arg("build").arg("-o").args([program, source]);
@@ -102,7 +102,8 @@ pub fn build_go(source: &Path, program: &Path) {
     run(go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go")));
 }
 
-/// A folder whose `node_modules` has Prisma, without the programs that its scripts would load from a host of its own.
+/// A folder whose `node_modules` has Prisma. Its scripts do not run, because they would download programs from another
+/// host.
 pub fn prisma_folder() -> PathBuf {
     let packages = ["prisma@6.19.3", "@prisma/adapter-pg@6.19.3", "@prisma/client@6.19.3"];
     made_once("prisma", &packages, |folder| {
@@ -117,8 +118,8 @@ fn npm_install(folder: &Path) -> Command {
     command
 }
 
-/// PostgreSQL 18 with its folders `bin`, `lib` and `share`, whichever version this machine has installed. A copy in a
-/// temporary folder: the server's user may not enter the build folder.
+/// PostgreSQL 18 with its folders `bin`, `lib` and `share`, whichever version is installed on this machine. A copy in a
+/// temporary folder, because the server's user may not enter the build folder.
 pub fn postgres_18() -> PathBuf {
     static COPY: OnceLock<Folder> = OnceLock::new();
     let copy = COPY.get_or_init(|| {
@@ -127,7 +128,7 @@ pub fn postgres_18() -> PathBuf {
         let installed = made_once("postgres-18", &packages, |folder| {
             fs::create_dir_all(folder).unwrap();
             run(npm_install(folder).arg("--ignore-scripts").args(packages));
-            // A package cannot hold the symbolic links that its libraries need; this makes them.
+            // The package cannot contain the symbolic links that its libraries need. This script creates them.
             run(Command::new("node").arg("scripts/hydrate-symlinks.js").current_dir(folder.join(package)));
         });
         let copy = Folder::new("postgres-18");
@@ -137,7 +138,7 @@ pub fn postgres_18() -> PathBuf {
     copy.join("native")
 }
 
-/// A folder under `target/drivers` that is kept between runs, until its list of packages changes.
+/// A folder under `target/drivers` that is kept between runs until its list of packages changes.
 pub fn made_once(name: &str, packages: &[&str], make: impl Fn(&Path)) -> PathBuf {
     let drivers = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("drivers");
     fs::create_dir_all(&drivers).unwrap();
@@ -159,7 +160,7 @@ fn client(program: &str, address: &Address, database: &str) -> Command {
     command
 }
 
-/// The program finds this server in its environment, as the superuser, and nothing else about PostgreSQL.
+/// Gives the program this server, as the superuser, and no other settings for PostgreSQL.
 pub fn for_address(command: &mut Command, address: &Address, database: &str) {
     let (host, port) = address.host_and_port();
     forget_settings(command);
@@ -177,8 +178,8 @@ pub fn forget_settings(command: &mut Command) {
     }
 }
 
-/// The cargo that runs the tests, without the variables that it sets for a test's package: build scripts would detect a
-/// change and all run again.
+/// The cargo that runs the tests, without the variables that it sets for a test's package. Build scripts would detect a
+/// change and run again.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {
@@ -187,7 +188,7 @@ pub fn cargo() -> Command {
             cargo.env_remove(name);
         }
     }
-    // The runner's, to have the tests timed: with it everything would be built anew.
+    // The test runner sets it to time the tests. It would rebuild everything.
     cargo.env_remove("RUSTC_BOOTSTRAP");
     cargo
 }

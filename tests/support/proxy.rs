@@ -16,17 +16,17 @@ use std::time::Duration;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_fencegate");
 
-/// The program under test, with the settings that a test gives it and no others.
+/// The program under test, with only the settings that a test gives it.
 pub fn fencegate() -> Command {
     let mut command = Command::new(BINARY);
     forget_settings(&mut command);
     command
 }
 
-/// A script of bash that runs a program with its standard error on a named pipe.
+/// A bash script that runs a program with its standard error on a named pipe.
 pub const TO_PIPE: &str = r#"exec 3<>"$0"; exec "$@" 2>&3"#;
 
-/// No table is fenced.
+/// Policies that fence no table.
 pub const NO_POLICIES: &str = "version: 1\nresources: []\n";
 
 /// Settings that differ between proxies.
@@ -62,7 +62,7 @@ impl Default for ProxyOptions {
 }
 
 impl ProxyOptions {
-    /// The text of the one policy file.
+    /// The text of the only policy file.
     pub fn policies(mut self, yaml: &str) -> Self {
         self.policies = yaml.into();
         self
@@ -73,57 +73,58 @@ impl ProxyOptions {
         self
     }
 
-    /// A variable of its environment.
+    /// An environment variable of the proxy.
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.environment.push(format!("{name}={value}"));
         self
     }
 
-    /// Its umask, in octal.
+    /// The proxy's umask, in octal.
     pub fn umask(mut self, umask: &'static str) -> Self {
         self.umask = Some(umask);
         self
     }
 
-    /// Its standard error is this file or named pipe, which it keeps open for reading, too: a write that does not fit blocks.
+    /// Sends the proxy's standard error to this file or named pipe. The proxy also keeps it open for reading, so that a
+    /// write to a full pipe blocks.
     pub fn log_to(mut self, pipe: &Path) -> Self {
         self.log = Some(pipe.to_owned());
         self
     }
 
-    /// The control connection uses this address and role, not the server's superuser.
+    /// The address and role of the control connection, instead of the server's superuser.
     pub fn control(mut self, url: &str) -> Self {
         self.control = Some(url.into());
         self
     }
 
-    /// The text of the file of settings, which names `upstream` and `control`: no flag does.
+    /// The text of the settings file, which must set `upstream` and `control`: no flag does.
     pub fn settings(mut self, yaml: &str) -> Self {
         self.settings = Some(yaml.into());
         self
     }
 
-    /// Sessions go to this address, not to the server.
+    /// The address for sessions, instead of the server's.
     pub fn upstream(mut self, url: &str) -> Self {
         self.upstream = Some(url.into());
         self
     }
 
-    /// The proxy reaches the server by its Unix socket.
+    /// Connects the proxy to the server through the server's Unix socket.
     pub fn upstream_by_socket(mut self) -> Self {
         self.upstream_by_socket = true;
         self
     }
 
-    /// Only clients that could log in by themselves are admitted without authentication. Otherwise all clients of this
-    /// machine are: most tests trust them.
+    /// Has the server authenticate all clients. By default, the proxy admits all clients of this machine without
+    /// authentication.
     pub fn asks_everybody(mut self) -> Self {
         self.asks_everybody = true;
         self
     }
 }
 
-/// A proxy that runs; killed and removed when dropped.
+/// A running proxy; killed and removed when dropped.
 pub struct Proxy {
     program: Program,
     folder: Folder,
@@ -136,7 +137,7 @@ impl Proxy {
         Self::start_with(postgres, &ProxyOptions::default().policies(policies).arguments(arguments))
     }
 
-    /// Listens on a TCP port and on a Unix socket, and is ready to accept on both.
+    /// Starts a proxy on a TCP port and a Unix socket, and returns when it accepts connections on both.
     pub fn start_with(postgres: &Postgres, options: &ProxyOptions) -> Self {
         let folder = Folder::new("proxy");
         let port = Port::claim();
@@ -160,10 +161,10 @@ impl Proxy {
             }
             let tcp = TcpStream::connect(("127.0.0.1", self.port.number())).ok()?;
             tcp.shutdown(Shutdown::Write).ok()?;
-            // The file is there a moment before anybody listens on it.
+            // The file exists shortly before the proxy listens on it.
             let unix = UnixStream::connect(self.find_socket()?).ok()?;
             unix.shutdown(Shutdown::Write).ok()?;
-            // When the proxy has closed them, neither takes a place from those who come next.
+            // Once the proxy has closed both connections, they take no place from later clients.
             [&mut &tcp as &mut dyn Read, &mut &unix].into_iter().all(|it| it.read(&mut [0]).is_ok()).then_some(())
         };
         wait_for("the proxy listens", DEADLINE, ready);
@@ -183,13 +184,13 @@ impl Proxy {
 
     /// Replaces the policy file; `sighup` makes the proxy read it.
     pub fn write_policies(&self, yaml: &str) {
-        // By way of a name that the proxy skips, so that it never sees half a file.
+        // Write under a name that the proxy skips, so that the proxy never reads half a file.
         let unfinished = self.folder.join("policies/.unfinished");
         fs::write(&unfinished, yaml).unwrap();
         fs::rename(&unfinished, self.folder.join("policies/policies.yaml")).unwrap();
     }
 
-    /// Replaces the file of settings; `sighup` makes the proxy read it.
+    /// Replaces the settings file; `sighup` makes the proxy read it.
     pub fn write_settings(&self, yaml: &str) {
         fs::write(self.folder.join("fencegate.yaml"), yaml).unwrap();
     }
@@ -204,7 +205,7 @@ impl Proxy {
         fs::remove_dir_all(self.folder.join("policies")).unwrap();
     }
 
-    /// Replaces the file of settings, and returns after the reload has ended, with or without success.
+    /// Replaces the settings file, and returns when the reload has succeeded or failed.
     pub fn reload_with(&mut self, settings: &str) {
         let ended = |log: &str| ["policies_loaded", "reload_failed"].map(|it| log.matches(it).count());
         let before = ended(&self.log());
@@ -223,7 +224,7 @@ impl Proxy {
         self.program.wait()
     }
 
-    /// Its exit code, once it has ended.
+    /// Waits until the proxy has ended, and returns its exit code.
     pub fn wait(&mut self) -> i32 {
         self.program.wait()
     }
@@ -239,7 +240,7 @@ impl Proxy {
         self.program.wait();
     }
 
-    /// Suspends the proxy, as an overloaded or paused machine would; `CONT` resumes it.
+    /// Sends a signal. `STOP` suspends the proxy, as an overloaded or paused machine would; `CONT` resumes it.
     pub fn signal(&mut self, name: &str) {
         self.program.signal(name);
     }
@@ -249,13 +250,14 @@ impl Proxy {
         self.program.pause();
     }
 
-    /// The log, with all lines that the proxy has logged so far.
+    /// The log, including everything logged so far.
     pub fn log(&self) -> String {
         wait_until("the log's thread has nothing to write", DEADLINE, || self.has_written_log());
         String::from_utf8_lossy(&fs::read(self.folder.join("log")).unwrap_or_default()).into_owned()
     }
 
-    /// A thread writes the log from a queue. It sleeps only while the queue is empty: the file takes each line at once.
+    /// A thread writes the log from a queue. The thread sleeps only while the queue is empty, because writing to the
+    /// file does not block.
     fn has_written_log(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
         let status = |it: fs::DirEntry| fs::read_to_string(it.path().join("status")).unwrap_or_default();
@@ -285,24 +287,24 @@ impl Proxy {
         self.status("VmSize:") * 1024
     }
 
-    /// A line of its status, in KiB.
+    /// A value from /proc/PID/status, in KiB.
     fn status(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of that name");
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// How long it has run on the processors, in hundredths of a second.
+    /// Processor time, in hundredths of a second.
     pub fn processor_time(&self) -> u64 {
         const USER_AND_SYSTEM: std::ops::Range<usize> = 11..13;
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        // The name of the program, in parentheses, may have spaces.
+        // The program's name, in parentheses, may contain spaces.
         let (_, numbers) = stat.rsplit_once(')').expect("a name");
         let numbers: Vec<_> = numbers.split_whitespace().collect();
         numbers[USER_AND_SYSTEM].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
     }
 
-    /// How often its threads of this name have waited for something.
+    /// How often the threads with this name have waited.
     pub fn waits_of_threads(&self, name: &str) -> u64 {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().map(|entry| entry.unwrap().path());
         let of_name = threads.filter(|thread| fs::read_to_string(thread.join("comm")).unwrap().trim_end() == name);
@@ -316,7 +318,7 @@ impl Proxy {
         waits.iter().sum()
     }
 
-    /// How many files and sockets it has open.
+    /// Number of open files and sockets.
     pub fn open_files(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
@@ -365,7 +367,7 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
     command
 }
 
-/// A folder in which the server's socket has the name that goes with the default port, as `--upstream DIR` expects.
+/// A folder that has the server's socket under the name for the default port, as `--upstream DIR` expects.
 fn upstream_folder(postgres: &Postgres, folder: &Folder) -> String {
     let Address::Unix(socket) = postgres.socket() else { unreachable!() };
     let upstream = folder.join("upstream");

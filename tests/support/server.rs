@@ -1,4 +1,4 @@
-//! A PostgreSQL server in a folder of its own.
+//! A PostgreSQL server in its own folder.
 
 use super::certificates::{Authority, Certificate};
 use super::guardian::{Folder, Port, Program};
@@ -13,20 +13,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-/// The server refuses to run as root; then it runs as the user that Debian's package made for it.
+/// The server refuses to run as root. Tests that run as root start it as the user that Debian's package creates.
 const UNPRIVILEGED_USER: &str = "postgres";
 pub const SUPERUSER: &str = "postgres";
 
 /// Rows of text; None is NULL.
 pub type Rows = Vec<Vec<Option<String>>>;
 
-/// Which PostgreSQL it is.
+/// The version of PostgreSQL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Release {
-    /// The newest that this machine has installed.
+    /// The newest version that is installed on this machine.
     #[default]
     Installed,
-    /// 18, from a package of npm.
+    /// 18, from an npm package.
     Eighteen,
 }
 
@@ -39,19 +39,19 @@ impl Release {
     }
 }
 
-/// What differs from server to server.
+/// Settings that differ between servers.
 #[derive(Clone, Default, PartialEq)]
 pub struct Options {
     release: Release,
     settings: Vec<(String, String)>,
     hba: Vec<String>,
-    /// Copied into its data folder, under these names.
+    /// Files to copy to the data folder, with their names there.
     files: Vec<(PathBuf, &'static str)>,
     is_unused: bool,
     has_own_identifier: bool,
-    /// Stands before its command.
+    /// Command that starts the server's command.
     wrapper: Vec<String>,
-    /// Where its WAL is: as it sees the folder, and as the test does.
+    /// The WAL folder: its path for the server, and its path for the test.
     wal: Option<(PathBuf, PathBuf)>,
 }
 
@@ -67,66 +67,67 @@ impl Options {
         self
     }
 
-    /// It has TLS, with this certificate.
+    /// Enables TLS with this certificate.
     pub fn tls(mut self, certificate: &Certificate) -> Self {
         self.files.push((certificate.pem.clone(), "server.crt"));
         self.files.push((certificate.key.clone(), "server.key"));
         self.setting("ssl", "on")
     }
 
-    /// Certificates of clients are checked against this authority.
+    /// Verifies client certificates against this authority.
     pub fn client_authority(mut self, authority: &Authority) -> Self {
         self.files.push((authority.pem(), "clients.crt"));
         self.setting("ssl_ca_file", "clients.crt")
     }
 
-    /// No test has had it before: it gives its objects the same numbers as every server that was just started.
+    /// Requires a server that no test has used, so that objects get the same OIDs as on every new server.
     pub fn unused(mut self) -> Self {
         self.is_unused = true;
         self
     }
 
-    /// Its system identifier is its own. Other servers of a release share one: they start from the same data folder.
+    /// Gives the server its own system identifier. Other servers of a release share one, because they start from the
+    /// same data folder.
     pub fn own_identifier(mut self) -> Self {
         self.has_own_identifier = true;
         self.unused()
     }
 
-    /// It sees this file system.
+    /// Makes this file system visible to the server.
     pub fn sees(mut self, disk: &SmallDisk) -> Self {
         self.wrapper = disk.command();
         self.unused()
     }
 
-    /// Its WAL is on this file system.
+    /// Puts the WAL on this file system.
     pub fn wal_on(mut self, disk: &SmallDisk) -> Self {
         self.wal = Some((disk.inside().join("pg_wal"), disk.outside().join("pg_wal")));
         self.sees(disk)
     }
 
-    /// Other tests may want the same.
+    /// True if other tests may need the same options.
     pub fn is_common(&self) -> bool {
         self.release == Release::Installed && self.files.is_empty() && !self.is_unused
     }
 
-    /// A line of pg_hba.conf. They stand before the last lines, which trust everybody, and after the first, which
-    /// always let the superuser in: the tests themselves and the control connection need it.
+    /// Adds a line to pg_hba.conf, before the last lines, which trust all users, and after the first lines, which
+    /// always admit the superuser for the tests and the control connection.
     pub fn hba(mut self, line: &str) -> Self {
         self.hba.push(line.into());
         self
     }
 }
 
-/// A server that runs; stopped and removed when dropped.
+/// A running server; stopped and removed when dropped.
 pub struct Server {
     // Before the folder: fields are dropped in this order.
     program: Option<Program>,
     folder: Folder,
     port: Port,
     options: Options,
-    /// In bytes: what stands before is of other tests.
+    /// Length of the log before this test, in bytes.
     log_start: usize,
-    /// The superuser's session in the database `postgres`, between two statements of the test.
+    /// The superuser's session in the database `postgres`, kept between statements of the test.
     session: Mutex<Option<Wire>>,
 }
 
@@ -156,14 +157,14 @@ impl Server {
         server
     }
 
-    /// New connections may show certificates of these authorities, if the server checks certificates.
+    /// Makes the server accept client certificates of these authorities on new connections, if it checks certificates.
     pub fn trust_clients_of(&self, authorities: &[&Authority]) {
         let pem = |authority: &&Authority| fs::read_to_string(authority.pem()).unwrap();
         fs::write(self.folder.join("data/clients.crt"), authorities.iter().map(pem).collect::<String>()).unwrap();
         self.sql("SELECT pg_reload_conf()");
     }
 
-    /// New connections get this certificate.
+    /// Makes the server present this certificate on new connections.
     pub fn replace_certificate(&self, certificate: &Certificate) {
         for (file, name) in [(&certificate.pem, "server.crt"), (&certificate.key, "server.key")] {
             fs::copy(file, self.folder.join("data").join(name)).unwrap();
@@ -172,7 +173,7 @@ impl Server {
         self.sql("SELECT pg_reload_conf()");
     }
 
-    /// A base backup of it, started beside it and promoted.
+    /// Starts and promotes a base backup of the server.
     pub fn promoted_backup(&self) -> Self {
         let mut copy = self.base_backup(&[]);
         copy.start_as_standby();
@@ -180,7 +181,7 @@ impl Server {
         copy
     }
 
-    /// A base backup of it, not started. Inherits its settings, but not its port and folder.
+    /// Makes a base backup, without starting it. The backup inherits the settings, but not the port and folder.
     pub fn base_backup(&self, arguments: &[&str]) -> Self {
         let folder = Folder::new("pg");
         give_to_server(folder.path());
@@ -197,7 +198,7 @@ impl Server {
         Self { program: None, folder, port: Port::claim(), options, log_start: 0, session: Mutex::default() }
     }
 
-    /// Makes this server, which was stopped, a standby of the other one again, with pg_rewind. Does not start it.
+    /// Makes this stopped server a standby of `to`, with pg_rewind. Does not start it.
     pub fn rewind(&self, to: &Self) {
         let mut rewind = server_command(&self.options.release.program("pg_rewind"));
         let source = format!("host={} port={} user={SUPERUSER} dbname=postgres", to.socket_dir().display(), to.port());
@@ -206,7 +207,7 @@ impl Server {
         run(&rewind);
     }
 
-    /// Starts a server that was stopped.
+    /// Starts a stopped server.
     pub fn start_again(&mut self) {
         assert!(self.program.is_none(), "the server runs already");
         let mut program = Program::start(&self.command(), &self.log_path(), "QUIT");
@@ -222,17 +223,17 @@ impl Server {
         self.program = Some(program);
     }
 
-    /// Stops it in the orderly way: sessions are ended, a checkpoint is written.
+    /// Shuts the server down: sessions end, and a checkpoint is written.
     pub fn stop(&mut self) {
         self.end("INT");
     }
 
-    /// Ends it as in a crash.
+    /// Ends the server as in a crash.
     pub fn crash(&mut self) {
         self.end("QUIT");
     }
 
-    /// Kills its first process. The others end when they notice.
+    /// Kills the postmaster. The other processes end when they notice.
     pub fn kill9(&mut self) {
         self.end("KILL");
     }
@@ -241,7 +242,7 @@ impl Server {
         self.program.is_some()
     }
 
-    /// Starts it anew as a standby, which follows nobody until it is promoted.
+    /// Restarts the server as a standby, which has no primary. A test may promote it.
     pub fn restart_as_standby(&mut self) {
         self.stop();
         self.start_as_standby();
@@ -254,7 +255,7 @@ impl Server {
         self.start_again();
     }
 
-    /// The server dies as in a crash, and comes back by way of recovery.
+    /// Crashes the server and restarts it, which runs recovery.
     pub fn crash_restart(&mut self) {
         self.crash();
         self.start_again();
@@ -266,7 +267,7 @@ impl Server {
         program.wait();
     }
 
-    /// Runs SQL as the superuser in the database `postgres`; an error fails the test. It blocks, and needs no runtime.
+    /// Runs SQL as the superuser in the database `postgres`; an error fails the test. Blocks, and needs no runtime.
     pub fn sql(&self, sql: &str) -> Rows {
         self.sql_in("postgres", sql)
     }
@@ -276,7 +277,7 @@ impl Server {
     }
 
     pub fn try_sql(&self, database: &str, sql: &str) -> Result<Rows, Fields> {
-        // A session more would be in the way of what is done to its database.
+        // The kept session would block statements on databases.
         if database != "postgres" || sql.to_ascii_uppercase().contains("DATABASE") {
             self.end_session();
             return Wire::login(&self.socket(), SUPERUSER, database).rows(sql);
@@ -284,14 +285,14 @@ impl Server {
         let kept = self.session.lock().unwrap().take().filter(Wire::is_silent);
         let mut wire = kept.unwrap_or_else(|| Wire::login(&self.socket(), SUPERUSER, database));
         let result = wire.rows(sql);
-        // As new for the next statement. Not where the session is at its end, or still in a transaction.
+        // Reset the session for the next statement, unless it has ended or is still in a transaction.
         if wire.rows("DISCARD ALL").is_ok_and(|_| wire.is_silent()) {
             self.session.lock().unwrap().get_or_insert(wire);
         }
         result
     }
 
-    /// Ends the session that is kept for [`Server::sql`], and returns when its process is gone.
+    /// Ends the session that is kept for [`Server::sql`], and returns when its process has ended.
     pub fn end_session(&self) {
         let session = self.session.lock().unwrap().take();
         if let Some(mut session) = session {
@@ -300,12 +301,12 @@ impl Server {
         }
     }
 
-    /// The first column of the first row; the empty text where there is none.
+    /// The first column of the first row; empty if there is none.
     pub fn value(&self, sql: &str) -> String {
         self.sql(sql).into_iter().flatten().next().flatten().unwrap_or_default()
     }
 
-    /// A session of the superuser by way of tokio-postgres.
+    /// A superuser's session in tokio-postgres.
     pub async fn connect(&self, database: &str) -> tokio_postgres::Client {
         super::target::connect(&self.address(), SUPERUSER, database).await
     }
@@ -326,12 +327,12 @@ impl Server {
         self.folder.path()
     }
 
-    /// Without user and database.
+    /// The URL without user and database.
     pub fn url(&self) -> String {
         format!("postgres://127.0.0.1:{}", self.port())
     }
 
-    /// The superuser's, without database.
+    /// The superuser's URL, without database.
     pub fn control_url(&self) -> String {
         format!("postgres://{SUPERUSER}@127.0.0.1:{}/", self.port())
     }
@@ -345,7 +346,7 @@ impl Server {
         &self.options
     }
 
-    /// Of what it has logged until now nothing is shown any more.
+    /// Hides everything logged so far.
     pub fn forget_log(&mut self) {
         self.log_start = fs::metadata(self.log_path()).map_or(0, |log| log.len() as usize);
     }
@@ -363,9 +364,9 @@ impl Server {
             ("wal_level", "logical".into()),
             ("max_connections", "200".into()),
             ("max_prepared_transactions", "20".into()),
-            // Within its folder: what a killed server leaves goes with it.
+            // Within the server's folder, which is removed even after a kill.
             ("dynamic_shared_memory_type", "mmap".into()),
-            // Small enough for many servers at once.
+            // Small, because many servers run at once.
             ("shared_buffers", "32MB".into()),
             ("lc_messages", "C".into()),
         ];
@@ -385,7 +386,7 @@ fn hba_file(lines: &[String]) -> String {
     lines.iter().fold(first, |file, line| file + line + "\n") + last
 }
 
-/// A data folder as initdb leaves it, made once and kept in the build folder: initdb takes a second or two.
+/// A data folder created by initdb, which takes a second or two. Created once, and kept in the build folder.
 fn template(release: Release) -> PathBuf {
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let name: String =
@@ -394,7 +395,7 @@ fn template(release: Release) -> PathBuf {
     let lock = File::create(tmp.join("template.lock")).unwrap();
     lock.lock().unwrap();
     if !template.exists() {
-        // The server's user may not enter the build folder, so it works elsewhere.
+        // The server's user may not enter the build folder.
         let folder = Folder::new("initdb");
         init_data(release, &folder);
         let unfinished = tmp.join("template.unfinished");
@@ -405,7 +406,7 @@ fn template(release: Release) -> PathBuf {
     template
 }
 
-/// Runs initdb for `data` in that folder.
+/// Runs initdb for `data` in this folder.
 fn init_data(release: Release, folder: &Folder) {
     give_to_server(folder.path());
     let mut command = server_command(&release.program("initdb"));
@@ -420,8 +421,8 @@ fn server_version(release: Release) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// The command line that starts a program of the server, as a user it accepts. It replaces itself by the server, so
-/// that its process id is the server's.
+/// The command line that starts a program of the server as a user that it accepts. The command executes the program in
+/// place, so that the process id is the program's.
 pub fn server_command(program: &Path) -> Vec<String> {
     let program = program.display().to_string();
     if !is_root() {
@@ -429,7 +430,7 @@ pub fn server_command(program: &Path) -> Vec<String> {
     }
     let ids = [format!("--reuid={UNPRIVILEGED_USER}"), format!("--regid={UNPRIVILEGED_USER}")];
     let [user, group] = ids;
-    // Where it stands may be closed to that user.
+    // The user may not be allowed to enter the current directory.
     vec!["env".into(), "-C/".into(), "setpriv".into(), user, group, "--init-groups".into(), program]
 }
 

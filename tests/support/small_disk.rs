@@ -1,6 +1,6 @@
 //! A small file system, which a test can fill.
 //!
-//! It is mounted in a mount namespace of its own, so that nothing is left when its process ends. Only root may mount.
+//! Mounted in its own mount namespace, which disappears with its process. Only root may mount.
 
 use super::guardian::{Folder, Program};
 use super::wait::{DEADLINE, wait_until};
@@ -11,13 +11,13 @@ use std::process::{Command, Stdio};
 
 pub struct SmallDisk {
     // Before the folder: fields are dropped in this order.
-    /// Keeps the namespace.
+    /// Keeps the namespace alive.
     holder: Program,
     folder: Folder,
 }
 
 impl SmallDisk {
-    /// None, with a line, where the tests may not mount a file system.
+    /// Prints a line and returns None if the tests may not mount a file system.
     pub fn mount(megabytes: u32) -> Option<Self> {
         let may_mount = Command::new("unshare")
             .args(["--mount", "mount", "-t", "tmpfs", "none", "/mnt"])
@@ -38,22 +38,22 @@ impl SmallDisk {
         Some(disk)
     }
 
-    /// Its path for processes that are started by [`Self::command`].
+    /// The path for processes started by [`Self::command`].
     pub fn inside(&self) -> PathBuf {
         self.folder.join("mount")
     }
 
-    /// Its path for all other processes.
+    /// The path for all other processes.
     pub fn outside(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}", self.holder.pid(), self.inside().display()))
     }
 
-    /// Stands before the command of a process that uses it. The process id stays the same.
+    /// Start of the command line for a process that uses the file system. The process id stays the same.
     pub fn command(&self) -> Vec<String> {
         vec!["nsenter".into(), format!("--mount=/proc/{}/ns/mnt", self.holder.pid())]
     }
 
-    /// Leaves no room.
+    /// Fills the file system.
     pub fn fill(&self) {
         let mut filler = File::options().append(true).create(true).open(self.outside().join("filler")).unwrap();
         loop {
@@ -65,7 +65,7 @@ impl SmallDisk {
         }
     }
 
-    /// Removes what [`Self::fill`] has written.
+    /// Removes the file that [`Self::fill`] has written.
     pub fn make_space(&self) {
         fs::remove_file(self.outside().join("filler")).unwrap();
     }

@@ -1,4 +1,4 @@
-//! A server that speaks PostgreSQL's protocol and is another engine: it answers each query as the test says.
+//! A server that speaks PostgreSQL's protocol but is another engine. The test answers each query.
 
 use super::guardian::Port;
 use super::message::{ssl_request, tagged};
@@ -31,14 +31,14 @@ impl StubEngine {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, answers) = (client.unwrap(), answers.clone());
-                // The error is the end of the client.
+                // An error means that the client has disconnected.
                 thread::spawn(move || serve(client, &*answers));
             }
         });
         Self { port }
     }
 
-    /// Without user and database.
+    /// The URL without user and database.
     pub fn url(&self) -> String {
         format!("postgres://127.0.0.1:{}", self.port.number())
     }

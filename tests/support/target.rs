@@ -26,7 +26,7 @@ impl Via {
     }
 }
 
-/// A server, and the proxy in front of it where the test goes through one.
+/// A server, and the proxy in front of it if the test uses one.
 pub struct Target {
     // Before the server: fields are dropped in this order.
     pub proxy: Option<Proxy>,
@@ -34,12 +34,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Where the test's clients connect.
+    /// The address for the test's clients.
     pub fn address(&self) -> Address {
         self.proxy.as_ref().map_or_else(|| self.postgres.address(), Proxy::address)
     }
 
-    /// The same as a Unix socket.
+    /// The Unix socket for the test's clients.
     pub fn socket(&self) -> Address {
         self.proxy.as_ref().map_or_else(|| self.postgres.socket(), Proxy::socket)
     }
@@ -49,24 +49,24 @@ impl Target {
         Wire::login(&self.address(), super::postgres::SUPERUSER, "postgres")
     }
 
-    /// A session of the superuser by way of tokio-postgres.
+    /// A superuser's session in tokio-postgres.
     pub async fn connect(&self) -> tokio_postgres::Client {
         connect(&self.address(), super::postgres::SUPERUSER, "postgres").await
     }
 }
 
-/// A session by way of tokio-postgres, with its connection driven by the runtime of the test.
+/// A tokio-postgres session, whose connection runs in the test's runtime.
 pub async fn connect(address: &Address, user: &str, database: &str) -> tokio_postgres::Client {
     let (host, port) = address.host_and_port();
     let mut config = tokio_postgres::Config::new();
     config.host(host).port(port.parse().unwrap()).user(user).dbname(database);
     let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("the server accepts the session");
-    // Its error, if any, is what the client's next call reports.
+    // The client's next call reports an error of the connection.
     tokio::spawn(connection);
     client
 }
 
-/// Two tests from each function of [`Via`]. The first form is for what only the proxy does.
+/// Creates two tests from each function of [`Via`]. The first form is for behavior that only the proxy has.
 #[macro_export]
 macro_rules! routes {
     (proxy only: $($test:ident),+ $(,)?) => {

@@ -1,4 +1,4 @@
-//! The table `public.ticks`, fenced: its server, sessions that present a token, and the judge of commit order.
+//! The fenced table `public.ticks`: its server, sessions that present a token, and checks of the commit order.
 
 use super::commit_order::CommitOrder;
 use super::postgres::{Options, Postgres, SUPERUSER};
@@ -16,14 +16,14 @@ resources:
     tables: [public.ticks]
 ";
 
-/// A row says in `token` under which token it was written: the server stamps it.
+/// The server stores in `token` the token under which the row is written.
 const CREATE_TABLE: &str = "CREATE TABLE ticks (
     id bigint GENERATED ALWAYS AS IDENTITY,
     token bigint DEFAULT fencegate.token('scheduler'),
     note text
 )";
 
-/// What a leader writes when nothing else matters.
+/// A leader's write, where its content does not matter.
 pub const WRITE: &str = "INSERT INTO ticks (note) VALUES ('tick')";
 
 /// A server with the schema and the table.
@@ -33,14 +33,14 @@ pub fn server() -> Postgres {
     postgres
 }
 
-/// Makes the schema, owned by `role`, and the table, which everybody may write.
+/// Creates the schema, owned by `role`, and the table, which all roles may write.
 pub fn init(postgres: &Postgres, role: &str) {
     let database = format!("{}postgres", postgres.control_url());
     run(fencegate().args(["init", "--control", &database, "--role", role]));
     postgres.sql(&format!("{CREATE_TABLE}; GRANT ALL ON ticks TO PUBLIC"));
 }
 
-/// Lets the role lead these elections.
+/// Permits the role to lead these elections.
 pub fn may_lead(postgres: &Postgres, role: &str, elections: &str) {
     let database = format!("{}postgres", postgres.control_url());
     run(fencegate().args(["init", "--control", &database, "--leases-for", role, "--elections", elections]));
@@ -63,7 +63,7 @@ pub fn session_of(address: &Address, user: &str, token: i64) -> Wire {
     wire
 }
 
-/// Runs SQL that must succeed.
+/// Runs SQL, which must succeed.
 #[track_caller]
 pub fn ok(wire: &mut Wire, sql: &str) {
     let frames = wire.query(sql);
@@ -71,7 +71,7 @@ pub fn ok(wire: &mut Wire, sql: &str) {
     assert_eq!(frames.last().map(|frame| frame.tag), Some(b'Z'), "{sql}: the session ended");
 }
 
-/// Runs SQL that must fail with this SQLSTATE, while the session goes on.
+/// Runs SQL, which must fail with this SQLSTATE without ending the session.
 #[track_caller]
 pub fn refused(wire: &mut Wire, sql: &str, code: &str) -> Fields {
     let frames = wire.query(sql);
@@ -81,19 +81,19 @@ pub fn refused(wire: &mut Wire, sql: &str, code: &str) -> Fields {
     error
 }
 
-/// The session's server process.
+/// The process id of the session's server process.
 pub fn process(wire: &mut Wire) -> String {
     wire.rows("SELECT pg_backend_pid()").unwrap()[0][0].clone().unwrap()
 }
 
-/// Waits until the server shows the process in this state: a condition on pg_stat_activity.
+/// Waits until the process satisfies this condition on pg_stat_activity.
 #[track_caller]
 pub fn wait_for_process(postgres: &Postgres, process: &str, condition: &str) {
     let query = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process} AND {condition}");
     wait_until(format!("process {process}: {condition}"), DEADLINE, || postgres.value(&query) == "1");
 }
 
-/// Waits until the process has ended, or has nothing more to commit.
+/// Waits until the process has ended, or can commit nothing more.
 #[track_caller]
 pub fn wait_until_harmless(postgres: &Postgres, process: &str) {
     let harmless = "state IN ('idle', 'idle in transaction (aborted)')";
@@ -101,12 +101,12 @@ pub fn wait_until_harmless(postgres: &Postgres, process: &str) {
     wait_until(format!("process {process} is at an end"), DEADLINE, || postgres.value(&query) == "0");
 }
 
-/// The tokens of the rows, in the order in which they were committed.
+/// The tokens of the rows, in commit order.
 pub fn tokens(order: &mut CommitOrder) -> Vec<i64> {
     order.take(TABLE).iter().map(|row| row.number("token")).collect()
 }
 
-/// The judge: how many rows were committed after a row with a higher token.
+/// Number of rows that were committed after a row with a higher token.
 pub fn out_of_order(tokens: &[i64]) -> usize {
     let mut highest = 0;
     let behind = |token: &&i64| {

@@ -1,6 +1,5 @@
-//! A pooler in transaction mode that shows clients the process number of a real server process, as pgagroal does. (PgBouncer
-//! invents one.) Knows no Flush and no COPY, and only servers that trust
-//! everybody.
+//! A pooler in transaction mode that shows clients the process id of a real server process, as pgagroal does.
+//! (PgBouncer invents one.) Supports neither Flush nor COPY, and only servers that trust all users.
 
 use super::guardian::Port;
 use super::message::ssl_request;
@@ -14,18 +13,18 @@ pub struct TransactionPooler {
     port: Port,
 }
 
-/// Idle connections to the server, by startup packet. The one that was idle for the longest time is used next.
+/// Idle connections to the server, by startup packet. The connection that has been idle longest is used next.
 #[derive(Default)]
 struct Pool(Mutex<HashMap<Vec<u8>, VecDeque<ServerConnection>>>);
 
 struct ServerConnection {
     stream: TcpStream,
-    /// The messages of the server at login.
+    /// The server's messages at login.
     greeting: Vec<u8>,
 }
 
 impl TransactionPooler {
-    /// In front of the server that listens on this port.
+    /// Starts in front of the server that listens on this port.
     pub fn before(server: u16) -> Self {
         let port = Port::claim();
         let listener = TcpListener::bind(("127.0.0.1", port.number())).unwrap();
@@ -33,7 +32,7 @@ impl TransactionPooler {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, pool) = (client.unwrap(), pool.clone());
-                // The error is the end of either side.
+                // An error means that one side has disconnected.
                 thread::spawn(move || serve(client, server, &pool));
             }
         });
@@ -87,7 +86,7 @@ fn serve(mut client: TcpStream, server: u16, pool: &Pool) -> io::Result<()> {
         let mut server = linked.take().map_or_else(|| pool.take(server, &packet), Ok)?;
         server.stream.write_all(&message)?;
         if !matches!(tag, b'Q' | b'S' | b'F') {
-            // Its answer comes with that of Sync.
+            // The reply arrives with the reply to Sync.
             linked = Some(server);
             continue;
         }
@@ -111,7 +110,7 @@ fn read_message(stream: &mut TcpStream) -> io::Result<(u8, Vec<u8>)> {
     Ok((tag[0], read_body(stream, tag.to_vec())?))
 }
 
-/// Appends a length and the body of that length.
+/// Appends a length and a body of this length.
 fn read_body(stream: &mut TcpStream, mut message: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;

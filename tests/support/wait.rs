@@ -1,4 +1,4 @@
-//! Waiting for a condition, never for a length of time.
+//! Waiting for conditions, never for fixed times.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Long enough for a busy two-core machine; what takes longer hangs.
+/// Long enough for a busy two-core machine. Anything slower hangs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Looks every few milliseconds until `condition` holds, and fails the test when it does not in time.
+/// Checks `condition` every few milliseconds until it holds, and fails the test at the deadline.
 pub fn wait_until(what: impl Display, deadline: Duration, mut condition: impl FnMut() -> bool) {
     wait_for(what, deadline, || condition().then_some(()));
 }
 
-/// Looks every few milliseconds until there is a value. A look that takes long, such as one that logs in to a server, is
-/// followed by as long a pause.
+/// Calls `look` every few milliseconds until it returns a value. A slow call, such as a login to a server, is followed
+/// by a pause of the same length.
 pub fn wait_for<T>(what: impl Display, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -23,12 +23,12 @@ pub fn wait_for<T>(what: impl Display, deadline: Duration, mut look: impl FnMut(
         if let Some(value) = look() {
             return value;
         }
-        assert!(start.elapsed() < deadline, "waited {deadline:?} in vain until {what}");
+        assert!(start.elapsed() < deadline, "timed out after {deadline:?} waiting until {what}");
         thread::sleep(began.elapsed().max(Duration::from_millis(5)));
     }
 }
 
-/// As [`wait_until`], for conditions that are asked about.
+/// Like [`wait_until`], for asynchronous conditions.
 pub async fn until(what: impl Display, mut condition: impl AsyncFnMut() -> bool) {
     let looks = async {
         while !condition().await {
@@ -36,11 +36,11 @@ pub async fn until(what: impl Display, mut condition: impl AsyncFnMut() -> bool)
         }
     };
     let waited = tokio::time::timeout(DEADLINE, looks).await;
-    assert!(waited.is_ok(), "waited {DEADLINE:?} in vain until {what}");
+    assert!(waited.is_ok(), "timed out after {DEADLINE:?} waiting until {what}");
 }
 
-/// What this machine has been too busy for: a thread that looks at the clock every few milliseconds, and how much later
-/// than that it did. What has to happen at a certain time may be late by as much.
+/// Measures how much this machine has stalled: a thread checks the clock every few milliseconds and adds up its delays.
+/// Time limits in tests allow for this total.
 pub struct Stalls {
     over: Arc<AtomicBool>,
     watch: JoinHandle<Duration>,
@@ -56,7 +56,7 @@ impl Stalls {
             while !is_over.load(Ordering::SeqCst) {
                 let start = Instant::now();
                 thread::sleep(STEP);
-                // Less is a timer's usual blur.
+                // Smaller delays are normal for a timer.
                 total += Some(start.elapsed() - STEP).filter(|late| *late > STEP).unwrap_or_default();
             }
             total

@@ -45,7 +45,7 @@ impl fmt::Debug for Frame {
 pub struct Fields(Vec<(char, String)>);
 
 impl Fields {
-    /// The empty text where the server sent no such field.
+    /// Empty if the server sent no such field.
     pub fn get(&self, code: char) -> &str {
         self.0.iter().find(|(field, _)| *field == code).map_or("", |(_, value)| value)
     }
@@ -71,18 +71,18 @@ impl Fields {
     }
 }
 
-/// The first error in it, if there is one.
+/// The first error, if any.
 pub fn error_in(frames: &[Frame]) -> Option<Fields> {
     frames.iter().find(|frame| frame.tag == b'E').map(Frame::fields)
 }
 
-/// The rows in it.
+/// All rows.
 pub fn rows_in(frames: &[Frame]) -> Vec<Vec<Option<String>>> {
     frames.iter().filter(|frame| frame.tag == b'D').map(Frame::columns).collect()
 }
 
-/// The transcript byte for byte, save what is random or differs from process to process: the body of BackendKeyData,
-/// salts and nonces of the authentication, and the process id in a notification.
+/// The transcript, with random values and values that differ between processes masked: the body of BackendKeyData,
+/// salts and nonces of the authentication, and the process id of a notification.
 pub fn exact(frames: &[Frame]) -> Vec<Frame> {
     const MD5: u32 = 5;
     const SASL_CONTINUE: u32 = 11;
@@ -99,7 +99,7 @@ pub fn exact(frames: &[Frame]) -> Vec<Frame> {
     frames.iter().map(mask).collect()
 }
 
-/// As [`exact`], but of each error only its severity and SQLSTATE: for errors whose words are the proxy's own.
+/// Like [`exact`], but reduces each error to its severity and SQLSTATE, because the proxy words some errors itself.
 pub fn normalised(frames: &[Frame]) -> Vec<Frame> {
     let reduce = |frame: Frame| match frame.tag {
         b'E' => {

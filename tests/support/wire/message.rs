@@ -1,4 +1,4 @@
-//! Builders for messages of a client, as plain bytes: joined, split and damaged as a test requires.
+//! Builders for client messages, as plain bytes that tests can join, split and damage.
 
 pub const PROTOCOL_3_0: u32 = 3 << 16;
 pub const PROTOCOL_3_2: u32 = (3 << 16) | 2;
@@ -34,7 +34,7 @@ pub fn gss_enc_request() -> Vec<u8> {
     untagged(&GSS_ENC_REQUEST.to_be_bytes())
 }
 
-/// `key_data` is the body of the BackendKeyData message: process id and secret, of whatever length.
+/// `key_data` is the body of the BackendKeyData message: process id, and secret of any length.
 pub fn cancel_request(key_data: &[u8]) -> Vec<u8> {
     untagged(&[&CANCEL_REQUEST.to_be_bytes(), key_data].concat())
 }
@@ -50,7 +50,7 @@ pub fn parse(name: &str, sql: &str, types: &[u32]) -> Vec<u8> {
     tagged(b'P', &body)
 }
 
-/// All parameters are in format `parameters`, all columns of the result in format `results`.
+/// `parameters` is the format of all parameters, and `results` of all result columns.
 pub fn bind(portal: &str, statement: &str, parameters: Format, values: &[Value], results: Format) -> Vec<u8> {
     let mut body = [text(portal), text(statement)].concat();
     put_format(&mut body, parameters);
@@ -84,7 +84,7 @@ pub fn describe_portal(name: &str) -> Vec<u8> {
     tagged(b'D', &[b"P", text(name).as_slice()].concat())
 }
 
-/// `limit` is the number of rows after which the portal is suspended; 0 is no limit.
+/// `limit` is the number of rows after which the portal is suspended; 0 means no limit.
 pub fn execute(portal: &str, limit: u32) -> Vec<u8> {
     tagged(b'E', &[text(portal).as_slice(), &limit.to_be_bytes()].concat())
 }
@@ -97,7 +97,7 @@ pub fn close_portal(name: &str) -> Vec<u8> {
     tagged(b'C', &[b"P", text(name).as_slice()].concat())
 }
 
-/// Parse, Bind and Execute of the unnamed statement, without a Sync.
+/// Parse, Bind and Execute of an unnamed statement, without a Sync.
 pub fn unnamed(sql: &str, values: &[Value]) -> Vec<u8> {
     [parse("", sql, &[]), bind_text("", "", values), execute("", 0)].concat()
 }
@@ -154,17 +154,17 @@ pub fn terminate() -> Vec<u8> {
     tagged(b'X', b"")
 }
 
-/// Any tag before any body, with the right length.
+/// Any tag and any body, with the correct length.
 pub fn tagged(tag: u8, body: &[u8]) -> Vec<u8> {
     [&[tag], untagged(body).as_slice()].concat()
 }
 
-/// Any tag and any length, right or wrong, with nothing behind them.
+/// Any tag and any length, correct or not, without a body.
 pub fn header(tag: u8, length: i32) -> Vec<u8> {
     [&[tag], length.to_be_bytes().as_slice()].concat()
 }
 
-/// As the first message of a connection: a length, and no tag.
+/// A message without a tag, such as the first of a connection.
 pub fn untagged(body: &[u8]) -> Vec<u8> {
     [&u32::try_from(body.len() + 4).unwrap().to_be_bytes(), body].concat()
 }
@@ -184,7 +184,7 @@ fn put_count(body: &mut Vec<u8>, count: usize) {
     body.extend(u16::try_from(count).unwrap().to_be_bytes());
 }
 
-/// One format for all.
+/// One format for all values.
 fn put_format(body: &mut Vec<u8>, format: Format) {
     put_count(body, 1);
     put_count(body, usize::from(format == Format::Binary));

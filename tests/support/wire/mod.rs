@@ -1,5 +1,5 @@
-//! A raw protocol client: it sends any bytes, and returns the server's messages one by one. Blocking, with a time limit
-//! on every read, so that a hang is a failure.
+//! A raw protocol client. It sends any bytes, and returns the server's messages one by one. Blocking, with a time limit
+//! on every read, so that a hang fails the test.
 
 pub mod frame;
 pub mod message;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
@@ -25,7 +25,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Host and port as libpq takes them.
+    /// Host and port in libpq's format.
     pub fn host_and_port(&self) -> (String, String) {
         match self {
             Self::Tcp(address) => (address.ip().to_string(), address.port().to_string()),
@@ -43,7 +43,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects, and sends nothing yet.
+    /// Connects without sending anything.
     pub fn connect(address: &Address) -> io::Result<Self> {
         let stream = match address {
             Address::Tcp(address) => {
@@ -61,7 +61,8 @@ impl Wire {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// The same by TCP, from another address of this machine, such as 127.0.0.2: to the proxy another client.
+    /// Like [`Self::connect`], over TCP from another address of this machine, such as 127.0.0.2, so that the proxy sees
+    /// another client.
     pub fn connect_from(source: Ipv4Addr, address: &Address) -> io::Result<Self> {
         let Address::Tcp(SocketAddr::V4(address)) = address else { panic!("not an address of IPv4") };
         let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -73,7 +74,7 @@ impl Wire {
         Ok(Self { stream: BufReader::new(Stream::Tcp(stream)) })
     }
 
-    /// As the other side sees it.
+    /// The client's address as the server sees it.
     pub fn local_address(&self) -> String {
         match self.stream.get_ref() {
             Stream::Tcp(stream) => stream.local_addr().unwrap().to_string(),
@@ -81,7 +82,7 @@ impl Wire {
         }
     }
 
-    /// A session that is ready for its first query. Fails the test when the server refuses it.
+    /// A session that is ready for its first query. Fails the test if the server rejects the login.
     pub fn login(address: &Address, user: &str, database: &str) -> Self {
         let mut wire = Self::connect(address).expect("the server accepts connections");
         let frames = wire.start(&[("user", user), ("database", database)], "");
@@ -89,15 +90,15 @@ impl Wire {
         wire
     }
 
-    /// Sends the startup message, answers whatever the server asks, and returns all that it sent up to
-    /// ReadyForQuery or, where it refused, to the end of the connection.
+    /// Sends the startup message, answers authentication requests, and returns all messages up to ReadyForQuery, or to
+    /// the end of the connection if the server rejects the login.
     pub fn start(&mut self, parameters: &[(&str, &str)], password: &str) -> Vec<Frame> {
         let user = parameters.iter().find(|(name, _)| *name == "user").map_or("", |(_, user)| user);
         self.send(&message::startup(message::PROTOCOL_3_0, parameters));
         self.authenticate(user, password)
     }
 
-    /// The part of [`Wire::start`] that follows the startup message.
+    /// [`Wire::start`] without the startup message.
     pub fn authenticate(&mut self, user: &str, password: &str) -> Vec<Frame> {
         let mut scram = None;
         let mut frames = Vec::new();
@@ -114,7 +115,7 @@ impl Wire {
         frames
     }
 
-    /// What arrives after the end of a connection is lost on purpose: the server's side says why it closed.
+    /// Ignores the end of the connection: the server's messages show why it closed.
     pub fn send(&mut self, bytes: &[u8]) {
         match self.stream.get_mut().write_all(bytes) {
             Err(error) if !is_end(&error) => panic!("send: {error}"),
@@ -122,7 +123,7 @@ impl Wire {
         }
     }
 
-    /// Sends what the other side takes at once. None when it takes nothing.
+    /// Sends as much as the other side accepts immediately. None if it accepts nothing.
     pub fn try_send(&mut self, bytes: &[u8]) -> Option<usize> {
         let stream = self.stream.get_mut();
         stream.set_nonblocking(true);
@@ -134,7 +135,7 @@ impl Wire {
         }
     }
 
-    /// The connection is open, and the other side has sent nothing that was not read.
+    /// True if the connection is open and has no unread data.
     pub fn is_silent(&self) -> bool {
         let mut stream = self.stream.get_ref();
         stream.set_nonblocking(true);
@@ -143,7 +144,7 @@ impl Wire {
         self.stream.buffer().is_empty() && read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
-    /// Sends the pieces one by one from another thread and reads meanwhile, so that neither has to wait for the other.
+    /// Sends the pieces one by one from another thread while `read` runs, so that neither waits for the other.
     pub fn send_while<T>(&mut self, pieces: &[&[u8]], read: impl FnOnce(&mut Self) -> T) -> T {
         let mut sender = self.stream.get_ref().another().expect("a second handle of the socket");
         std::thread::scope(|scope| {
@@ -159,7 +160,7 @@ impl Wire {
         })
     }
 
-    /// Says that no more will be sent.
+    /// Shuts down the sending direction.
     pub fn finish_sending(&mut self) {
         match self.stream.get_mut() {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
@@ -168,14 +169,14 @@ impl Wire {
         .expect("shutdown");
     }
 
-    /// Breaks the connection off: the other side reads no end, but an error.
+    /// Resets the connection: the other side reads an error instead of the end.
     pub fn reset(self) {
         let Stream::Tcp(stream) = self.stream.into_inner() else { panic!("a Unix socket is not reset") };
         let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&stream, sockopt::Linger, &at_once).unwrap();
     }
 
-    /// The next message; None at the end of the connection. A message that is cut short fails the test.
+    /// The next message; None at the end of the connection. A truncated message fails the test.
     pub fn frame(&mut self) -> Option<Frame> {
         let (tag, length) = self.header()?;
         let mut body = vec![0; length];
@@ -183,7 +184,7 @@ impl Wire {
         Some(Frame { tag, body })
     }
 
-    /// As [`Wire::frame`] for bodies too large to keep: tag and length of the body.
+    /// Like [`Wire::frame`], for bodies too large to keep: returns the tag and the length of the body.
     pub fn skip_frame(&mut self) -> Option<(u8, usize)> {
         let (tag, length) = self.header()?;
         let mut body = (&mut self.stream).take(length as u64);
@@ -201,17 +202,17 @@ impl Wire {
         }
     }
 
-    /// All messages up to and with the next ReadyForQuery, or to the end of the connection.
+    /// All messages up to and including the next ReadyForQuery, or to the end of the connection.
     pub fn read_until_ready(&mut self) -> Vec<Frame> {
         self.read_until(b'Z')
     }
 
-    /// All messages up to and with the next one of this kind, or to the end of the connection.
+    /// All messages up to and including the next one with this tag, or to the end of the connection.
     pub fn read_until(&mut self, tag: u8) -> Vec<Frame> {
         self.read_until_any(&[tag])
     }
 
-    /// As [`Wire::read_until`], for any of these kinds.
+    /// Like [`Wire::read_until`], for any of these tags.
     pub fn read_until_any(&mut self, tags: &[u8]) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.frame() {
@@ -229,12 +230,12 @@ impl Wire {
         std::iter::from_fn(|| self.frame()).collect()
     }
 
-    /// All bytes to the end of the connection: for what comes before messages have their form.
+    /// All bytes to the end of the connection, for replies that are not in message format.
     pub fn bytes_to_end(&mut self) -> Vec<u8> {
         std::iter::from_fn(|| self.byte()).collect()
     }
 
-    /// Sends bytes that end in a Query or a Sync, and reads the whole reply.
+    /// Sends bytes that end with a Query or a Sync, and reads the whole reply.
     pub fn exchange(&mut self, bytes: &[u8]) -> Vec<Frame> {
         self.send(bytes);
         self.read_until_ready()
@@ -244,7 +245,7 @@ impl Wire {
         self.exchange(&message::query(sql))
     }
 
-    /// The same for a text that need not be UTF-8.
+    /// Like [`Wire::query`], for text that may not be UTF-8.
     pub fn query_bytes(&mut self, sql: &[u8]) -> Vec<Frame> {
         self.exchange(&message::tagged(b'Q', &[sql, b"\0"].concat()))
     }
@@ -285,7 +286,7 @@ impl Wire {
                 exchange.update(data).expect("the server's first SCRAM message");
                 self.send(&message::sasl_response(exchange.message()));
             }
-            // Ok, or SASLFinal, which asks for nothing.
+            // Ok or SASLFinal, which need no reply.
             _ => {}
         }
     }
@@ -302,7 +303,7 @@ impl Stream {
             Self::Tcp(stream) => stream.set_nonblocking(nonblocking),
             Self::Unix(stream) => stream.set_nonblocking(nonblocking),
         }
-        .expect("a socket can be told not to block");
+        .expect("set_nonblocking");
     }
 
     fn another(&self) -> io::Result<Self> {
@@ -341,7 +342,7 @@ impl Write for Stream {
     }
 }
 
-/// Whoever closes a socket with unread bytes in it resets the connection: that is an end too.
+/// A peer that closes a socket with unread bytes resets the connection, which counts as its end.
 fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
