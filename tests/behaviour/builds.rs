@@ -12,14 +12,14 @@ use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Takes a lock as apt does, and keeps it.
+/// Takes a lock as apt does, and holds it.
 const HOLDER: &str = "import fcntl, signal, sys
 file = open(sys.argv[1], 'w')
 fcntl.lockf(file, fcntl.LOCK_EX)
 open(sys.argv[1] + '.held', 'w')
 signal.pause()";
 
-/// apt with folders of its own, in which one package can be installed. dpkg is a program that does nothing.
+/// apt with its own folders, in which one package can be installed. dpkg is a program that does nothing.
 fn apt(folder: &Folder) {
     for place in ["lists/partial", "cache/archives/partial", "dpkg", "repository", "package/DEBIAN", "bin"] {
         fs::create_dir_all(folder.join(place)).unwrap();
@@ -52,12 +52,13 @@ fn apt(folder: &Folder) {
     fs::write(folder.join("apt.conf"), settings + others).unwrap();
 }
 
-/// All programs of this machine but etcdctl, and an `id` that takes everybody for root: the user owns apt's folders.
+/// All programs of this machine except etcdctl, and an `id` that always reports root, because the test's user owns
+/// apt's folders.
 fn programs_without_etcdctl(folder: &Path) {
     let path = std::env::var_os("PATH").unwrap();
     for program in std::env::split_paths(&path).filter_map(|place| fs::read_dir(place).ok()).flatten().flatten() {
         if program.file_name() != "etcdctl" && program.file_name() != "id" {
-            // The first of a name counts.
+            // The first program with a name counts.
             let _ = symlink(program.path(), folder.join(program.file_name()));
         }
     }
@@ -90,7 +91,7 @@ fn setup_waits_for_apt_locks() {
             printed().contains(&format!("waiting: Could not get lock {}", lock.display()))
         });
         drop(holder);
-        // dpkg has installed nothing, and the script looks again.
+        // dpkg has installed nothing, which the script detects.
         assert_eq!(setup.wait(), 1);
         let last =
             "what this system's packages offer is not enough (PostgreSQL 14 or later is needed); missing: etcd-client";
@@ -98,7 +99,7 @@ fn setup_waits_for_apt_locks() {
     }
 }
 
-/// The commands of a target, unexecuted.
+/// The commands of a target, not executed.
 fn commands(target: &str) -> Vec<String> {
     let mut make = Command::new("make");
     forget_settings(&mut make);
@@ -106,7 +107,7 @@ fn commands(target: &str) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The units that a command of cargo would compile. Without the profile's name, which changes nothing.
+/// The units that a cargo command would compile, without the profile's name, which has no effect.
 fn units(command: &str) -> BTreeSet<String> {
     let arguments = command.split_whitespace().skip(1).take_while(|word| *word != "--");
     let mut cargo = programs::cargo();
@@ -122,7 +123,7 @@ fn units(command: &str) -> BTreeSet<String> {
     graph["units"].as_array().unwrap().iter().map(unit).collect()
 }
 
-/// Checks that the programs of `targets` are built with the units that `first` builds.
+/// Checks that the programs of `targets` are built from the units that `first` builds.
 fn share_units(first: &str, targets: &[&str]) {
     let of = |target: &str| {
         let builds = commands(target).into_iter();
@@ -135,7 +136,7 @@ fn share_units(first: &str, targets: &[&str]) {
         assert!(!commands.is_empty(), "{target}");
         for command in commands {
             let units = units(&command);
-            // Of our own packages, each program is a unit.
+            // Each program of our own packages is a unit of its own.
             let again: Vec<_> = units.difference(&built).filter(|unit| !unit.contains(ROOT)).collect();
             assert!(again.is_empty(), "{command} would also compile\n{again:#?}");
             let own = built.iter().filter(|unit| unit.contains(ROOT));

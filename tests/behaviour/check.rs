@@ -11,7 +11,7 @@ pub struct Row {
     pub token: i64,
 }
 
-/// The observations of one run: the rows in the order of their writes, and the nodes' output.
+/// The observations of one run: the rows in write order, and the nodes' output.
 #[derive(Debug, Default)]
 pub struct Observed {
     pub rows: Vec<Row>,
@@ -26,14 +26,14 @@ impl Observed {
         Observed { rows, skipped, late_writes }
     }
 
-    /// Ticks with more than one row.
+    /// Number of ticks with more than one row.
     pub fn doubled(&self) -> usize {
         let mut rows: BTreeMap<i64, usize> = BTreeMap::new();
         self.rows.iter().for_each(|row| *rows.entry(row.tick).or_default() += 1);
         rows.values().filter(|count| **count > 1).count()
     }
 
-    /// Rows that were written after one with a higher token.
+    /// Number of rows written after one with a higher token.
     pub fn stale(&self) -> usize {
         let mut highest = 0;
         let is_stale = |row: &&Row| {
@@ -43,7 +43,7 @@ impl Observed {
         self.rows.iter().filter(is_stale).count()
     }
 
-    /// Ticks between the first and the last that have no row, and that no node reported as skipped.
+    /// Number of ticks between the first and the last that have no row, and that no node reported as skipped.
     pub fn forgotten(&self, period: i64) -> i64 {
         let ticks: std::collections::BTreeSet<i64> = self.rows.iter().map(|row| row.tick).collect();
         let (Some(first), Some(last)) = (ticks.first(), ticks.last()) else { return 0 };

@@ -1,4 +1,4 @@
-//! `fencegate.claim`: what a new leader calls before it reads.
+//! `fencegate.claim`, which a new leader calls before it reads.
 
 use crate::support::fenced::{Fenced, code, last_value, ok, value};
 use crate::support::postgres::SUPERUSER;
@@ -78,7 +78,7 @@ fn tokens_that_cannot_claim() {
     let mut session = fenced.login();
     assert_eq!(code(&mut session, CLAIM), "LF002");
     assert_eq!(code(&mut session, "SELECT fencegate.claim()"), "LF002");
-    // One token counts for every resource, so it does not show which one is meant.
+    // One token counts for every resource, so it does not identify a resource.
     let frames = fenced.holder(7).query("SELECT fencegate.claim()");
     let error = error_in(&frames).unwrap();
     assert_eq!(error.code(), "22004", "{error:?}");
@@ -96,7 +96,7 @@ fn without_a_name_it_claims_every_resource_of_the_list() {
     assert_eq!(code(&mut new, "SELECT fencegate.claim('shard/4')"), "LF002");
 }
 
-/// Such a snapshot may lack the last commits of the older holder.
+/// Such a snapshot may lack the older holder's last commits.
 #[test]
 fn a_snapshot_from_before_the_token_was_in_force_is_too_old() {
     let fenced = start();
@@ -107,7 +107,7 @@ fn a_snapshot_from_before_the_token_was_in_force_is_too_old() {
     ok(&mut fenced.holder(6), WRITE);
     assert_eq!(code(&mut new, CLAIM), "40001");
     ok(&mut new, "ROLLBACK");
-    // Admitted by a write of its own, but with a snapshot from before that.
+    // Admitted by its own write, but with an earlier snapshot.
     let mut newer = fenced.holder(7);
     ok(&mut newer, "BEGIN ISOLATION LEVEL REPEATABLE READ");
     ok(&mut newer, COUNT);
@@ -150,7 +150,7 @@ fn no_newer_token_comes_into_force_during_its_transaction() {
     ok(&mut around, CLAIM);
     let process = ticks::process(&mut around);
     ok(&mut fenced.holder(7), WRITE);
-    // The takeover has ended the transaction rather than overtaken it.
+    // The takeover has terminated the process.
     ticks::wait_until_harmless(&fenced.postgres, &process);
     around.send(&message::query("COMMIT"));
     assert_eq!(error_in(&around.read_until_ready()).map(|error| error.code().to_owned()).as_deref(), Some("57P01"));

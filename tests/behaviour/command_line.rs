@@ -21,7 +21,7 @@ resources:
 ";
 
 fn run(arguments: &[&str]) -> Output {
-    // A command that does not end would run for ever; `timeout` then ends with 124.
+    // A command that hangs fails: `timeout` exits with 124.
     let mut command = Command::new("timeout");
     forget_settings(&mut command);
     command.args(["--signal=KILL", "60", BINARY]).args(arguments).stdin(Stdio::null()).output().unwrap()
@@ -70,7 +70,7 @@ fn a_missing_separator_before_the_command_is_reported() {
     }
 }
 
-/// Each goes by either name, wherever a command needs a database.
+/// --control and --database are synonyms in all commands that need a database.
 #[test]
 fn a_database_has_the_same_name_in_all_commands() {
     let folder = Folder::new("names");
@@ -136,7 +136,7 @@ fn check_as(role: &str, folder: &Folder, upstream: &str, arguments: &[&str]) -> 
     (output.status.code(), format!("{}{}", String::from_utf8_lossy(&output.stdout), error(&output)))
 }
 
-/// One line that begins so.
+/// The output has a line with this start that contains `part`.
 #[track_caller]
 fn says(said: &str, begin: &str, part: &str) {
     assert!(said.lines().any(|line| line.starts_with(begin) && line.contains(part)), "{begin}…{part} in\n{said}");
@@ -166,7 +166,7 @@ fn a_check_reports_the_problems_of_a_proxy() {
     let token = postgres.value("SELECT token FROM fencegate.acquire('cron/reports', 'a', '1 hour')");
     let (_, said) = check(&folder, &upstream, &["--etcd", &etcd.url()]);
     says(&said, "ok      lease cron/reports in postgres", &format!("token {token}"));
-    wait_until("only the session that asks is left", DEADLINE, || postgres.value(sessions) == "1");
+    wait_until("only the session of this query is left", DEADLINE, || postgres.value(sessions) == "1");
 
     postgres.sql("CREATE ROLE warden LOGIN; GRANT pg_read_all_stats, pg_signal_backend TO warden");
     for (lost, named) in [

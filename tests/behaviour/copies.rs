@@ -12,7 +12,7 @@ const TABLE: &str = "CREATE TABLE jobs (n int)";
 const ADMISSIONS: &str = "SELECT count(*) FROM fencegate_state.admission";
 const PROXIES: &str = "SELECT count(*) FROM fencegate_state.proxy";
 
-/// Dumps the database `postgres` as this role, and restores it into another, of that server.
+/// Dumps the database `postgres` as this role, and restores it to another database.
 fn restore(postgres: &Postgres, role: &str, options: &[&str], to: (&Postgres, &str)) {
     let mut dump = programs::pg_dump(&postgres.address(), "postgres");
     let dump = programs::run(dump.env("PGUSER", role).args(options)).stdout;
@@ -49,7 +49,7 @@ fn a_restored_copy_ends_no_session_of_the_original() {
     ok(&mut holder, "INSERT INTO jobs VALUES (47)");
     let own = "SELECT count(*) FROM fencegate_state.admission WHERE database = fencegate.own_database()";
     assert_eq!(value_in(&world.postgres, "copy", own), "1");
-    // A proxy that enforces nothing there would keep a fence from counting as enforced.
+    // A proxy that enforces nothing in this database would prevent fences from counting as enforced.
     let in_force = "SELECT count(*) FILTER (WHERE database = fencegate.own_database()) || ' of ' || count(*) FROM fencegate_state.proxy";
     wait_until("the proxy's row is its own", DEADLINE, || value_in(&world.postgres, "copy", in_force) == "1 of 1");
 }
@@ -70,7 +70,8 @@ fn init_removes_the_rows_of_other_databases() {
     assert_eq!(value_in(&world.postgres, "copy", "SELECT token FROM fencegate_state.epoch"), "47");
 }
 
-/// The database `postgres` of every server has the same number: rows of another server are told by the system identifier.
+/// The database `postgres` has the same OID on every server. The system identifier distinguishes rows of another
+/// server.
 #[test]
 fn rows_of_another_server_are_not_alive() {
     let world = Fenced::start(TABLE, POLICIES);
@@ -83,7 +84,7 @@ fn rows_of_another_server_are_not_alive() {
     let pid = value(&mut living, "SELECT pg_backend_pid()").unwrap();
     let identifier = "SELECT system_identifier FROM pg_control_system()";
     assert_ne!(world.postgres.value(identifier), other.value(identifier));
-    // As if the other server had given a process the same numbers.
+    // As if a process of the other server had the same pid and start time.
     other.sql(&format!(
         "UPDATE fencegate_state.admission SET (pid, backend_start) \
            = (SELECT pid, backend_start FROM pg_stat_activity WHERE pid = {pid})"
@@ -93,14 +94,14 @@ fn rows_of_another_server_are_not_alive() {
     ok(&mut living, "SELECT 1");
 }
 
-/// A template has no sessions. Its rows name processes that have ended.
+/// A template has no sessions. Its rows refer to processes that have ended.
 #[test]
 fn a_copy_of_a_template_has_its_fences() {
     let world = Fenced::start(TABLE, POLICIES);
     let mut holder = world.holder(47);
     ok(&mut holder, "INSERT INTO jobs VALUES (47)");
     drop(holder);
-    wait_until("nobody else is connected to the template", DEADLINE, || {
+    wait_until("no other session is connected to the template", DEADLINE, || {
         world.postgres.try_sql("template1", "CREATE DATABASE copy TEMPLATE postgres").is_ok()
     });
     assert_eq!(code(&mut holder_in_copy(&world.proxy, 46), "INSERT INTO jobs VALUES (46)"), "LF001");
@@ -108,7 +109,7 @@ fn a_copy_of_a_template_has_its_fences() {
     ok(&mut world.holder(47), "INSERT INTO jobs VALUES (47)");
 }
 
-/// It has the same system identifier and the same numbers of databases. Its unlogged tables are empty.
+/// The copy has the same system identifier and the same database OIDs. Its unlogged tables are empty.
 #[test]
 fn a_promoted_base_backup_ends_no_session_of_the_original() {
     let world = Fenced::start(TABLE, POLICIES);
@@ -124,7 +125,8 @@ fn a_promoted_base_backup_ends_no_session_of_the_original() {
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47");
 }
 
-/// The guard's triggers and the column's default refer to the schema: `init` and `guard install` come first.
+/// The guard's triggers and the column's default refer to the schema. Run `init` and `guard install` before the
+/// restore.
 #[test]
 fn the_owner_of_the_tables_dumps_them_without_rights_on_fencegate() {
     let policies = POLICIES.replace("public.jobs", "app.jobs");

@@ -1,5 +1,5 @@
-//! A client that cannot be served here is told to try another server, in a way that pg_isready and libpq's list of
-//! hosts understand.
+//! A client that the proxy cannot serve receives an error that lets pg_isready and libpq's list of hosts go to another
+//! server.
 
 use crate::support::programs::postgres_program;
 use crate::support::proxy::NO_POLICIES;
@@ -15,7 +15,7 @@ fn is_ready(address: &Address) -> Option<i32> {
     Command::new(postgres_program("pg_isready")).args(arguments).status().unwrap().code()
 }
 
-/// Which of the two servers libpq gets a session with, by their ports.
+/// The port of the server with which libpq gets a session.
 fn chosen(first: &Address, second: &Address) -> Result<String, String> {
     let [(first, first_port), (second, second_port)] = [first, second].map(Address::host_and_port);
     let connection = format!(
@@ -28,7 +28,7 @@ fn chosen(first: &Address, second: &Address) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// The SQLSTATE of a login is 57P03, pg_isready says that it rejects connections, and libpq goes to the next host.
+/// Checks that a login fails with 57P03, pg_isready reports a rejection, and libpq connects to the next host.
 #[track_caller]
 fn sends_clients_elsewhere(what: &str, proxy: &Proxy) {
     let error = error_in(&Wire::connect(&proxy.address()).unwrap().start(&[("user", "postgres")], ""));
@@ -87,7 +87,7 @@ fn from_a_login_queue_that_is_full() {
         wire
     };
     let mut held = login();
-    assert_eq!(held.frame().unwrap().tag, b'R', "it is asked for its password, and keeps others waiting");
+    assert_eq!(held.frame().unwrap().tag, b'R', "the server requests its password, and others wait");
     let mut first = login();
     let mut others = Vec::new();
     let error = std::thread::scope(|scope| {
@@ -102,7 +102,7 @@ fn from_a_login_queue_that_is_full() {
     assert!(error.message().contains("waiting to log in"), "{error:?}");
 }
 
-/// A client that is slow itself would be no quicker elsewhere.
+/// A slow client would be slow on another server too.
 #[test]
 fn not_because_the_client_is_slow() {
     let postgres = Postgres::start(Options::default().hba("host all ada all scram-sha-256"));

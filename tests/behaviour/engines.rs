@@ -1,4 +1,4 @@
-//! Engines other than PostgreSQL, and writes that come from another PostgreSQL server.
+//! Engines other than PostgreSQL, and writes from another PostgreSQL server.
 
 use crate::support::fenced::{Fenced, code, ok};
 use crate::support::guardian::Folder;
@@ -7,7 +7,7 @@ use crate::support::stub_engine::{Answer, StubEngine};
 use crate::support::{DEADLINE, Options, Postgres, Wire, wait_until};
 use std::process::Command;
 
-/// Answers as CockroachDB does: no processes, locks that do nothing, functions and system columns that do not exist.
+/// Answers like CockroachDB: no processes, locks without effect, and missing functions and system columns.
 fn cockroach(query: &str) -> Answer {
     let works = |works: bool| Answer::Value("works", if works { "t" } else { "f" }.to_owned());
     match query {
@@ -29,7 +29,7 @@ fn cockroach(query: &str) -> Answer {
 const COCKROACH_LACKS: &str = "CockroachDB cannot be fenced: it lacks pg_stat_activity with backend_start, \
     pg_terminate_backend, advisory locks, the system column ctid, pg_control_system";
 
-/// The exit code and everything that the program says.
+/// The exit code and all output of the program.
 fn run(command: &mut Command) -> (Option<i32>, String) {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -55,7 +55,7 @@ fn the_check_refuses_an_engine_by_name() {
     assert!(exit == Some(1) && said.contains(COCKROACH_LACKS), "{exit:?} {said}");
 }
 
-/// The version's text decides nothing.
+/// The text of the version does not matter.
 #[test]
 fn features_decide_and_not_the_name() {
     let engine = StubEngine::start(|query| match query {
@@ -77,7 +77,7 @@ fn features_decide_and_not_the_name() {
     assert!(exit == Some(1) && said.contains("something else") && !said.contains("CockroachDB"), "{exit:?} {said}");
 }
 
-/// A role without privileges cannot lock rows of the catalog. Its server is still recognized as PostgreSQL.
+/// A role without privileges cannot lock rows of the catalog, but its server is still recognized as PostgreSQL.
 #[test]
 fn a_plain_role_of_postgresql_is_not_refused_for_its_engine() {
     let postgres = Postgres::start(Options::default());
@@ -96,7 +96,7 @@ fn policy_folder() -> Folder {
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 const SCHEMA: &str = "CREATE TABLE jobs (n int)";
 
-/// A second server with a foreign table that leads to `jobs` of the first, at this port and with these options of libpq.
+/// A second server with a foreign table for `jobs` of the first, through this port and with these libpq options.
 fn foreign(port: &str, options: &str) -> Postgres {
     let other = Postgres::start(Options::default());
     other.sql(&format!(
@@ -145,7 +145,7 @@ fn a_foreign_server_that_leads_to_the_proxy_is_fenced_by_its_token() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "1");
 }
 
-/// A subscription's worker is not a session of a proxy. `guard::replication` shows what the guard does.
+/// A subscription's worker does not connect through a proxy. `guard::replication` tests the guard's part.
 #[test]
 fn a_subscription_writes_past_the_proxy() {
     let publisher = Postgres::start(Options::default());
@@ -161,7 +161,7 @@ fn a_subscription_writes_past_the_proxy() {
     world.postgres.sql("DROP SUBSCRIPTION jobs");
 }
 
-/// Two clusters behind two proxies: the same resource has its own tokens in each.
+/// Two clusters behind two proxies: each cluster has its own tokens for the resource.
 #[test]
 fn each_cluster_has_tokens_of_its_own() {
     let worlds = [Fenced::start(SCHEMA, POLICIES), Fenced::start(SCHEMA, POLICIES)];

@@ -1,4 +1,4 @@
-//! The connection to etcd: a silent or failed member does not keep the others from answering.
+//! The connection to etcd: a silent or failed member does not block the others.
 
 use crate::support::etcd::Etcd;
 use crate::support::guardian::Port;
@@ -34,7 +34,7 @@ async fn the_lowest_create_revision_leads() {
     assert_eq!((found.value.as_slice(), found.token.get(), revision), (&b"b"[..], first, first + 2));
 }
 
-/// What stands before the candidates, however much it is, does not lead.
+/// Keys of other programs never lead, even if they precede the candidates' keys.
 #[tokio::test]
 async fn keys_of_other_programs_do_not_lead() {
     let server = Etcd::start();
@@ -88,7 +88,7 @@ async fn an_observer_sees_every_leader_across_an_outage() {
     server.delete("/test/leader/1");
     let next = async {
         loop {
-            // While etcd was away it may say so.
+            // During the outage, the observer may return errors.
             match observer.next().await {
                 Some(Ok(Some(leader))) if leader.value == b"b" => break,
                 Some(Ok(Some(leader))) => assert_eq!(leader.value, b"a"),

@@ -1,4 +1,4 @@
-//! Protects the console: only admin roles enter it, and it shows fences.
+//! Only admin roles can enter the console, which shows fences.
 
 use super::world::World;
 use crate::support::programs::{psql, run};
@@ -46,7 +46,7 @@ fn only_admin_roles_authenticated_by_the_server_enter_the_console() {
     }
 }
 
-/// Without the setting it is the role of the control connection.
+/// Without the setting, only the role of the control connection is an admin.
 #[test]
 fn the_control_role_is_an_admin_by_default() {
     let postgres = Postgres::start(Options::default());
@@ -70,7 +70,7 @@ fn fences_are_shown() {
     };
     let mut wire = Wire::login(&proxy.address(), "postgres", "fencegate");
     let state = |wire: &mut Wire| wire.rows("SHOW FENCES").unwrap()[0].last().cloned().flatten();
-    wait_until("it is known who leads", DEADLINE, || state(&mut wire).as_deref() == Some("leads"));
+    wait_until("the leader is known", DEADLINE, || state(&mut wire).as_deref() == Some("leads"));
     proxy.wait_for_log("leader_observed", DEADLINE);
     let output = run(psql(&proxy.address(), "fencegate").args(["-AF ", "-c", "SHOW FENCES"]));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -79,13 +79,13 @@ fn fences_are_shown() {
     assert_eq!(text, format!("{columns}\n{shown}\n(1 row)\n"));
 
     world.depose("a");
-    wait_until("nobody leads", DEADLINE, || state(&mut wire).as_deref() == Some("nobody"));
+    wait_until("no candidate leads", DEADLINE, || state(&mut wire).as_deref() == Some("nobody"));
     proxy.wait_for_log("leader_gone", DEADLINE);
-    // Another database with such a table, which nobody has prepared for fences.
+    // Another database with such a table, without the schema `fencegate`.
     world.postgres.sql("CREATE DATABASE bare");
     world.postgres.sql_in("bare", "CREATE TABLE ticks (note text)");
     let _bare = Wire::login(&proxy.address(), "postgres", "bare");
-    // Its session does not wait for it to be asked.
+    // The session does not wait for the query of the database.
     let frames = wait_for("a warning", DEADLINE, || {
         Some(wire.query("show fences")).filter(|frames| frames.iter().any(|frame| frame.tag == b'N'))
     });

@@ -1,5 +1,5 @@
-//! A role that may not drop, rename or move a database is refused before it waits for a lock on it: a waiting process
-//! would block all logins to that database.
+//! A role that may not drop, rename or move a database is refused before it waits for a lock on the database: a waiting
+//! process would block all logins to that database.
 
 use crate::support::fenced::{Fenced, code, code_in, ok};
 use crate::support::postgres::SUPERUSER;
@@ -14,7 +14,7 @@ const SCHEMA: [&str; 5] = [
     "ALTER DATABASE app OWNER TO owner",
 ];
 const POLICIES: &str = "version: 1\nresources: [{name: scheduler, tables: [public.jobs]}]\n";
-/// Statements that the server does not run without such a lock. The session's own database is `postgres`.
+/// Statements for which the server needs such a lock. The session's own database is `postgres`.
 const STATEMENTS: [&str; 6] = [
     "DROP DATABASE app",
     "DROP DATABASE IF EXISTS app WITH (FORCE)",
@@ -24,7 +24,7 @@ const STATEMENTS: [&str; 6] = [
     "ALTER DATABASE postgres RENAME TO other",
 ];
 
-/// Statements that may precede such a statement in its string.
+/// Statements that may precede these in the same string.
 const STRINGS: [&str; 4] = ["SELECT 1", "BEGIN", "SET ROLE NONE", "BEGIN; COMMIT"];
 
 fn start() -> Fenced {
@@ -40,7 +40,7 @@ fn a_stranger_is_refused_before_it_waits_for_a_database() {
     let world = start();
     let mut direct = Wire::login(&world.postgres.socket(), "stranger", "postgres");
     let errors = STATEMENTS.map(|sql| error_in(&direct.query(sql)).expect("the server refuses it"));
-    // It shares the lock on both databases.
+    // The holder shares the lock on both databases.
     let mut holder = Wire::login(&world.postgres.socket(), SUPERUSER, "postgres");
     ok(&mut holder, "BEGIN; ALTER ROLE owner IN DATABASE app SET work_mem = '4MB'");
     ok(&mut holder, "ALTER ROLE owner IN DATABASE postgres SET work_mem = '4MB'");
@@ -73,11 +73,11 @@ fn a_stranger_is_refused_before_it_waits_for_a_database() {
             assert_eq!((error.code(), error.message()), (expected.code(), expected.message()), "{sql}");
         }
     }
-    // Nobody was kept out.
+    // No login was blocked.
     ok(&mut Wire::login(&world.proxy.address(), SUPERUSER, "app"), "SELECT 1");
 }
 
-/// Such statements lock a relation before the server checks privileges, and every session needs these relations.
+/// These statements lock a relation before the server checks privileges, and every session needs the relation.
 #[test]
 fn a_stranger_is_refused_before_it_waits_for_the_catalog() {
     let world = start();
@@ -115,7 +115,7 @@ fn an_owner_is_not_refused() {
     let mut member = world.login_as("member");
     assert_eq!(code(&mut member, "DROP DATABASE nowhere"), "3D000");
     assert_eq!(code(&mut member, "DROP DATABASE IF EXISTS nowhere"), "");
-    // Of its own database the server says why it cannot.
+    // For the session's own database, the server reports why it cannot drop it.
     assert_eq!(code(&mut world.login(), "DROP DATABASE postgres"), "55006");
     // A role that does not inherit the owner's privileges may act as the owner.
     world.postgres.sql("ALTER ROLE owner CREATEDB; CREATE ROLE deputy LOGIN NOINHERIT; GRANT owner TO deputy");

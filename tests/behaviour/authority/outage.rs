@@ -20,7 +20,7 @@ fn admitted_sessions_continue_and_no_fence_is_raised() {
     world.etcd.pause();
 
     ok(&mut admitted, WRITE);
-    // The same token again: what etcd said once is recorded. Also where the drain was left half done.
+    // The same token again: its answer from etcd is recorded, even if the drain is incomplete.
     ok(&mut session(&proxy.address(), first), WRITE);
     world.postgres.sql("UPDATE fencegate_state.epoch SET drained = false");
     ok(&mut session(&proxy.address(), first), WRITE);
@@ -55,7 +55,7 @@ fn an_etcd_outage_is_shown() {
             let leads = token.map(|it| format!("fencegate_election_token{{election=\"/cron/scheduler/leader\"}} {it}"));
             metrics.lines().any(|line| line == format!("fencegate_etcd_up {is_up}"))
                 && metrics.lines().find(of_token) == leads.as_deref()
-                // No row while the fence cannot be read in time.
+                // SHOW FENCES has no row while it cannot read the fence in time.
                 && console.rows("SHOW FENCES").unwrap().iter().any(|row| row.last() == Some(&Some(state.to_owned())))
         });
     };
@@ -77,7 +77,7 @@ fn a_leader_below_the_fence_is_counted() {
     let address = http_address(|| proxy.log());
     let token = world.stand("a");
     let mut leader = session(&proxy.address(), token);
-    wait_until("it is told", DEADLINE, || {
+    wait_until("the error reports it", DEADLINE, || {
         refused(&mut leader, WRITE, "LF001").message().starts_with("tokens have gone back")
     });
     let has = |is_so| {
@@ -104,6 +104,6 @@ fn sessions_start_without_etcd() {
         ok(&mut session(&proxy.address(), token), WRITE);
     }
     let took = start.elapsed();
-    // As long as the first of them would have waited.
+    // The time that the first session alone would have waited.
     assert!(took < Patience::USUAL.limit + stalls.total(), "{took:?}");
 }

@@ -93,7 +93,7 @@ const FORBIDDEN: [&str; 31] = [
     "INSERT INTO mine.ruled VALUES (1)",
     "SELECT run()",
     "SELECT closed_run()",
-    // Somebody else's trigger function, which runs as who may write the table.
+    // Another role's trigger function, which runs as a role that may write the table.
     "INSERT INTO mine.audited VALUES (1)",
     "SELECT run_by_view()",
     "SELECT outer_run()",
@@ -118,7 +118,7 @@ fn a_write_that_the_server_would_refuse_raises_no_fence() {
     for sql in FORBIDDEN {
         assert_eq!(code(&mut stranger, sql), "42501", "{sql}");
         assert_eq!(epochs(&world), "0", "{sql}");
-        // In a string, by the extended protocol, and in a transaction, which fails.
+        // In a string, with the extended protocol, and in a transaction, which fails.
         let in_string = format!("SET lease.fence = {}; {sql}", i64::MAX);
         assert_eq!(code(&mut stranger, &in_string), "42501", "{in_string}");
         let frames = stranger.exchange(&[message::unnamed(sql, &[]), message::sync()].concat());
@@ -129,13 +129,13 @@ fn a_write_that_the_server_would_refuse_raises_no_fence() {
         ok(&mut stranger, "ROLLBACK");
         assert_eq!(epochs(&world), "0", "{sql}");
     }
-    // Nothing was shut: the leader has a low token.
+    // The fence is not raised: the leader, with a low token, may write.
     assert_eq!(code(&mut of(&world, "worker", 5), "INSERT INTO jobs VALUES (5)"), "");
     assert_eq!(code(&mut stranger, FORBIDDEN[0]), "42501");
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "5");
 }
 
-/// A trigger of the stranger's own in place of the write, a table or a temporary one of the same name, and one that is not there.
+/// A view with the stranger's own trigger, another table of the same name, temporary or not, and a missing table.
 #[test]
 fn a_table_with_a_similar_name_raises_no_fence() {
     let world = Fenced::start(SCHEMA, POLICIES);
@@ -172,7 +172,7 @@ fn the_current_role_counts() {
     ok(&mut local, "BEGIN; SET LOCAL ROLE stranger");
     assert_eq!(code(&mut local, write), "42501");
     assert_eq!(epochs(&world), "0");
-    // Who has to become it first.
+    // The role must first become another role.
     let mut session = of(&world, "outer_role", 5);
     assert_eq!(code(&mut session, write), "42501");
     assert_eq!(epochs(&world), "0");
@@ -191,8 +191,9 @@ fn a_granted_privilege_counts_only_for_its_login() {
     ok(&mut of(&world, "postgres", 1), &insert(1));
     ok(&mut of(&world, "postgres", 1), &insert(2));
     assert_eq!(code(&mut of(&world, "stranger", 1), &insert(3)), "42501");
-    assert_eq!(epochs(&world), "2", "one of another login has raised nothing");
-    // A lesser role that it could leave again: whether the fence is raised or not, the server refuses the write.
+    assert_eq!(epochs(&world), "2", "another login has raised nothing");
+    // The server refuses the write of a lesser role, which the session may leave again, whether the fence is raised or
+    // not.
     let mut lesser = of(&world, "postgres", 1);
     ok(&mut lesser, "SET ROLE stranger");
     assert_eq!(code(&mut lesser, &insert(4)), "42501");
@@ -226,7 +227,7 @@ fn a_role_with_the_privilege_raises_the_fence() {
     ok(&mut session, "ROLLBACK; GRANT DELETE ON jobs TO stranger");
     let mut session = of(&world, "stranger", 101);
     assert_eq!(code(&mut session, "DELETE FROM jobs"), "");
-    // A table that is made and filled in one transaction.
+    // A table that is created and filled in one transaction.
     let mut session = of(&world, "postgres", 102);
     ok(&mut session, "BEGIN; CREATE TABLE missing (id int)");
     assert_eq!(code(&mut session, "INSERT INTO missing VALUES (1)"), "");
@@ -234,7 +235,7 @@ fn a_role_with_the_privilege_raises_the_fence() {
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "102");
 }
 
-/// Each with a higher token than the last, by the roles that the server permits.
+/// Each case uses a higher token than the last, with the roles that the server permits.
 #[test]
 fn a_role_with_an_indirect_privilege_raises_the_fence() {
     let world = Fenced::start(SCHEMA, POLICIES);
@@ -303,14 +304,14 @@ fn a_role_with_an_indirect_privilege_raises_the_fence() {
     ok(&mut session, "BEGIN; SAVEPOINT s; SET LOCAL ROLE stranger");
     let [back, insert] = ["ROLLBACK TO s", "INSERT INTO jobs VALUES (50)"].map(|sql| message::unnamed(sql, &[]));
     assert_eq!(code_in(&session.exchange(&[back, insert, message::sync()].concat())), "");
-    // Who has no privilege to come back to.
+    // A session that rolls back to a role without the privilege.
     let mut session = of(&world, "stranger", 60);
     ok(&mut session, "BEGIN; SAVEPOINT s");
     assert_eq!(code(&mut session, "ROLLBACK TO s; INSERT INTO jobs VALUES (18)"), "42501");
     assert_eq!(world.postgres.value("SELECT max(token) FROM fencegate_state.epoch"), "50");
 }
 
-/// The server shows a role nothing about a process of another role's session, not even its start.
+/// The server shows a role nothing about processes of other roles, not even their start.
 #[test]
 fn a_login_that_starts_as_another_role() {
     let world = Fenced::start(SCHEMA, POLICIES);
@@ -329,13 +330,13 @@ fn a_login_that_starts_as_another_role() {
     let mut by_option = by_options("outer_role", "-c role=worker -c lease.fence=6");
     assert_eq!(code(&mut by_option, "INSERT INTO jobs VALUES (6)"), "");
     assert_eq!(value(&mut by_option, "SHOW role").as_deref(), Some("worker"));
-    // What it may not as that role it may not.
+    // A session has only the privileges of the role that it starts as.
     let mut session = by_options("postgres", "-c role=stranger -c lease.fence=7");
     assert_eq!(code(&mut session, "INSERT INTO jobs VALUES (7)"), "42501");
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "6");
 }
 
-/// The lines of the log are limited, whatever the keys are.
+/// The log is limited, whatever the keys are.
 #[test]
 fn refused_writes_to_many_keys_do_not_flood_the_log() {
     let world = Fenced::start(SCHEMA, POLICIES);
@@ -350,7 +351,7 @@ fn refused_writes_to_many_keys_do_not_flood_the_log() {
         }
     });
     assert_eq!(epochs(&world), "320");
-    // A second that is looked at may lie over the end of one that is counted.
+    // A window of slightly less than a second, because the log's timestamps are later than the events that it limits.
     let log = world.proxy.log();
     for event in ["fence_advanced", "session_admitted"] {
         let times: Vec<f64> = log.lines().filter(|line| line.contains(event)).map(seconds).collect();
@@ -360,7 +361,7 @@ fn refused_writes_to_many_keys_do_not_flood_the_log() {
     }
 }
 
-/// When a line of the log was written, within the hour.
+/// When a line of the log was written, in seconds within the hour.
 fn seconds(line: &str) -> f64 {
     let time = line.split_once('T').unwrap().1;
     let mut parts = time.split([':', 'Z']).skip(1).map(|part| part.parse::<f64>().unwrap());

@@ -1,4 +1,4 @@
-//! A standby is promoted that lacks the last epochs. The election in etcd still knows them.
+//! A standby that lacks the last epochs is promoted. The election in etcd still has them.
 
 use super::world::{ELECTION, POLICIES, detail_is};
 use crate::support::cluster::{Cluster, Replication};
@@ -7,7 +7,7 @@ use crate::support::ticks::{self, WRITE, ok, refused, session};
 use crate::support::wire::{Fields, Wire, error_in};
 use crate::support::{DEADLINE, Etcd, Proxy, ProxyOptions, wait_until};
 
-/// A proxy of the address that moves.
+/// A proxy that uses the moving address.
 fn proxy(cluster: &Cluster, etcd: &Etcd) -> Proxy {
     let address = format!("127.0.0.1:{}", cluster.moving_port());
     let options = ProxyOptions::default()
@@ -18,7 +18,7 @@ fn proxy(cluster: &Cluster, etcd: &Etcd) -> Proxy {
     Proxy::start_with(&cluster[0], &options)
 }
 
-/// The answer to a write of this token, in a new session. None while the server cannot be reached.
+/// The result of a write with this token, in a new session. None while the server cannot be reached.
 fn answer(proxy: &Proxy, token: i64) -> Option<Result<(), Fields>> {
     let mut wire = Wire::connect(&proxy.address()).ok()?;
     let options = format!("-c lease.fence={token}");
@@ -43,7 +43,7 @@ fn a_leader_deposed_just_before_the_failover_stays_out() {
     let epoch = |cluster: &Cluster, node: usize| cluster[node].value("SELECT token FROM fencegate_state.epoch");
     assert_eq!(epoch(&cluster, 0), second.to_string());
     cluster[0].crash();
-    // While etcd is silent, nothing can shut the first leader out but the doubt about its epoch.
+    // While etcd is silent, only the doubt about its epoch can shut the first leader out.
     etcd.pause();
     cluster.promote(1);
     cluster.move_to(1);
@@ -71,7 +71,7 @@ fn a_leader_deposed_just_before_the_failover_stays_out() {
     refused(&mut session(&proxy.address(), first), WRITE, "LF001");
 }
 
-/// Its epoch is on the standby, and etcd agrees.
+/// The leader's epoch is on the standby, and etcd agrees.
 #[test]
 fn the_leader_continues_after_a_failover() {
     let etcd = Etcd::start();

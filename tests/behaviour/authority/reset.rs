@@ -1,4 +1,4 @@
-//! FENCE RESET restores service after a restore has decreased etcd's revisions; its failure cases.
+//! FENCE RESET restores service after a restore has decreased etcd's revisions. Also tests resets that fail.
 
 use super::world::{WITHOUT_ELECTION, World, detail_is};
 use crate::support::ticks::{WRITE, ok, refused, session, wait_for_process};
@@ -34,14 +34,14 @@ fn a_restored_etcd_locks_its_leaders_out_until_the_fence_is_reset() {
     assert!(low < high);
     let mut new = session(&proxy.address(), low);
     let mut new_through_other = session(&other.address(), low);
-    // The follower may have seen the new leader or not: what it says of it is asked for in etcd.
-    wait_until("it is told that tokens have gone back", DEADLINE, || {
+    // The follower may not have seen the new leader yet. The proxy queries etcd before it answers.
+    wait_until("the error reports that tokens have gone back", DEADLINE, || {
         let error = refused(&mut new, WRITE, "LF001");
         detail_is(&error, low, Some(high));
         error.message().starts_with("tokens have gone back: ")
             && error.hint().contains(&format!("FENCE RESET scheduler TO {low}"))
     });
-    // Whoever does not lead is stale.
+    // A session that does not lead is stale.
     let error = refused(&mut session(&proxy.address(), low - 1), WRITE, "LF001");
     assert!(error.message().contains("is stale"), "{error:?}");
     let shown = console(&proxy).rows("SHOW FENCES").unwrap();
@@ -61,7 +61,7 @@ fn a_restored_etcd_locks_its_leaders_out_until_the_fence_is_reset() {
     for field in fields.map(str::to_owned).into_iter().chain([format!("token_before={high}"), format!("token={low}")]) {
         assert!(event.contains(&field), "{field}: {event}");
     }
-    // Who was admitted before has ended, whatever its token.
+    // Sessions admitted before the reset have ended, whatever their tokens are.
     assert_eq!(error_in(&open.query("COMMIT")).unwrap().code(), "LF001");
     ok(&mut new, WRITE);
     wait_until("the other proxy knows", DEADLINE, || error_in(&new_through_other.query(WRITE)).is_none());
@@ -75,11 +75,11 @@ fn a_restored_etcd_locks_its_leaders_out_until_the_fence_is_reset() {
     assert_eq!(world.ticks(), "3");
 }
 
-/// A session that was admitted under a higher token before the reset still counts as older.
+/// A session admitted under a higher token before the reset counts as older.
 #[test]
 fn a_reset_ends_sessions_that_were_admitted_before() {
     let world = World::start();
-    // With an election the proxy would raise the fence to its leader's token at once.
+    // With an election, the proxy would immediately raise the fence to its leader's token.
     let proxy = world.proxy_with(WITHOUT_ELECTION);
     let token = 5;
     let mut open = session(&proxy.address(), token);
@@ -91,12 +91,12 @@ fn a_reset_ends_sessions_that_were_admitted_before() {
     assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"));
     assert!(error.message().ends_with("was reset after token 5 was admitted, and is at 1"), "{error:?}");
     assert_eq!(world.ticks(), "0");
-    // It may come back: without an election tokens are taken as they are presented.
+    // The client may return: without an election, any token is accepted.
     ok(&mut session(&proxy.address(), token), WRITE);
     assert_eq!(world.epoch(), format!("2/{token}"));
 }
 
-/// A token that was to be raised before a reset does not come back after it.
+/// A Publish that began before a reset does not undo the reset.
 #[test]
 fn a_concurrent_publish_does_not_undo_a_reset() {
     let world = World::start();
@@ -120,7 +120,7 @@ fn a_concurrent_publish_does_not_undo_a_reset() {
     assert_eq!(world.epoch(), "2/1!");
 }
 
-/// Also without sessions since the proxy has started.
+/// The proxy finds the database even if it has had no session since its start.
 #[test]
 fn the_database_is_found_or_named() {
     let world = World::start();
@@ -155,7 +155,7 @@ fn a_reset_above_the_leaders_token_needs_force() {
     let frames = console.query(&format!("FENCE RESET scheduler TO {above} FORCE"));
     assert!(warning(&frames).contains("above"), "{frames:?}");
     assert_eq!(world.epoch(), format!("2/{above}"));
-    // What is not known is said.
+    // A warning reports what the proxy cannot determine.
     world.etcd.pause();
     let frames = console.query(&format!("FENCE RESET scheduler TO {token}"));
     assert!(warning(&frames).contains("cannot determine whether token"), "{frames:?}");
@@ -182,7 +182,7 @@ fn an_impossible_reset_is_reported() {
     assert_eq!(world.epoch(), "");
 }
 
-/// A process that cannot be terminated is named, and the reset takes effect.
+/// The error names a process that cannot be terminated. The reset takes effect.
 #[test]
 fn a_reset_that_cannot_drain_reports_it() {
     let world = World::start();
@@ -190,7 +190,7 @@ fn a_reset_that_cannot_drain_reports_it() {
     let token = world.stand("a");
     let mut writer = session(&proxy.address(), token);
     ok(&mut writer, WRITE);
-    // A prepared transaction stays, whoever ends.
+    // A prepared transaction outlives all processes.
     world.postgres.sql("BEGIN; INSERT INTO ticks (note) VALUES ('prepared'); PREPARE TRANSACTION 'left'");
     let error = console(&proxy).rows("FENCE RESET scheduler TO 2 FORCE").unwrap_err();
     assert_eq!(error.code(), "LF006");

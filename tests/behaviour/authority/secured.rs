@@ -40,7 +40,7 @@ fn tls_and_users() {
     assert!(!proxy.log().contains("pass word"));
     drop(proxy);
 
-    // A restart makes etcd forget who has logged in.
+    // After a restart, etcd has forgotten all logins.
     let proxy = start(&[&tls[..], &user("pass word")].concat());
     ok(&mut session(&proxy.address(), second), WRITE);
     proxy.wait_for_log("leader_observed", DEADLINE);

@@ -59,7 +59,7 @@ fn a_reload_adds_and_removes_etcd() {
     proxy.reload_with(&with_etcd);
     ok(&mut writer, WRITE);
     refused(&mut session(&proxy.address(), first + 1000), WRITE, "LF005");
-    // The database was in use before there was an etcd, and follows the election nevertheless.
+    // A database that was in use before etcd was configured follows the election too.
     let second = world.stand("b");
     world.depose("a");
     world.wait_for_epoch(&format!("1/{second}"));

@@ -1,5 +1,5 @@
-//! Elections that use a single key, which each candidate puts under a lease if it is absent. The key has the election's
-//! own name, and its create_revision is the token.
+//! Elections with a single key, which each candidate puts under a lease if it is absent. The key is the election's
+//! name, and its create_revision is the token.
 
 use super::world::{ELECTION, World, detail_is};
 use crate::support::programs::run;
@@ -10,7 +10,7 @@ use crate::support::{Etcd, ticks};
 fn the_holder_of_the_key_leads_until_its_lease_ends() {
     let world = World { postgres: ticks::server(), etcd: Etcd::start_with_lasting_watches() };
     let proxy = world.proxy();
-    let (lease, first) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    let (lease, first) = world.etcd.put_if_absent(ELECTION).expect("the key is free");
     assert_eq!(world.etcd.put_if_absent(ELECTION), None, "it is held");
     for forged in [first + 1, i64::MAX] {
         detail_is(&refused(&mut session(&proxy.address(), forged), WRITE, "LF005"), forged, Some(first));
@@ -20,33 +20,34 @@ fn the_holder_of_the_key_leads_until_its_lease_ends() {
 
     world.etcd.revoke(&lease);
     detail_is(&refused(&mut session(&proxy.address(), first + 1), WRITE, "LF005"), first + 1, None);
-    let (_, second) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it any more");
+    let (_, second) = world.etcd.put_if_absent(ELECTION).expect("the key is free again");
     assert!(second > first);
-    // The proxy has seen it, before the second holder writes anything.
+    // The proxy has seen the second holder, which has not written yet.
     world.wait_for_epoch(&format!("1/{second}"));
     detail_is(&refused(&mut old, WRITE, "LF001"), first, Some(second));
     ok(&mut session(&proxy.address(), second), WRITE);
     assert_eq!(world.ticks(), "2");
 }
 
-/// A put on a key that is there, even under another lease, changes no create_revision: one token, and so one writer.
+/// A put on an existing key, even under another lease, does not change the create_revision: one token, and therefore
+/// one writer.
 #[test]
 fn a_key_that_is_overwritten_keeps_its_token() {
     let world = World::start();
     let proxy = world.proxy();
-    let (_, first) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    let (_, first) = world.etcd.put_if_absent(ELECTION).expect("the key is free");
     let overwritten = world.etcd.lease_and_put(ELECTION);
     refused(&mut session(&proxy.address(), overwritten), WRITE, "LF005");
     ok(&mut session(&proxy.address(), first), WRITE);
 }
 
-/// If there are candidates as well, the lowest create_revision still leads.
+/// If there are also candidates, the lowest create_revision still leads.
 #[test]
 fn the_first_of_both_kinds_leads() {
     let world = World::start();
     let proxy = world.proxy();
     let first = world.stand("a");
-    let (lease, second) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    let (lease, second) = world.etcd.put_if_absent(ELECTION).expect("the key is free");
     let third = world.stand("b");
     let mut leader = session(&proxy.address(), first);
     ok(&mut leader, WRITE);
@@ -59,19 +60,19 @@ fn the_first_of_both_kinds_leads() {
     detail_is(&refused(&mut leader, WRITE, "LF001"), first, Some(third));
 }
 
-/// Behind keys that no campaign has made.
+/// The election also has keys that no campaign made.
 #[test]
 fn a_candidate_behind_others_keys_comes_before_a_later_key() {
     let world = World::start();
     let proxy = world.proxy();
     run(&mut world.etcd.etcdctl(&["put", &format!("{ELECTION}/config"), "nobody's"]));
     let first = world.stand("a");
-    let (_, second) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    let (_, second) = world.etcd.put_if_absent(ELECTION).expect("the key is free");
     refused(&mut session(&proxy.address(), second), WRITE, "LF005");
     ok(&mut session(&proxy.address(), first), WRITE);
 }
 
-/// A user of etcd that may read the prefix alone sees the candidates alone; the watch is not broken by it.
+/// A user of etcd that may read only the prefix sees only the candidates. The watch still works.
 #[test]
 fn without_permission_to_read_the_key_the_candidates_decide() {
     let mut world = World { postgres: ticks::server(), etcd: Etcd::start() };
@@ -82,7 +83,7 @@ fn without_permission_to_read_the_key_the_candidates_decide() {
         crate::support::Proxy::start(&world.postgres, super::world::POLICIES, &[&["--etcd", &url], &user[..]].concat())
     };
     let proxy = start();
-    let (lease, alone) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    let (lease, alone) = world.etcd.put_if_absent(ELECTION).expect("the key is free");
     refused(&mut session(&proxy.address(), alone), WRITE, "LF005");
     let (first, second) = (world.stand("a"), world.stand("b"));
     let mut leader = session(&proxy.address(), first);
@@ -95,6 +96,6 @@ fn without_permission_to_read_the_key_the_candidates_decide() {
     world.depose("b");
     world.etcd.revoke(&lease);
     run(&mut world.etcd.etcdctl(&["role", "grant-permission", "observer", "read", ELECTION]));
-    let (_, third) = world.etcd.put_if_absent(ELECTION).expect("nobody holds it");
+    let (_, third) = world.etcd.put_if_absent(ELECTION).expect("the key is free");
     ok(&mut session(&start().address(), third), WRITE);
 }

@@ -1,4 +1,4 @@
-//! A new leader that writes nothing still shuts out the old one.
+//! A new leader shuts out the old one even if it writes nothing.
 
 use super::world::{POLICIES, WITHOUT_ELECTION, World, detail_is};
 use crate::support::link::Link;
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// One leader has written, in a session that is idle, and another is elected. The session, and both tokens.
+/// One leader has written, in a session that is idle, and another is elected. Returns the session and both tokens.
 fn deposed_while_idle(world: &World, proxy: &Proxy) -> (Wire, i64, i64) {
     let (first, second) = (world.stand("a"), world.stand("b"));
     let mut old = session(&proxy.address(), first);
@@ -26,7 +26,7 @@ fn an_idle_session_is_shut_out() {
     let proxy = world.proxy();
     let (mut old, first, second) = deposed_while_idle(&world, &proxy);
     detail_is(&refused(&mut old, WRITE, "LF001"), first, Some(second));
-    // A process that had nothing to lose lives.
+    // The process is not terminated, because it had nothing to roll back.
     ok(&mut old, "SELECT 1");
 }
 
@@ -44,7 +44,7 @@ fn an_open_transaction_is_cut_off_before_the_new_leader_reads() {
     assert_eq!(new.rows("SELECT count(*) FROM ticks").unwrap(), seen, "nothing is committed after the read");
 }
 
-/// A fence that was raised to the leader's token is lowered behind it, by an operator who does not know of the change.
+/// The fence is raised to the leader's token. An operator who does not know of the new leader then lowers it.
 #[test]
 fn a_reset_to_the_deposed_leaders_token_is_overtaken() {
     let world = World::start();
@@ -66,12 +66,12 @@ fn through_two_proxies() {
     let mut open = in_transaction(&other, first);
     world.depose("a");
     world.wait_for_epoch(&format!("1/{second}"));
-    // Its own proxy lets it go, or, on a busy machine, the other one ends it.
+    // Its own proxy revokes the admission or, on a busy machine, the other proxy terminates the process.
     assert_eq!(error_in(&idle.query(WRITE)).expect("it is shut out").code(), "LF001");
     is_cut_off(&mut open, first, second);
 }
 
-/// The proxy of the old leader is suspended: another one, which has a session in the database, shuts it out.
+/// The old leader's proxy is suspended. Another proxy, which has a session in the database, shuts the leader out.
 #[test]
 fn while_the_old_leaders_proxy_sleeps() {
     let world = World::start();
@@ -102,7 +102,7 @@ fn when_the_first_session_starts_later() {
     asleep.pause();
     world.depose("a");
     awake.wait_for_log(&format!("token={second}"), DEADLINE);
-    // There is nothing to wait for: a proxy without sessions leaves the database alone.
+    // No event to wait for: a proxy without sessions does not change the database.
     sleep(Duration::from_millis(500));
     assert_eq!(world.epoch(), format!("1/{first}"));
     let _session = Wire::login(&awake.address(), "postgres", "postgres");
@@ -145,7 +145,7 @@ fn after_the_database_could_not_be_asked() {
     assert!(tried < 30, "it spins: tried {tried} times");
 }
 
-/// A process that does not end blocks its own successor, but not that of another resource.
+/// A process that does not end blocks its own successor, but not the successor of another resource.
 #[test]
 fn while_another_fence_cannot_be_drained() {
     let world = World::start();
@@ -187,7 +187,7 @@ fn an_unused_fence_is_not_raised() {
     assert_eq!(world.postgres.value("SELECT string_agg(resource, ' ') FROM fencegate_state.epoch"), "scheduler");
 }
 
-/// Nor is a database that nobody has prepared, which is no reason to complain for ever.
+/// A database without the schema is not changed either, and the proxy does not keep logging this.
 #[test]
 fn a_database_without_the_schema_is_not_changed() {
     let world = World::start();
@@ -214,7 +214,7 @@ fn an_observing_fence_drains_no_process() {
     assert_eq!(world.ticks(), "1");
 }
 
-/// Nor those who were admitted while it did more.
+/// Sessions admitted before the mode changed continue as well.
 #[test]
 fn a_fence_that_was_changed_to_observe_drains_no_process() {
     let world = World::start();
@@ -233,7 +233,7 @@ fn a_fence_that_was_changed_to_observe_drains_no_process() {
     assert_eq!(world.ticks(), "2");
 }
 
-/// A reload follows the elections that the policies name then.
+/// A reload follows the elections of the new policies.
 #[test]
 fn after_a_reload() {
     let world = World::start();
@@ -247,7 +247,7 @@ fn after_a_reload() {
     refused(&mut old, WRITE, "LF001");
 }
 
-/// The leader is known already, so that its fence is due before the database has recorded the new policies.
+/// The proxy already has the leader, so the fence is due before the database has recorded the new policies.
 #[test]
 fn after_a_reload_with_a_known_leader() {
     let world = World::start();
@@ -270,14 +270,14 @@ fn in_transaction(proxy: &Proxy, token: i64) -> Wire {
     wire
 }
 
-/// Nothing was in flight, so that it is certain what became of the transaction.
+/// No message was in flight, so the outcome of the transaction is certain.
 #[track_caller]
 fn is_cut_off(old: &mut Wire, presented: i64, highest: i64) {
     assert_eq!(was_cut_off(old, presented, highest), "rolled_back");
 }
 
-/// Returns the outcome. A proxy that has slept may pass the COMMIT on before it sees that the server has ended the
-/// session, and then cannot tell.
+/// Returns the outcome. A proxy that was suspended may forward the COMMIT before it sees that the server has ended the
+/// session. The outcome is then unknown.
 #[track_caller]
 fn was_cut_off(old: &mut Wire, presented: i64, highest: i64) -> String {
     let error = error_in(&old.query("COMMIT")).expect("it was cut off");

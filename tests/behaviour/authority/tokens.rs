@@ -23,7 +23,7 @@ fn only_the_leaders_token_raises_the_fence() {
         }
         let error = refused(&mut session(&proxy.address(), token - 1), WRITE, "LF001");
         detail_is(&error, token - 1, Some(token));
-        assert_eq!(world.epoch(), epoch, "nobody has raised it");
+        assert_eq!(world.epoch(), epoch, "the fence is not raised");
         ok(&mut session(&proxy.address(), token), WRITE);
     }
     assert_eq!((world.epoch(), world.ticks()), (format!("1/{token}"), "2".into()));
@@ -40,13 +40,13 @@ fn without_a_leader_no_token_raises_the_fence() {
     let mut leader = session(&proxy.address(), token);
     ok(&mut leader, WRITE);
     world.depose("a");
-    // Whoever was admitted goes on until there is another leader, and so does its token.
+    // Without a new leader, admitted sessions continue, and their token is accepted.
     ok(&mut leader, WRITE);
     ok(&mut session(&proxy.address(), token), WRITE);
     detail_is(&refused(&mut session(&proxy.address(), token + 1), WRITE, "LF005"), token + 1, None);
 }
 
-/// An ERROR like the others: the transaction is aborted, a pipeline skipped up to its Sync.
+/// An ERROR like any other: it aborts the transaction, and skips a pipeline up to its Sync.
 #[test]
 fn an_unissued_token_is_rejected_like_other_errors() {
     let world = World::start();
@@ -80,7 +80,8 @@ fn an_observing_fence_ignores_unissued_tokens() {
     assert_eq!(world.ticks(), "3");
 }
 
-/// Keys that no campaign made: without a lease, named after another, nested deeper, and the election's own name.
+/// Keys that no campaign made: without a lease, not named after their lease, nested deeper, and the election's own
+/// name.
 #[test]
 fn only_a_candidates_key_leads() {
     let world = World::start();

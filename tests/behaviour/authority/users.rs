@@ -1,4 +1,5 @@
-//! Users and roles of etcd change while a proxy and a leader run: outdated logins are refused and renewed.
+//! The users and roles of etcd change while a proxy and a leader run: etcd rejects outdated logins, and they are
+//! renewed.
 
 use super::world::{ELECTION, POLICIES, World};
 use crate::support::guardian::{Folder, Program};
@@ -8,7 +9,7 @@ use crate::support::wait::wait_for;
 use crate::support::{DEADLINE, Etcd, Proxy, ProxyOptions, wait_until};
 use std::fs;
 
-/// A leader that has won, and its token.
+/// A leader that has won, with its token.
 struct Lead {
     program: Program,
     folder: Folder,
@@ -16,7 +17,7 @@ struct Lead {
 }
 
 impl Lead {
-    /// Its lease lasts longer than the test: only the leader itself deletes the key.
+    /// The lease outlives the test, so that only the leader itself deletes the key.
     fn start(etcd: &Etcd, access: &[&str]) -> Self {
         let (folder, url) = (Folder::new("users"), etcd.url());
         let token = folder.join("token").display().to_string();
@@ -35,7 +36,7 @@ impl Lead {
     }
 }
 
-/// With every change of roles the next leader's first write is admitted, and the leader before deletes its key.
+/// After every change of roles, the next leader's first write is admitted, and the previous leader deletes its key.
 fn change_roles_under(world: &World, proxy: &Proxy, access: &[&str]) {
     for _ in 0..2 {
         let mut lead = Lead::start(&world.etcd, access);
@@ -62,7 +63,7 @@ fn with_passwords(etcd: Etcd) {
     let leader = ["--etcd-user", "leader", "--etcd-password-file", &of_leader];
     change_roles_under(&world, &proxy, &leader);
 
-    // Passwords change, and no program is restarted.
+    // Passwords change without a restart of any program.
     let mut lead = Lead::start(&world.etcd, &leader);
     for (user, file) in [("gate", &of_gate), ("leader", &of_leader)] {
         fs::write(file, "second\n").unwrap();
@@ -97,7 +98,7 @@ fn with_certificates() {
     change_roles_under(&world, &proxy, &access);
 }
 
-/// A reload replaces the user. The one before is deleted.
+/// A reload replaces the user. The previous user is deleted.
 #[test]
 fn another_user_of_the_proxy() {
     let mut world = World { postgres: ticks::server(), etcd: Etcd::start() };
@@ -125,7 +126,7 @@ fn another_user_of_the_proxy() {
     ok(&mut session(&proxy.address(), second.token), WRITE);
 }
 
-/// The settings have a user before etcd has any.
+/// The settings have a user before etcd requires one.
 #[test]
 fn users_that_are_enabled_later() {
     let mut world = World::start();

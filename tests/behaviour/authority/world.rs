@@ -18,7 +18,7 @@ resources:
 
 pub const WITHOUT_ELECTION: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.ticks]}\n";
 
-/// Without a proxy.
+/// A server and etcd, without a proxy.
 pub struct World {
     pub postgres: Postgres,
     pub etcd: Etcd,
@@ -37,7 +37,7 @@ impl World {
         Proxy::start(&self.postgres, policies, &["--etcd", &self.etcd.url()])
     }
 
-    /// Adds a candidate to the election, which leads if there is no earlier one. Returns the token.
+    /// Adds a candidate to the election, which leads if there is no earlier one. Returns its token.
     pub fn stand(&self, who: &str) -> i64 {
         self.etcd.put_new(&format!("{ELECTION}/{who}"))
     }
@@ -47,7 +47,7 @@ impl World {
         self.etcd.delete(&format!("{ELECTION}/{who}"));
     }
 
-    /// How many keys there are below the election.
+    /// Number of keys below the election.
     pub fn candidates(&self) -> usize {
         let keys = run(&mut self.etcd.etcdctl(&["get", "--prefix", &format!("{ELECTION}/"), "--keys-only"])).stdout;
         String::from_utf8(keys).unwrap().lines().filter(|line| !line.is_empty()).count()

@@ -1,15 +1,15 @@
-//! The Dockerfile, as far as a process without a container needs it.
+//! The parts of the Dockerfile that matter for processes without containers.
 
 use crate::compose::read;
 use std::collections::BTreeMap;
 
-/// Its stages, in their order.
+/// The stages in order.
 #[derive(Debug)]
 pub struct Dockerfile {
     stages: Vec<(String, Stage)>,
 }
 
-/// A stage, with what it has from the one that it begins with.
+/// A stage, including everything inherited from its base stage.
 #[derive(Clone, Debug, Default)]
 pub struct Stage {
     /// The image at the end of its chain of stages.
@@ -59,7 +59,7 @@ impl Dockerfile {
         position(one) < position(other)
     }
 
-    /// The files that come from the project.
+    /// The files copied from the project.
     pub fn copied(&self) -> impl Iterator<Item = String> {
         self.stage("build").copied.iter().cloned()
     }
@@ -87,13 +87,13 @@ impl Stage {
         }
     }
 
-    /// Some RUN has this in it.
+    /// True if a RUN instruction contains this text.
     pub fn runs(&self, text: &str) -> bool {
         self.run.iter().any(|run| run.contains(text))
     }
 }
 
-/// A list in JSON, which is YAML as well.
+/// A list in JSON, which is also YAML.
 fn strings(json: &str) -> Vec<String> {
     serde_saphyr::from_str(json).unwrap_or_else(|error| panic!("{json}: {error}"))
 }

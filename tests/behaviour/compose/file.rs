@@ -57,7 +57,7 @@ impl Compose {
 }
 
 impl Service {
-    /// Where each comes from, a path or the name of a volume, and where it is in the container.
+    /// The source of each mount, a path or the name of a volume, and its target in the container.
     pub fn mounts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.volumes.iter().map(|volume| {
             let mut parts = volume.split(':');

@@ -36,7 +36,7 @@ fn a_paused_leader_is_succeeded_and_its_late_write_gets_lf001() {
     let mut topology = Topology::new();
     LEADERS.into_iter().for_each(|service| topology.start(service));
     let leads = |topology: &Topology, service: &&str| topology.log(service).contains(" leads under token ");
-    let old = wait_for("somebody leads", DEADLINE, || LEADERS.into_iter().find(|it| leads(&topology, it)));
+    let old = wait_for("a node leads", DEADLINE, || LEADERS.into_iter().find(|it| leads(&topology, it)));
     let new = LEADERS.into_iter().find(|it| *it != old).unwrap();
     wait_until("the leader ticks", DEADLINE, || topology.log(old).contains(" tick "));
     // `docker compose pause`, and `unpause`.
@@ -80,7 +80,7 @@ fn files_and_services_named_in_deploy_exist() {
     }
 }
 
-/// The address that the Prometheus of docker-compose.yml scrapes for a job.
+/// The addresses that the Prometheus of docker-compose.yml scrapes for a job.
 fn scraped(job: &str) -> BTreeSet<String> {
     #[derive(serde::Deserialize)]
     struct Prometheus {
@@ -127,7 +127,7 @@ fn prometheus_scrapes_the_leaders() {
     wait_until("one of the two leads", DEADLINE, || is_led(&pages()));
 }
 
-/// The page that is served there now; empty if no program listens.
+/// The current page at this address; empty if no program listens.
 fn page(address: &str) -> String {
     let mut answer = String::new();
     if let Ok(mut stream) = TcpStream::connect(address) {
@@ -149,7 +149,7 @@ fn the_systemd_unit_passes_valid_arguments() {
     assert_eq!(value("ExecReload"), "/bin/kill -HUP $MAINPID");
     assert_eq!(value("Restart"), "on-failure");
     assert_eq!(value("RestartPreventExitStatus"), "2", "not after a mistake in the settings");
-    // Transactions get 30 s to end unless the settings say otherwise.
+    // Transactions have 30 s to end by default.
     assert!(value("TimeoutStopSec").parse::<u32>().unwrap() > 30);
     let command = value("ExecStart");
     let arguments = command.strip_prefix(PROGRAM).expect("the program");
@@ -160,22 +160,22 @@ fn the_systemd_unit_passes_valid_arguments() {
     let arguments = arguments.replace("/etc/fencegate/fencegate.yaml", &settings.display().to_string());
     let output = fencegate().args(arguments.split_whitespace()).env_clear().output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("is not set"), "it has read the file and misses the rest: {said}");
+    assert!(said.contains("is not set"), "the program has read the file and reports missing settings: {said}");
 
-    // What it knows of units; the program is where it is here.
+    // systemd checks the unit, with the path of the program in this build.
     let checked = folder.join("fencegate.service");
     fs::write(&checked, unit.replace(PROGRAM, BINARY)).unwrap();
     let output = programs::run(Command::new("systemd-analyze").arg("verify").arg(&checked));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 
-    // The unit with instances differs only where it must.
+    // The template unit differs only where it must.
     let instances = read("deploy/systemd/fencegate@.service");
     let lines = |unit: &str| -> Vec<String> {
         unit.lines().filter(|line| !line.starts_with('#')).map(|line| line.replace(" (%i)", "")).collect()
     };
     let take_over = format!("{command} --take-over /run/fencegate/take-over.sock");
     let changed = lines(&unit).into_iter().flat_map(|line| match &*line {
-        // A preserved directory of a dynamic user would be out of reach for clients.
+        // Clients could not enter the preserved directory of a dynamic user.
         "DynamicUser=yes" => vec![],
         "RuntimeDirectory=fencegate" => vec![line, "RuntimeDirectoryPreserve=yes".to_owned()],
         _ if line == format!("ExecStart={command}") => vec![format!("ExecStart={take_over}")],
@@ -224,13 +224,13 @@ fn the_image_uses_the_makefiles_build_and_an_unprivileged_user() {
     assert!(files.from.starts_with("debian:bookworm-slim@sha256:"), "the Debian on which the programs are linked");
     for target in ["fencegate", "distributed_cron", "from-binary", "distributed_cron-from-binary"] {
         let stage = dockerfile.stage(target);
-        // A number shows Kubernetes that the user is not root.
+        // A numeric user shows Kubernetes that the user is not root.
         assert!(stage.user.split(':').all(|id| id.parse::<u32>().unwrap() > 0), "{target}");
         assert_eq!(stage.from, "scratch", "{target}");
     }
     // Builders without BuildKit run all stages before the target.
     assert!(dockerfile.is_before("distributed_cron-from-binary", "build"));
-    assert_eq!(dockerfile.last().entrypoint, ["fencegate"], "what `docker build` makes without a target");
+    assert_eq!(dockerfile.last().entrypoint, ["fencegate"], "the default target of `docker build`");
 }
 
 #[test]

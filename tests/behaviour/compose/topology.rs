@@ -1,4 +1,4 @@
-//! The services as processes: container addresses become local ports, and mounted files are found at their source.
+//! The services as processes: container addresses become local ports, and mounted files become their sources.
 
 use crate::compose::dockerfile::Dockerfile;
 use crate::compose::file::{Compose, Condition, Service};
@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// What runs, and where.
+/// The running programs and their addresses.
 pub struct Topology {
     // Before the folder and the server: fields are dropped in this order.
     programs: HashMap<String, Program>,
@@ -25,7 +25,7 @@ pub struct Topology {
     compose: Compose,
     dockerfile: Dockerfile,
     database: Option<Postgres>,
-    /// By service and port of its container.
+    /// By service and container port.
     ports: RefCell<HashMap<(String, u16), Port>>,
 }
 
@@ -41,13 +41,13 @@ impl Topology {
         }
     }
 
-    /// Starts a service, after all that it depends on are as it asks for.
+    /// Starts a service after the conditions on its dependencies hold.
     pub fn start(&mut self, service: &str) {
         if self.programs.contains_key(service) || service == "postgres" && self.database.is_some() {
             return;
         }
         let dependencies = self.dependencies(service);
-        // All of them first: members of etcd become healthy together.
+        // Start all first: members of etcd become healthy together.
         dependencies.iter().for_each(|(dependency, _)| self.start(dependency));
         for (dependency, condition) in dependencies {
             match condition {
@@ -68,14 +68,14 @@ impl Topology {
     }
 
     pub fn database(&self) -> &Postgres {
-        self.database.as_ref().expect("somebody depends on it")
+        self.database.as_ref().expect("a service depends on it")
     }
 
     pub fn signal(&mut self, service: &str, name: &str) {
         self.programs.get_mut(service).unwrap().signal(name);
     }
 
-    /// Where an address of a container is here.
+    /// The local address for a container's address.
     pub fn address(&self, target: &str) -> String {
         let (service, _) = target.split_once(':').expect("a port");
         self.translate(service, target)
@@ -97,7 +97,7 @@ impl Topology {
         self.service(service).depends_on.iter().map(|(name, it)| (name.clone(), it.condition)).collect()
     }
 
-    /// As the image does it: a database, and the scripts that are mounted for it.
+    /// Starts the database as the image does, and runs the scripts mounted for it.
     fn start_database(&self) -> Postgres {
         const SCRIPTS: &str = "/docker-entrypoint-initdb.d/";
         let service = self.service("postgres");
@@ -118,7 +118,7 @@ impl Topology {
             (None, None) => panic!("{name} has no health check"),
         };
         let mut environment = self.environment(name);
-        // In a container the usual ports are its own.
+        // In the container, the default ports are the service's own.
         match name {
             "postgres" => environment.insert("PGPORT".into(), self.database().port().to_string()),
             _ if name.starts_with("etcd") => {
@@ -142,7 +142,7 @@ impl Topology {
         });
     }
 
-    /// The command line, with the environment of the container and no other.
+    /// The command line, with only the container's environment.
     fn command(&self, name: &str) -> Vec<String> {
         let service = self.service(name);
         let mut words: Vec<String> = match &service.build {
@@ -170,7 +170,7 @@ impl Topology {
         let image = service.build.as_ref().map(|build| self.dockerfile.stage(&build.target).environment.clone());
         let all = image.unwrap_or_default().into_iter().chain(service.environment.clone());
         let mut environment: BTreeMap<_, _> = all.map(|(key, value)| (key, self.translate(name, &value))).collect();
-        // Host and port apart.
+        // PGHOST and PGPORT are separate variables.
         if let Some(host) = environment.get("PGHOST").cloned() {
             let port = environment["PGPORT"].parse().unwrap();
             environment.insert("PGHOST".into(), "127.0.0.1".into());
@@ -179,12 +179,12 @@ impl Topology {
         environment
     }
 
-    /// A word of a command or a value of the environment, as it is without a container.
+    /// Translates a word of a command, or a value of the environment, for a process without a container.
     fn translate(&self, service: &str, word: &str) -> String {
         let (flag, value) = word.split_once('=').map_or(("", word), |(flag, value)| (flag, value));
         for (source, target) in self.service(service).mounts() {
             if let Some(rest) = value.strip_prefix(target).filter(|rest| rest.is_empty() || rest.starts_with('/')) {
-                // A volume is a folder here.
+                // Without containers, a volume is a folder.
                 let source = if source.starts_with('/') { source.into() } else { self.folder.join(source) };
                 let path = format!("{}{rest}", source.display());
                 return if flag.is_empty() { path } else { format!("{flag}={path}") };
@@ -199,7 +199,7 @@ impl Topology {
         self.replace_hosts(&word)
     }
 
-    /// Replaces the addresses of the service, as far as a port follows.
+    /// Replaces addresses of the service that have a port.
     fn replace_ports(&self, word: &str, before: &str, service: &str) -> String {
         let mut parts = word.split(before);
         let mut replaced = parts.next().unwrap_or_default().to_owned();
@@ -223,7 +223,7 @@ impl Topology {
         word.replace(&format!("host={hosts} port={ports}"), &format!("host={local} port={}", here.join(",")))
     }
 
-    /// Where that port of the service's container is here.
+    /// The local port for this port of the service's container.
     fn port(&self, service: &str, port: u16) -> u16 {
         if service == "postgres" {
             assert_eq!(port, 5432);

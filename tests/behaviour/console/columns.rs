@@ -68,7 +68,7 @@ async fn every_command_has_its_columns_and_types() {
         let columns: Vec<_> =
             prepared.columns().iter().map(|column| format!("{} {}", column.name(), letter(column.type_()))).collect();
         assert_eq!(columns.join(", "), expected, "{command}");
-        // In binary, as they were described.
+        // Binary values, with the described types.
         let rows = console.query(&prepared, &[]).await.unwrap();
         let may_be_empty = ["RELOAD", "SHOW LEASES", "SHOW REJECTIONS"].contains(&command);
         assert!(may_be_empty || !rows.is_empty(), "{command}");
@@ -78,7 +78,7 @@ async fn every_command_has_its_columns_and_types() {
     }
 }
 
-/// The message of a failure contains the expected table.
+/// A failure prints the expected table.
 #[test]
 fn the_tables_of_the_page_list_every_command_and_column() {
     let page = include_str!("../../../docs/reference/console.md");
@@ -128,7 +128,7 @@ fn decodes(row: &Row, index: usize) {
     }
 }
 
-/// The only row of which the column has the value.
+/// The only row with this value in the column.
 async fn row<'a, T: FromSql<'a> + PartialEq>(rows: &'a [Row], column: &str, value: T) -> &'a Row {
     let mut found = rows.iter().filter(|row| row.get::<_, Option<T>>(column).as_ref() == Some(&value));
     let row = found.next().unwrap_or_else(|| panic!("no such {column}"));
@@ -194,7 +194,7 @@ async fn sessions_admissions_and_rejections_are_shown() {
     let counts = ["admitted", "stale", "missing"].map(|verdict| of_scheduler.get::<_, i64>(verdict));
     assert_eq!(counts, [1, 1, 0]);
 
-    // Who changes the token presents another one; who has gone is not shown.
+    // SHOW SESSIONS follows a change of the token, and omits sessions that have ended.
     tokio::task::block_in_place(|| {
         crate::support::ticks::ok(&mut stale, "ROLLBACK; SET lease.fence = 'scheduler=48, other=1'")
     });
@@ -205,7 +205,7 @@ async fn sessions_admissions_and_rejections_are_shown() {
     }
 }
 
-/// The same for a fenced write as for any other statement, and in both protocols.
+/// The state is the same for a fenced write as for other statements, and in both protocols.
 #[test]
 fn a_statement_that_runs_is_shown_as_active() {
     let world = World::start();

@@ -9,7 +9,7 @@ use crate::support::{DEADLINE, Wire, wait_until};
 
 const ROWS: &str = "SELECT count(*) FROM ticks";
 
-/// The value of SHOW in this column, for the client or database with that name.
+/// The value of the SHOW command in this column, for the client or database with this name.
 fn shown(console: &mut Wire, command: &str, name: &str, column: usize) -> Option<String> {
     let rows = console.rows(command).unwrap();
     rows.into_iter().find(|row| row.iter().flatten().any(|value| value == name))?.swap_remove(column)
@@ -46,7 +46,7 @@ fn a_killed_session_receives_an_error_and_is_rolled_back() {
         assert_eq!((last.severity(), last.code()), ("FATAL", "57P01"));
         assert!(last.hint().contains("KILL"), "{last:?}");
     }
-    wait_until("the server runs nothing more of it", DEADLINE, || world.postgres.value(sleeping) == "0");
+    wait_until("the server has ended its statement", DEADLINE, || world.postgres.value(sleeping) == "0");
     assert_eq!(world.postgres.value(ROWS), "0", "rolled back");
     ok(&mut other, WRITE);
     assert_eq!(code(&mut console, "KILL 999999"), "42704");
@@ -68,7 +68,7 @@ fn a_pause_holds_sessions_between_transactions_until_resume() {
         shown(&mut console, "SHOW CLIENTS", "idle", 3).as_deref() == Some("paused")
     });
     idle.send(&query(WRITE));
-    // An open transaction goes on, and PAUSE waits for its end.
+    // An open transaction continues, and PAUSE waits for its end.
     ok(&mut open, WRITE);
     ok(&mut open, "COMMIT");
     assert_eq!(error_in(&operator.read_until_ready()), None);
@@ -77,7 +77,7 @@ fn a_pause_holds_sessions_between_transactions_until_resume() {
     late.send(&message::startup(message::PROTOCOL_3_0, &[("user", "postgres"), ("database", "postgres")]));
     assert_eq!(world.postgres.value(ROWS), "3", "nothing runs");
 
-    // Another proxy's newer token goes on: what is held has no transaction.
+    // A newer token at another proxy is not blocked: held sessions have no transaction.
     let second = ticks::proxy(&world.postgres);
     ok(&mut ticks::session(&second.address(), 48), WRITE);
 
@@ -90,7 +90,7 @@ fn a_pause_holds_sessions_between_transactions_until_resume() {
     assert_eq!(code(&mut console, "PAUSE nowhere"), "3D000");
 }
 
-/// The client's connection and its slot at the proxy do not wait for a transaction that may last for hours.
+/// The client's connection and its slot at the proxy do not wait for a transaction that may last hours.
 #[test]
 fn a_pause_ends_when_its_client_disconnects_and_the_database_stays_paused() {
     let world = World::start();

@@ -1,4 +1,4 @@
-//! The statements that drivers send by themselves: on connecting, around statements, and when a pool takes a connection
+//! The statements that drivers send on their own: on connecting, around statements, and when a pool takes a connection
 //! back.
 
 use super::world::World;
@@ -16,7 +16,7 @@ def check(row):
     database, resource, mode, election, generation, token, drained, admissions, leader, leader_state = row
     assert (database, resource, generation, token, drained) == ("postgres", "scheduler", 1, 47, True), row
 
-# Transactions around every statement, as is psycopg's default.
+# Transactions around every statement, the default of psycopg.
 with psycopg.connect(**address) as connection:
     check(connection.execute("SHOW FENCES").fetchone())
     for binary in (False, True):
@@ -38,7 +38,7 @@ with psycopg_pool.ConnectionPool(kwargs=address, min_size=1, check=psycopg_pool.
         with pool.connection() as connection:
             check(connection.execute("SHOW FENCES").fetchone())
 
-# As docs/reference/console.md describes it.
+# As described in docs/reference/console.md.
 def check_by_sqlalchemy(connection):
     check(connection.execute(sqlalchemy.text("SHOW FENCES")).fetchone())
     assert connection.exec_driver_sql("SHOW VERSION").mappings().one()["fencegate"]
@@ -113,7 +113,7 @@ fn node_postgres() {
     assert_eq!(String::from_utf8_lossy(&node.stdout).trim(), "done", "{}", String::from_utf8_lossy(&node.stderr));
 }
 
-/// What JDBC, pgx and SQLAlchemy say, in the extended protocol as they do.
+/// The statements of JDBC, pgx and SQLAlchemy, in the extended protocol as these send them.
 #[tokio::test(flavor = "multi_thread")]
 async fn statements_that_drivers_send_by_themselves_are_answered() {
     let world = World::start();

@@ -8,7 +8,7 @@ fn tags(frames: &[Frame]) -> String {
     frames.iter().map(|frame| frame.tag as char).collect()
 }
 
-/// Ten megabytes are passed over, not kept; the session goes on.
+/// The console discards ten megabytes without buffering them, and the session continues.
 #[test]
 fn a_long_command_is_one_error() {
     let world = World::start();
@@ -50,12 +50,12 @@ fn malformed_messages_are_errors_and_the_session_goes_on() {
         (b'H', b"more"),
     ];
     for (tag, body) in extended {
-        // What follows, up to the Sync, is skipped, whatever it is.
+        // The console skips all messages up to the Sync.
         let frames =
             wire.exchange(&[tagged(tag, body), message::query("RELOAD"), tagged(b'E', b""), message::sync()].concat());
         assert_eq!((tags(&frames).as_str(), error_in(&frames).unwrap().code()), ("EZ", "08P01"), "{}", tag as char);
     }
-    // The rest of a COPY that there never was.
+    // The end of a COPY that never started.
     wire.send(&[message::copy_data(b"x"), message::copy_done()].concat());
     assert_eq!(tags(&wire.query("SHOW VERSION")), "TDCZ");
 }
@@ -70,7 +70,7 @@ fn an_unintelligible_message_ends_only_its_session() {
         let error = error_in(&wire.read_to_end()).expect("an error");
         assert_eq!((error.severity(), error.code()), ("FATAL", "08P01"), "{bytes:?}");
     }
-    // Half a message, and the client is gone.
+    // The client disconnects within a message.
     world.console().send(&header(b'Q', 1000));
     let mut wire = world.console();
     wire.send(&message::terminate());
@@ -87,10 +87,10 @@ fn counts_in_client_messages_reserve_no_memory() {
         let frames = wire.exchange(&[bound.clone(), message::execute("", limit), message::sync()].concat());
         assert_eq!(tags(&frames), format!("12{}CZ", "D".repeat(super::COMMANDS)));
     }
-    // Some at a time.
+    // A few rows at a time.
     let pieces = [bound, message::execute("", 4), message::execute("", 100), message::sync()].concat();
     assert_eq!(tags(&wire.exchange(&pieces)), format!("12DDDDs{}CZ", "D".repeat(super::COMMANDS - 4)));
-    // Formats that are not as many as the columns, which the server refuses as well.
+    // A number of formats that differs from the number of columns, which the server rejects as well.
     let formats = b"\0\0\0\0\0\0\0\x03\0\x01\0\x01\0\x01";
     let frames =
         [message::parse("", "SHOW HELP", &[]), tagged(b'B', formats), message::execute("", 0), message::sync()];
@@ -117,7 +117,7 @@ fn prepared_statements_are_bounded() {
     assert_eq!(error_in(&wire.exchange(&gone)).unwrap().code(), "26000");
 }
 
-/// Each keeps the rows that have not been fetched.
+/// Each portal keeps the rows that have not been fetched.
 #[test]
 fn portals_are_bounded_and_last_for_a_transaction() {
     let world = World::start();
@@ -130,7 +130,7 @@ fn portals_are_bounded_and_last_for_a_transaction() {
     let frames = wire.exchange(&[parse, many.clone(), opened("one more"), message::sync()].concat());
     assert_eq!(error_in(&frames).unwrap().code(), "53400");
     assert_eq!(frames.iter().filter(|frame| frame.tag == b's').count(), 100);
-    // Outside of a transaction they have ended with the Sync.
+    // Outside of a transaction, the Sync has ended the portals.
     assert_eq!(error_in(&wire.exchange(&fetched("p0"))).unwrap().code(), "34000");
     for end in ["CLOSE ALL", "COMMIT", "DISCARD ALL"] {
         assert_eq!(tags(&wire.query("BEGIN")), "CZ");
@@ -156,7 +156,7 @@ fn several_commands_are_answered_up_to_the_first_error() {
     assert_eq!(tags(&wire.query("-- ping")), "IZ");
     assert_eq!(tags(&wire.query("SHOW VERSION; SHOW VERSION")), "TDCTDCZ");
     assert_eq!(tags(&wire.query("SHOW VERSION; FENCE RESET nothing TO 1; SHOW VERSION")), "TDCEZ");
-    // What cannot be read is refused whole.
+    // A string is rejected as a whole if one of its commands cannot be parsed.
     assert_eq!(tags(&wire.query("SHOW VERSION; nonsense")), "EZ");
     let two = [message::unnamed("SHOW VERSION; SHOW VERSION", &[]), message::sync()].concat();
     assert_eq!(error_in(&wire.exchange(&two)).unwrap().code(), "42601");
@@ -174,7 +174,7 @@ fn transactions_have_a_status_and_no_other_effect() {
     };
     let ok = |letter| (String::new(), letter);
     assert_eq!(status("BEGIN; SHOW VERSION"), ok('T'));
-    // There is nothing to roll back: an error, as those of psql's own queries for completion, ends nothing.
+    // There is nothing to roll back, so an error, such as for psql's completion queries, does not fail the transaction.
     assert_eq!(status("nonsense"), ("42601".to_owned(), 'T'));
     assert_eq!(status("SHOW VERSION"), ok('T'));
     assert_eq!(status("ROLLBACK"), ok('I'));
@@ -206,7 +206,7 @@ fn an_unknown_command_gets_a_suggestion() {
     assert_eq!(rows_in(&wire.query("SHOW HELP")).len(), super::COMMANDS);
 }
 
-/// The key that the console gives is of a server session that has ended.
+/// The console's key belongs to a server session that has ended.
 #[test]
 fn a_request_to_cancel_is_harmless() {
     let world = World::start();

@@ -13,5 +13,5 @@ mod reload;
 mod reset;
 mod world;
 
-/// The commands that SHOW HELP lists.
+/// Number of commands that SHOW HELP lists.
 const COMMANDS: usize = 18;

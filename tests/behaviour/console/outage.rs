@@ -34,7 +34,7 @@ const COMMANDS: [&str; 18] = [
     "FENCE RESET scheduler TO 5",
 ];
 
-/// The SQLSTATE of a login at the console; the empty text where it succeeds.
+/// Logs in to the console, and returns the SQLSTATE of the error; empty if the login succeeds.
 fn login(address: &Address, user: &str) -> (Wire, String) {
     let mut wire = Wire::connect(address).unwrap();
     let frames = wire.start(&[("user", user), ("database", "fencegate")], "");
@@ -47,7 +47,7 @@ fn all_commands_answer(console: &mut Wire) {
         let begin = Instant::now();
         let frames = console.query(command);
         println!("{command}: {:?}", begin.elapsed());
-        // PAUSE and FENCE RESET may be errors; what counts is that the session goes on.
+        // PAUSE and FENCE RESET may fail, but the session must continue.
         assert_eq!(frames.last().map(|frame| frame.tag), Some(b'Z'), "{command}");
     }
     assert_eq!(ok(console, "SHOW VERSION").len(), 1);
@@ -72,7 +72,7 @@ fn the_system_user_of_the_proxy_is_admitted_over_its_unix_socket() {
     assert_eq!(login(&proxy.socket(), "postgres").1, "");
     assert_eq!(admitted(&proxy), before, "a server that answers authenticates its clients");
     postgres.stop();
-    // As root the test can be somebody else, too.
+    // Only root can run psql as another user.
     let psql = server_command(&postgres_program("psql"));
     if psql.len() > 1 {
         let (host, port) = proxy.socket().host_and_port();
@@ -118,7 +118,7 @@ fn a_starting_server_counts_as_unavailable() {
     assert_eq!(login(&proxy.address(), "postgres").1, "57P03");
 }
 
-/// It accepts connections, or its kernel does, and answers nothing.
+/// The server's kernel accepts connections, but the server does not answer.
 #[test]
 fn commands_are_answered_while_the_server_hangs() {
     let postgres = Postgres::start(Options::default());
@@ -135,7 +135,7 @@ fn commands_are_answered_while_the_server_hangs() {
     wait_until("the server is back", DEADLINE, || code(&mut console, "FENCE RESET scheduler TO 5 FORCE").is_empty());
 }
 
-/// All processes of a server.
+/// Suspends all processes of a server.
 fn freeze(postgres: &Postgres) -> Frozen {
     let rows = postgres.sql("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()");
     let postmaster = postgres.value("SELECT pg_read_file('postmaster.pid', 0, 100)");

@@ -1,10 +1,10 @@
-//! SHOW POLICIES: how far fences are enforced, which depends on all proxies together.
+//! SHOW POLICIES: how far all proxies together enforce the fences.
 
 use super::world::{World, console};
 use crate::support::ticks::{self, POLICIES, ok};
 use crate::support::{DEADLINE, Proxy, ProxyOptions, Wire, wait_until};
 
-/// The status of a table, and by how many proxies of how many it is enforced.
+/// The status of a table, the number of proxies that enforce it, and the number of all proxies.
 fn status(console: &mut Wire, table: &str) -> String {
     let rows = console.rows("SHOW POLICIES").unwrap();
     let row = rows.into_iter().find(|row| row[2].as_deref() == Some(table)).expect("the table");
@@ -39,13 +39,13 @@ fn a_failed_query_is_retried() {
     console.rows("RELOAD").unwrap();
     let mut locker = Wire::login(&world.postgres.address(), "postgres", "postgres");
     ok(&mut locker, "BEGIN; LOCK TABLE pg_catalog.pg_authid");
-    wait_until("a question fails", DEADLINE, || world.proxy.log().contains("fence_enforcement_unknown"));
+    wait_until("a query fails", DEADLINE, || world.proxy.log().contains("fence_enforcement_unknown"));
     ok(&mut locker, "ROLLBACK");
     ok(&mut writer, "COMMIT");
     wait_until("the new fence is enforced", DEADLINE, || status(&mut console, "public.later") == "enforced 1 1");
 }
 
-/// The statement was forwarded before the fence, and may still write.
+/// A statement that was forwarded before the fence may still write.
 #[test]
 fn a_transaction_without_locks_counts_as_open() {
     let world = World::start();
@@ -55,7 +55,7 @@ fn a_transaction_without_locks_counts_as_open() {
     world.proxy.write_policies(&format!("{POLICIES}  - name: later\n    tables: [public.later]\n"));
     let mut console = world.console();
     console.rows("RELOAD").unwrap();
-    // Each asks the database behind what the proxy asks it for the fence.
+    // Each query reaches the database after the proxy's own query about the fence.
     for _ in 0..50 {
         assert_eq!(status(&mut console, "public.later"), "pending 0 1");
     }
@@ -73,7 +73,7 @@ fn an_observing_fence_is_shown_as_observed() {
     wait_until("all observe it", DEADLINE, || status(&mut console, "public.ticks") == "observed 1 1");
 }
 
-/// Where nobody has said that something is fenced, and nothing is, there is nothing to show, to warn of, or to reset.
+/// A database without the schema and without fenced tables is not shown, causes no warning, and cannot be reset.
 #[test]
 fn a_database_without_fences_is_not_shown() {
     let world = World::start();
@@ -81,7 +81,7 @@ fn a_database_without_fences_is_not_shown() {
     let mut console = world.console();
     let notices =
         |console: &mut Wire, command: &str| console.query(command).iter().filter(|frame| frame.tag == b'N').count();
-    // No session has come yet: that is said.
+    // Without a session so far, a notice reports that the state is unknown.
     assert_eq!(status(&mut console, "public.ticks"), "unknown  ");
     assert_eq!([notices(&mut console, "SHOW FENCES"), notices(&mut console, "SHOW POLICIES")], [1, 1]);
 
@@ -101,7 +101,7 @@ fn a_database_without_fences_is_not_shown() {
         let frames = console.query("FENCE RESET scheduler TO 47");
         assert!(frames.iter().all(|frame| frame.tag != b'N' && frame.tag != b'E'), "{frames:?}");
     }
-    // With a fenced table it is, from the next session that looks on.
+    // After a fenced table is created, the next session makes the database visible.
     world.postgres.sql_in("plain", "CREATE TABLE ticks (n int)");
     wait_until("it is shown", DEADLINE, || {
         Wire::login(&world.proxy.address(), "postgres", "plain");
@@ -122,11 +122,11 @@ fn a_policy_is_in_force_only_if_all_live_proxies_enforce_it() {
     let _through_other = Wire::login(&other.address(), "postgres", "postgres");
     let mut console = console(&world.proxy);
     wait_until("both enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 2 2");
-    // A reload of one is not known to the other.
+    // A reload of one proxy does not affect the other.
     world.proxy.write_policies(&POLICIES.replace("[public.ticks]", "[{name: public.ticks, operations: [insert]}]"));
     console.rows("RELOAD").unwrap();
     wait_until("this one enforces it", DEADLINE, || status(&mut console, "public.ticks") == "pending 1 2");
-    // Who says that it leaves needs no reload.
+    // A proxy that shuts down unregisters itself, without a reload.
     assert_eq!(other.terminate(), 0);
     wait_until("all that are left enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
 }
@@ -161,17 +161,17 @@ fn the_policies_of_a_lost_proxy_are_unknown() {
     console.rows("RELOAD").unwrap();
     wait_until("one is lost", DEADLINE, || status(&mut console, "public.later") == "unknown 1 2");
     other.wait_for_log("control_not_listening", DEADLINE);
-    // It goes by its own policies, but cannot tell any more what leads to the tables that they name.
+    // The other proxy enforces its own policies, but can no longer determine which relations lead to their tables.
     let doubt = through_other.rows("INSERT INTO later VALUES (1)").unwrap_err();
     assert!(doubt.code() == "LF006" && doubt.detail().is_empty(), "{doubt:?}");
     world.postgres.sql("ALTER ROLE lost LOGIN");
     wait_until("it is back, and has other policies", DEADLINE, || {
         status(&mut console, "public.later") == "pending 1 2"
     });
-    // No fence of its is on this table.
+    // The other proxy's policies do not fence this table.
     wait_until("it reads the catalog", DEADLINE, || through_other.rows("INSERT INTO later VALUES (1)").is_ok());
 
-    // One that was killed has no sessions once their server processes have ended; until then that is not known.
+    // The sessions of a killed proxy have ended once their server processes have ended. Until then, they may exist.
     let mut around = Wire::login(&world.postgres.address(), "postgres", "postgres");
     other.kill9();
     wait_until("it is lost", DEADLINE, || status(&mut console, "public.later") == "unknown 1 2");
@@ -191,7 +191,7 @@ fn a_proxy_that_was_killed_does_not_count_once_its_sessions_are_gone() {
     let mut through_other = Wire::login(&other.address(), "postgres", "postgres");
     let mut console = console(&world.proxy);
     wait_until("both enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 2 2");
-    // A statement of its goes on at the server.
+    // The server still runs one of its statements.
     let process = ticks::process(&mut through_other);
     through_other.send(&crate::support::message::query("SELECT pg_sleep(1000)"));
     ticks::wait_for_process(&world.postgres, &process, "wait_event = 'PgSleep'");

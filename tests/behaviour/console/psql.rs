@@ -58,14 +58,14 @@ fn a_user_goes_from_a_database_to_the_console_and_back() {
     assert!(said.contains("postgres scheduler enforce  1 47 t ") && said.contains("back 1"), "{said}");
 }
 
-/// Each gets a helpful error, and the session continues.
+/// Each query gets a helpful error, and the session continues.
 #[test]
 fn psqls_own_queries_are_harmless() {
     let world = World::start();
     let said = says(&world, "fencegate", "\\d\n\\l\n\\dt public.*\n\\du\n\\conninfo\n\\x\nSHOW VERSION;\n");
     assert_eq!(said.matches("does not run SQL").count(), 4, "{said}");
     assert!(said.contains("fencegate 0."), "{said}");
-    // As psql completes `SELECT * FROM t<TAB>`, `SET <TAB>` and `\c <TAB>`.
+    // psql's queries to complete `SELECT * FROM t<TAB>`, `SET <TAB>` and `\c <TAB>`.
     let mut wire = world.console();
     for query in [
         "SELECT pg_catalog.quote_ident(c.relname) FROM pg_catalog.pg_class c WHERE c.relkind IN ('r') AND substring(pg_catalog.quote_ident(c.relname),1,1)='t' LIMIT 1000",
@@ -77,7 +77,7 @@ fn psqls_own_queries_are_harmless() {
         assert!(error.hint().contains("connect to a database"));
     }
     assert_eq!(wire.rows("SHOW VERSION").unwrap().len(), 1);
-    // Nor within a transaction.
+    // The same within a transaction.
     wire.query("begin");
     assert_eq!(wire.rows("SELECT name FROM pg_settings").unwrap_err().code(), "42601");
     assert_eq!(wire.rows("SHOW VERSION").unwrap().len(), 1);

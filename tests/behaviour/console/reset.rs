@@ -6,7 +6,7 @@ use crate::support::ticks::{self, WRITE, ok, session};
 use crate::support::wire::rows_in;
 use crate::support::{DEADLINE, Wire, wait_until};
 
-/// A reset waits for the lock.
+/// A reset waits for the lock of the resource.
 const WAITS: &str =
     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND NOT granted";
 
@@ -28,7 +28,7 @@ fn a_reset_below_a_living_session_needs_force() {
     assert!(pids.split(' ').all(|pid| error.detail().contains(&format!("pid {pid} under token 50"))), "{error:?}");
     assert!(error.detail().contains(" of postgres from 127.0.0.1:"), "{error:?}");
     assert!(error.detail().contains("a session of another proxy") && error.hint().contains("FORCE"), "{error:?}");
-    // Nothing has happened.
+    // The reset had no effect.
     assert_eq!(world.postgres.value("SELECT generation || ' ' || token FROM fencegate_state.epoch"), "1 50");
     assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.reset"), "0");
     for writer in [&mut holder, &mut through_other] {
@@ -50,7 +50,7 @@ fn an_ended_process_does_not_block_a_reset() {
     let world = World::start();
     drop(world.writer(50));
     wait_until("its process has ended", DEADLINE, || world.postgres.value(LIVING) == "0");
-    // The row of a dead process counts for nothing, though it may still be there.
+    // The row of an ended process does not count, even if it still exists.
     assert_eq!(world.console().rows("FENCE RESET scheduler TO 7").unwrap().len(), 1);
     assert_eq!(world.postgres.value("SELECT forced FROM fencegate_state.reset"), "f");
 }
@@ -62,7 +62,7 @@ fn an_admission_before_the_lock_is_granted_blocks_the_reset() {
     drop(world.writer(50));
     wait_until("its process has ended", DEADLINE, || world.postgres.value(LIVING) == "0");
     let mut admitting = Wire::login(&world.postgres.address(), "postgres", "postgres");
-    // As the control connection of another proxy, which nobody ends: it holds the lock until its row is committed.
+    // Like another proxy's control connection, which is never terminated. It holds the lock until its row is committed.
     ok(&mut admitting, "SET application_name = 'fencegate control'");
     ok(&mut admitting, "BEGIN");
     ok(&mut admitting, "SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))");
@@ -79,13 +79,13 @@ fn an_admission_before_the_lock_is_granted_blocks_the_reset() {
     assert_eq!(world.postgres.value("SELECT generation || ' ' || token FROM fencegate_state.epoch"), "1 50");
 }
 
-/// Neither one that never was nor one that is gone is known from then on.
+/// The console keeps neither a database that never existed nor one that was dropped.
 #[test]
 fn a_missing_database_is_reported_and_forgotten() {
     let world = World::start();
     let _writer = world.writer(47);
     let mut console = world.console();
-    // Without a warning of another.
+    // Without a warning about another database.
     let is_only_known = |console: &mut Wire| {
         let frames = console.query("SHOW FENCES");
         let rows = rows_in(&frames);
@@ -113,7 +113,7 @@ fn a_missing_database_is_reported_and_forgotten() {
     let log = world.proxy.log();
     let is_missed = |line: &str| line.contains("passing") && line.contains("does not exist");
     assert!(!log.contains("outcome") && !log.lines().any(is_missed), "{log}");
-    // It comes back.
+    // The database is created again.
     world.postgres.sql("CREATE DATABASE passing");
     init(&world.postgres, "passing");
     let _session = Wire::login(&world.proxy.address(), "postgres", "passing");

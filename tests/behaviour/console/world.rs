@@ -15,7 +15,7 @@ impl World {
         Self { proxy: ticks::proxy(&postgres), postgres }
     }
 
-    /// At the console, in the simple protocol.
+    /// A console session in the simple protocol.
     pub fn console(&self) -> Wire {
         console(&self.proxy)
     }
@@ -27,7 +27,7 @@ impl World {
         writer
     }
 
-    /// At the console, in the extended protocol with binary results.
+    /// A console session in the extended protocol, with binary results.
     pub async fn driver(&self) -> Client {
         let (host, port) = self.proxy.address().host_and_port();
         let config = format!("host={host} port={port} user=postgres dbname=fencegate");

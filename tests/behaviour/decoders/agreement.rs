@@ -35,7 +35,7 @@ fn the_database_reads_the_same_tokens() {
     }
 }
 
-/// Values that the proxy can read: from the others nobody writes.
+/// Values that the proxy can read. Without such a value, a session cannot write.
 fn values() -> Vec<(String, FenceValue)> {
     let corpus = corpus::VALUES.map(str::as_bytes);
     let mut dice = Dice::new(crate::support::seed());

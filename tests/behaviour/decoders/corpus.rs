@@ -1,4 +1,4 @@
-//! Valid input, to be damaged by tests.
+//! Valid input, which tests damage.
 
 use crate::support::message::{self, bind_text, copy_data, execute, parse, query, sync};
 use fencegate_testing::dice::Dice;
@@ -38,7 +38,7 @@ pub fn startup_packets() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Of DataRow, ParameterStatus, ErrorResponse and ReadyForQuery.
+/// Bodies of DataRow, ParameterStatus, ErrorResponse and ReadyForQuery.
 pub fn bodies() -> Vec<Vec<u8>> {
     [
         &b"\0\x02\0\0\0\x0242\xff\xff\xff\xff"[..],
@@ -54,7 +54,7 @@ pub fn bodies() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Of Parse and Bind, what stands behind the strings.
+/// The parts of Parse and Bind after their strings.
 pub fn binds() -> Vec<Vec<u8>> {
     [
         &b"\0\0"[..],
@@ -131,7 +131,7 @@ pub const PLAIN: [&str; 12] = [
     "VALUES (1, least(2, 3)), (-4, ('5')); ;",
 ];
 
-/// Words in the order of chance: most are no SQL, and some that are mean something else than they seem to.
+/// A random sequence of words. Most are not SQL, and some have a meaning other than the apparent one.
 pub fn sentence(dice: &mut Dice) -> String {
     const STARTS: [&str; 7] = [
         "SELECT",

@@ -1,8 +1,8 @@
 //! The decoders of external input, with random and damaged input: they never panic, never read past the end, and return
 //! the encoded values.
 //!
-//! The properties are in `fencegate_testing::properties`, for use by the fuzz targets in `fuzz/` too. Every case can be repeated: random
-//! input is seeded, and a failure prints its input.
+//! The properties are in `fencegate_testing::properties`, which the fuzz targets in `fuzz/` use too. Every case can be
+//! repeated: random input is seeded, and a failure prints its input.
 
 mod agreement;
 mod corpus;
@@ -11,13 +11,13 @@ use crate::support::{length, seed};
 use fencegate_testing::dice::Dice;
 use fencegate_testing::properties;
 
-/// Of so many cases, those that this run tries.
+/// Number of cases that this run tries, out of `full`.
 fn share(full: u64) -> usize {
     usize::try_from(length(full / 20, full)).unwrap()
 }
 
-/// Half random bytes and half damaged good ones. Says how many cases the decoder took for good: a corpus that is
-/// always refused would test nothing.
+/// Tries random bytes and damaged valid input in equal shares. Prints the number of cases that the decoder accepts,
+/// which must not be too small: a corpus that is always rejected would test nothing.
 fn check(decoder: &str, full: u64, corpus: &[&[u8]], property: impl Fn(&[u8]) -> bool) {
     let cases = share(full);
     let mut dice = Dice::new(seed());
@@ -73,7 +73,7 @@ fn texts_of_statements() {
     check("texts", 10_000, &corpus::TEXTS.map(str::as_bytes), properties::statement::check);
 }
 
-/// Damaged texts, and such as a grammar makes of all that the reader of tokens knows.
+/// Damaged texts, and random sequences of all words that the lexer knows.
 #[test]
 fn tokens_of_statements() {
     check("tokens", 10_000, &corpus::PLAIN.map(str::as_bytes), properties::tokens::check);

@@ -1,8 +1,8 @@
 //! A stale session commits nothing after a newer leader's write, in any state and with any route of the new leader, and
-//! its error is correct.
+//! receives the correct error.
 //!
-//! Each state of the stale session (`states.rs`) is combined with each route of the new leader. The server's own log of
-//! commits is the reference.
+//! Each state of the stale session (`states.rs`) is combined with each route of the new leader. The server's WAL is the
+//! reference for the order of commits.
 
 mod raising;
 mod server_timeouts;
@@ -59,7 +59,7 @@ enum Route {
     AfterKill,
 }
 
-/// The session under token 1, and everything that it needs to reach its state.
+/// The session under token 1, with everything that it needs to reach its state.
 struct Stale<'a> {
     postgres: &'a Postgres,
     process: String,
@@ -93,7 +93,7 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
     wait_until_harmless(&postgres, &stale.process);
     let tokens = tokens(&mut order);
     assert_eq!(out_of_order(&tokens), 0, "committed in this order: {tokens:?}");
-    // Nothing that was under way has been committed before the new leader's write either.
+    // Nor was a pending write committed before the new leader's write.
     assert_eq!(tokens, [1, 2, 2]);
     match route {
         Route::AfterKill => assert_eq!(told, []),
@@ -101,7 +101,7 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
     }
 }
 
-/// A session with a stale token that the server terminates for another reason receives that reason.
+/// If the server terminates a session with a stale token for another reason, the client receives that reason.
 #[test]
 fn other_ends_of_a_session_are_reported_unchanged() {
     let postgres = ticks::server();
@@ -114,7 +114,7 @@ fn other_ends_of_a_session_are_reported_unchanged() {
     assert_eq!(error_in(&told).map(|error| error.code().to_owned()).as_deref(), Some("57P05"));
 }
 
-/// The server ends the process in the middle of a message of its answer.
+/// The server ends the process within a message of its reply.
 #[test]
 fn a_truncated_result_ends_with_the_reason() {
     let postgres = ticks::server();
@@ -130,7 +130,8 @@ fn a_truncated_result_ends_with_the_reason() {
     assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2 outcome=unknown");
 }
 
-/// A pipeline may end a transaction and begin another before its Sync: what of it is committed, only ReadyForQuery would tell.
+/// A pipeline may end a transaction and begin another before its Sync. Only ReadyForQuery would show which part is
+/// committed.
 #[test]
 fn possible_commits_of_a_pipeline_are_not_reported_as_rolled_back() {
     let postgres = ticks::server();
@@ -148,7 +149,7 @@ fn possible_commits_of_a_pipeline_are_not_reported_as_rolled_back() {
     assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"));
     assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2 outcome=unknown");
     let committed = postgres.value("SELECT string_agg(token::text, ' ' ORDER BY id) FROM ticks");
-    assert_eq!(committed, "1 1 2", "what came before COMMIT, and nothing behind it");
+    assert_eq!(committed, "1 1 2", "the write before COMMIT, but not the one after it");
 }
 
 impl<'a> Stale<'a> {
@@ -164,8 +165,8 @@ impl<'a> Stale<'a> {
         self.wire.as_mut().expect("the client lives")
     }
 
-    /// The new leader's token is published, and its own proxy takes its admission away: a leader's proxy that drains for the
-    /// token waits 100 ms for that, which a busy machine may need.
+    /// Publishes the new leader's token, and waits until the session's own proxy has revoked its admission. A leader's
+    /// proxy that drains waits only 100 ms for this, which may be too short on a busy machine.
     fn is_let_go(&self) {
         self.postgres.sql("UPDATE fencegate_state.epoch SET token = 2, drained = false");
         self.postgres.sql("SELECT pg_notify('fencegate', 'scheduler')");
@@ -174,7 +175,7 @@ impl<'a> Stale<'a> {
         });
     }
 
-    /// Continues as if it knew of no other leader. Returns the replies.
+    /// Continues as if there were no other leader. Returns the replies.
     fn goes_on(&mut self, fate: &Fate) -> Vec<Frame> {
         match (&mut self.wire, fate) {
             (Some(wire), Fate::GoesOn { .. }) => wire.query(WRITE),

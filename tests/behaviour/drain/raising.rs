@@ -4,7 +4,7 @@ use crate::support::message::{bind_text, execute, parse, query, sync};
 use crate::support::ticks::{self, WRITE, ok, process, refused};
 use crate::support::wire::error_in;
 
-/// Bind takes the locks of the statement before its Execute is admitted: they are no sign of a write.
+/// Bind takes the statement's locks before its Execute is admitted. These locks do not indicate a write.
 #[test]
 fn by_the_extended_protocol() {
     let postgres = ticks::server();
@@ -16,7 +16,7 @@ fn by_the_extended_protocol() {
     assert_eq!(error_in(&session.exchange(&[prepare, write.clone()].concat())), None);
     ok(&mut session, "SET lease.fence = 2");
     assert_eq!(error_in(&session.exchange(&write)), None);
-    // All at once: the SET and the write under it.
+    // The SET and the write under it, sent together.
     session.send(&[query("SET lease.fence = 3"), write].concat());
     for _ in 0..2 {
         assert_eq!(error_in(&session.read_until_ready()), None);
@@ -36,7 +36,7 @@ fn in_a_transaction() {
     }
     refused(&mut session, WRITE, "LF003");
     ok(&mut session, "ROLLBACK");
-    // The parameter is what it was before the transaction; the epoch stays.
+    // The rollback restores the parameter. The epoch stays.
     refused(&mut session, WRITE, "LF001");
     ok(&mut session, "SET lease.fence = 2");
     ok(&mut session, WRITE);

@@ -10,7 +10,8 @@ const IN_TRANSACTION: &str = "idle_in_transaction_session_timeout";
 const OUTSIDE: &str = "idle_session_timeout";
 const WHOLE: &str = "transaction_timeout";
 
-/// How the session gets the timeout: 4 s, for all sessions are made before the first of them raises the token.
+/// How the session gets the timeout. The timeout is 4 s, because all sessions start before the first of them raises the
+/// token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SetBy {
     Role,
@@ -22,7 +23,7 @@ enum SetBy {
     Transaction,
 }
 
-/// How the write comes.
+/// How the client sends the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Query,
@@ -33,9 +34,9 @@ enum By {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
-    /// The session writes for the first time.
+    /// The session has not written yet.
     First,
-    /// It has written under the older holder's token.
+    /// The session has written under the older holder's token.
     Raised,
 }
 
@@ -114,7 +115,8 @@ fn answer(wire: &mut Wire, by: By) -> Option<Fields> {
     error_in(&wire.read_until_ready())
 }
 
-/// All at once, in one transaction or as a transaction of its own; then the older holder ends, and each tries again.
+/// Sends all writes, in transactions or without BEGIN, and checks their errors. Then the older holder ends, and each
+/// session retries.
 fn all_survive(mut world: World, cases: &[(&'static str, SetBy)], begins: bool, raised_by: By) {
     const ALL: [By; 3] = [By::Query, By::Extended, By::Flushed];
     let raised = std::iter::once((cases[0], raised_by, Token::Raised));
@@ -129,7 +131,7 @@ fn all_survive(mut world: World, cases: &[(&'static str, SetBy)], begins: bool, 
             ok(wire, &format!("SET LOCAL {setting} = '4s'"));
         }
         send_write(wire, *by);
-        // The first keeps its server process, as long as it raises the token itself.
+        // The first session keeps its server process only if it raises the token itself.
         wait_until("the token is raised", DEADLINE, || {
             world.postgres.value("SELECT count(*) FROM fencegate_state.epoch WHERE token = 2") == "1"
         });
@@ -184,11 +186,11 @@ fn a_write_fails_before_the_transaction_timeout() {
     let eighteen = || Options::default().release(Release::Eighteen);
     let cases = ALWAYS.iter().chain(&[SetBy::Transaction]).map(|by| (WHOLE, *by));
     all_survive(World::start(eighteen()), &cases.collect::<Vec<_>>(), true, By::Query);
-    // Without BEGIN a pipeline is a transaction from its first message on.
+    // Without BEGIN, the first message of a pipeline starts a transaction.
     let mut world = World::start(eighteen());
     let mut session = world.session((WHOLE, SetBy::Role), Token::First);
     send_write(&mut session, By::Flushed);
-    let error = answer(&mut session, By::Flushed).expect("it is given up");
+    let error = answer(&mut session, By::Flushed).expect("the wait ends");
     assert!(error.code() == "LF006" && error.message().contains(WHOLE), "{error:?}");
     world.frozen = None;
     wait_until("it writes", DEADLINE, || {
@@ -205,7 +207,7 @@ fn the_reason_names_the_older_holder() {
     let older = world.postgres.value("SELECT pid FROM fencegate_state.admission");
     let mut session = world.session((OUTSIDE, SetBy::Session), Token::First);
     send_write(&mut session, By::Query);
-    let error = answer(&mut session, By::Query).expect("it is given up");
+    let error = answer(&mut session, By::Query).expect("the wait ends");
     assert_eq!(error.code(), "LF006");
     assert!(error.message().contains(&format!("process {older}")), "{error:?}");
     world.frozen = None;

@@ -1,5 +1,5 @@
-//! The states in which a new leader may find a stale session. Each function brings the session there, proves by the
-//! server's own view that it has arrived, and says what has to become of it.
+//! The states in which a new leader may find a stale session. Each function brings the session into its state, verifies
+//! this on the server, and returns the session's fate.
 
 use super::Stale;
 use crate::support::ticks::{WRITE, ok, wait_for_process};
@@ -9,15 +9,15 @@ use message::{copy_data, copy_done, flush, query, sync, unnamed};
 
 /// The fate of the stale session, if its proxy lives.
 pub enum Fate {
-    /// Its next write is refused; then `end` ends its transaction, and it goes on.
+    /// The next write is refused. Then `end` ends the transaction, and the session continues.
     GoesOn { end: &'static str },
     /// The session receives the error, at the latest as the reply to `next`.
     CutOff { next: Vec<u8>, outcome: &'static str },
-    /// Its client is gone.
+    /// The client has disconnected.
     NobodyToTell,
 }
 
-/// Long enough that nothing ends by itself before the new leader has written, however slow the machine is.
+/// Longer than any takeover, even on a slow machine.
 const LONG: &str = "pg_sleep(600)";
 
 pub fn idle(_: &mut Stale) -> Fate {
@@ -36,7 +36,7 @@ pub fn in_a_transaction_with_writes(stale: &mut Stale) -> Fate {
     Fate::CutOff { next: query("COMMIT"), outcome: "rolled_back" }
 }
 
-/// The server has answered everything, and has an implicit transaction open.
+/// The server has answered all messages, and an implicit transaction is open.
 pub fn after_flush_without_sync(stale: &mut Stale) -> Fate {
     stale.wire().send(&[unnamed(WRITE, &[]), flush()].concat());
     let frames = stale.wire().read_until(b'C');
@@ -83,7 +83,7 @@ pub fn in_commit(stale: &mut Stale) -> Fate {
     Fate::CutOff { next: Vec::new(), outcome: "unknown" }
 }
 
-/// The server does not notice: the statement continues.
+/// The server does not notice, and continues the statement.
 pub fn with_its_client_killed(stale: &mut Stale) -> Fate {
     run_long_statement(stale);
     stale.wire = None;

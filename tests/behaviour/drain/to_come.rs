@@ -1,5 +1,5 @@
-//! A session that waits in its transaction and holds no visible lock, but will still write: forwarded messages write
-//! when rows are fetched or the transaction ends.
+//! A session that waits in its transaction without a visible lock, but will still write: messages that were already
+//! forwarded cause a write when rows are fetched or the transaction ends.
 
 use crate::support::commit_order::CommitOrder;
 use crate::support::message::{bind_text, execute, flush, parse, query, sync};
@@ -7,8 +7,8 @@ use crate::support::ticks::{self, WRITE, ok, out_of_order, process, tokens, wait
 use crate::support::wire::error_in;
 use crate::support::{Proxy, Wire};
 
-/// `write_tick` is named in the policies, `hidden_write` is not; a row in `others` writes a tick when its transaction ends.
-/// No function is in SQL: the server locks what such a one writes as soon as a cursor over it is opened.
+/// The policies name `write_tick`, but not `hidden_write`. A row in `others` writes a tick when its transaction ends.
+/// No function is in SQL, because the server would lock its tables as soon as a cursor over it is opened.
 const SCHEMA: &str = "CREATE TABLE others (n int); \
     CREATE FUNCTION write_tick() RETURNS int LANGUAGE plpgsql AS \
       'BEGIN INSERT INTO ticks (note) VALUES (''called''); RETURN 1; END'; \
@@ -33,10 +33,11 @@ const OPEN_IN_DO: &str = "DO $$ DECLARE c refcursor := 'c'; \
 const WRITE_IN_DO: &str = "DO $$ BEGIN INSERT INTO others VALUES (1); END $$";
 const WRITE_TO_VIEW: &str = "INSERT INTO shown VALUES ('shown')";
 
-/// Brings the session, which is admitted, into a transaction in which a write is still to come.
+/// Brings an admitted session into a transaction with a write still to come.
 type Enter = fn(&mut Wire);
 
-/// For each state a test for each route: what is set beside the policies, how to get there, and what would write then.
+/// For each state, a test for each route. Arguments: settings in addition to the policies, the way to the state, and a
+/// message that would then write.
 macro_rules! states {
     ($($state:ident: $settings:expr, $enter:expr, $next:expr;)+) => {
         $(mod $state {

@@ -12,7 +12,7 @@ async fn lead(cluster: &EtcdCluster, ttl: u64) -> Leadership {
     win(&candidate(&members, "ours", ttl).build().unwrap()).await
 }
 
-/// One of the three is etcd's own leader, and one is the member that is asked first.
+/// One of the members is etcd's own leader, and one is the member that the client contacts first.
 #[tokio::test(flavor = "multi_thread")]
 async fn leadership_survives_a_hanging_member() {
     let mut cluster = EtcdCluster::start();
@@ -28,7 +28,7 @@ async fn leadership_survives_a_hanging_member() {
     assert_eq!(leadership.check(), Ok(()));
 }
 
-/// The member that still answers cannot know what the others have decided.
+/// The member that still answers cannot know the decisions of the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_leadership_is_lost_by_the_deadline() {
     let mut cluster = EtcdCluster::start();

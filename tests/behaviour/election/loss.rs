@@ -7,8 +7,8 @@ use crate::support::programs::run;
 use fencegate_leader::{Error, Lost};
 use std::time::{Duration, Instant};
 
-/// Whether so much of the lease was left when the loss was announced as there should be, on a machine that has stalled for
-/// a while.
+/// True if the loss was announced shortly before the lease's deadline. If the machine has stalled, the deadline may
+/// have passed.
 pub fn is_announced_in_time(left: Duration, stalled: Duration) -> bool {
     left <= Duration::from_millis(100) && (!left.is_zero() || stalled >= Duration::from_millis(50))
 }
@@ -111,7 +111,7 @@ async fn the_last_clone_that_is_dropped_gives_leadership_up() {
     wait_for_keys(&server, 0);
 }
 
-/// It is nobody's then: the next in the queue leads.
+/// The key then belongs to no candidate, and the next in the queue leads.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_cut_loose_from_its_lease_leads_no_longer() {
     let server = Etcd::start();

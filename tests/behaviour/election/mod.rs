@@ -45,7 +45,7 @@ async fn win(election: &Election) -> Leadership {
     soon(election.campaign()).await.unwrap()
 }
 
-/// Campaigns in a task of its own, and returns when it has its place in the queue.
+/// Campaigns in a separate task, and returns when the candidate is in the queue.
 fn queue_up(server: &Etcd, election: &Election) -> Campaign {
     let (before, election) = (keys(server).len(), election.clone());
     let campaign = tokio::spawn(async move { election.campaign().await });
@@ -53,13 +53,14 @@ fn queue_up(server: &Etcd, election: &Election) -> Campaign {
     campaign
 }
 
-/// The coordinator's silence is told as the reason; or that the lease has run out, where the machine stood still when the last
-/// renewal would have failed.
+/// True if the reason for the loss is the coordinator's silence. If the machine stalled during the last renewal, the
+/// reason may be an expired lease instead.
 pub fn is_silence(loss: &Lost, stalled: Duration) -> bool {
     matches!(loss, Lost::Unreachable { .. }) || *loss == Lost::Expired && stalled >= Duration::from_millis(50)
 }
 
-/// All are lost, and by the coordinator's silence. `stalls` is watched since before it.
+/// Checks that all leaderships are lost because of the coordinator's silence. `stalls` must be watched since before the
+/// silence.
 pub async fn silence_ends(leaderships: &[Leadership], stalls: Stalls) {
     let mut losses = Vec::new();
     for leadership in leaderships {
@@ -69,7 +70,7 @@ pub async fn silence_ends(leaderships: &[Leadership], stalls: Stalls) {
     assert!(losses.iter().all(|loss| is_silence(loss, stalled)), "{losses:?}, stalled for {stalled:?}");
 }
 
-/// Each is renewed once more.
+/// Waits until each leadership is renewed.
 pub async fn renewed(leaderships: &[Leadership]) {
     let states: Vec<_> = leaderships.iter().map(Leadership::subscribe).collect();
     for mut state in states {
@@ -78,12 +79,12 @@ pub async fn renewed(leaderships: &[Leadership]) {
     }
 }
 
-/// Waits for an event that has no time limit of its own.
+/// Waits for an event without its own time limit.
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what).await.expect("it happens in time")
 }
 
-/// The keys of all candidates, in the order of their places.
+/// The keys of all candidates, in queue order.
 fn keys(server: &Etcd) -> Vec<String> {
     let order = ["--sort-by=CREATE", "--order=ASCEND"];
     let arguments = ["get", "--prefix", &format!("{NAME}/"), "--keys-only"];
@@ -99,7 +100,7 @@ fn lease(key: &str) -> &str {
     key.rsplit_once('/').unwrap().1
 }
 
-/// As etcd sees it.
+/// The leader according to etcd.
 async fn current(server: &Etcd) -> Option<Leader> {
     leader(&client(&[&server.url()]), &NAME.parse().unwrap(), Patience::USUAL).await.unwrap().0
 }

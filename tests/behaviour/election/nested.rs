@@ -1,4 +1,4 @@
-//! Elections whose keys are among another's are refused.
+//! Elections whose keys are within another election are refused.
 
 use super::{LONG, candidate, soon, win};
 use crate::support::etcd::Etcd;
@@ -28,7 +28,7 @@ async fn an_election_around_another_is_refused() {
     let _inner = win(&election(&server, "/p/q/sub")).await;
     assert!(refused(&server, "/p").await.starts_with("/p/q/sub/"));
     assert!(refused(&server, "/p/q").await.starts_with("/p/q/sub/"));
-    assert_eq!(count(&server), 1, "who was refused leaves nothing behind");
+    assert_eq!(count(&server), 1, "a refused candidate leaves no key");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,12 +37,12 @@ async fn an_election_within_another_is_refused() {
     let outer = win(&election(&server, "/p")).await;
     assert!(refused(&server, "/p/sub").await.starts_with("/p/"));
     assert!(refused(&server, "/p/q/sub").await.starts_with("/p/"));
-    assert_eq!(count(&server), 1, "who was refused leaves nothing behind");
+    assert_eq!(count(&server), 1, "a refused candidate leaves no key");
     outer.resign().await.unwrap();
     win(&election(&server, "/p/sub")).await;
 }
 
-/// Keys that no campaign has made, before a candidate and after it.
+/// Keys that no campaign has made, put before a candidate's key and again after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_other_programs_block_no_candidate() {
     let server = Etcd::start();
@@ -54,7 +54,7 @@ async fn keys_of_other_programs_block_no_candidate() {
     others.iter().for_each(put);
     let next = election(&server, "/p");
     let campaign = tokio::spawn(async move { next.campaign().await });
-    wait_until("the next stands in the queue", DEADLINE, || count(&server) == others.len() + 3);
+    wait_until("the next candidate is in the queue", DEADLINE, || count(&server) == others.len() + 3);
     first.resign().await.unwrap();
     assert!(soon(campaign).await.unwrap().unwrap().token() > first.token());
 }

@@ -20,7 +20,7 @@ async fn leader_and_candidate_survive_a_restart_within_the_ttl() {
     assert_eq!(soon(campaign).await.unwrap().unwrap().holder(), "candidate");
 }
 
-/// The candidate's watch dies with etcd, and what it waits for happens while it cannot see it.
+/// The candidate's watch ends with etcd, and misses the event that the candidate waits for.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_during_a_broken_watch_is_noticed() {
     let mut server = Etcd::start();

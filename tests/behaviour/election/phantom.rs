@@ -18,8 +18,8 @@ async fn etcds_own_campaign_is_fooled() {
     client.lease_revoke(second).await.unwrap();
     let key = holder.leader().unwrap().clone();
     client.resign(Some(ResignOptions::new().with_leader(key))).await.unwrap();
-    assert!(soon(candidate).await.unwrap().is_ok(), "it takes itself for the leader");
-    assert!(keys(&server).is_empty(), "and nobody leads");
+    assert!(soon(candidate).await.unwrap().is_ok(), "the candidate believes that it leads");
+    assert!(keys(&server).is_empty(), "no candidate leads");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ async fn candidates_lead_in_order_of_arrival() {
     }
 }
 
-/// The middle candidate leaves: the one behind it must not mistake that for its own turn.
+/// The middle candidate leaves. The one behind it must not mistake this for its own turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gap_in_the_queue_does_not_make_a_leader() {
     let server = Etcd::start();
@@ -46,7 +46,7 @@ async fn a_campaign_that_is_dropped_leaves_no_key() {
     wait_for_keys(&server, 1);
 }
 
-/// Dropped before any reply could arrive.
+/// Dropped before any reply can arrive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_campaign_that_is_dropped_early_leaves_no_key() {
     let server = Etcd::start();
@@ -65,7 +65,7 @@ async fn the_lease_is_kept_alive_in_the_queue() {
     let holder = win(&election(&server, "holder", LONG)).await;
     let campaign = queue_up(&server, &election(&server, "candidate", 6));
     let queue = keys(&server);
-    // Longer than the lease lives without renewals, however late etcd ends it.
+    // Longer than the lease lasts without renewals, even if etcd ends it late.
     tokio::time::sleep(Duration::from_secs(9)).await;
     assert_eq!(keys(&server), queue);
     holder.resign().await.unwrap();

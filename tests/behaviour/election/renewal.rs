@@ -1,4 +1,4 @@
-//! The deadline of a lease never exceeds its life at the coordinator.
+//! The deadline of a lease is never later than its end at the coordinator.
 
 use super::{NAME, client, keys, lease, soon};
 use crate::support::etcd::Etcd;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const TTL: Duration = Duration::from_secs(30);
 const PATIENCE: Patience = Patience { limit: TTL, member: Duration::from_millis(500) };
-/// Less than what makes the connection give the member up.
+/// Too short for the connection to give up the member.
 const SILENCE: Duration = Duration::from_millis(800);
 
 async fn enrol(server: &Etcd) -> (Arc<Client>, Candidate) {
@@ -28,15 +28,15 @@ async fn the_deadline_counts_from_the_sending_of_the_renewal() {
     server.pause();
     let mut renewal = pin!(client.renew(&candidate, PATIENCE));
     tokio::select! {
-        // First, so that it has been sent when the silence begins.
+        // Poll the renewal first, so that it is sent before the silence.
         biased;
-        answer = &mut renewal => panic!("{answer:?} of a process that stands still"),
+        answer = &mut renewal => panic!("{answer:?} of a suspended process"),
         () = tokio::time::sleep(SILENCE) => {}
     }
     let silent_until = BootInstant::now();
     server.signal("CONT");
     let deadline = soon(renewal).await.unwrap();
-    assert!(deadline < silent_until + TTL, "the answer's delay is taken for life of the lease");
+    assert!(deadline < silent_until + TTL, "the delay of the reply extends the lease");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,7 +48,7 @@ async fn the_deadline_counts_from_the_answered_attempt() {
     silent.pause();
     let started = BootInstant::now();
     let deadline = soon(members.renew(&candidate, PATIENCE)).await.unwrap();
-    assert!(deadline >= started + PATIENCE.member + TTL, "the second member was asked later than the first");
+    assert!(deadline >= started + PATIENCE.member + TTL, "the second member was queried later than the first");
     assert!(deadline <= BootInstant::now() + TTL);
 }
 

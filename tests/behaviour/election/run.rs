@@ -1,4 +1,4 @@
-//! Work under a leadership: it ends before a loss is reported, and its result counts only while the lease lives.
+//! Work under a leadership ends before a loss is reported, and its result counts only while the lease lives.
 
 use super::loss::is_announced_in_time;
 use super::{LONG, current, election, is_silence, keys, lease, run, soon, wait_for_keys, win};
@@ -20,7 +20,7 @@ impl Drop for Dropped {
     }
 }
 
-/// Work that never ends, and whether it has been dropped.
+/// Work that never ends, and a function that returns whether the work has been dropped.
 fn work() -> (impl Future<Output = ()>, impl Fn() -> bool) {
     let flag = Arc::new(AtomicBool::new(false));
     let held = Dropped(flag.clone());
@@ -71,14 +71,14 @@ async fn silence_drops_the_work_before_the_deadline() {
     soon(leadership.subscribe().changed()).await.expect("a subscriber is notified of an earlier loss");
 }
 
-/// The task that keeps the lease has the same thread as the work, and knows of nothing.
+/// The task that renews the lease shares its thread with the work, and cannot report the loss.
 #[tokio::test]
 async fn work_that_blocks_past_the_deadline_has_lost() {
     let server = Etcd::start();
     let leadership = win(&election(&server, "ours", 2)).await;
     let blocks = async { std::thread::sleep(leadership.remaining() + Duration::from_millis(1)) };
     assert_eq!(leadership.run(blocks).await, Err(Lost::Expired));
-    // Nor is it continued.
+    // Work that becomes ready after the deadline is not continued either.
     let (resume, resumed) = oneshot::channel();
     let leadership = win(&election(&server, "other", 2)).await;
     let remaining = leadership.remaining();
@@ -91,7 +91,7 @@ async fn work_that_blocks_past_the_deadline_has_lost() {
     assert_eq!(continued, Err(Lost::Expired));
 }
 
-/// The work may have been told to end by the deadline, and not before.
+/// The work may run until the deadline.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unrenewed_lease_is_not_released_before_its_deadline() {
     let mut server = Etcd::start();

@@ -29,7 +29,7 @@ fn leases(server: &Etcd) -> usize {
     listed.lines().count() - 1
 }
 
-/// How many keep-alives etcd has answered.
+/// Number of keep-alives that etcd has answered.
 fn renewals(server: &Etcd) -> f64 {
     metric(server, "etcd_debugging_lease_renewed_total")
 }
@@ -57,7 +57,7 @@ async fn hundreds_of_elections_have_one_lease_and_one_keep_alive() {
     assert_eq!(leases(&server), 1);
 }
 
-/// etcd ends a connection that is pinged too often, and with it the watches of all elections.
+/// etcd closes a connection that is pinged too often, which ends the watches of all elections.
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_survive_between_renewals() {
     const WATCHES: &str =
@@ -80,7 +80,7 @@ async fn losing_the_lease_ends_all_leaderships() {
     for leadership in &won {
         assert_eq!(soon(leadership.lost()).await, Lost::Revoked);
     }
-    // The next campaign has another lease.
+    // The next campaign gets another lease.
     let again = win(&shard(&session, 0)).await;
     assert!(won.iter().all(|leadership| leadership.token() < again.token()));
     assert_eq!(leases(&server), 1);
@@ -112,7 +112,7 @@ async fn resigning_from_one_election_keeps_the_others() {
     assert_eq!(leases(&server), 0, "the last one gives it up");
 }
 
-/// Its key would be that of the first.
+/// Both campaigns would have the same key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_campaign_waits_for_the_end_of_the_first() {
     let server = Etcd::start();
@@ -127,7 +127,7 @@ async fn a_second_campaign_waits_for_the_end_of_the_first() {
     assert!(matches!(&refused, Err(Error::Refused { reason }) if reason.contains("already")), "{refused:?}");
 }
 
-/// Its place in the session is free only then.
+/// The election's place in the session is free only after the retry.
 #[tokio::test(flavor = "multi_thread")]
 async fn giving_up_a_place_is_retried() {
     let mut server = Etcd::start();
