@@ -1,4 +1,4 @@
-//! A cron of three nodes whose leader is cut off from etcd, with and without protection.
+//! A cron of three nodes whose leader is cut off from etcd, with and without the fence.
 //!
 //! The nodes are those of `examples/distributed_cron`. Each reaches etcd through its own byte relay. A stopped relay
 //! simulates a network that delivers nothing, while all database sessions stay open.
@@ -22,12 +22,12 @@ resources:
 const TABLE: &str = "CREATE TABLE ticks (id bigint GENERATED ALWAYS AS IDENTITY, tick timestamptz, node text, \
     token bigint DEFAULT fencegate.token('cron'))";
 
-/// The behavior of a node that has lost leadership.
+/// How a node reacts to the loss of leadership.
 #[derive(Clone, Copy, PartialEq)]
 enum Nodes {
-    /// They stop at the loss event.
+    /// The nodes stop at the loss event.
     Attentive,
-    /// They never check.
+    /// The nodes never check.
     Oblivious,
 }
 
@@ -48,7 +48,7 @@ struct Node {
 
 impl Node {
     fn said(&self) -> Vec<String> {
-        // The file comes with the process.
+        // The process creates the file.
         fs::read_to_string(self.folder.join("said")).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
@@ -101,14 +101,14 @@ impl Cron {
             Row { tick: column(0).parse().unwrap(), node: column(1), token: column(2).parse().unwrap() }
         };
         let said = || self.nodes.iter().flat_map(Node::said).collect::<Vec<String>>();
-        // What they say and their rows are of one moment where they have said nothing meanwhile.
-        wait_for("nobody says anything", DEADLINE, || {
+        // The output and the rows match if there was no output in between.
+        wait_for("no node prints anything", DEADLINE, || {
             let (before, rows) = (said(), self.postgres.sql(text));
             (said() == before).then(|| Observed::new(rows.iter().map(row).collect(), &before))
         })
     }
 
-    /// Number of leader elections within etcd itself.
+    /// The number of leader elections within etcd itself.
     fn term(&self) -> String {
         let output = crate::support::programs::run(&mut self.etcd.etcdctl(&["endpoint", "status", "-w", "json"]));
         let text = String::from_utf8(output.stdout).unwrap();
@@ -162,7 +162,7 @@ fn a_leader_that_cannot_renew_stops_and_a_follower_works_within_two_ttl() {
     let mut cron = Cron::start(Nodes::Attentive, Door::Proxy);
     let term = cron.term();
     let (old, _) = stall(&mut cron);
-    // On a busy machine its successor may be first, and ends its session in the middle of a write.
+    // On a busy machine, the successor may first end the leader's session, in the middle of a write.
     let reasons = ["lost: the coordinator did not answer", "stops: connection closed"];
     assert!(reasons.iter().any(|reason| cron.nodes[old].says(reason)), "{:?}", cron.nodes[old].said());
     assert!(!cron.session_is_open(old), "its work has ended");
@@ -174,12 +174,12 @@ fn a_leader_that_cannot_renew_stops_and_a_follower_works_within_two_ttl() {
 fn a_leader_that_ignores_its_loss_keeps_working() {
     let mut cron = Cron::start(Nodes::Oblivious, Door::Proxy);
     let (old, _) = stall(&mut cron);
-    // Its successor may have ended its session in the middle of a write.
+    // The successor may have ended the session in the middle of a write.
     let is_open = cron.session_is_open(old) || cron.nodes[old].says("stops: connection closed");
     assert!(is_open && !cron.nodes[old].says("lost"), "otherwise the test above proves nothing");
 }
 
-/// Cuts the leader off for 2 TTL and 2 s, and brings it back. Returns the old leader, which has been writing meanwhile.
+/// Cuts the leader off for 2 TTL and 2 s, and reconnects it. Returns the old leader, which kept writing.
 fn split_brain(cron: &mut Cron) -> usize {
     let old = cron.leader(&[], DEADLINE);
     let cut = Instant::now();
@@ -188,7 +188,7 @@ fn split_brain(cron: &mut Cron) -> usize {
     wait_until("2 TTL and 2 s are over", 3 * TTL, || cut.elapsed() >= 2 * TTL + Duration::from_secs(2));
     cron.nodes[old].relay.signal("CONT");
     let ticks = cron.nodes[new].ticks();
-    wait_until("the cron works on", DEADLINE, || cron.nodes[new].ticks() >= ticks + 2);
+    wait_until("the cron continues", DEADLINE, || cron.nodes[new].ticks() >= ticks + 2);
     old
 }
 
@@ -198,11 +198,12 @@ fn in_a_split_brain_there_is_one_row_per_tick_and_late_writes_are_rejected() {
     split_brain(&mut cron);
     let observed = cron.observed();
     assert_eq!(observed.contradictions(1), Vec::<String>::new());
-    // Both write once a second: where the successor's first write overtakes one of the old leader, the drain ends that session.
+    // Both write once a second. If the successor's first write overtakes one of the old leader, the drain ends that
+    // session.
     let log = cron.proxy.log();
     let told = log.matches("stale_write_blocked").count() + log.matches("session_drained").count();
     assert!(told > 0, "no late write reached the proxy: this run proves nothing");
-    assert!(told >= observed.late_writes, "{told} of {} were told", observed.late_writes);
+    assert!(told >= observed.late_writes, "{told} of {} were reported", observed.late_writes);
     println!("{} rows, {} late writes rejected", observed.rows.len(), observed.late_writes);
 }
 
@@ -210,7 +211,7 @@ fn in_a_split_brain_there_is_one_row_per_tick_and_late_writes_are_rejected() {
 fn without_the_fence_a_split_brain_runs_ticks_twice() {
     let mut cron = Cron::start(Nodes::Oblivious, Door::Postgres);
     let old = split_brain(&mut cron);
-    assert!(cron.session_is_open(old), "nothing but the fence ends it");
+    assert!(cron.session_is_open(old), "only the fence ends it");
     let observed = cron.observed();
     assert!(observed.doubled() > 0 && observed.stale() > 0, "otherwise the test above proves nothing");
     assert_eq!(observed.late_writes, 0);

@@ -1,4 +1,4 @@
-//! File systems without space: that of the tables, that of the WAL, and that of the proxy's log.
+//! Full file systems: for the tables, for the WAL, and for the proxy's log.
 
 use crate::metrics::page::{get, samples, sum};
 use crate::support::fenced::code;
@@ -10,7 +10,7 @@ use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wai
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// More than fits into what [`SmallDisk::fill`] leaves of a page or a segment.
+/// More than the rest of a page or segment that [`SmallDisk::fill`] leaves.
 const LARGE_WRITE: &str = "INSERT INTO ticks (note) SELECT repeat('x', 1000) FROM generate_series(1, 2000)";
 
 fn tokens(postgres: &Postgres) -> Vec<i64> {
@@ -31,7 +31,7 @@ fn without_space_for_tables_nothing_is_admitted_and_nothing_stale_passes() {
     let proxy = Proxy::start(&postgres, POLICIES, &[]);
     let [mut first, mut second] = [5, 6].map(|token| session(&proxy.address(), token));
 
-    // The epoch of a resource without one needs a new page.
+    // The first epoch of the resource needs a new page.
     disk.fill();
     let error = refused(&mut first, WRITE, "LF006");
     assert!(error.message().contains("no space"), "{error:?}");
@@ -70,7 +70,7 @@ fn a_server_without_space_for_wal_keeps_its_fences() {
             Some(error) => break error,
         }
     };
-    // A server process that cannot extend the WAL panics. All sessions end with it, and recovery needs space, too.
+    // A server process that cannot extend the WAL panics. All sessions end, and recovery needs space too.
     assert_eq!((last.severity(), last.code()), ("PANIC", "53100"), "{last:?}");
     let error = error_in(&second.query(WRITE)).unwrap();
     assert!(error.severity() == "FATAL" && ["08006", "57P02"].contains(&error.code()), "{error:?}");
@@ -102,7 +102,7 @@ fn log_lines_without_space_are_counted_and_the_others_are_whole() {
     let dropped = || sum(&samples(&get(address, "/metrics").body), "fencegate_log_lines_dropped_total", &[]);
     assert_eq!(dropped(), 0.0);
     disk.fill();
-    // Each session has lines. Some still fit into the file's last page, the last one in part.
+    // Each session logs lines. Some still fit into the file's last page, and the last of these only in part.
     wait_until("lines are lost", DEADLINE, || {
         ok(&mut session(&proxy.address(), 5), WRITE);
         dropped() >= 2.0
@@ -113,7 +113,7 @@ fn log_lines_without_space_are_counted_and_the_others_are_whole() {
     let text = fs::read_to_string(&log).unwrap();
     let (whole, broken): (Vec<&str>, Vec<&str>) =
         text.lines().partition(|line| serde_json::from_str::<serde_json::Value>(line).is_ok());
-    // At most the last line that was written in part, and it ends before the next one.
+    // Only the last line that was written may be incomplete, and the next line does not continue it.
     let is_merged = |line: &&str| line.matches("\"timestamp\"").count() > 1;
     assert!(broken.len() <= 1 && !broken.iter().any(is_merged), "{broken:#?}");
     let has = |event: &str| whole.iter().any(|line| line.contains(&format!("\"event\":\"{event}\"")));

@@ -1,4 +1,4 @@
-//! The harness itself: it ends every process that it starts, and parses correctly.
+//! The harness itself ends every process that it starts, and parses correctly.
 
 use crate::support::cluster::{Cluster, Replication};
 use crate::support::commit_order::CommitOrder;
@@ -31,7 +31,7 @@ fn commit_order_is_not_the_order_of_the_inserts() {
     assert_eq!(order.take("public.t"), []);
 }
 
-/// On a machine that has a newer version installed than its mirror offers: one from the security suite, say.
+/// The machine may have a newer version installed than its mirror offers, such as a security update.
 #[test]
 fn packages_come_from_the_mirror() {
     let folder = Folder::new("apt");
@@ -90,7 +90,7 @@ fn a_crash_keeps_commits() {
     assert_eq!(postgres.value("SELECT id FROM t"), "7");
 }
 
-/// This test program is started once more, to run `waits_to_be_killed` alone, and killed in the middle.
+/// Starts this test program again, to run only `waits_to_be_killed`, and kills it during the test.
 #[test]
 fn a_killed_test_leaves_nothing_behind() {
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -107,7 +107,7 @@ fn a_killed_test_leaves_nothing_behind() {
 
     child.kill().unwrap();
     child.wait().unwrap();
-    // A server ends by itself once its folder is gone.
+    // A server ends on its own after its folder is removed.
     wait_until("the program has ended", DEADLINE, || !Path::new(&process).exists());
     wait_until("the server has ended", DEADLINE, || !Path::new(&server).exists());
     wait_until("its folder is gone", DEADLINE, || !Path::new(&folder).exists());
@@ -149,7 +149,7 @@ fn a_cluster_loses_commits_at_a_promotion_and_takes_the_old_primary_back() {
     });
     let rows =
         |cluster: &Cluster, node: usize| cluster[node].value("SELECT string_agg(n::text, ' ' ORDER BY n) FROM t");
-    // Whether the server at that port is a standby; None if there is none.
+    // Whether the server at this port is a standby. None without a server.
     let is_standby = |port: u16| {
         let mut wire = Wire::connect(&Address::Tcp(([127, 0, 0, 1], port).into())).ok()?;
         let greeting = wire.start(&[("user", "postgres"), ("database", "postgres")], "");

@@ -1,4 +1,5 @@
-//! Clients that pipeline, redefine names, vanish or send excessive input do not bypass the fence or block anything.
+//! Clients that pipeline, redefine names, disconnect or send excessive input can neither bypass the fence nor block
+//! other sessions.
 
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
 use crate::support::message::{
@@ -14,7 +15,7 @@ const RESOURCES: &str =
     "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs], functions: [public.run_tick]}\n";
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 
-/// A session whose token is stale, or missing: it must write nothing.
+/// A session with a stale or missing token, which must write nothing.
 struct Outsider {
     world: Fenced,
     wire: Wire,
@@ -32,7 +33,7 @@ impl Outsider {
         Self { world, wire }
     }
 
-    /// Sends it all at once, and reads the answers up to the last ReadyForQuery.
+    /// Sends all messages together, and reads the replies up to the last ReadyForQuery.
     fn pipeline(&mut self, messages: &[Vec<u8>], readies: usize) -> Vec<Frame> {
         self.wire.send(&messages.concat());
         (0..readies).flat_map(|_| self.wire.read_until_ready()).collect()
@@ -75,7 +76,7 @@ fn a_token_set_in_a_transaction_that_has_failed() {
     let world = Fenced::start(SCHEMA, RESOURCES);
     let mut wire = world.holder(47);
     wire.query("BEGIN; SET lease.fence = 100; SELECT nonsense");
-    // COMMIT rolls back, and the token with it.
+    // COMMIT rolls back, and restores the token.
     ok(&mut wire, &format!("COMMIT; {WRITE}"));
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47");
 }
@@ -106,10 +107,10 @@ fn a_set_in_a_batch_that_fails() {
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47");
 }
 
-/// What the same bytes mean depends on a setting, which a session learns only with ReadyForQuery.
+/// The meaning of the text depends on a setting, which the proxy learns only with ReadyForQuery.
 #[test]
 fn text_whose_meaning_an_earlier_statement_changes() {
-    // With escapes in strings this calls the function; without them it is a concatenation.
+    // With escapes in strings, this text calls the function. Without them, it is a concatenation.
     const TWOFOLD: &str = r"SELECT '\' || ' , run_tick() --'";
     let escapes = [
         "SET standard_conforming_strings = off",
@@ -130,7 +131,7 @@ fn text_whose_meaning_an_earlier_statement_changes() {
             outsider.wrote_nothing();
         }
     }
-    // The other way round: the end of the transaction brings the standard back.
+    // The reverse: the end of the transaction restores the standard.
     const STANDARD: &str = r"SELECT '\' , run_tick() --' ";
     for end in ["COMMIT", "ROLLBACK"] {
         for message in [query(STANDARD), [unnamed(STANDARD, &[]), sync()].concat()] {
@@ -147,7 +148,7 @@ fn text_whose_meaning_an_earlier_statement_changes() {
 fn copy_in_with_an_early_sync() {
     let mut outsider = Outsider::new();
     let copy = [unnamed("COPY jobs FROM STDIN", &[]), sync(), copy_data(b"1\n"), copy_done(), sync()];
-    // The error makes the server skip to the first Sync; the rest is data without a COPY.
+    // After the error, the server skips to the first Sync. The rest is data without a COPY.
     let frames = outsider.pipeline(&copy, 2);
     assert_eq!(codes(&frames), ["LF001"]);
     outsider.wrote_nothing();
@@ -160,7 +161,7 @@ fn copy_in_with_an_early_sync() {
     assert_eq!(rows_in(&frames), [[Some("1".to_owned())]]);
 }
 
-/// Whether a COPY that fails has read a Sync, and ignored it, nobody else can tell: the server must not see one.
+/// Only the server knows whether a failing COPY has read and ignored a Sync. The server must therefore not receive one.
 #[test]
 fn a_sync_within_a_copy_that_fails() {
     let schema = format!(
@@ -171,7 +172,7 @@ fn a_sync_within_a_copy_that_fails() {
     let world = Fenced::start(&schema, RESOURCES);
     ok(&mut world.holder(100), "DELETE FROM jobs");
     let address = [world.postgres.address(), world.proxy.address()];
-    // Before any data is read, with what comes ahead of the Sync; and behind data that is wrong.
+    // The COPY fails before it reads data, with messages ahead of the Sync, and after invalid data.
     let wrong = [copy_data(b"no number\n"), sync()].concat();
     let cases = [("v", sync()), ("refused", sync()), ("free", wrong)];
     for (table, then) in &cases {
@@ -182,7 +183,7 @@ fn a_sync_within_a_copy_that_fails() {
                 wire.query(&format!("BEGIN; {before}; COMMIT; SET lease.fence = 47"));
                 wire.send(&[unnamed(&format!("COPY {table} FROM STDIN"), &[]), then.clone()].concat());
                 let mut frames = wire.read_until(b'E');
-                // Before anybody knows what becomes of the Sync.
+                // Before the fate of the Sync is known.
                 wire.send(&query("SELECT 'next'"));
                 frames.extend(wire.read_until_ready());
                 frames.extend(wire.read_until_ready());
@@ -229,7 +230,7 @@ fn a_flush_or_sync_with_a_body() {
     assert_eq!(outsider.world.postgres.value("SELECT count(*) FROM jobs"), "0");
 }
 
-/// The server knows a name by its own encoding, and cuts it there.
+/// The server stores a name in its own encoding, and truncates it there.
 #[test]
 fn names_in_two_encodings() {
     let mut outsider = Outsider::new();
@@ -244,7 +245,7 @@ fn names_in_two_encodings() {
     outsider.wrote_nothing();
 }
 
-/// One session with a long pipeline must not hold up the others: what it costs grows with its length, not with the square.
+/// One session with a long pipeline must not block others: the cost must be linear in its length.
 #[test]
 fn tens_of_thousands_of_binds_of_one_name() {
     const BINDS: usize = 30_000;
@@ -256,19 +257,19 @@ fn tens_of_thousands_of_binds_of_one_name() {
     assert_eq!(frames.len(), BINDS + 2);
 }
 
-/// A client that hangs up without reading its answers has sent what it has sent.
+/// Messages sent by a client that disconnects without reading its replies are executed.
 #[test]
 fn messages_sent_before_disconnecting() {
     let outsider = Outsider::new();
     for number in 0..20 {
         let mut wire = outsider.world.holder(100);
         wire.send(&query("SELECT repeat('x', 100000)"));
-        // What is left unread makes the close a reset.
+        // Unread data turns the close into a reset.
         wire.byte();
         wire.send(&[query(&format!("INSERT INTO jobs VALUES ({number})")), message::terminate()].concat());
     }
     let count = || outsider.world.postgres.value("SELECT count(*) FROM jobs") == "20";
-    wait_until("all of it is done", DEADLINE, count);
+    wait_until("all rows are inserted", DEADLINE, count);
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn thousands_of_ends_of_copies() {
     assert_eq!(frames.iter().map(|frame| frame.tag).collect::<Vec<_>>(), b"1Z");
 }
 
-/// What is read in another way than it was when it was sent; a write may have changed how.
+/// A write may change how the server reads a text after the client has sent it.
 #[test]
 fn text_whose_meaning_a_write_changes() {
     let mut outsider = Outsider::new();
@@ -319,7 +320,7 @@ fn a_thousand_queries_without_waiting() {
     outsider.wrote_nothing();
 }
 
-/// 5 MiB of it.
+/// A statement of 5 MiB.
 fn long_statement() -> String {
     format!("INSERT INTO jobs SELECT length('{}')", "x".repeat(5 << 20))
 }

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// An address that drops every SYN, as a host behind a firewall does: its queue of connections is full.
+/// An address that drops every SYN, like a host behind a firewall, because its connection queue is full.
 pub struct Silent {
     _listener: OwnedFd,
     _queued: Vec<TcpStream>,
@@ -37,7 +37,7 @@ impl Silent {
         Silent { _listener: listener, _queued: queued, port }
     }
 
-    /// A connection string in which it is the host before the server.
+    /// A connection string with this host before the server's.
     fn before(&self, postgres: &Postgres) -> String {
         let url = postgres.control_url().replace('@', &format!("@127.0.0.1:{},", self.port));
         url + "postgres"

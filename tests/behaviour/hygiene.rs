@@ -28,7 +28,7 @@ fn writes_under_a_token_are_not_prepared() {
     ok(&mut wire, "BEGIN; INSERT INTO jobs VALUES (1)");
     assert_eq!(code(&mut wire, "PREPARE TRANSACTION 'one'"), "LF004");
     assert_eq!(code(&mut wire, "COMMIT"), "");
-    // Whoever holds no token prepares and commits what is not fenced.
+    // A session without a token can prepare and commit writes that are not fenced.
     let mut wire = world.login();
     ok(&mut wire, "BEGIN; INSERT INTO free VALUES (1)");
     ok(&mut wire, "PREPARE TRANSACTION 'two'");
@@ -46,7 +46,7 @@ fn a_transaction_prepared_around_the_proxy_ends_before_a_newer_token_is_admitted
     let error = error_in(&refused).unwrap();
     assert_eq!(error.code(), "LF006");
     assert!(error.message().contains("hidden"), "{error:?}");
-    // It commits before the newer leader writes: in order, whoever says so.
+    // The transaction commits before the newer leader writes, so the order is kept whichever session commits it.
     ok(&mut world.login(), "COMMIT PREPARED 'hidden'");
     ok(&mut leader, "INSERT INTO jobs VALUES (48)");
     assert_eq!(world.postgres.value("SELECT string_agg(n::text, ' ') FROM jobs"), "47 46 48");
@@ -98,7 +98,7 @@ fn locks_are_taken_by_the_current_leader_or_without_a_token() {
             ok(&mut wire, "ROLLBACK");
         }
     }
-    // A lock that the next leader has to wait for: its holder is ended.
+    // The next leader would wait for the lock, so its holder is terminated.
     let mut zombie = world.holder(47);
     ok(&mut zombie, "BEGIN; LOCK TABLE jobs");
     ok(&mut world.holder(48), "INSERT INTO jobs VALUES (2)");
@@ -111,7 +111,7 @@ fn large_objects_are_not_fenced() {
     let mut wire = world.login();
     let oid: u32 = value(&mut wire, "SELECT lo_create(0)").unwrap().parse().unwrap();
     ok(&mut wire, &format!("SELECT lo_put({oid}, 0, 'text')"));
-    // As libpq's and other drivers' large objects do it.
+    // The calls of libpq and other drivers for large objects.
     let call = |wire: &mut Wire, name: &str, arguments: &[&[u8]]| {
         let number =
             world.postgres.value(&format!("SELECT oid FROM pg_proc WHERE proname = '{name}'")).parse().unwrap();

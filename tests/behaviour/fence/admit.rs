@@ -1,4 +1,4 @@
-//! Admission: which sessions are admitted or refused, and why.
+//! Which sessions are admitted or refused, and why.
 
 use crate::fence::server::{Session, World, connect, metrics, resource};
 use crate::fence::{reason, stale_below};
@@ -29,7 +29,7 @@ async fn a_missing_epoch_is_published_drained_and_marked_before_any_admission() 
     equal.admit(&world.resource, 5).await.unwrap();
     assert_eq!(world.admissions(&equal).await, "1");
     session.admit(&world.resource, 5).await.unwrap();
-    assert_eq!(world.admissions(&session).await, "1", "asking again adds nothing");
+    assert_eq!(world.admissions(&session).await, "1", "a repeated Admit adds no row");
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn lower_token_is_stale_and_memory_knows_it_for_a_second() {
     let proxy = world.proxy("p1");
     let (new, old) = (world.session(&proxy).await, world.session(&proxy).await);
     new.admit(&world.resource, 7).await.unwrap();
-    // A machine that stalls for that second between the two tries again.
+    // Retry if the machine stalls for that second between the two calls.
     let becomes_known = async || {
         let confirmed = async || {
             stale_below(old.admit(&world.resource, 6).await, 7);
@@ -60,7 +60,8 @@ async fn late_admit_reply_is_discarded_after_a_revocation() {
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
     let (old, new) = (world.session(&one).await, world.session(&two).await);
     new.admit(&world.resource, 1).await.unwrap();
-    // The drain's revocation for 2 arrives while the Admit at 1 is on its way: what it answers was true until it committed.
+    // The drain's revocation for token 2 arrives during the Admit at token 1, whose reply was correct when it
+    // committed.
     world
         .run(
             "CREATE FUNCTION publish() RETURNS trigger LANGUAGE plpgsql AS \
@@ -83,7 +84,7 @@ async fn late_admit_reply_is_discarded_after_a_revocation() {
     assert!(world.lives(&old).await);
 }
 
-/// What a session was revoked from begins anew when its epoch is pruned: also below the token that revoked it.
+/// Pruning the epoch clears a session's revocation, so the session may be admitted below the token that revoked it.
 #[tokio::test]
 async fn a_revoked_session_is_admitted_again_after_its_epoch_was_pruned() {
     let world = World::new().await;
@@ -96,12 +97,12 @@ async fn a_revoked_session_is_admitted_again_after_its_epoch_was_pruned() {
     world.run("DELETE FROM fencegate_state.admission; DELETE FROM fencegate_state.epoch").await;
     old.admit(&world.resource, 15).await.unwrap();
     assert!(old.fence.begin_write([("scheduler", 15)]));
-    // A drain below the old floor still finds it.
+    // A drain below the earlier token still revokes the admission.
     let _ = old.fence.revoke("scheduler", Epoch { generation: 1, token: 16 });
     assert!(!old.fence.begin_write([("scheduler", 15)]));
 }
 
-/// What ends a session's process is a newer token only for what the session might have written.
+/// A session counts as cut off by a newer token only for resources that it may have written.
 #[tokio::test]
 async fn a_released_session_is_not_terminated_by_its_former_resource() {
     let world = World::new().await;
@@ -110,7 +111,7 @@ async fn a_released_session_is_not_terminated_by_its_former_resource() {
     old.admit(&world.resource, 1).await.unwrap();
     new.admit(&world.resource, 2).await.unwrap();
     assert_eq!(proxy.cut_off_by(&old.fence).await, None);
-    // Raising its own token releases it as well; so does what comes too late.
+    // Raising its own token also releases a session. A revocation that arrives later has no effect.
     new.admit(&world.resource, 3).await.unwrap();
     assert_eq!(proxy.cut_off_by(&new.fence).await, None);
     world.run("UPDATE fencegate_state.epoch SET token = 4").await;
@@ -118,7 +119,7 @@ async fn a_released_session_is_not_terminated_by_its_former_resource() {
     assert_eq!(proxy.cut_off_by(&new.fence).await, Some(CutOff { resource: "scheduler".into(), presented, highest }));
 }
 
-/// Its process may be ended before the answer to its Admit is here.
+/// A newer token may end the process before the reply to its Admit arrives.
 #[tokio::test]
 async fn a_newer_token_terminates_a_session_during_its_admission() {
     let world = World::new().await;
@@ -141,7 +142,7 @@ async fn a_newer_token_terminates_a_session_during_its_admission() {
     assert_eq!(proxy.cut_off_by(&session.fence).await, None, "it was never admitted");
 }
 
-/// The first epoch of a resource is made while policies are loaded anew: it is not left with those from before.
+/// A resource's first epoch that is created during a reload does not keep the old policies.
 #[tokio::test]
 async fn a_first_admission_while_policies_are_loaded_leaves_no_old_ones() {
     let world = World::new().await;
@@ -160,19 +161,19 @@ async fn a_first_admission_while_policies_are_loaded_leaves_no_old_ones() {
     session.admit(&newer, 6).await.unwrap();
 }
 
-/// What was forwarded before a fence was in force may not have begun: the server reads one message after another.
+/// Statements forwarded before a fence was in force may not have started: the server reads messages in order.
 #[tokio::test]
 async fn a_fence_is_enforced_when_earlier_verdicts_have_ended() {
     let busy = |fence: &SessionFence| fence.set_activity(Activity::Busy);
     let rest = |fence: &SessionFence| {
         fence.set_activity(Activity::Waiting);
-        // What comes next is judged by the policies in force.
+        // The next statement is judged by the policies in force.
         fence.set_activity(Activity::Busy);
     };
     is_enforced_after(busy, rest).await;
 }
 
-/// A session that reads a long text judges it by the policies of when it began.
+/// A session judges a long text by the policies that were in force when the step began.
 #[tokio::test]
 async fn a_fence_is_enforced_when_the_steps_of_sessions_have_ended() {
     let again = |fence: &SessionFence| {
@@ -193,7 +194,7 @@ async fn is_enforced_after(begin: impl Fn(&SessionFence), end: impl Fn(&SessionF
         assert!(rested.load(Ordering::SeqCst), "it may still be running");
     };
     let run = async {
-        // Time for the wrong answer to come.
+        // Time for a wrong result to arrive.
         sleep(Duration::from_millis(200)).await;
         rested.store(true, Ordering::SeqCst);
         end(&session.fence);

@@ -99,14 +99,14 @@ async fn half_done_advance_is_finished_by_another_proxy() {
     let (old, new) = (world.session(&one).await, world.session(&two).await);
     old.admit(&world.resource, 1).await.unwrap();
     old.write(1).await;
-    // Published, and then the proxy died.
+    // Another proxy died after its Publish.
     world.run("UPDATE fencegate_state.epoch SET token = 2, drained = false").await;
     new.admit(&world.resource, 2).await.unwrap();
     assert_eq!(world.epoch().await, "(1,2,t)");
     assert!(!world.lives(&old).await);
 }
 
-/// Whatever plan the server chooses, a proxy that releases its sessions leaves those of others alone.
+/// With any query plan, a proxy that releases its own sessions does not block the sessions of other proxies.
 #[tokio::test]
 async fn raises_its_token_while_another_proxy_releases_its_sessions() {
     let world = World::new().await;
@@ -121,7 +121,7 @@ async fn raises_its_token_while_another_proxy_releases_its_sessions() {
     for session in sessions.iter().chain([&raising]) {
         session.admit(&world.resource, 1).await.unwrap();
     }
-    // Its own proxy cannot release it now.
+    // Its own proxy cannot release it while it is busy.
     raising.fence.set_activity(Activity::Busy);
     world.run("SELECT pg_advisory_lock(42)").await;
     let held_up = async {
@@ -139,7 +139,7 @@ async fn raises_its_token_while_another_proxy_releases_its_sessions() {
     let stalls = Stalls::watch();
     let (admitted, other_admitted) = tokio::join!(held_up, other.admit(&world.resource, 2));
     other_admitted.unwrap();
-    // If the machine stands still for longer than the grace period, the other proxy ends the process first.
+    // If the machine stalls for longer than the grace period, the other proxy ends the process first.
     match (admitted, stalls.total()) {
         (
             Err(FenceError::Unavailable { obstacle: Obstacle::Process { fault: ProcessFault::Unseen, .. }, .. }),
@@ -149,7 +149,8 @@ async fn raises_its_token_while_another_proxy_releases_its_sessions() {
     }
 }
 
-/// Whoever looks at an admission, or marks it, locks its row for a moment: that is not the guard, which has seen a write.
+/// Operations that read or mark an admission briefly lock its row. Unlike the guard's lock, this lock does not indicate
+/// a write.
 #[tokio::test]
 async fn raises_its_token_while_another_transaction_locks_its_row() {
     let world = World::new().await;
@@ -160,7 +161,7 @@ async fn raises_its_token_while_another_transaction_locks_its_row() {
         world.run(&format!("BEGIN; SELECT FROM fencegate_state.admission {lock}")).await;
         let for_a_moment = async {
             let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted";
-            until("somebody waits for the row", async || world.ask(waits).await != "0").await;
+            until("a process waits for the row", async || world.ask(waits).await != "0").await;
             world.run("COMMIT").await;
         };
         let (admitted, ()) = tokio::join!(session.admit(&world.resource, token), for_a_moment);
@@ -196,11 +197,11 @@ async fn foreign_idle_process_is_released_by_its_own_proxy() {
     let (old, new) = (world.session(&one).await, world.session(&two).await);
     old.admit(&world.resource, 1).await.unwrap();
     world.publish("scheduler", 2).await;
-    until("its own proxy lets it go", async || world.admissions(&old).await == "0").await;
+    until("its own proxy releases it", async || world.admissions(&old).await == "0").await;
     new.admit(&world.resource, 2).await.unwrap();
     assert!(world.lives(&old).await);
     assert!(!old.fence.begin_write([("scheduler", 1)]));
-    until("the notification is followed by a look", async || one.known_stale("scheduler", 1).is_some()).await;
+    until("the proxy reads the epoch after the notification", async || one.known_stale("scheduler", 1).is_some()).await;
 }
 
 #[tokio::test]
@@ -210,7 +211,7 @@ async fn rows_of_a_dead_process_are_removed() {
     let (old, new) = (world.session(&one).await, world.session(&two).await);
     old.admit(&world.resource, 1).await.unwrap();
     one.close().await;
-    // A row of an earlier process with a pid that is used again.
+    // A row of an earlier process whose pid is in use again.
     world
         .run("INSERT INTO fencegate_state.admission SELECT pg_backend_pid(), '2001-01-01', 'scheduler', 1, 1, 'p3', now()")
         .await;
@@ -246,8 +247,8 @@ async fn raising_session_keeps_its_process_unless_it_has_written() {
     session.admit(&world.resource, 3).await.unwrap();
 }
 
-/// The drain of another proxy signals the process, which does not end at once, and in that moment its own proxy looks whether
-/// it may be released: it may not, and its client is told that a newer token cut it off.
+/// Another proxy's drain signals the process, which does not end immediately. Meanwhile the process's own proxy checks
+/// whether it may release the process: it may not, and the client's error reports a newer token.
 #[tokio::test]
 async fn a_process_that_is_being_terminated_is_not_released() {
     let world = World::new().await;
@@ -257,11 +258,11 @@ async fn a_process_that_is_being_terminated_is_not_released() {
     one.close().await;
     signal("STOP", old.pid());
     let crossing = async {
-        until("it is being ended", async || is_being_ended(old.pid())).await;
+        until("it is being terminated", async || is_being_ended(old.pid())).await;
         let _ = old.fence.revoke("scheduler", Epoch { generation: 1, token: 2 });
         one.release(&old.fence).await;
         let left = world.admissions(&old).await;
-        // Nor does it keep its process by raising its token now.
+        // Nor can the session keep its process by raising its token now.
         let mut raising = std::pin::pin!(old.admit(&world.resource, 2));
         let cut = tokio::select! {
             biased;
@@ -287,7 +288,7 @@ fn signal(name: &str, pid: i32) {
     assert!(sent.unwrap().success());
 }
 
-/// A SIGTERM waits for the process, which is stopped.
+/// A SIGTERM is pending for the process, which is stopped.
 fn is_being_ended(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let pending = status.lines().filter_map(|line| line.strip_prefix("ShdPnd:"));
@@ -331,9 +332,9 @@ async fn losing_a_privilege_during_a_drain_does_not_mark_processes_dead() {
     old.admit(&world.resource, 1).await.unwrap();
     old.write(1).await;
     one.close().await;
-    // A connection that is opened without the privilege is refused.
+    // Connect now: a connection opened without the privilege would be refused.
     two.admissions().await.unwrap();
-    // It is told to end, and does not before it goes on.
+    // The process is terminated, but does not end until it is resumed.
     signal("STOP", old.pid());
     let admitting = new.admit(&world.resource, 2);
     let hiding = async {
@@ -352,13 +353,13 @@ async fn losing_a_privilege_during_a_drain_does_not_mark_processes_dead() {
     assert!(!world.lives(&old).await);
 }
 
-/// Waits for the epoch row to become this.
+/// Waits for this value of the epoch row.
 async fn becomes(world: &World, epoch: &str) {
     until(format!("the epoch is {epoch}"), async || world.epoch().await == epoch).await;
 }
 
-/// Runs the statements between the drain of an advance to 2 and its Mark: the old holder, which stands still, keeps the drain
-/// busy until the epoch row is locked.
+/// Runs the statements between the drain of an advance to 2 and its Mark. The old holder is stopped, and delays the
+/// drain until the epoch row is locked.
 async fn before_mark(world: &World, statements: &str) -> Result<(), FenceError> {
     let (one, two) = (world.proxy("p1"), world.proxy("p2"));
     let (old, new) = (world.session(&one).await, world.session(&two).await);
@@ -397,7 +398,7 @@ async fn mark_checks_the_admissions_itself() {
     assert!(!world.lives(&late).await);
 }
 
-/// An Admit of another proxy, that is: its control role need not be the same.
+/// The connection belongs to another proxy's Admit, whose control role may differ.
 #[tokio::test]
 async fn control_connection_that_holds_the_lock_is_spared() {
     let world = World::new().await;
@@ -457,7 +458,7 @@ async fn many_sessions_raise_at_once() {
         match answer {
             Ok(()) => admitted += usize::from(session.fence.begin_write([("scheduler", 3)])),
             Err(FenceError::Stale { .. }) => {}
-            // A newer token's drain ends processes of the other proxy that are on their way.
+            // The drain for a newer token terminates processes of the other proxy during their admission.
             Err(other) => assert!(reason(Err(other)).contains("process")),
         }
     }
@@ -465,13 +466,13 @@ async fn many_sessions_raise_at_once() {
     assert_eq!(world.epoch().await, "(1,3,t)");
 }
 
-/// One leader: writes under its token, in and out of transactions, until it is told or ended.
+/// One leader: writes under its token, in and out of transactions, until it is stale or terminated.
 async fn lead(session: Session, resource: std::sync::Arc<fencegate_policy::Resource>, token: i64) -> u32 {
     if session.admit(&resource, token).await.is_err() {
         return 0;
     }
     for round in 0.. {
-        // What a relay does: held back until admitted, busy while it runs, idle or waiting after.
+        // The steps of a relay: held back until admitted, busy while the statement runs, then idle or waiting.
         if !session.fence.begin_write([("scheduler", token)]) {
             return round;
         }
@@ -506,9 +507,9 @@ async fn commits_are_in_the_order_of_tokens_under_load() {
         if token >= 40 && written().await >= ENOUGH {
             break;
         }
-        assert!(since.elapsed() < DEADLINE, "too little is written to tell");
+        assert!(since.elapsed() < DEADLINE, "too few rows are written");
     }
-    // The last token's leaders never stop by themselves.
+    // The leaders with the last token never stop on their own.
     let last = world.session(&proxies[0]).await;
     last.admit(&world.resource, 1_000_000).await.unwrap();
     for leader in leaders {

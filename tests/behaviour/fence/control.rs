@@ -45,7 +45,7 @@ async fn control_role_without_privileges_or_schema_is_refused() {
     assert!(reason(session.admit(&bare.resource, 1).await).contains("version 0"));
 }
 
-/// Each privilege that is revoked from the control role, the owner of the schema: how the error names it.
+/// Privileges that are revoked from the control role, the owner of the schema, and their names in the error.
 const PRIVILEGES: [(&str, &str, &str); 13] = [
     ("pg_read_all_stats", "", "GRANT pg_read_all_stats TO"),
     ("pg_signal_backend", "", "GRANT pg_signal_backend TO"),
@@ -62,7 +62,8 @@ const PRIVILEGES: [(&str, &str, &str); 13] = [
     ("INSERT", " ON fencegate_state.reset", "in database % (INSERT on reset)"),
 ];
 
-/// In what the probe of `--check` and `/readyz` says, and in LF006, of a new proxy, and of one whose connections are open.
+/// The error is in the result of `--check` and `/readyz`, and in LF006 of a new proxy and of a proxy with open
+/// connections.
 #[tokio::test]
 async fn a_privilege_that_the_control_role_has_lost_is_named() {
     let world = World::new().await;
@@ -80,7 +81,7 @@ async fn a_privilege_that_the_control_role_has_lost_is_named() {
         let probed = fencegate_fence::probe(&config, Need::Tables).await.expect_err(privilege).to_string();
         let refused = reason(fresh.admit(&world.resource, token).await);
         let mut told = vec![("probe", probed), ("new proxy", refused)];
-        // Nothing that an open connection does needs these; own_database is a constant in what it has planned.
+        // An open connection does not need these: its plans contain the result of own_database as a constant.
         if !["CONNECT", "INSERT"].contains(&privilege) && !on.contains("own_database") {
             told.push(("open connection", reason(other.admit(&world.resource, token).await)));
         }
@@ -93,7 +94,8 @@ async fn a_privilege_that_the_control_role_has_lost_is_named() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The drain would wait for processes that the role may not terminate, or mistakes for live ones.
+/// Without the privilege, the drain would wait for processes that the role may not terminate, or take ended processes
+/// for live ones.
 #[tokio::test]
 async fn a_drain_names_the_privilege_that_the_control_role_has_lost() {
     let world = World::new().await;
@@ -125,19 +127,19 @@ async fn killed_control_connections_are_replaced() {
     world
         .run("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'fencegate control'")
         .await;
-    until("nobody listens", async || proxy.known_stale("scheduler", 1).is_none()).await;
-    assert!(old.fence.begin_write([("scheduler", 2)]), "who is admitted goes on");
+    until("the proxy does not listen", async || proxy.known_stale("scheduler", 1).is_none()).await;
+    assert!(old.fence.begin_write([("scheduler", 2)]), "an admitted session continues");
     old.fence.set_activity(Activity::Idle);
     new.admit(&world.resource, 3).await.unwrap();
     stale_below(old.admit(&world.resource, 2).await, 3);
-    until("memory is believed again", async || {
+    until("the proxy's memory is valid again", async || {
         let _ = old.admit(&world.resource, 2).await;
         proxy.known_stale("scheduler", 2).is_some()
     })
     .await;
 }
 
-/// Its row names the server process of another connection than that which listens.
+/// The proxy's row has the server process of a connection other than the listening one.
 #[tokio::test]
 async fn a_proxy_whose_connection_was_replaced_is_not_lost() {
     let world = World::new().await;
@@ -155,7 +157,8 @@ async fn a_proxy_whose_connection_was_replaced_is_not_lost() {
     assert_eq!(proxy.last_listener(), listener);
 }
 
-/// What is prepared answers in the types that the tables had: the server refuses to run it, and a new connection prepares anew.
+/// Prepared statements have the tables' earlier types: the server refuses to run them, and a new connection prepares
+/// them again.
 #[tokio::test]
 async fn a_column_of_another_type_costs_one_attempt() {
     let world = World::new().await;
@@ -168,7 +171,7 @@ async fn a_column_of_another_type_costs_one_attempt() {
         )
         .await;
     let other = world.session(&proxy).await;
-    until("it is prepared anew", async || other.admit(&world.resource, 1).await.is_ok()).await;
+    until("it is prepared again", async || other.admit(&world.resource, 1).await.is_ok()).await;
 }
 
 #[tokio::test]
@@ -183,7 +186,7 @@ async fn a_blocked_control_connection_is_closed_and_its_process_terminated() {
     assert!(reason(other.admit(&world.resource, 1).await).contains("waiting for a lock"));
     assert!(!other.fence.holds_admissions());
     blocker.batch_execute("ROLLBACK").await.unwrap();
-    // What has no limit of its own on the server: reading a row takes longer than the proxy waits.
+    // An operation without a time limit on the server: reading a row takes longer than the proxy waits.
     world
         .run(
             "ALTER TABLE fencegate_state.epoch ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; \
@@ -204,7 +207,7 @@ async fn a_blocked_control_connection_is_closed_and_its_process_terminated() {
     let (asked, process) = tokio::join!(proxy.fences(std::slice::from_ref(&world.resource)), process);
     assert!(asked.unwrap_err().to_string().contains("did not answer"));
     let half_sent = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}");
-    until("what was half sent is ended", async || world.ask(&half_sent).await == "0").await;
+    until("the abandoned process is terminated", async || world.ask(&half_sent).await == "0").await;
     world
         .run("DROP POLICY slow ON fencegate_state.epoch; ALTER TABLE fencegate_state.epoch DISABLE ROW LEVEL SECURITY")
         .await;

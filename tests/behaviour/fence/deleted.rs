@@ -29,7 +29,7 @@ async fn next_leader(release: Release) {
     writing.write(7).await;
     world.run("DELETE FROM fencegate_state.epoch").await;
 
-    // A lower token, as after a loss of tokens: no epoch refuses it.
+    // A lower token, as after a loss of tokens. No epoch refuses it.
     new.admit(&world.resource, 5).await.unwrap();
     assert_eq!(world.epoch().await, "(4,5,t)");
     assert!(writing.client.batch_execute("COMMIT").await.is_err(), "it would commit after the new leader");
@@ -38,7 +38,7 @@ async fn next_leader(release: Release) {
     new.fence.set_activity(Activity::Idle);
     assert_eq!(world.ask("SELECT count(*) FROM ticks").await, "0");
 
-    // Nobody is admitted: the next epoch is the first.
+    // Without admitted processes, the next epoch is the first.
     drop((writing, idle));
     new.client.batch_execute("SELECT 1").await.unwrap();
     world.run("DELETE FROM fencegate_state.epoch; DELETE FROM fencegate_state.admission").await;
@@ -47,7 +47,7 @@ async fn next_leader(release: Release) {
     assert_eq!(world.epoch().await, "(1,3,t)");
 }
 
-/// A subscription would bring an epoch that is older than what is admitted here.
+/// A subscription would bring an epoch that is older than the admissions on this server.
 #[tokio::test]
 async fn a_subscription_brings_no_older_epoch() {
     let world = World::new().await;
@@ -66,7 +66,7 @@ async fn a_subscription_brings_no_older_epoch() {
     let error = error.as_db_error().unwrap();
     assert_eq!(error.code().code(), "LF006", "{error:?}");
     assert!(error.message().contains(&admitted.pid().to_string()), "{error:?}");
-    // A newer one drains them.
+    // A newer epoch drains the admitted processes.
     worker.batch_execute(&format!("BEGIN; {}; ROLLBACK", bring(2))).await.unwrap();
     let pid = admitted.pid();
     drop(admitted);

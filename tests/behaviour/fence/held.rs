@@ -1,4 +1,4 @@
-//! A connection that delays one message, as a network may: its sender closes the connection, and the message arrives
+//! A connection that delays one message, as a network may. The sender closes the connection, and the message arrives
 //! later.
 
 use crate::fence::server::{World, control_config};
@@ -12,7 +12,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// What a proxy sends to end the process of a connection that it has given up: it never arrives while a message is held.
+/// Part of the proxy's request to terminate the process of an abandoned connection. It never arrives while a message is
+/// held.
 const END_PROCESS: &[u8] = b"pg_terminate_backend(s.pid) FROM pg_catalog.";
 
 pub struct Held {
@@ -23,11 +24,11 @@ pub struct Held {
 
 #[derive(Default)]
 struct Shared {
-    /// The message that has this in it is to be held.
+    /// Text of the message to hold.
     wanted: Mutex<Option<&'static [u8]>>,
     is_holding: Notify,
     let_go: Notify,
-    /// What the server has answered to it.
+    /// The server's reply to the held message.
     answer: Mutex<Vec<u8>>,
     is_answered: Notify,
 }
@@ -50,24 +51,24 @@ impl Held {
         Self { directory, accepting: accepting.abort_handle(), shared }
     }
 
-    /// Control connections through it.
+    /// Settings for control connections through this connection.
     pub fn control_config(&self, world: &World) -> ControlConfig {
         let mut config = tokio_postgres::Config::new();
         config.host_path(&self.directory).dbname(&world.database).user(world.control());
         control_config(config)
     }
 
-    /// The next message with this text is held.
+    /// Holds the next message with this text.
     pub fn hold(&self, text: &'static str) {
         *self.shared.wanted.lock().unwrap() = Some(text.as_bytes());
     }
 
-    /// Returns when it is.
+    /// Returns when the message is held.
     pub async fn is_holding(&self) {
         self.shared.is_holding.notified().await;
     }
 
-    /// Lets it arrive, and returns when the server has answered: with this command tag, first of all.
+    /// Delivers the message, and returns when the server has replied. The reply must contain this command tag.
     pub async fn arrives(&self, tag: &str) {
         self.shared.let_go.notify_one();
         self.shared.is_answered.notified().await;
@@ -84,7 +85,7 @@ impl Drop for Held {
     }
 }
 
-/// Passes bytes on both ways; to the server message by message.
+/// Forwards bytes in both directions, and to the server message by message.
 async fn pass(client: UnixStream, server: UnixStream, shared: Arc<Shared>) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
@@ -92,16 +93,16 @@ async fn pass(client: UnixStream, server: UnixStream, shared: Arc<Shared>) {
     let mut held: Option<Vec<u8>> = None;
     loop {
         tokio::select! {
-            // Also while a message is held: those before it are answered in time.
+            // Replies to earlier messages arrive even while a message is held.
             read = from_server.read(&mut answer) => match read {
                 Ok(0) | Err(_) => return,
-                // Where nobody reads, the program has given the connection up, which its own half tells.
+                // A write fails after the program has closed the connection, which the other half detects.
                 Ok(read) => drop(to_client.write_all(&answer[..read]).await),
             },
             read = from_client.read(&mut chunk) => {
                 let bytes = &chunk[..read.unwrap_or(0)];
                 match &mut held {
-                    // Up to the end of the connection, which the program gives up.
+                    // Wait until the program has closed the connection.
                     Some(held) if bytes.is_empty() => break arrive(held, to_server, from_server, &shared).await,
                     Some(held) => held.extend_from_slice(bytes),
                     None if bytes.is_empty() => return,
@@ -123,7 +124,7 @@ async fn pass(client: UnixStream, server: UnixStream, shared: Arc<Shared>) {
     }
 }
 
-/// Sends what was held, once that is wanted, and keeps what the server answers.
+/// Sends the held bytes when requested, and stores the server's reply.
 async fn arrive(held: &[u8], mut to_server: OwnedWriteHalf, mut from_server: OwnedReadHalf, shared: &Shared) {
     shared.let_go.notified().await;
     to_server.write_all(held).await.unwrap();
@@ -134,7 +135,8 @@ async fn arrive(held: &[u8], mut to_server: OwnedWriteHalf, mut from_server: Own
     shared.is_answered.notify_one();
 }
 
-/// The first message, if all of it is there. Those that open a connection have no tag: they start with a length, so with 0.
+/// The first message, if it is complete. Messages that open a connection have no tag, and start with their length and
+/// therefore with 0.
 fn take_message(sent: &mut Vec<u8>) -> Option<Vec<u8>> {
     let tag = usize::from(*sent.first()? != 0);
     let length = sent.get(tag..tag + 4)?;

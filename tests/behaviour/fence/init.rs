@@ -54,7 +54,7 @@ async fn init_may_be_run_again_and_at_once() {
     let again = run().await.unwrap();
     assert!(!again.created && again.granted.is_empty());
 
-    // A role that may create a schema, but not grant.
+    // A role that may create a schema, but may not grant.
     let poor = World::bare().await;
     poor.run(&format!("GRANT CREATE ON DATABASE {} TO {}", poor.database, poor.control())).await;
     let report = fencegate_fence::init(&poor.control_config(&poor.control()), None).await.unwrap();
@@ -64,7 +64,7 @@ async fn init_may_be_run_again_and_at_once() {
     assert!(fencegate_fence::init(&poor.control_config(&poor.control()), None).await.unwrap().to_run.is_empty());
 }
 
-/// As a superuser runs it for an upgrade or for `--leases-for`, beside proxies.
+/// As a superuser runs it for an upgrade or for `--leases-for`, while proxies run.
 #[tokio::test]
 async fn init_without_a_role_keeps_the_owner() {
     let world = World::new().await;
@@ -77,7 +77,7 @@ async fn init_without_a_role_keeps_the_owner() {
         UNION SELECT relowner FROM pg_class WHERE relnamespace = 'fencegate_state'::regnamespace \
         UNION SELECT typowner FROM pg_type WHERE typnamespace = 'fencegate'::regnamespace \
         UNION SELECT proowner FROM pg_proc WHERE pronamespace = 'fencegate'::regnamespace) o(owner)";
-    // An upgrade makes what is missing.
+    // An upgrade creates missing objects.
     world
         .run(
             "DROP TABLE fencegate_state.reset; DROP FUNCTION fencegate.leases(); DROP SEQUENCE fencegate_state.lease_token; \
@@ -98,7 +98,7 @@ async fn init_without_a_role_keeps_the_owner() {
     assert!(refused.contains("belongs to the superuser postgres") && !refused.contains("GRANT"), "{refused}");
     world.run(&format!("ALTER SCHEMA fencegate OWNER TO {control}")).await;
 
-    // What somebody else was given stays his, until a role is named.
+    // An object that was given to another role keeps its owner until `init` names a role.
     let owner = "SELECT tableowner FROM pg_tables WHERE schemaname = 'fencegate_state' AND tablename = 'reset'";
     world.run("ALTER TABLE fencegate_state.reset OWNER TO postgres").await;
     init(None).await.unwrap();
@@ -106,7 +106,7 @@ async fn init_without_a_role_keeps_the_owner() {
     init(Some(&control)).await.unwrap();
     assert_eq!(world.ask(owners).await, control);
 
-    // A role that is named while another `init` is under way stays the owner.
+    // A role that is given to one `init` remains the owner when other `init` runs are concurrent.
     let role = format!("{}_app", world.database);
     world.run(&format!("GRANT pg_signal_backend TO {role}")).await;
     let (named, a, b) = tokio::join!(init(Some(&role)), init(None), init(None));
@@ -121,8 +121,8 @@ async fn init_without_a_role_keeps_the_owner() {
     assert_eq!(bare.ask(owners).await, "postgres");
 }
 
-/// `init` does not wait for holders of a lock on the tables, such as a backup or a writer that the guard has checked:
-/// later requests would wait as well.
+/// `init` does not wait for holders of a lock on the tables, such as a backup or a writer that the guard has checked,
+/// because later requests would wait behind it.
 #[tokio::test]
 async fn repeated_init_does_not_wait_for_users_of_the_tables() {
     let world = World::new().await;
@@ -130,7 +130,7 @@ async fn repeated_init_does_not_wait_for_users_of_the_tables() {
     let tables = "fencegate_state.epoch, fencegate_state.admission, fencegate_state.proxy, fencegate_state.reset";
     world.run(&format!("BEGIN; LOCK TABLE {tables} IN ROW EXCLUSIVE MODE")).await;
     fencegate_fence::init(&config, Some(&control)).await.unwrap();
-    // What has to be changed waits, and lets others pass meanwhile.
+    // A necessary change waits without blocking others.
     let (proxy, role) = (world.proxy("p1"), format!("{}_app", world.database));
     let session = world.session(&proxy).await;
     let (changed, ()) = tokio::join!(fencegate_fence::init(&config, Some(&role)), async {
@@ -142,7 +142,7 @@ async fn repeated_init_does_not_wait_for_users_of_the_tables() {
     assert_eq!(world.ask(owners).await, role);
 }
 
-/// The schema as version 2 had it, in which somebody is admitted.
+/// The schema of version 2, in which a process is admitted.
 #[tokio::test]
 async fn the_schema_of_version_2_is_upgraded_and_keeps_its_content() {
     let world = World::new().await;
@@ -167,7 +167,7 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_its_content() {
     let indexes = "SELECT string_agg(indexname, ' ' ORDER BY indexname) FROM pg_indexes \
         WHERE schemaname = 'fencegate_state' AND tablename = 'admission'";
     assert_eq!(world.ask(indexes).await, "admission_epoch admission_pkey");
-    // The init of an older program brings them back.
+    // The `init` of an older program creates the index again.
     world.run("CREATE INDEX admission_pid ON fencegate_state.admission (pid)").await;
     run().await.unwrap();
     assert_eq!(world.ask(indexes).await, "admission_epoch admission_pkey");
@@ -176,16 +176,16 @@ async fn the_schema_of_version_2_is_upgraded_and_keeps_its_content() {
     session.admit(&world.resource, 8).await.unwrap();
 }
 
-/// The tables were in the other schema, in which everybody may name them.
+/// The tables were in the other schema, which all roles may use.
 #[tokio::test]
 async fn the_schema_of_version_5_is_moved_while_in_use() {
     let world = World::new().await;
     let (config, control) = (world.control_config("postgres"), world.control());
-    // It stays, so that no proxy deletes its admission.
+    // Keep the session, so that no proxy deletes its admission.
     let admitted = world.session(&world.proxy("p1")).await;
     admitted.admit(&world.resource, 7).await.unwrap();
     world.run(VERSION_5).await;
-    // The guard's functions, as another version has them; and what a proxy of that version has open.
+    // The guard's function as of another version. `older` is a control connection of that version.
     world
         .run(
             "CREATE FUNCTION fencegate.is_admitted(text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS \
@@ -207,7 +207,7 @@ async fn the_schema_of_version_5_is_moved_while_in_use() {
     assert_eq!(world.ask("SELECT token FROM highest").await, "7");
     let left = "SELECT count(*) FROM pg_class WHERE relnamespace = 'fencegate'::regnamespace";
     assert_eq!(world.ask(left).await, "0");
-    // The `init` of an earlier program would make a table without any token.
+    // The `init` of an earlier program would create a table without tokens.
     let earlier = "CREATE TABLE IF NOT EXISTS fencegate.epoch (resource text PRIMARY KEY)";
     assert!(world.root.batch_execute(earlier).await.is_err());
     assert_eq!(run().await.unwrap().versions, None);
@@ -216,7 +216,7 @@ async fn the_schema_of_version_5_is_moved_while_in_use() {
     session.admit(&world.resource, 8).await.unwrap();
 }
 
-/// Nothing is removed, so that the newer program finds it again.
+/// Nothing is removed, so that the newer program still works.
 #[tokio::test]
 async fn a_schema_of_a_newer_program_is_reported() {
     let world = World::new().await;
@@ -231,7 +231,7 @@ async fn a_schema_of_a_newer_program_is_reported() {
     world.session(&world.proxy("p2")).await.admit(&world.resource, 1).await.unwrap();
 }
 
-/// The master of a managed service: it creates roles and databases, and is no superuser.
+/// The master role of a managed service can create roles and databases, but is not a superuser.
 #[tokio::test]
 async fn the_master_role_of_a_managed_service_is_sufficient() {
     let world = World::bare().await;
@@ -249,16 +249,16 @@ async fn the_master_role_of_a_managed_service_is_sufficient() {
     client.batch_execute(&format!("CREATE ROLE {database}_leader LOGIN")).await.unwrap();
     let patterns = fencegate_fence::grant_leases(&config, &format!("{database}_leader"), "cron/*").await.unwrap();
     assert_eq!(patterns, ["cron/*"]);
-    // Again, as after an upgrade: the schema is the role's by now.
+    // Run it again, as after an upgrade: the schema now belongs to the role.
     assert!(!fencegate_fence::init(&config, Some(&role)).await.unwrap().created);
     let lent = format!(
         "SELECT pg_has_role('{master}', '{role}', 'MEMBER') OR has_database_privilege('{role}', '{database}', 'CREATE')"
     );
-    assert_eq!(world.ask(&lent).await, "f", "what was lent is taken back");
+    assert_eq!(world.ask(&lent).await, "f", "temporary privileges are revoked");
     let owner = "SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'fencegate'";
     assert_eq!(world.ask(owner).await, role);
 
-    // A master that may not do so is told what to have run.
+    // If the master may not do this, the error has the statement to run.
     let poor = World::bare().await;
     let (database, control) = (poor.database.clone(), poor.control());
     poor.run(&format!("CREATE ROLE {database}_master LOGIN; ALTER DATABASE {database} OWNER TO {database}_master"))
@@ -271,7 +271,7 @@ async fn the_master_role_of_a_managed_service_is_sufficient() {
     );
 }
 
-/// Since version 16 the master has only those roles to grant that were given to it for that.
+/// Since version 16, a master role can only grant roles that it may administer.
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
 fn the_master_of_a_managed_service_on_18() {
@@ -294,7 +294,7 @@ fn the_master_of_a_managed_service_on_18() {
         "{said}"
     );
     let lent = "SELECT pg_has_role('master', 'gate', 'SET') OR has_database_privilege('gate', 'postgres', 'CREATE')";
-    assert_eq!(postgres.value(lent), "f", "what was lent is taken back");
+    assert_eq!(postgres.value(lent), "f", "temporary privileges are revoked");
 }
 
 #[test]
@@ -326,7 +326,7 @@ async fn a_strangers_schema_is_not_taken_over() {
     let is_refused = |refused: Result<_, fencegate_fence::InitError>| {
         refused.is_err_and(|error| error.to_string().contains(&format!("belongs to role {database}_evil")))
     };
-    // It comes in between, and is committed only when `init` has looked.
+    // The stranger's schema is created during `init`, and committed after its check.
     evil.batch_execute("BEGIN; CREATE SCHEMA fencegate_state").await.unwrap();
     let waits =
         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')";
@@ -336,7 +336,7 @@ async fn a_strangers_schema_is_not_taken_over() {
     });
     assert!(is_refused(refused));
     assert!(is_refused(init().await));
-    // Its owner is kept, but not trusted.
+    // Without a role, `init` would keep the owner, but does not trust it.
     assert!(is_refused(fencegate_fence::init(&world.control_config("postgres"), None).await));
     world.run(&format!("ALTER SCHEMA fencegate_state OWNER TO {control}")).await;
     world
@@ -347,7 +347,7 @@ async fn a_strangers_schema_is_not_taken_over() {
     assert!(is_refused(init().await));
 }
 
-/// One that does not inherit keeps the membership that it had.
+/// A role that does not inherit keeps its membership.
 #[tokio::test]
 async fn a_master_role_keeps_its_privileges() {
     let world = World::bare().await;

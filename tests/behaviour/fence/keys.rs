@@ -23,7 +23,7 @@ pub fn family() -> Arc<Resource> {
     policies.unwrap().resources[0].clone()
 }
 
-/// Epochs of these many keys, under token 7.
+/// Creates epochs for this number of keys, under token 7.
 pub async fn seed(world: &World, family: &Resource, keys: usize) {
     world
         .run(&format!(
@@ -35,7 +35,7 @@ pub async fn seed(world: &World, family: &Resource, keys: usize) {
 }
 
 impl Session {
-    /// The steps of a relay for a write to the key: held back until admitted, busy while it runs.
+    /// The steps of a relay for a write to the key: held back until admitted, busy while the statement runs.
     pub async fn write_key(&self, family: &Resource, key: usize, after: Activity) {
         let resource = family.of_key(&key.to_string()).unwrap();
         self.admit(&resource, 7).await.unwrap();
@@ -55,9 +55,9 @@ async fn an_idle_session_releases_admissions_before_reaching_the_limit() {
     for key in 1..=KEYS {
         old.write_key(&family, key, Activity::Idle).await;
     }
-    assert_eq!(world.admissions(&old).await, "100", "all but those since it had too many");
+    assert_eq!(world.admissions(&old).await, "100", "those admitted after it had too many");
     assert!(!old.fence.begin_write([("shard_of/1/x", 7)]), "revoked");
-    // A key that was given up, and one that was not, which its proxy releases: it knows what the key's name means.
+    // A key that was released before, and one that its proxy releases now: the proxy can parse the key's name.
     one.put_in_force(std::slice::from_ref(&family));
     for key in ["1", &KEYS.to_string()] {
         let resource = family.of_key(key).unwrap();
@@ -67,11 +67,11 @@ async fn an_idle_session_releases_admissions_before_reaching_the_limit() {
             old.pid(),
             resource.name
         );
-        until("its own proxy lets it go", async || world.ask(&left).await == "0").await;
+        until("its own proxy releases it", async || world.ask(&left).await == "0").await;
         new.admit(&resource, 8).await.unwrap();
         assert!(!old.fence.begin_write([(resource.name.as_str(), 7)]));
         assert!(world.lives(&old).await, "{key}");
-        assert_eq!(one.cut_off_by(&old.fence).await, None, "what was given up or released ends nobody");
+        assert_eq!(one.cut_off_by(&old.fence).await, None, "a released admission terminates no session");
     }
     old.write_key(&family, 2, Activity::Idle).await;
 }
@@ -89,7 +89,7 @@ async fn a_session_with_uncommitted_work_releases_no_admissions() {
     }
     let admissions = world.admissions(&old).await;
     new.admit(&family.of_key("1").unwrap(), 8).await.unwrap();
-    assert!(old.client.batch_execute("COMMIT").await.is_err(), "what token 7 wrote would come after token 8");
+    assert!(old.client.batch_execute("COMMIT").await.is_err(), "it would commit a write of token 7 after token 8");
     assert_eq!(world.ask("SELECT count(*) FROM ticks").await, "0");
     assert_eq!(admissions, KEYS.to_string());
 }
@@ -120,7 +120,7 @@ async fn the_policies_are_recorded_for_all_keys() {
     let _session = world.session(&proxy).await;
     const KEYS: usize = 25_000;
     seed(&world, &family, KEYS).await;
-    // The underscore is no wildcard; the ends do not overlap.
+    // The underscore is not a wildcard, and the ends must not overlap.
     world
         .run(
             "UPDATE fencegate_state.epoch SET policy_hash = 'old'; INSERT INTO fencegate_state.epoch (resource, token, policy_hash) \
@@ -134,7 +134,7 @@ async fn the_policies_are_recorded_for_all_keys() {
     let versions = "SELECT count(DISTINCT xmin::text) || ' ' || max(xmin::text) FROM fencegate_state.epoch";
     let before = world.ask(versions).await;
     proxy.apply_policy(std::slice::from_ref(&family)).await.unwrap();
-    assert_eq!(world.ask(versions).await, before, "nothing is written where nothing differs");
+    assert_eq!(world.ask(versions).await, before, "rows without a difference are not written");
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn the_fences_of_the_latest_keys_are_shown() {
     assert_eq!((reset.after.generation, reset.after.token), (2, 5));
 }
 
-/// A token that is raised while policies are recorded keeps nothing of those from before.
+/// A token raised while policies are recorded does not keep the earlier policies.
 #[tokio::test]
 async fn policies_are_recorded_for_a_key_whose_token_is_being_raised() {
     let (world, family) = (World::new().await, family());

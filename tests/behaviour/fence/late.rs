@@ -1,4 +1,4 @@
-//! Queries that arrive long after their control connections were closed change nothing newer.
+//! Queries that arrive long after their control connections were closed do not change newer state.
 
 use crate::fence::held::Held;
 use crate::fence::keys::{family, seed};
@@ -10,7 +10,7 @@ use fencegate_fence::{Database, ResetError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A proxy on whose way to the server messages may be held up.
+/// A proxy whose messages to the server may be held.
 fn proxy_behind(world: &World, held: &Held) -> Arc<Database> {
     let control = held.control_config(world);
     let proxy = Database::new(
@@ -42,13 +42,13 @@ async fn a_late_removal_keeps_later_admissions() {
     held.hold("EXECUTE delete(");
     let refused = reason(old.admit(&family.of_key("1025").unwrap(), 7).await);
     assert!(refused.contains("did not answer"), "{refused}");
-    // Some that were given up are needed again.
+    // A released admission is needed again.
     old.client.batch_execute("BEGIN").await.unwrap();
     old.write_key(&family, 1, Activity::Waiting).await;
     held.is_holding().await;
     held.arrives(&format!("DELETE {}", FULL - 1)).await;
     new.admit(&family.of_key("1").unwrap(), 8).await.unwrap();
-    assert!(!world.lives(&old).await, "what token 7 has written would be committed after token 8");
+    assert!(!world.lives(&old).await, "it would commit a write of token 7 after token 8");
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn a_late_release_keeps_later_admissions() {
     held.is_holding().await;
     behind.release(&old.fence).await;
     assert_eq!(world.admissions(&old).await, "0");
-    // The operator forgets the epoch, and the session is the first of the next.
+    // The operator prunes the epoch, and the session's token becomes the first of the next epoch.
     assert_eq!(world.ask("SELECT fencegate.prune('0', 'scheduler')").await, "1");
     old.admit(&world.resource, 5).await.unwrap();
     old.write(5).await;
@@ -95,7 +95,8 @@ async fn older_policies_do_not_replace_newer_ones() {
     }
 }
 
-/// Whatever has brought older policies back: who has loaded newer ones puts them in force again, and who has not waits.
+/// If older policies come back, the proxy that has loaded newer ones puts these in force again. A proxy with older
+/// policies waits.
 #[tokio::test]
 async fn newer_policies_replace_older_ones_everywhere() {
     let world = World::new().await;
@@ -118,13 +119,13 @@ async fn newer_policies_replace_older_ones_everywhere() {
     assert_eq!(world.ask(recorded).await, "b");
     world.run(as_before).await;
     assert_eq!(two.reset(&newer, 3, "operator", true).await.unwrap().after, Epoch { generation: 2, token: 3 });
-    // Loaded again, they are as new as that; and what was loaded before is older, however late it is recorded.
+    // Policies that are loaded again are new. Policies loaded earlier stay older, however late they are recorded.
     world.run("UPDATE fencegate_state.epoch SET policy_loaded = 1").await;
     two.apply_policy(slice(&newer)).await.unwrap();
     let a_minute_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
     one.apply_policy_of(slice(&older), a_minute_ago).await.unwrap();
     assert_eq!(world.ask(recorded).await, "b");
-    // A clock that was ahead, and was set right, shuts nobody out.
+    // A clock that was ahead and was corrected does not prevent later policies.
     world.run("UPDATE fencegate_state.epoch SET policy_loaded = 9000000000000000").await;
     one.apply_policy(slice(&older)).await.unwrap();
     assert_eq!(world.ask(recorded).await, "a");
@@ -167,7 +168,7 @@ async fn a_late_publish_does_not_raise_a_pruned_epoch() {
     assert_eq!(world.epoch().await, "(1,3,t)");
 }
 
-/// It makes a row that nobody uses, and that the next token finds like any other.
+/// A late Admit creates a row that no session uses. The next token drains it like any other.
 #[tokio::test]
 async fn a_late_admit_admits_only_to_the_token_in_force() {
     for token in [5, 6] {

@@ -3,7 +3,7 @@
 use crate::fence::reason;
 use crate::fence::server::{World, resource};
 
-/// A proxy with other policies than the database has recorded raises nothing, and does not take that for done.
+/// A proxy whose policies differ from the recorded ones raises nothing, and returns an error.
 #[tokio::test]
 async fn overtake_under_other_policies_fails_until_they_are_recorded() {
     let world = World::new().await;
@@ -16,7 +16,7 @@ async fn overtake_under_other_policies_fails_until_they_are_recorded() {
     proxy.apply_policy(std::slice::from_ref(&other)).await.unwrap();
     proxy.overtake(&other, 7).await.unwrap();
     assert_eq!(world.epoch().await, "(1,7,t)");
-    // What is lower, or there already, is done.
+    // A lower or equal token needs no action.
     for token in [7, 6] {
         proxy.overtake(&other, token).await.unwrap();
     }

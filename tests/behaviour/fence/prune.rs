@@ -17,7 +17,7 @@ async fn aged(keys: usize) -> (World, std::sync::Arc<fencegate_policy::Resource>
     (world, family)
 }
 
-/// As the control role.
+/// Calls `fencegate.prune` as the control role.
 async fn prune(world: &World, not_raised_for: &str, starting_with: &str) -> String {
     let client = connect(&world.config(&world.control())).await;
     let call = format!("SELECT fencegate.prune('{not_raised_for}', '{starting_with}')");
@@ -33,7 +33,7 @@ async fn an_old_unused_epoch_with_a_matching_name_is_forgotten() {
     writer.admit(&family.of_key("1").unwrap(), 7).await.unwrap();
     reader.admit(&family.of_key("2").unwrap(), 8).await.unwrap();
     drop(reader);
-    until("the reader has given its admission up", async || {
+    until("the reader's admission is released", async || {
         world.ask("SELECT count(*) FROM fencegate_state.admission").await == "1"
     })
     .await;
@@ -63,7 +63,7 @@ async fn an_epoch_with_a_pending_admission_or_raise_is_in_use() {
     drop(family);
 }
 
-/// An admission that is committed while the function runs has to be seen.
+/// An admission that commits while the function runs must be visible.
 #[tokio::test]
 async fn an_older_snapshot_is_refused() {
     let (world, _) = aged(1).await;
@@ -79,7 +79,7 @@ async fn an_admission_during_pruning_is_noticed() {
     let (world, family) = aged(2).await;
     let proxy = world.proxy("p1");
     let session = world.session(&proxy).await;
-    // What is admitted between the look at all keys and the one at this key.
+    // An admission between the query for all keys and the check of this key.
     let gate = connect(&world.config("postgres")).await;
     world
         .run(
@@ -116,12 +116,12 @@ async fn a_forgotten_token_no_longer_rejects_writes() {
     let key = family.of_key("1").unwrap();
     let (zombie, leader) = (world.session(&proxy).await, world.session(&proxy).await);
     let old: Token = 6;
-    // From memory, once the proxy listens.
+    // The proxy answers from memory once it listens.
     while proxy.known_stale(&key.name, old).is_none() {
         stale_below(zombie.admit(&key, old).await, 7);
     }
     assert_eq!(prune(&world, "1 day", "shard_of/").await, "1");
-    // Told so, and read again: what was known of it does not only become old.
+    // The proxy is notified and reads the row again, instead of waiting for its memory to expire.
     until("the proxy has read the row again", async || !proxy.is_current(&key, 7)).await;
     assert_eq!(proxy.known_stale(&key.name, old), None);
     zombie.admit(&key, old).await.unwrap();

@@ -1,4 +1,4 @@
-//! One PostgreSQL for all concurrent tests of this file, with a database for each.
+//! One PostgreSQL server for all concurrent tests of this module, with a database for each test.
 
 use crate::support::identity::{identity, one};
 use crate::support::{Address, Options, Postgres, Release, until};
@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, Weak};
 use tokio_postgres::{Client, Config, NoTls};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
-/// By release.
+/// The running servers, by release.
 static RUNNING: [Mutex<Weak<Server>>; 2] = [const { Mutex::new(Weak::new()) }; 2];
 
-/// Makes of the schemas what version 5 had in their place.
+/// Converts the schemas to those of version 5.
 pub const VERSION_5: &str = "DROP TYPE IF EXISTS fencegate.epoch; DROP FUNCTION IF EXISTS fencegate.leased_resources; \
     DO $$ DECLARE name text; BEGIN \
       FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'fencegate_state'::regnamespace AND relkind IN ('r', 'S') LOOP \
@@ -29,7 +29,7 @@ pub const VERSION_5: &str = "DROP TYPE IF EXISTS fencegate.epoch; DROP FUNCTION 
     END $$; \
     DROP SCHEMA fencegate_state; COMMENT ON SCHEMA fencegate IS 'fencegate schema version 5'";
 
-/// Reached by its Unix socket only.
+/// Reachable only through its Unix socket.
 pub struct Server(Postgres);
 
 impl Server {
@@ -61,7 +61,7 @@ impl Server {
 pub struct World {
     pub server: Arc<Server>,
     pub database: String,
-    /// Superuser.
+    /// A superuser's connection.
     pub root: Client,
     pub resource: Arc<Resource>,
 }
@@ -78,7 +78,7 @@ impl World {
         world
     }
 
-    /// Without the schema.
+    /// A world without the schema.
     pub async fn bare() -> World {
         World::bare_on(Release::Installed).await
     }
@@ -131,7 +131,7 @@ impl World {
         Session::new(proxy, client, identity)
     }
 
-    /// The first column of the first row, as superuser.
+    /// The first column of the first row, as a superuser.
     pub async fn ask(&self, query: &str) -> String {
         one(&self.root, query).await[0].clone()
     }
@@ -140,7 +140,8 @@ impl World {
         self.root.batch_execute(statements).await.unwrap();
     }
 
-    /// Publishes the token without a drain, which would give the proxies of old sessions 100 ms only: a busy machine may need more.
+    /// Publishes the token without a drain, which waits only 100 ms for the proxies of old sessions. A busy machine may
+    /// need more.
     pub async fn publish(&self, resource: &str, token: Token) {
         let epoch = format!("fencegate_state.epoch SET token = {token}, drained = false WHERE resource = '{resource}'");
         self.run(&format!("UPDATE {epoch}; SELECT pg_notify('fencegate', '{resource}')")).await;
@@ -159,7 +160,7 @@ impl World {
             .await
     }
 
-    /// How many admissions the process has.
+    /// Number of admissions of the process.
     pub async fn admissions(&self, session: &Session) -> String {
         self.ask(&format!("SELECT count(*) FROM fencegate_state.admission WHERE pid = {}", session.pid())).await
     }
@@ -169,7 +170,7 @@ impl World {
     }
 }
 
-/// A server process with the fence's half of a relay.
+/// A server process, with the fence's part of a relay.
 pub struct Session {
     pub client: Client,
     pub fence: Arc<SessionFence>,
@@ -192,7 +193,7 @@ impl Session {
         self.proxy.admit(&self.fence, resource, token).await
     }
 
-    /// Begins a transaction, writes, and stays in it.
+    /// Begins a transaction, writes, and leaves the transaction open.
     pub async fn write(&self, token: Token) {
         assert!(self.fence.begin_write([("scheduler", token)]));
         self.client.batch_execute("BEGIN; INSERT INTO ticks VALUES (1)").await.unwrap();

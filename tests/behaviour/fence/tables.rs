@@ -1,5 +1,5 @@
-//! Locks on fencegate's own tables, which a superuser or the owner can take: the holder is named, and terminated unless
-//! it only reads.
+//! Locks on fencegate's own tables, which only a superuser or the owner can take. The error names the holder. The proxy
+//! terminates the holder unless it only reads.
 
 use crate::fence::reason;
 use crate::fence::server::{World, connect};
@@ -16,7 +16,7 @@ use tokio_postgres::Client;
 
 const TABLES: [&str; 2] = ["admission", "epoch"];
 
-/// A session that the control role may end, with a lock on the table; and its process.
+/// A session that the control role may terminate, with a lock on the table, and its process id.
 async fn hold(world: &World, user: &str, table: &str) -> (Client, String) {
     let holder = connect(&world.config(user)).await;
     holder.batch_execute(&format!("BEGIN; LOCK TABLE fencegate_state.{table}")).await.unwrap();
@@ -35,7 +35,8 @@ async fn the_only_lock_holder_of_a_table_is_terminated_on_18() {
     ended_with_a_table_locked(Release::Eighteen).await;
 }
 
-/// By a proxy that is connected, for a first write and for a look, and by one that has yet to connect.
+/// The holder is terminated by a connected proxy, for a first write and for SHOW FENCES, and by a proxy that has yet to
+/// connect.
 async fn ended_with_a_table_locked(release: Release) {
     let world = World::new_on(release).await;
     let connected = world.proxy("connected");
@@ -77,7 +78,7 @@ async fn ended_behind_a_reader(release: Release) {
     for table in TABLES {
         for proxy in [&connected, &world.proxy(table)] {
             let session = world.session(proxy).await;
-            // As pg_dump.
+            // The same lock as pg_dump.
             let reader = connect(&world.config(&world.control())).await;
             let lock = format!("LOCK TABLE fencegate_state.{table}");
             reader.batch_execute(&format!("BEGIN; {lock} IN ACCESS SHARE MODE")).await.unwrap();
@@ -145,7 +146,7 @@ async fn locks_of_init_and_prepared_transactions_are_named() {
     assert!(said.contains(" (fencegate init, remove or guard) holds AccessExclusiveLock on"), "{said}");
     init.batch_execute("LOCK TABLE fencegate_state.epoch; COMMIT").await.expect("it is fencegate's own");
     world.run("BEGIN; LOCK TABLE fencegate_state.epoch; PREPARE TRANSACTION 'forgotten'").await;
-    // What failed a moment ago is not tried at once.
+    // A failed operation is not retried immediately.
     until("the transaction is named", async || {
         reason(session.admit(&world.resource, 2).await).contains("are locked: prepared transaction forgotten")
     })
@@ -154,7 +155,7 @@ async fn locks_of_init_and_prepared_transactions_are_named() {
     until("it is admitted", async || session.admit(&world.resource, 2).await.is_ok()).await;
 }
 
-/// However many they are.
+/// The number of named holders is limited.
 #[tokio::test]
 async fn only_some_of_many_lock_holders_are_named() {
     let world = World::new().await;

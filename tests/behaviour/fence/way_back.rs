@@ -1,4 +1,4 @@
-//! `init` of an earlier version after an upgrade must not create empty tables, in which every token would count as the
+//! The `init` of an earlier version must not create empty tables after an upgrade: every token would count as the
 //! first.
 
 use super::{reason, stale_below};
@@ -35,7 +35,7 @@ async fn earlier_init(release: Release) {
     stale_below(session.admit(&world.resource, 6).await, 7);
     session.admit(&world.resource, 7).await.unwrap();
 
-    // With the version set back by hand as well, nobody writes.
+    // If the version is also set back by hand, no session can write.
     world.run("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 5'").await;
     let session = world.session(&world.proxy("p3")).await;
     assert!(reason(session.admit(&world.resource, 6).await).contains("run `fencegate init`"));

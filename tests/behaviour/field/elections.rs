@@ -8,10 +8,10 @@ use crate::support::{DEADLINE, wait_until};
 use etcd_client::Client;
 use std::fs;
 
-/// Reports that it runs, and never ends by itself.
+/// Reports that it runs, and never ends on its own.
 const COMMAND: &str = r#"echo $$ >"$1/command.new"; mv "$1/command.new" "$1/command"; while :; do sleep 0.02; done"#;
 
-/// The command of `etcdctl lock` outlives the lock.
+/// The command of `etcdctl lock` keeps running after the lock is lost.
 mod command_that_outlives_its_lock {
     use super::*;
 
@@ -30,7 +30,7 @@ mod command_that_outlives_its_lock {
         let keys = run(&mut etcd.etcdctl(&["get", "--prefix", "--keys-only", "/test/lock"])).stdout;
         let key = String::from_utf8(keys).unwrap().trim().to_owned();
         run(&mut etcd.etcdctl(&["lease", "revoke", key.rsplit_once('/').unwrap().1]));
-        // Another one has the lock, and gives it back.
+        // Another process takes and releases the lock.
         run(&mut etcd.etcdctl(&["lock", "/test/lock", "true"]));
         assert!(state(command).is_some() && lock.exit_status().is_none(), "it runs on");
         run(std::process::Command::new("kill").args(["-s", "KILL", &command.to_string()]));
@@ -48,7 +48,7 @@ mod command_that_outlives_its_lock {
     }
 }
 
-/// etcd is suspended, and the stream of keep-alives is silent: the client reports nothing.
+/// etcd is suspended, and the keep-alive stream is silent. The client reports nothing.
 mod silent_keep_alive {
     use super::*;
     use crate::election::is_silence;
@@ -78,10 +78,10 @@ mod silent_keep_alive {
         let loss = timeout(DEADLINE, leadership.lost()).await.unwrap();
         let stalled = stalls.total();
         assert!(is_silence(&loss, stalled), "{loss:?}, stalled for {stalled:?}");
-        assert!(!waiting.is_finished(), "the stream has heard of nothing");
+        assert!(!waiting.is_finished(), "the stream has received nothing");
     }
 
-    /// A port without a listener is no better.
+    /// A port without a listener does not respond either.
     #[tokio::test]
     async fn no_candidate_wins_without_a_response() {
         let nobody = Port::claim();

@@ -1,5 +1,5 @@
-//! Bugs of the field: known failures of locks, leases and proxies, each shown on a naive baseline and withstood by
-//! fencegate. docs/internals/known-failures.md has a row for each, with its public reference.
+//! Known failures of locks, leases and proxies. Each is shown with a naive baseline, and prevented by fencegate.
+//! docs/internals/known-failures.md has a row for each, with its public reference.
 
 mod elections;
 mod proxies;
@@ -16,7 +16,7 @@ use std::process::Command;
 const OLD: i64 = 7;
 const NEW: i64 = 8;
 
-/// A server with the table `public.ticks`, and the way in.
+/// A server with the table `public.ticks`, and the proxy if the route uses one.
 struct Field {
     // Before the server: fields are dropped in this order.
     proxy: Option<Proxy>,
@@ -35,7 +35,7 @@ impl Field {
     }
 }
 
-/// The tokens of the rows that a scenario leaves, in the order of their commits.
+/// The tokens of the rows that a scenario commits, in commit order.
 fn commits(via: Via, scenario: fn(&mut Field)) -> Vec<i64> {
     let mut field = Field::start(via);
     field.postgres.sql("SELECT pg_create_logical_replication_slot('field', 'test_decoding')");
@@ -44,14 +44,14 @@ fn commits(via: Via, scenario: fn(&mut Field)) -> Vec<i64> {
     rows.iter().map(|row| row.number("token")).collect()
 }
 
-/// The stale write lands where nobody compares tokens where the data is.
+/// Without a comparison of tokens in the database, the stale write is committed.
 #[track_caller]
 fn lands(scenario: fn(&mut Field)) {
     let tokens = commits(Via::Direct, scenario);
     assert!(out_of_order(&tokens) > 0, "{tokens:?}");
 }
 
-/// It does not land, and the successor's does.
+/// The stale write is not committed, but the successor's is.
 #[track_caller]
 fn is_kept_out(scenario: fn(&mut Field)) {
     let tokens = commits(Via::Proxy, scenario);

@@ -1,19 +1,20 @@
-//! Proxies that answer instead of the server.
+//! Proxies that reply instead of the server.
 
 use super::{Field, NEW, OLD};
 use crate::support::Via;
 use crate::support::ticks::{WRITE, ok, refused, session};
 use crate::support::wire::{Address, Wire};
 
-/// A proxy that answers a statement by itself: its client has an error, and the server's transaction does not know of it.
+/// A proxy that replies to a statement itself: the client receives an error, but the server's transaction is not
+/// aborted.
 mod error_that_a_proxy_makes_up {
     use super::*;
 
-    /// What stands behind such a proxy: it does not forward the statement that it rejects.
+    /// The server's side of such a proxy, which does not forward the statement that it rejects.
     struct MadeUp(Wire);
 
     impl MadeUp {
-        /// True where the client gets an error.
+        /// True if the client receives an error.
         fn query(&mut self, sql: &str) -> bool {
             sql.contains("rejected") || self.0.rows(sql).is_err()
         }
@@ -46,7 +47,8 @@ mod error_that_a_proxy_makes_up {
     }
 }
 
-/// A proxy that opens a new session for a client whose own has ended, in mid-transaction, and goes on with the next statement.
+/// A proxy that opens a new session after the client's own has ended within a transaction, and continues with the next
+/// statement.
 mod transaction_that_goes_on_elsewhere {
     use super::*;
 
@@ -63,7 +65,7 @@ mod transaction_that_goes_on_elsewhere {
         ok(&mut server, "BEGIN");
         ok(&mut server, WRITE);
         end_session(&field, &mut server);
-        // In the client's eyes the same session.
+        // The client sees only one session.
         let mut server = session(&address, OLD);
         ok(&mut server, WRITE);
         let _ = server.query("COMMIT");

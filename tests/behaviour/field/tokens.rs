@@ -1,20 +1,20 @@
-//! Tokens with weaker guarantees than expected, and stores that forget them.
+//! Tokens with weaker guarantees than expected, and stores that lose tokens.
 
 use super::{Field, NEW, OLD, commits};
 use crate::authority::world::World;
 use crate::support::ticks::{WRITE, ok, out_of_order, refused, session};
 use crate::support::{DEADLINE, Via, wait_until};
 
-/// A counter that is read after the lock was taken: the pause lies between the two.
+/// A counter that is read after the lock was taken, with a pause in between.
 mod counter_read_after_the_lock {
     use super::*;
 
-    /// The tokens of the one that lost the lock before it read the counter, and of the one that leads.
+    /// The token of the process that lost the lock before it read the counter, and the token of the leader.
     fn tokens(world: &World) -> (i64, i64) {
         world.stand("old");
         world.depose("old");
         let new = world.stand("new");
-        // What etcdctl lock gives its command is such a counter: etcd's revision as it is by then.
+        // The counter of etcdctl lock: etcd's revision when the command reads it.
         let old = world.etcd.lease_and_put("/elsewhere");
         assert!(old > new);
         (old, new)
@@ -43,7 +43,7 @@ mod counter_read_after_the_lock {
 mod memory_that_is_lost {
     use super::*;
 
-    /// A gate that keeps the highest token to itself.
+    /// A gate that keeps the highest token only in memory.
     #[derive(Default)]
     struct Gate(i64);
 
@@ -97,7 +97,7 @@ mod memory_that_is_lost {
     }
 }
 
-/// UNIQUE (job, token) keeps a token from writing twice, not an old token from writing late.
+/// UNIQUE (job, token) prevents a second write with the same token, but not a late write with an old one.
 mod unique_job_and_token {
     use super::*;
 
@@ -124,7 +124,7 @@ mod unique_job_and_token {
     }
 }
 
-/// `WHERE row.fence < token` guards rows that are there: a late tick has a new key, and meets no row.
+/// `WHERE row.fence < token` protects only existing rows. A late tick has a new key, and no row.
 mod guard_by_row {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Writes of a deposed leader that arrive, or commit, after its successor's.
+//! Writes of a deposed leader that arrive or commit after its successor's.
 
 use super::{Field, NEW, OLD, is_kept_out, lands};
 use crate::support::link::{Fault, Link};
@@ -33,7 +33,7 @@ mod pause {
     }
 }
 
-/// The network holds a message back until its sender has been deposed.
+/// The network delays a message until its sender has been deposed.
 mod delayed_message {
     use super::*;
 
@@ -61,7 +61,7 @@ mod delayed_message {
     }
 }
 
-/// The client is dead; its last statement continues to run.
+/// The client has died, but the server continues its last statement.
 mod statement_of_a_dead_client {
     use super::*;
 
@@ -90,7 +90,7 @@ mod statement_of_a_dead_client {
     }
 }
 
-/// The token is checked before the write, in its transaction even, and a pause lies between the check and COMMIT.
+/// The token is checked before the write, even in the same transaction, but a pause separates the check from COMMIT.
 mod check_before_the_write {
     use super::*;
 
@@ -114,11 +114,12 @@ mod check_before_the_write {
     }
 }
 
-/// Writers hold the row with the highest token by FOR KEY SHARE while they write: the update of that row does not wait.
+/// Writers lock the row with the highest token FOR KEY SHARE while they write. An update of that row does not wait for
+/// them.
 mod for_key_share {
     use super::*;
 
-    /// True where the successor's token is in force while the old transaction is open.
+    /// True if the successor's token is in force while the old transaction is open.
     fn overtakes(lock: &str) -> bool {
         let field = Field::start(crate::support::Via::Direct);
         let mut old = session(&field.address(), OLD);
@@ -146,7 +147,7 @@ mod for_key_share {
         assert!(!overtakes("FOR SHARE"));
     }
 
-    /// The scenario of both, through the proxy.
+    /// The same scenario through the proxy.
     #[test]
     fn a_fenced_write_is_kept_out() {
         is_kept_out(|field| {

@@ -7,9 +7,9 @@ use crate::support::ticks::{WRITE, session};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Route {
-    /// Through the proxy, whose gate lets it pass, and around it.
+    /// Through the proxy, whose gate lets the statement pass, and around the proxy.
     Both,
-    /// The gate refuses it for reasons of its own.
+    /// The gate refuses the statement for other reasons.
     AroundOnly,
 }
 
@@ -18,7 +18,7 @@ fn try_all(name: &str, route: Route, prepare: &str, statements: &[&str]) {
     if !prepare.is_empty() {
         world.postgres.sql(prepare);
     }
-    // Somebody is admitted.
+    // Another session is admitted.
     let mut leader = world.session(5);
     ok(&mut leader, WRITE);
     let routes = match route {
@@ -34,7 +34,7 @@ fn try_all(name: &str, route: Route, prepare: &str, statements: &[&str]) {
             };
             refused(&mut without_token(&address), "LF002");
             refused(&mut session(&address, 4), "LF001");
-            // The proxy puts it in force: tests/behaviour/guard/unseen.rs.
+            // The proxy would put the token in force: tests/behaviour/guard/unseen.rs.
             if address == world.postgres.socket() {
                 refused(&mut session(&address, 6), "LF004");
             }
@@ -98,7 +98,7 @@ bypasses! {
          "INSERT INTO public.ticks (note) VALUES ('x')"];
 }
 
-/// An empty write is refused as well, at its start.
+/// A write without rows is refused at its start.
 #[test]
 fn a_write_of_nothing() {
     let world = World::start("a_write_of_nothing");
@@ -109,13 +109,13 @@ fn a_write_of_nothing() {
     }
 }
 
-/// What the policy names is admitted at the gate: the guard then takes no lock that a next leader would wait for.
+/// The gate admits a function that the policy names. The guard then takes no lock that a next leader would wait for.
 #[test]
 fn a_function_that_the_policy_names() {
     takes_the_lock_of_its_process_only(&World::start("a_function_that_the_policy_names"));
 }
 
-/// Until the table's owner has installed the guard of this version.
+/// The trigger works until the table's owner installs this version of the guard.
 #[test]
 fn a_trigger_of_an_earlier_version() {
     let world = World::start("a_trigger_of_an_earlier_version");

@@ -15,7 +15,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The lines of `status` with problems, by their first and third word: the same for every role.
+/// The lines of `status` with problems, reduced to their first and third word. The output must not depend on the role.
 fn complaints(world: &World) -> Vec<String> {
     let output = world.try_guard("status");
     let asked_by_others = guard("status", &world.control("reader"), Some(&world.folder));
@@ -38,7 +38,7 @@ fn complaints(world: &World) -> Vec<String> {
 #[test]
 fn again_and_again() {
     let world = World::start("again_and_again");
-    // The lock of a resource that is called so is another.
+    // A resource with this name has a different lock.
     let mut other = world.around(5);
     ok(&mut other, "SELECT pg_advisory_lock(hashtextextended('fencegate:init', 0))");
     assert_eq!(complaints(&world), [""; 0]);
@@ -54,7 +54,7 @@ public.ticks      scheduler  ok
     assert_eq!(stdout(&world.guard("status")), table);
     assert_eq!(stdout(&world.guard("install")), "guard: 16 triggers on 4 tables, up to date\n");
 
-    // What a policy no longer fences is let go.
+    // The guard is removed from tables that the policies no longer fence.
     let less = "version: 1\nresources: [{name: scheduler, tables: [public.ticks]}]\n";
     world.load(less);
     assert_eq!(complaints(&world), ["public.owned changed", "public.part changed", "public.parts changed"]);
@@ -124,7 +124,7 @@ fn status_reports_differences() {
     assert!(!line.contains("CREATE TRIGGER"), "{line}");
 }
 
-/// A leader that locks the tables in another order is not terminated as the victim of a deadlock.
+/// `guard install` is not terminated in a deadlock with a leader that locks the tables in another order.
 #[test]
 fn during_concurrent_writes() {
     let world = World::start("during_concurrent_writes");
@@ -178,7 +178,7 @@ fn tables_that_cannot_be_guarded() {
     assert!(stderr(&output).contains("policies.yaml:2:1: "), "{output:?}");
 }
 
-/// Other proxies are notified of a definition that bypasses the proxies, unless it is temporary.
+/// Other proxies are notified of a definition around the proxies, unless it is temporary.
 #[test]
 fn definitions_are_announced() {
     let world = World::start("definitions_are_announced");
@@ -196,7 +196,7 @@ fn definitions_are_announced() {
     assert!(!heard(&mut listener, "CREATE TEMP TABLE fresh (id int); DROP TABLE fresh"));
 }
 
-/// The server's own words for a trigger, and the copies on partitions, are the same there.
+/// PostgreSQL 18 prints triggers, and clones them to partitions, in the same way.
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
 fn on_postgres_18() {

@@ -1,6 +1,6 @@
 //! With a full notification queue, which any role that can connect may cause, takeovers, leases and definitions
-//! continue. On PostgreSQL 18 the queue is really full. Older servers have room for 8 GB: there the tests replace two
-//! functions of the server to simulate a full queue, in which NOTIFY fails at COMMIT.
+//! continue. On PostgreSQL 18 the queue is really full. On older servers, whose queue holds 8 GB, the tests replace two
+//! server functions to simulate a full queue, in which NOTIFY fails at COMMIT.
 
 use super::world::{guard, policy_folder};
 use crate::metrics::page::{get, samples, sum};
@@ -18,7 +18,7 @@ resources:
   - {name: reports, lease: cron/reports, tables: [public.reports]}
 ";
 
-/// Renamed, because a server calls its own functions by their numbers.
+/// Renamed, because a server calls its own functions by OID.
 const REPLACED: &str = "
 CREATE TABLE sent (n int);
 CREATE FUNCTION too_many() RETURNS trigger LANGUAGE plpgsql AS
@@ -58,7 +58,7 @@ impl World {
         assert!(installed.status.success(), "{installed:?}");
     }
 
-    /// Through the first proxy, or the second.
+    /// A session through the first or the second proxy.
     fn session(&self, proxy: usize, token: i64) -> Wire {
         ticks::session(&self.proxies[proxy].address(), token)
     }
@@ -89,7 +89,7 @@ impl World {
         wait_until("the other proxy has read the reset", DEADLINE, || code(&mut self.session(1, 3), WRITE).is_empty());
     }
 
-    /// Each notifies, or would.
+    /// Runs statements that notify, or would.
     fn define_and_lead(&self) {
         let mut session = Wire::login(&self.postgres.socket(), SUPERUSER, "postgres");
         for statement in ["CREATE TABLE t (n int)", "DROP TABLE t"] {

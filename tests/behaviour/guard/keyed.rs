@@ -41,7 +41,7 @@ fn each_row_has_its_resource() {
     }
 }
 
-/// Whatever the order of names: the key that counts is the one that is stored.
+/// Only the stored key counts, whatever the order of trigger names is.
 #[test]
 fn a_trigger_that_changes_the_key() {
     let world = World::start("a_trigger_that_changes_the_key");
@@ -68,7 +68,7 @@ resources:
 opaque: allow
 ";
 
-/// A session through the proxy with these tokens, which are put in force.
+/// A session through the proxy with these tokens, which are then in force.
 fn leader(world: &World, tokens: &str) -> Wire {
     let mut session = without_token(&world.proxy.address());
     ok(&mut session, &format!("SET lease.fence = '{tokens}'"));
@@ -95,7 +95,7 @@ fn the_policy_selects_the_key_column() {
             ok(&mut around, &format!("SET lease.fence = '{tokens}'"));
             assert_eq!(attempt(&mut around, level, &[sql]), expected, "{level}: {tokens}: {sql}");
         }
-        // The gate lets it pass, and the guard looks at what it writes.
+        // The gate lets the statement pass, and the guard checks its rows.
         let insert = |id: i32| format!("DO $$ BEGIN INSERT INTO parts VALUES ({id}, ''); END $$");
         assert_eq!(attempt(&mut leader, level, &[&insert(1), &insert(2)]), "", "{level}");
         assert_eq!(attempt(&mut leader, level, &[&insert(3)]), "LF002", "{level}");
@@ -115,7 +115,7 @@ fn copy_passes_the_gate_where_the_guard_looks_at_each_row() {
     assert_eq!(copy(&mut session, "2\ta\n1\tb\n"), "LF001");
     assert_eq!(code(&mut without_token(&world.proxy.address()), COPY), "LF002");
     assert_eq!(world.postgres.value("SELECT count(*) FROM parts"), "3");
-    // A newer leader of the one key.
+    // A newer leader of one key.
     leader(&world, "part/1=6, part/2=7");
     ok(&mut session, "SET lease.fence = 'part/1=5, part/2=7'");
     assert_eq!(copy(&mut session, "1\tb\n"), "LF001");
@@ -130,7 +130,7 @@ fn copy_passes_the_gate_where_the_guard_looks_at_each_row() {
 
 const COPY: &str = "COPY parts FROM STDIN";
 
-/// The SQLSTATE, or the empty text.
+/// Runs a COPY, and returns the SQLSTATE of its error; empty if it succeeds.
 fn copy(session: &mut Wire, rows: &str) -> String {
     session.send(&query(COPY));
     let answer = session.read_until_any(b"GE");
@@ -138,7 +138,7 @@ fn copy(session: &mut Wire, rows: &str) -> String {
     code_in(&session.exchange(&[copy_data(rows.as_bytes()), copy_done()].concat()))
 }
 
-/// The server's table of locks has room for some thousands.
+/// The server's lock table has room for only some thousands.
 #[test]
 fn many_keys_take_one_lock() {
     let world = World::start_with("many_keys_take_one_lock", KEYED, Default::default());
@@ -160,7 +160,8 @@ fn many_keys_take_one_lock() {
     }
 }
 
-/// Whoever takes its admission to a key away, when the guard has just found that to another: it is ended.
+/// The process is terminated when its admission to one key is revoked while the guard has just found its admission to
+/// another.
 #[test]
 fn the_lock_is_that_of_all_keys() {
     let world = World::start_with("the_lock_is_that_of_all_keys", KEYED, Default::default());
@@ -172,7 +173,7 @@ fn the_lock_is_that_of_all_keys() {
     assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")), "0");
 }
 
-/// What it wrote to one key does not stand in the way of its token for another.
+/// A session's write to one key does not block its new token for another.
 #[test]
 fn a_higher_token_for_another_key() {
     let world = World::start_with("a_higher_token_for_another_key", KEYED, Default::default());

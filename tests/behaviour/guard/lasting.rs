@@ -6,13 +6,13 @@ use crate::support::postgres::SUPERUSER;
 use crate::support::{Options, Postgres, Release, Wire, message};
 use fencegate_statement::FunctionName;
 
-/// Each by itself: the slot is made in a transaction that has written nothing.
+/// Separate statements, because the slot must be created in a transaction without writes.
 const SCHEMA: [&str; 3] = [
     "SELECT pg_create_logical_replication_slot('messages', 'test_decoding')",
     "CREATE SEQUENCE drawn",
     "CREATE SEQUENCE moved",
 ];
-/// What runs before the query, the query, and what shows that it ran once.
+/// A statement to run first, the query, and a query whose result shows that it ran once.
 const ONCE: [(&str, &str, &str, &str); 5] = [
     (
         "SELECT pg_advisory_lock(1), pg_advisory_lock(1)",
@@ -60,14 +60,14 @@ fn a_query_whose_text_shows_a_lasting_effect_runs_once() {
             ok(&mut leader, before);
             assert_eq!(code_in(&leader.exchange(&way(sql))), "LF004", "{sql}");
             assert_eq!(value(&mut leader, shows).as_deref(), Some(once), "{sql}");
-            // The token is in force by now.
+            // The token is in force now.
             assert_eq!(code_in(&leader.exchange(&way(sql))), "", "{sql}");
             ok(&mut leader, "SELECT pg_advisory_unlock_all()");
         }
     }
 }
 
-/// Everything that a function of PostgreSQL could leave behind, as one text.
+/// All traces that a function of PostgreSQL could leave, as one text.
 const TRACES: &str = "SELECT concat_ws(' ',
     (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
     (SELECT last_value || is_called::text FROM drawn),
@@ -80,7 +80,7 @@ const TRACES: &str = "SELECT concat_ws(' ',
     pg_conf_load_time(),
     (SELECT string_agg(file, ',' ORDER BY file) FROM pg_ls_dir('.') AS file WHERE file LIKE 'drawn%'))";
 
-/// A call of each volatile function, with arguments that mean something where there are such.
+/// A call of each volatile function, with meaningful arguments where possible.
 const CALLS: &str = "SELECT proname, format('pg_catalog.%I(%s)', proname, (SELECT string_agg(
     CASE type::regtype::text WHEN 'regclass' THEN '''drawn''' WHEN 'text' THEN '''drawn''' WHEN 'name' THEN '''drawn'''
         WHEN 'oid' THEN '4711' WHEN 'integer' THEN '1' WHEN 'bigint' THEN '1' WHEN 'boolean' THEN 'true'
@@ -91,11 +91,11 @@ const CALLS: &str = "SELECT proname, format('pg_catalog.%I(%s)', proname, (SELEC
     AND NOT 'internal'::regtype = ANY (proargtypes)
     AND prorettype NOT IN ('internal'::regtype, 'trigger'::regtype, 'event_trigger'::regtype, 'language_handler'::regtype)";
 
-/// Traces before and after a call in a transaction that is rolled back.
+/// Compares the traces before and after a call in a transaction that is rolled back.
 fn leaves_something(postgres: &Postgres, session: &mut Wire, call: &str) -> bool {
     let before = postgres.value(TRACES);
     ok(session, "BEGIN");
-    // It may fail: what counts is what it leaves.
+    // The call may fail. Only its traces matter.
     session.query(&format!("SELECT {call}"));
     ok(session, "ROLLBACK");
     // Decoding reads only flushed WAL, and nothing else flushes a message of an aborted transaction.
@@ -115,7 +115,7 @@ fn volatile_functions(release: Release) {
     let calls = calls.iter().map(|row| (row[0].as_deref().unwrap(), row[1].as_deref().unwrap()));
     let (listed, others): (Vec<_>, Vec<_>) = calls.partition(|(name, _)| survives(name));
     assert!(listed.len() > 100 && others.len() > 50, "{} and {}", listed.len(), others.len());
-    // Once without a lock that it could release, and once with one.
+    // Once without a lock that the function could release, and once with one.
     for before in ["SELECT 1", "SELECT pg_advisory_lock(1)"] {
         ok(&mut session, before);
         for (name, call) in &others {

@@ -1,4 +1,4 @@
-//! Leases with the guard alone: a new lease raises the fence in the transaction that acquires it. No proxy, no etcd.
+//! Leases with only the guard: a new lease raises the fence in the transaction that acquires it. No proxy, no etcd.
 
 use super::world::{LEVELS, attempt, guard, policy_folder};
 use crate::support::commit_order::CommitOrder;
@@ -60,7 +60,7 @@ impl World {
         )
     }
 
-    /// To the server itself.
+    /// A session that connects to the server directly.
     fn session(&self, token: i64) -> Wire {
         ticks::session(&self.postgres.socket(), token)
     }
@@ -70,7 +70,7 @@ impl World {
 fn the_smallest_set_up_fences() {
     for level in LEVELS {
         let world = World::start("the_smallest_set_up_fences", POLICIES);
-        assert_eq!(attempt(&mut world.session(7), level, &[WRITE]), "LF004", "nobody has issued it");
+        assert_eq!(attempt(&mut world.session(7), level, &[WRITE]), "LF004", "the token was not issued");
         let first = world.acquire("cron/scheduler", "a");
         assert_eq!(world.epochs(), format!("scheduler {first}"));
         let mut old = world.session(first);
@@ -84,7 +84,7 @@ fn the_smallest_set_up_fences() {
     }
 }
 
-/// Sessions that still write under the old token are terminated, and commit nothing afterwards.
+/// Sessions that still write under the old token are terminated, and commit nothing afterward.
 #[test]
 fn an_open_transaction_is_cut_off() {
     for level in LEVELS {
@@ -104,7 +104,7 @@ fn an_open_transaction_is_cut_off() {
     }
 }
 
-/// The acquiring transaction stays open: until it ends, no session is admitted under the old token, and nothing is
+/// The acquiring transaction stays open. Until it ends, no session is admitted under the old token, and no write is
 /// lost.
 #[test]
 fn a_write_during_a_lease_handover_fails_with_the_session() {
@@ -123,27 +123,27 @@ fn a_write_during_a_lease_handover_fails_with_the_session() {
             wait_for_process(&world.postgres, &pid, "wait_event_type = 'Lock'");
             ok(&mut new, end);
             let answer = error_in(&old.read_until_ready()).map_or(String::new(), |error| error.code().to_owned());
-            // An older snapshot does not show which token is in force now.
+            // An older snapshot does not show the current token.
             let expected = if told == "LF001" && level != "READ COMMITTED" { "40001" } else { told };
             assert_eq!(answer, expected, "{level}, {end}");
         }
     }
 }
 
-/// As the guard of an earlier version lets a transaction pass: by the lock alone.
+/// The guard of an earlier version admits a transaction with this lock alone.
 #[test]
 fn the_lock_holder_of_the_fence_is_terminated() {
     let world = World::start("the_lock_holder_of_the_fence_is_terminated", POLICIES);
     let mut old = world.session(1);
     ok(&mut old, "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))");
     world.acquire("cron/scheduler", "a");
-    // There was no epoch, and nobody to wait for.
+    // Without an epoch, acquiring the lease waits for no session.
     world.expire();
     world.acquire("cron/scheduler", "b");
     assert_eq!(error_in(&old.query("COMMIT")).expect("it was ended").severity(), "FATAL");
 }
 
-/// An older snapshot may lack admissions: the proxies find that out.
+/// An older snapshot may lack admissions. Only a proxy can detect them.
 #[test]
 fn a_lease_acquired_at_another_level_needs_a_proxy() {
     for level in &LEVELS[1..] {
@@ -159,7 +159,7 @@ fn a_lease_acquired_at_another_level_needs_a_proxy() {
     }
 }
 
-/// Those that a proxy has admitted are the proxy's to drain: it hears of the lease.
+/// A proxy drains the sessions that it has admitted, because it is notified of the lease.
 #[test]
 fn beside_a_proxy() {
     let world = World::start("beside_a_proxy", POLICIES);
@@ -172,14 +172,14 @@ fn beside_a_proxy() {
     let second = world.acquire("cron/scheduler", "b");
     wait_until("the fence is drained", DEADLINE, || world.epochs() == format!("scheduler {second}"));
     assert_eq!(error_in(&open.query("COMMIT")).expect("it was cut off").code(), "LF001");
-    // Through the proxy and around it, by name and where only the guard sees it.
+    // Through the proxy and around it, with a visible write and with a write that only the guard sees.
     for mut new in [ticks::session(&proxy.address(), second), world.session(second)] {
         ok(&mut new, "SELECT write_tick()");
         ok(&mut new, WRITE);
     }
 }
 
-/// Without a proxy that could drain it, a session that was admitted keeps the new leader out as long as it lives.
+/// Without a proxy that could drain it, an admitted session blocks the new leader until it ends.
 #[test]
 fn an_admission_is_noticed() {
     let world = World::start("an_admission_is_noticed", POLICIES);
@@ -201,7 +201,7 @@ fn an_admission_is_noticed() {
     assert_eq!(world.epochs(), format!("scheduler {second}"));
 }
 
-/// Its admissions are not, nor the transactions that the guard let pass by it.
+/// The epoch is deleted, but neither its admissions nor the transactions that the guard has admitted are.
 #[test]
 fn a_deleted_epoch_does_not_let_both_leaders_write() {
     let world = World::start("a_deleted_epoch_does_not_let_both_leaders_write", POLICIES);
@@ -226,13 +226,13 @@ fn a_deleted_epoch_does_not_let_both_leaders_write() {
     ));
     world.expire();
     let third = world.acquire("cron/scheduler", "c");
-    assert_eq!(world.epochs(), format!("scheduler {third}!"), "somebody is admitted");
+    assert_eq!(world.epochs(), format!("scheduler {third}!"), "a session is admitted");
     assert_eq!(world.postgres.value("SELECT generation FROM fencegate_state.epoch"), "4");
     assert_eq!(code(&mut world.session(third), WRITE), "LF006");
 }
 
-/// A prepared transaction cannot be ended: the lease is not acquired, nothing has changed, and nobody else is ended for it; not
-/// who acquires either, by others that wait.
+/// A prepared transaction cannot be terminated. The lease is then not acquired, and nothing changes. No other session
+/// is terminated because of it, nor is the acquiring session by other sessions that wait.
 #[test]
 fn a_prepared_transaction_blocks_the_lease() {
     let world = World::start("a_prepared_transaction_blocks_the_lease", POLICIES);
@@ -245,7 +245,7 @@ fn a_prepared_transaction_blocks_the_lease() {
     let pid = process(&mut new);
     new.send(&message::query(acquire));
     wait_for_process(&world.postgres, &pid, "wait_event = 'advisory'");
-    // It waits for the lock, and its grace goes by.
+    // The session waits for the lock until its grace period ends.
     assert_eq!(code(&mut old, WRITE), "");
     let error = error_in(&new.read_until_ready()).expect("an error");
     assert!(error.code() == "LF006" && error.message().ends_with("a prepared transaction"), "{error:?}");
@@ -254,7 +254,7 @@ fn a_prepared_transaction_blocks_the_lease() {
     ok(&mut new, acquire);
 }
 
-/// Who waits for the lock ends whoever holds it alone: but not who acquires, for a while.
+/// A session that waits for the lock terminates the only holder, but spares an acquiring session for a while.
 #[test]
 fn the_session_that_acquires_the_lease_is_spared() {
     let world = World::start("the_session_that_acquires_the_lease_is_spared", POLICIES);
@@ -266,7 +266,7 @@ fn the_session_that_acquires_the_lease_is_spared() {
     ok(&mut new, "SELECT * FROM fencegate.acquire('cron/scheduler', 'b', '1 minute')");
     let mut old = [ticks::session(&proxy.address(), first), world.session(first)];
     old.iter_mut().for_each(|wire| wire.send(&message::query(WRITE)));
-    // The graces go by.
+    // Wait for the end of the grace periods.
     ok(&mut new, "SELECT pg_sleep(1)");
     ok(&mut new, "COMMIT");
     for mut wire in old {
@@ -274,7 +274,7 @@ fn the_session_that_acquires_the_lease_is_spared() {
     }
 }
 
-/// The obstacle has ended: a renewal puts the token in force.
+/// After the blocking transaction has ended, a renewal puts the token in force.
 #[test]
 fn a_leader_is_admitted_once_the_blocker_has_ended() {
     let world = World::start("a_leader_is_admitted_once_the_blocker_has_ended", POLICIES);
@@ -297,7 +297,7 @@ fn a_leader_is_admitted_once_the_blocker_has_ended() {
     }
 }
 
-/// An obstacle to a fence ends no lease, neither its own nor those that are renewed with it.
+/// A blocked fence ends neither its own lease nor leases that are renewed in the same call.
 #[test]
 fn a_lease_is_renewed_though_its_fence_cannot_be_raised() {
     let world = World::start("a_lease_is_renewed_though_its_fence_cannot_be_raised", POLICIES);
@@ -323,7 +323,8 @@ fn a_lease_is_renewed_though_its_fence_cannot_be_raised() {
     assert_eq!(code(&mut world.session(token), WRITE), "");
 }
 
-/// A proxy marks what an unrelated prepared transaction has kept the lease from marking, though no proxy has made the epoch.
+/// An unrelated prepared transaction has prevented the lease from marking the epoch. A proxy marks it, although no
+/// proxy has created the epoch.
 #[test]
 fn a_proxy_completes_the_drain_of_a_lease() {
     let world = World::start("a_proxy_completes_the_drain_of_a_lease", POLICIES);
@@ -338,7 +339,7 @@ fn a_proxy_completes_the_drain_of_a_lease() {
     ok(&mut other, "COMMIT PREPARED 'unrelated'");
 }
 
-/// The lease is in force already, or the fence has tokens from elsewhere.
+/// The fence is raised if the lease was acquired earlier, and if the fence already has higher tokens.
 #[test]
 fn a_fence_that_comes_later_or_stands_higher_is_raised() {
     let world = World::start("a_fence_that_comes_later_or_stands_higher_is_raised", POLICIES);
@@ -355,7 +356,7 @@ fn a_fence_that_comes_later_or_stands_higher_is_raised() {
     assert_eq!(code(&mut world.session(next), WRITE), "");
 }
 
-/// A transaction of the old leader takes less than the grace, and the next begins before it ends.
+/// Each transaction of the old leader is shorter than the grace period, and the next begins before the period ends.
 #[test]
 fn a_busy_old_leader_does_not_keep_the_new_one_out() {
     let world = World::start("a_busy_old_leader_does_not_keep_the_new_one_out", POLICIES);
@@ -365,7 +366,7 @@ fn a_busy_old_leader_does_not_keep_the_new_one_out() {
             scope.spawn(|| {
                 let mut old = world.session(first);
                 let steps = ["BEGIN", WRITE, "SELECT pg_sleep(0.002)", "COMMIT"];
-                // Until it is told that it is stale, or ended.
+                // Until the session is stale or terminated.
                 while steps.iter().all(|step| error_in(&old.query(step)).is_none()) {}
             });
         }
@@ -376,8 +377,8 @@ fn a_busy_old_leader_does_not_keep_the_new_one_out() {
     });
 }
 
-/// Everybody may hold that lock. Where there is no epoch yet nobody is ended for it: it may be an application's own lock, which
-/// the name of a key was chosen to look like.
+/// Any role may hold that lock. Without an epoch, no holder is terminated: the lock may be an application's own, which
+/// a key's name was chosen to match.
 #[test]
 fn the_only_lock_holder_is_terminated_only_if_there_is_a_fence() {
     let world = World::start("the_only_lock_holder_is_terminated_only_if_there_is_a_fence", POLICIES);
@@ -391,8 +392,8 @@ fn the_only_lock_holder_is_terminated_only_if_there_is_a_fence() {
     assert_eq!(error_in(&stranger.query("SELECT 1")).expect("it was ended").severity(), "FATAL");
 }
 
-/// Who knows the token before the transaction that issues it is committed, where there was no epoch before: it passes the guard
-/// with the lock of the resource, or not at all.
+/// A writer knows the token before the issuing transaction commits, and there was no epoch before. The writer passes
+/// the guard only with the resource's lock.
 #[test]
 fn a_writer_at_the_first_epoch_holds_the_lock() {
     let world = World::start("a_writer_at_the_first_epoch_holds_the_lock", POLICIES);
@@ -435,7 +436,7 @@ fn a_key_is_fenced_by_its_lease() {
     assert_eq!(code(&mut world.session(next), &write(1)), "");
 }
 
-/// A lease whose name has the form of a key's, but is that of no key, raises no fence.
+/// A lease whose name has the form of a key's name, but matches no key, raises no fence.
 #[test]
 fn a_lease_without_a_key_creates_no_epoch() {
     no_keys_lease_makes_no_epoch("a_lease_without_a_key_creates_no_epoch", Options::default());
@@ -492,7 +493,7 @@ fn the_guard_knows_the_leases_of_the_policies() {
     );
     world.guard("install");
     assert_eq!(leased(), "scheduler cron/scheduler");
-    // A fence that only observes keeps nobody out.
+    // A fence that only observes rejects no session.
     std::fs::write(world.folder.join("policies.yaml"), POLICIES.replace("tables:", "mode: observe, tables:")).unwrap();
     world.guard("install");
     assert_eq!(leased(), "");
@@ -505,7 +506,8 @@ fn the_guard_knows_the_leases_of_the_policies() {
 const TWO: &str = "version: 1\nresources:\n  - {name: scheduler, lease: cron/scheduler, tables: [public.ticks]}\n  \
     - {name: 'job/{id}', lease: 'work/{id}/of', tables: [{name: public.jobs, key: id}]}\nopaque: allow\n";
 
-/// A session of a role that may lead only jobs. It holds the lock of the other resource, while it acquires one of its own.
+/// A session of a role that may lead only jobs. It holds the lock of the other resource while it acquires a lease of
+/// its own.
 fn poses_as_acquiring(world: &World, job: u32) -> Wire {
     let mut worker = Wire::login(&world.postgres.address(), "worker", "postgres");
     ok(&mut worker, "SELECT pg_advisory_lock(hashtextextended('fencegate:scheduler', 0))");
@@ -527,14 +529,15 @@ fn a_session_that_acquires_another_resources_lease_is_terminated() {
     world.expire();
     let second = world.acquire("cron/scheduler", "b");
     assert_eq!(error_in(&worker.query("SELECT 1")).expect("it was ended").code(), "57P01");
-    // By the guard alone.
+    // With only the guard.
     wait_until("the fence is drained", DEADLINE, || world.epochs() == format!("scheduler {second}"));
     let mut worker = poses_as_acquiring(&world, 3);
     assert_eq!(code(&mut world.session(second), WRITE), "");
     assert_eq!(error_in(&worker.query("SELECT 1")).expect("it was ended").code(), "57P01");
 }
 
-/// Also by a role that it may only become. As long as it may still commit, it is named.
+/// This also applies to a role that the session's role may become. While the session may still commit, the error names
+/// it.
 #[test]
 fn a_session_that_acquires_the_resources_lease_is_spared_and_named() {
     let world = World::start("a_session_that_acquires_the_resources_lease_is_spared_and_named", TWO);

@@ -1,5 +1,5 @@
-//! The guard stops writes that the proxy cannot see, at every isolation level, through the proxy and around it. It does
-//! not stop the leader.
+//! The guard stops writes that the proxy cannot see, at every isolation level, through the proxy and around it. The
+//! guard does not stop the leader.
 
 mod bypasses;
 mod command;

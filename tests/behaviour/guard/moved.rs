@@ -1,5 +1,5 @@
-//! An UPDATE that moves a row to another partition is stopped if only updates are fenced, although it fires no AFTER
-//! UPDATE trigger.
+//! An UPDATE that moves a row to another partition fires no AFTER UPDATE trigger. It is stopped even if only updates
+//! are fenced.
 
 use super::world::{LEVELS, World, attempt, without_token};
 use crate::support::fenced::ok;

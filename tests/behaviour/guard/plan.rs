@@ -1,4 +1,4 @@
-//! The plan of the guard's query is cached at a session's first writes. It must also be efficient later.
+//! The server caches the plan of the guard's query at a session's first writes. The plan must also be efficient later.
 
 use super::world::World;
 use crate::support::fenced::ok;
@@ -17,7 +17,7 @@ fn one_admission_is_read_by_index_despite_an_early_plan() {
     for look in ["SELECT", "VACUUM fencegate_state.admission", "ANALYZE fencegate_state.admission"] {
         world.postgres.sql(look);
         let mut leader = world.session(5);
-        // As often as it takes until the server keeps a plan.
+        // Often enough that the server caches a plan.
         (0..10).for_each(|_| drop(ok(&mut leader, WRITE)));
         world.postgres.sql(&format!(
             "INSERT INTO fencegate_state.admission (pid, backend_start, resource, generation, token, proxy) \
@@ -26,13 +26,13 @@ fn one_admission_is_read_by_index_despite_an_early_plan() {
         let read = "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relid = 'fencegate_state.admission'::regclass";
         let before = number(read);
         (0..WRITES).for_each(|_| drop(ok(&mut leader, WRITE)));
-        // A process counts what it has read when it ends, at the latest.
+        // A process reports its number of reads when it ends, at the latest.
         let process = process(&mut leader);
         drop(leader);
         wait_until("the leader has ended", DEADLINE, || {
             number(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")) == 0
         });
-        // Others read them too, a few times.
+        // Other processes also read the rows, a few times.
         let read = number(read) - before;
         assert!(read < WRITES * OTHERS / 4, "{look}: {read} rows for {WRITES} writes");
         world.postgres.sql("DELETE FROM fencegate_state.admission WHERE pid > 1000000");

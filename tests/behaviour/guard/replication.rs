@@ -9,12 +9,12 @@ use crate::support::ticks::{self, WRITE};
 use crate::support::{DEADLINE, Proxy, Wire, programs, wait_until};
 use std::fs;
 
-/// A worker that failed is started again at once.
+/// Restarts a failed worker immediately.
 fn options() -> Options {
     Options::default().setting("wal_retrieve_retry_interval", "50ms")
 }
 
-/// The subscription `name` of this role to the publication of the same name.
+/// Creates the subscription `name`, as this role, to the publication of the same name.
 fn subscribe(subscriber: &Postgres, role: &str, publisher: &Postgres, name: &str, options: &str) {
     let statement = format!(
         "CREATE SUBSCRIPTION {name} CONNECTION 'host=127.0.0.1 port={} user=postgres dbname=postgres' PUBLICATION {name} {options}",
@@ -33,7 +33,7 @@ fn initial_copy() {
     rows_need_the_token_of_the_owner("initial_copy", true);
 }
 
-/// Of rows that are there before the subscription, and copied, or that come later, and are applied.
+/// The rows exist before the subscription and are copied, or come later and are applied.
 fn rows_need_the_token_of_the_owner(name: &str, are_copied: bool) {
     let world = World::start_with(name, POLICIES, options());
     let postgres = &world.postgres;
@@ -65,7 +65,7 @@ fn rows_need_the_token_of_the_owner(name: &str, are_copied: bool) {
     assert_eq!(world.state(), before);
 
     postgres.sql("ALTER ROLE postgres IN DATABASE postgres SET lease.fence = '5'");
-    wait_until("the row has come", DEADLINE, || {
+    wait_until("the row is applied", DEADLINE, || {
         postgres.value("SELECT count(*) FROM ticks WHERE note = 'replicated'") == "1"
     });
     assert_eq!(code(&mut without_token(&postgres.socket()), WRITE), "", "the role's own token");
@@ -74,8 +74,8 @@ fn rows_need_the_token_of_the_owner(name: &str, are_copied: bool) {
     postgres.sql("DROP SUBSCRIPTION ticks");
 }
 
-/// A subscriber whose tables `pg_dump -s` has made has the guard as well. It stops the initial copy and the rows that are applied
-/// later, and `guard status` says why, until the subscription's owner is exempt.
+/// A subscriber whose tables were created from `pg_dump -s` has the guard too. The guard stops the initial copy and
+/// later rows, and `guard status` reports the reason, until the subscription's owner is exempt.
 #[test]
 fn a_subscriber_made_by_a_dump_of_the_schema() {
     let publisher = World::start("dump_of_the_schema");
@@ -120,14 +120,14 @@ fn a_subscriber_made_by_a_dump_of_the_schema() {
     subscriber.sql("DROP SUBSCRIPTION ticks");
 }
 
-/// The publisher knows nothing of the processes that are admitted here.
+/// The publisher has no information about the subscriber's admitted processes.
 #[test]
 fn an_epoch_that_a_subscription_brings_is_not_drained() {
     let [publisher, subscriber] = [Options::default(), options()].map(Postgres::start);
     for postgres in [&publisher, &subscriber] {
         ticks::init(postgres, "postgres");
     }
-    // As an earlier init made it.
+    // Triggers as created by an earlier init.
     subscriber.sql(
         "DROP TRIGGER receive_epoch ON fencegate_state.epoch; \
          CREATE TRIGGER receive_epoch BEFORE INSERT OR UPDATE ON fencegate_state.epoch \
@@ -159,18 +159,18 @@ fn an_epoch_that_a_subscription_brings_is_not_drained() {
     publisher.sql(
         "UPDATE fencegate_state.epoch SET token = 8; INSERT INTO fencegate_state.epoch VALUES ('next', 1, 1, true)",
     );
-    wait_until("the next has come", DEADLINE, || epoch("next") == "(1,1,f)");
+    wait_until("the next is applied", DEADLINE, || epoch("next") == "(1,1,f)");
     assert_eq!(epoch("scheduler"), "(1,9,t)", "it is not lowered");
 
     let pruned = "DELETE FROM fencegate_state.epoch; INSERT INTO fencegate_state.epoch VALUES ('scheduler', 1, 7, true), ('last', 1, 1, true)";
     publisher.sql(pruned);
-    wait_until("the last has come", DEADLINE, || epoch("last") == "(1,1,f)");
+    wait_until("the last is applied", DEADLINE, || epoch("last") == "(1,1,f)");
     assert_eq!(epoch("scheduler"), "(1,9,t)", "it is not forgotten");
     assert_eq!(code(&mut ticks::session(&proxy.address(), 7), WRITE), "LF001");
     subscriber.sql("DROP SUBSCRIPTION epochs");
 }
 
-/// The initial copy meets epochs that the subscriber has.
+/// The initial copy finds epochs that already exist on the subscriber.
 #[test]
 fn an_epoch_that_exists_is_raised_by_the_initial_copy() {
     let [publisher, subscriber] = [Options::default(), options()].map(Postgres::start);
@@ -186,7 +186,8 @@ fn an_epoch_that_exists_is_raised_by_the_initial_copy() {
     subscriber.sql("DROP SUBSCRIPTION epochs");
 }
 
-/// The worker of a subscription holds the lock of the resource until its transaction ends, and would apply it again if it were ended.
+/// The subscription's worker holds the resource's lock until its transaction ends, and would apply the transaction
+/// again after being terminated.
 #[test]
 fn a_worker_that_raises_an_epoch_is_not_ended_at_once() {
     let [publisher, subscriber] = [Options::default(), options()].map(Postgres::start);

@@ -1,4 +1,4 @@
-//! Which role may install which part of the guard; the other steps are printed.
+//! Which role may install which part of the guard. The command prints the other steps.
 
 use super::command::{stderr, stdout};
 use super::world::{guard, policy_folder};
@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 
 const POLICIES: &str = "version: 1\nresources: [{name: r, tables: [public.jobs, public.ticks]}]\n";
 
-/// `control` owns the schema, `owner` and `worker` a fenced table each.
+/// `control` owns the schema. `owner` and `worker` own a fenced table each.
 struct Roles {
     postgres: Postgres,
     policies: PathBuf,
@@ -33,7 +33,7 @@ impl Roles {
         guard(what, &control, Some(&self.policies))
     }
 
-    /// Runs the printed script as that role.
+    /// Runs the printed script as this role.
     fn run(&self, printed: &Output, role: &str) -> Output {
         let script = self.scripts.join("script.sql");
         fs::write(&script, &printed.stdout).unwrap();
@@ -43,7 +43,7 @@ impl Roles {
     }
 }
 
-/// The first line, and the exit code.
+/// The first line of the output, and the exit code.
 fn said(output: &Output) -> (String, Option<i32>) {
     (stdout(output).lines().next().unwrap_or_default().to_owned(), output.status.code())
 }
@@ -58,7 +58,7 @@ fn each_role_installs_its_part() {
     let output = roles.guard("install", "control");
     assert_eq!(said(&output), ("-- guard: 0 of 8 triggers on 2 tables, 1 change".into(), Some(1)), "{output:?}");
     assert!(stderr(&output).contains("warning: there are no event triggers"), "{output:?}");
-    // Each owner's part is a transaction: of the other's nothing is done.
+    // Each owner's part is one transaction, and changes nothing of the other's.
     assert!(stderr(&roles.run(&output, "worker")).contains("must be owner of table ticks"));
     let output = roles.guard("install", "control");
     assert_eq!(said(&output), ("-- guard: 4 of 8 triggers on 2 tables, 0 changes".into(), Some(1)));
@@ -72,7 +72,7 @@ fn each_role_installs_its_part() {
     }
     assert_eq!(roles.postgres.try_sql("postgres", ticks::WRITE).unwrap_err().code(), "LF002");
 
-    // The functions are there: an owner needs no other role for its own table.
+    // The functions exist, so an owner needs no other role for its own table.
     roles.postgres.sql("ALTER TABLE ticks DISABLE TRIGGER USER");
     let output = roles.guard("install", "owner");
     assert_eq!(said(&output), ("guard: 8 triggers on 2 tables, 4 changes".into(), Some(0)), "{output:?}");
@@ -97,7 +97,7 @@ fn event_triggers_are_required_once_created() {
     assert_eq!(said(&output), ("guard: 8 triggers on 2 tables, 1 change".into(), Some(0)), "{output:?}");
 }
 
-/// What `init` may not grant is printed as a script too.
+/// Grants that `init` may not run are printed as a script too.
 #[test]
 fn steps_that_init_may_not_run() {
     let roles = Roles::start("steps_that_init_may_not_run");

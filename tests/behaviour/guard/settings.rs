@@ -14,7 +14,7 @@ resources:
 opaque: allow
 ";
     let world = World::start_with("a_fence_that_observes", policies, Default::default());
-    // A fence that observes takes note of a token beside the write, which does not wait for it.
+    // An observing fence records a token concurrently with the write, which does not wait for it.
     let noted = || world.postgres.value("SELECT token FROM fencegate_state.epoch WHERE resource = 'scheduler'") == "5";
     wait_until("token 5 is noted", DEADLINE, noted);
     for level in LEVELS {
@@ -72,14 +72,14 @@ opaque: allow
         let mut migrator = Wire::login(&world.postgres.socket(), "migrator", "postgres");
         assert_eq!(attempt(&mut migrator, level, &[WRITE, "UPDATE parts SET note = ''"]), "");
         ok(&mut migrator, "SET lease.fence = 'none'");
-        assert_eq!(attempt(&mut migrator, level, &[WRITE, "UPDATE parts SET note = ''"]), "", "whatever it presents");
+        assert_eq!(attempt(&mut migrator, level, &[WRITE, "UPDATE parts SET note = ''"]), "", "with any token");
     }
-    // Who is exempt is who logged in.
+    // The login role decides whether a session is exempt.
     ok(&mut stale, "SET ROLE migrator");
     assert_eq!(code(&mut stale, WRITE), "LF001");
 }
 
-/// The list form, as the gate reads it.
+/// The list form of the parameter, which the gate also reads.
 #[test]
 fn tokens_by_name() {
     let world = World::start("tokens_by_name");

@@ -5,13 +5,14 @@ use crate::support::Wire;
 use crate::support::fenced::{code, ok};
 use crate::support::ticks::{WRITE, session};
 
-/// A transaction that has its snapshot.
+/// Begins a transaction and takes its snapshot.
 fn begin(session: &mut Wire, level: &str) {
     ok(session, &format!("BEGIN ISOLATION LEVEL {level}"));
     ok(session, "SELECT count(*) FROM elsewhere");
 }
 
-/// The first write of a new leader, in a transaction that has read before: neither the epoch nor its admission is in the snapshot.
+/// A new leader's first write, in a transaction that has read before: the snapshot contains neither the epoch nor the
+/// admission.
 #[test]
 fn older_than_the_epoch() {
     let world = World::start("older_than_the_epoch");
@@ -24,7 +25,7 @@ fn older_than_the_epoch() {
     }
 }
 
-/// The epoch is in the snapshot, the admission is not.
+/// The snapshot contains the epoch, but not the admission.
 #[test]
 fn older_than_the_admission() {
     let world = World::start("older_than_the_admission");
@@ -37,7 +38,7 @@ fn older_than_the_admission() {
     }
 }
 
-/// The admission is in the snapshot, and was taken away since: what the snapshot shows is not believed.
+/// The snapshot contains the admission, which was revoked later. The guard does not rely on the snapshot.
 #[test]
 fn older_than_the_end_of_the_admission() {
     let world = World::start("older_than_the_end_of_the_admission");
@@ -55,7 +56,7 @@ fn older_than_the_end_of_the_admission() {
     }
 }
 
-/// Without an admission what counts is the epoch, and not the one that the snapshot shows.
+/// Without an admission, the current epoch counts, not the epoch in the snapshot.
 #[test]
 fn older_than_an_epoch_that_was_raised() {
     let world = World::start("older_than_an_epoch_that_was_raised");
@@ -69,11 +70,11 @@ fn older_than_an_epoch_that_was_raised() {
     }
 }
 
-/// The row of a process that has ended, and had the same pid, is nobody's.
+/// The row of an ended process with the same pid does not count.
 #[test]
 fn the_admission_of_an_earlier_process() {
     let World { proxy, postgres, .. } = World::start("the_admission_of_an_earlier_process");
-    // It deletes such rows.
+    // The proxy would delete such rows.
     drop(proxy);
     for level in LEVELS {
         let mut stale = session(&postgres.socket(), 4);
@@ -86,7 +87,7 @@ fn the_admission_of_an_earlier_process() {
     }
 }
 
-/// What the guard reads and tries makes no transaction of another leader fail.
+/// The guard's reads and probes do not make another leader's transaction fail.
 #[test]
 fn two_leaders_under_serializable() {
     let policies = "
@@ -111,7 +112,7 @@ opaque: allow
     }
 }
 
-/// The guard leaves nothing behind where it finds out that a process is not admitted.
+/// When the guard detects that a process is not admitted, it leaves no rows.
 #[test]
 fn a_probe_leaves_nothing_behind() {
     let world = World::start("a_probe_leaves_nothing_behind");

@@ -1,4 +1,4 @@
-//! A takeover while a transaction is open whose write only the guard saw.
+//! Takeovers during an open transaction whose write only the guard has seen.
 
 use super::world::{LEVELS, POLICIES, World, attempt, without_token};
 use crate::support::commit_order::CommitOrder;
@@ -45,7 +45,7 @@ fn take_over(name: &str, sql: &str, state: &str) {
         wait_for_process(&world.postgres, &process, state);
 
         assert_eq!(code(&mut world.session(6), WRITE), "", "{level}");
-        // What it is told: as the answer to its statement, or to its next.
+        // The client receives the error as the reply to its statement, or to the next.
         let mut told = old.read_until_ready();
         if error_in(&told).is_none() {
             old.send(&message::query("COMMIT"));
@@ -57,12 +57,12 @@ fn take_over(name: &str, sql: &str, state: &str) {
     }
 }
 
-/// It would wait for itself.
+/// The takeover would wait for the session itself.
 #[test]
 fn a_session_that_raises_its_own_token() {
     let world = World::start("a_session_that_raises_its_own_token");
     for level in LEVELS {
-        // Not admitted: it holds the lock of the resource. Admitted: it holds that of its process.
+        // A session that is not admitted holds the lock of the resource. An admitted one holds the lock of its process.
         let (unadmitted, mut admitted) = (world.session(5), world.session(5));
         assert_eq!(code(&mut admitted, WRITE), "");
         for mut session in [unadmitted, admitted] {
@@ -77,8 +77,8 @@ fn a_session_that_raises_its_own_token() {
     }
 }
 
-/// A trigger that opens a cursor on a writing function, which fails at its second row, in a subtransaction. The server releases the
-/// locks of the cursor, and keeps the first row.
+/// A trigger that opens a cursor on a writing function in a subtransaction. The function fails at its second row. The
+/// server releases the cursor's locks, but keeps the first row.
 const CURSOR: &str = "
 CREATE FUNCTION write_row(i int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
     IF i = 2 THEN RAISE 'not this one'; END IF;
@@ -103,7 +103,7 @@ CREATE TRIGGER by_cursor AFTER INSERT ON elsewhere FOR EACH ROW EXECUTE FUNCTION
 ";
 const BY_CURSOR: &str = "INSERT INTO elsewhere VALUES (1)";
 
-/// Without functions: with them, any open transaction with an id may have written.
+/// Without functions in the policies: with them, any open transaction with an id may have written.
 const WITHOUT_FUNCTIONS: &str = "
 version: 1
 resources:
@@ -137,7 +137,7 @@ fn by_a_cursor_that_has_failed() {
     }
 }
 
-/// As if the guard had let it write at the very moment in which its proxy takes its admission away: it is ended.
+/// As if the guard had admitted the write just when the proxy revokes the admission: the process is terminated.
 #[test]
 fn an_admission_that_the_guard_has_just_found() {
     let world = World::start("an_admission_that_the_guard_has_just_found");
@@ -150,11 +150,11 @@ fn an_admission_that_the_guard_has_just_found() {
     assert_eq!(world.postgres.value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process}")), "0");
 }
 
-/// The same, while a stranger held the lock of the process, and had let go of it by then: the guard has locked the row. Its
-/// proxy does not wait for that lock, which the old leader may keep for as long as it likes.
+/// The same, while another session held the lock of the process and has released it since: the guard has locked the
+/// row. The proxy does not wait for that lock, which the old leader may hold indefinitely.
 #[test]
 fn an_admission_whose_row_the_guard_has_just_locked() {
-    // Without functions: with them, any open transaction with an id may have written.
+    // Without functions in the policies: with them, any open transaction with an id may have written.
     let world =
         World::start_with("an_admission_whose_row_the_guard_has_just_locked", TWO_RESOURCES, Options::default());
     let mut order = CommitOrder::start(&world.postgres, "postgres");
@@ -182,7 +182,7 @@ fn a_lock_taken_by_another_session() {
         assert_eq!(attempt(&mut leader, level, &[WRITE, "SELECT unnamed()"]), "", "{level}");
         assert_eq!(attempt(&mut world.around(4), level, &["SELECT unnamed()"]), "LF001", "{level}");
     }
-    // The fence holds all the same: the next leader ends who writes then.
+    // The fence still holds: the next leader terminates a session that writes then.
     let mut old = world.session(5);
     assert_eq!(code(&mut old, WRITE), "");
     let process = ticks::process(&mut old);
@@ -194,7 +194,7 @@ fn a_lock_taken_by_another_session() {
     assert_eq!(world.postgres.value("SELECT note FROM ticks ORDER BY id DESC LIMIT 1"), "tick");
 }
 
-/// Nobody can end it but who knows of it.
+/// Only a session that knows the prepared transaction can end it.
 #[test]
 fn a_prepared_transaction() {
     let options = Options::default().setting("max_prepared_transactions", "2");
@@ -210,7 +210,7 @@ fn a_prepared_transaction() {
     assert_eq!(world.postgres.value("SELECT string_agg(note, ' ' ORDER BY id) FROM ticks"), "tick function tick");
 }
 
-/// All Publishes of a database take one connection.
+/// All Publishes of a database share one connection.
 #[test]
 fn of_another_resource_meanwhile() {
     let options = Options::default().setting("max_prepared_transactions", "2");
@@ -242,7 +242,7 @@ fn a_lock_held_by_a_stranger() {
     world.postgres.sql("CREATE ROLE stranger LOGIN");
     for lock in ["pg_advisory_lock", "pg_advisory_xact_lock"] {
         let mut stranger = Wire::login(&world.postgres.address(), "stranger", "postgres");
-        // No name helps it.
+        // The name of the control connections does not help.
         ok(&mut stranger, "SET application_name = 'fencegate control'");
         ok(&mut stranger, "BEGIN");
         ok(&mut stranger, &format!("SELECT {lock}(hashtextextended('fencegate:scheduler', 0))"));
@@ -251,8 +251,8 @@ fn a_lock_held_by_a_stranger() {
     }
 }
 
-/// A drain spares a session that acquires a lease for a moment. It recognizes one by a lock that only fencegate's function can take.
-/// A stranger cannot pose as such a session, however often it tries.
+/// A drain briefly spares a session that acquires a lease. It recognizes the session by a lock that only fencegate's
+/// function can take. Other sessions cannot pose as such a session, however often they try.
 #[test]
 fn strangers_that_pose_as_acquiring_a_lease() {
     let world = World::start("strangers_that_pose_as_acquiring_a_lease");
@@ -267,7 +267,7 @@ fn strangers_that_pose_as_acquiring_a_lease() {
         }
         let lock = "SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))";
         have_locked.fetch_add(usize::from(code(&mut stranger, lock).is_empty()), Ordering::Relaxed);
-        // Before its transaction is too old to be spared, another one begins.
+        // A new transaction begins before the previous one is too old to be spared.
         let since = Instant::now();
         let goes_on = || since.elapsed() < Duration::from_secs(6) && !is_over.load(Ordering::Relaxed);
         while goes_on() && code(&mut stranger, "SELECT pg_sleep(0.05)").is_empty() {}
@@ -288,7 +288,7 @@ fn strangers_that_pose_as_acquiring_a_lease() {
     assert_eq!(refusal, "");
 }
 
-/// It waits for what a leader has let pass, and the next Admit waits for it.
+/// The stranger waits for a transaction that the guard has admitted, and the next Admit waits for the stranger.
 #[test]
 fn a_stranger_ahead_in_the_queue() {
     let world = World::start("a_stranger_ahead_in_the_queue");
@@ -303,7 +303,7 @@ fn a_stranger_ahead_in_the_queue() {
     ok(&mut writer, "COMMIT");
 }
 
-/// All Admits of a database take one connection, however many of them wait.
+/// All Admits of a database share one connection, however many wait.
 #[test]
 fn admissions_to_another_resource_meanwhile() {
     let options = Options::default().setting("max_prepared_transactions", "2");
@@ -315,7 +315,7 @@ fn admissions_to_another_resource_meanwhile() {
     let mut waiting: Vec<_> = (0..30).map(|_| world.session(5)).collect();
     waiting.iter_mut().for_each(|session| session.send(&message::query(WRITE)));
     wait_for_lock(&world);
-    // Not only the first, which comes before those that wait again.
+    // More than the first, which precedes the Admits that wait again.
     for _ in 0..3 {
         assert_eq!(code(&mut world.session(5), OTHER_WRITE), "");
     }
@@ -328,7 +328,7 @@ fn admissions_to_another_resource_meanwhile() {
     ok(&mut waiting[0], WRITE);
 }
 
-/// Both locks that the guard asks for, in the hands of one who may take any.
+/// A session of an ordinary role that holds both locks of the guard.
 fn take_both(world: &World, process: &str) -> Wire {
     let mut stranger = Wire::login(&world.postgres.address(), "reader", "postgres");
     ok(&mut stranger, &format!("SELECT pg_advisory_lock(hashtext('scheduler'), {process})"));
@@ -336,7 +336,8 @@ fn take_both(world: &World, process: &str) -> Wire {
     stranger
 }
 
-/// Who is admitted waits for nobody, and the stranger is left alone; who is not, until the stranger is ended.
+/// An admitted session does not wait, and the stranger is not terminated. A session without an admission waits until
+/// the stranger is terminated.
 #[test]
 fn a_stranger_with_both_locks() {
     let world = World::start("a_stranger_with_both_locks");
@@ -347,7 +348,7 @@ fn a_stranger_with_both_locks() {
         let process = ticks::process(&mut leader);
         let mut stranger = take_both(&world, &process);
         assert_eq!(attempt(&mut leader, level, &["SELECT unnamed()", "SELECT unnamed()"]), "", "{level}");
-        assert_eq!(code(&mut stranger, "SELECT 1"), "", "nobody had to wait for it");
+        assert_eq!(code(&mut stranger, "SELECT 1"), "", "no session had to wait for it");
 
         let mut around = world.around(5);
         ok(&mut around, "SET statement_timeout = '20s'");
@@ -356,7 +357,7 @@ fn a_stranger_with_both_locks() {
     }
 }
 
-/// What was written while a stranger held the lock of the process is not overlooked when it has let go.
+/// A write made while a stranger held the lock of the process is drained after the stranger has released the lock.
 #[test]
 fn a_write_beside_a_stranger_is_drained() {
     for level in LEVELS {
@@ -368,7 +369,7 @@ fn a_write_beside_a_stranger_is_drained() {
         let stranger = take_both(&world, &process);
         ok(&mut old, &format!("BEGIN ISOLATION LEVEL {level}; SELECT unnamed()"));
         drop(stranger);
-        wait_until("it has let go", DEADLINE, || {
+        wait_until("the lock is released", DEADLINE, || {
             world.postgres.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == "0"
         });
         assert_eq!(code(&mut world.session(6), WRITE), "", "{level}");
@@ -379,7 +380,7 @@ fn a_write_beside_a_stranger_is_drained() {
     }
 }
 
-/// Nor by the session's own next token.
+/// The session's own next token does not overlook the write either.
 #[test]
 fn a_write_beside_a_stranger_counts_for_the_sessions_own_next_token() {
     let world = World::start("a_write_beside_a_stranger_counts");
@@ -393,7 +394,7 @@ fn a_write_beside_a_stranger_counts_for_the_sessions_own_next_token() {
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "5");
 }
 
-/// Where the stranger cannot be ended, who is not admitted is told so in time.
+/// If the stranger cannot be terminated, a session without an admission receives an error in time.
 #[test]
 fn a_stranger_that_cannot_be_ended() {
     let options = Options::default().setting("max_prepared_transactions", "2");
@@ -407,7 +408,7 @@ fn a_stranger_that_cannot_be_ended() {
     ok(&mut world.around(5), "SELECT unnamed()");
 }
 
-/// No role gets others ended by calling the guard's functions: what they lock is no fence's.
+/// Calling the guard's functions terminates no other session: locks for names without a fence do not count.
 #[test]
 fn the_guard_terminates_no_process_for_a_missing_fence() {
     let world = World::start("the_guard_ends_nobody");

@@ -1,4 +1,4 @@
-//! A new leader that only calls functions: the guard's error tells the proxy which fence to raise.
+//! A new leader that only calls functions. The guard's error tells the proxy which fence to raise.
 
 use super::world::{LEVELS, POLICIES, World, attempt, guard, policy_folder};
 use crate::support::commit_order::CommitOrder;
@@ -8,7 +8,7 @@ use crate::support::ticks::{self, WRITE, process, refused, session_of, tokens, w
 use crate::support::wire::{Fields, Frame, error_in};
 use crate::support::{DEADLINE, Etcd, Options, Proxy, message, wait_until};
 
-/// Writes that only the guard sees. Statements of one leader, each under a separate token.
+/// Writes that only the guard sees: statements of one leader, each under a separate token.
 const UNSEEN: [&str; 6] = [
     "SELECT unnamed()",
     "INSERT INTO inbox VALUES (1)",
@@ -17,7 +17,8 @@ const UNSEEN: [&str; 6] = [
     "DO $$ BEGIN INSERT INTO ticks (note) VALUES ('do'); END $$",
     "SELECT unnamed(); SELECT 1",
 ];
-/// Statements that the proxy sends again: single statements that cannot have committed anything before they failed.
+/// Number of statements that the proxy resends: single statements that cannot have committed anything before they
+/// failed.
 const SENT_AGAIN: usize = 3;
 
 const MORE: &str = "
@@ -53,7 +54,7 @@ fn epoch(world: &World) -> String {
     )
 }
 
-/// An error that says that the fence was raised.
+/// The error, which must report that the fence was raised.
 #[track_caller]
 fn raised(frames: &[Frame]) -> Fields {
     let error = error_in(frames).expect("an error");
@@ -80,7 +81,7 @@ fn one_statement_of_a_new_leader_passes() {
     let ways: [fn(&str) -> Vec<u8>; 2] = [message::query, extended];
     for (way, bytes) in ways.iter().enumerate() {
         for sql in &UNSEEN[..SENT_AGAIN] {
-            // Its trigger fires at the Sync: what has been answered by then cannot be taken back.
+            // Its trigger fires at the Sync, when earlier replies have already been sent.
             if way == 1 && sql.contains("outbox") {
                 continue;
             }
@@ -113,7 +114,7 @@ fn other_statements_are_told_to_retry() {
     let mut leader = world.session(21);
     raised(&leader.exchange(&extended("INSERT INTO outbox VALUES (1)")));
     assert_eq!(code_in(&leader.exchange(&extended("INSERT INTO outbox VALUES (1)"))), "");
-    // Two statements up to one Sync; and two, each with its own, sent at once.
+    // Two statements before one Sync, and two with a Sync each, sent together.
     let call = extended("SELECT unnamed()");
     let open = &call[..call.len() - message::sync().len()];
     let mut leader = world.session(22);
@@ -124,7 +125,7 @@ fn other_statements_are_told_to_retry() {
     assert_eq!(code_in(&leader.read_until_ready()), "LF004");
     raised(&leader.read_until_ready());
     assert_eq!(code_in(&leader.exchange(&call)), "");
-    // An error that comes before the Sync has been sent is not kept from the client.
+    // The client receives an error that arrives before the Sync was sent.
     let mut leader = world.session(24);
     leader.send(&[open, &message::flush()].concat());
     assert_eq!(code_in(&leader.read_until(b'E')), "LF004");
@@ -140,7 +141,7 @@ fn in_a_transaction() {
         for sql in UNSEEN {
             token += 1;
             let mut leader = world.session(token);
-            // Nothing was done in it before: another is begun for it, of the same level.
+            // Nothing was done in the transaction before: the proxy begins another one with the same isolation level.
             let shows = "SELECT current_setting('transaction_isolation')";
             ok(&mut leader, &format!("BEGIN ISOLATION LEVEL {level}"));
             let is_sent_again = UNSEEN[..SENT_AGAIN].contains(&sql);
@@ -155,12 +156,12 @@ fn in_a_transaction() {
             let written = || world.postgres.value(&written);
             assert_eq!(written(), if is_sent_again && !is_told_at_commit { "1" } else { "0" }, "{level}, {sql}");
             assert_eq!(attempt(&mut leader, level, &[sql]), "", "{level}, {sql}");
-            // Not where something was.
+            // After another statement, the proxy does not resend.
             token += 1;
             let mut leader = world.session(token);
             assert_eq!(attempt(&mut leader, level, &["SELECT 1", sql]), "LF004", "{level}, {sql}");
             assert_eq!(written(), if is_sent_again && !is_told_at_commit { "2" } else { "1" }, "{level}, {sql}");
-            // Back to a savepoint of the same transaction, too.
+            // The same after a rollback to a savepoint.
             token += 1;
             let mut leader = world.session(token);
             ok(&mut leader, &format!("BEGIN ISOLATION LEVEL {level}; SAVEPOINT a"));
@@ -174,7 +175,7 @@ fn in_a_transaction() {
     }
 }
 
-/// What the client has seen, or what may have been committed, is not sent again.
+/// A statement is not resent if the client has seen a part of its reply, or if it may have committed.
 #[test]
 fn a_lasting_effect_is_not_repeated() {
     let world = world("a_lasting_effect_is_not_repeated");
@@ -202,7 +203,7 @@ fn a_lasting_effect_is_not_repeated() {
         assert_eq!(tries(), expected.to_string(), "{sql}");
         assert_eq!(epoch(&world), token.to_string(), "{sql}");
     }
-    // What its rows look like has been told before it ran.
+    // The description of its rows was sent before it ran.
     raised(&world.session(15).exchange(&extended("SELECT third(n) FROM generate_series(1, 5) n")));
     assert_eq!(tries(), (expected + 1).to_string());
     assert_eq!(world.postgres.value("SELECT count(*) FROM runs"), "1", "what was committed before stays, once");
@@ -210,7 +211,7 @@ fn a_lasting_effect_is_not_repeated() {
     assert!(error.hint().contains("Earlier commits"), "{error:?}");
 }
 
-/// Sessions other than the current leader's never succeed, however they write.
+/// Only the current leader's sessions succeed, however others write.
 #[test]
 fn a_deposed_leader_is_stopped_in_every_form() {
     let world = world("a_deposed_leader_is_stopped_in_every_form");
@@ -231,7 +232,8 @@ fn a_deposed_leader_is_stopped_in_every_form() {
     assert_eq!((world.state(), epoch(&world)), (before, "6".to_owned()));
 }
 
-/// The takeover cuts off what the old leader has open, through whichever proxy, and whether the fence has seen it by name.
+/// The takeover cuts off the old leader's transactions, through either proxy, and whether or not the proxy has seen the
+/// write.
 #[test]
 fn it_ends_the_old_leaders_transaction() {
     for write in [WRITE, "SELECT unnamed()"] {
@@ -253,7 +255,8 @@ fn it_ends_the_old_leaders_transaction() {
     }
 }
 
-/// By its own name whoever may lock the table raises its fence; a forged error raises no other, and none further.
+/// With a forged error, a role that may lock the table raises its fence to its own token, but no other fence, and not
+/// to a higher token.
 #[test]
 fn a_forged_error_has_no_effect() {
     let world = world("a_forged_error_has_no_effect");
@@ -262,14 +265,14 @@ fn a_forged_error_has_no_effect() {
          CREATE ROLE member LOGIN NOINHERIT IN ROLE writer; GRANT USAGE ON SCHEMA public TO reader, writer",
     );
     let session = |user, token| session_of(&world.proxy.address(), user, token);
-    // Who may not write the table.
+    // A role that may not write the table.
     let mut reader = session("reader", 6);
     for sql in ["SELECT forged('scheduler', 6)", "SELECT definer()", "BEGIN; SELECT forged('scheduler', 6)"] {
         let error = refused(&mut reader, sql, "LF004");
         assert!(!error.hint().starts_with("The token is now in force"), "{sql}: {error:?}");
     }
     ok(&mut reader, "ROLLBACK");
-    // Another token than the session has, another resource, none.
+    // A token other than the session's, another resource, and no resource.
     let mut writer = session("writer", 6);
     for sql in [
         "SELECT forged('scheduler', 7)",
@@ -285,17 +288,17 @@ fn a_forged_error_has_no_effect() {
     ok(&mut list, "RESET lease.fence; SET lease.fence = ''");
     assert_eq!(refused(&mut list, "SELECT forged('scheduler', 6)", "LF004").hint(), "forged");
     assert_eq!(epoch(&world), "5");
-    // Its own: as LOCK TABLE would raise it. It is run once more, and not for ever.
+    // Its own token is raised, as LOCK TABLE would raise it. The proxy resends the statement only once.
     let tries = world.postgres.value("SELECT last_value FROM tries").parse::<i64>().unwrap();
     raised(&writer.query("SELECT forged('scheduler', 6)"));
     assert_eq!(world.postgres.value("SELECT last_value FROM tries"), (tries + 2).to_string());
     assert_eq!(epoch(&world), "6");
-    // Who may become one that may.
+    // A member of a role that may write the table.
     raised(&session("member", 7).query("SELECT forged('scheduler', 7)"));
     assert_eq!(epoch(&world), "7");
 }
 
-/// Nothing that ran before has to be known to leave the token alone.
+/// The proxy need not know whether earlier statements have changed the token.
 #[test]
 fn after_functions_that_may_have_set_the_token() {
     let world = world("after_functions_that_may_have_set_the_token");
@@ -307,14 +310,14 @@ fn after_functions_that_may_have_set_the_token() {
     raised(&leader.query("SELECT unnamed()"));
     ok(&mut leader, "ROLLBACK");
     assert_eq!(attempt(&mut leader, LEVELS[0], &["SELECT tried()", "SELECT unnamed()"]), "");
-    // One that the transaction has set itself.
+    // A token that the transaction itself has set.
     let mut leader = world.session(7);
     ok(&mut leader, "BEGIN; SET LOCAL lease.fence = 8");
     raised(&leader.query("SELECT unnamed()"));
     ok(&mut leader, "ROLLBACK");
     assert_eq!(epoch(&world), "8");
     assert_eq!(code(&mut leader, "SELECT unnamed()"), "LF001");
-    // The transaction goes on under the token that it has written under.
+    // The transaction keeps the token under which it has written.
     let mut leader = world.session(8);
     ok(&mut leader, "BEGIN; SELECT unnamed(); SET lease.fence = 9; SAVEPOINT a");
     refused(&mut leader, "SELECT unnamed()", "LF003");
@@ -331,7 +334,7 @@ resources:
 opaque: allow
 ";
 
-/// Only what the statement writes is raised, and all of it.
+/// Exactly the fences of the written resources are raised.
 #[test]
 fn several_resources() {
     let world = World::start_with("several_resources", SEVERAL, Options::default());
@@ -362,7 +365,7 @@ fn several_resources() {
     assert_eq!(code(&mut leader, "SELECT write_keys('{1, 2}')"), "");
     assert_eq!(epochs(), "other 8, scheduler 9, shard/1 3, shard/2 4");
     assert_eq!(code(&mut leader, "SELECT write_keys('{3}')"), "LF002");
-    // However many it names, there is an end.
+    // The number of retries is limited.
     let mut leader = world.session(5);
     raised(&leader.query("SELECT write_keys(ARRAY(SELECT generate_series(10, 40)))"));
 }
@@ -375,7 +378,8 @@ resources:
 opaque: allow
 ";
 
-/// Leaders that only call functions, from the first on, through two proxies; and tokens that the election has not issued.
+/// Leaders that only call functions, from the first on, through two proxies, and tokens that the election has not
+/// issued.
 #[test]
 fn leaders_by_an_election() {
     let (mut etcd, postgres) = (Etcd::start(), ticks::server());
@@ -388,7 +392,7 @@ fn leaders_by_an_election() {
     let epoch = || postgres.value("SELECT coalesce((SELECT token FROM fencegate_state.epoch), 0)");
     let call = "SELECT unnamed()";
 
-    assert_eq!(code(&mut session(0, 7), call), "LF005", "nobody leads");
+    assert_eq!(code(&mut session(0, 7), call), "LF005", "no candidate leads");
     let first = etcd.put_new(&format!("{ELECTION}/a"));
     for (sql, unissued) in [(call, first + 1000), (call, i64::MAX), ("DO 'BEGIN PERFORM unnamed(); END'", first + 1000)]
     {
@@ -405,13 +409,13 @@ fn leaders_by_an_election() {
     let second = etcd.put_new(&format!("{ELECTION}/b"));
     assert_eq!(code(&mut session(1, second), call), "LF005", "it does not lead yet");
     etcd.pause();
-    assert_eq!(code(&mut session(1, second), call), "LF006", "nobody knows who leads");
-    assert_eq!(code(&mut old, call), "", "who is admitted goes on");
+    assert_eq!(code(&mut session(1, second), call), "LF006", "the leader is unknown");
+    assert_eq!(code(&mut old, call), "", "an admitted session continues");
     etcd.signal("CONT");
     etcd.delete(&format!("{ELECTION}/a"));
     let mut new = session(1, second);
     wait_until("the second leader writes", DEADLINE, || code(&mut new, call).is_empty());
-    // It may have been ended.
+    // Its process may have been terminated.
     assert_eq!(code(&mut old, call), "LF001");
     assert_eq!(attempt(&mut session(0, first), LEVELS[0], &[call]), "LF001");
     assert_eq!(epoch(), second.to_string());

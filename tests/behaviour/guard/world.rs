@@ -1,4 +1,4 @@
-//! A server with fenced tables, the guard on them, and the proxy in front.
+//! A server with fenced tables, the guard on them, and the proxy in front of it.
 
 use crate::support::fenced::code;
 use crate::support::postgres::{Options, SUPERUSER};
@@ -11,7 +11,7 @@ use std::process::Output;
 
 pub const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
-/// Code may write what it likes as far as the gate is concerned.
+/// Opaque statements may write as far as the gate is concerned.
 pub const POLICIES: &str = "
 version: 1
 resources:
@@ -53,7 +53,7 @@ impl World {
         Self::start_with(name, POLICIES, Options::default())
     }
 
-    /// The guard is installed, and token 5 is in force: `name` is different for each test.
+    /// Installs the guard, and puts token 5 in force. `name` must differ between tests.
     pub fn start_with(name: &str, policies: &str, options: Options) -> Self {
         let postgres = Postgres::start(options);
         ticks::init(&postgres, SUPERUSER);
@@ -66,7 +66,7 @@ impl World {
         world
     }
 
-    /// `fencegate guard`, which must succeed.
+    /// Runs `fencegate guard`, which must succeed.
     pub fn guard(&self, what: &str) -> Output {
         let output = self.try_guard(what);
         assert!(output.status.success(), "{what}: {output:?}");
@@ -89,17 +89,17 @@ impl World {
         format!("postgres://{user}@127.0.0.1:{}/postgres", self.postgres.port())
     }
 
-    /// Through the proxy.
+    /// A session through the proxy.
     pub fn session(&self, token: i64) -> Wire {
         ticks::session(&self.proxy.address(), token)
     }
 
-    /// Around the proxy.
+    /// A session around the proxy.
     pub fn around(&self, token: i64) -> Wire {
         ticks::session(&self.postgres.socket(), token)
     }
 
-    /// All that is fenced, in few words.
+    /// A summary of all fenced rows.
     pub fn state(&self) -> String {
         self.postgres.value(
             "SELECT concat((SELECT count(*) FROM ticks), ' ', (SELECT count(*) FROM parts), ' ', (SELECT count(*) FROM owned))",
@@ -129,7 +129,8 @@ pub fn without_token(address: &Address) -> Wire {
     Wire::login(address, SUPERUSER, "postgres")
 }
 
-/// Runs the statements in a transaction. The first error's SQLSTATE, also of the COMMIT; the empty text without one.
+/// Runs the statements in a transaction. Returns the first error's SQLSTATE, including an error of the COMMIT; empty
+/// without an error.
 pub fn attempt(session: &mut Wire, level: &str, statements: &[&str]) -> String {
     let begin = format!("BEGIN ISOLATION LEVEL {level}");
     for sql in std::iter::once(begin.as_str()).chain(statements.iter().copied()).chain(["COMMIT"]) {

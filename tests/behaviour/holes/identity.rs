@@ -5,7 +5,7 @@ use crate::support::ticks::{self, POLICIES, WRITE, ok, refused, session_of};
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Proxy, ProxyOptions, wait_until};
 
-/// Not even a server that was copied from the other, so that both have the same system identifier.
+/// Not even if one server was copied from the other, so that both have the same system identifier.
 #[test]
 fn a_process_of_another_server_than_the_control_connections() {
     let (server, other) = (ticks::server(), ticks::server());
@@ -28,7 +28,7 @@ fn a_superusers_process_that_the_control_role_may_not_end() {
     ok(&mut session_of(&proxy.address(), APPLICATION_ROLE, 1), WRITE);
 }
 
-/// Without pg_read_all_stats the start of a process is null, and a living one would pass for dead.
+/// Without pg_read_all_stats, the start of a process is null, and a live process would count as dead.
 #[test]
 fn a_control_role_that_does_not_see_when_processes_started() {
     let (postgres, proxy) = with_ordinary_roles();
@@ -36,10 +36,10 @@ fn a_control_role_that_does_not_see_when_processes_started() {
     let mut session = session_of(&proxy.address(), APPLICATION_ROLE, 1);
     let error = refused(&mut session, WRITE, "LF006");
     assert!(error.message().contains("GRANT pg_read_all_stats"), "{error:?}");
-    // Who the control role is, is for the log.
+    // Only the log names the control role.
     assert!(![error.message(), error.detail(), error.hint()].concat().contains(CONTROL_ROLE), "{error:?}");
     assert!(proxy.log().contains("GRANT pg_read_all_stats TO fencer"));
-    // Nor where it cannot log in: the server says so by its name.
+    // The error does not name the role either if the role cannot log in, although the server's message does.
     postgres.sql(&format!("GRANT pg_read_all_stats TO {CONTROL_ROLE}; ALTER ROLE {CONTROL_ROLE} NOLOGIN"));
     postgres.sql(&format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{CONTROL_ROLE}'"));
     let error = refused(&mut session, WRITE, "LF006");
@@ -49,7 +49,7 @@ fn a_control_role_that_does_not_see_when_processes_started() {
     wait_until("the session is served", DEADLINE, || error_in(&session.query(WRITE)).is_none());
 }
 
-/// A promotion ends no session: what was a standby's process is now one of the primary.
+/// A promotion ends no session: a standby's process becomes a process of the primary.
 #[test]
 fn a_process_of_a_standby_that_was_promoted_since() {
     let mut postgres = ticks::server();
@@ -60,7 +60,7 @@ fn a_process_of_a_standby_that_was_promoted_since() {
     postgres.sql("SELECT pg_promote()");
     wait_until("it is served", DEADLINE, || error_in(&tried.query(WRITE)).is_none());
     ok(&mut silent, WRITE);
-    // It is admitted like any other: a newer leader shuts it out.
+    // The session is admitted like any other, and a newer leader shuts it out.
     ok(&mut ticks::session(&proxy.address(), 2), WRITE);
     refused(&mut tried, WRITE, "LF001");
 }

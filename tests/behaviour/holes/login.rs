@@ -1,11 +1,12 @@
-//! Messages that a client sends before authentication are not executed unjudged.
+//! Messages that a client sends before authentication are not executed without a verdict.
 
 use crate::support::fenced::Fenced;
 use crate::support::{Options, ProxyOptions, Wire, message};
 
 const POLICIES: &str = "version: 1\nresources:\n  - {name: ledger, tables: [public.ledger]}\n";
 
-/// The answer comes before the question. What follows it is no answer to the question, which has one.
+/// The password arrives before the server requests it. The message behind the password does not answer that request,
+/// and is judged.
 #[test]
 fn a_statement_behind_an_early_password_is_judged() {
     let schema =

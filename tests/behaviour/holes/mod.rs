@@ -1,6 +1,6 @@
-//! Possible holes of a fencing proxy, one by one, through real proxies: each test opens the hole as far as possible and
-//! shows that no stale write passes. `docs/internals/verification.md` lists the holes and their tests; holes that no client can
-//! reach are tested in `tests/behaviour/fence`.
+//! Possible holes of a fencing proxy, one by one, with real proxies. Each test opens the hole as far as possible, and
+//! shows that no stale write passes. `docs/internals/verification.md` lists the holes and their tests. Holes that no
+//! client can reach are tested in `tests/behaviour/fence`.
 
 mod identity;
 mod login;
@@ -15,7 +15,7 @@ use crate::support::{Options, Postgres, Proxy, ProxyOptions};
 const CONTROL_ROLE: &str = "fencer";
 const APPLICATION_ROLE: &str = "app";
 
-/// A server whose control role and whose application role are no superusers, and a proxy.
+/// A server whose control role and application role are not superusers, and a proxy.
 fn with_ordinary_roles() -> (Postgres, Proxy) {
     let postgres = Postgres::start(Options::default());
     postgres.sql(&format!("CREATE ROLE {CONTROL_ROLE} LOGIN; CREATE ROLE {APPLICATION_ROLE} LOGIN"));

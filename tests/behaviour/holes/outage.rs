@@ -1,12 +1,12 @@
-//! After outages the proxy's state is lost or unreadable, and still no lower token is admitted.
+//! After outages, the proxy's state is lost or unreadable, but no lower token is admitted.
 
 use super::{APPLICATION_ROLE, CONTROL_ROLE, with_ordinary_roles};
 use crate::support::ticks::{self, WRITE, ok, refused, session_of};
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Postgres, Wire, wait_until};
 
-/// Admitted sessions continue; sessions that would have to be admitted receive "retry" until there is a control
-/// connection.
+/// Admitted sessions continue. Sessions that have yet to be admitted receive an error that advises a retry, until there
+/// is a control connection.
 #[test]
 fn control_connections_that_are_killed_and_cannot_come_back() {
     let (postgres, proxy) = with_ordinary_roles();
@@ -17,14 +17,14 @@ fn control_connections_that_are_killed_and_cannot_come_back() {
     postgres.sql(&format!("ALTER ROLE {CONTROL_ROLE} NOLOGIN"));
     kill_control_connections(&postgres);
     refused(&mut late, WRITE, "LF006");
-    wait_until("memory alone refuses nobody", DEADLINE, || {
+    wait_until("memory alone refuses no session", DEADLINE, || {
         error_in(&stale.query(WRITE)).expect("it is refused").code() == "LF006"
     });
     ok(&mut admitted, WRITE);
     postgres.sql(&format!("ALTER ROLE {CONTROL_ROLE} LOGIN"));
     wait_until_served(&mut late);
     refused(&mut stale, WRITE, "LF001");
-    // Each control connection is tried again in its own time.
+    // Each control connection is retried at its own time.
     wait_until_served(&mut session(3));
     refused(&mut late, WRITE, "LF001");
 }
@@ -65,7 +65,7 @@ fn a_proxy_that_is_killed_and_started_again() {
     ok(&mut ticks::session(&again.address(), 2), WRITE);
 }
 
-/// Any role may send one: it says that something is to be read again, never what.
+/// Any role may send a notification. A notification only makes the proxy read its state again.
 #[test]
 fn forged_notifications() {
     let (postgres, proxy) = with_ordinary_roles();
@@ -78,13 +78,13 @@ fn forged_notifications() {
     }
     ok(&mut leader, WRITE);
     ok(&mut session(1), WRITE);
-    // By way of the same connection, so that those before it have been received.
+    // The same connection has then received all earlier notifications.
     ok(&mut session(2), WRITE);
     ok(&mut session(2), WRITE);
     assert_eq!(postgres.value("SELECT token FROM fencegate_state.epoch"), "2");
 }
 
-/// Returns when they have ended; others may have been opened in their place.
+/// Returns when the control connections have ended. New ones may have been opened.
 fn kill_control_connections(postgres: &Postgres) {
     let kill =
         "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fencegate control'";
@@ -94,7 +94,7 @@ fn kill_control_connections(postgres: &Postgres) {
     wait_until("the control connections have ended", DEADLINE, || postgres.value(&left) == "0");
 }
 
-/// LF006 says "try again": nothing else may be the answer until the write is done.
+/// LF006 advises a retry. No other error is allowed until the write succeeds.
 #[track_caller]
 fn wait_until_served(session: &mut Wire) {
     wait_until("the session is served", DEADLINE, || match error_in(&session.query(WRITE)) {

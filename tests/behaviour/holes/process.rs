@@ -1,4 +1,4 @@
-//! Processes that a drain could miss, or whose proxy does not help, are ended.
+//! Processes that a drain could miss, or whose proxy cannot help, are terminated.
 
 use crate::support::commit_order::CommitOrder;
 use crate::support::message::query;
@@ -6,7 +6,7 @@ use crate::support::ticks::{self, WRITE, ok, process, tokens, wait_until_harmles
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Wire, wait_until};
 
-/// A clean-up that went by the pid alone would take the living process's admission away with the dead one's.
+/// A clean-up by pid alone would remove the live process's admission along with the dead one's.
 #[test]
 fn a_pid_that_is_used_again() {
     let postgres = ticks::server();
@@ -25,8 +25,8 @@ fn a_pid_that_is_used_again() {
     assert_eq!(tokens(&mut order), [2]);
 }
 
-/// The Publish of a newer token meets an Admit that has decided, and has not committed: a drain that saw only what the
-/// Publish saw would miss its process.
+/// A newer token's Publish waits for an Admit that has decided but not committed. A drain that saw only the Publish's
+/// snapshot would miss the process.
 #[test]
 fn an_admission_that_is_committed_while_the_next_token_waits_to_be_published() {
     let postgres = ticks::server();
@@ -38,7 +38,7 @@ fn an_admission_that_is_committed_while_the_next_token_waits_to_be_published() {
     ok(&mut stale, "BEGIN");
     ok(&mut stale, WRITE);
     let mut admit = Wire::login(&postgres.address(), "postgres", "postgres");
-    // As a control connection: a Publish waits for it, and does not end it after a while.
+    // Like a control connection: a Publish waits for it, and does not terminate it.
     ok(&mut admit, "SET application_name = 'fencegate control'");
     ok(&mut admit, "BEGIN");
     ok(&mut admit, "SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:scheduler', 0))");
@@ -59,7 +59,7 @@ fn an_admission_that_is_committed_while_the_next_token_waits_to_be_published() {
     assert_eq!(tokens(&mut order), [1, 2]);
 }
 
-/// To its own memory the session is admitted when it wakes up, and the write waits in its socket.
+/// When the proxy resumes, the session is admitted according to its memory, and the write waits in its socket.
 #[test]
 fn a_proxy_that_sleeps_while_the_next_leader_comes() {
     let postgres = ticks::server();

@@ -4,7 +4,7 @@ use crate::support::fenced::{code, ok};
 use crate::support::ticks::{POLICIES, proxy, server, session};
 use crate::support::{Proxy, ProxyOptions};
 
-/// The last statement is rejected, whatever the token: nobody can tell what it does.
+/// The last statement is rejected with any token, because its effects are unknown.
 const STRING: &str = "INSERT INTO ticks (note) VALUES ('tick'); COMMIT; DO $$BEGIN END$$";
 
 #[test]
@@ -12,7 +12,7 @@ fn statements_that_commit_before_a_rejected_one_are_admitted_first() {
     let postgres = server();
     let one = proxy(&postgres);
     ok(&mut session(&one.address(), 7), "INSERT INTO ticks (note) VALUES ('seven')");
-    // It has not heard of that token yet.
+    // The other proxy has not received that token yet.
     let other = Proxy::start_with(&postgres, &ProxyOptions::default().policies(POLICIES));
     let mut stale = session(&other.address(), 6);
     assert_eq!(code(&mut stale, STRING), "LF001");

@@ -12,7 +12,7 @@ fn preparing_writes_under_a_token() {
     let postgres = ticks::server();
     let proxy = ticks::proxy(&postgres);
     let mut session = ticks::session(&proxy.address(), 1);
-    // Before the session is admitted to anything, and after.
+    // Before the session is admitted to a resource, and after.
     for sql in [format!("BEGIN; {WRITE}; {PREPARE}"), format!("BEGIN; {WRITE}; SELECT 1; {PREPARE}")] {
         refused(&mut session, &sql, "LF004");
         ok(&mut session, "ROLLBACK");

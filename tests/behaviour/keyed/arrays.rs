@@ -1,4 +1,4 @@
-//! Keys in arrays and in long lists: `= ANY`, `IN (SELECT unnest(…))` and INSERT from `unnest`.
+//! Keys in arrays and long lists: `= ANY`, `IN (SELECT unnest(…))`, and INSERT from `unnest`.
 
 use super::{holder, refused};
 use crate::support::fenced::{Fenced, code, code_in, ok};
@@ -12,7 +12,7 @@ use tokio_postgres::NoTls;
 const SCHEMA: &str = "CREATE TABLE jobs (id bigint PRIMARY KEY, note text)";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: 'job/{id}', tables: [{name: public.jobs, key: id}]}\n";
 
-/// The numbers of the array types in pg_type.
+/// OIDs of array types.
 const INT2S: u32 = 1005;
 const INT4S: u32 = 1007;
 const INT8S: u32 = 1016;
@@ -71,7 +71,7 @@ fn arrays_that_do_not_show_their_keys_are_refused() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.epoch"), "0");
 }
 
-/// It needs a token, because the statement is a write, but no fence is raised.
+/// The statement is a write and needs a token, but raises no fence.
 #[test]
 fn an_empty_array_touches_no_key() {
     let world = world();
@@ -82,7 +82,7 @@ fn an_empty_array_touches_no_key() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.epoch"), "0");
 }
 
-/// Elements as `array_send` writes them.
+/// Elements in the format of `array_send`.
 fn binary(oid: u32, elements: &[Option<Vec<u8>>]) -> Vec<u8> {
     let has_null = u32::from(elements.iter().any(Option::is_none));
     let mut array = [1, has_null, oid, u32::try_from(elements.len()).unwrap(), 1].map(u32::to_be_bytes).concat();
@@ -94,7 +94,7 @@ fn binary(oid: u32, elements: &[Option<Vec<u8>>]) -> Vec<u8> {
     array
 }
 
-/// Prepares a statement with one parameter and runs it once.
+/// Prepares a statement with one parameter, and runs it once.
 fn run(wire: &mut Wire, statement: &str, oid: u32, format: Format, value: &[u8]) -> String {
     let frames = [
         close_statement("s"),
@@ -174,7 +174,7 @@ fn bound_arrays_are_judged_each_time() {
         let run = [bind("", "s", format, &[Some(array)], Format::Text), execute("", 0), sync()];
         assert_eq!(code_in(&wire.exchange(&run.concat())), expected, "{}", array.escape_ascii());
     }
-    // The server refuses these itself.
+    // The server itself rejects these.
     for (format, array) in [
         (Format::Text, &b"{5"[..]),
         (Format::Binary, &long[..long.len() - 1]),
@@ -183,7 +183,7 @@ fn bound_arrays_are_judged_each_time() {
         let run = [bind("", "s", format, &[Some(array)], Format::Text), execute("", 0), sync()];
         assert_ne!(code_in(&wire.exchange(&run.concat())), "", "{}", array.escape_ascii());
     }
-    // The same by SQL.
+    // The same with SQL commands.
     ok(&mut wire, "PREPARE p(int8[]) AS DELETE FROM jobs WHERE id = ANY ($1)");
     ok(&mut wire, "EXECUTE p('{3,4}')");
     assert_eq!(refused(&mut wire, "EXECUTE p('{3,5}')").detail(), "resource=job/5");
@@ -217,7 +217,7 @@ fn list(keys: impl IntoIterator<Item = usize>) -> String {
     keys.into_iter().map(|key| key.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// How many transactions have admitted processes.
+/// Number of transactions that have admitted processes.
 fn admitting_transactions(world: &Fenced) -> String {
     world.postgres.value("SELECT count(DISTINCT xmin::text) || ' of ' || count(*) FROM fencegate_state.admission")
 }
@@ -263,7 +263,7 @@ fn as_many_keys_as_the_limit_pass() {
     assert_eq!(execute_with("INSERT INTO jobs (id) SELECT unnest($1)", &more), "LF004");
     let transactions = MOST_VALUES.div_ceil(MOST_TOGETHER);
     assert_eq!(admitting_transactions(&world), format!("{transactions} of {MOST_VALUES}"));
-    // The same in the text.
+    // The same with keys in the text.
     ok(&mut wire, &format!("UPDATE jobs SET note = 'y' WHERE id IN ({most})"));
     let error = refused(&mut wire, &format!("DELETE FROM jobs WHERE id IN ({more})"));
     assert_eq!(error.code(), "LF004");
@@ -273,7 +273,7 @@ fn as_many_keys_as_the_limit_pass() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs WHERE note = 'z'"), "100");
 }
 
-/// Neither waits for what the other holds.
+/// Neither session waits for a key of the other.
 #[test]
 fn sessions_with_the_same_keys_in_opposite_orders() {
     const KEYS: usize = 300;
@@ -310,7 +310,7 @@ fn a_zombie_with_a_list_is_shut_out_by_a_successor_of_one_key() {
     ok(&mut zombie, "UPDATE jobs SET note = 'other' WHERE id = ANY ('{4,6}')");
 }
 
-/// A session that runs each statement in a transaction does not run out of admissions.
+/// A session that runs each statement in its own transaction does not run out of admissions.
 #[test]
 fn transactions_with_many_keys_follow_one_another() {
     let world = world();
@@ -325,7 +325,7 @@ fn transactions_with_many_keys_follow_one_another() {
     }
 }
 
-/// The best match wins, wherever it is in the search path.
+/// The server chooses the best match, wherever it is in the search path.
 #[test]
 fn a_function_that_hides_unnest() {
     const BODY: &str = "unnest(int8[]) RETURNS SETOF int8 LANGUAGE sql AS 'SELECT 4::int8'";

@@ -1,4 +1,4 @@
-//! Each key with its own election in a real etcd.
+//! Each key has its own election in a real etcd.
 
 use super::{SCHEMA, epochs, holder, refused};
 use crate::support::fenced::{Fenced, code, ok};
@@ -21,7 +21,7 @@ fn only_the_leader_of_a_key_raises_its_fence() {
     assert_eq!((error.code(), error.message().contains("/cron/shard/4 has no leader")), ("LF005", true));
     let mut forged = holder(&world, "shard/3=9223372036854775807");
     assert_eq!(code(&mut forged, &insert(3, 2)), "LF005");
-    // The next leader of the one key.
+    // The next leader of this key.
     etcd.delete("/cron/shard/3/one");
     let next = etcd.put_new("/cron/shard/3/two");
     ok(&mut holder(&world, &format!("shard/3={next}")), &insert(3, 2));
@@ -29,7 +29,8 @@ fn only_the_leader_of_a_key_raises_its_fence() {
     assert_eq!(epochs(&world), format!("shard/3={next}"));
 }
 
-/// The elections of keys to which a session is admitted are followed: the old leader is shut out before the new one writes.
+/// The proxy follows the elections of the keys to which a session is admitted: it shuts out the old leader before the
+/// new one writes.
 #[test]
 fn a_holder_of_a_key_is_shut_out_by_its_next_leader() {
     let etcd = Etcd::start();

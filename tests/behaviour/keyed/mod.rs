@@ -1,4 +1,4 @@
-//! Keyed resources through the proxy: one token for every value of a column.
+//! Keyed resources through the proxy: a separate token for every value of a column.
 //!
 //! tests/behaviour/keys checks that the keys read from statements are those that PostgreSQL writes.
 
@@ -18,14 +18,14 @@ const SCHEMA: &str = "CREATE TABLE shard_ticks (shard int, id int, v text, PRIMA
 const POLICIES: &str =
     "version: 1\nresources:\n  - name: shard/{shard}\n    tables: [{name: public.shard_ticks, key: shard}]\n";
 
-/// A text that holds so much is too long for the parsers.
+/// Length of a text that is too long for the parsers.
 const TOO_LONG: usize = 512 << 10;
 
 fn world() -> Fenced {
     Fenced::start(SCHEMA, POLICIES)
 }
 
-/// A session with these tokens by resource.
+/// A session with these tokens, by resource.
 fn holder(world: &Fenced, tokens: &str) -> Wire {
     let mut wire = world.login();
     ok(&mut wire, &format!("SET lease.fence = '{tokens}'"));
@@ -37,7 +37,7 @@ fn refused(wire: &mut Wire, sql: &str) -> Fields {
     error_in(&wire.query(sql)).unwrap_or_else(|| panic!("{sql} passes"))
 }
 
-/// The resources that have an epoch, each with its token.
+/// The resources that have an epoch, with their tokens.
 fn epochs(world: &Fenced) -> String {
     world
         .postgres
@@ -54,7 +54,7 @@ fn each_key_has_a_token_of_its_own() {
     assert_eq!(epochs(&world), "shard/3=47 shard/4=12");
     let error = refused(&mut four, "UPDATE shard_ticks SET v = 'x' WHERE shard = 3 AND id = 1");
     assert_eq!((error.code(), error.detail()), ("LF002", "resource=shard/3"));
-    // One number is for whatever the session writes.
+    // A single number applies to all resources that the session writes.
     let mut stale = holder(&world, "46");
     let error = refused(&mut stale, "DELETE FROM shard_ticks WHERE shard = 3");
     assert_eq!((error.code(), error.detail()), ("LF001", "resource=shard/3 presented=46 highest=47"));
@@ -104,7 +104,7 @@ fn a_newer_leader_of_a_key_terminates_only_the_older_one() {
     );
 }
 
-/// What it inserts stands there in constants: their tokens tell the keys.
+/// The inserted rows are constants, so the lexer can read their keys.
 #[test]
 fn an_insert_of_constants_shows_its_keys_however_long_it_is() {
     let world = world();
@@ -136,7 +136,7 @@ fn a_statement_without_a_visible_key_is_refused_with_a_hint() {
         "UPDATE shard_ticks SET shard = shard + 1 WHERE shard = 3",
         "DELETE FROM shard_ticks WHERE shard = 3 OR id = 1",
         "DELETE FROM shard_ticks WHERE NOT shard = 3",
-        // The row in conflict may be of another key.
+        // The conflicting row may have another key.
         "INSERT INTO shard_ticks (shard, id) VALUES (4, 1) ON CONFLICT (id) DO UPDATE SET v = 'x'",
         "TRUNCATE shard_ticks",
         "ALTER TABLE shard_ticks ADD COLUMN more int",
@@ -155,7 +155,7 @@ fn a_statement_without_a_visible_key_is_refused_with_a_hint() {
     }
     let long = format!("UPDATE shard_ticks SET v = '{}' WHERE shard = 3", "x".repeat(TOO_LONG));
     assert!(refused(&mut holder(&world, "1"), &long).message().contains("too long"));
-    // Who has no token at all is told that first; who only reads is not asked.
+    // A session without a token gets that error first. A session that only reads needs no token.
     let mut nobody = world.login();
     assert_eq!(code(&mut nobody, "UPDATE shard_ticks SET v = 'x'"), "LF002");
     ok(&mut nobody, "SELECT id FROM shard_ticks FOR UPDATE");

@@ -1,4 +1,4 @@
-//! Relations through which the rows of a keyed table are written.
+//! Relations through which rows of a keyed table are written.
 
 use super::{epochs, holder, refused};
 use crate::support::fenced::{Fenced, code, ok};
@@ -22,7 +22,7 @@ fn a_partition_and_a_parent_have_the_same_key() {
     ok(&mut wire, "INSERT INTO ticks VALUES (3, 1); INSERT INTO ticks_3 (shard, id) VALUES (3, 2)");
     ok(&mut wire, "DELETE FROM ticks_3 WHERE shard = 3 AND id = 2");
     assert_eq!(refused(&mut wire, "INSERT INTO ticks_4 (id, shard) VALUES (1, 4)").detail(), "resource=shard/4");
-    // Columns stand in another order there.
+    // The partition has another order of columns.
     assert_eq!(code(&mut wire, "INSERT INTO ticks_4 VALUES (3, 4)"), "LF004");
     assert_eq!(epochs(&world), "shard/3=1");
 }
@@ -50,7 +50,7 @@ fn copy_shows_no_key() {
     assert_eq!(code(&mut holder(&world, "1"), "COPY ticks FROM STDIN"), "LF004");
 }
 
-/// What a plain parent lacks is another relation's column where it is named.
+/// If a plain parent lacks the key, the name may refer to another relation's column.
 #[test]
 fn a_plain_parent_may_lack_the_key() {
     let world = Fenced::start(
@@ -65,7 +65,7 @@ fn a_plain_parent_may_lack_the_key() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM ticks"), "2");
 }
 
-/// The guard of a parent does not see the rows of its children.
+/// The guard of a parent does not check rows of its children.
 #[test]
 fn copy_into_a_child_is_not_left_to_the_guard() {
     let world = Fenced::start("CREATE TABLE ticks (shard int); CREATE TABLE child () INHERITS (ticks)", POLICIES);
@@ -90,7 +90,7 @@ fn copy_into_a_child_is_not_left_to_the_guard() {
     assert_eq!(code(&mut wire, "COPY child FROM STDIN"), "LF004");
 }
 
-/// The table does not say that its definition is changed, and its operations leave DDL free.
+/// The change of the parent does not name the table, and the policy's operations do not include DDL.
 #[test]
 fn a_key_that_is_renamed_by_way_of_a_parent() {
     let policies = POLICIES.replace("key: shard", "key: shard, operations: [insert, update, delete]");
@@ -105,7 +105,7 @@ fn a_key_that_is_renamed_by_way_of_a_parent() {
         ok(&mut wire, &format!("BEGIN; {rename}"));
         assert_eq!(code(&mut wire, write), "LF004", "{write}");
     }
-    // An index that is made in the same transaction decides what an upsert hits.
+    // An index created in the same transaction decides which row an upsert affects.
     let mut wire = holder(&world, "1");
     ok(&mut wire, "BEGIN; CREATE UNIQUE INDEX ON ticks (shard bpchar_ops)");
     let upsert = "INSERT INTO ticks (shard) VALUES ('4 ') ON CONFLICT (shard) DO UPDATE SET other = 'x'";
@@ -115,7 +115,8 @@ fn a_key_that_is_renamed_by_way_of_a_parent() {
     assert_eq!(world.postgres.value("SELECT shard || other FROM ticks"), "43");
 }
 
-/// The text says one key, and the row gets another: who reads the policies is told, unless the guard looks at the rows.
+/// The text contains one key, and the row gets another. `policy explain` reports this, unless the guard checks the
+/// rows.
 #[test]
 fn a_trigger_that_may_change_the_key_is_shown() {
     let world = Fenced::start(
@@ -136,7 +137,7 @@ fn a_trigger_that_may_change_the_key_is_shown() {
     for (table, when) in [("ticks_3", "UPDATE"), ("ticks", "INSERT")] {
         let of = format!("ON {table} FOR EACH ROW EXECUTE FUNCTION change()");
         world.postgres.sql(&format!("CREATE TRIGGER \"Change\" AFTER {when} {of}"));
-        assert!(!run(&["policy", "explain"]).1.contains(';'), "what comes after changes nothing");
+        assert!(!run(&["policy", "explain"]).1.contains(';'), "an AFTER trigger changes no key");
         world
             .postgres
             .sql(&format!("DROP TRIGGER \"Change\" ON {table}; CREATE TRIGGER \"Change\" BEFORE {when} {of}"));

@@ -1,4 +1,4 @@
-//! Operators and types that hide the catalog's own change the rows that a text affects.
+//! Operators and types that hide those of the catalog change the rows that a statement affects.
 
 use super::{SCHEMA, holder, refused};
 use crate::support::fenced::{Fenced, code, code_in, ok};
@@ -9,7 +9,7 @@ use crate::support::{DEADLINE, wait_until};
 const POLICIES: &str = "version: 1\nresources:\n  - name: shard/{shard}\n    tables: [{name: public.shard_ticks, key: shard}]\n  \
     - name: word/{word}\n    tables: [{name: public.words, key: word}]\n";
 
-/// Whatever is compared is equal; whatever `int8` is, it is 4.
+/// The operator finds all values equal. The type `int8` always has the value 4.
 const EVIL: &str = "CREATE SCHEMA evil;
     CREATE FUNCTION evil.always(int, int) RETURNS bool LANGUAGE sql AS 'SELECT true';
     CREATE OPERATOR evil.= (LEFTARG = int, RIGHTARG = int, FUNCTION = evil.always)";
@@ -25,7 +25,7 @@ fn world(evil: &str) -> Fenced {
     world
 }
 
-/// How a session comes by a search path.
+/// A session for each way to set the search path.
 fn by_every_way(world: &Fenced) -> Vec<(&'static str, Wire)> {
     world.postgres.sql(
         "CREATE ROLE led SUPERUSER LOGIN; ALTER ROLE led SET search_path = evil, pg_catalog, public;
@@ -91,13 +91,13 @@ fn an_operator_in_front_of_the_catalogs() {
             }
         }
         other_rows_are_safe(&world);
-        // What is plainly the catalog's, and what compares nothing, is as it was.
+        // Statements with an explicit catalog operator, or without a comparison, still pass.
         ok(&mut wire, "BEGIN; DELETE FROM shard_ticks WHERE shard OPERATOR(pg_catalog.=) 3");
         ok(&mut wire, "ROLLBACK");
         ok(&mut wire, "BEGIN; INSERT INTO shard_ticks VALUES (3, 7)");
         ok(&mut wire, "ROLLBACK");
     }
-    // Whose path does not have it is not concerned.
+    // A session with another search path is not affected.
     let mut usual = holder(&world, "shard/3=48");
     ok(&mut usual, "BEGIN");
     ok(&mut usual, "UPDATE shard_ticks SET v = 'x' WHERE shard = 3");
@@ -125,7 +125,7 @@ fn a_type_in_front_of_the_catalogs() {
     }
 }
 
-/// A session's temporary types stand before all others, whatever its search path is.
+/// A session's temporary types precede all others, whatever its search path is.
 #[test]
 fn a_temporary_type() {
     let world = world("SELECT 1");
@@ -136,12 +136,12 @@ fn a_temporary_type() {
     let insert = "INSERT INTO shard_ticks (shard, id) VALUES ('3'::int8, 9)";
     assert_eq!(code(&mut stranger, insert), "LF004");
     other_rows_are_safe(&world);
-    // It is nobody else's.
+    // Other sessions do not see the type.
     let mut other = holder(&world, "shard/3=48");
     ok(&mut other, insert);
 }
 
-/// Its own transaction sees it before anybody else does.
+/// The creating transaction sees the operator before other sessions do.
 #[test]
 fn an_operator_that_is_being_created() {
     let world =
@@ -154,7 +154,7 @@ fn an_operator_that_is_being_created() {
     assert_eq!(code(&mut wire, delete), "LF004");
     ok(&mut wire, "ROLLBACK");
     assert_eq!(code(&mut wire, &format!("{create}; {delete}")), "LF004");
-    // Once it is there.
+    // After the operator was committed.
     ok(&mut wire, create);
     assert_eq!(code(&mut wire, delete), "LF004");
     other_rows_are_safe(&world);
@@ -162,7 +162,7 @@ fn an_operator_that_is_being_created() {
     wait_until("it is known to be gone", DEADLINE, || code(&mut wire, delete).is_empty());
 }
 
-/// The catalog has no `=` of varchar, so that any other fits better, wherever it stands.
+/// The catalog has no `=` for varchar, so any other operator is a better match, wherever it is.
 #[test]
 fn an_operator_that_fits_better() {
     let world = world(
@@ -176,7 +176,7 @@ fn an_operator_that_fits_better() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM words"), "1");
 }
 
-/// A superuser may have made a cast between types of the server's own.
+/// A superuser may have created a cast between built-in types.
 #[test]
 fn a_cast_of_the_keys_type() {
     let world = world(

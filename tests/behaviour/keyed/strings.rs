@@ -5,7 +5,7 @@ use crate::support::wire::{Wire, error_in};
 
 const KEYS: usize = 500;
 
-/// In hundredths of a second. Judged anew for every key, they took half a minute and more.
+/// In hundredths of a second. Judging the string again for every key took half a minute or more.
 const PROCESSOR_TIME: u64 = 750;
 
 fn string(from: usize) -> String {
@@ -26,14 +26,14 @@ fn a_string_for_many_keys_is_judged_once() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.admission"), (KEYS + 1).to_string());
 }
 
-/// Nobody is admitted to what a session asks for that has ended.
+/// No session is admitted for the remaining keys of an ended session.
 #[test]
 fn no_query_is_sent_for_an_ended_session() {
     let world = world();
     let mut wire = holder(&world, "47");
     ok(&mut wire, "INSERT INTO shard_ticks (shard, id) VALUES (0, 0)");
     let process = crate::support::ticks::process(&mut wire);
-    // Nobody is admitted to anything until the table can be written again.
+    // No session can be admitted until the table is writable again.
     let mut blocker = Wire::login(&world.postgres.address(), "postgres", "postgres");
     ok(&mut blocker, "BEGIN; LOCK TABLE fencegate_state.admission IN EXCLUSIVE MODE");
     wire.send(&crate::support::message::query(&string(1)));

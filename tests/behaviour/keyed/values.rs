@@ -15,7 +15,7 @@ fn world(column: &str) -> Fenced {
 
 const KEYED: &str = "version: 1\nresources:\n  - {name: 'k/{k}', tables: [{name: public.t, key: k}]}\n";
 
-/// The numbers of the types in pg_type.
+/// OIDs of the types.
 const INT2: u32 = 21;
 const INT4: u32 = 23;
 const INT8: u32 = 20;
@@ -99,7 +99,7 @@ fn parameters() {
     }
 }
 
-/// Prepares a statement with one parameter and runs it once.
+/// Prepares a statement with one parameter, and runs it once.
 fn run(wire: &mut Wire, statement: &str, oid: u32, format: Format, value: &[u8]) -> String {
     let frames = [
         close_statement("s"),
@@ -125,7 +125,7 @@ fn bound_values_are_judged_each_time() {
     let null = [bind("", "s", Format::Text, &[None, Some(b"1")], Format::Text), execute("", 0), sync()].concat();
     assert_eq!(code_in(&wire.exchange(&null)), "LF004");
     assert_eq!(world.postgres.value("SELECT count(*) FROM t"), "3");
-    // The same by SQL.
+    // The same with SQL commands.
     ok(&mut wire, "PREPARE p(int) AS INSERT INTO t (k, n) VALUES ($1, 1)");
     ok(&mut wire, "EXECUTE p(3)");
     assert_eq!(refused(&mut wire, "EXECUTE p(4)").detail(), "resource=k/4");
@@ -133,7 +133,7 @@ fn bound_values_are_judged_each_time() {
 
 #[test]
 fn a_parameter_of_another_type_is_not_trusted() {
-    // The server takes $1 for what it is used as first.
+    // The server infers the type of $1 from its first use.
     let world = Fenced::start("CREATE TABLE t (k int, f float8); INSERT INTO t VALUES (3, 3)", KEYED);
     let mut wire = holder(&world, "1");
     let three = 3f64.to_be_bytes();
@@ -141,7 +141,7 @@ fn a_parameter_of_another_type_is_not_trusted() {
     assert_eq!(run(&mut wire, delete, 0, Format::Binary, &three), "LF004");
     const FLOAT8: u32 = 701;
     assert_eq!(run(&mut wire, "DELETE FROM t WHERE k = $1", FLOAT8, Format::Binary, &three), "LF004");
-    // It would have been deleted.
+    // The row would have been deleted.
     let mut around = Wire::login(&world.postgres.address(), SUPERUSER, "postgres");
     assert_eq!(run(&mut around, delete, 0, Format::Binary, &three), "");
     assert_eq!(world.postgres.value("SELECT count(*) FROM t"), "0");
@@ -161,7 +161,7 @@ fn columns_that_tell_no_rows_apart() {
         let world = Fenced::start(&schema, KEYED);
         assert_eq!(refused(&mut holder(&world, "1"), "DELETE FROM t WHERE k = '3'").code(), "LF004", "{column}");
     }
-    // An index that folds finds another row in conflict.
+    // An index with a folding collation finds another row in conflict.
     let schema = format!("{folding}CREATE TABLE t (k text, n int); CREATE UNIQUE INDEX ON t (k COLLATE folding)");
     let world = Fenced::start(&schema, KEYED);
     let upsert = "INSERT INTO t VALUES ('A', 1) ON CONFLICT (k) DO UPDATE SET n = 2";
@@ -175,11 +175,11 @@ fn columns_that_tell_no_rows_apart() {
         let world = Fenced::start(&schema, KEYED);
         assert_eq!(refused(&mut holder(&world, "1"), upsert).code(), "LF004", "{index}");
     }
-    // What only finds rows decides nothing.
+    // An index that only speeds up searches does not affect keys.
     let schema =
         "CREATE TABLE t (k varchar, n int); CREATE UNIQUE INDEX ON t (k); CREATE INDEX ON t (k text_pattern_ops)";
     ok(&mut holder(&Fenced::start(schema, KEYED), "1"), &upsert.replace(" VALUES", " (k, n) VALUES"));
-    // What is cut when it is stored.
+    // A value that is truncated when it is stored.
     let world = world_of_short_texts();
     assert_eq!(refused(&mut holder(&world, "1"), "INSERT INTO t VALUES ('abc  ', 1)").code(), "LF004");
     ok(&mut holder(&world, "1"), "INSERT INTO t VALUES ('abc', 1)");

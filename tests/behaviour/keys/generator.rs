@@ -1,4 +1,5 @@
-//! Random statements that write a keyed table `t (id, k, v)`, beside `u` with the same columns and `w` without a key.
+//! Random statements that write a keyed table `t (id, k, v)`, along with `u`, which has the same columns, and `w`,
+//! which has no key.
 
 use fencegate_statement::rows::ValueType;
 use fencegate_testing::dice::Dice;
@@ -8,9 +9,9 @@ pub struct ColumnType {
     pub name: &'static str,
     pub oid: u32,
     pub kind: ValueType,
-    /// Keys as Postgres writes them.
+    /// Keys as PostgreSQL prints them.
     keys: &'static [&'static str],
-    /// Casts to types in which such keys can be written.
+    /// Types to which such keys can be cast.
     casts: &'static [&'static str],
 }
 
@@ -40,7 +41,7 @@ pub const TYPES: [ColumnType; 6] = [
 ];
 
 impl ColumnType {
-    /// The tables, filled, and the triggers that record what is touched.
+    /// The tables with their rows, and the triggers that record the affected rows.
     pub fn schema(&self) -> String {
         let (schema, name) = (format!("s_{}", self.name), self.name);
         let rows: Vec<String> =
@@ -63,14 +64,14 @@ impl ColumnType {
     }
 }
 
-/// What one parameter is declared as and bound to.
+/// The declared type and the bound value of a parameter.
 #[derive(Debug)]
 pub struct Parameter {
-    /// 0: not declared.
+    /// 0 if not declared.
     pub oid: u32,
     is_binary: bool,
     bytes: Option<Vec<u8>>,
-    /// As a literal, for EXECUTE.
+    /// The value as a literal, for EXECUTE.
     literal: String,
 }
 
@@ -79,13 +80,13 @@ pub struct Parameter {
 pub struct Case {
     pub text: String,
     pub parameters: Vec<Parameter>,
-    /// It returns the keys of the rows that it locks.
+    /// The statement returns the keys of the rows that it locks.
     pub locks: bool,
     prepares: Option<[String; 2]>,
 }
 
 impl Case {
-    /// With parameters that are not declared, and bound as text.
+    /// A statement whose parameters are not declared, and are bound as text.
     pub fn new(text: &str, values: &[&str]) -> Self {
         let parameter = |value: &&str| {
             let bytes = Some(value.as_bytes().to_vec());
@@ -95,12 +96,12 @@ impl Case {
         Self { text: text.to_owned(), parameters, locks: text.starts_with("SELECT"), prepares: None }
     }
 
-    /// PREPARE and EXECUTE, if it is to be run by those.
+    /// PREPARE and EXECUTE, if the statement is run by these.
     pub fn prepares(&self) -> Option<[&str; 2]> {
         self.prepares.as_ref().map(|[prepare, execute]| [prepare.as_str(), execute.as_str()])
     }
 
-    /// The body of the Bind of the unnamed statement.
+    /// The body of a Bind of the unnamed statement.
     pub fn bind(&self) -> Vec<u8> {
         let count = u16::try_from(self.parameters.len()).unwrap().to_be_bytes();
         let formats = self.parameters.iter().flat_map(|parameter| u16::from(parameter.is_binary).to_be_bytes());
@@ -163,18 +164,18 @@ struct Writer<'d, 'c> {
     with_parameters: bool,
 }
 
-/// How the relations of a statement are called.
+/// Names of a statement's relations.
 struct Names {
-    /// In place of `t` where it is written: `t`, `t AS x`, `s_int.t`.
+    /// The target as written in the statement: `t`, `t AS x`, `s_int.t`.
     target: String,
-    /// What qualifies its columns.
+    /// Qualifier of the target's columns.
     own: String,
-    /// What qualifies those of another relation, if there is one.
+    /// Qualifier of another relation's columns, if there is one.
     other: Option<&'static str>,
 }
 
 impl Writer<'_, '_> {
-    /// One in so many.
+    /// True once in `sides` times.
     fn chance(&mut self, sides: usize) -> bool {
         self.dice.below(sides) == 0
     }
@@ -200,12 +201,12 @@ impl Writer<'_, '_> {
         Names { target, own, other }
     }
 
-    /// Another relation for FROM or USING, and what it is called.
+    /// Another relation for FROM or USING, and its name.
     fn other(&mut self) -> (String, Option<&'static str>) {
         match self.dice.below(8) {
             0 => ("u".into(), Some("u")),
             1 => ("u AS y".into(), Some("y")),
-            // Where the target has an alias, this one has its name.
+            // If the target has an alias, another relation may have the target's name.
             2 => ("u AS t".into(), Some("t")),
             3 => ("w AS y (id, v)".into(), Some("y")),
             4 => ("(SELECT id, k AS v FROM u) AS y".into(), Some("y")),
@@ -237,13 +238,13 @@ impl Writer<'_, '_> {
         let (own, of) = (names.own.clone(), names.own.rsplit('.').next().unwrap().to_owned());
         let condition = self.condition(&names, 2);
         if self.chance(6) {
-            // Its columns have one another's names.
+            // The column aliases exchange the columns' names.
             return format!("SELECT z.v FROM t AS z (id, v, k) WHERE {condition} FOR UPDATE");
         }
         format!("SELECT {own}.k FROM {} {from} WHERE {condition} FOR UPDATE OF {of}", names.target)
     }
 
-    /// From arrays, which may have different lengths.
+    /// An INSERT from arrays, which may have different lengths.
     fn insert_from_arrays(&mut self) -> String {
         let ids = (0..1 + self.dice.below(4)).map(|id| (101 + id).to_string()).collect::<Vec<_>>().join(",");
         let (ids, keys) = (format!("'{{{ids}}}'::int[]"), self.array());
@@ -297,10 +298,10 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Those of rows that are there, and of rows that are not.
+    /// The id of an existing or a missing row.
     fn id(&mut self) -> String {
         match self.dice.below(8) {
-            // What is a key elsewhere gets another type here.
+            // A parameter that is used as a key elsewhere gets another type here.
             0 | 1 if self.with_parameters => self.parameter(),
             2 if self.with_parameters => format!("{}::int", self.parameter()),
             _ => (1 + self.dice.below(24)).to_string(),
@@ -368,7 +369,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// What stands behind SET.
+    /// The assignments of SET.
     fn set(&mut self, names: &Names) -> String {
         let own = &names.own;
         match self.dice.below(9) {
@@ -471,7 +472,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// The key's column, or one that has its name.
+    /// The key column, or another column of the same name.
     fn key(&mut self, names: &Names) -> String {
         match (self.dice.below(8), names.other) {
             (0 | 1, _) => "k".to_owned(),
@@ -487,7 +488,7 @@ impl Writer<'_, '_> {
         (0..1 + self.dice.below(3)).map(|_| self.value()).collect::<Vec<_>>().join(", ")
     }
 
-    /// A value to store: the server converts more than in a comparison.
+    /// A value to store. The server converts more values here than in a comparison.
     fn assigned(&mut self) -> String {
         match self.dice.below(10) {
             0 => "7".to_owned(),
@@ -521,7 +522,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// A new one, or now and then one that was used already.
+    /// A new parameter, or sometimes one that was used before.
     fn parameter(&mut self) -> String {
         let count = self.parameters.len();
         if count > 0 && self.chance(2) {
@@ -535,7 +536,7 @@ impl Writer<'_, '_> {
         };
         let key = *self.dice.pick(&self.column.keys.iter().collect::<Vec<_>>());
         let is_binary = self.chance(2);
-        // What is not declared is most often of the column's type.
+        // An undeclared parameter usually has the column's type.
         let encoded_as = if oid == 0 { self.column.oid } else { oid };
         let bytes = if is_binary { binary(key, encoded_as) } else { key.as_bytes().to_vec() };
         let bytes = (!self.chance(20)).then_some(bytes);

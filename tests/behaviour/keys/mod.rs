@@ -1,6 +1,6 @@
-//! The keys that the proxy reads from a statement, compared with the keys that PostgreSQL writes: triggers record the
-//! keys of every affected row, and each must be among the reported ones. `FENCEGATE_SEED=n` and
-//! `FENCEGATE_STATEMENTS=n` try other and more statements. A failure prints its statement.
+//! Compares the keys that the proxy reads from a statement with the keys that PostgreSQL writes. Triggers record the
+//! keys of every affected row, and each must be among the reported keys. `FENCEGATE_SEED=n` and
+//! `FENCEGATE_STATEMENTS=n` select other and more statements. A failure prints its statement.
 
 mod generator;
 
@@ -21,7 +21,7 @@ const LEXING: Lexing = Lexing {
     server: ServerEncoding::Utf8,
     release: Lexing::NEWEST,
 };
-/// Where the key stands among the columns of the table.
+/// The position of the key among the table's columns.
 const PLACE: usize = 1;
 
 #[test]
@@ -29,14 +29,14 @@ fn reported_keys_are_those_that_postgres_writes() {
     check_release(Release::Installed);
 }
 
-/// It has `WHEN NOT MATCHED BY SOURCE`.
+/// PostgreSQL 18 has `WHEN NOT MATCHED BY SOURCE`.
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
 fn reported_keys_are_those_that_postgres_18_writes() {
     check_release(Release::Eighteen);
 }
 
-/// What chance meets too seldom: the key that the text seems to have is not the one that is written.
+/// Cases that random statements rarely contain: the written key differs from the key that appears in the text.
 #[test]
 fn traps() {
     let postgres = Postgres::start(Options::default());
@@ -45,7 +45,7 @@ fn traps() {
     let mut wire = Wire::login(&postgres.address(), "postgres", "postgres");
     wire.query("SET search_path = s_text, pg_catalog");
     let cases = [
-        // The first use makes it an integer.
+        // The first use makes the parameter an integer.
         Case::new("INSERT INTO t (id, k) VALUES ($1::int, $1::text)", &["0099"]),
         Case::new("INSERT INTO t (id, k) VALUES ('101', '0099'), (102, 7) ORDER BY 1", &[]),
         Case::new("SELECT z.v FROM t AS z (id, v, k) WHERE k = 'v1' FOR UPDATE", &[]),
@@ -57,7 +57,7 @@ fn traps() {
     assert_eq!((tally.ran, tally.told), (cases.len(), 0), "{tally:?}");
 }
 
-/// As `array_out` and `array_send` write them.
+/// Arrays in the formats of `array_out` and `array_send`.
 #[test]
 fn arrays_that_postgres_writes_are_read() {
     const NUMBERS: &[&str] = &["0", "-7", "32767"];
@@ -117,7 +117,7 @@ fn check_release(release: Release) {
         }
     }
     println!("seed {seed}: {tally:?}");
-    // Whoever tells nothing is never wrong.
+    // A reader that reports no keys would never be wrong.
     assert!(tally.ran > tally.all / 4, "few statements ran: {tally:?}");
     assert!(tally.told > tally.ran / 4, "few statements told their keys: {tally:?}");
     assert!(tally.rows > tally.told / 4, "few of them touched a row: {tally:?}");
@@ -126,15 +126,15 @@ fn check_release(release: Release) {
 #[derive(Debug, Default)]
 struct Tally {
     all: usize,
-    /// The server had no objection.
+    /// Number of statements that the server has executed.
     ran: usize,
-    /// Of some write, its keys were told.
+    /// Number of statements with a write whose keys were reported.
     told: usize,
     /// Affected rows that the reported keys cover.
     rows: usize,
 }
 
-/// A row that was touched, with its keys before and after.
+/// An affected row, with its keys before and after.
 struct AffectedResources {
     operation: Operation,
     keys: Vec<String>,
@@ -205,7 +205,7 @@ fn recorded(row: &[Option<String>]) -> AffectedResources {
     AffectedResources { operation, keys }
 }
 
-/// The statement that the proxy judges.
+/// The statement as the proxy analyzes it.
 fn analyzed(case: &Case, bind: &[u8]) -> Statement {
     let read = |text: &str| -> Arc<Statement> { analyze_rows(text.as_bytes(), LEXING).unwrap().statements.remove(0) };
     if let Some([prepare, run]) = case.prepares() {
@@ -226,7 +226,7 @@ fn analyzed(case: &Case, bind: &[u8]) -> Statement {
     statement.bound(&values.collect::<Vec<_>>())
 }
 
-/// The keys that the statement may touch in that way; None when it does not tell.
+/// The keys that an operation of the statement may affect. None if they are unknown.
 fn told(statement: &Statement, operation: Operation, kind: ValueType) -> Option<HashSet<String>> {
     let mut keys = HashSet::new();
     for write in statement.writes.iter().filter(|write| write.operation == operation && write.relation.name == "t") {

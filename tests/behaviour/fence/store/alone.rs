@@ -1,5 +1,5 @@
-//! Control connections are closed for a statement that terminates all other processes of the database, if its role may
-//! not terminate theirs: none of their server processes remains.
+//! Some statements terminate all other processes of the database. If the role may not terminate those of control
+//! connections, the proxy closes these first, and none of their server processes remains.
 
 use super::store_in;
 use crate::fence::server::World;
@@ -12,10 +12,10 @@ const LEFT: &str = "SELECT coalesce(string_agg(pid::text, ' '), '') FROM pg_stat
     WHERE application_name = 'fencegate control' AND datname = current_database()";
 /// Longer than the test.
 const LONG: Duration = Duration::from_secs(600);
-/// Time for the wrong answer to come.
+/// Time for a wrong result to arrive.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// Connections are open, and their server processes stand still.
+/// Open connections, whose server processes are suspended.
 struct Stopped {
     world: World,
     store: Postgres,
@@ -38,7 +38,7 @@ impl Stopped {
         self.store.keep_closed(Some(Instant::now() + LONG));
     }
 
-    /// Closing returns once these have ended.
+    /// Checks that closing returns only after the server processes have ended.
     async fn are_waited_for(self, wait: bool) {
         let mut closing = std::pin::pin!(self.store.close(wait));
         assert!(timeout(MOMENT, closing.as_mut()).await.is_err(), "they have not ended");
@@ -48,7 +48,7 @@ impl Stopped {
     }
 }
 
-/// The watcher closes them as soon as no session is left.
+/// The watcher closes the connections as soon as no session is left.
 #[tokio::test]
 async fn connections_that_the_watcher_is_closing_leave_no_process() {
     let stopped = Stopped::new().await;

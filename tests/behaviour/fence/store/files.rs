@@ -9,11 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Scripts, which a server runs as they are.
+/// Scripts, which a server runs unchanged.
 const SCRIPTS: [&str; 5] =
     ["store/schema.sql", "store/leases.sql", "store/check.sql", "guard/guard.sql", "guard/notice.sql"];
 
-/// A value for each parameter, except where a file needs another.
+/// A value for each parameter, unless a file needs another one.
 const SAMPLES: &[(&str, Value)] = &[
     ("admissions", Text("fencegate_state.admission")),
     ("admissions_table", Part("fencegate_state.admission")),
@@ -118,7 +118,7 @@ const SAMPLES: &[(&str, Value)] = &[
     ("writes", Part("true")),
 ];
 
-/// Values of one file.
+/// Values for single files.
 const OF_FILES: &[(&str, &[(&str, Value)])] = &[
     ("admit.sql", &told(["$5", "$6", "$7", "$8"])),
     ("report.sql", &told(["$4", "$5", "$6", "$7"])),
@@ -175,7 +175,7 @@ async fn prepare_all(release: Release) {
     }
 }
 
-/// The samples change nothing and end no process.
+/// The sample values change nothing and terminate no process.
 #[tokio::test]
 async fn psql_runs_each_file() {
     let world = World::new().await;
@@ -207,7 +207,7 @@ fn each_file_begins_with_the_meaning_of_its_rows() {
     }
 }
 
-/// Those that a call in the program includes, too: debug builds check the others at each call.
+/// Includes values used by calls in the program. Debug builds check the other values at each call.
 #[test]
 fn each_sample_is_a_parameter() {
     let files = Files::read();
@@ -218,7 +218,7 @@ fn each_sample_is_a_parameter() {
     }
 }
 
-/// The files of whole statements, and the fragments.
+/// The files with complete statements, and the fragments.
 struct Files {
     statements: Vec<PathBuf>,
     fragments: Vec<PathBuf>,
@@ -247,7 +247,7 @@ impl Files {
         }
     }
 
-    /// Their names and texts.
+    /// Names and texts of the fragments.
     fn fragments(&self) -> Vec<(&'static str, &'static str)> {
         let fragment = |path: &PathBuf| {
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Any role can keep the connection that listens busy: takeovers go on without it.
+//! Any role can keep the listening connection busy. Takeovers do not wait for it.
 
 use super::store_in;
 use crate::fence::held::Held;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// The server process of the connection that listens, after a beat.
+/// The server process of the listening connection, after a beat.
 const LISTENER: &str = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencegate control' \
     AND datname = current_database() AND query LIKE '%pg_notification_queue_usage%'";
 
@@ -29,7 +29,8 @@ async fn takeovers_do_not_wait_for_notifications() {
     store.leave().await.unwrap();
 }
 
-/// LISTEN skims the server's queue of notifications, which may take long. A database that is about to be dropped does not wait.
+/// LISTEN scans the server's notification queue, which may take long. A database that is about to be dropped does not
+/// wait for it.
 #[tokio::test]
 async fn a_listen_under_way_does_not_delay_the_closing() {
     let world = World::new().await;
@@ -39,7 +40,7 @@ async fn a_listen_under_way_does_not_delay_the_closing() {
     let beating = store.clone();
     let beat = tokio::spawn(async move { beating.beat().await });
     link.is_holding().await;
-    // Less than LISTEN has.
+    // Shorter than the limit of LISTEN.
     timeout(Duration::from_secs(20), store.close(false)).await.expect("it is closed");
     assert!(beat.await.unwrap().is_err());
 }

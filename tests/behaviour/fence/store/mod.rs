@@ -1,6 +1,6 @@
 //! The in-memory store behaves like PostgreSQL: the same random operations on both must agree after each step.
 
-/// Calls both stores, and returns both answers.
+/// Calls both stores, and returns both results.
 macro_rules! ask {
     ($both:expr, $proxy:expr, $operation:ident($($argument:expr),*)) => {{
         let proxy = &$both.proxies[$proxy];
@@ -10,11 +10,11 @@ macro_rules! ask {
     }};
 }
 
-/// Both stores return the same.
+/// Asserts that both stores return the same.
 macro_rules! same {
     ($what:expr, $answers:expr) => {{
         let (real, memory) = $answers;
-        assert_eq!(real, memory, "{}: what PostgreSQL says, and what the store in memory does", $what);
+        assert_eq!(real, memory, "{}: PostgreSQL's result (left) and the in-memory store's (right)", $what);
     }};
 }
 
@@ -43,13 +43,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio_postgres::Client;
 
-/// Number of steps that reach all states of interest.
+/// Number of steps that reach all relevant states.
 const LONG: u64 = 2_000;
 const PROXIES: usize = 2;
 const SESSIONS: usize = 5;
-/// Longer than any run.
+/// Later than any run.
 const FUTURE: i64 = 3_600_000_000;
-/// Its lease issues the tokens of one resource.
+/// Election whose lease issues the tokens of one resource.
 const ELECTION: &str = "election";
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn both_agree_after_every_operation() {
     assert!(steps < LONG || WORTH_SEEING.iter().all(|it| both.seen.contains_key(it)), "not all has happened");
 }
 
-/// Of two old leaders that at work is ended; the other goes on, and is stale.
+/// Of two old leaders, only the one that has written is terminated. The other continues, and is stale.
 #[tokio::test]
 async fn the_protocol_runs_over_the_store_in_memory() {
     let resource = resource("r", "a");
@@ -110,7 +110,7 @@ async fn the_protocol_runs_over_the_store_in_memory() {
     stale_below(one.admit(&idle, &resource, 7).await, 8);
 }
 
-/// The state that was read before a Publish may be outdated when it arrives.
+/// The state read before a Publish may be outdated when the Publish arrives.
 #[tokio::test]
 async fn publish_itself_looks_at_the_lease() {
     let both = Both::new().await;
@@ -129,7 +129,7 @@ async fn publish_itself_looks_at_the_lease() {
             ))
             .await;
     };
-    assert_eq!(publish(5).await, None, "there is no lease");
+    assert_eq!(publish(5).await, None, "no lease");
     lease(5, "").await;
     assert_eq!(publish(4).await, None);
     assert_eq!(publish(5).await, Some(5));
@@ -139,7 +139,7 @@ async fn publish_itself_looks_at_the_lease() {
     assert_eq!(publish(7).await, Some(5));
 }
 
-/// The epoch row was deleted by hand, and its admissions were not.
+/// The epoch row was deleted by hand, but its admissions were not.
 #[tokio::test]
 async fn a_new_epoch_starts_above_the_admissions() {
     let both = Both::new().await;
@@ -165,7 +165,7 @@ async fn a_new_epoch_starts_above_the_admissions() {
     assert_eq!(ask!(both, 0, publish(resource, Epoch { generation: 1, token: 3 }, None, 0)), (fourth, fourth));
 }
 
-/// They are admitted where there is nobody to drain; all else is left to the steps that wait.
+/// First tokens are admitted if there is nothing to drain. Otherwise they are left to the steps that wait.
 #[tokio::test]
 async fn first_tokens_do_not_wait() {
     let both = Both::new().await;
@@ -182,8 +182,8 @@ async fn first_tokens_do_not_wait() {
     let holder = connect(&world.config("postgres")).await;
     let lock = format!("BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('fencegate:{}', 0))", name("one"));
     holder.batch_execute(&lock).await.unwrap();
-    assert_eq!(admit(&[first("one"), first("two")]).await, [name("two")], "somebody holds the lock");
-    assert_eq!(admit(&[first("one")]).await, [""; 0], "somebody holds all locks");
+    assert_eq!(admit(&[first("one"), first("two")]).await, [name("two")], "another process holds the lock");
+    assert_eq!(admit(&[first("one")]).await, [""; 0], "another process holds all locks");
     holder.batch_execute("COMMIT").await.unwrap();
     assert_eq!(admit(&[first("one"), first("two")]).await, [name("one")], "there is an epoch");
 
@@ -193,11 +193,11 @@ async fn first_tokens_do_not_wait() {
         name("three")
     );
     world.run(&row).await;
-    assert_eq!(admit(&[first("three"), first("four")]).await, [name("four")], "somebody was admitted");
+    assert_eq!(admit(&[first("three"), first("four")]).await, [name("four")], "another process was admitted");
 
     let prepare = format!("BEGIN; INSERT INTO ticks VALUES (1); PREPARE TRANSACTION '{}'", world.database);
     holder.batch_execute(&prepare).await.unwrap();
-    assert_eq!(admit(&[first("five")]).await, [""; 0], "somebody may have prepared a write");
+    assert_eq!(admit(&[first("five")]).await, [""; 0], "a prepared transaction may have written");
     holder.batch_execute(&format!("ROLLBACK PREPARED '{}'", world.database)).await.unwrap();
 
     let mut other = first("five");
@@ -206,7 +206,7 @@ async fn first_tokens_do_not_wait() {
     assert_eq!(admit(&[first("five")]).await, [name("five")]);
 }
 
-/// The statements of an operation, prepared as they are, see what was committed while the one before them waited.
+/// The prepared statements of an operation see everything that was committed while an earlier statement waited.
 #[tokio::test]
 async fn a_mark_sees_the_admission_that_it_waited_for() {
     let both = Both::new().await;
@@ -237,7 +237,7 @@ fn sorted_names(names: impl Iterator<Item = String>) -> Vec<String> {
     names
 }
 
-/// The events that a long run must contain.
+/// Events that a long run must contain.
 const WORTH_SEEING: [&str; 18] = [
     "admitted together",
     "copied",
@@ -259,7 +259,7 @@ const WORTH_SEEING: [&str; 18] = [
     "ended",
 ];
 
-/// A store of one proxy, whose notifications are of no interest.
+/// A store of one proxy that ignores notifications.
 fn store_in(control: ControlConfig) -> Postgres {
     Postgres::new(control, "p".to_owned(), Arc::new(Heard::default()))
 }
@@ -286,14 +286,14 @@ impl Listener for Heard {
     }
 }
 
-/// One proxy's two stores. Every call goes to both.
+/// Both stores of one proxy. Every call goes to both.
 struct Proxy {
     real: Arc<dyn Store>,
     memory: Arc<dyn Store>,
     heard: [Arc<Heard>; 2],
 }
 
-/// What does not depend on the clock.
+/// The parts that do not depend on the clock.
 fn leases(leases: Vec<StoredLease>) -> Vec<(String, Token, LeaseState)> {
     leases.into_iter().map(|it| (it.election, it.token, it.state)).collect()
 }
@@ -311,17 +311,17 @@ struct Both {
     elsewhere: Client,
     proxies: Vec<Proxy>,
     sessions: Vec<Session>,
-    /// Those of sessions that were ended, too.
+    /// Includes those of ended sessions.
     identities: Vec<Identity>,
-    /// Each under two policies.
+    /// Each resource under two policies.
     resources: Vec<[Arc<Resource>; 2]>,
     keyed: [Arc<Resource>; 2],
-    /// Admissions as they were once read, in both.
+    /// Admissions as read earlier from both stores.
     read: Vec<(AdmissionRow, AdmissionRow)>,
     prepared: Vec<String>,
-    /// How many there were.
+    /// Number of prepared transactions so far.
     gids: usize,
-    /// When policies may have been loaded.
+    /// Possible load times of policies.
     times: [i64; 4],
     /// The number of occurrences of each event.
     seen: BTreeMap<&'static str, usize>,
@@ -423,7 +423,7 @@ impl Both {
         self.proxies[0].memory.epochs(&[resource]).await.unwrap().pop().map(|it| it.epoch)
     }
 
-    /// A terminated process takes a moment to end; in memory it has already ended.
+    /// Waits until terminated processes have ended. In memory, they have already ended.
     async fn bury_the_ended(&mut self) {
         let (alive, ended) = self.sessions.drain(..).partition(|session| self.memory.lives(session.who.pid));
         self.sessions = alive;
@@ -454,7 +454,7 @@ fn sorted<T: Ord>((mut real, mut memory): (Vec<T>, Vec<T>)) -> (Vec<T>, Vec<T>) 
     (real, memory)
 }
 
-/// All but its version, which means nothing to the other store.
+/// Everything but the version, which has no meaning for the other store.
 fn row(row: &AdmissionRow) -> (Key, String, Epoch, bool) {
     (row.key(), row.resource.clone(), row.epoch, row.ending)
 }
@@ -472,7 +472,7 @@ fn holders(holders: &[Holder]) -> Vec<((Key, String, Epoch, bool), String)> {
     plain
 }
 
-/// But when they were admitted.
+/// Everything but the time of admission.
 fn admissions(list: Vec<Admission>) -> Vec<String> {
     list.into_iter().map(|it| format!("{:?}", Admission { admitted: None, ..it })).collect()
 }

@@ -10,12 +10,13 @@ use fencegate_fence::First;
 use fencegate_fence::session::{Epoch, Identity};
 use fencegate_fence::store::{AdmissionRow, Key, Postgres, Store};
 
-/// Rows of a kind. A plan that reads all of a kind for each reads a hundred times what is allowed.
+/// Number of rows of a kind. A plan that reads all rows for each row exceeds the limit a hundredfold.
 const ROWS: usize = 1000;
 const FIRSTS: usize = 50;
 const NEWER: Epoch = Epoch { generation: 1, token: 8 };
 
-/// What the server has seen of the admissions: pid and resource of those that there were, from a number `n`, and how it has seen them.
+/// What the server knows of the admissions: a name, pid and resource of each row (by its number `n`), and the command
+/// that collects statistics.
 const SEEN: [(&str, Option<&str>, &str); 6] = [
     ("nothing", None, "SELECT"),
     ("that there are none", None, "VACUUM fencegate_state.admission"),
@@ -45,7 +46,7 @@ async fn an_operation_reads_only_its_own_rows() {
 
 const LONG_AGO: &str = "'2000-01-01'::timestamptz + n * interval '1 ms'";
 
-/// So many admissions under token 7, with pid and resource as given, and the start of the process.
+/// A statement that adds admissions under token 7, with this pid and resource, and this start of the process.
 fn admissions(of: &str, started: &str) -> String {
     format!(
         "INSERT INTO fencegate_state.admission (pid, resource, backend_start, generation, token, proxy) \
@@ -53,11 +54,11 @@ fn admissions(of: &str, started: &str) -> String {
     )
 }
 
-/// Does all that is done with admissions, to a process with many and to a resource with many. Returns the number of
-/// admissions that this was about.
+/// Runs all operations on admissions, for a process and for a resource with many of them. Returns the number of
+/// admissions involved.
 async fn operate(world: &World) -> usize {
     let store = store_in(world.control_config(&world.control()));
-    // The plans are made now, and not where they would fit best.
+    // Make the plans now, when statistics are misleading.
     let who = identity(&world.root).await;
     operate_on(world, &store, &who, "none").await;
     let since = "(SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))";
@@ -93,7 +94,7 @@ async fn operate_on(world: &World, store: &Postgres, who: &Identity, resource: &
     rows.len() + dead
 }
 
-/// The index entries of admissions that have been read. A process counts what it has read when it ends.
+/// Number of index entries of admissions that were read. A process reports its number when it ends.
 async fn read(world: &World) -> usize {
     let control =
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";

@@ -1,4 +1,4 @@
-//! Long catalog readings neither delay a drain nor fail with it.
+//! A long reading of the catalog neither delays a drain nor makes it fail.
 
 use super::store_in;
 use crate::fence::server::World;

@@ -9,7 +9,7 @@ use fencegate_fence::{First, Higher};
 use fencegate_testing::dice::Dice;
 
 impl Both {
-    /// One operation. Returns its name.
+    /// Runs one operation, and returns its name.
     pub(super) async fn step(&mut self, dice: &mut Dice) -> String {
         let proxy = dice.below(PROXIES);
         if dice.chance(25) {
@@ -146,7 +146,7 @@ impl Both {
                     1 => {
                         self.proxies[proxy].real.close(true).await;
                         self.proxies[proxy].memory.close(true).await;
-                        // It listens again.
+                        // Listen again.
                         self.proxies[proxy].real.beat().await.unwrap();
                     }
                     2 => same!("catalog", ask!(self, proxy, announce_catalog())),
@@ -224,7 +224,8 @@ impl Both {
         }
     }
 
-    /// A row of a dump: it was written for another database or another cluster, or names a process of another database.
+    /// Adds a row of a dump, which was written for another database or cluster, or refers to a process of another
+    /// database.
     async fn copy_a_row(&mut self, dice: &mut Dice, resource: &str, epoch: Epoch) -> String {
         let Some(here) = self.sessions.first().map(|session| session.who.clone()) else {
             return "nobody is there".into();
@@ -257,7 +258,7 @@ impl Both {
             self.memory.begin_process(&who);
             self.identities.retain(|it| it.pid != who.pid);
             self.identities.push(who.clone());
-            // The oldest have ended, or will not be missed.
+            // Old identities belong to ended processes, or are no longer needed.
             self.identities.drain(..self.identities.len().saturating_sub(2 * SESSIONS));
             let what = format!("process {} begins", who.pid);
             self.sessions.push(Session { client, who, in_transaction: false });
@@ -320,7 +321,7 @@ impl Both {
         }
     }
 
-    /// Sometimes with a wrong identity.
+    /// An identity, which is sometimes wrong.
     fn somebody(&self, dice: &mut Dice) -> Option<Identity> {
         let mut who = if dice.chance(85) && !self.sessions.is_empty() {
             self.sessions[dice.below(self.sessions.len())].who.clone()
@@ -339,7 +340,7 @@ impl Both {
     }
 
     fn pick_read(&self, dice: &mut Dice) -> Option<(AdmissionRow, AdmissionRow)> {
-        // Mostly what was read lately.
+        // Mostly one of the rows read last.
         let from = if dice.chance(70) { self.read.len().saturating_sub(6) } else { 0 };
         (!self.read.is_empty()).then(|| self.read[dice.between(from, self.read.len())].clone())
     }

@@ -1,4 +1,5 @@
-//! Keys whose locks a stranger holds, and an epoch row that another transaction is creating, do not block other keys.
+//! Keys whose locks another session holds, and an epoch row that another transaction is creating, do not block other
+//! keys.
 
 use super::Heard;
 use crate::fence::keys::{family, seed};
@@ -20,7 +21,7 @@ struct Keys {
     world: World,
     family: Arc<Resource>,
     store: Arc<Postgres>,
-    /// Its process is `who`.
+    /// A client whose process is `who`.
     _client: Client,
     who: Identity,
 }
@@ -43,7 +44,8 @@ impl Keys {
         First { who: self.who.clone(), resource: self.key(key), token: 7, loaded: 0 }
     }
 
-    /// A superuser holds the locks of these keys, by this function: the control role may not end it.
+    /// Takes the locks of these keys with this function, as a superuser, whose process the control role may not
+    /// terminate.
     async fn hold_locks(&self, function: &str) -> Client {
         let holder = connect(&self.world.config("postgres")).await;
         for key in STUCK {
@@ -53,7 +55,7 @@ impl Keys {
         holder
     }
 
-    /// Returns when the operation has ended on another key while one and the same wait for a stuck key went on.
+    /// Returns when the operation has completed for another key during a single wait for a stuck key.
     async fn ends_during_a_wait(&self, operation: impl AsyncFn(String)) {
         let waits = "SELECT coalesce(string_agg(pid || ' ' || waitstart, ','), '') FROM pg_locks \
             WHERE locktype = 'advisory' AND NOT granted AND waitstart IS NOT NULL \
@@ -83,7 +85,7 @@ async fn a_first_token_does_not_wait_for_a_stuck_key_on_18() {
 
 async fn first_token_beside_stuck_keys(release: Release) {
     let keys = Keys::new(release).await;
-    // An Admit passes beside them, a Publish does not.
+    // With these locks, an Admit can continue, but a Publish waits.
     let _holder = keys.hold_locks("pg_advisory_lock_shared").await;
     let mut publishes = JoinSet::new();
     for key in STUCK {
@@ -135,7 +137,7 @@ async fn admit_beside_stuck_keys(release: Release) {
     .await;
 }
 
-/// An operator creates the row by hand, and does not hold the resource's lock.
+/// An operator creates the row by hand, without the resource's lock.
 #[tokio::test]
 async fn a_first_token_does_not_wait_for_a_row_being_created() {
     first_token_beside_a_new_row(Release::Installed).await;
@@ -160,7 +162,7 @@ async fn first_token_beside_a_new_row(release: Release) {
     operator.batch_execute("COMMIT").await.unwrap();
 }
 
-/// Policies are recorded, and an epoch is marked, on the connection of first tokens.
+/// The connection for first tokens also records policies and marks epochs.
 #[tokio::test]
 async fn a_first_token_does_not_wait_for_a_locked_row() {
     let keys = Keys::new(Release::Installed).await;
