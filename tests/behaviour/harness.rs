@@ -99,7 +99,7 @@ fn a_killed_test_leaves_nothing_behind() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let mut told = |name: &str| lines.find_map(|line| Some(line.split_once(name)?.1.to_owned())).expect("it tells");
+    let mut told = |name: &str| lines.find_map(|line| Some(line.split_once(name)?.1.to_owned())).expect("a line");
     let (process, folder) = (format!("/proc/{}", told("process=")), told("folder="));
     let postmaster = std::fs::read_to_string(Path::new(&folder).join("data/postmaster.pid")).unwrap();
     let server = format!("/proc/{}", postmaster.lines().next().unwrap());

@@ -151,7 +151,8 @@ impl Cluster {
         self.primary = standby;
     }
 
-    /// Stops the old primary, which may have commits that the current one lacks, and makes it a standby of the current one.
+    /// Stops the old primary, which may have commits that the current one lacks, and makes it a standby of the current
+    /// one.
     pub fn rewind(&mut self, old: usize) {
         let primary = self.primary;
         // pg_rewind reads the timeline from the last checkpoint.

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 /// O_NONBLOCK on Linux.
 const NON_BLOCKING: i32 = 0o4000;
 
-/// Kept open for reading, so that a write blocks.
+/// Open for reading, so that a write to the full pipe blocks.
 pub struct FullPipe {
     pub path: String,
     pipe: File,
@@ -23,7 +23,7 @@ impl FullPipe {
         super::programs::run(std::process::Command::new("mkfifo").arg(path));
         let mut pipe = OpenOptions::new().read(true).write(true).custom_flags(NON_BLOCKING).open(path).unwrap();
         let mut filling = 0;
-        // Small writes, because a failed write of more than a page may leave room for less.
+        // Small writes: a write of more than a page may not fit although a smaller one does.
         loop {
             match pipe.write(b"x") {
                 Ok(length) => filling += length,

@@ -60,14 +60,14 @@ impl Deref for Postgres {
     type Target = Server;
 
     fn deref(&self) -> &Server {
-        self.server.as_ref().expect("it is there until it is dropped")
+        self.server.as_ref().expect("present until dropped")
     }
 }
 
 impl DerefMut for Postgres {
     fn deref_mut(&mut self) -> &mut Server {
         self.is_altered = true;
-        self.server.as_mut().expect("it is there until it is dropped")
+        self.server.as_mut().expect("present until dropped")
     }
 }
 

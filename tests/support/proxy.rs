@@ -269,7 +269,7 @@ impl Proxy {
 
     /// Waits until the log contains `text`.
     pub fn wait_for_log(&self, text: &str, deadline: Duration) {
-        wait_until(format!("the log of the proxy says {text:?}"), deadline, || self.log().contains(text));
+        wait_until(format!("the proxy's log contains {text:?}"), deadline, || self.log().contains(text));
     }
 
     /// Its peak memory, in KiB.

@@ -20,7 +20,7 @@ fn admitted_sessions_continue_and_no_fence_is_raised() {
     world.etcd.pause();
 
     ok(&mut admitted, WRITE);
-    // The same token again: its answer from etcd is recorded, even if the drain is incomplete.
+    // A token that etcd has confirmed is recorded. This holds even if the drain is incomplete.
     ok(&mut session(&proxy.address(), first), WRITE);
     world.postgres.sql("UPDATE fencegate_state.epoch SET drained = false");
     ok(&mut session(&proxy.address(), first), WRITE);
@@ -88,7 +88,7 @@ fn a_leader_below_the_fence_is_counted() {
     let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
     console.rows(&format!("FENCE RESET scheduler TO {token} FORCE")).unwrap();
     ok(&mut leader, WRITE);
-    wait_until("it is over", DEADLINE, || has(0));
+    wait_until("no leader is below the fence", DEADLINE, || has(0));
 }
 
 /// Sessions start as fast as usual, because they do not wait for etcd.

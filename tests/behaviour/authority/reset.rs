@@ -64,7 +64,7 @@ fn a_restored_etcd_locks_its_leaders_out_until_the_fence_is_reset() {
     // Sessions admitted before the reset have ended, whatever their tokens are.
     assert_eq!(error_in(&open.query("COMMIT")).unwrap().code(), "LF001");
     ok(&mut new, WRITE);
-    wait_until("the other proxy knows", DEADLINE, || error_in(&new_through_other.query(WRITE)).is_none());
+    wait_until("the other proxy follows the reset", DEADLINE, || error_in(&new_through_other.query(WRITE)).is_none());
     for zombie in [&mut zombie, &mut session(&proxy.address(), high), &mut session(&other.address(), high)] {
         wait_until("the token is unissued", DEADLINE, || {
             error_in(&zombie.query(WRITE)).expect("a refusal").code() == "LF005"

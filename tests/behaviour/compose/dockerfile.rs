@@ -83,7 +83,7 @@ impl Stage {
                 self.copied.extend(paths);
             }
             "ARG" | "COPY" | "LABEL" | "WORKDIR" | "EXPOSE" | "STOPSIGNAL" => {}
-            other => panic!("{other} is not known here"),
+            other => panic!("unsupported instruction {other}"),
         }
     }
 

@@ -128,7 +128,7 @@ fn a_policy_is_in_force_only_if_all_live_proxies_enforce_it() {
     wait_until("this one enforces it", DEADLINE, || status(&mut console, "public.ticks") == "pending 1 2");
     // A proxy that shuts down unregisters itself, without a reload.
     assert_eq!(other.terminate(), 0);
-    wait_until("all that are left enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
+    wait_until("all remaining proxies enforce it", DEADLINE, || status(&mut console, "public.ticks") == "enforced 1 1");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn the_policies_of_a_lost_proxy_are_unknown() {
     let doubt = through_other.rows("INSERT INTO later VALUES (1)").unwrap_err();
     assert!(doubt.code() == "LF006" && doubt.detail().is_empty(), "{doubt:?}");
     world.postgres.sql("ALTER ROLE lost LOGIN");
-    wait_until("it is back, and has other policies", DEADLINE, || {
+    wait_until("it is connected again, and has other policies", DEADLINE, || {
         status(&mut console, "public.later") == "pending 1 2"
     });
     // The other proxy's policies do not fence this table.

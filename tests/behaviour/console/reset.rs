@@ -79,7 +79,7 @@ fn an_admission_before_the_lock_is_granted_blocks_the_reset() {
     assert_eq!(world.postgres.value("SELECT generation || ' ' || token FROM fencegate_state.epoch"), "1 50");
 }
 
-/// The console keeps neither a database that never existed nor one that was dropped.
+/// Neither a database that never existed nor a dropped one remains in the output.
 #[test]
 fn a_missing_database_is_reported_and_forgotten() {
     let world = World::start();
@@ -118,7 +118,7 @@ fn a_missing_database_is_reported_and_forgotten() {
     init(&world.postgres, "passing");
     let _session = Wire::login(&world.proxy.address(), "postgres", "passing");
     let shown = |console: &mut Wire| console.rows("SHOW SESSIONS").unwrap().len() == 2;
-    wait_until("it is known again", DEADLINE, || shown(&mut console));
+    wait_until("it is shown again", DEADLINE, || shown(&mut console));
     assert!(console.rows("SHOW POLICIES").unwrap().iter().any(|row| row[0].as_deref() == Some("passing")));
 
     assert_eq!(console.rows("FENCE RESET scheduler TO 50").unwrap().len(), 1);

@@ -82,12 +82,12 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
         first.kill9();
     }
     if route == Route::SecondProxy && matches!(fate, Fate::GoesOn { .. }) {
-        stale.is_let_go();
+        stale.wait_until_revoked();
     }
     let mut leader = ticks::session(&second.as_ref().unwrap_or(&first).address(), 2);
     ok(&mut leader, WRITE);
     drop(stale.in_the_way.take());
-    let told = stale.goes_on(&fate);
+    let told = stale.continue_as_leader(&fate);
     ok(&mut leader, WRITE);
 
     wait_until_harmless(&postgres, &stale.process);
@@ -97,7 +97,7 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
     assert_eq!(tokens, [1, 2, 2]);
     match route {
         Route::AfterKill => assert_eq!(told, []),
-        Route::SameProxy | Route::SecondProxy => stale.was_told(&told, &fate),
+        Route::SameProxy | Route::SecondProxy => stale.check_replies(&told, &fate),
     }
 }
 
@@ -125,7 +125,7 @@ fn a_truncated_result_ends_with_the_reason() {
     ticks::wait_for_process(&postgres, &stale.process, "wait_event = 'ClientWrite'");
     ok(&mut ticks::session(&proxy.address(), 2), WRITE);
     let told = stale.wire().read_to_end();
-    let error = error_in(&told).expect("it is told");
+    let error = error_in(&told).expect("an error");
     assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"));
     assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2 outcome=unknown");
 }
@@ -145,7 +145,7 @@ fn possible_commits_of_a_pipeline_are_not_reported_as_rolled_back() {
     }
     ok(&mut ticks::session(&proxy.address(), 2), WRITE);
     let told = stale.wire().exchange(&message::sync());
-    let error = error_in(&told).expect("it is told");
+    let error = error_in(&told).expect("an error");
     assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"));
     assert_eq!(error.detail(), "resource=scheduler presented=1 highest=2 outcome=unknown");
     let committed = postgres.value("SELECT string_agg(token::text, ' ' ORDER BY id) FROM ticks");
@@ -162,21 +162,21 @@ impl<'a> Stale<'a> {
     }
 
     fn wire(&mut self) -> &mut Wire {
-        self.wire.as_mut().expect("the client lives")
+        self.wire.as_mut().expect("the client is connected")
     }
 
     /// Publishes the new leader's token, and waits until the session's own proxy has revoked its admission. A leader's
     /// proxy that drains waits only 100 ms for this, which may be too short on a busy machine.
-    fn is_let_go(&self) {
+    fn wait_until_revoked(&self) {
         self.postgres.sql("UPDATE fencegate_state.epoch SET token = 2, drained = false");
         self.postgres.sql("SELECT pg_notify('fencegate', 'scheduler')");
-        wait_until("its proxy lets it go", DEADLINE, || {
+        wait_until("its proxy has revoked the admission", DEADLINE, || {
             self.postgres.value("SELECT count(*) FROM fencegate_state.admission") == "0"
         });
     }
 
     /// Continues as if there were no other leader. Returns the replies.
-    fn goes_on(&mut self, fate: &Fate) -> Vec<Frame> {
+    fn continue_as_leader(&mut self, fate: &Fate) -> Vec<Frame> {
         match (&mut self.wire, fate) {
             (Some(wire), Fate::GoesOn { .. }) => wire.query(WRITE),
             (Some(wire), Fate::CutOff { next, .. }) => {
@@ -187,11 +187,11 @@ impl<'a> Stale<'a> {
                 assert!(matches!(fate, Fate::NobodyToTell));
                 Vec::new()
             }
-            (Some(_), Fate::NobodyToTell) => unreachable!("the client lives"),
+            (Some(_), Fate::NobodyToTell) => unreachable!("the client is connected"),
         }
     }
 
-    fn was_told(&mut self, told: &[Frame], fate: &Fate) {
+    fn check_replies(&mut self, told: &[Frame], fate: &Fate) {
         let is_told = |severity, detail: String| {
             let error = error_in(told).unwrap_or_else(|| panic!("no error, but {told:?}"));
             assert_eq!((error.severity(), error.code(), error.detail()), (severity, "LF001", detail.as_str()));
@@ -206,7 +206,7 @@ impl<'a> Stale<'a> {
             Fate::CutOff { outcome, .. } => {
                 is_told("FATAL", format!("{detail} outcome={outcome}"));
                 let tags: Vec<u8> = told.iter().map(|frame| frame.tag).collect();
-                assert_eq!(tags, b"EZ", "nothing but the error and its end: {told:?}");
+                assert_eq!(tags, b"EZ", "only the error and ReadyForQuery: {told:?}");
                 assert_eq!(self.wire().frame(), None, "and the last");
             }
             Fate::NobodyToTell => {}

@@ -39,5 +39,5 @@ async fn without_a_quorum_leadership_is_lost_by_the_deadline() {
     let loss = soon(leadership.lost()).await;
     let (left, stalled) = (leadership.remaining(), stalls.total());
     assert!(is_silence(&loss, stalled), "{loss:?}, stalled for {stalled:?}");
-    assert!(is_announced_in_time(left, stalled), "{left:?} are left, stalled for {stalled:?}");
+    assert!(is_announced_in_time(left, stalled), "{left:?} left, stalled for {stalled:?}");
 }

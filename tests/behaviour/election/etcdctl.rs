@@ -28,7 +28,7 @@ impl Elect {
     }
 
     fn wait_to_say(&self, word: &str) {
-        wait_until(format!("etcdctl says {word}"), DEADLINE, || self.has_said(word));
+        wait_until(format!("etcdctl prints {word}"), DEADLINE, || self.has_said(word));
     }
 }
 

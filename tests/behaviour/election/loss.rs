@@ -27,7 +27,7 @@ async fn silence_ends_leadership_at_the_deadline() {
         "no renewal was sent after etcd stopped and answered"
     );
     assert!(is_silence(&loss, stalled), "{loss}, stalled for {stalled:?}");
-    assert!(is_announced_in_time(left, stalled), "{left:?} are left, stalled for {stalled:?}");
+    assert!(is_announced_in_time(left, stalled), "{left:?} left, stalled for {stalled:?}");
     assert_eq!(leadership.check(), Err(loss.clone()));
     assert_eq!(leadership.proclaim("x").await, Err(Error::Lost(loss)));
 }
@@ -44,7 +44,7 @@ async fn a_dead_etcd_ends_leadership_at_the_deadline() {
     if let Lost::Unreachable { reason } = &loss {
         assert!(reason.contains("connect"), "{reason}");
     }
-    assert!(is_announced_in_time(left, stalled), "{left:?} are left, stalled for {stalled:?}");
+    assert!(is_announced_in_time(left, stalled), "{left:?} left, stalled for {stalled:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,7 +67,7 @@ async fn silence_drops_the_work_before_the_deadline() {
     let lost = soon(leadership.run(work)).await.unwrap_err();
     let (dropped, left, stalled) = (is_dropped(), leadership.remaining(), stalls.total());
     assert!(is_silence(&lost, stalled), "{lost}, stalled for {stalled:?}");
-    assert!(dropped && is_announced_in_time(left, stalled), "{left:?} are left, stalled for {stalled:?}");
+    assert!(dropped && is_announced_in_time(left, stalled), "{left:?} left, stalled for {stalled:?}");
     soon(leadership.subscribe().changed()).await.expect("a subscriber is notified of an earlier loss");
 }
 

@@ -109,7 +109,7 @@ async fn resigning_from_one_election_keeps_the_others() {
     for leadership in [&won[0], &won[2], &again] {
         leadership.resign().await.unwrap();
     }
-    assert_eq!(leases(&server), 0, "the last one gives it up");
+    assert_eq!(leases(&server), 0, "the last leadership revokes the lease");
 }
 
 /// Both campaigns would have the same key.

@@ -44,7 +44,7 @@ async fn lower_token_is_stale_and_memory_knows_it_for_a_second() {
             stale_below(old.admit(&world.resource, 6).await, 7);
             proxy.known_stale("scheduler", 6) == Some(Epoch { generation: 1, token: 7 })
         };
-        until("memory knows what was just confirmed", confirmed).await;
+        until("memory contains the confirmed epoch", confirmed).await;
     };
     becomes_known().await;
     assert_eq!(world.admissions(&old).await, "0");

@@ -106,7 +106,7 @@ async fn half_done_advance_is_finished_by_another_proxy() {
     assert!(!world.lives(&old).await);
 }
 
-/// With any query plan, a proxy that releases its own sessions does not block the sessions of other proxies.
+/// With any query plan, a proxy that releases its own sessions does not touch the sessions of other proxies.
 #[tokio::test]
 async fn raises_its_token_while_another_proxy_releases_its_sessions() {
     let world = World::new().await;
@@ -129,7 +129,7 @@ async fn raises_its_token_while_another_proxy_releases_its_sessions() {
         let mut admitting = Box::pin(raising.admit(&world.resource, 2));
         while world.admissions(&raising).await != "0" {
             tokio::select! {
-                admitted = &mut admitting => panic!("while its row is there: {admitted:?}"),
+                admitted = &mut admitting => panic!("before its row is deleted: {admitted:?}"),
                 () = sleep(Duration::from_millis(1)) => {}
             }
         }
@@ -239,7 +239,7 @@ async fn raising_session_keeps_its_process_unless_it_has_written() {
         Err(FenceError::WrittenUnderAnotherToken { resource: "scheduler".into(), presented: 3, current: 2 })
     );
     assert_eq!(world.epoch().await, "(1,2,t)", "nothing was raised");
-    assert!(session.fence.begin_write([("scheduler", 2)]), "the session goes on under its token");
+    assert!(session.fence.begin_write([("scheduler", 2)]), "the session continues under its token");
     let busy = session.admit(&world.resource, 3).await;
     assert!(matches!(busy, Err(FenceError::WrittenUnderAnotherToken { .. })), "it may be writing");
     session.client.batch_execute("ROLLBACK").await.unwrap();

@@ -336,7 +336,7 @@ async fn a_strangers_schema_is_not_taken_over() {
     });
     assert!(is_refused(refused));
     assert!(is_refused(init().await));
-    // Without a role, `init` would keep the owner, but does not trust it.
+    // Without a role, `init` keeps owners, but does not trust this one.
     assert!(is_refused(fencegate_fence::init(&world.control_config("postgres"), None).await));
     world.run(&format!("ALTER SCHEMA fencegate_state OWNER TO {control}")).await;
     world
@@ -347,7 +347,7 @@ async fn a_strangers_schema_is_not_taken_over() {
     assert!(is_refused(init().await));
 }
 
-/// A role that does not inherit keeps its membership.
+/// A master role that does not inherit keeps its membership.
 #[tokio::test]
 async fn a_master_role_keeps_its_privileges() {
     let world = World::bare().await;

@@ -1,4 +1,4 @@
--- The beginning of what `fencegate init` ran when the schema had version 5, as it was.
+-- The beginning of the script that `fencegate init` ran for schema version 5, unchanged.
 -- The schema of fencegate in a downstream database. Run as one transaction, which holds the lock of `init`; may be run again at any time.
 CREATE SCHEMA IF NOT EXISTS fencegate;
 COMMENT ON SCHEMA fencegate IS 'fencegate schema version 5';

@@ -80,7 +80,7 @@ mod transaction_that_goes_on_elsewhere {
         ok(&mut client, WRITE);
         end_session(&field, &mut client);
         let frames = client.read_to_end();
-        let error = crate::support::wire::error_in(&frames).expect("it is told");
+        let error = crate::support::wire::error_in(&frames).expect("an error");
         assert_eq!((error.severity(), error.code()), ("FATAL", "57P01"));
         assert_eq!(field.postgres.value("SELECT count(*) FROM ticks"), "0");
     }

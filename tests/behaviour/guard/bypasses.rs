@@ -112,7 +112,7 @@ fn a_write_of_nothing() {
 /// The gate admits a function that the policy names. The guard then takes no lock that a next leader would wait for.
 #[test]
 fn a_function_that_the_policy_names() {
-    takes_the_lock_of_its_process_only(&World::start("a_function_that_the_policy_names"));
+    only_the_process_lock_is_taken(&World::start("a_function_that_the_policy_names"));
 }
 
 /// The trigger works until the table's owner installs this version of the guard.
@@ -125,11 +125,11 @@ fn a_trigger_of_an_earlier_version() {
         "DROP TRIGGER {name} ON ticks; CREATE TRIGGER {name} BEFORE INSERT ON ticks
          EXECUTE FUNCTION fencegate.guard('enforce', 'reject', 'scheduler', '', '')"
     ));
-    takes_the_lock_of_its_process_only(&world);
+    only_the_process_lock_is_taken(&world);
     assert_eq!(attempt(&mut world.around(4), LEVELS[0], &["SELECT unnamed()"]), "LF001");
 }
 
-fn takes_the_lock_of_its_process_only(world: &World) {
+fn only_the_process_lock_is_taken(world: &World) {
     let locks = "SELECT string_agg(DISTINCT objsubid::text, ' ') FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
     for level in LEVELS {
         let mut leader = world.session(5);

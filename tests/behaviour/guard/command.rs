@@ -124,7 +124,7 @@ fn status_reports_differences() {
     assert!(!line.contains("CREATE TRIGGER"), "{line}");
 }
 
-/// `guard install` is not terminated in a deadlock with a leader that locks the tables in another order.
+/// A leader that locks the tables in another order is not terminated as a deadlock victim.
 #[test]
 fn during_concurrent_writes() {
     let world = World::start("during_concurrent_writes");

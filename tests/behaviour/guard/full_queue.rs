@@ -80,7 +80,7 @@ impl World {
             assert_eq!(code(session, WRITE), "LF001");
         }
         assert_eq!(code(&mut self.session(0, 7), WRITE), "");
-        wait_until("the other proxy has looked", DEADLINE, || {
+        wait_until("the other proxy has read the epoch", DEADLINE, || {
             self.metric(1, "fencegate_fence_token", &[("resource", "scheduler")]) == 7.0
         });
         let mut console = Wire::login(&self.proxies[0].address(), SUPERUSER, "fencegate");

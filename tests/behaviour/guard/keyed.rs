@@ -120,7 +120,7 @@ fn copy_passes_the_gate_where_the_guard_looks_at_each_row() {
     ok(&mut session, "SET lease.fence = 'part/1=5, part/2=7'");
     assert_eq!(copy(&mut session, "1\tb\n"), "LF001");
     world.guard("remove");
-    wait_until("the proxy knows that the guard is gone", DEADLINE, || {
+    wait_until("the proxy detects that the guard was removed", DEADLINE, || {
         let mut session = without_token(&world.proxy.address());
         ok(&mut session, "SET lease.fence = 'part/1=6, part/2=7'");
         session.send(&query(COPY));

@@ -159,7 +159,7 @@ fn a_lease_acquired_at_another_level_needs_a_proxy() {
     }
 }
 
-/// A proxy drains the sessions that it has admitted, because it is notified of the lease.
+/// A proxy is notified of the lease, and drains the sessions that it has admitted.
 #[test]
 fn beside_a_proxy() {
     let world = World::start("beside_a_proxy", POLICIES);
@@ -439,17 +439,17 @@ fn a_key_is_fenced_by_its_lease() {
 /// A lease whose name has the form of a key's name, but matches no key, raises no fence.
 #[test]
 fn a_lease_without_a_key_creates_no_epoch() {
-    no_keys_lease_makes_no_epoch("a_lease_without_a_key_creates_no_epoch", Options::default());
+    acquire_leases_without_key("a_lease_without_a_key_creates_no_epoch", Options::default());
 }
 
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
 fn a_lease_without_a_key_creates_no_epoch_on_18() {
     let options = Options::default().release(Release::Eighteen);
-    no_keys_lease_makes_no_epoch("a_lease_without_a_key_creates_no_epoch_on_18", options);
+    acquire_leases_without_key("a_lease_without_a_key_creates_no_epoch_on_18", options);
 }
 
-fn no_keys_lease_makes_no_epoch(name: &str, options: Options) {
+fn acquire_leases_without_key(name: &str, options: Options) {
     let world = World::start_with(name, OF_KEYS, options);
     let too_long = "1".repeat(301);
     let keys = [
@@ -508,7 +508,7 @@ const TWO: &str = "version: 1\nresources:\n  - {name: scheduler, lease: cron/sch
 
 /// A session of a role that may lead only jobs. It holds the lock of the other resource while it acquires a lease of
 /// its own.
-fn poses_as_acquiring(world: &World, job: u32) -> Wire {
+fn acquire_while_holding_another_lock(world: &World, job: u32) -> Wire {
     let mut worker = Wire::login(&world.postgres.address(), "worker", "postgres");
     ok(&mut worker, "SELECT pg_advisory_lock(hashtextextended('fencegate:scheduler', 0))");
     ok(&mut worker, &format!("BEGIN; SELECT * FROM fencegate.acquire('work/{job}/of', 'w', '1 minute')"));
@@ -522,16 +522,16 @@ fn a_session_that_acquires_another_resources_lease_is_terminated() {
     ticks::may_lead(&world.postgres, "worker", "work/*");
     let proxy = Proxy::start(&world.postgres, TWO, &[]);
     let first = world.acquire("cron/scheduler", "a");
-    let mut worker = poses_as_acquiring(&world, 1);
+    let mut worker = acquire_while_holding_another_lock(&world, 1);
     assert_eq!(code(&mut ticks::session(&proxy.address(), first), WRITE), "");
     assert_eq!(error_in(&worker.query("SELECT 1")).expect("it was ended").code(), "57P01");
-    let mut worker = poses_as_acquiring(&world, 2);
+    let mut worker = acquire_while_holding_another_lock(&world, 2);
     world.expire();
     let second = world.acquire("cron/scheduler", "b");
     assert_eq!(error_in(&worker.query("SELECT 1")).expect("it was ended").code(), "57P01");
     // With only the guard.
     wait_until("the fence is drained", DEADLINE, || world.epochs() == format!("scheduler {second}"));
-    let mut worker = poses_as_acquiring(&world, 3);
+    let mut worker = acquire_while_holding_another_lock(&world, 3);
     assert_eq!(code(&mut world.session(second), WRITE), "");
     assert_eq!(error_in(&worker.query("SELECT 1")).expect("it was ended").code(), "57P01");
 }

@@ -91,7 +91,7 @@ fn a_subscriber_made_by_a_dump_of_the_schema() {
 
     subscriber.sql("CREATE ROLE replicator SUPERUSER LOGIN");
     subscribe(&subscriber, "replicator", &publisher.postgres, "ticks", "");
-    wait_until("the log says where to look", DEADLINE, || {
+    wait_until("the log has the hint", DEADLINE, || {
         subscriber
             .log()
             .contains("Rows of a subscription need a token, or an exempt owner: see `fencegate guard status`")

@@ -206,7 +206,7 @@ fn a_lasting_effect_is_not_repeated() {
     // The description of its rows was sent before it ran.
     raised(&world.session(15).exchange(&extended("SELECT third(n) FROM generate_series(1, 5) n")));
     assert_eq!(tries(), (expected + 1).to_string());
-    assert_eq!(world.postgres.value("SELECT count(*) FROM runs"), "1", "what was committed before stays, once");
+    assert_eq!(world.postgres.value("SELECT count(*) FROM runs"), "1", "the earlier commit is kept, once");
     let error = raised(&world.session(16).query("CALL halfway()"));
     assert!(error.hint().contains("Earlier commits"), "{error:?}");
 }

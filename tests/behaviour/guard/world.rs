@@ -136,7 +136,7 @@ pub fn attempt(session: &mut Wire, level: &str, statements: &[&str]) -> String {
     for sql in std::iter::once(begin.as_str()).chain(statements.iter().copied()).chain(["COMMIT"]) {
         let frames = session.query(sql);
         if let Some(error) = error_in(&frames) {
-            assert!(!error.code().starts_with("LF") || !error.hint().is_empty(), "it says what to do: {error:?}");
+            assert!(!error.code().starts_with("LF") || !error.hint().is_empty(), "the error has a hint: {error:?}");
             code(session, "ROLLBACK");
             return error.code().to_owned();
         }

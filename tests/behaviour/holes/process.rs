@@ -78,6 +78,6 @@ fn a_proxy_that_sleeps_while_the_next_leader_comes() {
     ok(&mut leader, WRITE);
     wait_until_harmless(&postgres, &pid);
     assert_eq!(tokens(&mut order), [1, 2, 2]);
-    let error = error_in(&told).expect("the client is told");
+    let error = error_in(&told).expect("an error");
     assert_eq!((error.severity(), error.code()), ("FATAL", "LF001"), "{error:?}");
 }

@@ -77,7 +77,7 @@ fn copy_into_a_child_is_not_left_to_the_guard() {
     world.postgres.sql("DROP TRIGGER IF EXISTS fencegate_guard_rows ON child");
     world.postgres.sql("NOTIFY fencegate, '{catalogue}'");
     let mut wire = holder(&world, "1");
-    wait_until("the proxy knows of the guard", DEADLINE, || {
+    wait_until("the proxy detects the guard", DEADLINE, || {
         wire.send(&query("COPY ticks FROM STDIN"));
         let waits = wire.read_until_any(b"GE").last().unwrap().tag == b'G';
         if waits {

@@ -26,7 +26,7 @@ fn world(evil: &str) -> Fenced {
 }
 
 /// A session for each way to set the search path.
-fn by_every_way(world: &Fenced) -> Vec<(&'static str, Wire)> {
+fn sessions_by_way(world: &Fenced) -> Vec<(&'static str, Wire)> {
     world.postgres.sql(
         "CREATE ROLE led SUPERUSER LOGIN; ALTER ROLE led SET search_path = evil, pg_catalog, public;
          CREATE VIEW sets_path AS SELECT set_config('search_path', 'evil, pg_catalog, public', false);
@@ -82,7 +82,7 @@ fn an_operator_in_front_of_the_catalogs() {
         "PREPARE p AS DELETE FROM shard_ticks WHERE shard = 3; EXECUTE p",
         "BEGIN; DELETE FROM shard_ticks WHERE shard = 3; COMMIT",
     ];
-    for (way, mut wire) in by_every_way(&world) {
+    for (way, mut wire) in sessions_by_way(&world) {
         for statement in statements {
             assert_eq!(code(&mut wire, statement), "LF004", "{way}: {statement}");
             wire.query("ROLLBACK; DEALLOCATE ALL");
@@ -114,7 +114,7 @@ fn a_type_in_front_of_the_catalogs() {
         "INSERT INTO shard_ticks (shard, id) VALUES ('3'::int8, 9)",
         "PREPARE p(int8) AS INSERT INTO shard_ticks (shard, id) VALUES ($1, 9); EXECUTE p('3')",
     ];
-    for (way, mut wire) in by_every_way(&world) {
+    for (way, mut wire) in sessions_by_way(&world) {
         for statement in statements {
             assert_eq!(code(&mut wire, statement), "LF004", "{way}: {statement}");
             wire.query("DEALLOCATE ALL");
@@ -159,7 +159,7 @@ fn an_operator_that_is_being_created() {
     assert_eq!(code(&mut wire, delete), "LF004");
     other_rows_are_safe(&world);
     ok(&mut wire, "DROP OPERATOR evil.= (int, int)");
-    wait_until("it is known to be gone", DEADLINE, || code(&mut wire, delete).is_empty());
+    wait_until("the proxy detects the removal", DEADLINE, || code(&mut wire, delete).is_empty());
 }
 
 /// The catalog has no `=` for varchar, so any other operator is a better match, wherever it is.

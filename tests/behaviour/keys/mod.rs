@@ -119,7 +119,7 @@ fn check_release(release: Release) {
     println!("seed {seed}: {tally:?}");
     // A reader that reports no keys would never be wrong.
     assert!(tally.ran > tally.all / 4, "few statements ran: {tally:?}");
-    assert!(tally.told > tally.ran / 4, "few statements told their keys: {tally:?}");
+    assert!(tally.told > tally.ran / 4, "few statements reported their keys: {tally:?}");
     assert!(tally.rows > tally.told / 4, "few of them touched a row: {tally:?}");
 }
 
@@ -179,7 +179,7 @@ fn check(wire: &mut Wire, column: &ColumnType, case: &Case, tally: &mut Tally) {
         for row in touched.iter().filter(|row| row.operation == operation) {
             tally.rows += 1;
             for key in &row.keys {
-                assert!(told.contains(key), "{operation:?} of {key:?}, told were {told:?}: {case:#?}\n{statement:#?}");
+                assert!(told.contains(key), "{operation:?} of {key:?}, reported: {told:?}: {case:#?}\n{statement:#?}");
             }
         }
     }

@@ -403,7 +403,7 @@ impl Both {
             }
             let [real, memory] = &self.proxies[proxy].heard;
             let heard = |heard: &Heard| heard.0.lock().unwrap().clone();
-            until(format!("{what}: {:?} is heard of PostgreSQL, as it is in memory", heard(memory)), async || {
+            until(format!("{what}: PostgreSQL notifies {:?}, as in memory", heard(memory)), async || {
                 heard(real).len() >= heard(memory).len()
             })
             .await;

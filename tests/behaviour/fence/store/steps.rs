@@ -27,7 +27,7 @@ impl Both {
         };
         match dice.below(40) {
             0..=8 => {
-                let Some(who) = self.somebody(dice) else { return "nobody is there".into() };
+                let Some(who) = self.any_identity(dice) else { return "nobody is there".into() };
                 let token = current.filter(|_| dice.chance(90)).unwrap_or(epoch(dice)).token;
                 let what = format!("admit {} to {name} under {token}", who.pid);
                 let (real, memory) = ask!(self, proxy, admit(&who, &resource, token, loaded));
@@ -170,7 +170,7 @@ impl Both {
                 format!("lease {token}, released: {released}, lasts: {lasts}")
             }
             36 if dice.chance(50) => {
-                let Some(who) = self.somebody(dice) else { return "nobody is there".into() };
+                let Some(who) = self.any_identity(dice) else { return "nobody is there".into() };
                 let token = current.map_or(1, |it| it.token);
                 let another = self.keyed[0].of_key(&format!("new {}", dice.below(40))).unwrap();
                 let what = format!("admit {} and {} to {token} together", resource.name, another.name);
@@ -190,7 +190,7 @@ impl Both {
                 resources.sort_by_key(|it| it.name.clone());
                 resources.dedup_by_key(|it| it.name.clone());
                 let token = if name == "other" { current.map_or(1, |it| it.token) } else { epoch(dice).token };
-                let first = |resource| Some(First { who: self.somebody(dice)?, resource, token, loaded });
+                let first = |resource| Some(First { who: self.any_identity(dice)?, resource, token, loaded });
                 let Some(firsts) = resources.into_iter().map(first).collect::<Option<Vec<First>>>() else {
                     return "nobody is there".into();
                 };
@@ -322,7 +322,7 @@ impl Both {
     }
 
     /// An identity, which is sometimes wrong.
-    fn somebody(&self, dice: &mut Dice) -> Option<Identity> {
+    fn any_identity(&self, dice: &mut Dice) -> Option<Identity> {
         let mut who = if dice.chance(85) && !self.sessions.is_empty() {
             self.sessions[dice.below(self.sessions.len())].who.clone()
         } else if self.identities.is_empty() {

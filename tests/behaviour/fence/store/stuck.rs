@@ -103,7 +103,7 @@ async fn first_token_beside_stuck_keys(release: Release) {
     .await;
     let names: Vec<String> = STUCK.iter().map(|key| format!("'{}'", keys.key(key).name)).collect();
     let made = format!("SELECT count(*) FROM fencegate_state.epoch WHERE resource IN ({})", names.join(", "));
-    assert_eq!(keys.world.ask(&made).await, "0", "the locks are held all the while");
+    assert_eq!(keys.world.ask(&made).await, "0", "the locks are held throughout");
 }
 
 #[tokio::test]
