@@ -74,7 +74,7 @@ fn insert(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("table ")?.split_once(": INSERT: ")
 }
 
-/// Parses `id[integer]:1 name[text]:'it''s' note[text]:null`. Types may contain spaces and brackets: `character
+/// Parses `id[integer]:1 name[text]:'it''s' note[text]:null`. Types may contain spaces and brackets, as in `character
 /// varying[]`.
 fn parse_columns(mut text: &str) -> HashMap<String, Option<String>> {
     let mut columns = HashMap::new();
