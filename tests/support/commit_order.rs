@@ -74,8 +74,8 @@ fn insert(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("table ")?.split_once(": INSERT: ")
 }
 
-/// Parses `id[integer]:1 name[text]:'it''s' note[text]:null`. Types may contain spaces and brackets, as in `character
-/// varying[]`.
+/// Parses `id[integer]:1 name[text]:'it''s' note[text]:null`.
+/// Types may contain spaces and brackets: `character varying[]`.
 fn parse_columns(mut text: &str) -> HashMap<String, Option<String>> {
     let mut columns = HashMap::new();
     while let Some((name, rest)) = text.split_once('[') {

@@ -116,8 +116,8 @@ impl ProxyOptions {
         self
     }
 
-    /// Has the server authenticate all clients. By default, the proxy admits all clients of this machine without
-    /// authentication.
+    /// Keeps the default of `allow_unauthenticated`. Otherwise the server may accept all clients of this machine
+    /// without authentication, as most tests need.
     pub fn asks_everybody(mut self) -> Self {
         self.asks_everybody = true;
         self
