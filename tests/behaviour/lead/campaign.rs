@@ -50,7 +50,7 @@ fn settings_are_read_from_the_environment() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "/e n\n", "{output:?}");
 }
 
-/// With the role that the documents give a leader, and with half of it.
+/// Runs with the role from the documentation, and with only some of its permissions.
 #[test]
 fn an_etcd_user_needs_the_documented_permissions() {
     const PAGE: &str = include_str!("../../../docs/lead/etcd.md");
@@ -115,7 +115,7 @@ fn an_ended_command_is_reported_while_the_coordinator_is_silent() {
     assert_eq!(lead.wait(), 7, "{}", stage.log());
 }
 
-/// What /proc says of the signals that it handles.
+/// True if the process has a handler for the signal, according to /proc.
 fn catches(pid: u32, signal: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
@@ -146,7 +146,7 @@ fn the_next_candidate_leads_as_soon_as_the_command_has_ended() {
     let mut second = stage.lead(ENDLESS, &[], r#"echo >"$1/next"; exit 4"#);
     wait_until("there are two candidates", DEADLINE, || stage.candidates().len() == 2);
     assert!(!stage.has("next"));
-    // Whom it waits for, it says.
+    // The log names the leader that it waits for.
     wait_until("it says so", DEADLINE, || stage.log().contains("lease_awaited"));
     std::fs::write(stage.folder.join("end"), "").unwrap();
     assert_eq!((first.wait(), second.wait()), (3, 4), "{}", stage.log());

@@ -57,7 +57,7 @@ fn a_command_that_cannot_run_is_reported_as_in_shells() {
         assert_eq!(stage.run(&command).wait(), code, "{program}");
         assert!(stage.log().contains(program));
     }
-    assert!(!stage.log().contains("lease_acquired"), "it has not even led: {}", stage.log());
+    assert!(!stage.log().contains("lease_acquired"), "it never led: {}", stage.log());
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
     let command = stage.process("command");
     lead.signal("HUP");
     lead.signal("TERM");
-    assert_eq!(lead.wait(), 143, "the second, not the first");
+    assert_eq!(lead.wait(), 143, "ended by the second signal, not the first");
     wait_until_dead(command);
     assert!(!stage.log().contains("SIGHUP"), "{}", stage.log());
 }

@@ -26,13 +26,13 @@ fn no_wait_exits_at_once_if_another_leads(stage: Stage) {
     let other_code = ["--no-wait", "--conflict-exit-code", "0"];
     assert_eq!(stage.lead(ENDLESS, &other_code, script).wait(), 0, "{}", stage.log());
     assert!(!stage.has("wrong"));
-    assert_eq!(stage.candidates().len(), 1, "they have withdrawn");
+    assert_eq!(stage.candidates().len(), 1, "the other candidates have withdrawn");
 }
 
 fn wait_exits_after_its_limit(stage: Stage) {
     let _leader = led(&stage);
     assert_eq!(stage.lead(ENDLESS, &["--wait", "300ms"], "true").wait(), CONFLICT, "{}", stage.log());
-    assert_eq!(stage.candidates().len(), 1, "it has withdrawn");
+    assert_eq!(stage.candidates().len(), 1, "the other candidate has withdrawn");
 }
 
 fn a_candidate_that_leads_in_time_runs_its_command(stage: Stage) {

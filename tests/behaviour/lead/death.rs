@@ -30,10 +30,10 @@ fn a_killed_leader_takes_command_and_grandchildren_with_it(stage: Stage) {
     [command, child, guard].into_iter().for_each(wait_until_dead);
 }
 
-/// In seconds. A guard that cannot look at its group for a second gives nothing up, and the lease has to run out.
+/// TTL in seconds. A guard that cannot check its group within a second keeps the lease, which then has to expire.
 const LONG: u32 = 20;
 
-/// A leader that has been killed, and what the machine has stood still for since.
+/// When a leader was killed, and how long the machine has stalled since.
 struct Killed(Instant, Stalls);
 
 impl Killed {
@@ -43,20 +43,19 @@ impl Killed {
         killed
     }
 
-    /// Not when its lease has ended.
+    /// Asserts that the next leader did not have to wait until the lease expired.
     fn was_followed_at_once(self) {
         let (took, stalled) = (self.0.elapsed(), self.1.total());
-        // A third may have gone by since the last renewal.
+        // Up to a third of the TTL may have passed since the last renewal.
         let at_once = took < Duration::from_secs((LONG / 2).into()) || stalled >= Duration::from_millis(500);
         assert!(at_once, "followed after {took:?}, stalled for {stalled:?}");
     }
 }
 
-/// Not when its lease ends.
 fn a_killed_leader_is_succeeded_at_once(stage: Stage) {
     let mut lead = stage.lead(LONG, &[], &format!("{STUBBORN_CHILD} while :; do sleep 0.02; done"));
     let child = stage.process("stubborn");
-    // One that has ended, and is not reaped, is in state Z.
+    // Zombie processes have state Z.
     let overlaps = r#"grep -qs "^State:.[^Z]" "/proc/$(cat "$1/stubborn")/status" && echo overlap || echo alone"#;
     let mut next = stage.lead(ENDLESS, &[], &format!(r#"({overlaps}) >"$1/next""#));
     wait_until("the next one waits", DEADLINE, || stage.log().contains("lease_awaited"));
@@ -68,7 +67,7 @@ fn a_killed_leader_is_succeeded_at_once(stage: Stage) {
     [child, guard].into_iter().for_each(wait_until_dead);
 }
 
-/// Its guard gives nothing up while a process of the group can still act.
+/// The guard keeps the lease while a process of the group can still act.
 fn a_killed_leader_whose_command_does_not_end_keeps_its_lease(stage: Stage) {
     let linger = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/behaviour/lead/linger.py");
     let mut lead = stage.lead(ENDLESS, &[], &format!(r#"python3 {linger} "$1" & wait"#));
@@ -79,13 +78,13 @@ fn a_killed_leader_whose_command_does_not_end_keeps_its_lease(stage: Stage) {
     assert_eq!(lead.wait(), 137);
     stage.wait_for("dying");
     wait_until_dead(guard);
-    assert_eq!(state(lingering), Some('t'), "it is still there");
+    assert_eq!(state(lingering), Some('t'), "the process still exists");
     assert_eq!((before.len(), stage.candidates()), (1, before));
     std::fs::write(stage.folder.join("end"), "").unwrap();
     wait_until_dead(lingering);
 }
 
-/// The guard has them too, and nobody reads them in its command line.
+/// The guard also has the credentials, but its command line does not show them.
 #[test]
 fn the_guard_of_a_killed_leader_releases_the_lease_with_its_credentials() {
     let mut stage = Stage::new();
@@ -122,7 +121,7 @@ time.sleep(1000)' "$1""#;
 fn a_paused_leader_does_not_keep_the_command_alive_past_the_deadline(stage: Stage) {
     let mut lead = stage.lead(3, &[], &format!("{STUBBORN_CHILD} {STUBBORN}"));
     let (command, child) = (stage.process("command"), stage.process("stubborn"));
-    // Renewed several times by now, or it would be dead.
+    // By now the lease has been renewed several times. Otherwise the command would be dead.
     stop(lead.pid());
     [command, child].into_iter().for_each(wait_until_dead);
     assert_eq!(state(lead.pid()), Some('T'));

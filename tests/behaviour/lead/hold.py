@@ -1,6 +1,7 @@
-# Holds a program back between fork and exec. Usage: hold.py FOLDER
-# Makes FOLDER/program, whose exit code is 5, and FOLDER/held. Whoever starts the program waits in the middle of exec,
-# for as long as the kernel lets a lease of the file be kept. Makes FOLDER/wanted-2 then, and lets it go for FOLDER/end.
+# Blocks the start of a program between fork and exec. Usage: hold.py FOLDER
+# Creates FOLDER/program, whose exit code is 5, and FOLDER/held. Starting the program then blocks in exec for as long
+# as the kernel permits a lease on the file. Creates FOLDER/wanted-2 at that point, and ends the lease once FOLDER/end
+# exists.
 import fcntl, os, signal, sys, time
 
 folder = sys.argv[1]

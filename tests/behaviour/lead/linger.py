@@ -1,6 +1,6 @@
-# A process that SIGKILL ends only once we let it: it stops at its exit, traced by us. Usage: linger.py FOLDER
-# Makes FOLDER/lingering, with the process id, as soon as the process is in our caller's group and traced; we leave that group.
-# Makes FOLDER/dying when it has been killed, and lets it end for FOLDER/end.
+# A traced process that stops when it exits, so SIGKILL ends it only when this script permits. Usage: linger.py FOLDER
+# Creates FOLDER/lingering, with the process ID, when the process is traced and in the caller's group. The script itself
+# leaves that group. Creates FOLDER/dying when the process was killed, and lets it exit once FOLDER/end exists.
 import ctypes, os, signal, sys, time
 
 PTRACE_CONT, PTRACE_SEIZE, PTRACE_O_TRACEEXIT = 7, 0x4206, 0x40
@@ -24,7 +24,7 @@ while os.path.isdir(folder) and os.waitpid(child, os.WNOHANG) == (0, 0):
 if os.path.isdir(folder):
     with open(folder + "/dying", "w") as file:
         print(file=file)
-# The test may have failed, and taken the folder with it.
+# A failed test removes the folder.
 while os.path.isdir(folder) and not os.path.exists(folder + "/end"):
     time.sleep(0.02)
 os.kill(child, signal.SIGKILL)

@@ -1,4 +1,4 @@
-//! A leader whose standard error is not read, and which its command shares.
+//! The leader's standard error is not read, and its command shares it.
 
 use crate::lead::stage::{ENDLESS, Stage, wait_until_dead};
 use crate::support::full_pipe::FullPipe;
@@ -7,7 +7,7 @@ use crate::support::{DEADLINE, wait_until};
 use std::thread;
 use std::time::Duration;
 
-/// The command line of a leader, with its standard error where the shell's script says.
+/// The command line of a leader whose standard error the shell script redirects.
 fn with_errors_at(stage: &Stage, script: &str, leader: Vec<String>) -> Vec<String> {
     let shell = ["bash", "-c", script].map(str::to_owned).into_iter();
     shell.chain([stage.folder.join("fifo").display().to_string()]).chain(leader).collect()
@@ -23,7 +23,7 @@ fn a_closed_log_pipe_does_not_end_the_leader() {
     }
 }
 
-/// The reader is late, and the pipe is full until it comes.
+/// The pipe is full until the reader starts late.
 #[test]
 fn a_slow_reader_receives_every_line() {
     let stage = Stage::new();
@@ -32,7 +32,7 @@ fn a_slow_reader_receives_every_line() {
     let mut lead = stage.run(&[["bash", "-c", TO_PIPE, &pipe.path].map(str::to_owned).to_vec(), command].concat());
     stage.wait_for("ran");
     wait_until("it has resigned", DEADLINE, || stage.candidates().is_empty());
-    // Late, but not as late as one that is given up.
+    // Late, but before the leader gives up on the pipe.
     thread::sleep(Duration::from_secs(1));
     let reader = pipe.read();
     assert_eq!(lead.wait(), 0);
@@ -44,7 +44,7 @@ fn a_slow_reader_receives_every_line() {
 #[test]
 fn a_hanging_log_reader_does_not_block_the_leader() {
     let stage = Stage::new();
-    // Fills the pipe, and then knows no SIGTERM.
+    // Fills the pipe, then ignores SIGTERM.
     let command = r#"timeout 0.3 yes >&2; trap "" TERM; echo $$ >"$1/stubborn"; while :; do sleep 0.02; done"#;
     let command = stage.command(ENDLESS, &["--kill-after", "0.2"], command);
     let script = r#"mkfifo "$0"; exec 3<>"$0"; exec "$@" 2>&3"#;

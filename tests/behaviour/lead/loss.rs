@@ -21,9 +21,9 @@ crate::on_both!(
 );
 
 const LOST: i32 = 75;
-/// In seconds. Its third is 1 s.
+/// In seconds. A third of it is 1 s.
 const TTL: u32 = 3;
-/// What timers may add or take, on a machine that has the time.
+/// Tolerance for timers on a machine that is not stalled.
 const BLUR: Duration = Duration::from_millis(100);
 
 fn silence_signals_with_a_third_left_and_kills_at_the_deadline(mut stage: Stage) {
@@ -39,8 +39,8 @@ fn silence_signals_with_a_third_left_and_kills_at_the_deadline(mut stage: Stage)
     assert_eq!(lead.wait(), LOST, "{}", stage.log());
     let (second, blur) = (Duration::from_secs(1), BLUR + stalls.total());
     // The last renewal was sent up to a third of the TTL before.
-    assert!(told.duration_since(silent).unwrap() >= second.saturating_sub(blur), "not told before it must be");
-    assert!(dead.duration_since(told).unwrap() >= second.saturating_sub(blur), "it had the last third of the lease");
+    assert!(told.duration_since(silent).unwrap() >= second.saturating_sub(blur), "not signaled too early");
+    assert!(dead.duration_since(told).unwrap() >= second.saturating_sub(blur), "not killed too soon after the signal");
     assert!(
         dead.duration_since(silent).unwrap() >= (2 * second).saturating_sub(blur),
         "not killed before the deadline"
@@ -70,7 +70,7 @@ fn a_loss_is_counted_by_its_reason(stage: Stage) {
     };
     assert_eq!(lost("revoked"), 0.0);
     stage.revoke();
-    // The command is told first.
+    // The command is signaled before the loss is counted.
     crate::support::wait_until("it is counted", crate::support::DEADLINE, || lost("revoked") > 0.0);
     assert_eq!((lost("revoked"), lost("resigned")), (1.0, 0.0));
     kill("KILL", command);
@@ -107,7 +107,7 @@ fn a_stopped_command_that_ignores_it_is_killed(stage: Stage) {
 }
 
 fn the_whole_group_and_its_former_members_die(stage: Stage) {
-    // timeout(1) makes a process group of its own.
+    // timeout(1) creates its own process group.
     let script = format!(
         r#"{STUBBORN_CHILD}
         timeout 1000 sh -c 'trap "" TERM; echo $$ >"$1/elsewhere"; while :; do sleep 0.02; done' sh "$1" & wait"#

@@ -10,12 +10,12 @@ use std::fs;
 use std::time::SystemTime;
 
 pub const ELECTION: &str = "/test/leader";
-/// In seconds. So long that nothing in a test waits for its end.
+/// In seconds. Long enough that no test waits for its end.
 pub const ENDLESS: u32 = 600;
 
-/// Writes its process id to a file, counts SIGTERMs in another, and never ends by itself.
+/// Writes its process ID to a file, counts SIGTERMs in another, and never ends by itself.
 pub const STUBBORN: &str = r#"trap 'echo >>"$1/term"' TERM; echo $$ >"$1/stubborn"; while :; do sleep 0.02; done"#;
-/// The same as a child of one that ends when it is told to.
+/// The same as a child of a process that SIGTERM ends.
 pub const STUBBORN_CHILD: &str = r#"
     echo 'trap "" TERM INT HUP; echo $$ >"$1/stubborn.new"; mv "$1/stubborn.new" "$1/stubborn"
           while :; do sleep 0.02; done' >"$1/child.sh"
@@ -24,14 +24,13 @@ pub const STUBBORN_CHILD: &str = r#"
     echo $$ >"$1/command"
     "#;
 
-/// The coordinator.
 enum Coordinator {
     Etcd(Etcd),
-    /// Reached by way of the link.
+    /// The leaders connect through the link.
     Leases(Postgres, Link),
 }
 
-/// Two tests from each function of a stage: one with etcd, one with leases in PostgreSQL.
+/// Generates two tests from each function that takes a stage: one with etcd, one with leases in PostgreSQL.
 #[macro_export]
 macro_rules! on_both {
     ($($test:ident),+ $(,)?) => {
@@ -75,7 +74,7 @@ impl Stage {
         }
     }
 
-    /// The coordinator is silent from now on.
+    /// The coordinator no longer answers.
     pub fn silence(&mut self) {
         match &mut self.coordinator {
             Coordinator::Etcd(etcd) => etcd.pause(),
@@ -83,7 +82,7 @@ impl Stage {
         }
     }
 
-    /// The flags that say where it is.
+    /// The flags that give the coordinator's address.
     pub fn flags(&self) -> [String; 2] {
         match &self.coordinator {
             Coordinator::Etcd(etcd) => ["--etcd".into(), etcd.url()],
@@ -109,20 +108,20 @@ impl Stage {
     }
 
     pub fn run(&self, command: &[String]) -> Program {
-        // A shell ignores SIGINT and SIGQUIT for what it starts in the background, such as the tests, and nohup(1)
-        // ignores SIGHUP: what is ignored is neither taken nor passed on.
+        // A shell ignores SIGINT and SIGQUIT for programs that it starts in the background, such as the tests, and
+        // nohup(1) ignores SIGHUP. The leader neither handles nor forwards ignored signals.
         let mut program = ["env", "--default-signal=HUP,INT,QUIT"].map(str::to_owned).to_vec();
         program.extend_from_slice(command);
         Program::start(&program, &self.folder.join("log"), "KILL")
     }
 
-    /// The content of the file, once it has any.
+    /// The content of the file, once it ends in a newline.
     pub fn wait_for(&self, file: &str) -> String {
         let what = format!("there is a file {file}; the log says\n{}", self.log());
         wait_for(&what, DEADLINE, || self.read(file).filter(|text| text.ends_with('\n')))
     }
 
-    /// A process that the file names.
+    /// Process ID in the file.
     pub fn process(&self, file: &str) -> u32 {
         self.wait_for(file).trim().parse().unwrap()
     }
@@ -143,7 +142,7 @@ impl Stage {
         self.read("log").unwrap_or_default()
     }
 
-    /// The keys of all candidates, in no order; with leases, who leads.
+    /// The keys of all candidates, unordered. With leases, only the leader.
     pub fn candidates(&self) -> Vec<String> {
         match &self.coordinator {
             Coordinator::Etcd(etcd) => {
@@ -174,7 +173,7 @@ impl Stage {
     }
 }
 
-/// The state that /proc shows: R, S, T …; None for a process that has ended, reaped or not.
+/// The process state in /proc (R, S, T …). None for a process that has ended, reaped or not.
 pub fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let state = stat.rsplit_once(") ")?.1.chars().next()?;
@@ -185,18 +184,18 @@ pub fn wait_until_dead(pid: u32) {
     wait_until(format!("process {pid} is dead"), DEADLINE, || state(pid).is_none());
 }
 
-/// Sends a signal, named as kill(1) names it.
+/// Sends a signal by its kill(1) name.
 pub fn kill(signal: &str, pid: u32) {
     run(std::process::Command::new("sh").args(["-c", &format!("kill -s {signal} {pid}")]));
 }
 
-/// Sends SIGSTOP, and returns when it has been obeyed.
+/// Sends SIGSTOP and returns when the process has stopped.
 pub fn stop(pid: u32) {
     kill("STOP", pid);
     wait_until("it has stopped", DEADLINE, || state(pid) == Some('T'));
 }
 
-/// The process that watches this leader.
+/// The guard process of this leader.
 pub fn guard_of(lead: u32) -> u32 {
     let is_guard = |pid: &u32| {
         let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();

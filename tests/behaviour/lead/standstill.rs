@@ -1,5 +1,5 @@
-//! `fencegate lead` is suspended while its lease runs out. The exit code tells whether the command ended by itself or
-//! with its leadership, whichever process notices first.
+//! `fencegate lead` is suspended while its lease expires. The exit code shows whether the command ended by itself or
+//! because it lost leadership, whichever process notices first.
 
 use crate::lead::stage::{ENDLESS, STUBBORN, Stage, guard_of, kill, state, stop, wait_until_dead};
 use std::io::Write;
@@ -17,7 +17,7 @@ crate::on_both!(
 const LOST: i32 = 75;
 /// In seconds.
 const TTL: u32 = 3;
-/// Ends by itself, when it is told to, with this code.
+/// Ends by itself with this code once the file `end` exists.
 const ENDS_WITH_3: &str = r#"echo $$ >"$1/command"; while [ ! -e "$1/end" ]; do sleep 0.02; done; exit 3"#;
 
 impl Stage {
@@ -26,7 +26,7 @@ impl Stage {
         wait_until_dead(command);
     }
 
-    /// Returns when the lease of the one that stands still has run out: somebody else leads.
+    /// Returns when the suspended leader's lease has expired and another candidate has led.
     fn wait_for_a_successor(&self) {
         let mut successor = self.lead(ENDLESS, &[], r#"echo >"$1/successor""#);
         self.wait_for("successor");
@@ -34,7 +34,7 @@ impl Stage {
     }
 }
 
-/// The guard is told, in its leader's place, that the deadline has passed: so it is certain to be the first.
+/// The test sends the guard a deadline that has passed, so the guard certainly acts before its leader.
 fn a_command_killed_by_the_guard_counts_as_deposed(stage: Stage) {
     let mut lead = stage.lead(ENDLESS, &[], STUBBORN);
     let command = stage.process("stubborn");
@@ -42,7 +42,7 @@ fn a_command_killed_by_the_guard_counts_as_deposed(stage: Stage) {
     let order = [1, u64::from(command)].map(u64::to_ne_bytes).concat();
     std::fs::OpenOptions::new().write(true).open(orders).unwrap().write_all(&order).unwrap();
     assert_eq!(lead.wait(), LOST, "{}", stage.log());
-    // It may have been told in the moment between what the guard reports and what it does.
+    // The guard reports before it kills. The leader must not exit in between.
     assert_eq!(state(command), None);
     assert!(stage.log().contains("command_killed_by_guard"), "{}", stage.log());
     assert_eq!(stage.candidates(), [""; 0]);
@@ -81,7 +81,7 @@ fn a_command_killed_by_a_third_party_keeps_its_exit_code(stage: Stage) {
     assert_eq!(lead.wait(), 137, "{}", stage.log());
 }
 
-/// As when the whole machine stands still, and the leader is the first to run again.
+/// As if the whole machine was suspended and the leader resumed first.
 #[test]
 fn a_command_that_ended_before_the_suspension_keeps_its_exit_code() {
     for (end, code) in [("exit", 3), ("KILL", 137)] {
@@ -111,7 +111,7 @@ fn a_command_that_survives_a_suspension_is_deposed(stage: Stage) {
     assert_eq!([state(command), state(guard)], [None, None]);
 }
 
-/// timeout(1) makes a group of its own, where the guard does not reach it.
+/// timeout(1) creates its own process group, which the guard does not signal.
 fn a_command_that_the_guard_does_not_reach_is_deposed(stage: Stage) {
     let mut command = stage.command(TTL, &[], STUBBORN);
     let dashes = command.iter().position(|argument| argument == "--").unwrap();

@@ -1,15 +1,16 @@
-# Runs a command under a terminal of its own. Usage: terminal.py FOLDER COMMAND…
-# Types the file FOLDER/typed-N when FOLDER/wanted-N appears, for N = 1, 2, …; the screen goes to FOLDER/screen.
-# Ends with the exit code of the command.
+# Runs a command on its own terminal. Usage: terminal.py FOLDER COMMAND…
+# Types the content of FOLDER/typed-N when FOLDER/wanted-N appears, for N = 1, 2, … Writes the screen to FOLDER/screen.
+# Exits with the command's exit code.
 import os, pty, select, signal, sys, termios
 
 folder, command = sys.argv[1], sys.argv[2:]
-# Nothing hangs longer than a test waits.
+# Must not outlive a waiting test.
 signal.alarm(50)
 child, terminal = pty.fork()
 if child == 0:
-    # Otherwise the kernel throws away what is on its way to the screen, some time after it has sent the signal of a key:
-    # also what the receiver of the signal has written by then.
+    # Otherwise the kernel flushes pending terminal output at some time after it has sent the signal of a key. Output
+    # that the
+    # signal's receiver has written by then would be lost too.
     attributes = termios.tcgetattr(0)
     attributes[3] |= termios.NOFLSH
     termios.tcsetattr(0, termios.TCSANOW, attributes)

@@ -1,4 +1,4 @@
-//! `fencegate lead` on a terminal: the command can read it, and the shell gets it back.
+//! `fencegate lead` on a terminal: the command can read the terminal, and the shell regains it.
 
 use crate::lead::stage::{ENDLESS, Stage};
 use crate::support::guardian::Program;
@@ -6,7 +6,7 @@ use crate::support::{DEADLINE, wait_until};
 use std::{fmt, fs};
 
 impl Stage {
-    /// Runs a shell script on a terminal of its own; `{lead}` starts a leader with the command that follows.
+    /// Runs a shell script on its own terminal; `{lead}` starts a leader with the command that follows.
     fn on_a_terminal(&self, script: &str, typed: &[&str]) -> Program {
         for (index, typed) in typed.iter().enumerate() {
             fs::write(self.folder.join(&format!("typed-{}", index + 1)), typed).unwrap();
@@ -24,7 +24,7 @@ impl Stage {
     }
 }
 
-/// Shown when it has been waited for in vain.
+/// The message of a wait that timed out.
 struct Screen<'a>(&'a Stage);
 
 impl fmt::Display for Screen<'_> {
@@ -72,7 +72,7 @@ fn control_z_does_not_suspend_it() {
     }
 }
 
-/// A shell that starts a program by vfork(2) is not stopped itself while the program is, and cannot go on.
+/// A shell that uses vfork(2) cannot continue while the program that it starts is stopped.
 #[test]
 fn control_z_between_fork_and_exec_does_not_suspend_it() {
     let stage = Stage::new();
