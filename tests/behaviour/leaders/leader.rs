@@ -1,4 +1,4 @@
-//! One leader: a session that writes under its token in every way, until it is refused. The leader whose turn it is
+//! One leader: a session that writes under its token in every way until it is refused. The leader whose turn it is
 //! raises the token. The others continue under their old token, as zombies do, until a write is refused or their
 //! session is terminated. Then they write under the highest token.
 
@@ -64,7 +64,7 @@ enum Written {
 
 pub struct Leader<'a> {
     number: usize,
-    /// Of how many.
+    /// Total number of leaders.
     leaders: usize,
     door: &'a Door,
     reign: &'a Reign,
@@ -119,7 +119,7 @@ impl<'a> Leader<'a> {
         self.wire = connect(self.door, token);
     }
 
-    /// One write, in one of the ways there are. A rejected one leaves no transaction behind.
+    /// One write, in one of several ways. A rejected write leaves no transaction open.
     fn write(&mut self, note: &str) -> Written {
         if !self.door.admits(self.token) {
             return Written::Refused;
@@ -147,19 +147,20 @@ impl<'a> Leader<'a> {
         Written::Committed
     }
 
-    /// Sends it and reads the whole answer. After an error no transaction is left open.
+    /// Sends the bytes and reads the whole answer. After an error no transaction is left open.
     fn exchange(&mut self, bytes: &[u8]) -> Written {
         let frames = self.wire.exchange(bytes);
-        let end = frames.last().expect("the session does not end without a word");
+        let end = frames.last().expect("the session does not end without an error");
         // A session may be cut off right after a write of it was refused.
         let Some(error) = frames.iter().rfind(|frame| frame.tag == b'E').map(Frame::fields) else {
-            assert_eq!(end.tag, b'Z', "the session ended without a word");
+            assert_eq!(end.tag, b'Z', "the session ended without an error");
             return Written::Committed;
         };
         match (error.severity(), error.code()) {
-            // 57P01: a signal for an admission that the session gave up met it just as it had got the highest.
+            // 57P01: the session received a signal meant for its earlier admission, after it had presented the highest
+            // token.
             ("FATAL", "LF001" | "57P01") => Written::CutOff,
-            // LF006: the process was ended while it waited to be admitted; nothing was written, try again.
+            // LF006: the process was terminated while it waited for admission. Nothing was written; retry.
             ("ERROR", "LF001" | "LF006") if end.tag == b'Z' && end.body == b"I" => Written::Refused,
             ("ERROR", "LF001" | "LF006") => match self.exchange(&query("ROLLBACK")) {
                 Written::Committed => Written::Refused,

@@ -1,4 +1,4 @@
-//! Results of each lease function, each call on a separate connection.
+//! Results of each lease function. Each call uses its own connection.
 
 use super::{Leases, call_in};
 use crate::support::{DEADLINE, until};
@@ -19,11 +19,11 @@ async fn one_holder_has_the_lease_until_it_is_released() {
     assert_eq!(leases.call("release('e', 1)").await, "f");
     assert_eq!(leases.call("leader('e')").await, "");
     assert_eq!(leases.call("renew('e', 1, '1 min')").await, "LF001");
-    assert_eq!(leases.call("acquire('e', 'a', '1 min')").await, "2", "after its lease ended it gets a higher one");
+    assert_eq!(leases.call("acquire('e', 'a', '1 min')").await, "2", "a new lease has a higher token");
     assert_eq!(leases.call("renew('e', 1, '1 min')").await, "LF001");
     assert_eq!(leases.call("release('e', 1)").await, "f");
     assert_eq!(leases.call("leader('e')").await, "a");
-    assert_eq!(leases.call("acquire('other', 'b', '1 min')").await, "3", "elections do not know each other");
+    assert_eq!(leases.call("acquire('other', 'b', '1 min')").await, "3", "elections are independent");
     assert_eq!(leases.history("e").await, "1 a _app released");
 }
 
@@ -32,7 +32,7 @@ async fn an_expired_lease_has_no_holder() {
     let leases = Leases::new().await;
     assert_eq!(leases.call("acquire('e', 'a', '100 ms')").await, "1");
     until("it runs out by itself", async || leases.call("leader('e')").await.is_empty()).await;
-    assert_eq!(leases.call("renew('e', 1, '1 min')").await, "LF001", "also where nobody followed");
+    assert_eq!(leases.call("renew('e', 1, '1 min')").await, "LF001", "even without a successor");
     assert_eq!(leases.call("release('e', 1)").await, "f");
     assert_eq!(leases.call("proclaim('e', 1, 'x')").await, "f");
     assert_eq!(leases.call("acquire('e', 'a', '1 min')").await, "2");
@@ -58,7 +58,7 @@ async fn a_granted_expiry_is_never_shortened() {
     }
 }
 
-/// A clock that is set back does not restore a lease that was released.
+/// Setting the clock back does not restore a released lease.
 #[tokio::test]
 async fn a_released_lease_stays_released() {
     let leases = Leases::new().await;
@@ -106,7 +106,7 @@ async fn waiters_are_woken() {
         }
     });
     client.batch_execute("LISTEN fencegate_lease").await.unwrap();
-    let mut heard = async || timeout(DEADLINE, notes.recv()).await.expect("it is heard").unwrap();
+    let mut heard = async || timeout(DEADLINE, notes.recv()).await.expect("a notification arrives").unwrap();
     leases.call("acquire('e', 'a', '1 min')").await;
     assert_eq!(heard().await, "fencegate_lease e");
     // Neither of these changes who leads.
@@ -120,7 +120,7 @@ async fn waiters_are_woken() {
     assert!(notes.try_recv().is_err());
 }
 
-/// Who is shown by another name is still the same holder, and nobody else becomes it.
+/// A holder that proclaims another name stays the holder. The proclaimed name does not become one.
 #[tokio::test]
 async fn a_proclaimed_name_does_not_make_a_holder() {
     let leases = Leases::new().await;
@@ -132,7 +132,7 @@ async fn a_proclaimed_name_does_not_make_a_holder() {
     assert_eq!(leases.call("leader('e')").await, "b");
 }
 
-/// A fence without a proxy: until the transaction ends nobody else leads, also when the lease has run out.
+/// A fence without a proxy: until the transaction ends, no other candidate can lead, even if the lease has expired.
 #[tokio::test]
 async fn a_transaction_that_renews_first_ends_before_its_successor_leads() {
     for level in ["read committed", "repeatable read", "serializable"] {
@@ -142,7 +142,7 @@ async fn a_transaction_that_renews_first_ends_before_its_successor_leads() {
         writer.batch_execute(&format!("BEGIN ISOLATION LEVEL {level}")).await.unwrap();
         assert_ne!(call_in(&writer, "renew('e', 1, '100 ms')").await, "LF001");
         until("it has run out", async || call_in(&other, "leader('e')").await.is_empty()).await;
-        assert_eq!(call_in(&other, "acquire('e', 'b', '1 min')").await, "", "the transaction is open");
+        assert_eq!(call_in(&other, "acquire('e', 'b', '1 min')").await, "", "the transaction is still open");
         writer.batch_execute("INSERT INTO ticks VALUES (1); COMMIT").await.unwrap();
         assert_eq!(call_in(&other, "acquire('e', 'b', '1 min')").await, "2");
         writer.batch_execute(&format!("BEGIN ISOLATION LEVEL {level}")).await.unwrap();

@@ -11,7 +11,7 @@ const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, lease: cro
 const OF_KEYS: &str =
     "version: 1\nresources:\n  - {name: 'job/{id}', lease: 'work/{id}', tables: [{name: public.jobs, key: id}]}\n";
 
-/// Without a proxy, and without etcd.
+/// Without a proxy or etcd.
 struct World(Postgres);
 
 impl World {
@@ -25,7 +25,7 @@ impl World {
         Proxy::start(&self.0, POLICIES, &[])
     }
 
-    /// The token of the lease, which lasts a minute.
+    /// Acquires a lease of one minute and returns its token.
     fn acquire(&self, election: &str, holder: &str) -> i64 {
         let token = format!("SELECT token FROM fencegate.acquire('{election}', '{holder}', '1 minute')");
         self.0.value(&token).parse().unwrap()
@@ -53,7 +53,8 @@ impl World {
         wait_until(format!("the epoch of {resource} is {epoch}"), DEADLINE, || self.epoch(resource) == epoch);
     }
 
-    /// One leader has written in a transaction that is open, one in a session that is idle; and another has acquired the lease.
+    /// One leader writes in a transaction that stays open and in a session that is then idle. Another acquires the
+    /// lease.
     fn deposed(&self, proxies: [&Proxy; 2]) -> ([Wire; 2], i64, i64) {
         let first = self.acquire("cron/scheduler", "a");
         let [mut open, mut idle] = proxies.map(|proxy| session(&proxy.address(), first));
@@ -85,17 +86,17 @@ fn only_a_lease_in_force_raises_the_fence() {
     let second = world.acquire("cron/scheduler", "b");
     ok(&mut session(&proxy.address(), second), WRITE);
     world.release("cron/scheduler", second);
-    // What is in force stays so: no other may have begun to lead.
+    // A token in force stays in force: no other leader can exist yet.
     ok(&mut session(&proxy.address(), second), WRITE);
     drop(proxy);
 
-    // Nobody follows the lease now.
+    // No session follows the lease now.
     let third = world.acquire("cron/scheduler", "c");
     world.release("cron/scheduler", third);
     let proxy = world.proxy();
     let error = refused(&mut session(&proxy.address(), third), WRITE, "LF005");
     assert!(error.message().ends_with("is no longer in force: lease cron/scheduler was released"), "{error:?}");
-    // As long as it has a session it follows the lease.
+    // The proxy follows the lease as long as it has a session.
     let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
     wait_until("its session has gone", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().is_empty());
     let fourth = world.acquire("cron/scheduler", "d");
@@ -114,7 +115,7 @@ fn acquiring_the_lease_shuts_out_the_old_leader() {
     world.wait_for_epoch("scheduler", &format!("1/{second}"));
     let detail = format!("resource=scheduler presented={first} highest={second}");
     assert_eq!(refused(&mut idle, WRITE, "LF001").detail(), detail);
-    let cut_off = error_in(&open.query("COMMIT")).expect("it was cut off");
+    let cut_off = error_in(&open.query("COMMIT")).expect("the session was terminated");
     assert!(cut_off.code() == "LF001" && cut_off.detail().starts_with(&detail), "{cut_off:?}");
     assert_eq!(world.0.value("SELECT count(*) FROM ticks"), "1");
 }
@@ -125,9 +126,9 @@ fn through_two_proxies() {
     let (one, other) = (world.proxy(), world.proxy());
     let ([mut open, mut idle], _, second) = world.deposed([&one, &other]);
     world.wait_for_epoch("scheduler", &format!("1/{second}"));
-    // Its own proxy lets it go, or, on a busy machine, the other one ends it.
-    assert_eq!(error_in(&idle.query(WRITE)).expect("it is shut out").code(), "LF001");
-    assert_eq!(error_in(&open.query("COMMIT")).expect("it was cut off").code(), "LF001");
+    // Its own proxy ends its admission or, on a busy machine, the other proxy terminates it.
+    assert_eq!(error_in(&idle.query(WRITE)).expect("the session is shut out").code(), "LF001");
+    assert_eq!(error_in(&open.query("COMMIT")).expect("the session was terminated").code(), "LF001");
 }
 
 /// The proxy reads missed changes when it listens again.
@@ -139,7 +140,7 @@ fn while_the_proxy_could_not_listen() {
     let mut old = session(&proxy.address(), first);
     ok(&mut old, WRITE);
     world.release("cron/scheduler", first);
-    // Nobody is notified.
+    // This change sends no notification.
     world.0.sql(
         "UPDATE fencegate_state.lease SET token = nextval('fencegate_state.lease_token'), released = false, \
          expires = clock_timestamp() + '1 minute'",
@@ -150,8 +151,8 @@ fn while_the_proxy_could_not_listen() {
     refused(&mut old, WRITE, "LF001");
 }
 
-/// Before its transaction is committed, the token is invisible to other sessions. A session that renews in the
-/// transaction that writes is not waited for.
+/// Until its transaction commits, the token is invisible to other sessions. A session that renews in the transaction
+/// that writes need not wait.
 #[test]
 fn a_transaction_renews_and_writes_but_does_not_acquire_and_write() {
     let world = World::start();
@@ -188,7 +189,7 @@ fn a_key_has_a_lease_of_its_own() {
     let next = world.acquire("work/7", "c");
     world.wait_for_epoch("job/7", &format!("1/{next}"));
     wait_until_harmless(&world.0, &pid);
-    assert_eq!(error_in(&worker.query("COMMIT")).expect("it was cut off").code(), "LF001");
+    assert_eq!(error_in(&worker.query("COMMIT")).expect("the session was terminated").code(), "LF001");
     assert_eq!(world.epoch("job/8"), format!("1/{eight}"));
 }
 
@@ -226,7 +227,7 @@ fn operators_see_the_leases() {
     console.rows(&format!("FENCE RESET scheduler TO {first} FORCE")).unwrap();
     ok(&mut leader, WRITE);
 
-    // Nobody announces that.
+    // Expiry is not announced.
     world.expire("cron/scheduler");
     assert_eq!(shown(&mut console, "SHOW LEASES", &[2, 3]), [format!("{first} expired")]);
     wait_until("nobody leads", DEADLINE, || has("0"));

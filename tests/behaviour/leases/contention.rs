@@ -14,7 +14,8 @@ async fn at(leases: &Leases, level: &str) -> tokio_postgres::Client {
     session
 }
 
-/// Who has won holds it for a moment; a second one in that moment would be seen. A third of them lets its lease run out.
+/// Each winner holds the lease for a moment, in which a second winner would be detected. A third of them lets its lease
+/// expire.
 async fn compete(leases: Arc<Leases>, level: &'static str, wins: usize) -> Vec<i64> {
     let (leading, tokens) = (Arc::new(Mutex::new(None::<i64>)), Arc::new(Mutex::new(Vec::new())));
     let mut candidates = JoinSet::new();
@@ -28,7 +29,7 @@ async fn compete(leases: Arc<Leases>, level: &'static str, wins: usize) -> Vec<i
                     assert!(["", "40001", "55P03"].contains(&won.as_str()), "{won}");
                     continue;
                 };
-                assert_eq!(leading.lock().unwrap().replace(token), None, "{token} leads beside another");
+                assert_eq!(leading.lock().unwrap().replace(token), None, "{token} and another token lead");
                 tokens.lock().unwrap().push(token);
                 let leader = call_in(&session, "leader('e')").await;
                 assert!([format!("h{number}"), "40001".into()].contains(&leader), "{leader}");
@@ -36,7 +37,7 @@ async fn compete(leases: Arc<Leases>, level: &'static str, wins: usize) -> Vec<i
                 if number % 3 == 0 {
                     leases.age("e", "1 hour").await;
                 } else {
-                    // At the higher levels it may fail for another's sake.
+                    // At the higher levels the release may fail because of a concurrent transaction.
                     while call_in(&session, &format!("release('e', {token})")).await != "t" {}
                 }
             }
@@ -58,7 +59,7 @@ async fn one_leads_at_a_time_at_every_isolation_level() {
     }
 }
 
-/// The first lease of all: there is no row yet that could be locked.
+/// The first lease of an election: no row exists that could be locked.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_many_gets_the_first_lease() {
     let leases = Arc::new(Leases::new().await);
@@ -76,12 +77,12 @@ async fn one_of_many_gets_the_first_lease() {
         let won = candidates.join_all().await;
         let tokens: Vec<i64> = won.iter().filter_map(|won| token_in(won)).collect();
         assert!(tokens.len() <= 1, "{won:?}");
-        // At the higher levels all of them may be told to try again.
+        // At the higher levels all of them may receive a serialization failure.
         assert!(tokens.len() == 1 || won.contains(&"40001".to_owned()), "{won:?}");
     }
 }
 
-/// What a transaction has seen before must not make it the second holder.
+/// An old snapshot must not make the transaction a second holder.
 #[tokio::test]
 async fn an_older_snapshot_acquires_nothing() {
     for level in &LEVELS[1..] {
@@ -112,7 +113,7 @@ async fn an_older_snapshot_acquires_nothing() {
     }
 }
 
-/// Uncommitted changes do not delay other sessions: the holder renews, others receive that they do not lead.
+/// Uncommitted changes do not delay other sessions: the holder renews, others receive no lease.
 #[tokio::test]
 async fn an_open_transaction_blocks_no_candidate() {
     let leases = Leases::new().await;
@@ -123,15 +124,15 @@ async fn an_open_transaction_blocks_no_candidate() {
     assert_ne!(leases.call("renew('e', 1, '1 min')").await, "55P03");
     assert_eq!(leases.call("release('e', 1)").await, "t");
     assert_eq!(call_in(&open, "acquire('e', 'b', '1 min')").await, "2");
-    assert_eq!(leases.call("acquire('e', 'c', '1 min')").await, "", "it is being acquired");
-    assert_eq!(leases.call("renew('e', 1, '1 min')").await, "55P03", "what becomes of it is not known");
+    assert_eq!(leases.call("acquire('e', 'c', '1 min')").await, "", "another session is acquiring it");
+    assert_eq!(leases.call("renew('e', 1, '1 min')").await, "55P03", "the outcome of the acquisition is unknown");
     assert_eq!(call_in(&open, "acquire('new', 'b', '1 min')").await, "3");
     assert_eq!(leases.call("acquire('new', 'c', '1 min')").await, "55P03");
     open.batch_execute("ROLLBACK").await.unwrap();
-    assert_eq!(leases.call("acquire('e', 'c', '1 min')").await, "4", "3 was told to somebody");
+    assert_eq!(leases.call("acquire('e', 'c', '1 min')").await, "4", "a session has received 3");
 }
 
-/// It would be told again after a crash.
+/// Otherwise a crash could issue the same token twice.
 #[tokio::test]
 async fn a_result_is_durable_despite_session_settings() {
     let leases = Leases::new().await;

@@ -53,12 +53,12 @@ async fn a_name_may_have_any_bytes() {
     for (number, name) in (1..).zip(names) {
         let quoted = name.replace('\'', "''");
         let token: i64 = call_in(&session, &format!("acquire('{quoted}', '{quoted}', '1 min')")).await.parse().unwrap();
-        assert_eq!(token, number, "{name:?} is an election of its own");
+        assert_eq!(token, number, "{name:?} is a separate election");
         assert_eq!(call_in(&session, &format!("leader('{quoted}')")).await, name);
     }
 }
 
-/// The functions run as the owner of the schema: what the caller puts in their way must not be taken.
+/// The functions run as the owner of the schema, so they must not use the caller's settings or objects.
 #[tokio::test]
 async fn the_callers_settings_and_objects_have_no_effect() {
     let leases = Leases::new().await;
@@ -93,19 +93,20 @@ async fn tokens_grow_past_rows_that_were_pruned_or_restored() {
         leases.call(&format!("acquire('e', '{holder}', '1 min')")).await;
         leases.age("e", "1 hour").await;
     }
-    // Pruned when another election's lease is issued, 30 days later.
+    // The row is pruned when another election's lease is issued, 30 days later.
     leases.run("CREATE TABLE dump AS SELECT * FROM fencegate_state.lease").await;
     leases.age("e", "31 days").await;
     assert_eq!(leases.call("acquire('other', 'a', '1 min')").await, "4");
     assert_eq!(leases.ask("SELECT string_agg(election, ',') FROM fencegate_state.lease").await, "other");
     assert_eq!(leases.history("e").await, "");
     assert_eq!(leases.call("acquire('e', 'd', '1 min')").await, "5");
-    // An older row is brought back in place of the newer one.
+    // An older row replaces the newer one.
     leases
         .run("DELETE FROM fencegate_state.lease WHERE election = 'e'; INSERT INTO fencegate_state.lease SELECT * FROM dump")
         .await;
     assert_eq!(leases.call("acquire('e', 'e', '1 min')").await, "6");
-    // Rows are restored, and the sequence is not: then they are not pruned, and the next token is theirs and one more.
+    // The rows are restored but the sequence is not. Rows above the sequence are not pruned, and the next token is the
+    // row's plus one.
     leases.run("UPDATE fencegate_state.lease SET token = 1000 WHERE election = 'e'").await;
     leases.age("e", "31 days").await;
     assert_eq!(leases.call("acquire('third', 'a', '1 min')").await, "7");

@@ -24,7 +24,7 @@ const LONG: u64 = 300;
 const TTL: Duration = Duration::from_secs(30);
 const PATIENCE: Patience = Patience { limit: TTL, member: Duration::from_millis(500) };
 
-/// A server with leases, and the way to it.
+/// A server with leases, and the link to it.
 pub(super) struct Server {
     // Before the server: fields are dropped in this order.
     link: Link,
@@ -39,7 +39,7 @@ impl Server {
         Server { link: Link::to(postgres.port()), postgres }
     }
 
-    /// A process of its own, as it were.
+    /// The client behaves like a separate process.
     pub(super) fn client(&self, name: &str) -> Arc<Client> {
         let mut config = Config::new();
         config.host("127.0.0.1").port(self.link.port()).user(SUPERUSER).dbname("postgres");
@@ -74,11 +74,11 @@ async fn win(election: &Election) -> Leadership {
     soon(election.campaign()).await.unwrap()
 }
 
-/// A candidate that has asked.
+/// A candidate that has queried the server.
 async fn waits(server: &Server, holder: &str, ttl: u64) -> tokio::task::JoinHandle<Result<Leadership, Error>> {
     let election = server.election(holder, ttl);
     let campaign = tokio::spawn(async move { election.campaign().await });
-    until("it has asked", async || server.connections(holder) == "1").await;
+    until("the candidate has queried", async || server.connections(holder) == "1").await;
     campaign
 }
 
@@ -94,7 +94,7 @@ async fn resigning_lets_the_next_candidate_lead_at_once() {
     assert_eq!((second.token().get(), second.holder()), (2, "second"));
 }
 
-/// The database would give the same holder the same token.
+/// The database would give a holder of the same name the same token.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_candidates_with_the_same_name_do_not_both_lead() {
     let server = Server::start();
@@ -126,7 +126,7 @@ async fn dropping_the_last_clone_or_the_campaign_gives_up_the_place() {
     assert_eq!(server.leader(), "http://here 1");
     drop(leadership);
     wait_until("nobody leads", DEADLINE, || server.leader().is_empty());
-    // Dropped before it could have an answer to anything.
+    // Dropped before the server could answer.
     let last = server.election("c", LONG);
     assert!(tokio::time::timeout(Duration::ZERO, last.campaign()).await.is_err());
     assert_eq!(win(&server.election("d", LONG)).await.holder(), "d");
@@ -141,7 +141,7 @@ async fn one_connection_serves_many_elections() {
         leaderships.push(win(&election(client.clone(), &format!("shard/{number}"), "ours", 10)).await);
     }
     renewed(&leaderships).await;
-    // One that has answered too late is replaced, and is there for a moment more.
+    // A connection that answered too late is replaced. The old one remains for a moment.
     until("it is one connection", async || server.connections("ours") == "1").await;
     assert!(leaderships.iter().all(|leadership| leadership.check().is_ok()));
 }
@@ -157,15 +157,15 @@ async fn the_deadline_counts_from_the_sending_of_the_renewal() {
     let patience = Patience { member: TTL, ..PATIENCE };
     let mut renewal = pin!(client.renew(&candidate, patience));
     tokio::select! {
-        // First, so that it has been sent when the silence begins.
+        // Polled first, so that it has been sent when the silence begins.
         biased;
-        answer = &mut renewal => panic!("{answer:?} of a server that says nothing"),
+        answer = &mut renewal => panic!("{answer:?} from a silent server"),
         () = tokio::time::sleep(Duration::from_millis(500)) => {}
     }
     let silent_until = BootInstant::now();
     server.link.mend();
     let deadline = soon(renewal).await.unwrap();
-    assert!(deadline < silent_until + TTL, "the answer's delay is taken for life of the lease");
+    assert!(deadline < silent_until + TTL, "the answer's delay extends the lease");
 }
 
 /// A silent connection does not delay a query that a new one would answer.
@@ -178,7 +178,7 @@ async fn a_connection_that_is_dead_is_replaced() {
     renewed(slice::from_ref(&leadership)).await;
 }
 
-/// The server process stands still, and the server does not.
+/// The server process is suspended, but the server is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_connection_is_replaced() {
     let server = Server::start();
@@ -191,7 +191,7 @@ async fn a_silent_connection_is_replaced() {
     wait_until("the old connection ends", DEADLINE, || server.connections("ours") == "1");
 }
 
-/// The database has given the lease, and the answer was lost.
+/// The database granted the lease, but the answer was lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_candidate_that_does_not_know_of_its_win_releases_the_lease() {
     let server = Server::start();
@@ -202,7 +202,7 @@ async fn a_candidate_that_does_not_know_of_its_win_releases_the_lease() {
     assert_eq!(server.leader(), "");
     server.postgres.sql("SELECT fencegate.acquire('e', 'theirs', '1 min')");
     client.withdraw(&candidate, PATIENCE).await.unwrap();
-    assert_eq!(server.leader(), "theirs 2", "only its own");
+    assert_eq!(server.leader(), "theirs 2", "it releases only its own lease");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,9 +243,9 @@ async fn silence_ends_leadership_at_the_deadline() {
     let loss = soon(leadership.lost()).await;
     let (left, stalled) = (leadership.remaining(), stalls.total());
     let no_longer = Duration::from_secs(3) + stalled;
-    assert!(silent.elapsed() < no_longer, "no renewal was sent after the server fell silent and answered");
+    assert!(silent.elapsed() < no_longer, "no renewal was sent and answered after the server fell silent");
     assert!(is_silence(&loss, stalled), "{loss}, stalled for {stalled:?}");
-    assert!(is_announced_in_time(left, stalled), "{left:?} are left, stalled for {stalled:?}");
+    assert!(is_announced_in_time(left, stalled), "{left:?} left, stalled for {stalled:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -315,7 +315,7 @@ async fn observers_see_the_leader() {
     assert_eq!(soon(observer.next()).await.unwrap().unwrap().unwrap().value, b"http://here");
     leadership.resign().await.unwrap();
     assert_eq!(soon(observer.next()).await, Some(Ok(None)));
-    // Its end is announced by nobody.
+    // Expiry is not announced.
     server.postgres.sql("SELECT fencegate.acquire('e', 'theirs', '3 s')");
     assert_eq!(soon(observer.next()).await.unwrap().unwrap().unwrap().value, b"theirs");
     assert_eq!(soon(observer.next()).await, Some(Ok(None)));

@@ -11,7 +11,7 @@ fn list(arguments: &[&str]) -> Output {
     fencegate().arg("leases").args(arguments).output().unwrap()
 }
 
-/// The lines below the header, in words, without when the leases end.
+/// The lines below the header, in words, without the end of the leases.
 fn lines(output: &Output) -> Vec<String> {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout.clone()).unwrap();

@@ -47,12 +47,12 @@ impl Leases {
         connect(&self.config(&self.app())).await
     }
 
-    /// A call on a connection of its own, as with a pool in transaction mode.
+    /// A call on its own connection, as with a pool in transaction mode.
     pub async fn call(&self, call: &str) -> String {
         call_in(&self.session().await, call).await
     }
 
-    /// Makes that time pass for the election's lease.
+    /// Moves the times of the election's lease into the past.
     pub async fn age(&self, election: &str, time: &str) {
         self.run(&format!(
             "UPDATE fencegate_state.lease SET acquired = acquired - interval '{time}', renewed = renewed - interval '{time}', \
@@ -61,7 +61,7 @@ impl Leases {
         .await;
     }
 
-    /// `token holder role how` of the leases of the election that have ended.
+    /// The ended leases of the election, as `token holder role how`.
     pub async fn history(&self, election: &str) -> String {
         self.ask(&format!(
             "SELECT coalesce(string_agg(format('%s %s %s %s', token, holder, replace(role, current_database(), ''), how), ', ' \
@@ -71,16 +71,16 @@ impl Leases {
     }
 }
 
-/// The token that acquiring returns.
+/// The token that `acquire` returned.
 pub fn token_in(answer: &str) -> Option<i64> {
-    // Shorter than every SQLSTATE.
+    // Tokens are shorter than every SQLSTATE.
     answer.parse().ok().filter(|_| answer.len() < 5)
 }
 
 /// The first column of a call's result: empty for no row or null, the SQLSTATE on failure.
 pub async fn call_in(client: &Client, call: &str) -> String {
     let query = format!("SELECT * FROM fencegate.{call}");
-    match timeout(DEADLINE, client.simple_query(&query)).await.expect("it is answered") {
+    match timeout(DEADLINE, client.simple_query(&query)).await.expect("the call is answered") {
         Ok(messages) => messages
             .iter()
             .find_map(|message| match message {

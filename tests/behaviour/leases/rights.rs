@@ -9,7 +9,7 @@ use crate::support::proxy::fencegate;
 use crate::support::ticks;
 use crate::support::{Options, Postgres, Release, Wire};
 
-/// Of one election.
+/// Calls for election `e`.
 const CALLS: [&str; 5] =
     ["acquire('e', 'a', '1 min')", "renew('e', 1, '1 min')", "release('e', 1)", "proclaim('e', 1, 'x')", "leader('e')"];
 
@@ -93,7 +93,7 @@ async fn a_pattern_names_the_elections() {
     }
 }
 
-/// As whom a session acts, not as whom it has logged in; what it is a member of counts.
+/// The current role counts, not the login role. Memberships of that role count too.
 #[tokio::test]
 async fn the_current_role_counts() {
     let leases = Leases::new().await;
@@ -112,11 +112,11 @@ async fn the_current_role_counts() {
     assert_eq!(call_in(&session, "acquire('2', 'a', '1 min')").await, "42501");
     assert_eq!(leases.ask("SELECT role FROM fencegate_state.lease WHERE election = '1'").await, login);
     let control = connect(&leases.config(&leases.control())).await;
-    assert_eq!(call_in(&control, "leader('1')").await, "42501", "nobody has granted it to the owner");
-    assert_eq!(call_in(&control, "leases()").await, "1", "the owner sees all");
+    assert_eq!(call_in(&control, "leader('1')").await, "42501", "the owner has no grant");
+    assert_eq!(call_in(&control, "leases()").await, "1", "the owner sees all leases");
 }
 
-/// A function in an index runs in the session of whoever has the table analyzed, as autovacuum does, which is a superuser.
+/// A function in an index runs in the session of the role that analyzes the table. For autovacuum this is a superuser.
 #[tokio::test]
 async fn code_in_a_superusers_session_may_not_lead() {
     let leases = Leases::new().await;
@@ -139,7 +139,7 @@ async fn code_in_a_superusers_session_may_not_lead() {
     assert_eq!(leases.ask("SELECT count(*) FROM fencegate_state.lease WHERE election = 'other'").await, "0");
 }
 
-/// A superuser owns the schema: `postgres`, as whom autovacuum analyzes.
+/// The superuser `postgres` owns the schema, and autovacuum analyzes as this role.
 #[test]
 fn a_superuser_that_owns_the_schema_may_not_lead() {
     superuser_that_owns_the_schema_may_lead_nothing(Options::default());

@@ -1,4 +1,4 @@
-//! Many elections of one process: a single statement renews all leases.
+//! Many elections in one process: a single statement renews all leases.
 
 use super::leading::Server;
 use super::{Leases, call_in};
@@ -32,7 +32,7 @@ async fn hundreds_of_leases_are_renewed_by_one_statement() {
     renewed(&won).await;
     assert_eq!(server.postgres.value(times), "1");
     assert!(won.iter().all(|leadership| leadership.check().is_ok()));
-    // One that has answered too late is replaced, and is there for a moment more.
+    // A connection that answered too late is replaced. The old one remains for a moment.
     until("it is one connection", async || server.connections("ours") == "1").await;
 }
 
@@ -61,7 +61,7 @@ async fn silence_ends_all_leaderships_with_a_reason() {
     silence_ends(&won, stalls).await;
 }
 
-/// A transaction that stays open after it has renewed one.
+/// The transaction stays open after it has renewed one lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_lease_does_not_block_the_others() {
     let leases = Leases::new().await;
@@ -75,7 +75,7 @@ async fn a_locked_lease_does_not_block_the_others() {
     let renew = "SELECT string_agg(election || ' ' || (expires IS NOT NULL), ', ' ORDER BY election) \
         FROM fencegate.renew_all('{a,b,c,d,none}', '{1,99,3,4,5}', '2 min')";
     let renewed: String = app.query_one(renew, &[]).await.unwrap().get(0);
-    assert_eq!(renewed, "a true, b false, c false", "each under its own token");
+    assert_eq!(renewed, "a true, b false, c false", "each lease under its own token");
     let later = "SELECT string_agg(election, ',') FROM fencegate.leases() WHERE expires > now() + interval '90 s'";
     assert_eq!(app.query_one(later, &[]).await.unwrap().get::<_, &str>(0), "a");
 }
