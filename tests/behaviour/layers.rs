@@ -1,11 +1,11 @@
-//! Rules that Cargo cannot check: modules of the program import one way, no large group of files imports in a circle, and the
-//! deciding crates use no sockets, tasks or clocks.
+//! Rules that Cargo cannot check: modules of the program import in one direction, only small groups of files import
+//! each other in a circle, and the deciding crates use no sockets, tasks or clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each of these imports only those above it, and files within it as they like.
+/// Each layer may import only the layers above it. Within a layer, imports are unrestricted.
 const LAYERS: &[&str] = &[
     "waiting_connections",
     "listen",
@@ -30,12 +30,12 @@ const LAYERS: &[&str] = &[
 const OUTSIDE: &[&str] =
     &["tokio", "std::net", "Instant::now", "SystemTime", ".elapsed()", "std::fs", "std::process", "connect(", "spawn("];
 
-/// The layers that run the same wherever and whenever they run, with what each may have of it: policies are read from files,
-/// and stamped with the time of that.
+/// Layers whose behavior does not depend on place or time, each with its exceptions: `policy` reads files and records
+/// when it did so.
 const PURE: &[(&str, &[&str])] =
     &[("session", &[]), ("wire", &[]), ("statement", &[]), ("catalog", &[]), ("policy", &["Instant::now", "std::fs"])];
 
-/// The code of a file: without comments and without the tests at its end.
+/// The code of a file without comments and without the tests at its end.
 fn code(file: &Path) -> String {
     let text = fs::read_to_string(file).unwrap();
     let code = text.split("\nmod tests {").next().unwrap();
@@ -61,11 +61,11 @@ fn files(path: &Path) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
-/// The modules of the crate that some code names.
+/// Modules of the crate that the code names.
 fn imported(code: &str) -> impl Iterator<Item = &str> {
     let first = |path: &str| path.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(path.len());
     let names = code.split("crate::").skip(1).map(move |path| &path[..first(path)]);
-    names.inspect(|name| assert_ne!(*name, "", "a list of modules hides what is imported"))
+    names.inspect(|name| assert_ne!(*name, "", "`crate::{…}` hides the imported modules"))
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn deciding_modules_use_no_sockets_and_no_clock() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Sessions call these layers from relay threads, where `tokio::spawn` would leave the task. Those of `net` wait for a place in
-/// a queue, for their own session.
+/// Sessions call these layers from relay threads, where `tokio::spawn` would leave the task. The tasks that `net`
+/// spawns wait in a queue for their own session.
 #[test]
 fn what_sessions_share_is_spawned_in_the_background() {
     let count =
@@ -119,18 +119,18 @@ fn what_sessions_share_is_spawned_in_the_background() {
     assert_eq!(spawned, [0, 0, 0, 2], "in state, supervise, log_limit and net");
 }
 
-/// The most files of a crate that may import each other in a circle.
+/// Maximum number of files of a crate that may import each other in a circle.
 const MOST_IN_A_CIRCLE: usize = 3;
 
-/// The names on a path: of a module, or of what code names.
+/// The names in a path.
 type Names = Vec<String>;
 
 /// One file of a crate.
 #[derive(Default)]
 struct Module {
-    /// The names that its code uses.
+    /// Paths that its code uses.
     named: BTreeSet<Names>,
-    /// Paths that it re-exports, by their last name.
+    /// Re-exported paths, by their last name.
     exported: BTreeMap<String, Names>,
 }
 
@@ -138,7 +138,7 @@ fn is_of_path(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_' || letter == ':'
 }
 
-/// The code with the lists in its imports written out: `a::{b, c}` as `a::b,a::c`.
+/// Expands the lists in imports: `a::{b, c}` becomes `a::b,a::c`.
 fn written_out(mut code: String) -> String {
     while let Some(open) = code.rfind("::{") {
         let start = code[..open].rfind(|it| !is_of_path(it)).map_or(0, |before| before + 1);
@@ -167,7 +167,7 @@ fn module(file: &Path) -> Module {
     module
 }
 
-/// The module that defines what a module names; None if that is of another crate.
+/// The module that defines a name, or None if another crate defines it.
 fn defining(modules: &BTreeMap<Names, Module>, module: &[String], named: &[String]) -> Option<Names> {
     let child = [module, &named[..1]].concat();
     let mut path = match (named[0].as_str(), named.len()) {
@@ -188,7 +188,7 @@ fn defining(modules: &BTreeMap<Names, Module>, module: &[String], named: &[Strin
     exported.and_then(|path| defining(modules, module, path)).or(Some(module.to_vec()))
 }
 
-/// The modules that a module imports, and that those import.
+/// All modules that a module imports, directly or indirectly.
 fn reached<'a>(imports: &'a BTreeMap<Names, BTreeSet<Names>>, from: &'a Names) -> BTreeSet<&'a Names> {
     let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
     while let Some(module) = left.pop() {
@@ -223,10 +223,10 @@ fn circles_of_imports_are_small() {
             }
         }
     }
-    assert!(wrong.is_empty(), "they import each other in circles: {wrong:#?}");
+    assert!(wrong.is_empty(), "circles of imports: {wrong:#?}");
 }
 
-/// The steps of the protocol are functions over the store and plain state. The watcher runs for as long as the database.
+/// The steps of the protocol are functions of the store and plain state. Only the watcher uses the database.
 #[test]
 fn steps_of_the_protocol_do_not_use_the_database() {
     let fence = files(&crates().join("fence/src"));

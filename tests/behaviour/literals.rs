@@ -1,5 +1,5 @@
-//! No decision of the layers that judge and admit depends on human-readable text: literals are compared only with SQL,
-//! and no error is a string. Protects decisions from a change of wording.
+//! The layers that judge and admit make no decision on human-readable text: they compare literals only with SQL, and no
+//! error is a string. A change of wording cannot change a decision.
 
 use sqlparser::keywords::ALL_KEYWORDS;
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use syn::{
 const LAYERS: [&str; 5] =
     ["crates/statement/src", "crates/session/src", "crates/fence/src", "crates/catalog/src", "src/state"];
 
-/// PostgreSQL's own names: schemas, settings, functions, nodes of its grammar and fields of its errors; fencegate's names in
-/// the database; what our queries of the catalog call a row; and characters.
+/// PostgreSQL's names (schemas, settings, functions, grammar nodes, error fields), fencegate's names in the database,
+/// row names in our catalog queries, and characters.
 #[rustfmt::skip]
 const ALLOWED: [&str; 37] = [
     "fencegate_guard_", "fencegate_lease", "lease.fence", "{catalogue}", "{process}", "pg_settings", "transaction_timeout",
@@ -28,11 +28,11 @@ const ALLOWED: [&str; 37] = [
     "_,.*\"", "_./:-%", "~!@#^&|`?+-*/%<>=",
 ];
 
-/// Methods that compare.
+/// Methods that compare texts.
 const COMPARISONS: [&str; 9] =
     ["contains", "ends_with", "eq", "eq_ignore_ascii_case", "find", "is", "split_once", "starts_with", "strip_prefix"];
 
-/// The texts of constants, by name.
+/// Values of string constants, by name.
 type Constants = BTreeMap<String, Vec<String>>;
 
 struct Literals<'a> {
@@ -41,7 +41,7 @@ struct Literals<'a> {
 }
 
 impl Literals<'_> {
-    /// The literals of an expression or a pattern that is compared, and the texts of the constants that it names.
+    /// Collects the literals of a compared expression or pattern, and the values of the constants that it names.
     fn of(&mut self, compared: &impl Node) {
         struct All<'a>(&'a Constants, &'a mut Vec<String>);
         impl<'ast> Visit<'ast> for All<'_> {
@@ -123,7 +123,7 @@ impl<'ast> Visit<'ast> for Literals<'_> {
             };
             let (value, pattern, guard) = parts.parse2(called.tokens.clone()).unwrap();
             self.of(&pattern);
-            // These live no longer than the call.
+            // The expressions live no longer than this call.
             let mut within = Literals { constants: self.constants, compared: Vec::new() };
             within.visit_expr(&value);
             guard.iter().for_each(|guard| within.visit_expr(guard));
@@ -138,14 +138,14 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
         .any(|it| it.path().is_ident("cfg") && it.parse_args::<syn::Path>().is_ok_and(|it| it.is_ident("test")))
 }
 
-/// The texts that a source compares with something.
+/// The texts with which a source compares.
 fn compared(constants: &Constants, source: &str) -> Vec<String> {
     let mut literals = Literals { constants, compared: Vec::new() };
     literals.visit_file(&syn::parse_file(source).unwrap());
     literals.compared
 }
 
-/// Adds the constants of a source that are a text.
+/// Adds the string constants of a source.
 fn add_constants(constants: &mut Constants, source: &str) {
     struct All<'a>(&'a mut Constants);
     impl<'ast> Visit<'ast> for All<'_> {
@@ -185,7 +185,7 @@ fn text_errors(source: &str) -> usize {
     errors.0
 }
 
-/// Calls `read` with the name and the text of each source that is not a test.
+/// Calls `read` with the name and the text of each source outside of tests.
 fn sources(folder: &Path, read: &mut impl FnMut(&str, &str)) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -201,7 +201,7 @@ fn sources(folder: &Path, read: &mut impl FnMut(&str, &str)) {
     }
 }
 
-/// A query, a key word, a SQLSTATE, the number of a type, the name of an encoding, a unit, or one of the list.
+/// True for a query, a key word, a SQLSTATE, a type number, an encoding name, a unit, or an allowed literal.
 fn is_sql(literal: &str) -> bool {
     let word = literal.to_ascii_uppercase();
     let is_code = literal.bytes().all(|it| it.is_ascii_uppercase() || it.is_ascii_digit());

@@ -43,7 +43,7 @@ fn clients_beyond_the_limit_are_refused_until_one_leaves() {
     let (mut one, _) = login_as(&proxy, "ada");
     let (two, _) = login_as(&proxy, "ada");
     assert_eq!(login_as(&proxy, "ada").1, "53300");
-    // The server has not been asked.
+    // The proxy refused the client without connecting to the server.
     assert_eq!(postgres.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'ada'"), "2");
     drop(two);
     wait_until("there is room", DEADLINE, || login_as(&proxy, "ada").1.is_empty());
@@ -63,7 +63,7 @@ fn a_full_proxy_accepts_cancel_requests_and_console_administrators() {
     assert_eq!(try_login(&proxy, &[("user", "ada"), ("database", "fencegate")]).1, "53300");
 
     wire.send(&message::query("SELECT pg_sleep(600)"));
-    // A request that comes before the statement cancels nothing.
+    // A cancel request that arrives before the statement cancels nothing.
     wait_for_process(&postgres, &pid, "wait_event = 'PgSleep'");
     let mut cancel = Wire::connect(&proxy.address()).unwrap();
     cancel.send(&message::cancel_request(&key));
@@ -83,7 +83,7 @@ fn claiming_an_administrators_name_keeps_no_administrator_out() {
         wire
     };
     let mut asked: Vec<_> = (0..2).map(|_| claim()).collect();
-    assert!(asked.iter_mut().all(|wire| wire.frame().unwrap().tag == b'R'), "they are asked for a password");
+    assert!(asked.iter_mut().all(|wire| wire.frame().unwrap().tag == b'R'), "each client is asked for a password");
     let mut waiting: Vec<_> = (0..4).map(|_| claim()).collect();
     let login = |_| {
         let mut wire = Wire::connect(&proxy.address()).unwrap();
@@ -92,10 +92,10 @@ fn claiming_an_administrators_name_keeps_no_administrator_out() {
         wire
     };
     let mut administrators: Vec<_> = (0..3).map(login).collect();
-    // All have made room, and those who have shown who they are do not.
+    // Unauthenticated clients made room for the administrators. Authenticated ones keep their place.
     let code = |wire: &mut Wire| error_in(&wire.read_to_end()).unwrap().code().to_owned();
     assert_eq!(asked.iter_mut().map(code).collect::<Vec<_>>(), ["57P03"; 2]);
-    // If both of those ended at once, one of these had their place for a while.
+    // If both earlier clients ended at once, one of these may have taken their place for a while.
     let codes: Vec<_> = waiting.iter_mut().map(code).collect();
     assert!(codes.iter().all(|code| ["53300", "57P03"].contains(&code.as_str())), "{codes:?}");
     assert_eq!(code(&mut claim()), "53300");
@@ -103,7 +103,7 @@ fn claiming_an_administrators_name_keeps_no_administrator_out() {
     ok(&mut bob, "SELECT 1");
 }
 
-/// Event loops that are busy for seconds: a server waits for each of them.
+/// Each login keeps a server process waiting for seconds, as if the clients' event loops were busy.
 #[test]
 fn slow_clients_of_one_address_all_get_in() {
     const CLIENTS: usize = 12;
@@ -126,14 +126,14 @@ fn slow_clients_of_one_address_all_get_in() {
         let sessions: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
         assert_eq!(sessions.len(), CLIENTS);
     });
-    assert!(begin.elapsed() > 2 * SLOW, "some had to wait");
+    assert!(begin.elapsed() > 2 * SLOW, "some clients had to wait");
 }
 
 #[test]
 fn other_users_cannot_exhaust_a_users_limit() {
     let asked = Options::default().hba("host all ada all scram-sha-256");
     let (proxy, _postgres) = start_with(asked, &["--max-connections-per-user", "1"]);
-    // Whoever says that they are ada, and does not show it, does not count.
+    // A client that claims to be ada but does not authenticate does not count.
     let mut strangers: Vec<_> = (0..3).map(|_| Wire::connect(&proxy.address()).unwrap()).collect();
     for wire in &mut strangers {
         wire.send(&message::startup(message::PROTOCOL_3_0, &[("user", "ada"), ("database", "postgres")]));
@@ -183,7 +183,7 @@ fn a_database_and_an_address_have_limits_of_their_own() {
     let full = "too many connections from address \"127.0.0.2\"";
     let template = login(&world.proxy, 2, "template1");
     assert_eq!(template.1, format!("53300; {full}; {hint}address."));
-    // The limits apply to neither the console nor, for addresses, to a Unix socket.
+    // The limits do not apply to the console. Limits per address do not apply to Unix sockets.
     let mut console = Wire::connect_from([127, 0, 0, 2].into(), &world.proxy.address()).unwrap();
     assert_eq!(error_in(&console.start(&CONSOLE, "")), None);
     drop(one);
@@ -203,7 +203,7 @@ fn silent_connections_do_not_block_other_clients() {
     let (mut wire, code) = login_as(&proxy, "ada");
     assert_eq!(code, "");
     ok(&mut wire, "SELECT 1");
-    // Those that have waited longest made room.
+    // The connections that had waited longest made room.
     assert_eq!(silent[0].frame(), None);
 }
 
@@ -212,7 +212,7 @@ fn invalid_packets_use_few_server_connections_for_a_short_time() {
     const PACKETS: usize = 100;
     const AT_ONCE: usize = 8;
     let postgres = Postgres::start(Options::default());
-    // A server that never answers: its connections stay in the backlog.
+    // This server never answers. Its connections stay in the backlog.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://{}", silent.local_addr().unwrap());
     let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().upstream(&url));
@@ -225,10 +225,10 @@ fn invalid_packets_use_few_server_connections_for_a_short_time() {
     for wire in &mut (0..PACKETS).map(|_| malformed()).collect::<Vec<_>>() {
         assert_eq!(error_in(&wire.read_to_end()).unwrap().code(), "08P01");
     }
-    assert!(sent.elapsed() < Duration::from_secs(30), "they have waited too long");
+    assert!(sent.elapsed() < Duration::from_secs(30), "the clients waited too long");
     silent.set_nonblocking(true).unwrap();
     let asked = std::iter::from_fn(|| silent.accept().ok()).count();
-    // One is the proxy's own, which looks at its start whether there is a server.
+    // One connection is the proxy's own: at startup it checks whether the server is there.
     assert!((2..=AT_ONCE + 1).contains(&asked), "{asked} connections to the server");
 }
 
@@ -252,7 +252,7 @@ fn a_reload_applies_to_later_clients() {
     assert_eq!(login_as(&world.proxy, "ada").1, "53300");
     world.reload_with("max_connections: 2\nidle_timeout: 2s\n");
     world.proxy.wait_for_log("policies_loaded", DEADLINE);
-    // A session that was idle already ends as well.
+    // An idle session ends as well.
     assert_eq!(
         wire.read_to_end().pop().map(|frame| error_in(&[frame]).unwrap().code().to_owned()).as_deref(),
         Some("57P05")

@@ -13,7 +13,7 @@ use crate::support::guardian::Folder;
 use crate::support::{Postgres, Proxy};
 use std::path::PathBuf;
 
-/// A proxy with a file of settings, which can be replaced.
+/// A proxy with a settings file that can be replaced.
 struct WithFile {
     proxy: Proxy,
     file: PathBuf,

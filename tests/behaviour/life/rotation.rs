@@ -1,4 +1,4 @@
-//! Credentials, certificates and addresses are replaced by a reload, while writers notice nothing.
+//! A reload replaces credentials, certificates and addresses without affecting writers.
 
 use crate::authority::world as authority;
 use crate::support::certificates::{Authority, Certificate, text};
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 
-/// The control roles, each with its password, in place of trust.
+/// The control roles, each with a password instead of trust authentication.
 const ROLES: &str = "CREATE ROLE one SUPERUSER LOGIN PASSWORD 'a'; CREATE ROLE other SUPERUSER LOGIN PASSWORD 'b'";
 
 fn server(options: Options) -> Postgres {
@@ -40,7 +40,7 @@ fn roles_of_control(postgres: &Postgres) -> String {
     )
 }
 
-/// Leaders take over one after the other, each with a session of its own, while `change` runs.
+/// Leaders take over one after the other, each in its own session, while `change` runs.
 fn under_takeovers(proxy: &mut Proxy, change: impl FnOnce(&mut Proxy)) {
     let (address, is_over, token) = (proxy.address(), AtomicBool::new(false), AtomicI64::new(0));
     let take_over = |within: &AtomicBool| {
@@ -50,7 +50,7 @@ fn under_takeovers(proxy: &mut Proxy, change: impl FnOnce(&mut Proxy)) {
             ok(&mut leader, WRITE);
         }
     };
-    /// Ends the takeovers, also after a failure.
+    /// Ends the takeovers, even after a failure.
     struct End<'a>(&'a AtomicBool);
     impl Drop for End<'_> {
         fn drop(&mut self) {
@@ -106,7 +106,7 @@ fn another_address_of_the_server() {
     });
 }
 
-/// The server's certificate comes from a new authority: first the proxy trusts both, then the new one only.
+/// A new authority signs the server's certificate. First the proxy trusts both authorities, then only the new one.
 #[test]
 fn another_authority_of_the_servers_certificate() {
     let [before, after] = ["before", "after"].map(Authority::new);
@@ -131,8 +131,8 @@ fn another_authority_of_the_servers_certificate() {
     });
 }
 
-/// The control connection's certificate, that of the server, and the authority of both are replaced while both sides trust
-/// both authorities.
+/// Replaces the certificates of the control connection and the server, and the authority of both, while both sides
+/// trust both authorities.
 #[test]
 fn another_certificate_of_the_control_connection() {
     let [before, after] = ["before", "after"].map(Authority::new);
@@ -168,8 +168,8 @@ fn another_certificate_of_the_control_connection() {
     assert!(!log.contains("reload_failed") && !log.contains("control_"), "{log}");
 }
 
-/// The user of etcd, its certificate, that of the member, and the authority of both are replaced while both sides trust both
-/// authorities.
+/// Replaces the user of etcd, its certificate, the member's certificate, and the authority of both, while both sides
+/// trust both authorities.
 #[test]
 fn another_user_and_certificate_for_etcd() {
     let mut world = authority::World { postgres: ticks::server(), etcd: Etcd::start_with_tls() };
@@ -216,7 +216,7 @@ fn another_user_and_certificate_for_etcd() {
     assert!(!proxy.log().contains("reload_failed"), "{}", proxy.log());
 }
 
-/// Certificates of clients and the encryption of their connections, each from a file that was not set before.
+/// Enables encryption and certificates for clients, each from a file that was not configured before.
 #[test]
 fn encryption_for_clients_is_turned_on() {
     let postgres = server(Options::default());

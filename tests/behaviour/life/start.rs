@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 
-/// Runs a proxy that does not start; returns its exit code and output.
+/// Runs a proxy that fails to start; returns its exit code and output.
 fn fails(folder: &Folder, arguments: &[&str]) -> (Option<i32>, String) {
     let policies = folder.join("policies");
     fs::create_dir_all(&policies).unwrap();
@@ -32,7 +32,7 @@ fn an_unknown_setting_is_reported_with_its_position() {
     assert!(said.contains("f.yaml:2:1: unknown key `max_conections`"), "{said}");
 }
 
-/// A variable with a slip in its name sets nothing: with one of TLS, clients would come in without it.
+/// A misspelled variable would have no effect. For TLS, clients could then connect without it.
 #[test]
 fn an_unknown_variable_is_reported() {
     const KUBERNETES: [&str; 6] = [
@@ -79,7 +79,7 @@ fn a_failed_listen_address_is_reported() {
         assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
         assert!(said.contains(&format!("cannot listen on {address}")) && said.contains(why), "{said}");
     }
-    assert!(sockets.join(".s.PGSQL.6432").exists(), "the socket of another proxy stays");
+    assert!(sockets.join(".s.PGSQL.6432").exists(), "the other proxy's socket remains");
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn systemd_is_notified() {
     systemd.set_read_timeout(Some(DEADLINE)).unwrap();
     let told = || {
         let mut buffer = [0; 256];
-        // A signal interrupts it, such as the end of another test's program.
+        // A signal may interrupt the read, for example SIGCHLD from another test's program.
         let is_interrupted =
             |read: &io::Result<usize>| read.as_ref().is_err_and(|it| it.kind() == ErrorKind::Interrupted);
         let mut reads = std::iter::repeat_with(|| systemd.recv(&mut buffer)).skip_while(is_interrupted);
-        let length = reads.next().unwrap().expect("a message comes");
+        let length = reads.next().unwrap().expect("a message arrives");
         drop(reads);
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
@@ -130,7 +130,7 @@ fn systemd_is_notified() {
     proxy.sighup();
     let reloading = told();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
-    // The status is that of a predecessor, if a successor has taken over.
+    // After a takeover, the status would be that of the predecessor.
     assert!(!reloading.contains("STATUS"), "{reloading}");
     assert_eq!(told(), "READY=1");
     proxy.signal("TERM");

@@ -1,4 +1,5 @@
-//! SIGTERM: no new clients, transactions may finish, idle sessions receive an error; then the proxy exits with code 0.
+//! SIGTERM: new clients are refused, transactions may finish, idle sessions receive an error; then the proxy exits with
+//! code 0.
 
 use crate::support::fenced::{Fenced, code, ok, value};
 use crate::support::proxy::NO_POLICIES;
@@ -19,15 +20,15 @@ fn login(proxy: &Proxy) -> Wire {
     Wire::login(&proxy.address(), "postgres", "postgres")
 }
 
-/// All that is left to be read ends in this error, as the last message.
+/// Asserts that the last message is this error.
 #[track_caller]
 fn assert_ended_by(frames: &[Frame], code: &str) {
-    let last = frames.last().unwrap_or_else(|| panic!("the connection was closed without a word"));
+    let last = frames.last().unwrap_or_else(|| panic!("the connection was closed without an error"));
     let error = error_in(std::slice::from_ref(last)).unwrap_or_else(|| panic!("{frames:?}"));
     assert_eq!((error.code(), last.tag), (code, b'E'), "{frames:?}");
 }
 
-/// Server processes of sessions that came through the proxy.
+/// Number of server processes of sessions through the proxy.
 fn sessions(postgres: &Postgres) -> String {
     postgres.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'life'")
 }
@@ -54,7 +55,7 @@ fn a_transaction_commits_and_its_session_ends_then() {
     wait_until("nobody is let in", DEADLINE, || Wire::connect(&proxy.address()).is_err());
     wait_until("the file of the socket is gone", DEADLINE, || !proxy.has_socket());
     assert_eq!(value(&mut busy, "INSERT INTO t VALUES (3) RETURNING id").as_deref(), Some("3"));
-    // Between COMMIT's answer and its ReadyForQuery nothing comes.
+    // No message separates COMMIT's answer from its ReadyForQuery.
     let tags: Vec<_> = busy.query("COMMIT").iter().map(|frame| frame.tag).collect();
     assert_eq!(tags, b"CZ");
     assert_ended_by(&busy.read_to_end(), ENDED);
@@ -127,11 +128,11 @@ fn a_client_that_is_logging_in_is_refused_during_shutdown() {
     let mut open = login(&proxy);
     ok(&mut open, "BEGIN");
     let mut late = Wire::connect(&proxy.address()).unwrap();
-    // The proxy has accepted whoever gets an answer.
+    // A client that receives an answer has been accepted by the proxy.
     late.send(&message::ssl_request());
     assert_eq!(late.byte(), Some(b'N'));
     proxy.signal("TERM");
-    wait_until("nobody is let in", DEADLINE, || Wire::connect(&proxy.address()).is_err());
+    wait_until("new clients are refused", DEADLINE, || Wire::connect(&proxy.address()).is_err());
     assert_ended_by(&late.start(&[("user", "postgres")], ""), "57P03");
     ok(&mut open, "COMMIT");
     assert_eq!(proxy.wait(), 0);
@@ -139,7 +140,7 @@ fn a_client_that_is_logging_in_is_refused_during_shutdown() {
 
 #[test]
 fn an_incomplete_message_is_not_executed() {
-    // Where something is fenced a statement is read whole before it goes on.
+    // With fences, the proxy reads a whole statement before it forwards it.
     let mut fenced =
         Fenced::start("CREATE TABLE t (id int)", "version: 1\nresources: [{name: r, tables: [public.x]}]\n");
     let mut wire = fenced.login();
@@ -160,7 +161,7 @@ fn the_last_definitions_are_announced_before_shutdown() {
     fenced.proxy.signal("TERM");
     wait_until("nobody is let in", DEADLINE, || Wire::connect(&fenced.proxy.address()).is_err());
     ok(&mut other, "LISTEN fencegate");
-    // It has to connect anew before it can say anything.
+    // The proxy has to reconnect before it can announce definitions.
     let control =
         "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = 'fencegate control'";
     fenced.postgres.sql(control);
@@ -171,7 +172,8 @@ fn the_last_definitions_are_announced_before_shutdown() {
     assert!(told.iter().any(|payload| payload.contains("{catalogue}")), "{told:?}");
 }
 
-/// Cut off by a newer token, and silent since: there is nothing left that it could end by itself.
+/// A newer token cut off the session, and the client has been silent since, so the client cannot end the session
+/// itself.
 #[test]
 fn a_client_whose_session_was_terminated_receives_the_reason_at_shutdown() {
     for idle_timeout in [None, Some("3s")] {
@@ -203,7 +205,7 @@ fn a_client_whose_session_was_terminated_receives_the_reason_at_shutdown() {
     }
 }
 
-/// A client that does not read does not delay the exit for long, and the log is complete.
+/// A client that does not read delays the exit only briefly, and the log is complete.
 #[test]
 fn a_client_that_does_not_read_is_abandoned_and_logged() {
     let (mut proxy, postgres) = start(&["--shutdown-timeout", "300ms"]);

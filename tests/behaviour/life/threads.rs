@@ -1,4 +1,4 @@
-//! The threads of a proxy: those that relay sessions, and those that run what sessions share.
+//! Threads of a proxy: those that relay sessions, and those that run shared work.
 
 use crate::support::fenced::{Fenced, ok, value};
 use crate::support::{DEADLINE, Options, ProxyOptions, Wire, wait_until};
@@ -7,7 +7,7 @@ const SCHEMA: &str = "CREATE TABLE jobs (n int)";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 const READINGS: u64 = 5;
 
-/// Has the proxy read the catalog, and returns when the server has answered.
+/// Makes the proxy read the catalog, and returns when the server has answered.
 fn read_catalog(direct: &mut Wire) {
     let now = value(direct, "SELECT clock_timestamp()").unwrap();
     ok(direct, "NOTIFY fencegate, '{catalogue}'");
@@ -18,7 +18,7 @@ fn read_catalog(direct: &mut Wire) {
     wait_until("the proxy reads the catalog", DEADLINE, || value(direct, &answered).as_deref() != Some("0"));
 }
 
-/// The admission of its session has opened the control connections.
+/// Admitting this session opens the control connections.
 #[test]
 fn no_relay_thread_drives_a_control_connection() {
     let options = ProxyOptions::default().policies(POLICIES).arguments(&["--workers", "1"]);
@@ -31,7 +31,7 @@ fn no_relay_thread_drives_a_control_connection() {
     let before = waits();
     (0..READINGS).for_each(|_| read_catalog(&mut direct));
     let [relay, shared] = [0, 1].map(|group| waits()[group] - before[group]);
-    // The session is idle. Its thread may still have been on its way to wait.
+    // The session is idle, but its thread may not have been waiting yet at the first count.
     assert!(relay < READINGS && shared >= READINGS, "{relay} waits of the relay thread, {shared} of the others");
     ok(&mut holder, "INSERT INTO jobs VALUES (2)");
 }

@@ -1,5 +1,5 @@
-//! With `watch_files`, the proxy reloads when files change as a kubelet changes them: the path of each file leads through
-//! the symbolic link `..data`, and a rename replaces this link.
+//! With `watch_files`, the proxy reloads when files change in the way that a kubelet changes them: each path leads
+//! through the symbolic link `..data`, and a rename replaces this link.
 
 use crate::support::certificates::{Authority, Certificate};
 use crate::support::fenced::code;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 
-/// A volume of a ConfigMap or a Secret, as a kubelet keeps it.
+/// A ConfigMap or Secret volume, in a kubelet's layout.
 struct Volume {
     folder: PathBuf,
     version: u32,
@@ -30,7 +30,8 @@ impl Volume {
         volume
     }
 
-    /// The steps of the kubelet's atomic writer: a new directory, a new link, a rename, and the old directory is removed.
+    /// The steps of the kubelet's atomic writer: create a directory and a link, rename the link, remove the old
+    /// directory.
     fn update(&mut self, files: &[(&str, &[u8])]) {
         let directory = |version: u32| format!("..2026_11_28_12_00_00.{version}");
         self.version += 1;
@@ -70,7 +71,7 @@ fn policies_of_a_swapped_directory_are_loaded() {
     wait_until("the new policy is enforced", DEADLINE, || login(&proxy).rows(WRITE).is_err());
     assert_eq!(code(&mut login(&proxy), WRITE), "LF002");
 
-    // A mistake changes nothing, and the next version is loaded.
+    // A faulty version changes nothing. The next version is loaded.
     volume.update(&[("policies.yaml", policies("enforced").as_bytes())]);
     proxy.wait_for_log("reload_failed", DEADLINE);
     assert_eq!(code(&mut login(&proxy), WRITE), "LF002");
