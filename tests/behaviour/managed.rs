@@ -17,7 +17,7 @@ fn said(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()
 }
 
-/// A server that asks for TLS and a password, its database `app`, and a master without a superuser's rights.
+/// A server that requires TLS and a password, its database `app`, and a master role without superuser privileges.
 struct World {
     // Before the server: fields are dropped in this order.
     proxy: Proxy,
@@ -63,7 +63,7 @@ impl World {
         World { proxy, postgres, folder, root, _authorities: [authority, other] }
     }
 
-    /// The application, through the proxy; `token` stands in its options.
+    /// Writes as the application, through the proxy, with `token` in its options.
     fn application(&self, token: &str) -> Result<String, String> {
         let options = if token.is_empty() { String::new() } else { format!("options=-clease.fence={token}") };
         as_role(&self.proxy.address(), "app", "a", &["sslmode=require", "channel_binding=disable", &options], UPDATE)
@@ -97,7 +97,7 @@ fn from_installation_to_enforcement() {
     let mut world = World::start();
     let binding = as_role(&world.proxy.address(), "app", "a", &["sslmode=require"], UPDATE).unwrap_err();
     assert!(binding.contains("channel_binding=disable"), "{binding}");
-    // Nobody is rejected, and who would be is told.
+    // No write is rejected, but the log names those that would be.
     world.application("").unwrap();
     wait_until("it is told", DEADLINE, || world.proxy.log().contains("write_would_be_rejected"));
     world.proxy.write_policies(&POLICY.replace("mode: observe, ", ""));
@@ -109,7 +109,7 @@ fn from_installation_to_enforcement() {
         let refused = world.application(token).unwrap_err();
         assert!(refused.contains(expected), "{refused}");
     }
-    // The control role owns the guard's functions, the master the tables.
+    // The control role owns the guard's functions, and the master role owns the tables.
     let policies = world.folder.path().to_str().unwrap();
     let around = || as_role(&world.postgres.address(), "app", "a", &[&verified(&world.root)], UPDATE);
     around().unwrap();

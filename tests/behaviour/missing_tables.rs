@@ -1,4 +1,4 @@
-//! Names in policies that no database has, usually misspelled: they must not remove a fence.
+//! Policies with table names that no database has, usually misspelled. They must not remove a fence.
 
 use crate::metrics::page::get;
 use crate::metrics::world::http_address;
@@ -25,13 +25,13 @@ fn address(world: &Fenced) -> SocketAddr {
     http_address(|| world.proxy.log())
 }
 
-/// RELOAD of these policies: the message where it is refused, else the empty text.
+/// Reloads with these policies. Returns the error message, or an empty text on success.
 fn reload(world: &Fenced, policies: &str) -> String {
     world.proxy.write_policies(policies);
     console(&world.proxy).rows("RELOAD").map_or_else(|error| error.message().to_owned(), |_| String::new())
 }
 
-/// The count of tables in a state.
+/// Number of tables in a state.
 fn tables(world: &Fenced, state: &str) -> Option<u32> {
     let name = format!("fencegate_policy_tables{{state=\"{state}\"}} ");
     get(address(world), "/metrics").body.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok())
@@ -48,7 +48,7 @@ fn a_reload_with_a_wrong_letter_is_refused_and_the_fence_stays() {
     );
     assert!(refused.contains("remove the table or the resource from the policies"), "{refused}");
     assert_eq!(code(&mut world.login(), "INSERT INTO ticks VALUES (1)"), "LF002");
-    // By SIGHUP.
+    // The same with SIGHUP.
     world.proxy.sighup();
     world.proxy.wait_for_log("reload_failed", DEADLINE);
     wait_until("it is counted", DEADLINE, || {
@@ -58,7 +58,7 @@ fn a_reload_with_a_wrong_letter_is_refused_and_the_fence_stays() {
         let refused = reload(&world, &TICKS.replace("public.ticks", &format!("\"{wrong}\"")));
         assert!(refused.contains("did you mean public.ticks?"), "{wrong}: {refused}");
     }
-    // On purpose.
+    // Removing a resource on purpose is permitted.
     assert_eq!(reload(&world, "version: 1\nresources: []\n"), "");
     ok(&mut world.login(), "INSERT INTO ticks VALUES (1)");
 }
@@ -67,7 +67,7 @@ fn a_reload_with_a_wrong_letter_is_refused_and_the_fence_stays() {
 fn other_reloads_that_would_leave_a_resource_without_a_table() {
     let world = start(&TICKS.replace("public.ticks", "public.ticks, public.jobs, 'public.\"Odd Name\"'"));
     ok(&mut world.holder(7), "INSERT INTO ticks VALUES (1)");
-    // Others exist.
+    // Permitted, because other tables of the resource exist.
     assert_eq!(reload(&world, &TICKS.replace("public.ticks", "public.ticks, public.jbos")), "");
     assert_eq!(reload(&world, &TICKS.replace("public.ticks", "public.ticks, 'public.\"Odd Name\"'")), "");
     let refused = reload(&world, &TICKS.replace("public.ticks", "'public.\"odd Name\"'"));
@@ -78,7 +78,7 @@ fn other_reloads_that_would_leave_a_resource_without_a_table() {
     let refused = reload(&world, &format!("{TICKS}databases: [postgre]\n"));
     assert!(refused.contains("database postgre does not exist; did you mean postgres?"), "{refused}");
     assert_eq!(reload(&world, &format!("{TICKS}databases: [postgres]\n")), "");
-    // A table that was renamed, and whose new name is wrong.
+    // A renamed table, with a wrong new name.
     ok(&mut world.holder(8), "ALTER TABLE ticks RENAME TO ticks_2");
     let refused = reload(&world, &TICKS.replace("ticks", "ticks_3"));
     assert!(refused.contains("public.ticks_3 does not exist in postgres; did you mean public.ticks_2?"), "{refused}");
@@ -93,14 +93,14 @@ fn while_a_database_cannot_be_read_no_table_is_taken_away() {
     world.proxy.write_policies(TICKS);
     world.proxy.sighup();
     world.proxy.wait_for_log("cannot determine which tables exist", DEADLINE);
-    // What takes none away needs no database.
+    // Policies that remove no table need no database.
     world.proxy.write_policies(&TICKS.replace("public.ticks", "public.ticks, public.jobs, public.more"));
     world.proxy.sighup();
     world.proxy.wait_for_log("policies_loaded", DEADLINE);
     world.postgres.start_again();
 }
 
-/// The fence may be loaded before the table is made.
+/// The fence may be loaded before the table is created.
 #[test]
 fn a_table_that_never_existed_is_a_visible_warning() {
     let later = TICKS.replace("ticks", "latr");
@@ -113,7 +113,7 @@ fn a_table_that_never_existed_is_a_visible_warning() {
     let attention = "<li>unresolved: resource scheduler: public.latr does not exist in postgres</li>";
     wait_until("the status page shows it", DEADLINE, || page("/").body.contains(attention));
     world.proxy.wait_for_log("policy_table_unresolved", DEADLINE);
-    // Not of its making.
+    // Reloads that do not cause the problem are permitted.
     assert_eq!(reload(&world, &later), "");
     assert_eq!(reload(&world, &format!("{later}  - name: more\n    tables: [public.more]\n")), "");
     wait_until("both are counted", DEADLINE, || tables(&world, "unresolved") == Some(2));
@@ -122,7 +122,7 @@ fn a_table_that_never_existed_is_a_visible_warning() {
     wait_until("one is there", DEADLINE, || {
         tables(&world, "unresolved") == Some(1) && tables(&world, "resolved") == Some(1)
     });
-    // Where no session is, it is looked for now and then.
+    // In a database without sessions, the proxy searches periodically.
     drop(_open);
     world.postgres.sql("CREATE TABLE latr (n int)");
     wait_until("both are there", DEADLINE, || tables(&world, "resolved") == Some(2));
@@ -141,13 +141,13 @@ fn missing_tables_are_searched_in_every_database_of_the_policies() {
     let refused = reload(&world, &both.replace("name: public.orders", "name: public.ordres"));
     assert!(refused.contains("public.ordres does not exist in shop; did you mean public.orders?"), "{refused}");
     assert_eq!(reload(&world, TICKS), "");
-    // Policies that name no databases fence all that have the table.
+    // Policies without `databases` fence every database that has the table.
     world.postgres.sql_in("shop", "CREATE TABLE ticks (n int)");
     assert_eq!(reload(&world, &format!("{TICKS}exempt_roles: [nobody]\n")), "");
     world.proxy.wait_for_log("policies_fence_several_databases databases=\"postgres, shop\"", DEADLINE);
 }
 
-/// The exit code, and all that the command prints.
+/// The exit code and the whole output.
 fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let output = fencegate().args(arguments).output().unwrap();
     let said = [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned()).concat();
@@ -200,7 +200,7 @@ fn a_check_looks_at_the_databases_with_the_schema_and_advises_a_command() {
     let line = said.lines().find(|line| line.starts_with("failed  control app: ")).expect(&said);
     assert!(line.ends_with(&command), "{said}");
     assert!(!said.contains("guard postgres"), "{said}");
-    // Pasted as it stands.
+    // The command runs as printed.
     let words: Vec<&str> = command.split(' ').skip(1).collect();
     assert_eq!(run(&words).0, Some(0));
     let (code, said) = world.check(TICKS, &[]);
@@ -211,7 +211,7 @@ fn a_check_looks_at_the_databases_with_the_schema_and_advises_a_command() {
     let (code, said) = world.check(&format!("{TICKS}databases: [ap]\n"), &[]);
     assert!(code == Some(1) && said.contains("failed  control ap: database ap does not exist"), "{said}");
 
-    // The check cannot tell which tables exist in a database that the control role may not connect to.
+    // The check cannot determine which tables exist in a database that the control role may not connect to.
     world.postgres.sql("REVOKE CONNECT ON DATABASE app FROM PUBLIC");
     let (code, said) = world.check(TICKS, &[]);
     let warning = "warning databases: the control role fencegate may not connect to app. Where the policies fence tables: GRANT CONNECT ON DATABASE … TO fencegate\n";
@@ -243,7 +243,7 @@ fn a_check_fails_for_a_table_that_no_database_has() {
     let (code, said) = world.check(&wrong, &["--allow-unresolved"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(&format!("warning {told}")), "{said}");
-    // Several databases with the table.
+    // Several databases have the table.
     world.postgres.sql("CREATE TABLE ticks (n int)");
     let (_, said) = world.check(TICKS, &[]);
     assert!(
@@ -260,7 +260,7 @@ fn policy_check_looks_for_tables_in_a_database() {
     assert_eq!(code, Some(1), "{said}");
     let told = "policy.yaml:4:14: public.tikcs does not exist in app; did you mean public.ticks?\n";
     assert!(said.lines().any(|line| line.starts_with("warning: ")) && said.contains(told), "{said}");
-    // It has another table, or is not expected there.
+    // The resource has another table, or is not expected in this database.
     let (code, said) = world.policy_check(&TICKS.replace("public.ticks", "public.ticks, public.later"), "app");
     assert!(code == Some(0) && said.contains("public.later does not exist in app\n"), "{said}");
     let elsewhere = TICKS.replace("public.ticks", "{name: public.orders, database: shop}");
@@ -279,7 +279,7 @@ fn install(world: &Fenced, policies: &str, more: &[&str]) -> (Option<i32>, Strin
     run(&[&["guard", "install", "--control", &control, "--policies", &policies], more].concat())
 }
 
-/// The tables with a guard.
+/// Tables with a guard.
 fn guarded(world: &Fenced) -> String {
     world.postgres.value(
         "SELECT coalesce(string_agg(DISTINCT tgrelid::regclass::text, ' '), '') FROM pg_trigger WHERE tgname LIKE 'fencegate%'",
@@ -291,14 +291,14 @@ fn a_wrong_letter_removes_no_guard() {
     let both = TICKS.replace("public.ticks", "public.ticks, public.jobs");
     let world = start(&both);
     assert_eq!(install(&world, &both, &[]).0, Some(0));
-    // No proxy has had a session: the name alone tells.
+    // No proxy has had a session, so only the name shows the mistake.
     let wrong = both.replace("ticks", "tikcs");
     let (code, said) = install(&world, &wrong, &[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("public.tikcs does not exist in postgres; did you mean public.ticks? The guard of public.ticks would be removed"), "{said}");
     let (code, said) = install(&world, &format!("{both}databases: [app]\n"), &[]);
     assert!(code == Some(1) && said.contains("the policies fence nothing in database postgres"), "{said}");
-    // Other policies than those in force.
+    // These policies are not in force.
     ok(&mut world.holder(7), "INSERT INTO ticks VALUES (1)");
     let (code, said) = install(&world, TICKS, &[]);
     assert_eq!(code, Some(1), "{said}");
@@ -315,7 +315,7 @@ fn a_wrong_letter_removes_no_guard() {
         install(&world, &elsewhere, &[]).1.contains("enforces a fence that these")
     });
     assert_eq!(guarded(&world), "jobs ticks");
-    // Once they are in force, or by force; what is removed is listed.
+    // Permitted once the policies are in force, or with --force. The output lists what was removed.
     assert_eq!(reload(&world, TICKS), "");
     let (code, said) = install(&world, TICKS, &[]);
     assert_eq!((code, guarded(&world).as_str()), (Some(0), "ticks"), "{said}");

@@ -14,7 +14,8 @@ const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (n int); CREA
     CREATE PROCEDURE p() LANGUAGE sql AS 'INSERT INTO jobs VALUES (1)'";
 const OBSERVED: &str = "version: 1\nresources:\n  - {name: scheduler, mode: observe, tables: [public.jobs], functions: [public.run_tick]}\n";
 
-/// What a session says before, and what it then says that a fence which acts rejects; each in a transaction that is rolled back.
+/// Statements to prepare a session, statements that an enforcing fence then rejects, and the SQLSTATE. All run in a
+/// transaction that is rolled back.
 const REJECTED: [(&str, &str, &str); 12] = [
     ("", "INSERT INTO jobs VALUES (1)", "LF002"),
     ("", "INSERT INTO work VALUES (1)", "LF002"),
@@ -35,7 +36,7 @@ fn start(policies: &str) -> Fenced {
     let options = ProxyOptions::default().policies(policies).arguments(&arguments);
     let server = Options::default().setting("max_prepared_transactions", "5");
     let world = Fenced::start_with(server, SCHEMA, &options);
-    // A fence that observes waits for a moment only until its tables are known.
+    // An observing fence waits only briefly for its tables to become known, and then statements pass unobserved.
     let _first = world.login();
     world.proxy.wait_for_log("fence_observed", DEADLINE);
     world
@@ -86,7 +87,7 @@ fn observe_reports_everything_that_enforce_rejects() {
             observed(&world) > counted && told(&world) > lines
         });
     }
-    // What is free stays free, once the catalog is read again.
+    // Statements on unfenced tables are not counted, once the catalog has been read again.
     wait_until("nothing is counted", DEADLINE, || {
         let before = observed(&world);
         for statement in ["SELECT 1", "INSERT INTO free VALUES (1)", "TABLE jobs", "CREATE TABLE more (n int)"] {
@@ -103,7 +104,7 @@ fn observe_reports_everything_that_enforce_rejects() {
     }
 }
 
-/// Of several fences, those that act decide for what does not show what it writes, where they have something here.
+/// If fences have different modes, the enforcing ones with tables in this database decide on opaque statements.
 #[test]
 fn fences_of_several_modes() {
     let policies = format!("{OBSERVED}  - {{name: billing, tables: [public.bills]}}\n");
@@ -120,10 +121,10 @@ fn fences_of_several_modes() {
     ok(&mut wire, "CALL p()");
     let missing = event(|| world.proxy.log(), "write_would_be_rejected");
     assert_fields(&missing, &[("resource", "scheduler"), ("verdict", "missing"), ("statement", "CALL")]);
-    // It raises none: a token that is not in force yet would be LF004.
+    // An opaque statement raises no token. Enforced, a token that is not yet in force would cause LF004.
     ok(&mut wire, "SET lease.fence = 'billing=3, scheduler=4'");
     ok(&mut wire, "CALL p()");
-    wait_until("that is told", DEADLINE, || {
+    wait_until("it is logged", DEADLINE, || {
         events(&world.proxy.log(), "write_would_be_rejected").iter().any(|line| line["verdict"] == "unverifiable")
     });
     assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.epoch WHERE resource = 'scheduler'"), "0");
@@ -139,7 +140,6 @@ fn calls_of_the_fast_path_and_unknown_names() {
     assert_eq!(observed(&world), 2.0);
 }
 
-/// Replication that is logical was refused when it started, whatever the fences do.
 #[test]
 fn logical_replication_passes_a_fence_that_observes() {
     let world = start(OBSERVED);
@@ -150,7 +150,7 @@ fn logical_replication_passes_a_fence_that_observes() {
     assert_eq!(observed(&world), 1.0);
 }
 
-/// The control role may not end a superuser: it gets LF006 from a fence that acts, whatever the token.
+/// The control role may not terminate a superuser's session. An enforcing fence would return LF006 for every token.
 #[test]
 fn sessions_that_could_not_be_admitted() {
     let postgres = Postgres::start(Options::default());
@@ -189,7 +189,7 @@ fn the_writer_is_reported() {
         || events(&world.proxy.log(), "write_would_be_rejected").into_iter().find(|it| it["statement"] == "SELECT");
     wait_until("the call is told", DEADLINE, || of_call().is_some());
     assert_fields(&of_call().unwrap(), &[("reaches", "run_tick()")]);
-    // The rejected, likewise.
+    // A direct write has no `reaches`.
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");
     let direct = events(&world.proxy.log(), "write_would_be_rejected").pop().unwrap();
     assert!(!direct.contains_key("reaches") && direct["table"] == "jobs", "{direct:?}");

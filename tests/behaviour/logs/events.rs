@@ -55,7 +55,7 @@ fn an_observing_fence_logs_a_rejection_once() {
     let seen = event(|| fenced.proxy.log(), "write_would_be_rejected");
     assert_fields(&seen, &[("resource", "watched"), ("verdict", "missing"), ("database", "postgres")]);
     ok(&mut wire, "SET lease.fence = 7");
-    // Held back until it is admitted to the other.
+    // The write waits until the session is admitted to the other fence.
     ok(&mut wire, "INSERT INTO jobs VALUES (1); INSERT INTO watched VALUES (1)");
     assert_eq!(events(&fenced.proxy.log(), "write_would_be_rejected").len(), 1);
 }
@@ -72,7 +72,7 @@ fn a_missing_fenced_table_is_logged_when_it_disappears_and_reappears() {
     assert_fields(&missing, &[("level", "WARN")]);
     assert_fields(&event(log, "fence_enforced"), &[("resource", "jobs")]);
     assert_fields(&event(log, "fence_observed"), &[("resource", "watched")]);
-    // Not once for each session, nor each time that the catalog is read.
+    // Logged neither for each session nor for each read of the catalog.
     ok(&mut fenced.login(), "CREATE VIEW seen AS TABLE jobs");
     ok(&mut fenced.login(), "SELECT 1");
     ok(&mut wire, "CREATE TABLE ghost (n int)");

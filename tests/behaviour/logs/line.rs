@@ -6,10 +6,10 @@ use crate::support::{DEADLINE, Options, ProxyOptions};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A line; numbers as text.
+/// Fields of a line, with numbers as text.
 pub type Line = BTreeMap<String, String>;
 
-/// JSON is YAML.
+/// Parses the lines as YAML, of which JSON is a subset.
 pub fn lines(log: &str) -> Vec<Line> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -30,21 +30,21 @@ pub fn lines(log: &str) -> Vec<Line> {
         };
         values.into_iter().map(text).collect()
     };
-    // The last one may not be whole yet.
+    // The last line may be incomplete.
     log.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(line).collect()
 }
 
-/// The lines of that event.
+/// All lines of the event.
 pub fn events(log: &str, event: &str) -> Vec<Line> {
     lines(log).into_iter().filter(|line| line.get("event").is_some_and(|name| name == event)).collect()
 }
 
-/// The first line of that event, once it is there.
+/// The first line of the event. Waits for it.
 pub fn event(log: impl Fn() -> String, event: &str) -> Line {
     wait_for(format!("the log has {event}"), DEADLINE, || events(&log(), event).into_iter().next())
 }
 
-/// Asserts what these fields of a line say.
+/// Asserts the values of some fields of a line.
 #[track_caller]
 pub fn assert_fields(line: &Line, expected: &[(&str, &str)]) {
     for (name, value) in expected {

@@ -19,7 +19,6 @@ resources:
 
 type Event = Map<String, Value>;
 
-/// The lines of the log that are events.
 fn events(log: &str) -> Vec<Event> {
     let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let objects = whole.map(|line| serde_json::from_str::<Event>(line).unwrap_or_else(|why| panic!("{line}: {why}")));
@@ -30,7 +29,7 @@ fn first(log: impl Fn() -> String, event: &str) -> Event {
     wait_for(format!("the log has {event}"), DEADLINE, || events(&log()).into_iter().find(|it| it["event"] == event))
 }
 
-/// The cells of a table of the page, which stands between these comments.
+/// The cells of the table between these comments on the page.
 fn table(name: &str) -> Vec<Vec<String>> {
     let text = PAGE.split_once(&format!("<!-- {name} -->\n")).unwrap().1;
     let text = text.split_once(&format!("<!-- end of {name} -->")).unwrap().0;
@@ -38,13 +37,13 @@ fn table(name: &str) -> Vec<Vec<String>> {
     text.lines().skip(2).map(cells).collect()
 }
 
-/// Texts in backticks. Of `name=value`, the name.
+/// Texts in backticks. For `name=value`, only the name.
 fn names(cell: &str) -> BTreeSet<String> {
     let quoted = cell.split('`').skip(1).step_by(2);
     quoted.map(|name| name.split('=').next().unwrap().to_owned()).collect()
 }
 
-/// A candidate, whose log it is that is asked for.
+/// A candidate whose log the test reads.
 struct Node {
     folder: Folder,
     program: Program,
@@ -69,7 +68,7 @@ impl Node {
     }
 }
 
-/// A takeover: B leads after A, cuts one session of A off, and sees the others rejected. Returns the logs.
+/// A takeover: B leads after A. One session of A is cut off, and the others are rejected. Returns the logs.
 fn takeover() -> String {
     let etcd = Etcd::start();
     let mut fenced = start(SCHEMA, POLICIES, &["--etcd", &etcd.url()]);
@@ -131,12 +130,12 @@ fn events_are_as_documented_and_drawn() {
     }
     for event in events(&logs) {
         let name = event["event"].as_str().unwrap();
-        assert!(PAGE.contains(&format!("`{name}`")), "{name} is in no table");
+        assert!(PAGE.contains(&format!("`{name}`")), "{name} is missing from the tables");
     }
     assert_drawn(&logs);
 }
 
-/// The picture shows both nodes, who led, and what was rejected.
+/// The picture shows both nodes, their leaderships and the rejections.
 fn assert_drawn(logs: &str) {
     let folder = Folder::new("drawn");
     let file = folder.join("log");

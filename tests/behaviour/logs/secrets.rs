@@ -5,7 +5,7 @@ use crate::support::fenced::{code, code_in, init, ok};
 use crate::support::wire::{Wire, message};
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions};
 
-/// Nothing in the log may contain it.
+/// No log line may contain this.
 const CANARY: &str = "c4n4ry";
 
 #[test]
@@ -32,7 +32,7 @@ fn values_are_in_no_line_at_any_level() {
     ok(&mut wire, "SET lease.fence = 5");
     ok(&mut wire, &write);
     assert_eq!(code(&mut wire, &write), "23505");
-    // What ends others, and what cannot, names processes and not what they run.
+    // Log lines about terminated processes, and about processes that cannot be terminated, name no statements.
     ok(&mut wire, &format!("BEGIN; UPDATE jobs SET note = '{CANARY}'"));
     let mut next = Wire::login(&proxy.address(), "postgres", "postgres");
     ok(&mut next, "SET lease.fence = 6");
@@ -55,7 +55,7 @@ fn a_blocked_takeover_names_the_blocking_process() {
     let mut old = Wire::login(&proxy.address(), "postgres", "postgres");
     ok(&mut old, "SET lease.fence = 5");
     ok(&mut old, "INSERT INTO jobs VALUES (1)");
-    // A process that does not listen to signals: stopped, as one that hangs in the kernel would be.
+    // A process that ignores signals: it is stopped, like one that hangs in the kernel.
     old.send(&message::query(&format!("UPDATE jobs SET note = pg_sleep(60)::text || '{CANARY}'")));
     let running = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     let pid = crate::support::wait::wait_for("it runs", DEADLINE, || postgres.sql(running).pop()?.pop()?);
@@ -65,12 +65,12 @@ fn a_blocked_takeover_names_the_blocking_process() {
     let frames = next.query("INSERT INTO jobs VALUES (2)");
     crate::support::programs::run(std::process::Command::new("sh").args(["-c", &format!("kill -CONT {pid}")]));
     let error = crate::support::wire::error_in(&frames).expect("LF006");
-    assert!(error.code() == "LF006" && error.message().contains(CANARY), "the client is told what it runs: {error:?}");
+    assert!(error.code() == "LF006" && error.message().contains(CANARY), "the client receives the statement: {error:?}");
     let log = proxy.log();
     assert!(log.contains(&format!("process {pid} ")) && !log.contains(CANARY), "{log}");
 }
 
-/// A core file would hold the passwords of control connections.
+/// A core file would contain the passwords of control connections.
 #[test]
 fn a_crash_leaves_no_core_file() {
     let postgres = Postgres::start(Options::default());

@@ -58,13 +58,13 @@ fn a_refused_client_is_logged_with_the_reason() {
         refused().into_iter().find(|line| line.get("code").is_some_and(|it| it == "LF003"))
     });
     assert_fields(&by_proxy, &[("user", "postgres"), ("database", "postgres")]);
-    // It hangs up before it has said who it is.
+    // This client disconnects before it has sent its startup message.
     Wire::connect(&fenced.proxy.address()).unwrap().send(&[0, 0]);
     let nobody = wait_for("it is told", DEADLINE, || refused().into_iter().find(|line| !line.contains_key("user")));
     assert!(!nobody.contains_key("code") && !nobody.contains_key("database"), "{nobody:?}");
 }
 
-/// Monitors and load balancers do only this, every second.
+/// Monitors and load balancers do this every second.
 #[test]
 fn connections_that_only_connect_and_close_are_not_logged() {
     let mut fenced = start(SCHEMA, POLICIES, &[]);
@@ -72,19 +72,19 @@ fn connections_that_only_connect_and_close_are_not_logged() {
         drop(Wire::connect(&address).unwrap());
     }
     Wire::connect(&fenced.proxy.address()).unwrap().reset();
-    // One that asks for encryption, and does not like the answer.
+    // This client requests encryption and leaves after the answer.
     let mut asks = Wire::connect(&fenced.proxy.address()).unwrap();
     asks.send(&message::ssl_request());
     assert_eq!(asks.byte(), Some(b'N'));
     drop(asks);
-    // Each is over before the proxy stops.
+    // All connections have ended before the proxy stops.
     fenced.proxy.terminate();
     let log = fenced.proxy.log();
     assert_eq!(events(&log, "session_refused"), [], "{log}");
     assert!(lines(&log).iter().all(|line| !line.contains_key("address") || line["event"] == "listening"), "{log}");
 }
 
-/// HAProxy's pgsql-check does this every second, and psql before it asks its user for a password.
+/// HAProxy's pgsql-check does this every second, and psql does it before it prompts for a password.
 #[test]
 fn a_client_that_leaves_when_it_is_asked_is_logged_at_debug() {
     let proxy = ProxyOptions::default().policies(POLICIES).arguments(&["--log-format", "json"]);
@@ -105,7 +105,7 @@ fn a_client_that_leaves_when_it_is_asked_is_logged_at_debug() {
         assert_fields(&line, &[("level", "DEBUG"), ("user", "ada"), ("database", "postgres")]);
     }
     assert_eq!(events(&fenced.proxy.log(), "session_refused"), []);
-    // These have responded.
+    // These clients have answered.
     let mut wrong = Wire::connect(&fenced.proxy.address()).unwrap();
     wrong.start(&[("user", "ada"), ("database", "postgres")], "wrong");
     let mut half = asked();
@@ -157,7 +157,7 @@ fn a_console_session_logs_why_it_ended() {
     assert!(stopped["address"].starts_with("127.0.0.1:"), "{stopped:?}");
 }
 
-/// The reason for the session's end, once the log has it.
+/// The reason for the session's end. Waits for it in the log.
 fn reason(fenced: &Fenced, wire: &mut Wire, end: impl FnOnce(&mut Wire)) -> String {
     let address = wire.local_address();
     end(wire);
@@ -205,8 +205,8 @@ fn a_shutdown_is_logged_as_the_reason() {
     assert_fields(&event(|| fenced.proxy.log(), "session_ended"), &[("reason", "the proxy is shutting down")]);
 }
 
-/// While it reads a text, the parser puts a pipe of its own in the place of standard error: what is written there is lost. A
-/// parser that is built for tests does not, so that only the descriptor shows.
+/// While the parser reads a text, it replaces standard error with a pipe, and the log would be lost. Parsers built for
+/// tests do not, so the test checks only the descriptor.
 #[test]
 fn the_log_has_a_descriptor_of_its_own() {
     let fenced = start(SCHEMA, POLICIES, &[]);
@@ -219,7 +219,7 @@ fn the_log_has_a_descriptor_of_its_own() {
     assert_eq!(others.len(), 1, "{others:?}");
 }
 
-/// A pool renames its sessions for each task, and a role may have a default.
+/// Pools rename their sessions for each task, and roles may have a default.
 #[test]
 fn an_application_has_the_name_that_the_server_reports() {
     let fenced = start(SCHEMA, POLICIES, &[]);
@@ -229,7 +229,7 @@ fn an_application_has_the_name_that_the_server_reports() {
     assert_fields(&event(|| fenced.proxy.log(), "session_started"), &[("application_name", "by default")]);
     let pid = value(&mut wire, "SELECT pg_backend_pid()").unwrap();
     let at_server = format!("SELECT application_name FROM pg_stat_activity WHERE pid = {pid}");
-    // What a transaction has set goes with it, and what a function sets counts. No server shows other letters than ASCII.
+    // A rollback restores the name, and a name set by a function counts. Servers show only ASCII letters.
     for text in [
         "SET application_name = 'nightly'",
         "BEGIN; SET LOCAL application_name = 'step'",

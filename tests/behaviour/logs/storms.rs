@@ -21,7 +21,7 @@ fn many_rejections_are_logged_in_part_and_counted() {
     for _ in 0..STORM {
         assert_eq!(code(&mut stale, "INSERT INTO jobs VALUES (2)"), "LF001");
     }
-    // Another verdict has its own lines.
+    // Each verdict is limited separately.
     assert_eq!(code(&mut fenced.login(), "DELETE FROM jobs"), "LF002");
     let count = || counted(&fenced.proxy.log(), "stale_write_blocked", "stale");
     wait_until("all are accounted for, though nothing follows", DEADLINE, || count().0 + count().1 == STORM);
@@ -53,12 +53,12 @@ fn many_connections_are_logged_in_part_and_counted() {
         wire.start(&[("user", "postgres"), ("database", "nowhere")], "");
     }
     let count = || counted(&fenced.proxy.log(), "session_refused", "session_refused");
-    // With those who only looked whether anybody listens.
+    // Includes connections that only checked whether the proxy listens.
     wait_until("all are accounted for", DEADLINE, || count().0 + count().1 >= STORM);
     assert!(count().1 > 0, "{:?}", count());
 }
 
-/// Its sessions stay open, and the control connection finds no schema time and again.
+/// The sessions stay open, and the control connection repeatedly finds no schema.
 #[test]
 fn a_database_without_fences_is_logged_once() {
     let options = Options::default().setting("log_connections", "on");
@@ -76,7 +76,7 @@ fn a_database_without_fences_is_logged_once() {
     assert!(told.len() == 1 && told[0].contains("nothing_fenced") && told[0].contains("INFO"), "{told:?}");
 }
 
-/// One for the error and one for the statement, the fewest that a role which is no superuser can bring about.
+/// One line for the error and one for the statement: the minimum that a role without superuser privileges can cause.
 #[test]
 fn a_rejection_in_a_transaction_leaves_two_lines_in_the_servers_log() {
     const STORM: usize = 20;

@@ -38,7 +38,7 @@ fn sessions_go_on_and_dropped_lines_are_counted_and_reported() {
 
     let reader = pipe.read();
     fenced.proxy.write_policies(POLICIES);
-    // Its line is written after all that waited.
+    // The line of the reload follows all lines in the queue.
     wait_until("the queue is empty", DEADLINE, || {
         fenced.proxy.sighup();
         reader.so_far().contains("policies_loaded")
@@ -46,7 +46,7 @@ fn sessions_go_on_and_dropped_lines_are_counted_and_reported() {
     let dropped = dropped();
     assert_eq!(fenced.proxy.terminate(), 0);
     let log = reader.end();
-    // Every line is whole, and the last one is there.
+    // Every line is complete, including the last one.
     assert!(lines(&log).iter().any(|line| line.get("event").is_some_and(|event| event == "stopped")));
     let reported =
         events(&log, "log_lines_dropped").iter().map(|line| line["dropped"].parse::<f64>().unwrap()).sum::<f64>();

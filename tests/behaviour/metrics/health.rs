@@ -34,7 +34,7 @@ fn healthcheck_reports_readiness_in_its_exit_code() {
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains(": 503 cannot open the control connection: "), "{error}");
 
-    // Another protocol.
+    // A server of another protocol.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let other_address = other.local_addr().unwrap();
     let answer = thread::spawn(move || {
@@ -48,7 +48,7 @@ fn healthcheck_reports_readiness_in_its_exit_code() {
         (Some(1), String::new(), format!("fencegate: {other_address}: no HTTP response\n"))
     );
     assert_ne!(answer.join().unwrap(), 0);
-    // A server that never answers, and one that has stopped listening.
+    // A server that never answers, and then one that has stopped listening.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     assert_eq!(check(address).0, Some(1));
@@ -57,7 +57,7 @@ fn healthcheck_reports_readiness_in_its_exit_code() {
     assert_eq!(fencegate().args(["healthcheck", "--http", "db"]).output().unwrap().status.code(), Some(2));
 }
 
-/// A query of the server that takes 2 s results in "not ready".
+/// A check of the server that takes 2 s reports "not ready".
 fn wait_until_ready(address: SocketAddr) {
     wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);
     assert_eq!(get(address, "/readyz").body, "ok\n");
@@ -141,7 +141,7 @@ fn a_proxy_that_cannot_admit_new_tokens_is_not_ready() {
     let proxy = Proxy::start_with(&postgres, &options);
     let address = http_address(|| proxy.log());
     let refused = |why: &str| wait_until(why, DEADLINE, || get(address, "/readyz").body.contains(why));
-    // A write gets LF006 meanwhile, and its hint says what helps.
+    // Until then, a write fails with LF006, and its hint names the remedy.
     let meets = |wire: &mut Wire, why: &str, hint: &str| {
         wait_until(why, DEADLINE, || {
             let error = wire.rows("INSERT INTO jobs VALUES (1)").expect_err(why);
@@ -156,7 +156,7 @@ fn a_proxy_that_cannot_admit_new_tokens_is_not_ready() {
     proxy.wait_for_log("control_unusable", DEADLINE);
     postgres.sql(GRANTS);
     is_ready();
-    // Nobody is in a database with fences until now.
+    // Until now, no session was in a database with fences.
     let mut wire = Wire::login(&proxy.address(), "writer", "postgres");
     ok(&mut wire, "SET lease.fence = 7");
     refused("database postgres has no fencegate schema: run `fencegate init`");
@@ -165,7 +165,7 @@ fn a_proxy_that_cannot_admit_new_tokens_is_not_ready() {
     postgres.sql("COMMENT ON SCHEMA fencegate IS 'fencegate schema version 1'");
     refused("the schema fencegate of database postgres is \"fencegate schema version 1\"");
     init(&postgres, "postgres");
-    // The schema is the superuser's, and the control role may do nothing in it.
+    // The superuser owns the schema, and the control role has no privileges in it.
     refused("the control role warden lacks privileges in the schemas of fencegate in database postgres (");
     assert!(get(address, "/readyz").body.contains("run `fencegate init --role warden` there"));
     let lacking =
@@ -175,7 +175,7 @@ fn a_proxy_that_cannot_admit_new_tokens_is_not_ready() {
     run(fencegate().args(["init", "--control", &database, "--role", "warden"]));
     is_ready();
     wait_until("it may write", DEADLINE, || wire.rows("INSERT INTO jobs VALUES (1)").is_ok());
-    // While it runs.
+    // Revoked while the proxy runs.
     postgres.sql("REVOKE UPDATE ON fencegate_state.epoch FROM warden");
     refused("in the schemas of fencegate in database postgres (UPDATE on epoch)");
     ok(&mut wire, "SET lease.fence = 8");
@@ -220,7 +220,7 @@ fn a_missing_password_is_reported_with_its_setting() {
     assert!(String::from_utf8_lossy(&init.stderr).contains(WHERE), "{init:?}");
 }
 
-/// Any role that may create databases can make one with a table of a fenced name.
+/// Every role with CREATEDB can create a database with a table of a fenced name.
 #[test]
 fn creating_a_database_keeps_the_proxy_ready() {
     let postgres = Postgres::start(Options::default());
@@ -236,7 +236,7 @@ fn creating_a_database_keeps_the_proxy_ready() {
     assert_eq!(trap.rows("INSERT INTO jobs VALUES (1)").unwrap_err().code(), "LF002");
     proxy.wait_for_log("policies_not_recorded", DEADLINE);
     wait_until_ready(address);
-    // What has the schema counts.
+    // A database that has had the schema counts.
     postgres.sql("DROP SCHEMA fencegate CASCADE");
     wait_until("it is not ready", DEADLINE, || {
         get(address, "/readyz").body.contains("database postgres has no fencegate")
@@ -256,7 +256,7 @@ fn an_unreachable_server_is_reported_before_the_first_client() {
     let page = get(address, "/readyz");
     assert!(page.status == 503 && page.body.contains(&format!("the server at {closed} cannot be reached")), "{page:?}");
     assert!(get(address, "/metrics").body.contains("\nfencegate_upstream_up 0\n"));
-    // A storm of clients is told in ten lines a second.
+    // Many refused clients cause at most ten lines per second.
     wait_until("the others are counted", DEADLINE, || {
         thread::scope(|scope| {
             for _ in 0..30 {
@@ -283,8 +283,8 @@ fn readiness_checks_leave_nothing_at_the_server() {
         postgres.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'") == "1"
     });
     let asked = sessions().unwrap() - before;
-    // Those of this test are counted too: one for each question of its own.
-    assert!(asked < 25, "the server was asked {asked} times for 50");
+    // Includes this test's own sessions, one for each query.
+    assert!(asked < 25, "{asked} sessions for 50 requests");
 }
 
 #[test]

@@ -50,6 +50,6 @@ fn silent_connections_do_not_block_other_requests_for_long() {
     };
     let files = proxy.open_files();
     let _slow: Vec<TcpStream> = (0..200).map(slow).collect();
-    assert_eq!(get(address, "/healthz").status, 200, "it waits for places, and then gets one");
+    assert_eq!(get(address, "/healthz").status, 200, "the request waits for a place and then gets one");
     assert!(proxy.open_files() <= files + 70, "{} of {files}", proxy.open_files());
 }

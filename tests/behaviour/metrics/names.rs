@@ -10,7 +10,7 @@ use crate::support::{DEADLINE, Wire, wait_until};
 use fencegate::metrics::{METRICS, MetricKind, VERDICTS};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// As promised to users; labels in any order.
+/// The contract with users. The order of labels does not matter.
 const PROMISED: &str = "
 fencegate_writes_total{database,resource,verdict,mode}
 fencegate_fence_token{database,resource}
@@ -48,7 +48,7 @@ fn promised() -> Names {
     PROMISED.trim().lines().map(read).collect()
 }
 
-/// Histograms count under three names, one of which has a label for the bound.
+/// Histograms have three names, one of them with a label for the bound.
 fn served(samples: &[Sample]) -> Names {
     let mut names = Names::new();
     for sample in samples {
@@ -59,7 +59,7 @@ fn served(samples: &[Sample]) -> Names {
     names
 }
 
-/// What has been counted in all series of each metric: for a histogram, how often.
+/// Total of all series of each metric. For a histogram, the number of observations.
 fn totals(samples: &[Sample]) -> BTreeMap<&'static str, f64> {
     let total = |metric: &fencegate::metrics::Described| {
         let counted =
@@ -79,11 +79,11 @@ fn every_metric_moves_and_is_called_as_promised() {
     wait_until("writes past fences that observe are counted", DEADLINE, || {
         sum(&world.samples(), "fencegate_writes_total", &[("mode", "observe"), ("verdict", "stale")]) > 0.0
     });
-    // A look at the server that takes 2 s says that it is not ready.
+    // A check of the server that takes 2 s reports that the proxy is not ready.
     let samples = wait_for("it is ready, etcd answers, and the queue of notifications is measured", DEADLINE, || {
         let samples = world.samples();
         let is_up = ["fencegate_ready", "fencegate_etcd_up"].iter().all(|name| sum(&samples, name, &[]) == 1.0);
-        // Measured some seconds after the first session has come.
+        // Measured some seconds after the first session has started.
         let is_measured = samples.iter().any(|sample| sample.name == "fencegate_notification_queue_usage");
         (is_up && is_measured).then_some(samples)
     });
@@ -95,7 +95,7 @@ fn every_metric_moves_and_is_called_as_promised() {
         assert_eq!(names.get(&name), Some(&labels), "{name}");
     }
     for (name, after) in totals(&samples) {
-        // What nothing in this world brings about.
+        // Metrics that do not change in this world.
         const STILL: [&str; 5] = [
             "fencegate_policies_superseded",
             "fencegate_notification_queue_usage",
@@ -106,7 +106,7 @@ fn every_metric_moves_and_is_called_as_promised() {
         if STILL.contains(&name) {
             continue;
         }
-        // Whether it is ready, and has reloaded, its version, its server and its tables, are there from the start.
+        // Metrics for readiness, reloads, version, server and tables are set from the start.
         let was = if ["_ready", "_successful", "_up", "_role", "_timeline", "_policy_tables"]
             .iter()
             .any(|end| name.ends_with(end))
@@ -131,7 +131,7 @@ fn every_metric_moves_and_is_called_as_promised() {
 
 #[test]
 fn every_value_of_a_bounded_label_moves() {
-    /// Users' names, and the program's version.
+    /// Names chosen by users, and the program's version.
     const UNBOUNDED: [&str; 6] = ["host", "database", "resource", "election", "lease", "version"];
     let mut world = World::start();
     world.elect();
@@ -149,7 +149,7 @@ fn every_value_of_a_bounded_label_moves() {
         let series =
             samples.iter().flat_map(|sample| sample.labels.iter().map(|(label, value)| (&sample.name, label, value)));
         let bounded = series.filter(|(_, label, _)| label.as_str() != "le" && !UNBOUNDED.contains(&label.as_str()));
-        // A table is in one state, and those of this world exist.
+        // A table has one state, and all tables of this world exist.
         let bounded = bounded.filter(|(name, ..)| name.as_str() != "fencegate_policy_tables");
         let stands = |(name, label, value): &(&String, &String, &String)| sum(&samples, name, &[(label, value)]) == 0.0;
         bounded.filter(stands).map(|(name, label, value)| format!("{name}{{{label}={value}}}")).collect::<BTreeSet<_>>()
@@ -167,8 +167,8 @@ fn each_event_is_counted_once() {
     let count =
         |verdict, mode| sum(&world.samples(), "fencegate_writes_total", &[("verdict", verdict), ("mode", mode)]);
     let mut wire = Wire::login(&world.proxy.address(), "postgres", "postgres");
-    assert_eq!(count("admitted", "enforce"), 0.0, "the series are there before the first write");
-    // Held back until the parameter has been read, and then until it is admitted.
+    assert_eq!(count("admitted", "enforce"), 0.0, "the series exist before the first write");
+    // Held back until the parameter has been read, and then until the session is admitted.
     let script = "SELECT set_config('lease.fence', (3 + 4)::text, false)";
     ok(&mut wire, script);
     ok(&mut wire, "INSERT INTO jobs VALUES (1); INSERT INTO watched VALUES (1)");
@@ -183,7 +183,7 @@ fn each_event_is_counted_once() {
     assert_eq!(sessions(), 1.0);
     drop(wire);
     wait_until("the session is gone", DEADLINE, || sessions() == 0.0);
-    assert_eq!(count("admitted", "observe"), 1.0, "it was held back until it was admitted to the other");
+    assert_eq!(count("admitted", "observe"), 1.0, "counted once, although it waited for the other fence");
 }
 
 #[test]

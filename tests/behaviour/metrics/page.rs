@@ -4,7 +4,6 @@ use crate::support::DEADLINE;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A response.
 #[derive(Debug)]
 pub struct Page {
     pub status: u16,
@@ -12,7 +11,7 @@ pub struct Page {
     pub body: String,
 }
 
-/// Sends a request, and reads to the end of the connection.
+/// Sends a request and reads until the connection closes.
 pub fn ask(address: SocketAddr, method: &str, path: &str) -> Page {
     let answer =
         send(address, format!("{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").as_bytes());
@@ -25,19 +24,19 @@ pub fn get(address: SocketAddr, path: &str) -> Page {
     ask(address, "GET", path)
 }
 
-/// What comes back, to the end of the connection; a connection that is reset ends as well.
+/// The response until the connection closes or is reset.
 pub fn send(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    // It may be refused before it has come as a whole.
+    // The server may refuse the request before all of it has been sent.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
-    // Goes on where a signal interrupts it, as the end of another test's program does.
+    // Retries if a signal interrupts it, such as SIGCHLD from another test's program.
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8(answer).unwrap()
 }
 
-/// One line of a page of metrics.
+/// One line of a metrics page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub name: String,
@@ -51,7 +50,7 @@ impl Sample {
     }
 }
 
-/// All samples of a page. The values of labels have no quotes or commas in these tests.
+/// All samples of a page. In these tests, label values contain no quotes or commas.
 pub fn samples(text: &str) -> Vec<Sample> {
     let sample = |line: &str| {
         let (series, value) = line.rsplit_once(' ').expect("a value");
@@ -66,7 +65,7 @@ pub fn samples(text: &str) -> Vec<Sample> {
     text.lines().filter(|line| !line.starts_with('#')).map(sample).collect()
 }
 
-/// The sum of the samples of that name that have these labels.
+/// Sum of the samples with this name and these labels.
 pub fn sum(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> f64 {
     let matches = |sample: &&Sample| {
         sample.name == name && labels.iter().all(|(label, value)| sample.label(label) == Some(value))

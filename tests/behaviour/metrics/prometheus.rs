@@ -54,13 +54,13 @@ fn rules() -> Vec<Rule> {
     rules.groups.into_iter().flat_map(|group| group.rules).collect()
 }
 
-/// JSON is YAML.
+/// Parses the dashboard as YAML, of which JSON is a subset.
 fn panels() -> Vec<Panel> {
     let text = fs::read_to_string(deployed("grafana/fencegate.json")).unwrap();
     serde_saphyr::from_str::<Dashboard>(&text).unwrap().panels
 }
 
-/// What an alert compares: its expression without the comparison at the end.
+/// The left side of an alert's comparison.
 fn compared(rule: &Rule) -> &str {
     let parts = [" == ", " < ", " > "].iter().find_map(|comparison| rule.expr.rsplit_once(comparison));
     let (left, right) = parts.unwrap_or_else(|| panic!("{}: no comparison", rule.alert));
@@ -83,7 +83,7 @@ fn promtool_accepts_the_rules_and_each_has_advice() {
 fn every_query_finds_data() {
     let mut world = World::start();
     world.elect();
-    // Leases are followed while there is a session.
+    // The proxy follows leases while it has a session.
     let _open = Wire::login(&world.proxy.address(), "postgres", "postgres");
     let scraper = Scraper::start(&world);
     let alerts = rules();
@@ -95,7 +95,7 @@ fn every_query_finds_data() {
     }
     assert!(queries.len() > 30, "{} queries", queries.len());
     let mut round = 0;
-    // Rates need two scrapes between which something has moved.
+    // Rates need two scrapes with a change in between.
     wait_for("every query finds data", Duration::from_secs(300), || {
         round += 1;
         world.move_everything(round);

@@ -14,12 +14,12 @@ fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| format!(">{cell}</td>")).collect()
 }
 
-/// A line of the page has these, in this order.
+/// True if one line of the page has these texts in this order.
 fn has(html: &str, cells: &[String]) -> bool {
     html.lines().any(|line| cells.iter().try_fold(line, |rest, it| Some(rest.split_once(it.as_str())?.1)).is_some())
 }
 
-/// No client has come yet, and nothing has happened.
+/// No client has connected, and nothing has happened yet.
 #[test]
 fn a_restarted_proxy_shows_the_leaders() {
     let world = World::start();
@@ -107,7 +107,7 @@ fn a_browser_may_only_display_the_page() {
     let missing: Vec<_> = expected.into_iter().filter(|it| !page.head.contains(it)).collect();
     assert_eq!((page.status, missing), (200, Vec::new()), "{}", page.head);
     assert_eq!(ask(world.of_proxy(), "POST", "/").status, 405);
-    // There is none of a leader.
+    // A leader has no status page.
     let page = get(world.of_lead(), "/");
     assert_eq!(
         (page.status, page.body.as_str()),
@@ -115,7 +115,7 @@ fn a_browser_may_only_display_the_page() {
     );
 }
 
-/// Each look at the condition is a connection to the database that --control names.
+/// Each check of the server opens a connection to the database in --control.
 #[test]
 fn the_server_is_queried_once_per_second_for_any_number_of_requests() {
     let world = World::start();
@@ -130,7 +130,7 @@ fn the_server_is_queried_once_per_second_for_any_number_of_requests() {
         get(address, "/");
         get(address, "/readyz");
     }
-    // Whoever comes when all places are taken ends the request of another one, also in the middle of a look.
+    // When all places are taken, a new request ends an older one, even during a check.
     let mut waiting = VecDeque::new();
     while start.elapsed() < Duration::from_secs(5) {
         let mut one_more = TcpStream::connect(address).unwrap();
@@ -141,8 +141,8 @@ fn the_server_is_queried_once_per_second_for_any_number_of_requests() {
     drop(waiting);
     get(address, "/");
     let most = start.elapsed().as_secs() + 2;
-    // The server counts a connection when it has ended.
+    // The server counts a connection when it ends.
     wait_until("they are counted", DEADLINE, || looks() > before);
     let made = looks() - before;
-    assert!(made <= most, "{made} looks, and {most} at most");
+    assert!(made <= most, "{made} checks, expected at most {most}");
 }

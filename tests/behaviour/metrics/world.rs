@@ -1,4 +1,4 @@
-//! A server, etcd, proxy and leader that serve metrics, and clients that change every one of them.
+//! A server, etcd, proxy and leader that serve metrics, and clients that change each of these metrics.
 
 use crate::metrics::page::{Sample, get, samples, sum};
 use crate::support::fenced::{code, init, ok};
@@ -22,7 +22,7 @@ resources:
     tables: [{name: public.shards, key: shard}]
 exempt_roles: [migrator]
 ";
-/// All but one of these databases are prepared; writes to that one cannot be admitted.
+/// Created in each database. One database is not prepared, so writes in it cannot be admitted.
 const TABLES: &str =
     "CREATE TABLE jobs (n int); CREATE TABLE led (n int); CREATE TABLE watched (n int); CREATE TABLE leased (n int);
     CREATE TABLE shards (shard int, n int); GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC";
@@ -46,7 +46,7 @@ impl World {
         }
         init(&postgres, "postgres");
         ticks::may_lead(&postgres, "postgres", "metrics/lease");
-        // The role of a single server counts if sessions need the primary.
+        // The role of a single server matters only if sessions need the primary.
         let upstream = postgres.url() + "?target_session_attrs=primary";
         let options = ProxyOptions::default().policies(POLICIES).upstream(&upstream);
         let options = options.arguments(&["--http", "127.0.0.1:0", "--etcd", &etcd.url()]);
@@ -67,7 +67,7 @@ impl World {
         http_address(|| fs::read_to_string(self.folder.join("log")).unwrap_or_default())
     }
 
-    /// The metrics of both.
+    /// Metrics of the proxy and the leader.
     pub fn samples(&self) -> Vec<Sample> {
         let pages = [self.of_proxy(), self.of_lead()].map(|address| get(address, "/metrics").body);
         samples(&pages.concat())
@@ -83,7 +83,7 @@ impl World {
         self.bury_the_dead(token);
         self.reject_in_every_way(token);
         self.take_over(token);
-        // A client that does not speak the protocol.
+        // A client of another protocol.
         Wire::connect(&self.proxy.address()).unwrap().send(b"GET / HTTP/1.1\r\n\r\n");
         let is_ready = || sum(&self.samples(), "fencegate_ready", &[]) == 1.0;
         wait_until("it is ready without sessions where nothing is prepared", DEADLINE, is_ready);
@@ -109,9 +109,9 @@ impl World {
             || sum(&self.samples(), "fencegate_writes_total", &[("resource", "watched"), ("verdict", "admitted")]);
         let before = observed();
         ok(&mut wire, "INSERT INTO jobs VALUES (1); INSERT INTO shards VALUES (3, 1); INSERT INTO watched VALUES (1)");
-        // The write has passed without waiting for that: until then no other one is stale.
+        // The proxy does not wait for the observing fence. Until that fence has the token, no write in it is stale.
         wait_until("the fence that observes has seen the token", DEADLINE, || observed() > before);
-        // Where etcd takes 3 s to answer it is not known.
+        // If etcd takes 3 s to answer, the token's state is unknown.
         let unissued = wait_for("etcd answers", DEADLINE, || {
             Some(code(&mut wire, "INSERT INTO led VALUES (1)")).filter(|code| code != "LF006")
         });
@@ -127,7 +127,7 @@ impl World {
         ok(&mut migrator, "INSERT INTO jobs VALUES (1)");
     }
 
-    /// Drains a process that has died, before the proxy comes to sweep it up: nobody has left yet in the first round.
+    /// Drains a dead process before the proxy removes it: in the first round, no session has ended yet.
     fn bury_the_dead(&self, token: i64) {
         let mut wire = self.login();
         ok(&mut wire, &format!("SET lease.fence = {token}"));
@@ -136,8 +136,7 @@ impl World {
         ok(&mut wire, "INSERT INTO jobs VALUES (1)");
     }
 
-    /// Drains three sessions: one that is idle, one that has written nothing in its transaction, and one that has
-    /// written.
+    /// Drains three sessions: an idle one, one that has written nothing in its transaction, and one that has written.
     fn take_over(&self, token: i64) {
         let [mut idle, mut reading, mut writing, mut next] = [(); 4].map(|()| self.login());
         for wire in [&mut idle, &mut reading, &mut writing] {
@@ -150,7 +149,7 @@ impl World {
         ok(&mut next, "INSERT INTO jobs VALUES (1)");
     }
 
-    /// Makes this the token of the leader whom the policy follows.
+    /// Elects the leader that the policy follows, and returns its token.
     pub fn elect(&self) -> i64 {
         self.postgres.sql("SELECT fencegate.acquire('metrics/lease', 'a', '1 hour')");
         self.etcd.put_new("/metrics/policy/1")
@@ -162,7 +161,7 @@ impl World {
     }
 }
 
-/// Where it serves metrics, as its log says.
+/// Address of the metrics, according to the log.
 pub fn http_address(log: impl Fn() -> String) -> SocketAddr {
     wait_for("metrics are served", DEADLINE, || {
         let log = log();
@@ -171,7 +170,7 @@ pub fn http_address(log: impl Fn() -> String) -> SocketAddr {
     })
 }
 
-/// A Prometheus that scrapes both, in a folder of its own.
+/// A Prometheus that scrapes the proxy and the leader, in its own folder.
 pub struct Scraper {
     _program: Program,
     _folder: Folder,
