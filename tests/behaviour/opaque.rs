@@ -45,7 +45,7 @@ const SESSIONS: [&str; 4] =
 
 #[test]
 fn statements_that_each_setting_allows() {
-    // For each of the sessions; None: as the server answers.
+    // One result for each of the sessions. None: the server's answer.
     let settings = [
         ("", [Some("LF004"); 4]),
         ("opaque: reject\n", [Some("LF004"); 4]),
@@ -60,7 +60,7 @@ fn statements_that_each_setting_allows() {
                 let mut wire = world.login();
                 ok(&mut wire, session);
                 let what = format!("{setting}{session}: {name}");
-                // The server finds out that the name is unknown before there is anything to run.
+                // The server detects the unknown name before it runs anything.
                 let expected = if *name == "Bind of an unknown name" { *answer } else { expected.unwrap_or(*answer) };
                 assert_eq!(code_in(&send(&mut wire, &world)), expected, "{what}");
                 assert_eq!(value(&mut wire, "SELECT 'goes on'").as_deref(), Some("goes on"), "{what}");
@@ -72,7 +72,7 @@ fn statements_that_each_setting_allows() {
     }
 }
 
-/// By the role that has logged in, whatever it becomes.
+/// The role that logged in counts, regardless of SET ROLE.
 #[test]
 fn a_role_may_have_a_setting_of_its_own() {
     let policies = ONE.to_owned() + "opaque_roles: {legacy: allow, Strict: reject}\n";
@@ -86,12 +86,12 @@ fn a_role_may_have_a_setting_of_its_own() {
     let error = wire.rows(DO).unwrap_err();
     assert_eq!(error.code(), "LF004");
     assert!(error.hint().contains("fencegate guard install") && error.hint().contains("opaque_roles"), "{error:?}");
-    // What shows is fenced for it as for everybody.
+    // Visible writes are fenced for this role as for others.
     assert_eq!(code(&mut world.login_as("legacy"), "INSERT INTO jobs VALUES (1)"), "LF002");
     let control = world.postgres.control_url() + "postgres";
     let folder = world.proxy.policies().display().to_string();
     programs::run(fencegate().args(["guard", "install", "--control", &control, "--policies", &folder]));
-    // With the guard that is complete.
+    // With the guard, its opaque statements are fenced as well.
     assert_eq!(code(&mut world.login_as("legacy"), DO), "LF002");
 }
 
@@ -118,7 +118,8 @@ fn a_database_in_which_nothing_is_fenced() {
 fn a_transaction_where_nothing_is_fenced() {
     let world = Fenced::start("CREATE TABLE other (n int)", ONE);
     let mut wire = world.login();
-    // What the first may have made unseen, it may have written as well.
+    // If the first DO created a fenced table, it could have written that table as well, so rejecting the second gains
+    // nothing.
     for sql in ["BEGIN", "DO $$ BEGIN END $$", "CREATE TABLE another (n int)", "DO $$ BEGIN END $$", "COMMIT"] {
         ok(&mut wire, sql);
     }
@@ -133,19 +134,19 @@ fn a_token_that_is_not_yet_in_force() {
     let error = wire.rows(DO).unwrap_err();
     assert_eq!((error.code(), error.detail()), ("LF004", "resource=scheduler presented=47"));
     assert_eq!(world.postgres.value("SELECT count(*) FROM fencegate_state.epoch"), "0");
-    // As the hint says.
+    // As the hint recommends.
     ok(&mut wire, "BEGIN; LOCK TABLE jobs IN ROW EXCLUSIVE MODE; COMMIT");
     ok(&mut wire, DO);
     let error = world.holder(48).rows(DO).unwrap_err();
     assert_eq!((error.code(), error.detail()), ("LF004", "resource=scheduler presented=48 highest=47"));
-    // In one string, what comes first counts.
+    // Within one string, earlier statements count.
     assert_eq!(code(&mut world.holder(48), &format!("{DO}; DELETE FROM jobs")), "LF004");
     ok(&mut world.holder(48), &format!("DELETE FROM jobs; {DO}"));
     assert_eq!(code(&mut wire, DO), "LF001");
     assert_eq!(world.postgres.value(COUNT), "1");
 }
 
-/// The statement may write any of them.
+/// An opaque statement may write every resource.
 #[test]
 fn every_resource_needs_its_token() {
     let world = Fenced::start(SCHEMA, &(TWO.to_owned() + "opaque: require_token\n"));
@@ -158,7 +159,7 @@ fn every_resource_needs_its_token() {
     ok(&mut wire, "SET lease.fence = 'scheduler=47, billing=6'");
     let error = wire.rows(DO).unwrap_err();
     assert_eq!((error.code(), error.detail()), ("LF001", "resource=billing presented=6 highest=7"));
-    // One that is not in this database does not count.
+    // A resource without a table in this database does not count.
     ok(&mut wire, "SET lease.fence = 'billing=7'; DROP TABLE bills; SET lease.fence = 'scheduler=47'");
     ok(&mut wire, DO);
     assert_eq!(world.postgres.value(COUNT), "2");
@@ -176,7 +177,7 @@ fn fences_that_observe_or_allow_sessions_without_a_token() {
     }
 }
 
-/// Who ran one may have written, whatever the text says: the next token ends it.
+/// A session that ran an opaque statement may have written, regardless of its text. The next token terminates it.
 #[test]
 fn writes_of_opaque_statements_are_drained() {
     let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: require_token\n"));
@@ -197,7 +198,7 @@ fn writes_of_opaque_statements_are_drained() {
     assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (1)"), "LF003");
 }
 
-/// What a session answers to this, to be compared with the server's own answer.
+/// A replication command whose answer is compared with the server's.
 const REPLICATION: &str = "IDENTIFY_SYSTEM";
 
 fn replicate(world: &Fenced, proxied: bool, mode: &str, database: &str) -> (Wire, Vec<Frame>) {
@@ -212,7 +213,7 @@ fn logical_replication() {
     for (setting, fenced) in [("reject", true), ("reject", false), ("require_token", true), ("allow", true)] {
         let schema = if fenced { "CREATE TABLE jobs (n int)" } else { "CREATE TABLE other (n int)" };
         let world = Fenced::start(schema, &format!("{ONE}opaque: {setting}\n"));
-        // Only a proxy that has read the catalog knows that nothing is fenced.
+        // The proxy must have read the catalog to know that nothing is fenced.
         let mut session = Wire::login(&world.proxy.address(), "postgres", "postgres");
         ok(&mut session, "SELECT 1");
         if !fenced {
@@ -226,7 +227,7 @@ fn logical_replication() {
         }
         if setting == "require_token" {
             assert_eq!(code(&mut wire, REPLICATION), "LF002");
-            // SQL is judged as everywhere, also the value of the parameter is asked for.
+            // SQL is judged as in other sessions, and the proxy queries the parameter's value.
             ok(&mut wire, "SELECT set_config('lease.' || 'fence', '47', false)");
             assert_eq!(code(&mut wire, REPLICATION), "LF004");
             ok(&mut wire, "DELETE FROM jobs");
@@ -235,7 +236,7 @@ fn logical_replication() {
     }
 }
 
-/// Makes a slot, reads the change of a row from it, and goes on.
+/// Creates a slot, reads a row's change from it, and continues.
 fn stream_a_change(world: &Fenced, wire: &mut Wire, table: &str) {
     ok(wire, REPLICATION);
     ok(wire, "CREATE_REPLICATION_SLOT changes TEMPORARY LOGICAL test_decoding NOEXPORT_SNAPSHOT");
@@ -253,8 +254,8 @@ fn stream_a_change(world: &Fenced, wire: &mut Wire, table: &str) {
     ok(wire, REPLICATION);
 }
 
-/// Of `replication` the server adds up what it finds: `database`, then `true`, is a session with SQL that a proxy which goes by
-/// the last takes for one without.
+/// The server combines repeated `replication` parameters: `database` followed by `true` is a session with SQL. A proxy
+/// that used only the last value would take it for a session without SQL.
 #[test]
 fn the_kind_of_session_is_stated_once() {
     let server = Options::default().hba("host replication all 127.0.0.1/32 trust");
@@ -273,7 +274,7 @@ fn the_kind_of_session_is_stated_once() {
         let error = error_in(&wire.start(&twice, "")).unwrap();
         assert_eq!((error.severity(), error.code()), ("FATAL", "08P01"), "{name}");
     }
-    // As the server reads it, whatever the form.
+    // The proxy reads every spelling of the value as the server does.
     for (value, expected) in [("t", "0A000"), ("TRU", "0A000"), ("of", "LF002"), ("N", "LF002"), ("database", "LF004")]
     {
         let (mut wire, frames) = replicate(&world, true, value, "postgres");
@@ -282,7 +283,7 @@ fn the_kind_of_session_is_stated_once() {
     }
 }
 
-/// A superuser may write the catalog itself: a table is another one then, or has no trigger any more.
+/// A superuser may write the catalog itself, for example to rename a table or remove its trigger.
 #[test]
 fn a_write_to_the_catalog() {
     let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: reject\n"));
@@ -327,7 +328,8 @@ fn a_write_to_the_catalog() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM pg_class WHERE relname = 'jobs'"), "1");
 }
 
-/// It has no database, and no SQL: nothing to fence, also where the role has the name of a fenced database.
+/// Physical replication has no database and no SQL, so nothing is fenced, even if the role has the name of a fenced
+/// database.
 #[test]
 fn physical_replication() {
     let server = Options::default().hba("host replication all 127.0.0.1/32 trust");
@@ -363,13 +365,13 @@ fn a_mistake_is_the_servers_to_tell_and_no_rejection() {
     let at_once = [parse("", "SELEC 1", &[]), bind_text("", "", &[]), execute("", 0), sync()].concat();
     assert_eq!(code_in(&wire.exchange(&at_once)), "42601");
     assert!(!world.proxy.log().contains("write_rejected"));
-    // Where the server reads the text and the proxy does not, the statement is rejected, and counts.
+    // A text that the server can read but the proxy cannot is rejected and counted.
     ok(&mut wire, "SET client_encoding = 'SJIS'");
     assert_eq!(code_in(&wire.query_bytes(b"DELETE FROM jobs -- \x82\xa0")), "LF004");
     assert_eq!(world.proxy.log().matches("write_rejected").count(), 1);
 }
 
-/// Nor would it be one, where the fence only observes or the role is exempt.
+/// An observing fence does not report a syntax error, and neither is it counted for an exempt role.
 #[test]
 fn a_mistake_would_not_be_rejected() {
     let policies = ONE.replace("tables", "mode: observe, tables") + "exempt_roles: [migrator]\n";
@@ -383,14 +385,14 @@ fn a_mistake_would_not_be_rejected() {
         }
         let at_once = [parse("", "SELEC 1", &[]), bind_text("", "", &[]), execute("", 0), sync()].concat();
         assert_eq!(code_in(&wire.exchange(&at_once)), "42601");
-        // One behind the other.
+        // Sent without waiting.
         wire.send(&[query("SELEC 1"), query("SELEC 2"), query("SELECT 1")].concat());
         for expected in ["42601", "42601", ""] {
             assert_eq!(code_in(&wire.read_until_ready()), expected);
         }
     }
     assert_eq!(told(&world), [0, 0], "{}", world.proxy.log());
-    // What the server reads, and the proxy does not, counts, whatever comes of it.
+    // A text that the server can read but the proxy cannot counts, whatever its result.
     for (user, expected) in [("postgres", [3, 0]), ("migrator", [3, 3])] {
         let mut wire = Wire::login(&world.proxy.address(), user, "postgres");
         ok(&mut wire, "SET client_encoding = 'SJIS'");

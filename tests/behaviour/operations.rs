@@ -23,7 +23,8 @@ fn a_dump_carries_the_fences() {
     ok(&mut restored.holder(47), "INSERT INTO jobs VALUES (47)");
 }
 
-/// A dump is a read, also of what fencegate keeps. A restore writes and defines what is fenced: only an exempt role may.
+/// A dump only reads, including fencegate's tables. A restore writes and defines fenced tables, so only an exempt role
+/// may run it.
 #[test]
 fn dumped_and_restored_through_the_proxy() {
     let world = Fenced::start("CREATE TABLE jobs (n int)", &(POLICIES.to_owned() + "exempt_roles: [migrator]\n"));
@@ -34,7 +35,7 @@ fn dumped_and_restored_through_the_proxy() {
     programs::run(programs::pg_dump(&world.proxy.address(), "postgres").args(["-Fc", "-f"]).arg(&dump));
 
     let restore = |role: &str| {
-        // The proxy's connections to it close a moment after the last session.
+        // The proxy's connections to the database close a moment after the last session.
         wait_until("it can be dropped", DEADLINE, || {
             world.postgres.try_sql("postgres", "DROP DATABASE IF EXISTS restored").is_ok()
         });
@@ -43,7 +44,8 @@ fn dumped_and_restored_through_the_proxy() {
         restore.env("PGUSER", role).arg(&dump).output().unwrap()
     };
     let refused = restore("postgres");
-    // At the latest; before, if the proxy looks while the schema `fencegate` is there in part.
+    // The first write is rejected at the latest. An earlier statement is rejected if the proxy sees the schema
+    // `fencegate` half restored.
     let reasons = ["this session has no token", "it affects fencegate's own objects"];
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && reasons.iter().any(|reason| stderr.contains(reason)), "{refused:?}");
@@ -57,7 +59,8 @@ fn dumped_and_restored_through_the_proxy() {
     assert_eq!(world.postgres.sql_in("restored", "SELECT n FROM jobs").len(), 2);
 }
 
-/// A proxy passes on what is about its own sessions: a load balancer brings the request to the proxy of the session.
+/// A proxy forwards cancel requests only for its own sessions. A load balancer must send the request to the session's
+/// proxy.
 #[test]
 fn a_cancel_request_uses_the_proxy_of_its_session() {
     let world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
@@ -71,7 +74,7 @@ fn a_cancel_request_uses_the_proxy_of_its_session() {
     for (proxy, sleeping) in [(&other, "1"), (&world.proxy, "0")] {
         let mut cancel = Wire::connect(&proxy.address()).unwrap();
         cancel.send(&message::cancel_request(&key.body));
-        assert_eq!(cancel.bytes_to_end(), b"", "nothing is said to it");
+        assert_eq!(cancel.bytes_to_end(), b"", "the proxy sends no answer");
         wait_until("it has been dropped, or passed on", DEADLINE, || world.postgres.value(sleeps) == sleeping);
     }
     assert_eq!(code_in(&wire.read_until_ready()), "57014");

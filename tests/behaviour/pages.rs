@@ -70,7 +70,7 @@ fn the_summary_lists_every_page_once_in_order() {
     sorted.sort();
     assert_eq!(sorted, pages);
 
-    // A page beside the folders belongs to no part.
+    // Pages outside the folders belong to no part.
     let mut parts: Vec<&str> = listed.iter().map(|link| link.split_once('/').map_or("", |(part, _)| part)).collect();
     parts.dedup();
     assert_eq!(parts, ["", "use", "lead", "fence", "run", "reference", "trust", "internals"]);
@@ -92,8 +92,8 @@ fn the_index_lists_every_decision_with_its_title() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// A name in code with `::` is a test or a module of tests. Mutants, variants of the model and preconditions of the proof are
-/// all on the page of verification.
+/// In the pages' code, a name with `::` is a test or a module of tests. The page on verification must list all mutants,
+/// variants of the model and preconditions of the proof.
 #[test]
 fn every_named_test_exists_and_every_mistake_is_listed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -141,7 +141,7 @@ fn every_named_test_exists_and_every_mistake_is_listed() {
     assert!(unlisted.is_empty(), "{unlisted:#?}");
 }
 
-/// The first row of the first table has the figures of the picture: the median is what is before a range.
+/// The picture shows the first row of the first table. The median precedes the range.
 #[test]
 fn the_picture_of_the_performance_has_the_figures_of_its_table() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -184,7 +184,7 @@ fn add_files(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
 fn anchors(page: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(page).unwrap();
     let ids = text.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned);
-    // The parts outside of blocks of code, where `#` begins a comment.
+    // Prose outside of code blocks, in which `#` begins a comment.
     let prose = text.split("```").step_by(2).flat_map(str::lines);
     let headings =
         prose.filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));

@@ -5,40 +5,40 @@ use crate::support::fenced::{Fenced, code, ok, value};
 use crate::support::wire::error_in;
 use crate::support::{Frame, Options, Postgres, Wire};
 
-/// What a migration of a library is like: one string.
+/// A library's migration, sent as one string.
 const MIGRATION: &str = "DO $$ BEGIN CREATE TYPE mood AS ENUM ('a'); END $$; ALTER TYPE mood RENAME TO state; \
     ALTER TABLE jobs ADD COLUMN m int; CREATE FUNCTION add_job() RETURNS void LANGUAGE sql AS 'INSERT INTO jobs VALUES (1)'; \
     DO $$ BEGIN NULL; END $$; -- a comment\nINSERT INTO jobs VALUES (2, 2); INSERT INTO jobs VALUES (3, 3) RETURNING n;";
 
-/// A session that is told what the server itself would say.
+/// The client receives the same answers as from the server.
 #[test]
 fn a_string_with_an_allowed_statement_runs_under_the_earlier_token() {
     let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: allow\n"));
     let direct = Postgres::start(Options::default());
     direct.sql(SCHEMA);
     let mut server = Wire::login(&direct.address(), "postgres", "postgres");
-    // A RowDescription has the number of the table.
+    // RowDescription contains the table's OID.
     let shown = |frames: Vec<Frame>| {
         frames.into_iter().map(|it| (it.tag, it.body)).filter(|(tag, _)| *tag != b'T').collect::<Vec<_>>()
     };
     let mut leader = world.holder(47);
     assert_eq!(shown(leader.query(MIGRATION)), shown(server.query(MIGRATION)));
     assert_eq!(value(&mut leader, "SELECT string_agg(n::text, ',' ORDER BY n) FROM jobs").as_deref(), Some("2,3"));
-    // The proxy knows the names and the transaction as ever.
+    // The proxy still tracks prepared statements and the transaction.
     ok(&mut leader, "BEGIN; DO $$ BEGIN NULL; END $$; PREPARE p AS INSERT INTO jobs VALUES (4); EXECUTE p");
     ok(&mut leader, "DO $$ BEGIN NULL; END $$; SAVEPOINT s; EXECUTE p; ROLLBACK TO s; EXECUTE p; COMMIT");
     assert_eq!(value(&mut leader, "SELECT count(*) FROM jobs WHERE n = 4").as_deref(), Some("2"));
-    // Its process is admitted: a newer leader waits for it, and then it is stale.
+    // The process is admitted: a newer leader drains it, and then it is stale.
     ok(&mut leader, "BEGIN; DO $$ BEGIN NULL; END $$; INSERT INTO jobs VALUES (5)");
     ok(&mut world.holder(48), "INSERT INTO jobs VALUES (6)");
     assert_eq!(code(&mut leader, "COMMIT"), "LF001");
-    // A token that is refused may be another one by then: that is not known.
+    // The string may have changed the refused token by then. The proxy cannot know.
     assert_eq!(code(&mut world.holder(47), "DO $$ BEGIN NULL; END $$; INSERT INTO jobs VALUES (7)"), "LF004");
     assert_eq!(code(&mut world.login(), "DO $$ BEGIN NULL; END $$; INSERT INTO jobs VALUES (7)"), "LF004");
     assert_eq!(value(&mut world.login(), "SELECT max(n) FROM jobs").as_deref(), Some("6"));
 }
 
-/// Each would write a 9 under a token that the statement does not show.
+/// Each string would write a 9 under a token that the statement does not show.
 #[test]
 fn a_string_that_changes_its_token_unseen_writes_nothing() {
     let world = Fenced::start(SCHEMA, &(ONE.to_owned() + "opaque: allow\n"));
@@ -53,7 +53,7 @@ fn a_string_that_changes_its_token_unseen_writes_nothing() {
         (format!("{}; {write}", to("", false)), "LF003"),
         (format!("{}; {write}", to("billing=47", false)), "LF003"),
         (format!("{}; {write}", to("no token", false)), "LF003"),
-        // Back again before anybody looks, unless it is looked at in between.
+        // The token is restored before a check, or a check happens in between.
         (format!("{}; {write}; {}", to("46", false), to("47", false)), "LF003"),
         (format!("{not}; {write}; {}; {write}", to("46", false)), "LF003"),
         (format!("{not}; {write}; SAVEPOINT s; {write}"), "25P01"),
@@ -65,7 +65,7 @@ fn a_string_that_changes_its_token_unseen_writes_nothing() {
             ),
             "LF003",
         ),
-        // What is rejected as it stands goes without checks: nothing before it is presumed.
+        // A string that is rejected for its text runs without checks: the proxy assumes no token for it.
         (format!("{}; {write}; SET lease.fence = 'nonsense'", to("46", false)), "LF004"),
         (format!("{not}; {write}; SET lease.fence = 46; {write}"), "LF004"),
         (format!("PREPARE q AS {write}; {}; EXECUTE q", to("46", false)), "LF003"),
@@ -91,16 +91,16 @@ fn a_string_that_changes_its_token_unseen_writes_nothing() {
             "{string}"
         );
     }
-    // What only a function may have done is no different.
+    // The same applies if only a function may have changed the token.
     world
         .postgres
         .sql("CREATE FUNCTION turn() RETURNS text LANGUAGE sql AS $$ SELECT set_config('lease.fence', '46', false) $$");
     assert_eq!(code(&mut world.holder(47), &format!("SELECT turn(); {write}")), "LF003");
-    // One that sets it openly afterwards is followed.
+    // The proxy follows a token that the string sets openly afterwards.
     ok(&mut world.holder(46), &format!("{}; SET lease.fence = 47; INSERT INTO jobs VALUES (8)", to("46", false)));
 }
 
-/// Their fences would be told of a token that nobody has checked.
+/// Otherwise fences would receive an unchecked token.
 #[test]
 fn no_token_is_assumed_if_a_check_would_reject_too_much_or_the_policy_forbids_it() {
     let string = "DO $$ BEGIN PERFORM set_config('lease.fence', '46', false); END $$; INSERT INTO jobs VALUES (9)";

@@ -15,12 +15,13 @@ const SCHEMA: &str = "CREATE TABLE ticks (n int PRIMARY KEY) PARTITION BY LIST (
 const POLICIES: &str = "version: 1\nopaque: require_token\nresources:\n  \
     - {name: scheduler, tables: [public.ticks], functions: [public.tick]}\n";
 
-/// Refused in a transaction block, or in a pipeline.
+/// SQLSTATE in a transaction block or a pipeline.
 const NOT_ALONE: &str = "25001";
-/// The same of code that commits.
+/// The same for code that commits.
 const NOT_ATOMIC: &str = "2D000";
 
-/// Each with the SQLSTATE that it fails with when it is alone; None where only a connection elsewhere fails.
+/// Commands, each with its SQLSTATE when it runs alone. None if it fails only because it cannot connect to another
+/// server.
 const COMMANDS: &[(&str, Option<&str>)] = &[
     ("ALTER TABLE ticks DETACH PARTITION ticks_1 CONCURRENTLY", Some("")),
     ("ALTER TABLE ticks DETACH PARTITION ticks_2 CONCURRENTLY", Some("")),
@@ -52,7 +53,7 @@ const COMMANDS: &[(&str, Option<&str>)] = &[
     ("DO 'BEGIN COMMIT; END'", Some("")),
 ];
 
-/// The subscription is disabled, and has a slot.
+/// The subscription is disabled and has a slot, so these commands connect to the publisher.
 const SINCE_18: &[(&str, Option<&str>)] = &[
     ("ALTER SUBSCRIPTION alone SET (failover = true)", None),
     ("ALTER SUBSCRIPTION alone SET (two_phase = false)", None),
@@ -93,7 +94,7 @@ impl World {
         World(world)
     }
 
-    /// Its worker finds nobody.
+    /// The subscription's worker cannot connect.
     fn enable(&self) {
         self.0.postgres.sql("ALTER SUBSCRIPTION alone ENABLE");
     }
@@ -114,7 +115,7 @@ impl World {
         }
     }
 
-    /// Behind a function that has run, in one of the ways that drivers have for it.
+    /// Runs the statement after a function, in one of the ways that drivers use.
     fn run(&self, sql: &str, index: usize) -> String {
         let mut wire = self.0.login();
         let first = [unnamed("SELECT sets()", &[]), sync()].concat();
