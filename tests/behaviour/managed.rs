@@ -1,5 +1,5 @@
-//! A managed server, as in docs/run/deploy.md: from installation to an enforced fence, without a superuser, with TLS and
-//! SCRAM.
+//! A managed server, as in docs/run/deploy.md: from installation to an enforced fence, without a superuser, with TLS
+//! and SCRAM.
 
 use crate::support::certificates::{Authority, text};
 use crate::support::guardian::Folder;

@@ -1,5 +1,5 @@
-//! README, the tutorial and the quickstarts are correct: a new user can follow them in order, and every link leads to a heading.
-//! Tests run the commands as written, with the ports of temporary servers.
+//! README, the tutorial and the quickstarts are correct: a new user can follow them in order, and every link leads to a
+//! heading. Tests run the commands as written, with the ports of temporary servers.
 
 use crate::support::page::Reader;
 use crate::support::{Etcd, Options, Postgres};

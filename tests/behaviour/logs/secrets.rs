@@ -65,7 +65,7 @@ fn a_blocked_takeover_names_the_blocking_process() {
     let frames = next.query("INSERT INTO jobs VALUES (2)");
     crate::support::programs::run(std::process::Command::new("sh").args(["-c", &format!("kill -CONT {pid}")]));
     let error = crate::support::wire::error_in(&frames).expect("LF006");
-    assert!(error.code() == "LF006" && error.message().contains(CANARY), "the client receives the statement: {error:?}");
+    assert!(error.code() == "LF006" && error.message().contains(CANARY), "the client sees the statement: {error:?}");
     let log = proxy.log();
     assert!(log.contains(&format!("process {pid} ")) && !log.contains(CANARY), "{log}");
 }

@@ -19,7 +19,7 @@ const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (t text); CRE
         $$ BEGIN EXECUTE format('SET lease.fence = %L', token); RETURN token; END $$; \
     CREATE FUNCTION for_a_while() RETURNS text LANGUAGE sql SET lease.fence = '99' AS $$ SELECT current_setting('lease.fence') $$";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
-/// No session holds the highest token: an error names the presented one.
+/// No session holds the highest token, so the error names the presented one.
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 const SETTING: &str = "SELECT current_setting('lease.fence', true)";
 
@@ -32,7 +32,7 @@ fn start() -> Fenced {
 fn start_session(world: &Fenced, parameters: &[(&str, &str)]) -> (Wire, Vec<Frame>) {
     let mut wire = Wire::connect(&world.proxy.address()).unwrap();
     let who = [("user", "postgres"), ("database", "postgres")];
-    // A later user wins, as in the server.
+    // A user in `parameters` replaces the default.
     let user = parameters.iter().find(|(name, _)| *name == "user").unwrap_or(&who[0]);
     let others = parameters.iter().filter(|(name, _)| *name != "user");
     let parameters: Vec<_> = [user, &who[1]].into_iter().chain(others).copied().collect();
@@ -40,7 +40,7 @@ fn start_session(world: &Fenced, parameters: &[(&str, &str)]) -> (Wire, Vec<Fram
     (wire, frames)
 }
 
-/// The token that the error of a write says was presented; empty for none.
+/// The presented token according to the write's error; empty for none.
 fn presented(frames: &[Frame]) -> String {
     let error = error_in(frames).expect("the write is rejected");
     match error.code() {
@@ -52,7 +52,7 @@ fn presented(frames: &[Frame]) -> String {
 
 const STARTUP: &str = "5";
 
-/// Statements, each on its own, and the value that they leave in a session that began with token 5.
+/// Statements, sent one by one, and the resulting value in a session that began with token 5.
 const SCENARIOS: &[(&[&str], &str)] = &[
     (&[], STARTUP),
     (&["SET lease.fence = 47"], "47"),
@@ -138,14 +138,14 @@ const SCENARIOS: &[(&[&str], &str)] = &[
         ],
         "46",
     ),
-    // By a function.
+    // Set by a function.
     (&["SELECT set_config('lease.fence', '47', false)"], "47"),
     (&["SELECT set_config('lease.fence', '47', true)"], STARTUP),
     (&["SELECT set_config('lease.fence', 'scheduler=47, shard/3=55', false)"], "scheduler=47, shard/3=55"),
     (&["SELECT set_config('lease.fence', '47', false)", "SELECT set_config('lease.fence', NULL, false)"], STARTUP),
     (&["SELECT set_config('lease.fence', 'x', false)"], STARTUP),
     (&["SELECT set_config('TimeZone', '47', false)"], STARTUP),
-    // What the text does not show.
+    // Set in a way that the text does not show.
     (&["SELECT set_config('lease.' || 'fence', '4' || '7', false)"], "47"),
     (&["BEGIN", "SELECT set_config('lease.fence', '47', true)"], "47"),
     (&["BEGIN", "SELECT set_config('lease.fence', '47', true)", "COMMIT"], STARTUP),
@@ -183,7 +183,7 @@ const SCENARIOS: &[(&[&str], &str)] = &[
     (&["BEGIN", "SET LOCAL lease.fence = 47", "SET lease.fence FROM CURRENT", "COMMIT"], "47"),
 ];
 
-/// The token for the resource in either form of the value.
+/// The token for the resource, in either form of the value.
 fn token_in(value: &str) -> &str {
     if !value.contains('=') {
         return value;
@@ -193,7 +193,7 @@ fn token_in(value: &str) -> &str {
 
 type Message = fn(&str) -> Vec<u8>;
 
-/// How the statements and the write that follows are sent.
+/// Ways to send the statements and the write.
 const MODES: [(&str, Message); 2] = [("simple", query), ("extended", |text| [unnamed(text, &[]), sync()].concat())];
 
 #[test]
@@ -212,7 +212,7 @@ fn every_way_to_set_it() {
             let token = token_in(expected);
             assert_eq!(presented(&wire.exchange(&message(WRITE))), token, "{what}: the proxy");
 
-            // Without waiting, and the write in the same breath.
+            // The same without waiting for answers.
             let mut wire = start_session(&world, &[("lease.fence", STARTUP)]).0;
             let texts: Vec<&str> = statements.iter().copied().chain([WRITE]).collect();
             wire.send(&texts.iter().flat_map(|text| message(text)).collect::<Vec<_>>());
@@ -237,7 +237,7 @@ fn within_one_batch() {
         let batch: Vec<u8> =
             statements.iter().chain(&[WRITE]).flat_map(|text| unnamed(text, &[])).chain(sync()).collect();
         assert_eq!(presented(&wire.exchange(&batch)), within, "{statements:?}");
-        // The write failed, and took the transaction with it.
+        // The failed write aborted the transaction.
         wire.query("ROLLBACK");
         assert_eq!(value(&mut wire, SETTING).as_deref(), Some(STARTUP), "{statements:?}");
         assert_eq!(presented(&wire.query(WRITE)), STARTUP, "{statements:?}");
@@ -273,8 +273,8 @@ fn a_list_for_two_resources() {
     ok(&mut wire, "INSERT INTO free VALUES ('b')");
 }
 
-/// The question for the value is the server's to answer or to refuse; here a lock on the catalog delays it until the
-/// cancel request is there.
+/// The server must answer or refuse the proxy's query for the value. Here, a lock on the catalog delays the query until
+/// the cancel request arrives.
 #[test]
 fn a_cancel_during_the_query_for_the_value() {
     let world = start();
@@ -289,9 +289,9 @@ fn a_cancel_during_the_query_for_the_value() {
             }
             ok(&mut wire, "SELECT become('47')");
             let mut locker = Wire::login(&world.postgres.address(), "postgres", "postgres");
-            // Makes every session look the function up again.
+            // Makes every session look up the function again.
             ok(&mut locker, "ALTER FUNCTION current_setting(text, bool) COST 1");
-            // Control connections may wait for the lock as well.
+            // Counts only this process, because control connections may wait for the lock as well.
             let waiting = format!("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = {process}");
             ok(&mut locker, "BEGIN");
             ok(&mut locker, &waiting);

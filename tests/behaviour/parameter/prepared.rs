@@ -47,7 +47,7 @@ fn executed_later() {
         assert_eq!(code_in(&run(&mut wire, name, &[])), "LF003", "{name}");
         assert_eq!(presented(&wire.query(WRITE)), "50", "{name}");
     }
-    // What the text does not show the server takes: then it is the write that is refused.
+    // The server accepts a value that the text does not show. The write is then rejected.
     assert_eq!(code_in(&run(&mut wire, "any", &[Some(b"x")])), "");
     assert_eq!(code_in(&wire.query(WRITE)), "LF003");
 }

@@ -15,7 +15,7 @@ pub struct Sequence {
     pub again: Option<usize>,
 }
 
-/// Where the value at the start comes from.
+/// Source of the value at startup.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Startup {
     Nowhere,
@@ -40,25 +40,25 @@ pub enum Action {
     Queries(Vec<String>),
     /// Parse, Bind, Execute and Sync for each.
     Extended(Vec<String>),
-    /// As before, with one Sync for all.
+    /// Like `Extended`, with one Sync for all.
     Pipeline(Vec<String>),
-    /// As before, and the last is a simple query before the Sync.
+    /// Like `Pipeline`, but the last statement is a simple query before the Sync.
     PipelineThenSimple(Vec<String>),
-    /// Makes the prepared statement `s`, or is refused because there is one.
+    /// Creates the prepared statement `s`, or fails if it exists.
     Parse(String),
     /// Runs the prepared statement `s`.
     Run,
     Close,
-    /// Makes the portal `p`.
+    /// Creates the portal `p`.
     Bind(String),
     /// Runs the portal `p` for one row.
     Execute,
 }
 
-/// The method of finding out which value the proxy would enforce.
+/// How to find out which value the proxy would enforce.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Probe {
-    /// None: querying the server would correct the proxy's value.
+    /// No probe, because querying the server would correct the proxy's value.
     No,
     After {
         ahead: bool,
@@ -123,7 +123,7 @@ fn action(text: BoxedStrategy<String>) -> impl Strategy<Value = Action> {
     ]
 }
 
-/// Every `?` in it is a value.
+/// Each `?` stands for a value.
 fn text() -> impl Strategy<Value = String> {
     let template = prop_oneof![
         4 => select(SETS),
@@ -137,7 +137,7 @@ fn text() -> impl Strategy<Value = String> {
         .prop_map(|(template, one, two)| template.replacen('?', one, 1).replace('?', two))
 }
 
-/// As [`text`], but little of it fails: for transactions with many savepoints.
+/// Like [`text`], but few statements fail: for transactions with many savepoints.
 fn calm_text() -> impl Strategy<Value = String> {
     (prop_oneof![select(CALM), select(SAVEPOINTS)], 40..60u32)
         .prop_map(|(template, token): (&str, u32)| template.replace('?', &token.to_string()))
