@@ -10,7 +10,7 @@ use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, wait_unti
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// A server that asks the role `warden` for a password, which is in a password file.
+/// A server that requires a password for the role `warden`, and a password file.
 struct World {
     postgres: Postgres,
     folder: Folder,
@@ -30,7 +30,7 @@ impl World {
     }
 
     fn write(&self, password: &str) {
-        // Never half a file, nor one that others can read.
+        // The file is never incomplete or readable by others.
         let unfinished = self.folder.join("unfinished");
         fs::write(&unfinished, format!("*:*:*:warden:{password}\n")).unwrap();
         fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o600)).unwrap();
@@ -41,7 +41,7 @@ impl World {
         self.postgres.control_url().replace("postgres@", "warden@")
     }
 
-    /// The server takes the new password only, and the role has to connect again.
+    /// The server accepts only the new password, and the role must reconnect.
     fn rotate_at_server(&self, password: &str) {
         self.postgres.sql(&format!("ALTER ROLE warden PASSWORD '{password}'"));
         self.postgres.sql("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'warden'");
@@ -51,7 +51,7 @@ impl World {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// A leader by a lease in the database, once it leads.
+    /// A leader with a lease in the database. Waits until it leads.
     fn lead(&self, ttl: &str) -> Program {
         init(&self.postgres, "postgres");
         let database = self.postgres.control_url() + "postgres";

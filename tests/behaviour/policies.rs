@@ -23,7 +23,7 @@ resources:
     functions: [public.run_tick]
 "#;
 
-/// Each statement alone in a session without a token: what it meets.
+/// Runs each statement alone in a session without a token and asserts its SQLSTATE.
 #[track_caller]
 fn meets(wire: &mut Wire, expected: &str, statements: &[&str]) {
     for statement in statements {
@@ -136,11 +136,11 @@ fn statements_that_count_as_writes() {
         "INSERT INTO free VALUES (1) nonsense",
     ];
     meets(&mut wire, "LF004", &opaque[..5]);
-    // What the proxy cannot read, the server cannot either: its own error.
+    // Neither the proxy nor the server can parse this text, so the client receives the server's error.
     meets(&mut wire, "42601", &opaque[5..]);
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "0");
 
-    // In another search path the name means another table.
+    // With another search path, the name means another table.
     ok(&mut wire, "SET search_path = other");
     meets(&mut wire, "", &["INSERT INTO jobs VALUES (1)", "INSERT INTO other.jobs VALUES (1)"]);
     ok(&mut wire, "SET search_path = other, public");
@@ -204,7 +204,7 @@ fn sessions_without_a_token_may_be_allowed() {
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");
     ok(&mut world.holder(100), "INSERT INTO jobs VALUES (2)");
     ok(&mut wire, "INSERT INTO jobs VALUES (3)");
-    // Who has one is held to it.
+    // A session with a token is held to it.
     assert_eq!(code(&mut world.holder(47), "INSERT INTO jobs VALUES (4)"), "LF001");
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "3");
 }
@@ -230,7 +230,7 @@ fn exempt_roles_pass_without_a_token() {
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");
     world.proxy.wait_for_log("exempt_write", DEADLINE);
     ok(&mut wire, "DO $$ BEGIN INSERT INTO jobs VALUES (2); END $$");
-    // Who logged in counts, not who one becomes.
+    // The login role counts, not the current role.
     let mut wire = world.login();
     ok(&mut wire, "SET ROLE migrator");
     assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (3)"), "LF002");
@@ -254,7 +254,7 @@ fn opaque_statements_matter_where_something_is_fenced() {
     let world = Fenced::start("SELECT 1", POLICIES);
     let mut wire = world.login();
     ok(&mut wire, "DO $$ BEGIN END $$");
-    // From the moment that there is a fenced table, also within the transaction that makes it.
+    // Opaque statements count as soon as a fenced table exists, even within the transaction that creates it.
     ok(&mut wire, "BEGIN; CREATE TABLE jobs (n int)");
     assert_eq!(code(&mut wire, "DO $$ BEGIN INSERT INTO jobs VALUES (1); END $$"), "LF004");
     ok(&mut wire, "ROLLBACK");
@@ -278,7 +278,8 @@ fn named_databases() {
     ok(&mut app, "SET lease.fence = 47; INSERT INTO jobs VALUES (1)");
 }
 
-/// It is not missed in other databases: not in the log, in the console, or by the guard. It is fenced wherever it is.
+/// The table is not reported missing in other databases: not in the log, the console or by the guard. It is fenced
+/// wherever it exists.
 #[test]
 fn a_table_may_name_its_database() {
     let policies =
@@ -317,7 +318,7 @@ fn a_table_may_name_its_database() {
     let (here, there) = (guard("postgres"), guard("shop"));
     assert!(!here.contains("orders of resource"), "{here}");
     assert!(there.contains("public.jobs of resource"), "{there}");
-    // One that comes where nobody expects it.
+    // The table appears in an unexpected database.
     world.postgres.sql("CREATE TABLE orders (n int)");
     assert_eq!(code(&mut world.login(), "INSERT INTO orders VALUES (1)"), "LF002");
 }
@@ -331,14 +332,14 @@ fn a_reload_applies_whole() {
     let run = [bind_text("", "s", &[]), execute("", 0), sync()].concat();
     assert_eq!(code_in(&prepared.exchange(&run)), "");
 
-    // Broken: what is in force stays, also what the file would have allowed.
+    // Faulty policies change nothing.
     world.proxy.write_policies(&POLICIES.replace("public.jobs", "jobs"));
     world.proxy.sighup();
     world.proxy.wait_for_log("reload_failed", DEADLINE);
     assert_eq!(code(&mut running, "INSERT INTO jobs VALUES (1)"), "LF002");
     ok(&mut running, "INSERT INTO free VALUES (1)");
 
-    // Another fence: for sessions that run, and for what they prepared.
+    // Another fence applies to running sessions and to their prepared statements.
     world.proxy.write_policies(&POLICIES.replace("public.jobs", "public.free"));
     world.proxy.sighup();
     world.proxy.wait_for_log("policies_loaded", DEADLINE);
@@ -359,7 +360,7 @@ fn a_fence_for_sessions_without_earlier_policies() {
     world.proxy.write_policies(POLICIES);
     world.proxy.sighup();
     wait_until("the fence acts", DEADLINE, || code(&mut world.login(), "INSERT INTO jobs VALUES (1)") == "LF002");
-    // The token is read; what was prepared before cannot be known.
+    // The proxy reads the token, but cannot know earlier prepared statements.
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47");
     assert_eq!(code(&mut wire, "EXECUTE q"), "LF004");
@@ -413,7 +414,7 @@ fn a_rejection_reports_the_token_and_the_resolved_name() {
     assert!(named.hint().starts_with("lease.fence names only other, shard/3. SET"), "{named:?}");
 }
 
-/// One schema for each tenant, and none of them fenced.
+/// One schema for each tenant, none of them fenced.
 #[test]
 fn a_name_without_a_schema_is_explained_where_it_may_mean_a_fenced_table() {
     let keyed = "version: 1\nresources:\n  - {name: 'shard/{shard}', tables: [{name: public.ticks, key: shard}]}\n";

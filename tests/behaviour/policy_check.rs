@@ -9,7 +9,7 @@ fn fencegate(arguments: &[&str], directory: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_fencegate")).args(arguments).current_dir(directory).output().unwrap()
 }
 
-/// A new directory `policies` with these files, inside the one that is returned.
+/// Creates the files in a new directory `policies` and returns its parent.
 fn directory(name: &str, files: &[(&str, &str)]) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&directory);
@@ -82,7 +82,7 @@ fn statements_that_bypass_the_proxy_are_warned_about() {
     }
 }
 
-/// They fence each table of these names, in whatever database.
+/// Such policies fence the tables of these names in every database.
 #[test]
 fn policies_without_databases_are_warned_about() {
     let one = "version: 1\nresources:\n  - {name: r, tables: [public.t]}\n";

@@ -18,7 +18,7 @@ fn behind_a_pooler() -> Fenced {
     Fenced { proxy: Proxy::start_with(&postgres, &options), postgres }
 }
 
-/// A world whose sessions and control connections each pass a link, and in which a session was admitted.
+/// A world whose sessions and control connections each use a link. One session has been admitted.
 fn behind_a_forwarder() -> (Fenced, Link, Link) {
     let mut world = Fenced::start("CREATE TABLE jobs (n int)", POLICIES);
     let (forwarder, control) = (Link::to(world.postgres.port()), Link::to(world.postgres.port()));
@@ -31,13 +31,14 @@ fn behind_a_forwarder() -> (Fenced, Link, Link) {
     (world, forwarder, control)
 }
 
-/// The process number that the pooler shows is that of the process which answers first. Later transactions run elsewhere.
+/// The process ID that the pooler shows belongs to the process that answers first. Later transactions run in other
+/// processes.
 #[test]
 fn a_session_that_shares_its_process_is_not_admitted() {
     let world = behind_a_pooler();
     let mut old = world.login();
     let mut other = world.login();
-    // The process that both have been shown is now the other one's.
+    // `other` now holds the process whose ID both sessions received.
     ok(&mut other, "BEGIN");
     let shared = value(&mut other, "SELECT pg_backend_pid()");
     ok(&mut old, "BEGIN");
@@ -49,7 +50,7 @@ fn a_session_that_shares_its_process_is_not_admitted() {
     let mut new = Wire::login(&direct.address(), "postgres", "postgres");
     ok(&mut new, "SET lease.fence = 48");
     ok(&mut new, WRITE);
-    // Would commit a write of token 47 after one of token 48.
+    // This would commit a write with token 47 after one with token 48.
     old.query("COMMIT");
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "1", "the write of the older token was committed");
     let refused = refused.expect("an error");
@@ -74,7 +75,8 @@ fn a_session_through_a_forwarder_is_admitted() {
     assert!(!world.proxy.log().contains("pooler_found"), "{}", world.proxy.log());
 }
 
-/// The server reports parameters that change during the check. The texts of the session are read by them.
+/// The server reports parameters that change during the check, and the proxy must parse the session's texts
+/// accordingly.
 #[test]
 fn a_parameter_that_changes_during_the_login_counts() {
     let (world, _forwarder, control) = behind_a_forwarder();
@@ -96,7 +98,7 @@ fn a_parameter_that_changes_during_the_login_counts() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs WHERE n = 99"), "0");
 }
 
-/// Nothing can be proved without a control connection, so nothing is admitted.
+/// Nothing can be proved without a control connection, so no session is admitted.
 #[test]
 fn a_session_that_nothing_can_notify_is_not_admitted() {
     let (world, _forwarder, control) = behind_a_forwarder();

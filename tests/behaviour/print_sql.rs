@@ -30,7 +30,7 @@ impl World {
     fn start() -> Self {
         let postgres = Postgres::start(Options::default());
         postgres.sql("CREATE ROLE gate LOGIN; CREATE ROLE leader LOGIN");
-        // A copy, because triggers on partitioned tables contain oids.
+        // A copy has the same OIDs, which occur in triggers on partitioned tables.
         postgres.sql("CREATE DATABASE commanded");
         postgres.sql_in("commanded", SCHEMA);
         postgres.sql("CREATE DATABASE scripted TEMPLATE commanded");
@@ -51,12 +51,12 @@ impl World {
     /// The content of a database, as SQL.
     fn dump(&self, database: &str) -> String {
         let dump = run(&mut programs::pg_dump(&self.postgres.address(), database)).stdout;
-        // Newer versions write a random word there.
+        // Newer versions write a random word in these lines.
         let is_random = |line: &&str| line.starts_with("\\restrict") || line.starts_with("\\unrestrict");
         String::from_utf8(dump).unwrap().lines().filter(|line| !is_random(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns the script.
+    /// Compares the effects of the command and the script. Returns the script.
     #[track_caller]
     fn compare(&self, arguments: &[&str]) -> String {
         let before = self.dump("scripted");
@@ -80,7 +80,7 @@ impl World {
 fn the_script_has_the_effect_of_the_command() {
     let world = World::start();
     let init = world.compare(&["init", "--role", "gate", "--leases-for", "leader", "--elections", "cron/é*"]);
-    // The command grants these in the whole server.
+    // These grants are cluster-wide, so dumps do not show them.
     for role in ["pg_read_all_stats", "pg_signal_backend"] {
         assert!(init.contains(&format!("GRANT {role} TO \"gate\";")), "{init}");
     }
@@ -94,7 +94,7 @@ fn the_script_has_the_effect_of_the_command() {
     world.compare(&["remove", "--keep-token"]);
 }
 
-/// As the command does: the script may run long after it was printed.
+/// Like the command. The script may run long after it was printed.
 #[test]
 fn the_script_removes_nothing_while_a_proxy_uses_the_database() {
     let world = World::start();
@@ -112,7 +112,7 @@ fn the_script_removes_nothing_while_a_proxy_uses_the_database() {
     assert_eq!(world.dump("scripted"), before);
 }
 
-/// Steps for other roles stay in the script, which a superuser can run as a whole.
+/// The script includes the steps for other roles, so a superuser can run all of it.
 #[test]
 fn a_role_that_owns_no_table_prints_the_owners_steps_too() {
     let world = World::start();
@@ -129,7 +129,7 @@ fn a_role_that_owns_no_table_prints_the_owners_steps_too() {
     fs::write(&file, &script).unwrap();
     let mut psql = programs::psql(&world.postgres.address(), "scripted");
     run(psql.args(["--no-psqlrc", "--set=ON_ERROR_STOP=1", "--file"]).arg(&file));
-    // Only a superuser creates the event triggers.
+    // Only a superuser can create the event triggers.
     world.command("scripted", &["guard", "install", "--policies", "POLICIES"]);
     assert_eq!(world.dump("scripted"), world.dump("commanded"));
 }

@@ -12,7 +12,7 @@ fn start(arguments: &[&str]) -> (Proxy, Postgres) {
     (proxy, postgres)
 }
 
-/// A connection that begins with a header.
+/// A connection that starts with this header.
 fn login(proxy: &Proxy, header: &[u8]) -> (Wire, Vec<Frame>) {
     let mut wire = Wire::connect(&proxy.address()).unwrap();
     wire.send(header);
@@ -34,7 +34,7 @@ fn the_announced_address_is_the_clients() {
         let (mut wire, frames) = login(&proxy, &header);
         assert!(error_in(&frames).is_none(), "{frames:?}");
         assert_eq!(value(&mut wire, "SELECT 1").as_deref(), Some("1"));
-        // By the Unix socket, which needs no header.
+        // Connections through the Unix socket need no header.
         let mut console = Wire::login(&proxy.socket(), "postgres", "fencegate");
         let shown = ok(&mut console, "SHOW SESSIONS").concat();
         assert!(shown.contains(&Some("192.0.2.7:7".to_owned())), "{shown:?}");
@@ -103,8 +103,8 @@ fn the_limit_per_address_counts_announced_addresses() {
     wait_until("there is room", DEADLINE, || try_from("2001:db8::2").1.is_none());
 }
 
-/// The limits on connections that have not logged in count announced addresses. A header that does not arrive does not
-/// hold a place for longer than a startup packet.
+/// Limits on unauthenticated connections count announced addresses. A missing header holds a place no longer than a
+/// missing startup packet.
 #[test]
 fn a_header_has_the_time_limit_of_the_startup() {
     let (proxy, _postgres) = start(&[&FROM[..], &["--startup-timeout", "200ms"]].concat());
@@ -114,7 +114,7 @@ fn a_header_has_the_time_limit_of_the_startup() {
     proxy.wait_for_log("no PROXY protocol header within the time limit", DEADLINE);
 }
 
-/// HAProxy's tcp-check sends a header and resets the connection, before a busy proxy looks at it.
+/// HAProxy's tcp-check sends a header and resets the connection before a busy proxy reads it.
 #[test]
 fn a_check_that_is_over_is_not_logged() {
     let (mut proxy, _postgres) = start(&FROM);

@@ -30,7 +30,7 @@ const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (t text); GRA
     CREATE PROCEDURE work(token text) LANGUAGE plpgsql AS \
         $$ BEGIN SET lease.fence = '98'; COMMIT; PERFORM become_locally(token); END $$";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\nopaque: allow\n";
-/// The database has a token of its own.
+/// This database has its own token.
 const DATABASE: &str = "tuned";
 
 const SETTING: &str = "SELECT 'the value', current_setting('lease.fence', true)";
@@ -132,7 +132,7 @@ fn login(world: &Fenced, startup: Startup) -> Wire {
     wire
 }
 
-/// True when the server has ended the session.
+/// True if the server has ended the session.
 fn take(wire: &mut Wire, step: &Step) -> Result<bool, String> {
     let mut messages = messages(&step.action, step.probe == Probe::Within);
     let ahead = matches!(step.probe, Probe::After { ahead: true, .. });
@@ -146,7 +146,7 @@ fn take(wire: &mut Wire, step: &Step) -> Result<bool, String> {
     let mut frames = exchange(wire, &messages, &step.action);
     let last = frames.last().ok_or("the session has ended")?;
     if last.tag == b'E' {
-        // What the server does when EXECUTE runs a transaction statement.
+        // The server does this if EXECUTE runs a transaction statement.
         let is_internal = last.fields().code() == "XX000";
         return if is_internal { Ok(true) } else { Err(format!("the session has ended: {last:?}")) };
     }
@@ -162,7 +162,7 @@ fn take(wire: &mut Wire, step: &Step) -> Result<bool, String> {
     Ok(false)
 }
 
-/// What leaves no trace in a transaction, and is refused in part outside of one.
+/// Messages that leave no trace in a transaction. Some of them fail outside a transaction.
 fn probing(extended: bool) -> Vec<Vec<u8>> {
     let write = if extended { [unnamed(WRITE, &[]), sync()].concat() } else { query(WRITE) };
     let [savepoint, setting, back, release] =
@@ -170,7 +170,7 @@ fn probing(extended: bool) -> Vec<Vec<u8>> {
     vec![savepoint, setting, write, back, release]
 }
 
-/// They end with a Query or a Sync.
+/// The messages of an action. They end with a Query or a Sync.
 fn messages(action: &Action, within: bool) -> Vec<u8> {
     let probing: &[&str] = if within { &[SETTING, WRITE] } else { &[] };
     let string = |texts: &[String]| {
@@ -203,8 +203,8 @@ fn messages(action: &Action, within: bool) -> Vec<u8> {
     }
 }
 
-/// Reads up to the reply to a message of its own, which even a failed transaction answers: how many others there will
-/// be is the server's to say.
+/// Reads up to the reply to a final Close, which even a failed transaction answers. The number of earlier replies is
+/// unknown.
 fn exchange(wire: &mut Wire, messages: &[u8], action: &Action) -> Vec<Frame> {
     wire.send(&[messages, &close_statement("the end of the step"), &sync()].concat());
     let mut frames = wire.read_until(b'3');
@@ -215,7 +215,7 @@ fn exchange(wire: &mut Wire, messages: &[u8], action: &Action) -> Vec<Frame> {
     frames
 }
 
-/// `frames` end with the replies to what [`probing`] gives, one ReadyForQuery each.
+/// Compares the replies to [`probing`] at the end of `frames`, one ReadyForQuery each.
 fn compare_after(frames: &[Frame]) -> Result<(), String> {
     let replies: Vec<&[Frame]> =
         frames.split_inclusive(|frame| frame.tag == b'Z').filter(|reply| reply.last().unwrap().tag == b'Z').collect();
@@ -233,7 +233,7 @@ fn compare_within(frames: &[Frame], action: &Action) -> Result<(), String> {
     let is_setting = |frame: &Frame| frame.tag == b'D' && frame.columns()[0].as_deref() == Some("the value");
     let Some(index) = frames.iter().rposition(is_setting) else { return Ok(()) };
     match error_in(&frames[index..]) {
-        // The proxy cannot ask for the value in the middle of a string.
+        // The proxy cannot query the value in the middle of a string.
         Some(error)
             if error.code() == "LF004" && matches!(action, Action::Simple(_) | Action::PipelineThenSimple(_)) =>
         {
@@ -259,7 +259,7 @@ fn compare(row: &[Option<String>], error: &Fields) -> Result<(), String> {
     }
 }
 
-/// The token for the resource, or the SQLSTATE where there is none.
+/// The token for the resource, or the SQLSTATE if there is none.
 fn presented_by(value: &str) -> String {
     let tokens: Vec<_> =
         value.split(',').map(|item| item.trim().split_once('=').unwrap_or(("scheduler", item))).collect();

@@ -1,4 +1,4 @@
-//! The value that a session has from its start, and that RESET restores.
+//! The value that a session has from its start and that RESET restores.
 
 use super::{WRITE, presented, start, start_session};
 use crate::support::fenced::ok;
@@ -18,7 +18,7 @@ fn from_the_start() {
         (&[("user", "leader")], "31"),
         (&[("user", "leader"), ("options", "-c lease.fence=47")], "47"),
         (&[("options", r"-c lease.fence=other=3,\ scheduler=47")], "47"),
-        // What stands twice is what the server makes of it.
+        // Repeated settings follow the server's rules.
         (&[("lease.fence", "46"), ("lease.fence", "47")], "47"),
         (&[("lease.fence", "46"), ("LEASE.FENCE", "47")], "47"),
         (&[("lease.fence", "47"), ("options", "-c lease.fence=46")], "47"),
@@ -51,7 +51,7 @@ fn no_token_at_the_start_is_fatal() {
         assert!(!error.hint().is_empty());
         assert_eq!(wire.read_to_end(), []);
     }
-    // A good value of the connection's own comes before the role's.
+    // A valid value of the connection takes precedence over the role's value.
     let (mut wire, _) = start_session(&world, &[("user", "odd"), ("lease.fence", "47")]);
     assert_eq!(presented(&wire.query(WRITE)), "47");
 }
@@ -73,7 +73,7 @@ fn libpq_options() {
     assert!(error.contains("LF001") && error.contains("presented=43"), "{error}");
 }
 
-/// As in Postgres: the more special setting wins, and only a login reads them.
+/// As in PostgreSQL, the more specific setting wins, and only a login reads the settings.
 #[test]
 fn settings_of_roles_and_databases() {
     let world = start();

@@ -11,11 +11,11 @@ const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [p
 const JOB: &str = "INSERT INTO jobs VALUES (1)";
 const BILL: &str = "INSERT INTO bills VALUES (1)";
 
-/// Statements with the SQLSTATE that each ends with. Of two tokens `LOW` is the one that the session has before.
+/// Statements, each with its SQLSTATE. The session starts with token `LOW`.
 type Scenario = &'static [(&'static str, &'static str)];
 
 const SCENARIOS: &[Scenario] = &[
-    // What sets it.
+    // Ways to set the token.
     &[("BEGIN", ""), (JOB, ""), ("SET lease.fence = HIGH", ""), (JOB, "LF003"), (JOB, "25P02"), ("COMMIT", "")],
     &[("BEGIN", ""), (JOB, ""), ("SET LOCAL lease.fence = HIGH", ""), (JOB, "LF003"), ("ROLLBACK", ""), (JOB, "")],
     &[("BEGIN", ""), (JOB, ""), ("SELECT set_config('lease.fence', 'HIGH', false)", ""), (JOB, "LF003")],
@@ -34,7 +34,7 @@ const SCENARIOS: &[Scenario] = &[
         ("SET lease.fence = HIGH", ""),
         ("EXECUTE p", "LF003"),
     ],
-    // Without a write in between, and after the transaction.
+    // No second write in the transaction, or a write after it.
     &[("BEGIN", ""), (JOB, ""), ("SET LOCAL lease.fence = HIGH", ""), ("SELECT 1", ""), ("COMMIT", ""), (JOB, "")],
     &[("BEGIN", ""), (JOB, ""), ("SET lease.fence = HIGH", ""), ("COMMIT", ""), (JOB, "")],
     &[("BEGIN", ""), (JOB, ""), ("COMMIT AND CHAIN", ""), ("SET lease.fence = HIGH", ""), (JOB, ""), ("COMMIT", "")],
@@ -59,7 +59,7 @@ const SCENARIOS: &[Scenario] = &[
         (JOB, ""),
         ("COMMIT", ""),
     ],
-    // The first write is undone, but its locks and its admission need not be: refused all the same.
+    // The first write is undone, but its locks and admission may remain, so the second write is rejected.
     &[
         ("BEGIN", ""),
         ("SAVEPOINT a", ""),
@@ -68,7 +68,7 @@ const SCENARIOS: &[Scenario] = &[
         ("SET lease.fence = HIGH", ""),
         (JOB, "LF003"),
     ],
-    // Each resource has its own.
+    // Each resource has its own token.
     &[
         ("SET lease.fence = 'scheduler=LOW, billing=LOW'", ""),
         ("BEGIN", ""),
@@ -123,7 +123,7 @@ fn one_by_one() {
     }
 }
 
-/// The server runs a string as it comes: whether a COMMIT in it succeeds is not known when its last statement is judged.
+/// The proxy judges a string before the server runs it, so it cannot know whether a COMMIT in the string succeeds.
 #[test]
 fn in_one_message() {
     let world = Fenced::start(SCHEMA, POLICIES);

@@ -72,7 +72,7 @@ impl World {
         Self { fenced }
     }
 
-    /// A stale session is rejected where the judge refuses, whether its client waits for answers or not.
+    /// Asserts that a stale session is rejected where the judge refuses, with and without waiting for answers.
     #[track_caller]
     fn check(&self, acts: &[Act]) {
         for waits in [true, false] {
@@ -86,7 +86,7 @@ impl World {
     }
 }
 
-/// A session with token 47, which no DISCARD takes away.
+/// A session with token 47, which DISCARD does not remove.
 fn converse(address: &Address, database: &str, acts: &[Act], waits: bool) -> Vec<Frame> {
     let mut wire = Wire::connect(address).unwrap();
     wire.start(&[("user", "postgres"), ("database", database), ("options", "-clease.fence=47")], "");
@@ -105,9 +105,9 @@ fn converse(address: &Address, database: &str, acts: &[Act], waits: bool) -> Vec
     frames
 }
 
-/// The same message; of a rejection only its SQLSTATE.
+/// True if the messages are equal. For rejections, only the SQLSTATE counts.
 fn agree(direct: &Frame, proxied: &Frame) -> bool {
-    /// What does not exist, is done with or has failed: it may be rejected by the name that it was known by.
+    /// Codes of names that are missing, finished or failed. The proxy may reject such a name by its last known meaning.
     const DOES_NOT_RUN: [&str; 4] = ["26000", "34000", "55000", "XX000"];
     const REJECTED: [&str; 3] = ["LF001", "LF004", "25P02"];
     if (direct.tag, proxied.tag) != (b'E', b'E') {
@@ -133,7 +133,7 @@ fn names_and_what_they_mean() {
 fn a_newer_token_before_execute() {
     let world = Fenced::start(SCHEMA, POLICIES);
     let mut wire = world.holder(1);
-    // Bound and not run: there is nothing yet that a newer leader would have to end.
+    // Bound but not run: a newer leader need not terminate it.
     wire.send(&[parse("s", WRITE_ROWS, &[]), bind_text("p", "s", &[]), flush()].concat());
     wire.read_until(b'2');
     ok(&mut world.holder(2), "DELETE FROM jobs");
@@ -142,7 +142,8 @@ fn a_newer_token_before_execute() {
     let again = [bind_text("", "s", &[]), execute("", 0), sync()].concat();
     assert_eq!(code_in(&wire.exchange(&again)), "LF001");
 
-    // Run in part it may have written: its session ends, and the answer to the next message says so.
+    // A portal that has run in part may have written. Its session is terminated, and the next message receives the
+    // reason.
     let mut wire = world.holder(2);
     wire.send(&[parse("s", WRITE_ROWS, &[]), bind_text("p", "s", &[]), execute("p", 1), flush()].concat());
     wire.read_until(b's');
@@ -153,7 +154,7 @@ fn a_newer_token_before_execute() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "0");
 }
 
-/// A statement of a table that was harmless, which now reaches the fenced one: the server plans it anew.
+/// A table that was harmless now leads to the fenced table, and the server replans the statement.
 #[test]
 fn ddl_before_execute() {
     let changes = [
@@ -181,7 +182,7 @@ fn ddl_before_execute() {
     }
 }
 
-/// A name without its schema means what the search path leads to when the portal is bound.
+/// An unqualified name is resolved by the search path when the portal is bound.
 #[test]
 fn a_search_path_changed_before_execute() {
     let world = Fenced::start(&format!("{SCHEMA}; CREATE SCHEMA other; CREATE TABLE other.jobs (n int)"), POLICIES);
@@ -195,14 +196,14 @@ fn a_search_path_changed_before_execute() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM jobs"), "0");
 }
 
-/// The query of a cursor runs when it is fetched from, in whichever protocol.
+/// A cursor's query runs when rows are fetched, in either protocol.
 #[test]
 fn a_cursor_that_sets_the_token() {
     let world = World::start();
     for fetch in [query("FETCH c"), [execute("c", 1), sync()].concat()] {
         let mut wire = world.fenced.holder(100);
         ok(&mut wire, "BEGIN; DECLARE c CURSOR FOR SELECT set_config('lease.fence', '99', false)");
-        // By now the token is known.
+        // The proxy now knows the token.
         ok(&mut wire, WRITE);
         assert_eq!(code_in(&wire.exchange(&fetch)), "");
         assert_eq!(wire.rows(WRITE).unwrap_err().detail(), "resource=scheduler presented=99 highest=100");

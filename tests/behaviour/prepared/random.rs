@@ -23,7 +23,7 @@ pub fn phrase(dice: &mut Dice) -> Vec<Act> {
     }
 }
 
-/// The effects of SQL on names.
+/// SQL that affects names.
 #[rustfmt::skip]
 const TEXTS: &[&str] = &[
     "BEGIN", "BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT a", "SAVEPOINT a", "ROLLBACK TO a", "RELEASE a",

@@ -3,11 +3,11 @@
 use crate::prepared::Act::{self, Bind, ClosePortal, CloseStatement, Execute, Flush, Parse, Query, Run, Sync};
 use crate::prepared::{BROKEN, READ, ROWS, WRITE, WRITE_ROWS};
 
-/// 64 bytes, of which the server takes 63.
+/// 64 bytes, of which the server keeps 63.
 const LONG_R: &str = "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnr";
 const LONG_W: &str = "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnw";
 
-/// What is to be shown, and the messages. The statements and portals are of one session.
+/// What each scenario shows, and its messages. The statements and portals belong to one session.
 #[rustfmt::skip]
 pub const SCENARIOS: &[(&str, &[Act])] = &[
     ("each of two names keeps its own meaning", &[
@@ -92,7 +92,8 @@ pub const SCENARIOS: &[(&str, &[Act])] = &[
         Query("BEGIN"), Query("SAVEPOINT a"), Parse("w", WRITE_ROWS), Bind("p", "w"), Sync, Query("FETCH p"), Query("ROLLBACK TO a"),
         Bind("p", "w"), Run("MOVE p"), Sync,
     ]),
-    // CLOSE and DECLARE are not followed: a portal of DECLARE by a name that Bind made write before is rejected as well.
+    // The proxy does not track CLOSE and DECLARE. If Bind made a portal of that name a write, a later portal of DECLARE
+    // is rejected too.
     ("CLOSE takes a portal away", &[
         Query("BEGIN"), Query("SAVEPOINT a"), Parse("r", ROWS), Parse("w", WRITE_ROWS), Bind("p", "w"), Sync, Query("CLOSE p"),
         Query("FETCH p"), Query("ROLLBACK TO a"), Bind("p", "r"), Execute("p", 1), Sync, Run("CLOSE ALL"), Bind("p", "w"),
