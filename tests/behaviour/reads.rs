@@ -1,4 +1,4 @@
-//! Reads by object-relational mappers, long and deep, work as without a proxy.
+//! Long and deeply nested reads by object-relational mappers work as without a proxy.
 
 use crate::support::Wire;
 use crate::support::fenced::Fenced;
@@ -14,7 +14,7 @@ const POLICIES: &str = "version: 1\nresources:\n  - {name: ledger, tables: [publ
 
 const ARMS: usize = 1_000;
 
-/// What each arm of `qs1.union(*others)` is in Django.
+/// An arm of `qs1.union(*others)` in Django.
 const ARM: &str = "SELECT \"read\".\"id\" AS \"col1\", UPPER(\"read\".\"label\") AS \"col2\", \
     (\"read\".\"at\" AT TIME ZONE 'UTC')::date AS \"col3\" FROM \"read\" WHERE \"read\".\"id\" = 1";
 
@@ -22,7 +22,7 @@ fn arms(arm: &str, between: &str) -> String {
     vec![arm; ARMS].join(between)
 }
 
-/// The texts, by kind.
+/// Query strings, each with its kind.
 fn reads() -> Vec<(&'static str, String)> {
     let union = arms(&format!("({ARM})"), " UNION ALL ");
     let called = union.replace("UPPER(", "own(").replace("\"label\"", "\"id\"");
@@ -67,7 +67,7 @@ fn reads() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The error, if there is one, and how many messages there are of each kind.
+/// The error, if any, and the types of all messages.
 fn answer(frames: &[Frame]) -> (Option<String>, Vec<u8>) {
     let error = error_in(frames).map(|error| format!("{} {}", error.code(), error.message()));
     (error, frames.iter().map(|frame| frame.tag).collect())
@@ -86,7 +86,7 @@ fn reads_of_a_thousand_arms_pass() {
             answer(&frames)
         };
         assert_eq!(simple(&mut proxied), simple(&mut direct), "{what}");
-        // The same reader tells what Parse brings.
+        // Parse messages use the same parser, so some of the texts suffice.
         if number % 5 != 0 {
             continue;
         }
@@ -101,7 +101,7 @@ fn reads_of_a_thousand_arms_pass() {
     }
 }
 
-/// They pass because they are read, not because they are long.
+/// The reads pass because the proxy can parse them, not because they are long.
 #[test]
 fn writes_within_a_thousand_arms_need_their_token() {
     let world = Fenced::start(SCHEMA, POLICIES);

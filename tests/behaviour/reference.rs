@@ -13,7 +13,7 @@ const ERRORS_PAGE: &str = include_str!("../../docs/reference/errors.md");
 const EVENTS_PAGE: &str = include_str!("../../docs/reference/events.md");
 const OBJECTS_PAGE: &str = include_str!("../../docs/reference/database-objects.md");
 
-/// The message of a failure contains the expected table.
+/// On failure, the message contains the expected table.
 #[test]
 fn the_table_of_settings_is_that_of_the_code() {
     let rows: String = SETTINGS.iter().map(row).collect();
@@ -40,7 +40,7 @@ fn row(setting: &Setting) -> String {
 fn the_table_of_errors_is_complete() {
     let rows = ERRORS_PAGE.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
     let shown: BTreeSet<String> = rows.filter(|code| is_code(code)).map(str::to_owned).collect();
-    // pgwire's own, of the console.
+    // pgwire reports this code in the console.
     let mut said = BTreeSet::from(["26000".to_owned()]);
     let fences = "crates/fence/src/fence_error.rs";
     for folder in [fences, "src/net", "src/operate", "src/server", "crates/session/src", "src/state", "crates/wire/src"]
@@ -55,12 +55,12 @@ fn the_table_of_errors_is_complete() {
             said.extend(code.split('"').filter(|literal| is_code(literal)).map(str::to_owned));
         }
     }
-    // Only the server reports it.
+    // Only the server reports this code.
     assert!(said.remove("25006"));
     assert_eq!(shown, said);
 }
 
-/// An SQLSTATE; words of five capitals are not.
+/// True for an SQLSTATE, but not for a word of five capitals.
 fn is_code(literal: &str) -> bool {
     let known = |character: char| character.is_ascii_digit() || character.is_ascii_uppercase();
     literal.len() == 5 && literal.chars().all(known) && literal.contains(|character: char| character.is_ascii_digit())
@@ -84,7 +84,7 @@ fn the_table_of_events_is_complete() {
             let is_event = message.contains('_') && message.chars().all(|c| c.is_ascii_lowercase() || c == '_');
             // Sentences at the level debug are not part of the documented log and may change.
             let is_shown = is_event || level != "debug";
-            // `{error}` is the last line of a program that ends.
+            // `{error}` is the last line of a program that exits.
             if is_shown && !message.contains('{') && !EVENTS_PAGE.contains(&format!("`{message}`")) {
                 missing.push(message);
             }
@@ -98,7 +98,7 @@ fn messages(source: &str) -> Vec<(&'static str, String)> {
     let calls = ["error", "warn", "info", "debug"].map(|level| {
         let start = format!("{level}!(");
         let calls = source.split(&start).skip(1).map(in_parentheses);
-        // The last text of a call; the backticks in it would end what is quoted.
+        // The last text of a call, without backticks, which would end the quotation.
         let texts = calls.filter_map(|call| call.rsplit('"').nth(1)).map(|text| text.replace('`', ""));
         texts.map(|text| (level, text)).collect::<Vec<_>>()
     });

@@ -68,17 +68,17 @@ fn a_server_that_is_down_is_reported_at_once(via: Via) {
     let (stalls, begin) = (Stalls::watch(), Instant::now());
     let frames = Wire::connect(&target.address()).unwrap().start(&[("user", "postgres"), ("database", "postgres")], "");
     let took = begin.elapsed();
-    assert!(took < Duration::from_secs(5) + stalls.total(), "it took {took:?}");
+    assert!(took < Duration::from_secs(5) + stalls.total(), "took {took:?}");
     let error = error_in(&frames).expect("an error, not a silent end");
     assert_eq!((error.severity(), error.code()), ("FATAL", "57P03"));
     target.postgres.start_again();
     assert_eq!(target.login().rows("SELECT 1").unwrap(), [[Some("1".to_owned())]]);
 }
 
-/// With everything set that the proxy needs; later flags are the test's.
+/// Sets everything that the proxy needs. The test's flags come last.
 fn run(arguments: &[&str]) -> Output {
     let [listen, nobody] = [Port::claim(), Port::claim()];
-    // A proxy that does not refuse would run for ever; `timeout` then ends with 124.
+    // `timeout` kills a proxy that starts.
     let mut command = Command::new("timeout");
     forget_settings(&mut command);
     command.args(["--signal=KILL", "20", BINARY, "proxy"]);

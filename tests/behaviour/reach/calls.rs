@@ -55,7 +55,7 @@ resources:
     functions: [public.run, public.claimed, public.add, public.note, public.wrap]
 ";
 
-/// None of them names a function of the policy.
+/// None of these statements names a function of the policy.
 const CALLS: &[&str] = &[
     "SELECT * FROM runs",
     "TABLE public.runs",
@@ -135,7 +135,7 @@ fn every_call_needs_the_token_and_reaches_the_function() {
     }
 }
 
-/// In a text too long for the parsers, the relations do not show.
+/// The proxy cannot find relations in a text that is too long for the parsers.
 #[test]
 fn a_long_text_may_read_any_relation() {
     let fenced = Fenced::start(SCHEMA, POLICY);
@@ -165,7 +165,7 @@ fn a_statement_without_calls_needs_no_token() {
     }
 }
 
-/// The definition is known when its author goes on, in this proxy and by the extended protocol too.
+/// The proxy knows the definition as soon as the author's statement returns, and in the extended protocol too.
 #[test]
 fn a_new_view_counts() {
     let fenced = Fenced::start(SCHEMA, POLICY);
@@ -202,7 +202,7 @@ fn a_new_view_counts() {
     assert_eq!(value(&mut author, "SELECT count(*) FROM mine").as_deref(), Some("0"));
 }
 
-/// One that did not exist when the catalog was read last is meant all the same.
+/// A pattern includes functions that did not exist when the catalog was last read.
 #[test]
 fn a_pattern_includes_functions_created_later() {
     let policy =
@@ -244,7 +244,7 @@ fn a_pattern_includes_functions_created_later() {
         assert_eq!(calls(&fenced), before, "{sql}");
     }
     assert_eq!(code(&mut stranger, "SELECT other.late_one()"), "");
-    // Who may not call it raises nothing.
+    // A role that may not call the function raises no token.
     ok(&mut author, "REVOKE EXECUTE ON FUNCTION late_two FROM PUBLIC");
     assert_eq!(code(&mut holder(&fenced, 7), "SELECT late_two()"), "42501");
     ok(&mut holder(&fenced, 7), "SELECT late_one()");

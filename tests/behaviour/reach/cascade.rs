@@ -46,13 +46,13 @@ fn cascade_counts_as_changing_the_fenced_tables_that_depend_on_the_relation() {
     ok(&mut leader, "DROP TABLE owner CASCADE");
     ok(&mut fenced.holder(3), "INSERT INTO jobs VALUES (1)");
     assert_eq!(code(&mut leader, "DROP TABLE kind CASCADE"), "LF001");
-    // What depends on it since a moment ago counts.
+    // A dependency that was just created counts.
     ok(&mut stranger, "CREATE TABLE late (id int PRIMARY KEY)");
     ok(&mut fenced.holder(3), "ALTER TABLE items ADD FOREIGN KEY (id) REFERENCES late");
     assert_eq!(code(&mut stranger, "DROP TABLE late CASCADE"), "LF002");
 }
 
-/// It is no fault of the statement that it cannot be told now what CASCADE takes.
+/// The error is retryable, because the dependents of a valid statement cannot be determined now.
 #[test]
 fn dependents_that_cannot_be_determined() {
     let fenced = Fenced::start("CREATE TABLE jobs (id int); CREATE TABLE plain (id int)", POLICY);

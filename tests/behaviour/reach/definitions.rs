@@ -48,7 +48,7 @@ fn relations_that_lead_to_a_definition_count_in_its_transaction() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
 }
 
-/// The transaction is over, and the session goes on without a word that it is.
+/// The transaction has ended, but the session continues without reporting that it is idle.
 #[test]
 fn committed_definitions_count_before_their_session_is_idle() {
     type Commit = fn(&mut Wire);
@@ -81,7 +81,7 @@ fn committed_definitions_count_before_their_session_is_idle() {
 
 const RULES: &str = "SELECT count(*) FROM pg_rewrite WHERE rulename = 'r'";
 
-/// A chain that has defined nothing yet holds up nobody, nor itself.
+/// A chained transaction without definitions blocks neither other sessions nor itself.
 #[test]
 fn definitions_are_known_after_commit_and_chain() {
     let fenced = Fenced::start(SCHEMA, POLICY);
@@ -92,27 +92,27 @@ fn definitions_are_known_after_commit_and_chain() {
     assert_eq!(code(&mut fenced.login(), WRITE), "LF002");
 }
 
-/// It would wait for the lock, and then do what it was not judged for.
+/// The write would wait for the lock and then do more than it was judged for.
 #[test]
 fn a_write_to_another_sessions_definition_is_opaque() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let (mut author, mut stranger) = (fenced.login(), fenced.login());
     ok(&mut author, &format!("BEGIN; {RULE}"));
-    let error = stranger.rows(WRITE).expect_err("it waits for the rule");
+    let error = stranger.rows(WRITE).expect_err("the rule is pending");
     assert_eq!((error.code(), error.hint()), ("LF004", "Retry when that session has ended its transaction."));
     for sql in ["INSERT INTO free VALUES (1)", "SELECT * FROM ticks", "DELETE FROM source"] {
         ok(&mut stranger, sql);
     }
     ok(&mut author, "ROLLBACK");
     ok(&mut stranger, WRITE);
-    // Nor does who is gone hold up anybody.
+    // A session that has disconnected does not block others either.
     ok(&mut author, &format!("BEGIN; {RULE}"));
     drop(author);
-    wait_until("nobody defines anything", DEADLINE, || code(&mut stranger, WRITE).is_empty());
+    wait_until("no definition is pending", DEADLINE, || code(&mut stranger, WRITE).is_empty());
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
 }
 
-/// It is harmless when it is judged, and leads to a fenced table when it is done.
+/// The definition is harmless when it is judged but leads to a fenced table when it runs.
 #[test]
 fn a_definition_that_waited_for_another_is_known() {
     let fenced = Fenced::start(SCHEMA, POLICY);
@@ -128,7 +128,8 @@ fn a_definition_that_waited_for_another_is_known() {
     assert_eq!(code_in(&waiting.exchange(&sql[1])), "LF002");
 }
 
-/// The server has committed, and the proxy does not see it: a view on that is no harmless one, and counts before it is read.
+/// The server has committed a definition that the proxy does not see. A view based on it counts before the proxy reads
+/// it.
 #[test]
 fn a_definition_beside_one_that_is_committed_unseen_is_known() {
     let fenced = Fenced::start(SCHEMA, POLICY);
@@ -141,7 +142,7 @@ fn a_definition_beside_one_that_is_committed_unseen_is_known() {
     wait_until("it is committed", DEADLINE, || {
         fenced.postgres.value("SELECT pg_get_viewdef('moved') LIKE '%ticks%'") == "t"
     });
-    // The proxy cannot read the catalog until this is given back.
+    // The proxy cannot read the catalog until this lock is released.
     ok(&mut reading, "BEGIN; LOCK TABLE pg_inherits");
     ok(&mut stranger, "CREATE VIEW later AS SELECT * FROM moved");
     assert_eq!(code(&mut stranger, "INSERT INTO later VALUES (1, 'x')"), "LF006");
@@ -150,7 +151,7 @@ fn a_definition_beside_one_that_is_committed_unseen_is_known() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
 }
 
-/// What an open transaction made a way makes one of the view that another defines on it.
+/// If an open transaction makes a table part of a path, a view that another session defines on it is pending too.
 #[test]
 fn a_definition_based_on_another_sessions_definition_is_pending() {
     let fenced = Fenced::start(SCHEMA, POLICY);
@@ -167,7 +168,7 @@ fn a_definition_based_on_another_sessions_definition_is_pending() {
     ok(&mut stranger, write);
 }
 
-/// What it makes is nowhere in the text of the statement that fires it.
+/// The text of the statement that fires the trigger does not show what the trigger creates.
 #[test]
 fn a_definition_by_an_event_trigger_is_known() {
     let make = "IF to_regclass('made') IS NOT NULL THEN CREATE VIEW led AS TABLE ticks; END IF";
@@ -183,7 +184,7 @@ fn a_definition_by_an_event_trigger_is_known() {
     assert_eq!(code(&mut stranger, "INSERT INTO led VALUES (1, 'x')"), "LF002");
 }
 
-/// The proxy has given the session up, and the server goes on with what it was sent.
+/// The proxy has closed the session, but the server continues to run the string.
 #[test]
 fn definitions_after_a_disconnect_are_known() {
     let schema = "CREATE VIEW names AS SELECT DISTINCT id, name FROM ticks;
@@ -198,12 +199,12 @@ fn definitions_after_a_disconnect_are_known() {
     wait_until("it waits", DEADLINE, || {
         fenced.postgres.value("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1"
     });
-    // What it leaves unread makes that a reset.
+    // Unread data turns the close into a reset.
     author.byte();
     drop(author);
     fenced.proxy.wait_for_log("connection to the client was lost", DEADLINE);
     ok(&mut lock, "SELECT pg_advisory_unlock(1)");
-    // Rolled back: whatever is done until it is known is not kept.
+    // Rolled back, so that no write persists before the proxy knows the trigger.
     wait_until("the proxy knows the trigger", DEADLINE, || {
         let code = code(&mut stranger, "BEGIN; INSERT INTO names VALUES (1, 'x')");
         ok(&mut stranger, "ROLLBACK");
@@ -211,8 +212,8 @@ fn definitions_after_a_disconnect_are_known() {
     });
 }
 
-/// Sessions that make and drop tables and views all the time, and one whose views lead to the fenced table, keep nobody
-/// from writing elsewhere.
+/// Sessions that constantly create and drop tables and views, and one whose views lead to the fenced table, do not
+/// block writes elsewhere.
 #[test]
 fn many_definitions_block_no_session() {
     const ROUNDS: usize = 40;
@@ -237,7 +238,7 @@ fn many_definitions_block_no_session() {
     });
 }
 
-/// It would wait for no reading, but what was made on its table is not known without.
+/// A leader's write does not wait for catalog readings unless its table has new definitions.
 #[test]
 fn a_write_to_a_redefined_relation_waits_and_passes() {
     let fenced = Fenced::start(SCHEMA, POLICY);

@@ -21,14 +21,14 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The lines after the header, with one blank for the many between columns.
+/// Lines after the header, with ` | ` between columns.
 fn lines(output: &Output) -> Vec<String> {
     let squeezed =
         |line: &str| line.split("  ").map(str::trim).filter(|it| !it.is_empty()).collect::<Vec<_>>().join(" | ");
     text(&output.stdout).lines().skip(1).map(squeezed).collect()
 }
 
-/// No `fencegate init`, and a role that may read no table.
+/// Without `fencegate init`, and with a role that may read no table.
 #[test]
 fn every_relation_that_counts_is_shown_with_its_path() {
     let postgres = Postgres::start(Options::default());
@@ -92,7 +92,7 @@ fn policies_for_other_databases_and_wrong_ones_are_errors() {
     assert!(text(&nobody.stderr).starts_with("fencegate: cannot connect: "), "{nobody:?}");
 }
 
-/// The example in docs/fence/policies.md is the program's output.
+/// The example in docs/fence/policies.md matches the program's output.
 #[test]
 fn the_documented_output_is_real() {
     let documented = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/fence/policies.md")).unwrap();
@@ -218,7 +218,7 @@ fn a_table_of_another_database_is_not_missed() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     assert!(!text(&output.stdout).contains("orders"));
     assert_eq!(explain(&postgres, "postgres", &policy("Postgres")).status.code(), Some(1));
-    // Where it is, it is fenced, whatever the policy expects.
+    // A table is fenced wherever it exists, regardless of the expected database.
     postgres.sql("CREATE TABLE orders (n int)");
     let output = explain(&postgres, "postgres", &policy("shop"));
     assert!(lines(&output).iter().any(|line| line.starts_with("r | public.orders | table | ")), "{output:?}");

@@ -11,7 +11,7 @@ mod stale;
 mod temporary;
 mod transaction;
 
-/// The schema of `paths` and `explain`; docs/fence/policies.md shows a part of it.
+/// Schema of `paths` and `explain`. docs/fence/policies.md shows a part of it.
 const SCHEMA: &str = include_str!("schema.sql");
 const POLICY: &str = "version: 1
 resources:

@@ -25,7 +25,7 @@ fn a_temporary_table_of_the_name_counts_unless_qualified() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "0");
 }
 
-/// A temporary view, or child, of a fenced table is a way to it, in whatever way it is named.
+/// A temporary view or child of a fenced table leads to that table, whether its name is qualified or not.
 #[test]
 fn a_temporary_relation_may_lead_to_a_fenced_table() {
     let fenced = Fenced::start(SCHEMA, POLICY);
@@ -59,7 +59,8 @@ fn a_table_that_comes_first_in_the_path_hides_nothing() {
         ok(&mut stranger, qualified);
         fenced.postgres.sql("ALTER ROLE writer RESET ALL");
     }
-    // What a function writes does not show: naming it in the policy is what makes a call count, whatever its path.
+    // The proxy cannot see what a function writes. A call counts if the policy names the function, regardless of its
+    // search path.
     let function =
         "CREATE FUNCTION add() RETURNS void LANGUAGE sql SET search_path = public AS 'INSERT INTO items VALUES (1)'";
     ok(&mut stranger, function);
@@ -72,7 +73,7 @@ fn a_table_that_comes_first_in_the_path_hides_nothing() {
     });
 }
 
-/// A renamed table is not the one that the policy names any more, and what gets its name is.
+/// A renamed table is no longer fenced, and a table that receives the fenced name is.
 #[test]
 fn renames_and_moves() {
     let fenced = Fenced::start(SCHEMA, POLICY);

@@ -5,13 +5,13 @@ use super::{POLICY, SCHEMA};
 use crate::support::Wire;
 use crate::support::fenced::{Fenced, code, ok, value};
 
-/// The content of the fenced tables, as one text.
+/// Content of the fenced tables as one text.
 const STATE: &str = "SELECT concat((SELECT array_agg(j ORDER BY j) FROM jobs j), (SELECT array_agg(t ORDER BY t) FROM low_ticks t), \
     (SELECT array_agg(i ORDER BY i) FROM items i))";
 
-/// Writes by another name, each of which changes rows of a table of the resource.
+/// Indirect writes. Each changes rows of a table of the resource.
 const WAYS: &[(&str, &str)] = &[
-    // Partitions, and theirs.
+    // Partitions and their partitions.
     ("jobs", "INSERT INTO jobs_low VALUES (2, 1, 1)"),
     ("jobs", "INSERT INTO jobs_lowest VALUES (3, 1, 1)"),
     ("jobs", "UPDATE jobs_low SET id = 4 WHERE id = 1"),
@@ -28,18 +28,18 @@ const WAYS: &[(&str, &str)] = &[
     ("low", "UPDATE ticks SET id = 3 WHERE id = 101"),
     ("low", "DELETE FROM ticks"),
     ("low", "TRUNCATE ticks"),
-    // Inheritance, both ways.
+    // Inheritance in both directions.
     ("items", "UPDATE things SET note = 'changed'"),
     ("items", "DELETE FROM things"),
     ("items", "TRUNCATE things"),
     ("items", "ALTER TABLE things DROP COLUMN note"),
     ("items", "INSERT INTO special_items VALUES (7)"),
-    // Views, also nested, also of a partition.
+    // Views, including nested views and views of a partition.
     ("jobs", "INSERT INTO open_jobs VALUES (6, 1)"),
     ("jobs", "UPDATE my_jobs SET id = 8 WHERE id = 1"),
     ("jobs", "DELETE FROM my_jobs"),
     ("jobs", "INSERT INTO lowest VALUES (11)"),
-    // Rules, also of a view on what has a rule.
+    // Rules, including a view on a relation with a rule.
     ("items", "INSERT INTO inbox VALUES (12)"),
     ("items", "INSERT INTO outbox VALUES (13)"),
     // Foreign keys.
@@ -74,7 +74,7 @@ fn every_path_needs_the_token_and_reaches_the_table() {
 fn copy_is_an_insert() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     for table in ["jobs_low", "ticks", "open_jobs (id)", "inbox"] {
-        // A table with a rule may be copied into, and the rule does nothing then: it counts all the same.
+        // COPY into a table with a rule is allowed and does not run the rule. It counts nevertheless.
         assert_eq!(code(&mut fenced.login(), &format!("COPY {table} FROM STDIN")), "LF002", "{table}");
     }
 }
@@ -107,7 +107,7 @@ fn a_write_that_reaches_no_fenced_table_needs_no_token() {
     ] {
         ok(&mut stranger, free);
     }
-    // The server's own answer: nothing can be written through it.
+    // The server refuses this itself, because the view is not updatable.
     assert_eq!(code(&mut stranger, "DELETE FROM counted"), "55000");
     assert_eq!(value(&mut stranger, STATE), before);
 }
@@ -124,7 +124,7 @@ fn an_instead_of_trigger_makes_a_view_a_path() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM jobs"), "3");
 }
 
-/// The operations that a policy leaves free are free by every way, and only those.
+/// Operations that a policy does not fence are unfenced on every path, and no others are.
 #[test]
 fn only_the_fenced_operations_count() {
     let policy = "version: 1\nresources:\n  - name: jobs\n    tables: [{name: public.jobs, operations: [update]}]\n  \
@@ -134,9 +134,9 @@ fn only_the_fenced_operations_count() {
     for counts in [
         "UPDATE jobs_low SET id = 2",
         "UPDATE my_jobs SET id = 2",
-        // SET DEFAULT updates what refers to the deleted row.
+        // SET DEFAULT updates the rows that refer to the deleted row.
         "DELETE FROM region",
-        // It may move a row into the partition.
+        // The update may move a row into the partition.
         "UPDATE ticks SET id = 2",
     ] {
         assert_eq!(code(&mut stranger, counts), "LF002", "{counts}");
@@ -162,7 +162,7 @@ fn a_fenced_table_that_reaches_another_resources_needs_both_tokens() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM b"), "0");
 }
 
-/// A deposed leader that is in the middle of a write through a view is drained like any other.
+/// A deposed leader in the middle of a write through a view is drained like any other.
 #[test]
 fn writes_by_another_name_are_drained() {
     let fenced = Fenced::start(SCHEMA, POLICY);

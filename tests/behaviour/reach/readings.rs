@@ -1,4 +1,4 @@
-//! The server's cost of a catalog reading.
+//! The server's cost of reading the catalog.
 
 use crate::support::fenced::{Fenced, code, ok};
 use crate::support::{Options, ProxyOptions};

@@ -1,4 +1,4 @@
-//! When the catalog is read, and verdicts while it cannot be read.
+//! When the proxy reads the catalog, and its verdicts while it cannot.
 
 use crate::support::fenced::{Fenced, code, init, ok};
 use crate::support::proxy::{Proxy, ProxyOptions};
@@ -12,7 +12,7 @@ const SCHEMA: &str = "
     CREATE ROLE fencer LOGIN";
 const POLICY: &str = "version: 1\nresources:\n  - name: jobs\n    tables: [public.items]\n";
 
-/// A server and a proxy whose control connections can be taken away.
+/// A server and a proxy whose control connections can be terminated.
 fn fenced() -> Fenced {
     fenced_by(POLICY)
 }
@@ -38,7 +38,7 @@ fn init_for_control_role(postgres: &Postgres) {
 
 fn take_control_away(fenced: &Fenced) {
     end_control(&fenced.postgres);
-    // The proxy may learn of it a moment later than a client.
+    // The proxy may notice this a moment later than a client.
     fenced.proxy.wait_for_log("control_not_listening", DEADLINE);
 }
 
@@ -56,8 +56,8 @@ fn holder(fenced: &Fenced, token: i64) -> Wire {
     wire
 }
 
-/// No proxy is notified of definitions by other proxies, or by sessions that bypass them. The policies name the fenced
-/// tables.
+/// Without a listener, no proxy is notified of definitions by other proxies or by direct sessions. The policies name
+/// the fenced tables.
 #[test]
 fn without_a_listener_only_direct_names_are_known() {
     let fenced = fenced();
@@ -73,7 +73,7 @@ fn without_a_listener_only_direct_names_are_known() {
     ok(&mut stranger, "SELECT * FROM plain");
     assert_eq!(code(&mut stranger, "INSERT INTO items VALUES (3)"), "LF002");
     assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (3)"), "LF002");
-    // Who is admitted goes on.
+    // Admitted sessions continue.
     for sql in ["INSERT INTO items VALUES (2)", "INSERT INTO listed VALUES (2)"] {
         ok(&mut leader, sql);
     }
@@ -83,7 +83,7 @@ fn without_a_listener_only_direct_names_are_known() {
     assert_eq!(code(&mut stranger, "INSERT INTO copied VALUES (2)"), "LF002");
 }
 
-/// No table was fenced when the catalog was read. The first may come, and a view on it, while nobody listens.
+/// No table was fenced when the catalog was read. The first fenced table, and a view on it, may be created unnoticed.
 #[test]
 fn without_a_listener_the_first_fenced_table_may_exist() {
     let fenced = fenced();
@@ -101,7 +101,7 @@ fn without_a_listener_the_first_fenced_table_may_exist() {
     assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (2)"), "LF002");
 }
 
-/// A view that was made meanwhile may call a function that the policy names: then to read it is a write.
+/// A view that was created meanwhile may call a function that the policy names. Reading the view is then a write.
 #[test]
 fn without_a_listener_a_read_may_call_a_named_function() {
     let fenced = fenced_by(&POLICY.replace("tables:", "functions: [public.note]\n    tables:"));
@@ -122,7 +122,7 @@ fn without_a_listener_a_read_may_call_a_named_function() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "2");
 }
 
-/// Of several resources each goes on with its own tables.
+/// With several resources, each leader can still write its own tables.
 #[test]
 fn without_a_listener_each_resource_remains_usable() {
     let policy = format!("{POLICY}  - name: other\n    tables: [public.plain]\n");
@@ -133,7 +133,7 @@ fn without_a_listener_each_resource_remains_usable() {
     take_control_away(&fenced);
     ok(&mut leader, "INSERT INTO items VALUES (2)");
     assert_eq!(code(&mut leader, "INSERT INTO listed VALUES (2)"), "LF006");
-    // What has changed may have changed these too.
+    // An unread change may affect these tables too.
     ok(&mut leader, "CREATE VIEW later AS SELECT * FROM items");
     assert_eq!(code(&mut leader, "INSERT INTO items VALUES (3)"), "LF006");
 }
@@ -171,10 +171,10 @@ fn an_unread_change_may_be_anything() {
             cannot open the control connection: the server does not permit its role to log in";
         assert_eq!((error.code(), error.message()), ("LF006", why), "{sql}");
     }
-    // Which role it is, is for the log.
+    // Only the log names the role.
     let told = |line: &str| line.contains("write_rejected") && line.contains("not permitted to log in");
     assert!(fenced.proxy.log().lines().any(told), "{}", fenced.proxy.log());
-    // Nothing but the fenced tables can be meant where every fence is asked for anyway.
+    // A write to `items` needs every token anyway, so an unread change cannot add another.
     ok(&mut leader, "INSERT INTO items VALUES (2)");
     assert_eq!(code(&mut leader, "INSERT INTO plain VALUES (2)"), "LF006");
     ok(&mut stranger, "SELECT * FROM plain FOR UPDATE");
@@ -185,7 +185,7 @@ fn an_unread_change_may_be_anything() {
     ok(&mut leader, "INSERT INTO plain VALUES (2)");
 }
 
-/// Whatever the catalog has become, the leader has all the tokens that there are.
+/// The leader has every token, so its writes do not depend on the catalog.
 #[test]
 fn a_write_that_needs_every_token_does_not_wait_for_a_reading() {
     let fenced = fenced();
@@ -204,13 +204,13 @@ fn a_write_that_needs_every_token_does_not_wait_for_a_reading() {
         for number in 0..10 {
             ok(&mut leader, &format!("INSERT INTO items VALUES ({number})"));
         }
-        assert!(!waiting.is_finished(), "the reading has come to an end");
+        assert!(!waiting.is_finished(), "the reading has ended");
         signal("CONT");
-        assert_eq!(waiting.join().expect("it is answered"), "");
+        assert_eq!(waiting.join().expect("the write is answered"), "");
     });
 }
 
-/// The catalog is known, only what CASCADE takes is not to be had.
+/// The catalog is known, but the dependents that CASCADE includes cannot be read.
 #[test]
 fn while_dependencies_cannot_be_read_cascade_is_retryable() {
     let fenced = fenced();
@@ -248,7 +248,7 @@ fn other_databases_go_on() {
     ok(&mut Wire::login(&proxy.address(), "postgres", "postgres"), "INSERT INTO plain VALUES (1)");
 }
 
-/// Without `fencegate init` the catalog can be read all the same.
+/// The catalog can be read without `fencegate init`.
 #[test]
 fn a_database_without_the_schema_is_read() {
     let postgres = Postgres::start(Options::default());
@@ -257,7 +257,8 @@ fn a_database_without_the_schema_is_read() {
     ok(&mut Wire::login(&proxy.address(), "postgres", "postgres"), "INSERT INTO plain VALUES (1)");
 }
 
-/// What was read of the last one says nothing of the next, nor does it that there was none for a moment.
+/// Catalog data of a dropped database does not apply to a new one of the same name, whether or not the proxy noticed
+/// the gap.
 #[test]
 fn a_recreated_database_is_a_different_one() {
     let postgres = Postgres::start(Options::default());
@@ -281,7 +282,7 @@ fn a_recreated_database_is_a_different_one() {
     }
 }
 
-/// Whoever alters a view locks it, which must not keep the catalog from being read.
+/// ALTER VIEW locks the view. The lock must not block reading the catalog.
 #[test]
 fn a_view_that_is_being_altered_blocks_no_session() {
     let fenced = fenced();
@@ -292,11 +293,11 @@ fn a_view_that_is_being_altered_blocks_no_session() {
     ok(&mut stranger, "CREATE TABLE made (id int)");
     ok(&mut stranger, "INSERT INTO made VALUES (1)");
     assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (1)"), "LF002");
-    // Not known to be the server's to refuse.
+    // The proxy cannot know that the server would refuse this.
     assert_eq!(code(&mut stranger, "DELETE FROM counted"), "LF002");
 }
 
-/// DDL by way of one proxy is known to the others, without a new session.
+/// Proxies learn of each other's DDL without a new session.
 #[test]
 fn other_proxies_are_notified() {
     let fenced = fenced();
@@ -306,7 +307,7 @@ fn other_proxies_are_notified() {
     assert_eq!(code(&mut there, "INSERT INTO listed VALUES (1)"), "LF002");
     let mut here = fenced.login_as("app");
     ok(&mut here, "CREATE VIEW later AS SELECT * FROM items; GRANT ALL ON later TO app");
-    // Rolled back: whatever is done until it is known is not kept.
+    // Rolled back, so that no write persists before the proxy knows the view.
     wait_until("the other proxy knows the view", DEADLINE, || {
         let code = code(&mut there, "BEGIN; INSERT INTO later VALUES (1)");
         ok(&mut there, "ROLLBACK");
@@ -314,8 +315,8 @@ fn other_proxies_are_notified() {
     });
 }
 
-/// The session that changed it may have been terminated before its proxy announced the change: here nothing is
-/// announced, and no session starts.
+/// A session may be terminated before its proxy announces its definition. Here nothing is announced, and no session
+/// starts.
 #[test]
 fn an_unannounced_definition_is_found_by_long_sessions() {
     let fenced = fenced();
@@ -329,7 +330,7 @@ fn an_unannounced_definition_is_found_by_long_sessions() {
     });
 }
 
-/// What an event trigger may send for DDL that goes around the proxies.
+/// Event triggers may send this notification for DDL that bypasses the proxies.
 #[test]
 fn forged_catalog_notifications_cause_little_work() {
     let fenced = fenced();

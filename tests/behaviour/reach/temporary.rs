@@ -25,7 +25,7 @@ fn temporary_relations_of_another_session_do_not_count() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "0");
 }
 
-/// As one that was made around the proxy's view of it: by a function, or on a view that is redefined later.
+/// The proxy does not see how such a path is created: by a function, or by redefining a view later.
 #[test]
 fn a_temporary_relation_that_becomes_a_path_is_known_in_its_session() {
     let schema = "CREATE VIEW shown AS SELECT * FROM plain; GRANT ALL ON shown TO app;
@@ -47,7 +47,7 @@ fn a_temporary_relation_that_becomes_a_path_is_known_in_its_session() {
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "0");
 }
 
-/// Each of many names all before it, as far as a statement may be long.
+/// Each view refers to many earlier views.
 #[test]
 fn many_temporary_relations_do_not_exhaust_the_limits_of_others() {
     const VIEWS: usize = 300;
@@ -63,7 +63,7 @@ fn many_temporary_relations_do_not_exhaust_the_limits_of_others() {
     ok(&mut other, "INSERT INTO plain VALUES (1)");
     assert_eq!(code(&mut other, "INSERT INTO listed VALUES (1)"), "LF002");
     ok(&mut fenced.holder(1), "INSERT INTO listed VALUES (1)");
-    // Whose they are, they are in the way of.
+    // The views count only in their own session.
     let error = stranger.rows("INSERT INTO plain VALUES (1)").expect_err("too many");
     assert_eq!(error.code(), "LF006");
     assert!(error.message().contains("of this session"), "{}", error.message());
@@ -71,7 +71,7 @@ fn many_temporary_relations_do_not_exhaust_the_limits_of_others() {
     ok(&mut stranger, "INSERT INTO plain VALUES (1)");
 }
 
-/// The catalog as a session has it is read again after what it has defined since.
+/// After each definition by a session, the proxy reads the catalog again as that session sees it.
 #[test]
 fn additions_by_the_session_are_known() {
     let fenced = Fenced::start(SCHEMA, POLICY);

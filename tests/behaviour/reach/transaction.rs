@@ -13,7 +13,7 @@ const SCHEMA: &str = "
     CREATE SCHEMA archive";
 const POLICY: &str = "version: 1\nresources:\n  - name: jobs\n    tables: [public.items]\n";
 
-/// What makes a way, and a write by it.
+/// Definitions that create a path, and a write through it.
 const MADE: &[(&str, &str)] = &[
     ("CREATE VIEW v AS SELECT * FROM items", "INSERT INTO v VALUES (1)"),
     ("CREATE OR REPLACE VIEW public.v AS SELECT * FROM items", "INSERT INTO v VALUES (1)"),
@@ -103,7 +103,7 @@ fn such_a_write_follows_the_rule_for_opaque_statements() {
     ok(&mut fenced.login(), string);
 }
 
-/// As frameworks do it: tables and views made and filled in one transaction, by sessions without a token.
+/// Frameworks create and fill tables and views in one transaction, in sessions without a token.
 #[test]
 fn migrations_go_on() {
     let fenced = Fenced::start(SCHEMA, POLICY);
@@ -138,7 +138,7 @@ fn migrations_go_on() {
     }
 }
 
-/// The leader may go on with the fenced table itself; what it made a way is opaque until it commits.
+/// The leader may still write to the fenced table itself. Its new path is opaque until it commits.
 #[test]
 fn a_leader_that_adds_a_child_goes_on() {
     let fenced = Fenced::start(SCHEMA, POLICY);
