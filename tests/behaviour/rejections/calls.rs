@@ -6,7 +6,7 @@ use crate::rejections::states::{NOTE, STATES};
 use crate::support::message::{bind_text, execute, function_call, parse, query, sync, unnamed};
 use crate::support::{Address, Wire};
 
-/// `int4div`.
+/// OID of `int4div`.
 const DIVISION: u32 = 154;
 
 #[test]
@@ -19,7 +19,7 @@ fn a_rejected_call_leaves_what_a_failed_one_leaves() {
         let prepare = [parse("", "SELECT 'unnamed'", &[]), sync()].concat();
         let run = [bind_text("", "", &[]), execute("", 0), sync()].concat();
         let in_pipeline = [unnamed(NOTE, &[]), call.clone(), sync()].concat();
-        // In a failed transaction the first error in the pipeline skips the call as well.
+        // In a failed transaction, the first error in the pipeline also skips the call.
         let answers = if state.failed { 1 } else { 2 };
         let alone = vec![Step::Ready(prepare, 1), Step::Ready(call.clone(), 1), Step::Ready(run, 1)];
         for steps in [alone, vec![Step::Ready(in_pipeline, answers)]] {

@@ -19,14 +19,14 @@ const POLICIES: &str =
 const DIVISION_BY_ZERO: &str = "22012";
 const PROTOCOL_VIOLATION: &str = "08P01";
 
-/// A server and its proxy, and the observer of commits.
+/// A server, its proxy, and the sessions that observe commits.
 pub struct World {
     pub fenced: Fenced,
     auditor: RefCell<Wire>,
     auditor_of_plain: RefCell<Wire>,
 }
 
-/// The replies of one side, and the notes that it kept.
+/// Responses on one side, and the notes that were committed.
 type Outcome = (Vec<Frame>, Vec<Option<String>>);
 
 impl World {
@@ -39,12 +39,12 @@ impl World {
         Self { fenced, auditor, auditor_of_plain }
     }
 
-    /// That token has been seen.
+    /// Raises the highest token.
     pub fn raise(&self, token: i64) {
         ok(&mut self.fenced.holder(token), "DELETE FROM jobs");
     }
 
-    /// Describes the difference, if there is one.
+    /// Describes the difference, if any.
     pub fn compare(&self, rejected: &Rejected, state: &State, shape: &Shape) -> Result<(), String> {
         let steps = |statement| {
             let scene = Scene { prefix: state.prefix, failed: state.failed, rejected, statement };
@@ -60,14 +60,14 @@ impl World {
     fn run(&self, address: &Address, rejected: &Rejected, steps: &[Step]) -> Outcome {
         let mut wire = Wire::login(address, "postgres", rejected.database);
         ok(&mut wire, rejected.setup);
-        // Where a transaction has failed, COMMIT rolls it back; elsewhere it is a warning.
+        // COMMIT rolls back a failed transaction. Without a transaction, it causes a warning.
         let end = ["COMMIT", "SELECT 'alive'; SELECT name FROM pg_prepared_statements; SELECT name FROM pg_cursors"];
         let end = end.map(|text| Step::Ready(query(text), 1));
         let frames = converse(&mut wire, &[steps, &end].concat());
         (frames, self.take_notes(rejected.database))
     }
 
-    /// The activity of the sessions of both sides.
+    /// The activity of the sessions on both sides.
     pub fn situation(&self) -> String {
         let (server, proxy) = (self.fenced.postgres.socket(), self.fenced.proxy.address());
         let shown = std::thread::scope(|scope| {
@@ -87,7 +87,7 @@ impl World {
     pub fn take_notes(&self, database: &str) -> Vec<Option<String>> {
         let auditor = if database == "plain" { &self.auditor_of_plain } else { &self.auditor };
         let take = "DELETE FROM jobs RETURNING n::text; DELETE FROM notes RETURNING note";
-        // They come in the order in which they lie, and the place of one that was taken away is used again.
+        // Rows are returned in physical order, and deleted rows leave space that is reused.
         let mut notes: Vec<_> = ok(&mut auditor.borrow_mut(), take).into_iter().flatten().collect();
         notes.sort();
         notes
@@ -117,12 +117,12 @@ fn difference(rejected: &Rejected, is_reached: bool, direct: &Outcome, proxied: 
     Ok(())
 }
 
-/// The error of the statement that replaces the rejected one.
+/// True for the error of the reference statement.
 fn is_reference(code: &str) -> bool {
     [DIVISION_BY_ZERO, NOT_PREPARED].contains(&code)
 }
 
-/// The transcript; of an error in place of which the proxy raises its own only that it is there.
+/// The transcript. Errors that the proxy replaces by its own are reduced to their severity.
 pub fn masked(frames: &[Frame]) -> Vec<Frame> {
     let reduce = |frame: Frame| {
         if frame.tag != b'E' {
@@ -131,7 +131,7 @@ pub fn masked(frames: &[Frame]) -> Vec<Frame> {
         let fields = frame.fields();
         let body = match fields.code() {
             code if is_reference(code) || code.starts_with("LF") => fields.severity().as_bytes().to_vec(),
-            // It names the kind of the message that came, which may be that of ours.
+            // The text names the type of the received message, which may be one of the proxy's own.
             PROTOCOL_VIOLATION if fields.message().starts_with("unexpected message type") => {
                 PROTOCOL_VIOLATION.as_bytes().to_vec()
             }

@@ -5,20 +5,20 @@ use crate::support::{Frame, Wire};
 /// One step of a client.
 #[derive(Clone)]
 pub enum Step {
-    /// Sends what ends in a Flush or in nothing, and reads up to this message, or up to an error.
+    /// Sends messages that do not end in a Sync, and reads up to this message type or an error.
     Until(Vec<u8>, u8),
-    /// Sends, and reads up to that many ReadyForQuery.
+    /// Sends messages, and reads up to this number of ReadyForQuery.
     Ready(Vec<u8>, usize),
 }
 
-/// Takes these steps. Where the server ends the session, the rest of them go nowhere.
+/// Runs the steps. If the server ends the session, the remaining steps have no effect.
 pub fn converse(wire: &mut Wire, steps: &[Step]) -> Vec<Frame> {
     let mut frames: Vec<Frame> = Vec::new();
     for step in steps {
         match step {
             Step::Until(messages, tag) => {
                 wire.send(messages);
-                // After an error the server skips what comes, and says nothing.
+                // After an error, the server skips messages without an answer.
                 if !skips(&frames) {
                     frames.extend(wire.read_until_any(&[*tag, b'E']));
                 }

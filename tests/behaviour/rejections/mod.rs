@@ -59,7 +59,7 @@ fn an_open_transaction_that_a_holder_prepares() {
     let rejected = Rejected { reference: rejected::UNPREPARABLE, ..rejected::prepare_transaction() };
     for (state, shape) in pairs(SHAPES) {
         let is_open = state.is_block && !state.failed || shape.begins;
-        // Outside of a transaction the server only warns, as it would when the statement comes again.
+        // Outside a transaction the server only warns, as it would for the repeated statement.
         if is_open && !state.failed && !state.copying && !shape.repeats {
             cells.compare(&world, &rejected, state, shape);
         }
@@ -68,7 +68,7 @@ fn an_open_transaction_that_a_holder_prepares() {
     assert_eq!(world.fenced.postgres.value("SELECT count(*) FROM pg_prepared_xacts"), "0");
 }
 
-/// The server itself rolls it back, so that nothing is to be rejected.
+/// The server itself rolls back the transaction, so the proxy need not reject anything.
 #[test]
 fn a_failed_transaction_that_a_holder_prepares() {
     let world = World::start();
@@ -87,15 +87,15 @@ fn a_database_without_a_fence() {
     everywhere(&World::start(), &rejected::unavailable());
 }
 
-/// Only what depends on the token can pass when a portal starts and be rejected when it is resumed. A newer token would
-/// end the session: its transaction may have written.
+/// Only a verdict that depends on the token can change between the start of a portal and its resumption. A newer token
+/// would end the session, because its transaction may have written.
 #[test]
 fn a_portal_that_is_resumed() {
     let world = World::start();
     let mut cells = Cells::default();
     for rejected in rejected::resumed() {
         for (state, shape) in pairs(RESUMED) {
-            // In a failed transaction and during COPY no portal starts; and only a transaction block keeps one.
+            // In a failed transaction and during COPY no portal starts, and only a transaction block keeps one.
             if !state.failed && !state.copying && (state.is_block || !shape.needs_block) {
                 cells.compare(&world, &rejected, state, shape);
             }
@@ -123,7 +123,7 @@ fn pairs(shapes: &'static [Shape]) -> Vec<(&'static State, &'static Shape)> {
     share(STATES.iter().flat_map(|state| shapes.iter().map(move |shape| (state, shape))).collect(), 4)
 }
 
-/// Where an answer does not come, says in which cell, and what both sides are doing.
+/// On a panic, prints the cell and the activity on both sides.
 struct UnderWay<'a> {
     world: &'a World,
     cell: &'a str,
@@ -137,10 +137,10 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// How many cells all tests have compared.
+/// Number of cells that all tests have compared.
 static COMPARED: AtomicUsize = AtomicUsize::new(0);
 
-/// Those of one test.
+/// Cells of one test.
 #[derive(Default)]
 struct Cells {
     compared: usize,

@@ -12,7 +12,7 @@ resources:
 
 #[test]
 fn skipped_statements_raise_no_fence() {
-    // For the second no role is asked about first, which would wait for what is owed.
+    // For the second statement, the proxy does not first check the role, which would wait for pending answers.
     for skipped in ["INSERT INTO reports VALUES (6)", "ALTER TABLE reports ADD more int"] {
         let world = Fenced::start("CREATE TABLE jobs (n int); CREATE TABLE reports (n int)", POLICIES);
         ok(&mut world.holder(7), "INSERT INTO jobs VALUES (7)");

@@ -2,17 +2,17 @@
 
 pub const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 
-/// Fails in an open transaction, which ends with it: no identifier may be that long.
+/// Fails and ends an open transaction, because the identifier is too long.
 pub const UNPREPARABLE: &str = concat!(
     "PREPARE TRANSACTION '",
     "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
     "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
     "'"
 );
-/// With this SQLSTATE.
+/// SQLSTATE of `UNPREPARABLE`.
 pub const NOT_PREPARED: &str = "22023";
 
-/// Fails where it runs, not where it is planned.
+/// Fails when it runs, not when it is planned.
 const DIVISION: &str = "INSERT INTO jobs SELECT 1/(random()*0)::int";
 
 /// A statement that the proxy rejects.
@@ -22,18 +22,18 @@ pub struct Rejected {
     /// The text of DETAIL.
     pub detail: &'static str,
     pub database: &'static str,
-    /// Run before everything else.
+    /// Runs before everything else.
     pub setup: &'static str,
-    /// Run before it, in the same transaction.
+    /// Run before the statement, in the same transaction.
     pub before: &'static [&'static str],
     pub statement: &'static str,
-    /// The statement that takes its place on a direct connection.
+    /// Replaces the statement on a direct connection.
     pub reference: &'static str,
-    /// The data of a COPY FROM STDIN is sent right behind it.
+    /// COPY FROM STDIN data follows the statement immediately.
     pub copies: bool,
-    /// It ends a transaction, also one that has failed.
+    /// The statement ends a transaction, even a failed one.
     pub ends_transaction: bool,
-    /// Run between the start of its portal and the moment when that is resumed.
+    /// Runs after the portal has started and before it is resumed.
     pub between: &'static str,
 }
 
@@ -58,7 +58,7 @@ pub fn missing() -> [Rejected; 1] {
     [write()]
 }
 
-/// In a world in which the highest token is 100.
+/// For a world in which the highest token is 100.
 pub fn stale() -> [Rejected; 3] {
     let stale = || Rejected {
         name: "a stale token",
@@ -123,13 +123,13 @@ pub fn prepare_transaction() -> Rejected {
     }
 }
 
-/// `fencegate init` has not been run there.
+/// `fencegate init` has not been run in this database.
 pub fn unavailable() -> [Rejected; 1] {
     let name = "a database without a fence";
     [Rejected { name, code: "LF006", database: "plain", setup: "SET lease.fence = 47", ..write() }]
 }
 
-/// What passes when its portal starts, and is rejected when that is resumed.
+/// Statements that pass when their portal starts and are rejected when it is resumed.
 pub fn resumed() -> [Rejected; 2] {
     let missing = || Rejected {
         name: "a token taken away",

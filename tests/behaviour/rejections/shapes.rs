@@ -12,21 +12,21 @@ use crate::support::message::{
 pub struct Scene<'a> {
     /// Runs first, in the same string or pipeline.
     pub prefix: &'a [&'a str],
-    /// The transaction has failed already.
+    /// The transaction has already failed.
     pub failed: bool,
     pub rejected: &'a Rejected,
-    /// The statement that fails.
+    /// The rejected statement or its reference.
     pub statement: &'a str,
 }
 
 pub struct Shape {
     pub name: &'static str,
     pub steps: fn(&Scene) -> Vec<Step>,
-    /// The statement comes again after it has failed.
+    /// The statement is repeated after it has failed.
     pub repeats: bool,
-    /// It comes in a transaction that was begun for it.
+    /// The statement runs in a transaction that the shape begins.
     pub begins: bool,
-    /// It uses a portal of an earlier batch, which only a transaction block keeps.
+    /// The shape uses a portal of an earlier batch, which only a transaction block keeps.
     pub needs_block: bool,
 }
 
@@ -54,7 +54,7 @@ pub const SHAPES: &[Shape] = &[
     shape("with Flush before and after", with_flush),
     shape("with Flush after all of it", |scene| {
         let all = [scene.opening(), scene.unnamed(), flush()].concat();
-        // What comes before it is answered too: only the error is waited for.
+        // Earlier messages are answered too, so only the error is awaited.
         vec![Step::Until(all, b'E'), Step::Ready([unnamed(NOTE, &[]), flush(), sync()].concat(), 1)]
     }),
     shape("the first of a pipeline", |scene| {
@@ -73,7 +73,7 @@ pub const SHAPES: &[Shape] = &[
     shape("simple after extended without Sync", |scene| {
         let simple = scene.later_string(&scene.text());
         let messages = [scene.opening(), unnamed(NOTE, &[]), simple, unnamed(NOTE, &[]), sync()].concat();
-        // The first error in the extended protocol skips the string as well.
+        // The first error in the extended protocol also skips the string.
         vec![Step::Ready(messages, if scene.failed { 1 } else { 2 })]
     }),
     shape("extended before simple without Sync", |scene| {
@@ -104,7 +104,7 @@ pub const SHAPES: &[Shape] = &[
     }),
 ];
 
-/// With a portal that has begun before what makes it fail.
+/// Shapes whose portal starts before the cause of its failure.
 pub const RESUMED: &[Shape] = &[
     shape("resumed at once", |scene| {
         vec![Step::Ready([begun(scene), between(scene), execute("p", 1), unnamed(NOTE, &[]), sync()].concat(), 1)]
@@ -167,13 +167,13 @@ fn named(scene: &Scene, statement: &str, portal: &str) -> Vec<Step> {
     let prepare = parse(statement, scene.statement, &[]);
     let first = [scene.opening(), prepare.clone(), describe_statement(statement), sync()].concat();
     let before = match scene.before() {
-        // It takes the place of the unnamed statement.
+        // `before` replaces the unnamed statement.
         before if statement.is_empty() && !before.is_empty() => [before, prepare].concat(),
         before => before,
     };
     let run = [bind_text(portal, statement, &[]), describe_portal(portal), execute(portal, 0), scene.data()].concat();
     let run = [before, run, sync()].concat();
-    // The statement is still there, the portal is not.
+    // The statement still exists, but the portal does not.
     let inspect = [describe_statement(statement), sync(), describe_portal(portal), sync()].concat();
     vec![Step::Ready(first, 1), Step::Ready([run.clone(), run].concat(), 2), Step::Ready(inspect, 2)]
 }
@@ -186,34 +186,34 @@ fn later_batches(scene: &Scene) -> Vec<Step> {
 }
 
 impl Scene<'_> {
-    /// All its statements as one text.
+    /// All statements as one text.
     fn text(&self) -> String {
         [self.rejected.before, &[self.statement]].concat().join("; ")
     }
 
-    /// A Query that opens the conversation, and the data of its COPYs.
+    /// The first Query of the conversation, with its COPY data.
     fn string(&self, text: &str) -> Vec<u8> {
         let texts: Vec<&str> = self.prefix.iter().copied().chain([text]).collect();
         [query(&texts.join("; ")), self.prefix_data(), self.data()].concat()
     }
 
-    /// A Query that comes later.
+    /// A later Query, with its COPY data.
     fn later_string(&self, text: &str) -> Vec<u8> {
         [query(text), self.data()].concat()
     }
 
-    /// The beginning of a pipeline.
+    /// The start of a pipeline.
     fn opening(&self) -> Vec<u8> {
         let statements = self.prefix.iter().flat_map(|statement| unnamed(statement, &[]));
         statements.chain(self.prefix_data()).collect()
     }
 
-    /// Statements that must run before in the same transaction.
+    /// Statements that must run earlier in the same transaction.
     fn before(&self) -> Vec<u8> {
         self.rejected.before.iter().flat_map(|statement| unnamed(statement, &[])).collect()
     }
 
-    /// Parse, Bind and Execute of each.
+    /// Parse, Bind and Execute for each statement.
     fn unnamed(&self) -> Vec<u8> {
         [self.before(), unnamed(self.statement, &[]), self.data()].concat()
     }
@@ -227,7 +227,7 @@ impl Scene<'_> {
         [parse(statement, self.statement, &[]), bind_text(portal, statement, &[])].concat()
     }
 
-    /// The data of its COPY FROM STDIN, sent ahead.
+    /// COPY FROM STDIN data of the statement, sent in advance.
     fn data(&self) -> Vec<u8> {
         if self.rejected.copies { [copy_data(b"1\n"), copy_done()].concat() } else { Vec::new() }
     }

@@ -6,7 +6,7 @@ use crate::support::message::{bind_text, execute, flush, parse, query, sync, unn
 pub const NOTE: &str = "INSERT INTO notes VALUES ('kept?')";
 const COPY_IN: &str = "COPY notes FROM STDIN";
 
-/// A state, and the way into it and out of it.
+/// A state, and the steps to enter and leave it.
 pub struct State {
     pub name: &'static str,
     pub enter: fn() -> Vec<Step>,
@@ -15,9 +15,9 @@ pub struct State {
     pub leave: fn() -> Vec<Step>,
     /// A transaction block is open.
     pub is_block: bool,
-    /// The transaction has failed: every statement is refused up to its end.
+    /// The transaction has failed: the server refuses every statement until it ends.
     pub failed: bool,
-    /// The server reads COPY data: it ends the session when another message comes.
+    /// The server reads COPY data and ends the session if another message arrives.
     pub copying: bool,
 }
 

@@ -10,12 +10,12 @@ use crate::support::message::{
 use crate::support::wire::rows_in;
 use crate::support::{Address, Frame, Wire};
 
-/// The token, how text is read, and what `later` means is known when all of it is answered.
+/// The token, the string syntax and the meaning of `later` are known only when all of this has been answered.
 const COPY: &str = "SELECT set_config('lease.fence', '', false), set_config('standard_conforming_strings', 'on', false); \
     COPY notes FROM STDIN; PREPARE later AS INSERT INTO jobs VALUES (1)";
 const ESCAPED: &str = r"INSERT INTO jobs SELECT 1 WHERE '\' <> ''";
 
-/// Statements that need that reply.
+/// Messages that need those answers.
 fn undecided() -> [Vec<u8>; 6] {
     [
         query(WRITE),
@@ -43,7 +43,7 @@ fn while_the_copy_goes_on() {
     assert_eq!(world.take_notes("postgres"), []);
 }
 
-/// A Sync is sent with the COPY, as PQexecParams of libpq does, and no data behind it.
+/// A Sync follows the COPY, as with PQexecParams of libpq, and no data.
 #[test]
 fn when_its_client_ends_the_copy_at_once() {
     let world = World::start();
@@ -63,7 +63,7 @@ fn when_the_copy_has_failed() {
     for message in undecided() {
         let mut wire = world.fenced.login();
         let copy = Step::Until(query(COPY), b'G');
-        // The session goes on. How many answers come depends on whether the proxy knows of the failure already.
+        // The session continues. The number of answers depends on whether the proxy already knows of the failure.
         let rest = [copy_data(b"too\tmany columns\n"), message.clone(), query("SELECT 'alive'")].concat();
         converse(&mut wire, &[copy]);
         wire.send(&rest);
