@@ -25,7 +25,7 @@ crate::routes!(
     the_end_of_a_client,
 );
 
-// Rows of a table would carry its OID, which differs from session to session: its columns stand in expressions here.
+// Expressions replace columns, because the table's OID in the row description differs from session to session.
 
 fn simple_queries(via: Via) {
     converse(via, |wire| {
@@ -87,7 +87,7 @@ fn pipelines(via: Via) {
         for number in 0..SYNCS {
             let number = number.to_string();
             batch.extend(unnamed("SELECT $1", &[Some(number.as_bytes())]));
-            // Simple queries may stand between, and an implicit transaction may hold several statements.
+            // Simple queries may come in between, and an implicit transaction may hold several statements.
             batch.extend(unnamed("SELECT 'twice'", &[]));
             batch.extend(if number.ends_with('7') {
                 [sync(), query("SELECT 'simple'; SELECT 1/0")].concat()
@@ -149,7 +149,7 @@ fn copy_in(via: Via) {
         // Lines need not end where messages end.
         let data = [&b"1\tone\n2\tt"[..], b"wo\n", b"", b"3\t\\N\n"].map(message::copy_data).concat();
         frames.extend(wire.exchange(&[data, message::copy_done()].concat()));
-        // All at once, in a pipeline; a Flush and a Sync are ignored while data flows.
+        // All at once, in a pipeline. A Flush and a Sync are ignored during COPY.
         let extended = [unnamed("COPY t FROM STDIN", &[]), message::copy_data(b"4\tfour\n"), flush(), sync()];
         wire.send(&[extended.concat(), message::copy_done(), sync()].concat());
         frames.extend(wire.read_until_ready());
@@ -167,7 +167,7 @@ fn copy_that_fails(via: Via) {
         wire.send(&query("COPY t FROM STDIN"));
         frames.extend(wire.read_until(b'G'));
         frames.extend(wire.exchange(&message::copy_data(b"not a number\n")));
-        // What was under way when the server gave up is skipped.
+        // The server skips data that arrives after its error.
         wire.send(&[message::copy_data(b"2\n"), message::copy_done()].concat());
         frames.extend(wire.query("SELECT count(*) FROM t"));
         frames
@@ -203,12 +203,12 @@ fn notifications(via: Via) {
         let mut notifier = Wire::login(address, "postgres", "postgres");
         let mut frames = listener.query("LISTEN news");
         notifier.query("NOTIFY news, 'while idle'");
-        // Nobody asked: it comes by itself.
+        // The notification arrives without a query.
         frames.extend(listener.read_until(b'A'));
         listener.query("BEGIN");
         notifier.query("NOTIFY news, 'in a transaction'");
         let mut last = listener.query("COMMIT");
-        // It comes before or after the end of the reply, as it happens.
+        // The notification may arrive before or after the end of the reply.
         if last.iter().all(|frame| frame.tag != b'A') {
             last.extend(listener.read_until(b'A'));
         }
@@ -244,7 +244,7 @@ fn messages_in_single_bytes(via: Via) {
 fn unknown_messages(via: Via) {
     let target = via.start(Options::default());
     let mut other = target.login();
-    // Also while the server skips what it knows.
+    // Also while the server skips known messages.
     let skips = [unnamed("SELECT 1/0", &[]), flush(), unnamed("SELECT 2", &[])].concat();
     for before in [query("SELECT 1"), skips] {
         for tag in [b'z', b'Z', 0, 0xff, b'1', b'p'] {
@@ -273,14 +273,14 @@ fn malformed_lengths(via: Via) {
     for tag in *b"QPBDECSHXdcfF" {
         headers.extend([-1, i32::MIN, 0, 3, i32::MAX].map(|length| (tag, length)));
     }
-    // The server allows these 10,000 bytes only.
+    // The server limits these messages to 10,000 bytes.
     headers.extend(b"DECSHXcf".map(|tag| (tag, 20_000)));
     for (tag, length) in headers {
         let mut wire = target.login();
         wire.send(&[query("SELECT 1"), message::header(tag, length)].concat());
         assert_eq!(wire.read_until_ready().last().unwrap().tag, b'Z');
         let error = error_in(&wire.read_to_end());
-        // The server itself closes the connection and tells its log only.
+        // The server itself closes the connection and reports the error only in its log.
         if via == Via::Proxy {
             let error = error.unwrap_or_else(|| panic!("'{}' with length {length}: no error", tag as char));
             assert_eq!((error.severity(), error.code()), ("FATAL", "08P01"), "'{}' {length}", tag as char);
@@ -300,7 +300,7 @@ fn the_end_of_the_server(via: Via) {
 
     let mut wire = target.login();
     target.postgres.crash_restart();
-    // A notice about the crash may come first; the connection ends, it does not hang.
+    // A notice about the crash may come first. The connection must end.
     wire.read_to_end();
     assert_eq!(value(&mut target.login(), "SELECT 1"), "1");
 }
@@ -318,7 +318,7 @@ fn the_end_of_a_client(via: Via) {
     wait_until("the second session has ended", DEADLINE, || sessions(&target) == 0);
 }
 
-/// A conversation in one session goes with the target as it goes with the server itself.
+/// A conversation in one session has the same result with the target as with the server itself.
 #[track_caller]
 fn converse(via: Via, conversation: impl Fn(&mut Wire) -> Vec<Frame>) -> Vec<Frame> {
     converse_with(via, |address| conversation(&mut Wire::login(address, "postgres", "postgres")))
@@ -337,7 +337,7 @@ fn value(wire: &mut Wire, sql: &str) -> String {
     rows_in(&wire.query(sql))[0][0].clone().unwrap()
 }
 
-/// The sessions of clients: neither those by which the tests ask nor the proxy's own.
+/// Sessions of clients, without those of the tests' queries and of the proxy itself.
 fn sessions(target: &Target) -> usize {
     let query = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
         AND pid <> pg_backend_pid() AND application_name = ''";

@@ -23,7 +23,7 @@ CREATE TABLE shards (shard int);
 CREATE ROLE leader LOGIN;
 ";
 
-/// All that the database has beyond a new one, and the privileges in it.
+/// Everything in the database that a new one does not have, and its privileges.
 const CONTENT: &str = "SELECT string_agg(it, E'\\n' ORDER BY it) FROM (
     SELECT concat('relation ', oid::regclass, ' ', relacl) FROM pg_class WHERE oid >= 16384 AND relkind <> 't'
         AND relnamespace <> 'pg_toast'::regnamespace
@@ -56,7 +56,7 @@ fn remove(postgres: &Postgres, arguments: &[&str]) -> Output {
     remove_as(postgres, "postgres", arguments)
 }
 
-/// The error of a `remove` that must fail, and must not have removed anything.
+/// The error of a `remove` that must fail without removing anything.
 #[track_caller]
 fn refused(postgres: &Postgres, role: &str, arguments: &[&str]) -> String {
     let before = postgres.value(CONTENT);
@@ -83,7 +83,7 @@ fn install(postgres: &Postgres, role: &str) -> Output {
         .unwrap()
 }
 
-/// With schema, guard and leases.
+/// A server with the schema, the guard and leases.
 fn prepared() -> Postgres {
     let postgres = Postgres::start(Options::default());
     postgres.sql(SCHEMA);
@@ -145,7 +145,7 @@ fn a_proxy_that_uses_the_database_is_named() {
     let session = format!("process {}, a session that is admitted to scheduler", ticks::process(&mut holder));
     assert!(error.contains(&session), "{error}");
 
-    // The proxy dies. The server has not noticed yet that the session's client is gone.
+    // The proxy dies, and the server has not noticed yet that the session's client is gone.
     holder.send(&message::query("SELECT pg_sleep(600)"));
     let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'";
     wait_until("the statement runs", DEADLINE, || world.postgres.value(sleeps) == "1");
@@ -160,7 +160,7 @@ fn a_proxy_that_uses_the_database_is_named() {
     assert!(removed(&world.postgres, &[]).contains("removed schema fencegate"));
 }
 
-/// What is made, how it is undone, how it is named, and whether `--keep-token` would do.
+/// How to create the dependent, how to undo that, its name in the error, and whether `--keep-token` suffices.
 const DEPENDENTS: [(&str, &str, &str, bool); 13] = [
     (
         "ALTER TABLE ticks ALTER token SET DEFAULT fencegate.token('scheduler')",
@@ -253,7 +253,7 @@ fn dependents_are_named() {
         );
         postgres.sql(undo);
     }
-    // Many of them: as many as can be read.
+    // Too many to read: the error lists some of them.
     postgres.sql("DO $$BEGIN FOR n IN 1..70 LOOP EXECUTE format('CREATE VIEW v%s AS SELECT fencegate.token(''s'')', n); END LOOP; END$$");
     let error = refused(&postgres, "postgres", &[]);
     assert!(error.lines().count() == 52 && error.ends_with("\n  20 more\n"), "{error}");
@@ -265,7 +265,7 @@ fn a_column_default_can_keep_its_function() {
     postgres.sql("ALTER TABLE ticks ALTER token SET DEFAULT fencegate.token('scheduler')");
     let error = refused(&postgres, "postgres", &[]);
     assert!(error.contains("default value for column token"), "{error}");
-    // What depends on something else is in the way all the same.
+    // Other dependents still prevent the removal.
     postgres.sql("CREATE VIEW fences AS SELECT * FROM fencegate_state.epoch");
     let error = refused(&postgres, "postgres", &["--keep-token"]);
     assert!(error.contains("view public.fences") && !error.contains("token of table"), "{error}");
@@ -304,7 +304,7 @@ fn only_owners_may_remove_and_the_error_names_them() {
          ALTER TABLE ticks OWNER TO app; ALTER TABLE parts OWNER TO app; ALTER TABLE part OWNER TO app; ALTER TABLE shards OWNER TO app",
     );
     run(fencegate().args(["init", "--control", &control(&postgres, "postgres"), "--role", "gate"]));
-    // As on a managed server, without event triggers.
+    // Without event triggers, as on a managed server.
     for role in ["gate", "app"] {
         install(&postgres, role);
     }
@@ -362,7 +362,7 @@ fn remove_waits_briefly_for_locks() {
     ok(&mut reader, "COMMIT");
 }
 
-/// Whatever comes first: the database has all of it or nothing.
+/// In any order, the database has the whole schema or nothing.
 #[test]
 fn it_runs_beside_init() {
     let postgres = Postgres::start(Options::default());

@@ -160,7 +160,7 @@ fn a_statement_without_calls_needs_no_token() {
         "SELECT outer_two(1)",
     ] {
         let result = code(&mut stranger, sql);
-        // By its name alone a function is one that may be called without its argument.
+        // The proxy knows functions only by name, so this may be the call without an argument.
         assert_eq!(result, if sql.contains("outer_two") { "LF002" } else { "" }, "{sql}");
     }
 }

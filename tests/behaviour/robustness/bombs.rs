@@ -1,4 +1,4 @@
-//! Texts that cost far more than their length crash nothing, delay no other session, and leave nothing behind.
+//! Texts that cost far more than their length: they crash nothing, delay no other session, and leave no memory behind.
 
 use super::world::{WRITE, World, codes};
 use crate::support::fenced::value;
@@ -9,13 +9,13 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum memory of the proxy itself for a text, in KiB; a separate process has the same limit.
+/// Maximum memory of the proxy itself for one text, in KiB. A separate process has the same limit.
 const MEMORY: u64 = 64 << 10;
 
-/// Maximum memory that may remain, without the buffers of the sessions.
+/// Maximum memory in KiB that may remain, without the buffers of the sessions.
 const LEFT: u64 = 16 << 10;
 
-/// In hundredths of a second, of all threads, without optimisation. What is not bounded takes minutes.
+/// Hundredths of a second of processor time, in all threads and without optimization. An unbounded text takes minutes.
 const PROCESSOR_TIME: u64 = 500;
 
 #[test]
@@ -56,7 +56,7 @@ fn each_has_a_bound(message: impl Fn(&str) -> Vec<u8>, is_answer: impl Fn(&[Stri
     world.ends_well(MEMORY);
 }
 
-/// While strangers send the most expensive texts, other clients are served.
+/// Other clients are served while strangers send the most expensive texts.
 #[test]
 fn other_sessions_are_served_meanwhile() {
     const STRANGERS: usize = 4;
@@ -92,7 +92,7 @@ fn other_sessions_are_served_meanwhile() {
     world.ends_well(MEMORY * 2);
 }
 
-/// A text that ends its reader is refused; the next one has another reader.
+/// A text that ends its reader process is refused, and the next text has another reader.
 #[test]
 fn a_reader_that_ends_is_replaced() {
     let mut world = World::new();
@@ -115,7 +115,7 @@ fn resident(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// From now on the most memory that the process held is counted anew.
+/// Resets the peak memory of the process.
 fn forget_peak(pid: u32) {
     fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
 }

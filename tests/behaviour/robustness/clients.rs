@@ -9,7 +9,7 @@ use crate::support::{Address, DEADLINE, Frame, Options, ProxyOptions, Wire, shar
 /// Maximum additional memory of the proxy compared with small messages, in KiB.
 const ALLOWED: u64 = 8 * 1024;
 const HUGE: usize = 10 << 20;
-/// No statement of so many bytes is held.
+/// The proxy buffers no statement of this length.
 const TOO_LONG: usize = 17 << 20;
 
 #[test]
@@ -27,7 +27,7 @@ fn a_client_that_stops_reading_and_then_vanishes() {
     world.ends_well(ALLOWED);
 }
 
-/// In mid-pipeline the server keeps the end of a long row to itself, and nothing is due that would make it send that.
+/// Within a pipeline, the server withholds the end of a long row until more messages arrive.
 #[test]
 fn a_client_that_disconnects_within_a_pipeline() {
     let world = World::new();
@@ -44,7 +44,7 @@ fn a_client_that_disconnects_within_a_pipeline() {
             drop(wire);
         } else {
             wire.finish_sending();
-            // It may still read what was sent.
+            // The client may still read what was sent.
             wire.bytes_to_end();
         }
         wait_until("the server's session ends", DEADLINE, || world.fenced.postgres.value(left) == "0");
@@ -110,14 +110,14 @@ fn a_client_that_vanishes_within_a_message_is_harmless() {
     }
     world.is_unharmed();
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'secret'";
-    wait_until("nobody waits for a password", DEADLINE, || world.fenced.postgres.value(waiting) == "0");
+    wait_until("no client waits for a password", DEADLINE, || world.fenced.postgres.value(waiting) == "0");
     let free = world.fenced.postgres.value("SELECT count(*) FROM free");
     assert_eq!(free, "0");
-    // What was held of one message or two.
+    // The memory held for one or two messages.
     world.ends_well(48 * 1024);
 }
 
-/// Many of them at once: what one needs must not depend on what it sends.
+/// Many clients at once: the memory for one must not depend on the size of its messages.
 #[test]
 fn a_client_that_sends_more_than_the_buffers_hold() {
     const SESSIONS: usize = 20;
@@ -138,7 +138,7 @@ fn a_client_that_sends_more_than_the_buffers_hold() {
     let cases = databases.iter().flat_map(|database| messages.iter().map(move |message| (database, message))).collect();
     for (&(database, fenced), (message, code)) in share(cases, 6) {
         let mut wires: Vec<_> = (0..SESSIONS).map(|_| world.hostile_in(database)).collect();
-        // All are in the middle of it at the same time.
+        // All sessions have sent half of the message at the same time.
         let (half, rest) = message.split_at(message.len() / 2);
         wires.iter_mut().for_each(|wire| wire.send(half));
         world.is_unharmed();
@@ -151,11 +151,11 @@ fn a_client_that_sends_more_than_the_buffers_hold() {
             }
         }
     }
-    // A MiB for each session: what is under way in both directions.
+    // A MiB for each session, for data in transit in both directions.
     world.ends_well(SESSIONS as u64 * 1024);
 }
 
-/// All sessions together hold so much and no more: the others wait, and get their turn.
+/// The memory of all sessions together is bounded. The others wait for their turn.
 #[test]
 fn a_client_that_sends_ten_megabytes() {
     const SESSIONS: usize = 8;
@@ -173,11 +173,11 @@ fn a_client_that_sends_ten_megabytes() {
         }
         world.is_unharmed();
     });
-    // Each of the 64 MiB in the input and in the output.
+    // 64 MiB each in the input and in the output.
     world.ends_well(144 * 1024);
 }
 
-/// The answer once there was room. On a busy machine the wait for it may be too long: the error says to try again.
+/// The answer, once there is room. On a busy machine the wait may be too long, and the error is retryable.
 fn served(wire: &mut Wire, messages: &[u8]) -> Vec<Frame> {
     let mut answer = Vec::new();
     wait_until("there is room", DEADLINE, || {
@@ -187,8 +187,8 @@ fn served(wire: &mut Wire, messages: &[u8]) -> Vec<Frame> {
     answer
 }
 
-/// Who begins long statements and sends no more of them has no room before a MiB has come, and keeps it from others for a
-/// moment only.
+/// A client that starts long statements and does not finish them gets no room before it has sent a MiB, and blocks
+/// others only briefly.
 #[test]
 fn a_client_that_takes_all_buffers() {
     let mut world = World::new();
@@ -205,17 +205,17 @@ fn a_client_that_takes_all_buffers() {
             }
         });
         world.is_unharmed();
-        // Those that had none are read now, those that had to give it up are not.
+        // Clients that had no room are served now. Those that lost their room are not.
         let lost: Vec<_> = holders.iter_mut().map(|holder| codes(&holder.exchange(&read[sent..]))).collect();
         assert_eq!(lost.concat().iter().any(|code| code == "LF006"), has_room, "{lost:?}");
         assert!(lost.concat().iter().all(|code| code == "LF006"), "{lost:?}");
-        // They may try again.
+        // They may retry.
         holders.iter_mut().for_each(|holder| assert_eq!(codes(&holder.exchange(&read)), Vec::<String>::new()));
     }
     world.ends_well(144 * 1024);
 }
 
-/// Texts that are read are held whole while they are read, and not for longer.
+/// The proxy holds a whole text only while it parses it.
 #[test]
 fn a_client_that_sends_much_and_stays() {
     const SESSIONS: usize = 20;
@@ -227,7 +227,7 @@ fn a_client_that_sends_much_and_stays() {
         assert_eq!(rows_in(&wire.query("SELECT 1")).len(), 1);
     }
     drop(wires);
-    // The text in the input, in the output and in the parser, of one session at a time.
+    // The text in the input, the output and the parser, for one session at a time.
     world.ends_well(48 * 1024);
 }
 
@@ -246,7 +246,7 @@ fn a_client_that_connects_and_sends_nothing() {
     world.ends_well(16 * 1024);
 }
 
-/// A peer whose machine has gone says nothing more: the kernel asks whether it is there.
+/// A peer whose machine is gone sends nothing. The kernel probes the connection.
 #[test]
 fn a_client_whose_machine_is_gone() {
     let world = World::new();
@@ -260,7 +260,7 @@ fn a_client_whose_machine_is_gone() {
     }
 }
 
-/// What the kernel waits for on the proxy's established connections: 02 is the next keepalive.
+/// The kernel's timers for the proxy's established connections. 02 is the next keepalive probe.
 fn timers(port: u16, is_local: bool) -> Vec<String> {
     const ESTABLISHED: &str = "01";
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -284,12 +284,12 @@ fn a_client_with_long_names() {
     let identifier = "i".repeat(1 << 18);
     assert_eq!(codes(&wire.query(&format!("SELECT 1 AS {identifier}; {WRITE}"))), ["LF001"]);
     assert_eq!(codes(&wire.query(&format!("SELECT $t{0}$x$t{0}$; {WRITE}", "a".repeat(100_000)))), ["LF001"]);
-    // A statement name that never ends.
+    // A statement name without an end.
     let mut endless = world.hostile();
     endless.send(&message::header(b'B', 200_000));
     endless.send(&[b'n'; 100_000]);
     assert_eq!(codes(&endless.read_to_end()), ["08P01"]);
-    // Neither name is there, and nothing that follows is taken for it.
+    // A name is missing or has no end. The next message is not read as part of it.
     for body in [&b"ab"[..], b"abc\0", b"\0ab"] {
         let frames = wire.exchange(&[message::tagged(b'B', body), sync()].concat());
         assert_eq!(codes(&frames), ["08P01"], "{}", body.escape_ascii());
@@ -302,7 +302,7 @@ fn a_client_with_long_names() {
     world.ends_well(32 * 1024);
 }
 
-/// The server takes 63 bytes of a database's name: a longer one must not be another database for the proxy.
+/// The server uses the first 63 bytes of a database name. For the proxy, a longer name must not be another database.
 #[test]
 fn a_client_with_a_long_database_name() {
     const LENGTH: usize = 63;
@@ -315,7 +315,7 @@ fn a_client_with_a_long_database_name() {
     ));
     world.fenced.proxy.sighup();
     wait_until("the policies are in force", DEADLINE, || codes(&world.hostile_in(&name).query(WRITE)) == ["LF006"]);
-    // What was written before they were.
+    // Removes rows that were written before the policies were in force.
     world.fenced.postgres.sql_in(&name, "DELETE FROM jobs");
     for more in ["x", "dddddd", "\u{e9}"] {
         let mut wire = Wire::connect(&world.fenced.proxy.address()).unwrap();
@@ -324,7 +324,7 @@ fn a_client_with_a_long_database_name() {
             codes = self::codes(&wire.query(WRITE));
         }
         assert_eq!(world.fenced.postgres.sql_in(&name, "SELECT count(*) FROM jobs"), [[Some("0".to_owned())]]);
-        // Newer servers know no database of a longer name.
+        // Newer servers have no database with the longer name.
         assert!(codes == ["LF002"] || codes == ["3D000"], "{more}: {codes:?}");
     }
     world.ends_well(ALLOWED);
@@ -337,7 +337,7 @@ fn a_client_that_requests_encryption_repeatedly() {
     wire.send(&message::ssl_request());
     assert_eq!(wire.byte(), Some(b'N'));
     wire.send(&message::ssl_request());
-    // The server's own words: it takes the second one for the version of a protocol.
+    // The server's own error: it reads the second request as a protocol version.
     assert_eq!(codes(&wire.read_to_end()), ["0A000"]);
     assert_eq!(value(&mut world.hostile(), "SELECT 1").as_deref(), Some("1"));
     ok(&mut world.hostile(), "SELECT 1");

@@ -1,14 +1,14 @@
-//! Bytes that mean something else to the server than to a careless reader.
+//! Bytes that the server reads differently than a careless parser.
 
 use super::world::{WRITE, World, codes};
 use crate::support::fenced::{Fenced, init};
 use crate::support::message::{self, sync, tagged};
 use crate::support::{Options, ProxyOptions, Wire};
 
-/// Encodings of a client in which a character may end in a backslash.
+/// Client encodings in which a character may end in a backslash.
 const UNSAFE: [&str; 7] = ["SJIS", "SHIFT_JIS_2004", "BIG5", "GBK", "GB18030", "UHC", "JOHAB"];
 
-/// Characters whose second byte is a backslash, or would be a quote if the first byte stood alone.
+/// Lead bytes. The second byte is a backslash, or a quote if the lead byte stands alone.
 const LEADS: [u8; 4] = [0x81, 0x83, 0xa1, 0xe0];
 
 #[test]
@@ -28,7 +28,7 @@ fn multibyte_characters_that_hide_a_quote() {
                         let frames = wire.exchange(
                             &[parse, message::bind_text("", "", &[]), message::execute("", 0), sync()].concat(),
                         );
-                        // The server says at once what it does not know.
+                        // In the extended protocol, the server immediately reports unknown names.
                         let codes = codes(&frames);
                         assert!(
                             is_refused(&codes) || codes == ["42703"],
@@ -43,12 +43,12 @@ fn multibyte_characters_that_hide_a_quote() {
     world.ends_well(8 * 1024);
 }
 
-/// By the proxy, or by the server where it is no text in that encoding.
+/// True if the proxy rejected the text, or the server because the text is invalid in its encoding.
 fn is_refused(codes: &[String]) -> bool {
     ["LF004", "22021", "22P05"].contains(&codes.join(" ").as_str())
 }
 
-/// A write that is a literal if the character is taken for what it is, or if it is not.
+/// A write that is part of a literal only if the bytes are read as one character, or only if they are not.
 fn hiding(lead: u8, hidden: u8) -> [Vec<u8>; 4] {
     let character = [lead, hidden];
     [
@@ -83,13 +83,13 @@ fn latin1_and_similar_encodings() {
         wire.query(&format!("SET client_encoding = '{encoding}'"));
         let text = [b"SELECT '\xa4\xa2', 1; ", WRITE.as_bytes()].concat();
         let frames = wire.query_bytes(&text);
-        // Where the server cannot convert it, it says so before it looks at any statement.
+        // If the server cannot convert the text, it reports that before it parses any statement.
         assert!(["LF001", "22021"].contains(&codes(&frames)[0].as_str()), "{encoding}: {frames:?}");
     }
     world.ends_well(8 * 1024);
 }
 
-/// A string of the protocol ends at its first NUL, and the message has to end there too.
+/// A string in the protocol ends at its first NUL, and the message must end there too.
 #[test]
 fn nul_bytes_within_a_message() {
     let world = World::with(Options::default(), ProxyOptions::default());
@@ -97,19 +97,19 @@ fn nul_bytes_within_a_message() {
     for text in [&b"SELECT 1\0"[..], b"\0", b"SELECT 1\0;", b"SELECT '\0'", b"SELECT 1 --\0\n"] {
         let text = [text, b"; ", WRITE.as_bytes()].concat();
         let frames = wire.query_bytes(&text);
-        // What stands before the NUL may be wrong as well.
+        // The text before the NUL may be invalid as well.
         assert!(["08P01", "42601"].contains(&codes(&frames).join(" ").as_str()), "{}: {frames:?}", text.escape_ascii());
         let parse = tagged(b'P', &[b"\0", &text[..], b"\0\0\0"].concat());
         let frames = wire.exchange(&[parse, message::bind_text("", "", &[]), message::execute("", 0), sync()].concat());
         assert_eq!(codes(&frames), ["08P01"], "Parse of {}", text.escape_ascii());
     }
-    // Without its own NUL the text does not end.
+    // Without its own NUL, the text does not end.
     assert_eq!(codes(&wire.exchange(&tagged(b'Q', WRITE.as_bytes()))), ["08P01"]);
     drop(wire);
     world.ends_well(8 * 1024);
 }
 
-/// Every client encoding that the server has, with strings that conform and that do not.
+/// Every client encoding of the server, with standard-conforming strings and without.
 #[test]
 fn every_encoding_of_a_client() {
     let mut world = World::new();
@@ -131,7 +131,7 @@ fn every_encoding_of_a_client() {
                 let found = codes(&wire.query_bytes(&text));
                 let refused =
                     ["LF001", "LF004", "22021", "22P05", "22P06", "42601"].contains(&found.join(" ").as_str());
-                // The whole may be one literal.
+                // The whole text may be one literal.
                 assert!(refused || found.is_empty(), "{name}, {conforming}, {}: {found:?}", bytes.escape_ascii());
             }
         }
@@ -140,7 +140,7 @@ fn every_encoding_of_a_client() {
     world.ends_well(8 * 1024);
 }
 
-/// What sets a parameter without a word of it in the text that runs it.
+/// Objects that set a parameter that the executed text does not name.
 const UNSEEN: &str = "
     CREATE FUNCTION set_it() RETURNS text LANGUAGE plpgsql AS $$ BEGIN
         RETURN set_config(split_part(current_setting('my.change'), '=', 1), split_part(current_setting('my.change'), '=', 2), false);
@@ -157,7 +157,7 @@ const UNSEEN: &str = "
     CREATE TABLE deferred (n int);
     CREATE CONSTRAINT TRIGGER late AFTER INSERT ON deferred DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION set_by_trigger()";
 
-/// Statements of each kind that runs code which the text does not show.
+/// Statements of each kind that runs code not shown in the text.
 const RUN_UNSEEN: [&str; 11] = [
     "SELECT * FROM sets",
     "SELECT 1 === 2",
@@ -172,11 +172,11 @@ const RUN_UNSEEN: [&str; 11] = [
     "EXPLAIN ANALYZE SELECT * FROM sets",
 ];
 
-/// Changes of how text is read, and a text that calls a fenced function only when it is read so.
+/// Changes to the lexing of texts, and a text that calls a fenced function only after the change.
 fn changes() -> [(&'static str, Vec<u8>); 2] {
     [
         ("standard_conforming_strings=off", br"SELECT '\' || ', run_tick() --'".to_vec()),
-        // Its second character ends in what is the first half of one in the other encoding, of which the backslash is the rest.
+        // In SJIS, the last byte of the second character and the backslash together form one character.
         ("client_encoding=SJIS", "SELECT E'\u{3083}\\', run_tick() --'".into()),
     ]
 }
@@ -187,7 +187,7 @@ fn unseen_world() -> World {
     world
 }
 
-/// A session that has in mind to change this.
+/// A hostile session that is about to make this change.
 fn schemer(world: &World, change: &str) -> Wire {
     let mut wire = world.hostile();
     assert_eq!(codes(&wire.query(&format!("SET my.change = '{change}'"))), Vec::<String>::new());
@@ -204,7 +204,7 @@ fn a_lexing_change_that_no_text_shows() {
                 let parse = tagged(b'P', &[b"\0", text, b"\0\0\0"].concat());
                 [parse, message::bind_text("", "", &[]), message::execute("", 0)].concat()
             };
-            // In one pipeline, with a Sync between them or none.
+            // In one pipeline, with or without a Sync in between.
             for between in [Vec::new(), sync()] {
                 wire.send(&[run(statement.as_bytes()), between.clone(), run(&text), sync()].concat());
                 let mut frames = wire.read_until_ready();
@@ -215,7 +215,7 @@ fn a_lexing_change_that_no_text_shows() {
                 assert!(found.is_empty() || is_stopped(&found), "{change}, {statement}: {found:?}");
                 wire.query(&format!("SET {}", change.replace("=off", "=on").replace("=SJIS", "=UTF8")));
             }
-            // One simple string behind the other, before the first is answered.
+            // Two simple queries, the second sent before the first is answered.
             wire.send(&[message::query(statement), tagged(b'Q', &[&text[..], b"\0"].concat())].concat());
             let found = codes(&[wire.read_until_ready(), wire.read_until_ready()].concat());
             assert!(found.is_empty() || is_stopped(&found), "{change}, {statement}: {found:?}");
@@ -229,7 +229,7 @@ fn is_stopped(codes: &[String]) -> bool {
     codes.iter().all(|code| ["LF001", "LF002", "LF004", "22021", "22P05", "42601"].contains(&code.as_str()))
 }
 
-/// Binding a value of a domain runs its checks; planning computes what is said to be immutable.
+/// Binding a value of a domain runs its checks, and planning evaluates functions that are declared immutable.
 #[test]
 fn a_lexing_change_by_a_bind() {
     let world = unseen_world();
@@ -248,19 +248,19 @@ fn a_lexing_change_by_a_bind() {
     world.ends_well(8 * 1024);
 }
 
-/// What cannot be read in two ways waits for nothing.
+/// A text that can be read in only one way does not wait.
 #[test]
 fn a_plain_text_is_pipelined_behind_a_running_statement() {
     let world = unseen_world();
     let mut wire = world.hostile();
     let parse =
         |sql: &str| [message::parse("", sql, &[]), message::bind_text("", "", &[]), message::execute("", 0)].concat();
-    // The server has all of it before it reports an error in the first, and so never sees the second.
+    // The server has all messages before it reports the error in the first statement, so it skips the second.
     wire.send(&[parse("SELECT 1/0 FROM sets"), parse("SELECT 'plain'"), sync()].concat());
     assert_eq!(codes(&wire.read_until_ready()).len(), 1);
 }
 
-/// A server whose encoding is not UTF-8 may fold more than the letters of ASCII in a name without quotes.
+/// A server whose encoding is not UTF-8 may fold more than ASCII letters in an unquoted name.
 #[test]
 fn names_where_the_server_folds_more() {
     let policies = "version: 1\nresources:\n  - {name: scheduler, tables: ['public.\"täble\"', public.plain], functions: ['public.\"täck\"']}\n";
@@ -301,7 +301,7 @@ fn names_where_the_server_folds_more() {
             Vec::<String>::new(),
             "{encoding}"
         );
-        // In quotes it is what it is, unless the encoding has several characters for the same bytes.
+        // A quoted name is not folded, unless the encoding has several characters for the same bytes.
         let expected = if encoding == "EUC_JP" { "LF004" } else { "LF002" };
         if has_names {
             assert_eq!(codes(&wire.query("UPDATE \"täble\" SET n = 1")), [expected], "{encoding}");

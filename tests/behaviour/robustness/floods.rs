@@ -8,9 +8,9 @@ use crate::support::{DEADLINE, Wire, share, wait_until};
 
 /// Maximum additional memory of the proxy compared with small messages, in KiB.
 const ALLOWED: u64 = 16 * 1024;
-/// A client that could send this much has met no resistance.
+/// A client that can send this much was not blocked.
 const ENOUGH: usize = 24 << 20;
-/// It is blocked when the proxy took nothing at this many looks, and did nothing in between.
+/// The client is blocked if the proxy accepted nothing in this many checks and was idle in between.
 const LOOKS: usize = 20;
 
 /// Sends the message repeatedly until it is no longer accepted. Returns the number of bytes accepted.
@@ -61,13 +61,13 @@ fn a_flood_of_small_messages() {
     ]);
 }
 
-/// The proxy answers these itself: nothing but its own care stops it from piling up the answers.
+/// The proxy answers these itself. Only its own limit prevents the answers from accumulating.
 #[test]
 fn a_flood_of_rejected_queries() {
     floods(vec![("a stale write", query(WRITE)), ("an unreadable one", query("SELECT"))]);
 }
 
-/// The server takes the first bytes of a name only, and so must the proxy.
+/// The server uses only the first bytes of a name, and so must the proxy.
 #[test]
 fn a_flood_of_long_names() {
     let name = "n".repeat(3 << 20);
@@ -79,16 +79,16 @@ fn a_flood_of_long_names() {
     ]);
 }
 
-/// The proxy's memory for statements is bounded, however many are prepared.
+/// The proxy's memory for statements is bounded for any number of prepared statements.
 #[test]
 #[ignore = "takes long: make soak"]
 fn a_flood_of_statements_with_many_names() {
     const STATEMENTS: usize = 200;
     let mut world = World::new();
     let mut wire = world.hostile();
-    // Too long for the cache of texts; what such a statement names takes half a MiB in the proxy's memory.
+    // Too long for the cache of texts. The names in such a statement take half a MiB of the proxy's memory.
     let tables: Vec<_> = (0..7_000).map(|number| format!("table{number}")).collect();
-    // The server looks for the tables when it runs.
+    // The server looks up the tables when the statement runs.
     let text = format!("TRUNCATE {}", tables.join(","));
     for number in 0..STATEMENTS {
         let frames = wire.exchange(&[parse(&format!("s{number}"), &text, &[]), sync()].concat());
@@ -96,6 +96,6 @@ fn a_flood_of_statements_with_many_names() {
     }
     world.is_unharmed();
     drop(wire);
-    // The statements, and the tree of one of them.
+    // Memory for the statements, and for the tree of one of them.
     world.ends_well(80 * 1024);
 }

@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 /// Maximum additional memory of the proxy compared with small messages, in KiB.
 const ALLOWED: u64 = 8 * 1024;
 
-/// How far the server plays by the rules.
+/// How long the server follows the protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
-    /// It answers the startup packet with what it sends.
+    /// Garbage answers the startup packet.
     Startup,
-    /// It answers the proxy's question whose process it is with it.
+    /// Garbage answers the proxy's query for the session's process.
     Question,
-    /// It answers the client's first query with it.
+    /// Garbage answers the client's first query.
     Query,
 }
 
 const STAGES: [Stage; 3] = [Stage::Startup, Stage::Question, Stage::Query];
 
-/// Returns when the other side waits for what the stage is about.
+/// Returns when the other side waits for the answer of this stage.
 fn play_up_to(stage: Stage, client: &mut Victim) -> io::Result<()> {
     if stage == Stage::Startup {
         return Ok(());
@@ -44,7 +44,7 @@ fn play_up_to(stage: Stage, client: &mut Victim) -> io::Result<()> {
     client.next_message().map(drop)
 }
 
-/// A proxy before the malicious server, and a session of somebody else through both.
+/// A proxy in front of the malicious server, and a bystander's session through both.
 struct World {
     bystander: Wire,
     server: Malicious,
@@ -66,7 +66,7 @@ impl World {
         world
     }
 
-    /// All that a victim is sent, to the end of its connection.
+    /// All bytes that a victim receives until its connection ends.
     fn conversation(&self) -> Conversation {
         let mut wire = self.victim();
         wire.send(&query("SELECT 1"));
@@ -101,11 +101,11 @@ impl World {
     }
 }
 
-/// The bytes that a client was sent.
+/// The bytes that a client received.
 struct Conversation(Vec<u8>);
 
 impl Conversation {
-    /// The last message is whole, and a FATAL error of the proxy's own.
+    /// True if the last message is complete and is the proxy's own FATAL error.
     fn is_told(&self) -> bool {
         let last = self.frames().and_then(|mut frames| frames.pop()).filter(|frame| frame.tag == b'E');
         last.is_some_and(|error| {
@@ -131,7 +131,7 @@ impl fmt::Debug for Conversation {
     }
 }
 
-/// What no server sends, as far as an honest one would not close after it.
+/// Bytes that no honest server sends without closing the connection.
 fn garbage() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("nothing", Vec::new()),
@@ -162,7 +162,7 @@ fn garbage() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Where the server closes, its client is told, unless it is in the middle of a message.
+/// If the server closes the connection, its client receives an error, except within a message.
 #[test]
 fn a_server_that_sends_garbage_and_closes() {
     for stage in STAGES {
@@ -175,7 +175,7 @@ fn a_server_that_sends_garbage_and_closes() {
         for (what, bytes) in share(garbage(), 6) {
             chosen.lock().unwrap().clone_from(&bytes);
             let end = world.conversation();
-            // What ends within a message of the server cannot be followed by another.
+            // Nothing can follow an incomplete message of the server.
             let streams =
                 stage == Stage::Query && bytes.ends_with(&i32::MAX.to_be_bytes()) || bytes.starts_with(b"HTTP");
             let is_as_it_came = !bytes.is_empty() && end.0.ends_with(&bytes);
@@ -186,7 +186,8 @@ fn a_server_that_sends_garbage_and_closes() {
     }
 }
 
-/// Where it does not close, its client waits as it would without the proxy, or is told. When it goes, all is gone.
+/// If the server does not close the connection, its client waits as it would without the proxy, or receives an error.
+/// When the client leaves, nothing remains.
 #[test]
 fn a_server_that_sends_garbage_and_waits() {
     for stage in STAGES {
@@ -213,7 +214,7 @@ fn a_server_that_sends_garbage_and_waits() {
     }
 }
 
-/// Endless messages, and endless streams of small ones, to a client that does not read.
+/// Endless messages, and endless streams of small messages, to a client that does not read.
 #[test]
 fn a_server_that_never_stops_sending() {
     let floods: [(&str, Vec<u8>, Vec<u8>); 9] = [
@@ -251,11 +252,11 @@ fn a_server_that_never_stops_sending() {
     }
 }
 
-/// It is silent on the control connection too: who was never admitted to anything does not wait for an answer there to be
-/// told that its session has ended.
+/// The server is also silent on the control connection. A session that was never admitted does not wait for an answer
+/// there before it reports its end.
 #[test]
 fn a_server_that_is_silent_when_a_session_ends() {
-    // An answer is waited for for 2 s.
+    // The proxy waits 2 s for an answer.
     const WITHOUT_ASKING: Duration = Duration::from_secs(1);
     let stalls = Stalls::watch();
     let world = super::world::World::new();

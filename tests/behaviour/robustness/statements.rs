@@ -6,13 +6,13 @@ use crate::support::message::{bind_text, execute, parse, query, sync};
 use crate::support::share;
 use std::time::Instant;
 
-/// What the proxy may need to hold them, in KiB: what is too much for the parsers is read in another process.
+/// Maximum memory of the proxy for the texts, in KiB. Another process reads what is too much for the parsers.
 const ALLOWED: u64 = 64 * 1024;
 
-/// Of what takes the server itself time that grows with the square of the length: it reads what Parse brings it, refused or not.
+/// Length for texts that take the server quadratic time. The server parses each Parse message, even if it refuses it.
 const QUADRATIC: usize = 20_000;
 
-/// Sends each with a write at its end, in both protocols: it is refused, and nothing is written.
+/// Sends each text with a write at its end, in both protocols, and asserts that it is refused and writes nothing.
 fn hide_nothing(texts: Vec<(&str, String)>) {
     let mut world = World::new();
     let pid = world.fenced.proxy.pid();
@@ -20,7 +20,7 @@ fn hide_nothing(texts: Vec<(&str, String)>) {
         let started = Instant::now();
         let mut wire = world.hostile();
         let hiding = format!("{text}; {WRITE}");
-        // The bystander is answered while the text is read.
+        // The bystander is answered while the proxy reads the text.
         wire.send(&query(&hiding));
         world.is_unharmed();
         let frames = wire.read_until_ready();
@@ -128,7 +128,7 @@ fn many_statements_in_one_string() {
     ]);
 }
 
-/// What the parser's trees take is not the proxy's own memory, however many sessions send long texts.
+/// The parser's trees do not take the proxy's own memory, for any number of sessions with long texts.
 #[test]
 fn many_sessions_at_once() {
     const SESSIONS: usize = 8;
@@ -143,7 +143,7 @@ fn many_sessions_at_once() {
     world.ends_well(ALLOWED);
 }
 
-/// Each savepoint in a message of its own: what the proxy remembers of them is bounded.
+/// Each savepoint has its own message. The proxy's memory for savepoints is bounded.
 #[test]
 fn savepoints_one_by_one() {
     let world = World::new();
@@ -160,12 +160,13 @@ fn savepoints_one_by_one() {
     world.ends_well(32 * 1024);
 }
 
-/// What is too large for the parsers and plain is told by its tokens: reads pass, and writes where they may.
+/// The proxy analyzes plain statements that are too large for the parsers by their tokens: reads pass, and permitted
+/// writes pass.
 #[test]
 fn plain_statements_of_any_size_are_analyzed() {
     let mut world = World::new();
     let mut wire = world.hostile();
-    // Both a little longer than the 4 MiB of text that the parsers are given: beyond that the server's work grows, not ours.
+    // A little longer than the parsers' limit of 4 MiB. Longer texts would cost the server more, but not the proxy.
     let list = vec!["123456"; 700_000].join(",");
     let rows = vec!["(1)"; 1_100_000].join(",");
     let (sum, deep) = (vec!["1"; 64_000].join("+"), format!("{}1{}", "(".repeat(64_000), ")".repeat(64_000)));
@@ -176,7 +177,7 @@ fn plain_statements_of_any_size_are_analyzed() {
         (format!("INSERT INTO free VALUES {rows} RETURNING 1"), ""),
         (format!("DELETE FROM jobs WHERE n IN ({list})"), "LF001"),
         (format!("INSERT INTO jobs VALUES {rows} ON CONFLICT DO NOTHING"), "LF001"),
-        // The server's own limits: its grammar's memory is exhausted, or its stack.
+        // The server's own limits: memory of its grammar, or its stack.
         (format!("SELECT {deep} FROM jobs"), "42601"),
         (format!("SELECT {sum} FROM jobs"), "54001"),
         (format!("UPDATE jobs SET n = 1 WHERE n IN ({list})"), "LF001"),

@@ -6,12 +6,13 @@ use crate::support::message::query;
 use crate::support::{DEADLINE, programs};
 use std::process::Command;
 
-/// The stack of another thread needs more memory, in bytes; what little sessions need does not.
+/// In bytes. Too little for the stack of another thread, but enough for small sessions.
 const TOO_LITTLE: u64 = 1 << 20;
 
 const CHANGED: &str = "version: 1\nresources:\n  - {name: other, tables: [public.jobs]}\n";
 
-/// Who needs a thread meanwhile takes one that is there. Root too keeps to a limit of memory, unlike one of processes.
+/// Work that needs a thread uses an existing one. The limit is on memory, because root is exempt from limits on
+/// processes.
 #[test]
 fn long_texts_are_read_and_settings_are_reloaded() {
     let mut world = World::new();
@@ -23,7 +24,7 @@ fn long_texts_are_read_and_settings_are_reloaded() {
         let (mut one, mut other) = (world.hostile(), world.hostile());
         one.send(&query(&text(2 * number)));
         ok(&mut other, &text(2 * number + 1));
-        assert_eq!(one.read_until_ready().last().map(|frame| frame.tag), Some(b'Z'), "it is not cut off");
+        assert_eq!(one.read_until_ready().last().map(|frame| frame.tag), Some(b'Z'), "the session was not terminated");
         assert_eq!(code(&mut one, &format!("{}; {WRITE}", text(number))), "LF001");
         world.is_unharmed();
     }

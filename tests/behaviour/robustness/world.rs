@@ -9,7 +9,7 @@ const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [p
     databases: [postgres]\n";
 pub const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 
-/// Hostile sessions are known by this name at the server.
+/// `application_name` of hostile sessions.
 const HOSTILE: &str = "hostile";
 
 pub struct World {
@@ -20,7 +20,7 @@ pub struct World {
 }
 
 impl World {
-    /// The highest token is 100.
+    /// A world whose highest token is 100.
     pub fn new() -> Self {
         Self::with(Options::default(), ProxyOptions::default())
     }
@@ -34,7 +34,7 @@ impl World {
         Self { bystander, fenced, questions: 0, memory }
     }
 
-    /// A session that may not write to the fenced table: its token is stale.
+    /// A session with a stale token, which may not write to the fenced table.
     pub fn hostile(&self) -> Wire {
         self.hostile_in("postgres")
     }
@@ -46,7 +46,7 @@ impl World {
         wire
     }
 
-    /// The bystander's session goes on, writes what it may write, and another one can start.
+    /// Asserts that the bystander's session continues and writes, and that a new session can start.
     #[track_caller]
     pub fn is_unharmed(&mut self) {
         self.questions += 1;
@@ -57,7 +57,7 @@ impl World {
         assert_eq!(value(&mut self.fenced.login(), "SELECT 'new'").as_deref(), Some("new"));
     }
 
-    /// Nothing got past the fence, and nothing is left of hostile sessions.
+    /// Asserts that nothing passed the fence and that no hostile session remains.
     #[track_caller]
     pub fn ends_well(mut self, allowed_memory: u64) {
         self.is_unharmed();
@@ -67,7 +67,7 @@ impl World {
         self.is_within_memory(allowed_memory);
     }
 
-    /// Since the start the proxy has grown by less than this many KiB.
+    /// Asserts that the proxy has grown by less than this many KiB since the start.
     #[track_caller]
     pub fn is_within_memory(&self, allowed: u64) {
         let grown = self.fenced.proxy.peak_memory().saturating_sub(self.memory);
@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// The SQLSTATEs of all errors, in order.
+/// SQLSTATEs of all errors, in order.
 pub fn codes(frames: &[Frame]) -> Vec<String> {
     frames.iter().filter(|frame| frame.tag == b'E').map(|frame| frame.fields().code().to_owned()).collect()
 }
