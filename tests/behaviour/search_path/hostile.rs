@@ -1,5 +1,5 @@
-//! The search path changes unseen by the proxy: a stale leader that has just written the table of the same name in
-//! another schema never writes the fenced one.
+//! The search path changes without the proxy seeing it. A stale leader that has just written to a table of the same
+//! name in another schema never writes to the fenced table.
 
 use super::extended;
 use crate::support::fenced::{Fenced, code, code_in, ok};
@@ -27,7 +27,7 @@ const SCHEMA: &str = "
 const POLICY: &str =
     "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs, keeper.jobs]}\nopaque: allow\n";
 
-/// What changes the path of a session to `public`, one statement after the other, each in a message of its own.
+/// Ways to change a session's path to `public`. Each statement has its own message.
 const ROUTES: [&[&str]; 29] = [
     &["SET search_path = public"],
     &["SET search_path TO other, public"],
@@ -65,7 +65,7 @@ const ROUTES: [&[&str]; 29] = [
     &["SET search_path = '$user', other", "SET ROLE keeper"],
 ];
 
-/// Somebody has led since.
+/// A world in which a newer leader has written.
 fn start(release: Release) -> Fenced {
     let options = Options::default().release(release);
     let world = Fenced::start_with(options, SCHEMA, &ProxyOptions::default().policies(POLICY));
@@ -73,7 +73,7 @@ fn start(release: Release) -> Fenced {
     world
 }
 
-/// A stale leader whose session looks into another schema, and has written there.
+/// A stale leader whose search path is another schema, in which it has written.
 fn elsewhere(world: &Fenced) -> Wire {
     let mut wire = world.holder(47);
     ok(&mut wire, "SET search_path = other");
@@ -98,7 +98,7 @@ fn every_route(release: Release) {
             }
             let run = if in_extended { extended } else { code };
             assert_eq!(run(&mut wire, "INSERT INTO jobs VALUES (1)"), "LF001", "{route:?}");
-            // The route leads where it should: back, and it passes.
+            // The route leads to the fenced table. After a change back, the write passes.
             let path = ok(&mut wire, "SHOW search_path").remove(0).remove(0).unwrap();
             assert!(path.contains("public") || path.contains("$user"), "{route:?}: {path}");
             ok(&mut wire, "SET search_path = other");
@@ -119,13 +119,13 @@ fn a_path_that_changes_unseen_on_18() {
     every_route(Release::Eighteen);
 }
 
-/// Without waiting for an answer.
+/// The same without waiting for an answer.
 fn under_way(release: Release) {
     let world = start(release);
     let write = "INSERT INTO jobs VALUES (1)";
     let restored = "BEGIN; SET search_path = other";
     for change in ["SET search_path = public", "TABLE other.moving", "INSERT INTO other.put_off VALUES (1)"] {
-        // What is put off runs behind the write, at the end of the implicit transaction.
+        // Deferred code runs after the write, at the end of the implicit transaction.
         let expected = if change.contains("put_off") { "" } else { "LF001" };
         let mut wire = elsewhere(&world);
         assert_eq!(code(&mut wire, &format!("{change}; {write}")), "LF001", "{change}");
@@ -133,7 +133,7 @@ fn under_way(release: Release) {
             let mut wire = elsewhere(&world);
             wire.send(&[unnamed(change, &[]), between, unnamed(write, &[]), sync()].concat());
             assert_eq!(code_in(&wire.read_until_ready()), expected, "{change}");
-            // What is rejected takes the change back with it.
+            // The rejection rolls the change back.
             let afterwards = if expected.is_empty() { "LF001" } else { "" };
             assert_eq!(code(&mut wire, write), afterwards, "{change}");
         }
@@ -147,7 +147,7 @@ fn under_way(release: Release) {
         assert_eq!(code_in(&wire.read_until_ready()), "LF001", "{change}");
         is_safe(&world, change);
     }
-    // A rollback brings it back.
+    // A rollback restores the path.
     let mut wire = elsewhere(&world);
     ok(&mut wire, "SET search_path = public");
     ok(&mut wire, restored);
@@ -155,11 +155,11 @@ fn under_way(release: Release) {
     wire.send(&[query("ROLLBACK"), query(write)].concat());
     wire.read_until_ready();
     assert_eq!(code_in(&wire.read_until_ready()), "LF001");
-    // So does an error that ends an implicit transaction.
+    // An error that ends an implicit transaction restores it too.
     ok(&mut wire, "SET search_path = public");
     wire.exchange(&[unnamed("SET search_path = other", &[]), unnamed("SELECT 1/0", &[]), sync()].concat());
     assert_eq!(code(&mut wire, write), "LF001");
-    // Also behind a write that it was asked for, and that passed.
+    // The same after a write for which the proxy has queried the path, and which passed.
     let taken_back = [unnamed("SET search_path = other", &[]), unnamed(write, &[]), unnamed("SELECT 1/0", &[]), sync()];
     assert_eq!(code_in(&wire.exchange(&taken_back.concat())), "22012");
     assert_eq!(code(&mut wire, write), "LF001");
@@ -181,8 +181,8 @@ fn a_path_that_changes_in_a_running_statement_on_18() {
     under_way(Release::Eighteen);
 }
 
-/// A plan is made anew under the path of the moment at which its portal is bound; what is no plan looks its names up when it
-/// is executed.
+/// A plan is made again with the path at the time of Bind. A statement without a plan looks up its names when it is
+/// executed.
 #[test]
 fn statements_prepared_or_bound_under_another_path() {
     let world = start(Release::Installed);
@@ -222,7 +222,8 @@ fn statements_prepared_or_bound_under_another_path() {
     is_safe(&world, "prepared");
 }
 
-/// A view in a schema of the path is a way to the fenced table; one that another session makes of the name is one from then on.
+/// A view in a schema of the path leads to the fenced table. So does a view of this name that another session creates,
+/// from then on.
 #[test]
 fn ways_to_the_fenced_table_in_the_path() {
     let world = start(Release::Installed);
@@ -239,7 +240,7 @@ fn ways_to_the_fenced_table_in_the_path() {
     ok(&mut world.login(), "ALTER TABLE other.jobs RENAME TO old_jobs");
     ok(&mut world.login(), "ALTER VIEW other.way RENAME TO jobs");
     assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (1)"), "LF001");
-    // What is temporary comes first in every path.
+    // Temporary relations come first in every path.
     ok(&mut world.login(), "CREATE VIEW other.way AS TABLE public.jobs");
     let mut wire = world.login();
     ok(&mut wire, "SET lease.fence = 47");
@@ -249,7 +250,8 @@ fn ways_to_the_fenced_table_in_the_path() {
     is_safe(&world, "views");
 }
 
-/// A schema that comes first, and that is made, opened or closed meanwhile, makes no difference: what is in the path may be meant.
+/// An earlier schema may be created, granted or revoked meanwhile. This makes no difference: every schema in the path
+/// counts.
 #[test]
 fn schemas_that_are_created_and_dropped() {
     let world = start(Release::Installed);
@@ -267,7 +269,7 @@ fn schemas_that_are_created_and_dropped() {
     is_safe(&world, "schemas");
 }
 
-/// Behind a function that brings the path back there is nothing to refuse.
+/// After a function that restores the path, nothing is refused.
 #[test]
 fn a_function_with_a_path_of_its_own() {
     let world = start(Release::Installed);

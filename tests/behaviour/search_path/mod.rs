@@ -1,5 +1,5 @@
-//! Names without a schema: the proxy queries the server for the search path, and never mistakes a fenced table for
-//! another one.
+//! Unqualified names: the proxy queries the server for the search path, and never mistakes a fenced table for another
+//! table.
 
 mod hostile;
 mod ordinary;
@@ -12,7 +12,7 @@ use crate::support::Wire;
 use crate::support::fenced::code_in;
 use crate::support::message::{sync, unnamed};
 
-/// The code with which a statement fails in the extended protocol; the empty text where it does not.
+/// The code of a statement that fails in the extended protocol, or an empty text.
 fn extended(wire: &mut Wire, sql: &str) -> String {
     code_in(&wire.exchange(&[unnamed(sql, &[]), sync()].concat()))
 }

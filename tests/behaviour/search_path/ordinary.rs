@@ -1,4 +1,4 @@
-//! The cost: the proxy does not query the path of a session if it does not matter, nor before a statement.
+//! The cost: the proxy does not query a session's path if the path does not matter, nor before each statement.
 
 use crate::support::fenced::{Fenced, ok};
 use crate::support::message::{bind_text, execute, parse, sync};
@@ -13,7 +13,7 @@ fn start(release: Release) -> Fenced {
     Fenced::start_with(options, SCHEMA, &ProxyOptions::default().policies(POLICY))
 }
 
-/// The questions for the path that the server was asked so far.
+/// Number of queries for the path so far.
 fn asked(world: &Fenced) -> usize {
     world.postgres.log().matches("SHOW search_path").count()
 }
@@ -21,7 +21,7 @@ fn asked(world: &Fenced) -> usize {
 fn write(wire: &mut Wire) {
     ok(wire, "INSERT INTO jobs VALUES (1)");
     wire.exchange(&[parse("", "UPDATE jobs SET n = 2", &[]), sync()].concat());
-    // The unnamed statement is there all the same.
+    // The unnamed statement still exists.
     let frames = wire.exchange(&[bind_text("", "", &[]), execute("", 0), sync()].concat());
     assert!(frames.iter().all(|frame| frame.tag != b'E'), "{frames:?}");
 }
@@ -54,11 +54,11 @@ fn a_session_that_writes_elsewhere_is_queried_after_its_statement() {
     ok(&mut wire, "SET search_path = tenant");
     (0..4).for_each(|_| write(&mut wire));
     let asked = asked(&world);
-    // One before the first statement, and one behind each string and Sync.
+    // One query before the first statement, and one after each string and each Sync.
     assert!((8..=13).contains(&asked), "{asked}");
 }
 
-/// The question is none that begins a snapshot.
+/// The query does not start a snapshot.
 #[test]
 fn a_query_within_a_transaction_does_not_affect_it() {
     let world = start(Release::Installed);

@@ -1,5 +1,5 @@
-//! Names without a schema that the search path resolves to fencegate's own objects are refused, as with their schema.
-//! Tables of the same names in other schemas belong to the application.
+//! Unqualified names that the search path resolves to fencegate's own objects are refused, like qualified ones. Tables
+//! of the same names in other schemas belong to the application.
 
 use super::extended;
 use crate::guard::world::{guard, policy_folder};
@@ -13,7 +13,7 @@ use fencegate_statement::{Encoding, Lexing, OWN_SCHEMAS, ServerEncoding, analyze
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 const DELETE: &str = "DELETE FROM epoch";
 
-/// Fencegate's schemas, those of this version and of others.
+/// Fencegate's schemas in this version and in others.
 fn own() -> String {
     OWN_SCHEMAS.join(", ")
 }
@@ -38,7 +38,7 @@ fn a_superuser_does_not_take_the_fence_away() {
     for sql in ["DELETE FROM epoch", "DELETE FROM admission", "NOTIFY fencegate, 'scheduler'"] {
         superuser.query(sql);
     }
-    // Nobody has it in memory.
+    // A new proxy has no token in memory.
     let control = ProxyOptions::default().policies(POLICIES);
     let other = crate::support::Proxy::start_with(&world.postgres, &control);
     let mut stale = Wire::login(&other.address(), SUPERUSER, "postgres");
@@ -108,7 +108,7 @@ fn a_name_by_the_path_is_refused_as_with_its_schema() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM pg_class WHERE relname = 'epoch'"), "1");
 }
 
-/// Messages, the last of which is refused.
+/// Messages of which the last is refused.
 const ROUTES: [&[&str]; 19] = [
     &["SET search_path = fencegate_state, fencegate", DELETE],
     &["SET search_path = public, \"fencegate_state\"", DELETE],
@@ -152,14 +152,14 @@ fn every_route(release: Release) {
             assert_eq!(run(&mut wire, last), "LF004", "{route:?}");
         }
     }
-    // A prepared statement of the protocol means what it does when it is bound; what is under way may set the path.
+    // A statement prepared through the protocol is resolved when it is bound. A statement in progress may set the path.
     let mut wire = world.login();
     assert_eq!(code_in(&wire.exchange(&[parse("p", DELETE, &[]), sync()].concat())), "");
     let run = [bind_text("", "p", &[]), execute("", 0), sync()].concat();
-    assert_eq!(code_in(&wire.exchange(&run)), "", "it is the application's table");
+    assert_eq!(code_in(&wire.exchange(&run)), "", "the name means the application's table");
     let set = [parse("", "SET search_path = fencegate_state", &[]), bind_text("", "", &[]), execute("", 0)].concat();
     assert_eq!(code_in(&wire.exchange(&[set, run].concat())), "LF004");
-    // From the start of the session.
+    // The path is set at the start of the session.
     world.postgres.sql("CREATE ROLE lost SUPERUSER LOGIN; ALTER ROLE lost SET search_path = fencegate_state");
     assert_eq!(code(&mut world.login_as("lost"), DELETE), "LF004");
     let mut wire = Wire::connect(&world.proxy.address()).unwrap();
@@ -180,7 +180,7 @@ fn every_route_to_such_a_path_is_seen_on_18() {
     every_route(Release::Eighteen);
 }
 
-/// Its tables and functions may be called as fencegate's.
+/// The application's tables and functions may have the names of fencegate's.
 fn of_the_application(release: Release) {
     let policies = POLICIES.to_owned() + "  - {name: epochs, tables: [public.epoch]}\n";
     let world = start(release, &policies);
@@ -223,7 +223,7 @@ fn tables_of_the_application_with_such_names_go_on_on_18() {
     of_the_application(Release::Eighteen);
 }
 
-/// As with the schema: those roles are trusted to keep it.
+/// As with qualified names: these roles are trusted to keep the fence.
 #[test]
 fn exempt_roles_and_unfenced_databases_may_use_such_names() {
     let exempt = POLICIES.to_owned() + &format!("exempt_roles: [{SUPERUSER}]\n");

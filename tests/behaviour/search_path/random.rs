@@ -1,4 +1,4 @@
-//! Random changes of the search path: a stale leader never writes the fenced table, and every refused statement may
+//! Random changes of the search path: a stale leader never writes to the fenced table, and every refused statement may
 //! mean it, as the server confirms.
 
 use crate::support::fenced::{Fenced, code_in, ok};
@@ -30,12 +30,12 @@ const SCHEMA: &str = "
     CREATE VIEW one.enter AS SELECT set_config('search_path', 'one', false)";
 const POLICY: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\nopaque: allow\n";
 
-/// What the fenced table raises when it is written.
+/// SQLSTATE that a write to the fenced table raises.
 const WRITTEN: &str = "WR001";
 
 const PATHS: [&str; 8] =
     ["one", "two", "public", "one, two", "two, public", "\"$user\", public", "\"$user\", two", "pg_temp, one"];
-/// A `?` is a path.
+/// Each `?` stands for a path.
 const CHANGES: [&str; 27] = [
     "SET search_path = ?",
     "SET search_path = ?",
@@ -80,7 +80,7 @@ struct Session {
     story: String,
 }
 
-/// How often a write passed, and was refused.
+/// Numbers of writes that passed and that were refused.
 #[derive(Default)]
 struct Counts {
     passed: u64,
@@ -138,7 +138,7 @@ impl Session {
         if self.dice.chance(50) || sql.contains("; ") { query(sql) } else { [unnamed(sql, &[]), sync()].concat() }
     }
 
-    /// A change that is not answered yet, and a write behind it: in one string, one pipeline, or two messages.
+    /// A change and a write that does not wait for its answer: in one string, one pipeline, or two messages.
     fn change_and_write(&mut self) {
         let (change, write) = (self.change(), *self.dice.pick(&WRITES));
         let say = format!("{change} -> {write}");
@@ -156,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Prepares a statement, binds a portal to it, or runs what was prepared or bound.
+    /// Prepares a statement, binds a portal to it, or runs either.
     fn prepare(&mut self) {
         let write = *self.dice.pick(&["INSERT INTO jobs VALUES (1)", "UPDATE jobs SET n = 2", "TRUNCATE jobs"]);
         let (message, say) = match self.dice.below(4) {
@@ -168,7 +168,7 @@ impl Session {
         self.exchange(&[message, sync()].concat(), &say);
     }
 
-    /// A write by itself: what is refused may mean the fenced table, by the path that the server shows.
+    /// A single write. If it is refused, it may mean the fenced table under the path that the server reports.
     fn write(&mut self, counts: &mut Counts) {
         let write = *self.dice.pick(&WRITES);
         let message = self.message(write);
@@ -176,11 +176,11 @@ impl Session {
         match code_in(&frames).as_str() {
             "LF001" => {
                 counts.refused += 1;
-                // In a transaction the server says no more, but what is rolled back to was the same for what was refused.
+                // In a failed transaction the server does not report the path.
                 let path = rows_in(&self.exchange(&query("SHOW search_path"), "what is the path")).pop();
                 let Some(path) = path.and_then(|mut row| row.remove(0)) else { return };
                 if !path.contains("public") && !path.contains("$user") {
-                    // Code has set it unseen, and the proxy did not look: it goes by what the session sets.
+                    // Code has set the path, and the proxy has not queried it: it uses the path that the session sets.
                     self.exchange(&query(&format!("SET search_path = {path}")), "the same path");
                     assert_eq!(code_in(&self.exchange(&query(write), write)), "", "{}", self.story);
                 }
@@ -190,7 +190,7 @@ impl Session {
         }
     }
 
-    /// Sends it. The fenced table says if it is written.
+    /// Sends the messages. The fenced table raises an error if it is written.
     fn exchange(&mut self, bytes: &[u8], say: &str) -> Vec<Frame> {
         self.wire.send(bytes);
         let frames = self.wire.read_until_ready();

@@ -1,5 +1,5 @@
-//! Another relation takes the place of the one that the path led to, or code runs unexpectedly: a stale leader, who may
-//! create and rename relations that are not fenced, never writes the fenced table this way.
+//! Another relation replaces the one that the path led to, or code runs unexpectedly. A stale leader, who may create
+//! and rename unfenced relations, never writes to the fenced table this way.
 
 use crate::support::fenced::{Fenced, code, code_in, ok};
 use crate::support::message::{bind_text, parse, sync};
@@ -11,14 +11,15 @@ const SCHEMA: &str = "
     CREATE FUNCTION other.leave(text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN SET search_path = public; RETURN true; END $$;
     CREATE FUNCTION other.number() RETURNS int LANGUAGE plpgsql AS $$ BEGIN SET search_path = public; RETURN 1; END $$;
     CREATE DOMAIN other.checked AS text CHECK (other.leave(value)); CREATE TYPE other.pair AS (c other.checked)";
-/// For each attempt of its own, in place of `?`.
+/// Separate objects for each attempt, with its schema in place of `?`.
 const APART: &str = "
     CREATE SCHEMA ?; CREATE TABLE ?.jobs (n int); CREATE SCHEMA hidden_?;
     CREATE VIEW hidden_?.way AS TABLE public.jobs;
     CREATE TABLE hidden_?.ruled (n int); CREATE RULE r AS ON INSERT TO hidden_?.ruled DO INSTEAD INSERT INTO public.jobs VALUES (new.n)";
 const POLICY: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 
-/// What puts a way to the fenced table where the path leads, under the name `jobs`; of its own session, or of any.
+/// Definitions that put a path to the fenced table under the name `jobs` into the search path, for their own session or
+/// for all.
 const FOR_ITSELF: [&[&str]; 3] = [
     &["CREATE TEMP VIEW jobs AS TABLE public.jobs"],
     &["CREATE VIEW pg_temp.jobs AS TABLE public.jobs"],
@@ -46,14 +47,14 @@ const FOR_ALL: [&[&str]; 8] = [
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 const WITHIN: &str = "WITH w AS (INSERT INTO jobs VALUES (1) RETURNING n) TABLE w";
 
-/// Somebody has led since.
+/// A world in which a newer leader has written.
 fn start() -> Fenced {
     let world = Fenced::start_with(Options::default(), SCHEMA, &ProxyOptions::default().policies(POLICY));
     ok(&mut world.holder(100), "DELETE FROM public.jobs");
     world
 }
 
-/// A stale leader who has written in another schema.
+/// A stale leader that has written in another schema.
 fn elsewhere(world: &Fenced, schema: &str) -> Wire {
     let mut wire = world.holder(47);
     ok(&mut wire, &format!("SET search_path = {schema}"));
@@ -61,7 +62,7 @@ fn elsewhere(world: &Fenced, schema: &str) -> Wire {
     wire
 }
 
-/// The same in schemas that nobody has used before.
+/// The same in schemas that no session has used before.
 fn apart(world: &Fenced, number: usize) -> (Wire, String) {
     let schema = format!("s{number}");
     ok(&mut world.holder(100), &APART.replace('?', &schema));
@@ -84,7 +85,7 @@ fn is_safe(world: &Fenced, what: &[&str]) {
     assert_eq!(world.postgres.value("SELECT count(*) FROM public.jobs"), "0", "{what:?}");
 }
 
-/// In the same transaction, or committed right before, by the stale leader itself.
+/// The stale leader itself makes the definition, in the same transaction or committed immediately before.
 #[test]
 fn by_the_session_itself() {
     let world = start();
@@ -100,7 +101,7 @@ fn by_the_session_itself() {
             ok(&mut wire, "COMMIT");
         }
         is_refused(&world, &mut wire, write, definition);
-        // While it defines something, others may be refused.
+        // An open definition may cause others to be refused.
         code(&mut wire, "ROLLBACK");
     }
     let (mut wire, schema) = apart(&world, 1_000);
@@ -109,7 +110,7 @@ fn by_the_session_itself() {
     }
 }
 
-/// By another session, whose transaction ends while the stale leader waits for it, or has just written.
+/// Another session makes the definition. Its transaction ends while the stale leader waits for it, or has just written.
 #[test]
 fn by_another_session_meanwhile() {
     let world = start();
@@ -131,8 +132,8 @@ fn by_another_session_meanwhile() {
     }
 }
 
-/// A value that is bound to a statement that runs nothing, a literal that is only parsed, and arguments that are computed before
-/// the names behind them are looked up.
+/// A value bound to a statement that runs nothing, a literal that is only parsed, and arguments that are computed
+/// before later names are looked up.
 #[test]
 fn by_code_that_runs_early() {
     let world = start();

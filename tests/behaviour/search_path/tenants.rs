@@ -12,7 +12,7 @@ const SCHEMA: &str = "
     CREATE TABLE public.jobs (n int); CREATE VIEW tenant_b.work AS TABLE tenant_b.jobs; CREATE TABLE tenant_a.work (n int);
     CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA tenant_a, tenant_b, tenant_c, public TO app;
     GRANT ALL ON ALL TABLES IN SCHEMA tenant_a, tenant_b, tenant_c, public TO app";
-/// The tenant c is not fenced.
+/// Tenant c is not fenced.
 const POLICY: &str =
     "version: 1\nresources:\n  - {name: a, tables: [tenant_a.jobs]}\n  - {name: b, tables: [tenant_b.jobs]}\n";
 
@@ -38,7 +38,7 @@ fn login(world: &Fenced, parameters: &[(&str, &str)]) -> Wire {
     wire
 }
 
-/// The session has the token of tenant a only, whose schema comes first in its path.
+/// The session has only the token of tenant a, whose schema comes first in its path.
 #[track_caller]
 fn writes_as_a(way: &str, wire: &mut Wire) {
     for write in WRITES {
@@ -50,7 +50,7 @@ fn writes_as_a(way: &str, wire: &mut Wire) {
     assert_eq!(code(wire, "INSERT INTO tenant_b.jobs VALUES (1)"), "LF002", "{way}");
 }
 
-/// The same for tenant b, in whose schema it may not write: the server rolls back what it may have begun.
+/// The same for tenant b, to whose schema it may not write. The server rolls back any open transaction.
 #[track_caller]
 fn is_refused_as_b(way: &str, wire: &mut Wire) {
     for write in WRITES.iter().filter(|write| !write.starts_with("SELECT")) {
@@ -94,7 +94,7 @@ fn every_way(release: Release) {
             world.postgres.sql(&format!("ALTER {of} SET search_path = {a}"));
             let mut wire = login(&world, &[]);
             writes_as_a(of, &mut wire);
-            // A session that is there already goes by what it began with.
+            // An existing session keeps the path that it began with.
             world.postgres.sql(&format!("ALTER {of} SET search_path = {b}"));
             writes_as_a(of, &mut wire);
             is_refused_as_b(of, &mut login(&world, &[]));
@@ -119,7 +119,7 @@ fn every_way(release: Release) {
     let mut wire = login(&world, &[]);
     ok(&mut wire, "SET SCHEMA 'tenant_a'");
     writes_as_a("SET SCHEMA", &mut wire);
-    // Who leads no tenant writes where there is no fence, and nowhere else.
+    // A session that leads no tenant can write only unfenced tables.
     ok(&mut wire, "SET lease.fence = ''");
     ok(&mut wire, "SET search_path = tenant_c, pg_catalog");
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");
@@ -135,14 +135,14 @@ fn each_tenant_by_every_way_to_set_the_path() {
     every_way(Release::Installed);
 }
 
-/// It reports the path.
+/// PostgreSQL 18 reports the path.
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
 fn each_tenant_by_every_way_to_set_the_path_on_18() {
     every_way(Release::Eighteen);
 }
 
-/// Two tables of the name in one path are both meant.
+/// If one path has two tables of the name, both count.
 #[test]
 fn every_schema_of_the_path_counts() {
     let world = start(Release::Installed);
@@ -151,7 +151,7 @@ fn every_schema_of_the_path_counts() {
     assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (1)"), "LF002");
     ok(&mut wire, "SET lease.fence = 'a=5, b=5'");
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");
-    // A table that comes before it is made, and dropped, by whoever may.
+    // An earlier table in the path may be created and dropped by other roles.
     ok(&mut wire, "SET search_path = tenant_c, tenant_b; SET lease.fence = ''");
     assert_eq!(code(&mut wire, "INSERT INTO jobs VALUES (1)"), "LF002");
     world.postgres.sql("DROP TABLE tenant_c.jobs");
@@ -159,7 +159,7 @@ fn every_schema_of_the_path_counts() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM tenant_b.jobs"), "0");
 }
 
-/// A path with which only one tenant's token rises: that of the other stays as it was.
+/// With this path, only one tenant's token is raised.
 #[test]
 fn a_token_is_raised_for_the_tenant_alone() {
     let world = start(Release::Installed);
@@ -183,7 +183,7 @@ fn from_installation_to_enforcement() {
             wire
         })
         .into();
-    // A fence that observes waits for a moment only until its tables are known.
+    // An observing fence waits only briefly for its tables to become known, and then statements pass unobserved.
     world.proxy.wait_for_log("fence_observed", DEADLINE);
     let write = |wire: &mut Wire, tenant: &str| {
         ok(wire, &format!("SET search_path = {tenant}, public"));
@@ -209,7 +209,7 @@ fn from_installation_to_enforcement() {
     }
     ok(&mut leaders[0], "SET search_path = tenant_b");
     assert_eq!(code(&mut leaders[0], "INSERT INTO jobs VALUES (1)"), "LF002");
-    // Their successors, and what becomes of them.
+    // Only tenant a has a new leader.
     let mut next = login(&world, &[("search_path", "tenant_a")]);
     ok(&mut next, "SET lease.fence = 'a=6'");
     ok(&mut next, "INSERT INTO jobs VALUES (1)");

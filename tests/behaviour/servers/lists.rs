@@ -1,4 +1,4 @@
-//! Lists whose hosts differ: silent, closed, unknown to the control role, standbys.
+//! Lists with different hosts: silent, closed, unknown to the control role, standbys.
 
 use super::{PRIMARY, World, cluster, control, options};
 use crate::hosts::Silent;
@@ -30,7 +30,7 @@ fn a_dead_first_host_does_not_matter() {
 fn a_server_that_the_control_role_cannot_look_at_is_never_the_primary() {
     let (postgres, closed) = (ticks::server(), Port::claim());
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", closed.number(), postgres.port());
-    // With target_session_attrs=any, sessions may use an unknown server: it may be a standby.
+    // With target_session_attrs=any, sessions may use an unknown server, because it may be a standby.
     let options = ProxyOptions::default()
         .upstream(&format!("postgres://{hosts}"))
         .control(&format!("postgres://no_such_role@{hosts}/postgres"));
@@ -86,10 +86,10 @@ fn without_a_target_sessions_prefer_the_primary() {
     ok(&mut session(&world.proxy.address(), 1), WRITE);
     world.cluster.cut_off(0);
     world.wait_for_event("server_unknown", 0);
-    assert_eq!(world.server_of_a_session(), 1, "a standby is better than nothing");
+    assert_eq!(world.server_of_a_session(), 1, "a standby is used if there is no primary");
 }
 
-/// A successor knows the primary before it is ready for clients, and reports no server as unreachable meanwhile.
+/// A successor has found the primary before it is ready for clients, and reports no server as unreachable meanwhile.
 #[test]
 fn a_successor_takes_over_with_a_list() {
     let folder = Folder::new("take-over");

@@ -17,9 +17,9 @@ use std::net::SocketAddr;
 
 pub const PRIMARY: &str = "target_session_attrs=primary";
 
-/// A cluster whose table of ticks is fenced, behind a proxy with a list of its servers.
+/// A cluster with a fenced table of ticks, behind a proxy with a list of its servers.
 pub struct World {
-    // Before the servers: the proxy leaves them first.
+    // Before the servers: fields are dropped in this order.
     pub proxy: Proxy,
     pub cluster: Cluster,
 }
@@ -36,19 +36,19 @@ impl World {
         Self { proxy, cluster }
     }
 
-    /// The number of the server that a new session has.
+    /// The number of the server that a new session uses.
     pub fn server_of_a_session(&self) -> usize {
         let mut wire = Wire::login(&self.proxy.address(), SUPERUSER, "postgres");
         self.server_of(&mut wire)
     }
 
-    /// The number of the server that the session has.
+    /// The number of the server that the session uses.
     pub fn server_of(&self, wire: &mut Wire) -> usize {
         let port = wire.rows("SELECT inet_server_port()").unwrap()[0][0].clone().unwrap();
         (0..2).find(|node| self.cluster[*node].port().to_string() == port).expect("a server of the cluster")
     }
 
-    /// The error of a login; None if it succeeds.
+    /// The error of a login. None if it succeeds.
     pub fn refusal(&self) -> Option<Fields> {
         let mut wire = Wire::connect(&self.proxy.address()).unwrap();
         error_in(&wire.start(&[("user", SUPERUSER), ("database", "postgres")], ""))
@@ -67,7 +67,7 @@ impl World {
         wait_until(format!("the servers are {expected:?}"), DEADLINE, || self.servers() == expected);
     }
 
-    /// Waits until the log has this event about that server.
+    /// Waits until the log has this event for this server.
     pub fn wait_for_event(&self, event: &str, node: usize) {
         let host = format!("127.0.0.1:{}", self.cluster.port(node));
         wait_until(format!("{event} of {host}"), DEADLINE, || {
@@ -75,7 +75,7 @@ impl World {
         });
     }
 
-    /// Waits until the log says that the server is the primary now.
+    /// Waits until the log reports the server as the new primary.
     pub fn wait_for_primary(&self, node: usize) {
         let new = format!("new=\"127.0.0.1:{}\"", self.cluster.port(node));
         wait_until(format!("the log says {new}"), DEADLINE, || {

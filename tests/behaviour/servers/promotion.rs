@@ -49,7 +49,7 @@ fn a_session_on_the_old_primary_ends() {
     assert_eq!(world.server_of_a_session(), 1);
 }
 
-/// Its COMMIT waits for a standby that no longer follows, and the new leader needs the same lock.
+/// The old primary's COMMIT waits for a standby that no longer follows, and the new leader needs the same lock.
 #[test]
 fn a_token_that_the_old_primary_cannot_publish_delays_no_leader_on_the_new_one() {
     let mut world = World::start(&[]);
@@ -66,10 +66,10 @@ fn a_token_that_the_old_primary_cannot_publish_delays_no_leader_on_the_new_one()
     world.wait_for_primary(1);
     let (begun, stalls) = (Instant::now(), Stalls::watch());
     ok(&mut session(&world.proxy.address(), 3), WRITE);
-    // The Query on the old primary has a limit of 5 s.
+    // The query on the old primary has a time limit of 5 s.
     let (took, stalled) = (begun.elapsed(), stalls.total());
     assert!(took < Duration::from_secs(4) + stalled, "the write waited for the old primary: {took:?}");
-    // No other test can use it: its commits wait.
+    // No other test can use this server, because its commits wait.
     world.cluster[0].crash();
 }
 

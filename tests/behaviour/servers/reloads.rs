@@ -7,7 +7,7 @@ use crate::support::ticks::{self, WRITE, ok, session};
 use crate::support::wire::error_in;
 use crate::support::{Options, Postgres, Proxy, Wire};
 
-/// Sessions use these hosts with this target.
+/// Settings with these hosts, and this target for sessions.
 fn settings(hosts: &str, target: &str) -> String {
     let http = "http: 127.0.0.1:0\n";
     format!("upstream: postgres://{hosts}?{target}\ncontrol: {}\n{http}", control(hosts))
@@ -17,7 +17,7 @@ fn host(world: &World, node: usize) -> String {
     format!("127.0.0.1:{}", world.cluster.port(node))
 }
 
-/// A proxy whose file of settings names these servers of the cluster.
+/// A proxy whose settings file names these servers of the cluster.
 fn start(nodes: &[usize], target: &str) -> World {
     let cluster = cluster();
     let hosts = nodes.iter().map(|node| format!("127.0.0.1:{}", cluster.port(*node))).collect::<Vec<_>>().join(",");
@@ -25,7 +25,7 @@ fn start(nodes: &[usize], target: &str) -> World {
     World { proxy: Proxy::start_with(&cluster[0], &options), cluster }
 }
 
-/// The session has been ended because its server is not one of the proxy's any more.
+/// The session was terminated because the proxy no longer uses its server.
 fn assert_replaced(mut wire: Wire) {
     let error = error_in(&wire.read_to_end()).expect("the reason");
     assert_eq!((error.severity(), error.code()), ("FATAL", "57P01"), "{error:?}");
@@ -67,7 +67,7 @@ fn sessions_on_a_server_that_has_left_the_list_end() {
     }
 }
 
-/// The list forgets the new primary, but not its timeline.
+/// The new primary leaves the list, but the proxy remembers its timeline.
 #[test]
 fn an_old_primary_stays_unused_when_the_new_one_has_left_the_list() {
     let mut world = start(&[0, 1], PRIMARY);
@@ -79,7 +79,7 @@ fn an_old_primary_stays_unused_when_the_new_one_has_left_the_list() {
     let error = world.refusal().expect("no server is the primary");
     let state = format!("{old} is superseded: cluster");
     assert!(error.code() == "57P03" && error.detail().contains(&state), "{error:?}\n{}", world.proxy.log());
-    // One server would be used whatever its role.
+    // A single server would be used in any role.
     world.proxy.reload_with(&settings(&old, ""));
     let expected =
         format!("upstream: {old} is superseded: it is on timeline 1, and the highest seen in its cluster is 2");
@@ -123,7 +123,7 @@ fn servers_that_cannot_be_reached_are_not_put_in_force() {
         assert!(world.proxy.log().contains(expected), "{}", world.proxy.log());
         ok(&mut session(&world.proxy.address(), 1), WRITE);
     }
-    // One of the servers is enough.
+    // One reachable server is enough.
     let hosts = format!("127.0.0.1:{},{}", one.number(), host(&world, 0));
     world.proxy.reload_with(&format!("upstream: postgres://{hosts}?{PRIMARY}\ncontrol: {alive}\nhttp: 127.0.0.1:0\n"));
     assert_eq!(world.servers(), ["unknown  0", "primary 1 0"], "{}", world.proxy.log());

@@ -6,7 +6,7 @@ use crate::support::proxy::ProxyOptions;
 use crate::support::ticks::{self, WRITE, ok, refused, session};
 use crate::support::{DEADLINE, Proxy, wait_until};
 
-/// Writes to the fences of the server: its highest token, and its admissions.
+/// The state of the server's fences: its highest token, and the number of admissions.
 fn fences(world: &World, node: usize) -> String {
     let fences =
         "SELECT (SELECT max(token) FROM fencegate_state.epoch) || ' ' || count(*) FROM fencegate_state.admission";
@@ -32,10 +32,10 @@ fn an_old_primary_that_returns_is_not_used() {
         assert_eq!(world.server_of(&mut wire), 1);
         ok(&mut wire, WRITE);
     }
-    assert_eq!((fences(&world, 0), world.cluster[0].value(rows)), (before, written), "nothing was admitted there");
+    assert_eq!((fences(&world, 0), world.cluster[0].value(rows)), (before, written), "the old primary admitted nothing");
     assert!(fences(&world, 1).starts_with("7 "));
 
-    // It is not used either while the current primary is away.
+    // The old primary is not used either while the current one is unreachable.
     world.cluster.cut_off(1);
     let unknown = format!("fencegate_upstream_role{{host=\"127.0.0.1:{}\"}} 0\n", world.cluster.port(1));
     wait_until("the primary is unknown", DEADLINE, || get(world.http(), "/metrics").body.contains(&unknown));
@@ -48,7 +48,7 @@ fn an_old_primary_that_returns_is_not_used() {
     assert_eq!(world.server_of_a_session(), 1);
 }
 
-/// The address of the control connection is not in the list. It still leads to the old primary.
+/// The address of the control connection is not in the list and still leads to the old primary.
 #[test]
 fn a_control_connection_to_the_old_primary_is_refused() {
     let mut cluster = cluster();
@@ -62,7 +62,7 @@ fn a_control_connection_to_the_old_primary_is_refused() {
     cluster.promote(1);
     proxy.wait_for_log("upstream_superseded", DEADLINE);
     let mut wire = session(&proxy.address(), 2);
-    // The servers are behind links, so a control connection has to prove that no pooler is between.
+    // The servers are behind links, so a control connection must prove that there is no pooler in between.
     let error = refused(&mut wire, WRITE, "LF006");
     assert!(error.message().contains("a notification did not reach the idle session"), "{error:?}");
     cluster.move_to(1);
