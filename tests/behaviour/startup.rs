@@ -64,7 +64,7 @@ fn refusals(via: Via) {
 fn no_connection_left(via: Via) {
     let target = via.start(Options::default().setting("max_connections", "12"));
     let refused = |address: &Address| {
-        // All are held until the server has no room for another.
+        // Holds all sessions until the server has no room for another.
         let mut held = Vec::new();
         loop {
             let mut wire = Wire::connect(address).unwrap();
@@ -97,7 +97,7 @@ fn encryption_is_declined(via: Via) {
             wire.start(&[("user", "postgres"), DATABASE], "")
         };
         let frames = conversation(&target.socket());
-        // A server of its own may encrypt by GSSAPI over TCP; over its socket it declines as the proxy does.
+        // The test's own server may encrypt by GSSAPI over TCP. Over its socket it declines, as the proxy does.
         assert_eq!(exact(&frames), exact(&conversation(&target.postgres.socket())));
         if via == Via::Proxy {
             assert_eq!(error_in(&conversation(&target.address())), None);
@@ -119,7 +119,7 @@ fn newer_protocols_are_negotiated(via: Via) {
             frames.extend(wire.query("SELECT 1"));
             frames
         });
-        // Some later versions of the server know 3.2; none knows that option.
+        // Some later server versions support 3.2. No version supports this option.
         let negotiated = frames.iter().any(|frame| frame.tag == b'v');
         assert!(negotiated || parameters.len() == plain.len(), "{frames:?}");
     }
@@ -237,7 +237,7 @@ fn cancel_over_tcp(via: Via) {
 fn cancel_over_unix_socket(via: Via) {
     let target = via.start(Options::default());
     cancels(&target, &target.socket(), &target.socket());
-    // A client may ask by another road than the one its session took.
+    // A cancel request may use another address than its session.
     cancels(&target, &target.socket(), &target.address());
 }
 
@@ -260,7 +260,7 @@ fn cancel_with_a_wrong_key(via: Via) {
 
 fn the_console_has_its_name(via: Via) {
     let target = via.start(Options::default());
-    // Even where the server has such a database.
+    // Even if the server has a database of this name.
     target.postgres.sql("CREATE DATABASE fencegate");
     let mut console = Wire::login(&target.address(), "postgres", "fencegate");
     assert_eq!(error_in(&console.query("SELECT 2")).unwrap().code(), "42601");
@@ -269,10 +269,11 @@ fn the_console_has_its_name(via: Via) {
 
 const DATABASE: (&str, &str) = ("database", "postgres");
 
-/// The server trusts the proxy: everybody who reaches it would be whoever they say.
+/// The server trusts the proxy, so every client that reaches the server through it could claim any role.
 fn the_proxys_identity_authenticates_no_client(_: Via) {
     let postgres = Postgres::start(Options::default().hba("host replication all 127.0.0.1/32 trust"));
-    // By which way the server is reached, the setting, and who gets in: over TCP, over the Unix socket.
+    // Whether the server is reached by its Unix socket, the setting, and whether clients get in over TCP and over the
+    // Unix socket.
     let cases: [(bool, &[&str], [bool; 2]); 8] = [
         (false, &[], [true, false]),
         (true, &[], [false, false]),
@@ -304,7 +305,7 @@ fn the_proxys_identity_authenticates_no_client(_: Via) {
                 let error = error_in(&frames).unwrap_or_else(|| panic!("{what}: {frames:?}"));
                 assert_eq!((error.severity(), error.code()), ("FATAL", "28000"), "{what}");
                 assert!(error.hint().contains("allow_unauthenticated"), "{what}");
-                // Not a word of the server's, and nothing after it.
+                // No message of the server, and nothing after the error.
                 assert!(frames.iter().all(|frame| frame.tag == b'E'), "{what}: {frames:?}");
             }
         }
@@ -333,7 +334,7 @@ fn authenticated_clients_are_accepted_from_everywhere(_: Via) {
     }
 }
 
-/// A role for each method, with the password "right".
+/// A target with a role for each method, with the password "right".
 fn target_with_roles(via: Via) -> Target {
     let mut options =
         Options::default().hba("host all refused 127.0.0.1/32 reject").hba("host all unwelcome 127.0.0.1/32 trust");
@@ -359,7 +360,7 @@ fn start(address: &Address, parameters: &[(&str, &str)], password: &str) -> Vec<
     Wire::connect(address).unwrap().start(parameters, password)
 }
 
-/// The conversation goes with the target as it goes with the server itself.
+/// The conversation has the same result with the target as with the server itself.
 #[track_caller]
 fn same_as_direct(target: &Target, conversation: impl Fn(&Address) -> Vec<Frame>) -> Vec<Frame> {
     let frames = conversation(&target.address());
@@ -385,7 +386,7 @@ fn cancels(target: &Target, session: &Address, request: &Address) {
     assert_eq!(wire.rows("SELECT 1").unwrap(), [[Some("1".to_owned())]]);
 }
 
-/// A session that the server has put to sleep, and the key to wake it.
+/// A session with a sleeping query, and the key to cancel it.
 fn sleeping(target: &Target, address: &Address) -> (Wire, Vec<u8>) {
     let mut wire = Wire::connect(address).unwrap();
     let frames = wire.start(&[("user", "postgres"), DATABASE], "");
@@ -399,7 +400,7 @@ fn is_asleep(target: &Target) -> bool {
     target.postgres.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == "1"
 }
 
-/// Returns when the server has handled the request: it closes that connection without a word.
+/// Returns when the server has handled the request, which closes the connection without an answer.
 fn cancel(address: &Address, key: &[u8]) {
     let mut wire = Wire::connect(address).unwrap();
     wire.send(&message::cancel_request(key));

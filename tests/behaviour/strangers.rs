@@ -34,7 +34,7 @@ const STATEMENTS: [&str; 16] = [
     "SELECT '%'::regclass",
 ];
 
-/// Relations of fencegate on which the stranger's processes hold a lock, or wait for one.
+/// Number of fencegate's relations that the stranger's processes have locked or wait to lock.
 const LOCKED: &str = "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid \
      JOIN pg_class c ON c.oid = l.relation WHERE a.usename = 'stranger' AND c.relnamespace = 'fencegate_state'::regnamespace";
 
@@ -53,8 +53,8 @@ fn a_stranger_is_refused_before_any_lock_on_18() {
     refused_before_any_lock(Release::Eighteen);
 }
 
-/// PostgreSQL takes a relation's lock before it checks the privileges of the relation: here it must not come to that. A relation
-/// that is locked alone makes each statement wait that would take a lock.
+/// PostgreSQL locks a relation before it checks privileges on it, and this must not happen here. While the owner holds
+/// an exclusive lock, each statement that takes a lock would wait.
 fn refused_before_any_lock(release: Release) {
     let world = start(release);
     let mut leader = world.holder(1);
@@ -67,7 +67,7 @@ fn refused_before_any_lock(release: Release) {
             ok(&mut stranger, "SET search_path = fencegate_state, fencegate");
         }
         for relation in RELATIONS {
-            // LOCK TABLE takes no sequence.
+            // LOCK TABLE does not lock sequences.
             let lock = if relation == "lease_token" { "DROP SEQUENCE" } else { "LOCK TABLE" };
             ok(&mut owner, &format!("BEGIN; {lock} fencegate_state.{relation}"));
             let name = format!("{path}{relation}");
@@ -76,7 +76,7 @@ fn refused_before_any_lock(release: Release) {
                 let refused = code(&mut stranger, &statement);
                 assert_eq!(value(&mut owner, LOCKED).as_deref(), Some("0"), "{statement}");
                 ok(&mut stranger, "ROLLBACK");
-                // Without a schema, the name is not found.
+                // Without the schema's name, the relation is not found.
                 let expected: &[&str] = if path.is_empty() { &["42P01", "42704", "3F000"] } else { &["42501"] };
                 assert!(expected.contains(&refused.as_str()), "{statement}: {refused}");
             }
@@ -101,7 +101,8 @@ fn a_leader_renews_while_a_stranger_tries_on_18() {
     renews_while_a_stranger_tries(Release::Eighteen);
 }
 
-/// One session locks the table, and stays in its transaction; the other one waits to lock it alone. Later ones would wait for that.
+/// One session locks the table and keeps its transaction open. Another waits for an exclusive lock, and later sessions
+/// would wait behind it.
 fn renews_while_a_stranger_tries(release: Release) {
     let world = start(release);
     let control = world.postgres.control_url() + "postgres";

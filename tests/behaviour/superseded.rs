@@ -1,4 +1,4 @@
-//! A proxy whose policies another proxy has superseded reports it and is not ready.
+//! A proxy whose policies another proxy has superseded reports this and is not ready.
 
 use crate::metrics::page::get;
 use crate::metrics::world::http_address;
@@ -31,7 +31,7 @@ fn a_proxy_with_older_policies_reports_it_until_its_reload() {
 
     let new = Proxy::start(&postgres, NEW, &[]);
     ok(&mut login(&new), "INSERT INTO more VALUES (1)");
-    // Before anybody writes.
+    // The proxy reports this before any session writes.
     old.wait_for_log("policies_superseded", DEADLINE);
     wait_until("it is not ready", DEADLINE, || {
         let page = get(address, "/readyz");
@@ -46,7 +46,7 @@ fn a_proxy_with_older_policies_reports_it_until_its_reload() {
     assert_eq!(code(&mut login(&old), "INSERT INTO jobs VALUES (1)"), "LF006");
     assert_eq!(old.log().matches("policies_superseded").count(), 1, "{}", old.log());
 
-    // Nor is it ready when its sessions have gone, and nobody asks any more.
+    // The proxy stays not ready after its sessions have ended and no session queries the policies.
     drop((admitted, next));
     wait_until("they have gone", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().is_empty());
     assert_eq!(get(address, "/readyz").status, 503);

@@ -32,7 +32,7 @@ fn an_old_primary_that_returns_is_not_used() {
         assert_eq!(world.server_of(&mut wire), 1);
         ok(&mut wire, WRITE);
     }
-    assert_eq!((fences(&world, 0), world.cluster[0].value(rows)), (before, written), "the old primary admitted nothing");
+    assert_eq!((fences(&world, 0), world.cluster[0].value(rows)), (before, written), "no admission there");
     assert!(fences(&world, 1).starts_with("7 "));
 
     // The old primary is not used either while the current one is unreachable.

@@ -1,4 +1,4 @@
-//! The lock that serializes `init`, `remove` and changes of the guard, while others hold it.
+//! The lock that serializes `init`, `remove` and changes of the guard, while other sessions hold it.
 
 use crate::guard::world::policy_folder;
 use crate::support::fenced::{init, ok};
@@ -14,7 +14,7 @@ const SCHEMA: &str = "CREATE ROLE stranger LOGIN; CREATE ROLE leader LOGIN; CREA
     CREATE TABLE ticks (id int); ALTER TABLE ticks OWNER TO app";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.ticks]}\n";
 
-/// What all of them take, for the session.
+/// The lock that all commands take, here for the session.
 const HOLD: &str = "SELECT pg_advisory_lock(hashtextextended('fencegate {init}', 0))";
 const HOLD_SHARED: &str = "SELECT pg_advisory_lock_shared(hashtextextended('fencegate {init}', 0))";
 
@@ -95,7 +95,7 @@ fn a_possible_command_is_named_and_not_terminated() {
     ok(&mut superuser, "SELECT 1");
 }
 
-/// The owner of a table may not end processes of other roles.
+/// The owner of a table may not terminate processes of other roles.
 #[test]
 fn a_stranger_that_cannot_be_ended_is_named() {
     let world = World::start("a_stranger_that_cannot_be_ended_is_named");

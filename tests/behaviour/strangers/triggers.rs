@@ -1,4 +1,4 @@
-//! Objects of strangers that resemble fencegate's or depend on them do not block the guard's commands or `remove`.
+//! Strangers' objects that resemble fencegate's or depend on them do not block the guard's commands or `remove`.
 
 use crate::guard::world::policy_folder;
 use crate::support::fenced::{Fenced, init, ok};
@@ -64,7 +64,7 @@ fn a_trigger_on_a_temporary_table_is_not_the_guards() {
         ok(&mut stranger, LOCK);
         world.succeeds(&["guard", "status"]);
         assert_eq!(world.succeeds(&["guard", "install"]), UP_TO_DATE);
-        // Its functions go, and with them the trigger. While it is locked, that ends its session.
+        // The command removes the trigger with its functions. If the table is locked, it terminates the session.
         world.succeeds(command);
         assert_eq!(error_in(&stranger.query("SELECT 1")).expect("it was ended").code(), "57P01");
         init(&world.postgres, "postgres");
@@ -72,7 +72,7 @@ fn a_trigger_on_a_temporary_table_is_not_the_guards() {
     }
 }
 
-/// Its owner owns no table that the policies fence.
+/// The table's owner owns no table that the policies fence.
 #[test]
 fn a_strangers_table_is_not_guarded() {
     let world = World::start("a_strangers_table_is_not_guarded");
@@ -85,7 +85,7 @@ fn a_strangers_table_is_not_guarded() {
     assert!(String::from_utf8_lossy(&status.stderr).contains("public.mine"), "{status:?}");
     assert_eq!(world.succeeds(&["guard", "install"]), UP_TO_DATE);
     ok(&mut stranger, "COMMIT");
-    // What belongs to the owner of a fenced table is let go as before.
+    // A guard on a table of the owner of a fenced table is removed as before.
     world
         .postgres
         .sql("CREATE TRIGGER fencegate_guard_y BEFORE INSERT ON other FOR EACH ROW EXECUTE FUNCTION fencegate.guard()");

@@ -1,4 +1,4 @@
-//! The exchange between a proxy and its successor: what goes wrong harms no client.
+//! The exchange between a proxy and its successor. Failures harm no client.
 
 use super::{Generation, Site};
 use crate::support::fenced::{ok, value};
@@ -21,7 +21,7 @@ fn connect(site: &Site) -> UnixStream {
     stream
 }
 
-/// Sends a request and reads the first byte of the answer. The descriptors are lost, and the kernel closes them.
+/// Sends a request and reads the first byte of the answer. The kernel closes the descriptors that are not received.
 fn request(site: &Site) -> (UnixStream, u8) {
     let mut stream = connect(site);
     stream.write_all(REQUEST).unwrap();
@@ -31,7 +31,7 @@ fn request(site: &Site) -> (UnixStream, u8) {
     (stream, answer[0])
 }
 
-/// The proxy serves clients on both addresses, and hands over its sockets.
+/// Asserts that the proxy serves clients on both addresses and can still hand over its sockets.
 #[track_caller]
 fn assert_continues(site: &Site, old: &mut Generation) {
     for address in [Address::Unix(site.socket()), site.address()] {
@@ -100,7 +100,7 @@ fn an_unexpected_message_is_refused() {
             "Ethe successor uses another version of the take-over protocol"
         );
     }
-    // More descriptors in use than were sent.
+    // The message claims to use more descriptors than were sent.
     let (mut stream, _) = request(&site);
     stream.write_all(&[b"R", &[1; 200][..]].concat()).unwrap();
     let mut rest = Vec::new();
@@ -148,7 +148,7 @@ fn a_proxy_with_a_paused_database_refuses() {
     assert_continues(&site, &mut old);
 }
 
-/// Both would accept the same connections.
+/// Otherwise both would accept the same connections.
 #[test]
 fn the_socket_of_another_program_is_left_alone() {
     let site = Site::new();
