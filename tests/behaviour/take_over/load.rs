@@ -47,13 +47,13 @@ fn no_client_sees_an_error() {
     };
     let mut predecessors = Vec::new();
     thread::scope(|scope| {
-        // Sessions of a pool: each stays with the proxy that accepted it.
+        // Sessions of a pool. Each stays with the proxy that accepted it.
         scope.spawn(|| {
             let mut pool: Vec<Wire> = (0..4).map(|_| login()).collect();
             let mut oldest = 0;
             repeat(&pooled, &mut || {
                 pool.iter_mut().for_each(|wire| ok(wire, "BEGIN; SELECT count(*) FROM t; COMMIT").clear());
-                // Three stay for good.
+                // One session is replaced in each round. The other three stay.
                 pool[3] = login();
                 oldest += 1;
             });
@@ -82,7 +82,7 @@ fn no_client_sees_an_error() {
     pgbench.kill().unwrap();
     pgbench.wait().unwrap();
     assert_eq!((ended, fs::read_to_string(&errors).unwrap()), (None, String::new()));
-    // Their sessions have ended, and they end by themselves.
+    // The predecessors' sessions have ended, so the predecessors end by themselves.
     for mut predecessor in predecessors {
         assert_eq!(predecessor.program.wait(), 0, "{}", predecessor.log());
         assert!(!predecessor.log().contains("ending_sessions"), "{}", predecessor.log());

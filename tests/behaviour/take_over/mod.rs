@@ -18,7 +18,7 @@ use std::path::PathBuf;
 const SCHEMA: &str = "CREATE TABLE t (id bigserial, token bigint DEFAULT fencegate.token('r'))";
 const POLICIES: &str = "version: 1\nresources: [{name: r, tables: [public.t]}]\n";
 
-/// A server, and the addresses at which one proxy after the other serves it.
+/// A server, and the addresses at which successive proxies serve it.
 struct Site {
     postgres: Postgres,
     folder: Folder,
@@ -63,7 +63,7 @@ impl Site {
         Wire::login(&self.address(), "postgres", "postgres")
     }
 
-    /// The command of a proxy, with these addresses of its own.
+    /// The command line of a proxy, with these addresses.
     fn command(&self, arguments: &[&str]) -> Vec<String> {
         let text = |path: PathBuf| path.display().to_string();
         let mut command = vec![BINARY.to_owned(), "proxy".into(), "--take-over".into(), text(self.path())];
@@ -77,14 +77,14 @@ impl Site {
         command
     }
 
-    /// Starts a proxy with addresses that differ from the usual ones.
+    /// Starts a proxy with addresses other than the usual ones.
     fn start_with(&self, arguments: &[&str]) -> Generation {
         let number = self.started.replace(self.started.get() + 1);
         let log = self.folder.join(&format!("log-{number}"));
         Generation { program: Program::start(&self.command(arguments), &log, "KILL"), log }
     }
 
-    /// Starts a proxy with the usual addresses, and these settings.
+    /// Starts a proxy with the usual addresses and these settings.
     fn start(&self, arguments: &[&str]) -> Generation {
         let (listen, http) = (format!("127.0.0.1:{}", self.port.number()), format!("127.0.0.1:{}", self.http.number()));
         let socket = self.folder.join("socket").display().to_string();
@@ -92,14 +92,14 @@ impl Site {
         self.start_with(&[&usual, arguments].concat())
     }
 
-    /// The first proxy, once it listens.
+    /// The first proxy. Waits until it listens.
     fn first(&self, arguments: &[&str]) -> Generation {
         let mut first = self.start(arguments);
         first.wait_for("metrics_served");
         first
     }
 
-    /// Replaces the proxy.
+    /// Starts a successor and waits until it has taken over.
     fn upgrade(&self, predecessor: &mut Generation, arguments: &[&str]) -> Generation {
         let mut successor = self.start(arguments);
         successor.wait_for("metrics_served");

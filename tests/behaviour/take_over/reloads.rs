@@ -8,7 +8,7 @@ use crate::support::{Address, DEADLINE, Wire, wait_until};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
-/// Writes the file of settings, and returns its path.
+/// Writes the settings file and returns its path.
 fn configure(site: &Site, listen: &[String], http: &Port) -> String {
     let file = site.folder.join("fencegate.yaml");
     let http = http.number();
@@ -85,7 +85,7 @@ fn an_address_that_is_not_available_changes_nothing() {
     assert!(page(&site.http, "/readyz").contains("200 OK"));
 }
 
-/// The kernel opens no address that overlaps an open one, even if the reload would close that.
+/// The kernel refuses an address that overlaps an open one, even if the reload would close the open one.
 #[test]
 fn an_overlapping_address_needs_two_reloads() {
     let (site, other) = (Site::new(), Port::claim());

@@ -33,7 +33,7 @@ fn cancel_requests_reach_every_predecessor() {
     let frames = running.start(&[("user", "postgres"), ("database", "postgres")], "");
     let key = frames.iter().find(|frame| frame.tag == b'K').expect("a key").body.clone();
     let mut second = site.upgrade(&mut first, &[]);
-    // The second one ends before the first.
+    // The second proxy ends before the first.
     let mut third = site.upgrade(&mut second, &[]);
     assert_eq!(second.program.wait(), 0, "{}", second.log());
     let _fourth = site.upgrade(&mut third, &[]);
@@ -76,7 +76,7 @@ fn after_the_time_limit_idle_sessions_end_between_transactions() {
     assert_eq!(old.program.wait(), 0, "{}", old.log());
 }
 
-/// Otherwise its sessions could not be admitted: the policies of the successor are in force.
+/// Otherwise the predecessor's sessions could not be admitted, because the successor's policies are in force.
 #[test]
 fn the_predecessor_loads_the_policies_of_its_successor() {
     let site = Site::new();

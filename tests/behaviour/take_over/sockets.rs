@@ -1,4 +1,4 @@
-//! The sockets that a successor takes over, binds itself or leaves, and those of systemd.
+//! The sockets that a successor takes over, binds itself or ignores, and those of systemd.
 
 use super::Site;
 use crate::support::fenced::value;
@@ -52,11 +52,11 @@ fn the_settings_of_the_successor_apply() {
     }
     assert_eq!(new.log().matches("socket_not_used").count(), 2, "{}", new.log());
     drop(new);
-    // The files that the killed proxy left do not keep the next one from starting.
+    // The next proxy starts despite the files that the killed proxy left.
     site.first(&[]);
 }
 
-/// systemd keeps its sockets, so that clients wait instead of being refused while no proxy runs.
+/// systemd keeps its sockets open, so clients wait while no proxy runs instead of being refused.
 #[test]
 fn sockets_of_systemd_are_used() {
     let site = Site::new();
@@ -72,10 +72,10 @@ fn sockets_of_systemd_are_used() {
     }
     program.signal("TERM");
     assert_eq!(program.wait(), 0, "{}", std::fs::read_to_string(log).unwrap());
-    assert!(site.socket().exists(), "the file belongs to systemd");
+    assert!(site.socket().exists(), "systemd owns the file");
 }
 
-/// Starts a proxy twice, the second time once the file `upgrade` exists, each with the sockets of systemd.
+/// Starts two proxies with the sockets of systemd, the second when the file `upgrade` exists.
 const TWICE: &str = r#"
 folder=$1; shift
 start() { sh -c 'export LISTEN_PID=$$; exec "$@"' sh "$@" & }
@@ -86,7 +86,8 @@ start "$@" 2>"$folder/new"; new=$!
 wait $old && kill -TERM $new && wait $new
 "#;
 
-/// Two services with `Sockets=` of one unit: the successor has its sockets twice, from systemd and from its predecessor.
+/// Two services use the `Sockets=` of one unit. The successor receives the sockets twice: from systemd and from its
+/// predecessor.
 #[test]
 fn a_successor_of_systemd_takes_over() {
     let site = Site::new();
@@ -107,10 +108,10 @@ fn a_successor_of_systemd_takes_over() {
     assert!(!log("new").contains("socket_not_used"), "{}", log("new"));
     drop(session);
     assert_eq!(program.wait(), 0, "{}{}", log("old"), log("new"));
-    assert!(site.socket().exists() && !site.path().exists(), "only the file of clients belongs to systemd");
+    assert!(site.socket().exists() && !site.path().exists(), "systemd owns only the file of the clients' socket");
 }
 
-/// The successor has no sockets of systemd, as with a program that was started by hand.
+/// The successor has no sockets from systemd, like a program that was started by hand.
 #[test]
 fn the_sockets_of_systemd_are_handed_over() {
     let site = Site::new();
@@ -132,5 +133,5 @@ fn the_sockets_of_systemd_are_handed_over() {
     assert!(!new.log().contains("socket_not_used"), "{}", new.log());
     new.program.signal("TERM");
     assert_eq!(new.program.wait(), 0);
-    assert!(site.socket().exists(), "the file belongs to systemd");
+    assert!(site.socket().exists(), "systemd owns the file");
 }
