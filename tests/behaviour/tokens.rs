@@ -1,5 +1,5 @@
-//! docs/lead/other-tokens.md is correct as far as it needs only PostgreSQL and etcd: its code runs unchanged, except for ports and
-//! lease TTLs. tests/soak/tokens has the rest.
+//! docs/lead/other-tokens.md is correct as far as it needs only PostgreSQL and etcd: its code runs unchanged, except
+//! for ports and lease TTLs. tests/soak/tokens tests the rest.
 
 use crate::authority::world::World;
 use crate::support::page::{blocks, shell};
@@ -47,7 +47,7 @@ fn the_lock_of_etcdctl_has_its_token_in_its_key() {
     lock.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", world.etcd.url());
     let lock = lock.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until("it waits for the lock", DEADLINE, || world.candidates() == 2);
-    // By now the revision is higher than the one at which its key was made.
+    // By now the revision is higher than the create revision of the lock's key.
     world.depose("another");
     let output = lock.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "INSERT 0 1\n", "{output:?}");
@@ -77,7 +77,7 @@ fn the_statement_takes_an_advisory_lock_and_its_token() {
         taken = token(&mut next);
         taken.is_some()
     });
-    assert_eq!(taken.as_deref(), Some("2"), "who does not get the lock draws no number");
+    assert_eq!(taken.as_deref(), Some("2"), "a session that does not get the lock draws no number");
     ok(&mut next, WRITE);
     refused(&mut same_leader, WRITE, "LF001");
 }

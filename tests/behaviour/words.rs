@@ -1,4 +1,4 @@
-//! Words that are reserved in the parser's grammar but not in the server's: the proxy reads them as names.
+//! Words that the parser's grammar reserves and the server's does not. The proxy reads them as names.
 
 use crate::support::Wire;
 use crate::support::fenced::{Fenced, code};
@@ -16,7 +16,7 @@ resources:
   - {name: ledger, tables: [public.ledger], functions: [public.json_query]}
 ";
 
-/// The words that are more than unreserved in the parser's grammar.
+/// The keywords of the parser's grammar that are not unreserved.
 fn reserved() -> impl Iterator<Item = String> {
     (0..2_000).filter_map(|number| Token::try_from(number).ok()).filter_map(|token| {
         let word = token.as_str_name().to_ascii_lowercase();
@@ -66,7 +66,7 @@ fn words_that_are_newer_than_the_server_are_names() {
     }
 }
 
-/// In the parser's grammar it would be syntax that calls nothing.
+/// In the parser's grammar this is syntax that calls nothing.
 #[test]
 fn a_call_that_is_syntax_in_a_newer_grammar_counts_as_a_write() {
     let world = Fenced::start(SCHEMA, POLICIES);
@@ -84,7 +84,7 @@ fn a_call_that_is_syntax_in_a_newer_grammar_counts_as_a_write() {
     assert_eq!(code(&mut holder, "SELECT json_query('{}', '$')"), "LF001");
 }
 
-/// What the proxy reads is longer than what it sends, and where the statements of a string stand matters for errors.
+/// The proxy parses a longer text than it forwards, and errors depend on the position of the statements in the string.
 #[test]
 fn statements_after_newer_words_are_found_at_their_position() {
     let world = Fenced::start(SCHEMA, POLICIES);

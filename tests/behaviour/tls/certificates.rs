@@ -30,7 +30,7 @@ fn certificates_of_clients_in_each_mode() {
                 _ => drop(refused(world.psql(&shown(bad)), why)),
             }
         }
-        // Who does not encrypt has none; whether that is allowed is another setting.
+        // A client without TLS has no certificate. Another setting decides whether such clients are allowed.
         assert_eq!(world.psql("sslmode=disable").as_deref(), Ok("in"), "{mode}");
     }
     let world = World::start(&["--tls", "require", "--tls-client-certificates", "required", "--tls-client-ca", ca]);

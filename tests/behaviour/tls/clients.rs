@@ -19,9 +19,9 @@ fn allowed() {
     let shown =
         psql(&world.proxy.address(), &format!("host=localhost sslmode=verify-full {root}"), "\\conninfo").unwrap();
     assert!(shown.contains("TLSv1.3"), "{shown}");
-    // As a server, it has none over a Unix socket.
+    // Like the server, the proxy does not encrypt Unix sockets.
     assert_eq!(psql(&world.proxy.socket(), "sslmode=prefer", "SELECT 1").unwrap(), "1");
-    // The server's side is not encrypted: it does not have it.
+    // The connection to the server is not encrypted, because the server does not support TLS.
     assert_eq!(psql(&world.proxy.address(), "", super::world::IS_ENCRYPTED).unwrap(), "f");
 }
 
@@ -35,7 +35,7 @@ fn required() {
     let refusal = error_in(&plain.start(&[("user", "postgres"), ("database", "postgres")], "")).unwrap();
     assert_eq!((refusal.severity(), refusal.code()), ("FATAL", "28000"));
     assert_eq!(psql(&world.proxy.socket(), "", "SELECT 1").unwrap(), "1");
-    // The console is no exception.
+    // The rule includes the console.
     assert!(psql(&world.proxy.address(), "dbname=fencegate sslmode=require", "SHOW FENCES").is_ok());
     refused(psql(&world.proxy.address(), "dbname=fencegate sslmode=disable", "SHOW FENCES"), "requires TLS");
 }
@@ -116,16 +116,16 @@ fn a_slow_handshake_blocks_no_client_and_is_limited() {
     let mut slow: Vec<_> = (0..20).map(ask).collect();
     slow.iter_mut().for_each(|wire| assert_eq!(wire.byte(), Some(b'S')));
     let open = world.proxy.open_files();
-    // Half of a record.
+    // Half of a TLS record.
     slow[0].send(&[0x16, 3, 1, 2, 0, 1]);
     assert_eq!(world.psql("sslmode=require").unwrap(), "in");
     assert!(
         !world.proxy.log().contains("no startup packet within the time limit"),
-        "it got in while the others were still open"
+        "the client was served while the others were still open"
     );
     let end = |wire: &mut Wire| wire.byte().is_none();
     assert!(slow.iter_mut().all(end), "the proxy closes them");
-    // Who goes away in the middle leaves nothing open.
+    // A client that disconnects during the handshake leaves nothing open.
     for _ in 0..20 {
         let mut wire = Wire::connect(&world.proxy.address()).unwrap();
         wire.send(&message::ssl_request());
@@ -146,7 +146,7 @@ fn cancel_requests_come_with_and_without_tls() {
     }
 }
 
-/// libpq's newer function encrypts a cancel request as its connection was, its older one does not.
+/// libpq's newer function encrypts a cancel request if its connection was encrypted. Its older function does not.
 const CANCEL: &str = "
 import sys, psycopg, threading
 watch = psycopg.connect(sys.argv[1], autocommit=True)

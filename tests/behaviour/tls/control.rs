@@ -1,4 +1,4 @@
-//! Control connections and the commands that open one: the same TLS modes, also in the URL.
+//! Control connections, and commands that open one, have the same TLS modes, also in the URL.
 
 use super::world::{leak, offering};
 use crate::support::certificates::{Authority, Validity, text};
@@ -8,7 +8,7 @@ use crate::support::ticks::POLICIES;
 use crate::support::wait::DEADLINE;
 use crate::support::{Options, Postgres, ProxyOptions};
 
-/// How many control connections there are, and whether all of them are encrypted.
+/// Whether control connections exist and all of them are encrypted.
 const CONTROL: &str = "SELECT count(*) > 0 AND bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
     WHERE application_name = 'fencegate control'";
 const SCHEMA: &str = "CREATE TABLE ticks (n int)";
@@ -54,11 +54,11 @@ fn a_server_that_cannot_be_trusted_gets_no_control_connection() {
     let error = fenced.holder(1).rows("INSERT INTO ticks VALUES (1)").unwrap_err();
     assert_eq!(error.code(), "LF006");
     assert!(error.message().ends_with("not signed by a known authority"), "{error:?}");
-    // The log says what to do, too.
+    // The log includes the remedy.
     fenced.proxy.wait_for_log("in the connection's URL: sslrootcert=FILE", DEADLINE);
 }
 
-/// Whose certificate it is would tell where the server is.
+/// The names would reveal where the server is.
 #[test]
 fn clients_do_not_learn_the_names_in_a_certificate() {
     let authority = Authority::new("authority");
@@ -76,7 +76,7 @@ fn clients_do_not_learn_the_names_in_a_certificate() {
     fenced.proxy.wait_for_log("hidden.example", DEADLINE);
 }
 
-/// The exit code of a command, and what it says.
+/// The exit code and the output of a command.
 fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let output = fencegate().args(arguments).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
@@ -86,7 +86,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
 fn by_commands() {
     let authority = Authority::new("authority");
     let options = Options::default().tls(&authority.sign_local("server"));
-    // Without TLS nobody but a superuser gets in.
+    // The server rejects all connections without TLS over TCP.
     let postgres = Postgres::start(options.hba("hostnossl all all 127.0.0.1/32 reject"));
     postgres.sql(&format!("{SCHEMA}; CREATE ROLE secure LOGIN SUPERUSER PASSWORD 'right'"));
     let ca = text(&authority.pem());
@@ -147,7 +147,7 @@ fn scram_with_channel_binding() {
     assert_eq!(code, Some(0), "{said}");
     let (code, said) = run(&["init", "--control", &url.replace("right", "wrong")]);
     assert!(code == Some(1) && said.contains("password authentication failed"), "{said}");
-    // On a connection of its own, beside clients with another certificate.
+    // The control connection uses its own channel binding, beside clients with another certificate.
     let options =
         ProxyOptions::default().policies(POLICIES).control(&url).arguments(&offering(&authority.sign_local("proxy")));
     let proxy = crate::support::Proxy::start_with(&postgres, &options);

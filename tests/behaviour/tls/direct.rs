@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-/// psycopg's libpq is newer than Debian's.
+/// psycopg has a newer libpq than Debian.
 pub const SELECT: &str = "import sys, psycopg; print(psycopg.connect(sys.argv[1]).execute('select 1').fetchone()[0])";
 
 #[test]
@@ -33,7 +33,7 @@ fn the_protocol_has_to_be_named() {
     assert!(said.contains("no application protocol"), "{said}");
     s_client(&world.proxy.address(), "");
     world.proxy.wait_for_log("did not ask for the protocol postgresql", crate::support::DEADLINE);
-    // It is offered to those who have asked for TLS as well, and not asked of them.
+    // Clients that request TLS in the PostgreSQL protocol may use ALPN but need not.
     for (arguments, said) in [("-alpn postgresql", "ALPN protocol: postgresql"), ("", "No ALPN negotiated")] {
         let (is_open, text) = s_client(&world.proxy.address(), &format!("-starttls postgres {arguments}"));
         assert!(is_open && text.contains(said), "{text}");
@@ -49,7 +49,7 @@ fn nobody_encrypts_twice() {
         let socket = TcpStream::connect(format!("{host}:{port}")).await.unwrap();
         let Negotiated::Tls(mut stream, _) = Connector::new(tls).unwrap().negotiate(socket, &host).await.unwrap()
         else {
-            panic!("it has TLS")
+            panic!("the proxy supports TLS")
         };
         stream.write_all(&message::ssl_request()).await.unwrap();
         let mut answer = Vec::new();

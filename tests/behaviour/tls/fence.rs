@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 
-/// A session by tokio-postgres, with TLS.
+/// A TLS session of tokio-postgres.
 pub struct Session {
     pub runtime: Runtime,
     pub client: Client,
@@ -78,7 +78,7 @@ fn long_messages_pass_in_both_directions() {
     let ask = format!("SELECT length(repeat('a', {length})), repeat('b', {length})");
     let answer = psql(&fenced.proxy.address(), "sslmode=require", &ask).unwrap();
     assert_eq!(answer.len(), length + "20971520|".len());
-    // Both at the same time, in a pipeline, and then a client that hangs up without a word.
+    // Both directions at the same time, in a pipeline. Then the client disconnects without Terminate.
     let program = format!(
         "
 import sys, os, psycopg

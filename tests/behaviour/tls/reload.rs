@@ -6,7 +6,7 @@ use crate::support::guardian::Folder;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, wait_until};
 use std::fs;
 
-/// A part that can be used is not put in force without the rest, and what has changed is told.
+/// One usable part is not put in force without the other. A successful reload reports what has changed.
 #[test]
 fn certificates_of_both_sides_are_replaced_together_or_not_at_all() {
     let folder = Folder::new("roots");
@@ -54,14 +54,14 @@ fn a_new_certificate_counts_from_the_next_connection_on() {
     assert_eq!(name_seen(&world), "proxy");
     let renewed = world.authority.sign_local("renewed");
 
-    // Only half of it is there: the key is not that of the certificate.
+    // Only the certificate has been replaced, and the key does not belong to it.
     fs::copy(&renewed.pem, &certificate).unwrap();
     world.proxy.sighup();
     let complaint = format!("tls_key: {}: is not the key of the certificate in {}", text(&key), text(&certificate));
     world.proxy.wait_for_log(leak(complaint), DEADLINE);
     assert_eq!(name_seen(&world), "proxy");
 
-    // An old session goes on beside it.
+    // An old session continues.
     let old = super::fence::connect(&world.proxy.address(), &world.authority.pem());
     fs::copy(&renewed.key, &key).unwrap();
     world.proxy.sighup();

@@ -8,7 +8,7 @@ const DOCUMENT: &str = include_str!("../../../docs/run/tls-and-access.md");
 const HEAD: &str = "| clients to the proxy | the proxy to the server | `channel_binding=disable` | `prefer`, the default | `require` |";
 const BINDINGS: [&str; 3] = ["disable", "prefer", "require"];
 
-/// The cells of the table's rows.
+/// The cells of each row of the table.
 fn rows() -> Vec<Vec<&'static str>> {
     let (_, rest) = DOCUMENT.split_once(HEAD).expect("the table is there");
     let rows = rest.lines().skip(2).take_while(|line| line.starts_with('|'));

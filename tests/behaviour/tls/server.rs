@@ -9,13 +9,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-/// A proxy that reaches the server by this name.
+/// A proxy that connects to the server by this host name.
 fn proxy_to(postgres: &Postgres, host: &str, arguments: &[&str]) -> Proxy {
     let options = ProxyOptions::default().upstream(&format!("postgres://{host}:{}", postgres.port()));
     Proxy::start_with(postgres, &options.arguments(arguments))
 }
 
-/// Whether the connection to the server is encrypted, as it says itself.
+/// Whether the connection to the server is encrypted, according to the server.
 fn is_encrypted(proxy: &Proxy, user: &str) -> Result<String, String> {
     psql(&proxy.address(), &format!("user={user}"), IS_ENCRYPTED)
 }
@@ -35,7 +35,7 @@ fn a_server_without_tls() {
         assert!(error.contains("upstream_sslmode"), "{error}");
         proxy.wait_for_log("upstream_unreachable", DEADLINE);
     }
-    // There is none over a Unix socket, whatever the mode.
+    // Unix sockets are not encrypted in any mode.
     let options = ProxyOptions::default().upstream_by_socket().arguments(&["--upstream-sslmode", "require"]);
     let proxy = Proxy::start_with(&postgres, &options);
     assert_eq!(is_encrypted(&proxy, "postgres").as_deref(), Ok("f"));
@@ -84,7 +84,7 @@ fn a_server_with_tls() {
         let proxy = proxy_to(&postgres, host, &[&["--upstream-sslmode", mode], &with_root[..]].concat());
         assert_eq!(is_encrypted(&proxy, "postgres").as_deref(), Ok("t"), "{mode} {host}");
     }
-    // The default.
+    // The default mode.
     assert_eq!(is_encrypted(&proxy_to(&postgres, "localhost", &[]), "postgres").as_deref(), Ok("t"));
 }
 
@@ -105,7 +105,7 @@ fn certificates_that_prove_nothing() {
     let unknown = start(&Authority::new("others").sign_local("other"));
     const UNKNOWN: &str = "not signed by a known authority";
     let no_authority = Err((UNKNOWN, "upstream_sslrootcert"));
-    // Where authorities are given they count in all modes, as in libpq; prefer then goes on without TLS.
+    // As in libpq, configured authorities count in all modes. With prefer, the proxy then continues without TLS.
     check(&unknown, "prefer", Ok("f"));
     check(&unknown, "require", no_authority);
     check(&unknown, "verify-ca", no_authority);
@@ -175,7 +175,7 @@ fn a_server_that_asks_for_a_certificate() {
     }
 }
 
-/// Of two refusals the encrypted one says why: the other one says only that there is no encryption.
+/// Of two refusals, only that of the encrypted attempt gives the reason. The other reports only missing encryption.
 #[test]
 fn of_two_refusals_the_encrypted_one_is_reported() {
     let authority = Authority::new("authority");
@@ -188,14 +188,14 @@ fn of_two_refusals_the_encrypted_one_is_reported() {
         let proxy = proxy_to(&postgres, "localhost", &["--upstream-sslmode", mode]);
         refused(is_encrypted(&proxy, "certified"), "connection requires a valid client certificate");
     }
-    // The handshake fails already.
+    // Here the handshake fails.
     let others = Authority::new("others");
     let other = leak(text(&others.pem()));
     for mode in ["prefer", "allow"] {
         let proxy = proxy_to(&postgres, "localhost", &["--upstream-sslmode", mode, "--upstream-sslrootcert", other]);
         refused(is_encrypted(&proxy, "certified"), "not signed by a known authority");
     }
-    // Without TLS at the server there is one refusal.
+    // If the server does not support TLS, there is only one refusal.
     let plain = Postgres::start(Options::default().hba("hostnossl all certified 127.0.0.1/32 reject"));
     plain.sql("CREATE ROLE certified LOGIN");
     for mode in ["prefer", "allow"] {
@@ -204,7 +204,7 @@ fn of_two_refusals_the_encrypted_one_is_reported() {
     }
 }
 
-/// A server that answers a request for TLS by these bytes, and then says nothing.
+/// A server that answers a TLS request with these bytes and then sends nothing.
 fn answering(bytes: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://localhost:{}", listener.local_addr().unwrap().port());

@@ -17,7 +17,7 @@ fn files_that_cannot_be_used() {
     fs::write(folder.join("policies/p.yaml"), "version: 1\nresources: []\n").unwrap();
     fs::write(folder.join("empty.pem"), "").unwrap();
     fs::write(folder.join("bad.pem"), "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n").unwrap();
-    // Without extensions openssl signs as version 1.
+    // Without extensions, openssl creates a version 1 certificate.
     let request =
         "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=old -keyout old.key -out old.csr";
     run(Command::new("openssl").current_dir(folder.path()).args(request.split(' ')));
@@ -58,7 +58,7 @@ fn files_that_cannot_be_used() {
         let expected = arguments.map(|argument| message.replace("PATH", argument));
         assert!(expected.iter().any(|message| said.contains(message)), "{arguments:?}: {said}");
     }
-    // What is not used is not read.
+    // The proxy does not read files that it does not use.
     let arguments = ["--tls", "off", "--tls-cert", "/none", "--tls-key", "/none", "--upstream-sslmode", "disable"];
     let mut command = fencegate();
     command.args(["proxy", "--upstream", "postgres://localhost", "--policies", "/none", "--control", "postgres://u@h"]);

@@ -1,4 +1,4 @@
-//! TLS clients as users have them: psql, psycopg and openssl.
+//! TLS clients that users have: psql, psycopg and openssl.
 
 use crate::support::certificates::{Authority, Certificate, text};
 use crate::support::guardian::Folder;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 /// Whether the connection to the server is encrypted.
 pub const IS_ENCRYPTED: &str = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
 
-/// A server without TLS, and a proxy that has it.
+/// A server without TLS behind a proxy with TLS.
 pub struct World {
     // Before the server: fields are dropped in this order.
     pub proxy: Proxy,
@@ -26,12 +26,12 @@ impl World {
         World { proxy, postgres, authority }
     }
 
-    /// What psql says through the proxy.
+    /// The output or error of psql through the proxy.
     pub fn psql(&self, parameters: &str) -> Result<String, String> {
         psql(&self.proxy.address(), parameters, "SELECT 'in'")
     }
 
-    /// The certificate of a server is checked against this authority.
+    /// The parameter with which a client verifies the proxy's certificate.
     pub fn root(&self) -> String {
         format!("sslrootcert={}", text(&self.authority.pem()))
     }
@@ -46,18 +46,18 @@ pub fn leak(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
-/// What psql prints for it, or what it complains of. The parameters of the connection may override user and host.
+/// The output or error of psql. The connection parameters may override user and host.
 pub fn psql(address: &Address, parameters: &str, sql: &str) -> Result<String, String> {
     let home = Folder::new("home");
     let mut command = programs::psql(address, "postgres");
-    // Certificates in the home folder would be taken.
+    // psql would use certificates in the home folder.
     command.env("HOME", home.path());
     let output = command.args(["-At", "-c", sql, "-d", parameters]).output().unwrap();
     let line = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() { Ok(line(&output.stdout)) } else { Err(line(&output.stderr)) }
 }
 
-/// What a program of psycopg prints, or its last words. It has the connection string as its first argument.
+/// The output or errors of a psycopg program. Its first argument is the connection string.
 pub fn psycopg(address: &Address, parameters: &str, program: &str) -> Result<String, String> {
     let home = Folder::new("home");
     let (host, port) = address.host_and_port();
@@ -68,7 +68,7 @@ pub fn psycopg(address: &Address, parameters: &str, program: &str) -> Result<Str
     if output.status.success() { Ok(line(&output.stdout)) } else { Err(line(&output.stderr)) }
 }
 
-/// What openssl's client says of a connection; whether it came about.
+/// Whether openssl's client has connected, and its output.
 pub fn s_client(address: &Address, arguments: &str) -> (bool, String) {
     let (host, port) = address.host_and_port();
     let mut command = Command::new("openssl");
@@ -81,6 +81,6 @@ pub fn s_client(address: &Address, arguments: &str) -> (bool, String) {
 #[track_caller]
 pub fn refused(result: Result<String, String>, why: &str) -> String {
     let error = result.expect_err(why);
-    assert!(error.contains(why), "{error:?} does not say {why:?}");
+    assert!(error.contains(why), "{error:?} does not contain {why:?}");
     error
 }
