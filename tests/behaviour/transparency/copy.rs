@@ -1,4 +1,4 @@
-//! COPY in all directions, formats and protocols: valid and invalid data, odd fragments, and all kinds of ends.
+//! COPY in all directions, formats and protocols: valid and invalid data, odd fragments, and all kinds of endings.
 
 use super::session::{Step, Then};
 use crate::support::message::{copy_data, copy_done, copy_fail, flush, query, sync, unnamed};
@@ -54,7 +54,7 @@ fn copy_in(dice: &mut Dice) -> Vec<Step> {
         _ => [unnamed(&copy, &[]), flush()].concat(),
     };
     if dice.chance(50) {
-        // As libpq does: data only when the server asks for it.
+        // Like libpq, the client sends data only when the server requests it.
         let asked = if start[0] == b'Q' { Then::Until(b"GZ") } else { Then::Until(b"GE") };
         return vec![Step::new(dice, vec![start], asked), Step::new(dice, stream, Then::Settled)];
     }
@@ -62,7 +62,7 @@ fn copy_in(dice: &mut Dice) -> Vec<Step> {
     vec![Step::new(dice, stream, Then::Settled)]
 }
 
-/// Options of a COPY and its data.
+/// Options of a COPY, and its data.
 fn data(dice: &mut Dice) -> (&'static str, Vec<u8>) {
     let first = dice.between(1000, 2000);
     let count = 1 << dice.below(12);

@@ -46,7 +46,7 @@ fn postgres_18() {
     differential(Release::Eighteen, FENCED, Scope::Judged, 4, sessions() / 2);
 }
 
-/// Plays sessions on both sides, each after the other.
+/// Runs the sessions on both sides, one after the other.
 fn differential(release: Release, policies: &str, scope: Scope, seed: u64, sessions: u64) {
     let seed = crate::support::seed() * 100_000_000 + seed * 1_000_000;
     let [first, second] = [start(release), start(release)];
@@ -60,12 +60,13 @@ fn differential(release: Release, policies: &str, scope: Scope, seed: u64, sessi
     println!("{counts} in {:?}", begin.elapsed());
 }
 
-/// A server in the state in which all of them start, down to the numbers that it will give to new objects.
+/// A server in the common initial state. New objects will receive the same OIDs on each server.
 fn start(release: Release) -> Postgres {
     let postgres = Postgres::start(settings(release));
     postgres.sql(SCHEMA);
     init(&postgres, "postgres");
-    // A schema for temporary tables is made once for each process slot: here, for as many as there will be.
+    // The server creates a temporary schema once for each process slot. Creates them for all slots that the sessions
+    // need.
     let mut wires: Vec<Wire> = (0..30).map(|_| Wire::login(&postgres.address(), "postgres", "postgres")).collect();
     for wire in &mut wires {
         crate::support::fenced::ok(wire, "CREATE TEMP TABLE first (t text)");
@@ -73,7 +74,7 @@ fn start(release: Release) -> Postgres {
     postgres
 }
 
-/// Nothing happens at a time of its own, and rows come in the order in which they lie.
+/// No background activity, and rows are returned in physical order.
 fn settings(release: Release) -> Options {
     Options::default()
         .unused()

@@ -19,7 +19,7 @@ fn a_long_key_cancels() {
     assert_eq!(direct, proxied);
 }
 
-/// The length of the key by which a statement was cancelled.
+/// Length of the key that canceled a statement.
 fn cancel_by_long_key(world: &Fenced, address: &Address) -> usize {
     let mut wire = Wire::connect(address).unwrap();
     wire.send(&message::startup(message::PROTOCOL_3_2, &[("user", "postgres"), ("database", "postgres")]));
@@ -30,7 +30,7 @@ fn cancel_by_long_key(world: &Fenced, address: &Address) -> usize {
     wire.send(&message::query("SELECT pg_sleep(600)"));
     let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     wait_until("the statement sleeps", DEADLINE, || world.postgres.value(asleep) == "1");
-    // As an old client would cut it: not the key.
+    // An old client would truncate the key, which then cancels nothing.
     for cut in [8, key.len() - 1] {
         cancel(address, &key[..cut]);
         assert_eq!(world.postgres.value(asleep), "1");
@@ -50,7 +50,7 @@ fn cancel(address: &Address, key: &[u8]) {
 #[ignore = "needs what comes from the network: make soak"]
 fn direct_tls_is_closed_without_a_response() {
     let world = world();
-    // A ClientHello with the ALPN protocol `postgresql`, as far as a server without TLS could care.
+    // A ClientHello with the ALPN protocol `postgresql`, complete enough for a server without TLS.
     let hello = b"\x16\x03\x01\x00\x20\x01\x00\x00\x1c\x03\x03\x00\x10\x00\x0d\x00\x0b\x0apostgresql";
     for address in [world.postgres.address(), world.proxy.address(), world.postgres.socket(), world.proxy.socket()] {
         let mut wire = Wire::connect(&address).unwrap();
@@ -65,7 +65,7 @@ fn the_fence_holds() {
     let world = world();
     let mut old = world.holder(1);
     ok(&mut old, "BEGIN; INSERT INTO ledger VALUES (1)");
-    // It is drained: what it has not committed is gone, and it learns why.
+    // The old session is drained: its uncommitted write is rolled back, and it receives the reason.
     let mut new = world.holder(2);
     ok(&mut new, "INSERT INTO ledger VALUES (2)");
     assert_eq!(code(&mut old, "COMMIT"), "LF001");
@@ -74,7 +74,7 @@ fn the_fence_holds() {
     assert_eq!(ok(&mut new, "SELECT id FROM ledger"), [[Some("2".to_owned())]]);
 }
 
-/// By the number that the server's process has there, from which its temporary schema has its name.
+/// The proxy uses the process's backend number, from which the temporary schema has its name.
 #[test]
 #[ignore = "needs what comes from the network: make soak"]
 fn a_session_knows_which_temporary_relations_are_its_own() {

@@ -1,4 +1,4 @@
-//! The extended protocol: its messages in the right order and in every other, whole and damaged.
+//! The extended protocol: its messages in the right order and in every other order, valid and damaged.
 
 use super::session::{Step, Then};
 use super::sql::{self, Scope};
@@ -36,7 +36,7 @@ pub fn statement(dice: &mut Dice, scope: Scope) -> Vec<Step> {
     vec![Step::new(dice, messages, Then::Until(b"Z"))]
 }
 
-/// Parse and Bind of a statement whose parameters come back, some of them large.
+/// Parse and Bind of a statement that returns its parameters. Some parameters are large.
 fn with_parameters(dice: &mut Dice, name: &str, portal: &str) -> Vec<Vec<u8>> {
     if dice.chance(10) {
         let large = vec![b'p'; 1 << dice.between(10, 22)];
@@ -55,7 +55,7 @@ fn with_parameters(dice: &mut Dice, name: &str, portal: &str) -> Vec<Vec<u8>> {
     vec![parse(name, &text, &oids), bind(dice, portal, name, &values)]
 }
 
-/// Formats and numbers of values are right most of the time.
+/// The formats and numbers of values are usually right.
 fn bind(dice: &mut Dice, portal: &str, name: &str, values: &[(u16, Option<Vec<u8>>)]) -> Vec<u8> {
     let mut body = [portal.as_bytes(), b"\0", name.as_bytes(), b"\0"].concat();
     let count = |count: usize| (count as u16).to_be_bytes();
@@ -90,7 +90,7 @@ pub fn storm(dice: &mut Dice, scope: Scope) -> Step {
         match message[0] {
             b'B' if message[5] == 0 => bound = true,
             b'S' | b'Q' => bound = false,
-            // A server that has failed in a simple query crashes where the unnamed portal is executed after it.
+            // After a failed simple query, executing the unnamed portal crashes the server.
             b'E' if message[5] == 0 && !bound => continue,
             _ => {}
         }
@@ -121,7 +121,7 @@ fn any(dice: &mut Dice, scope: Scope) -> Vec<u8> {
     }
 }
 
-/// With a Flush after each message, and an answer to each before the next.
+/// A Flush follows each message, and its answer is read before the next message.
 pub fn step_by_step(dice: &mut Dice, scope: Scope) -> Vec<Step> {
     let mut steps = vec![Step::new(dice, Vec::new(), Then::Settled)];
     let query = sql::statement(dice, scope);
@@ -143,7 +143,7 @@ pub fn step_by_step(dice: &mut Dice, scope: Scope) -> Vec<Step> {
     steps
 }
 
-/// Messages whose length is right and whose content is not.
+/// Messages with the right length and wrong content.
 pub fn damaged(dice: &mut Dice) -> Step {
     let wrong: [(u8, &[u8]); 18] = [
         (b'Q', b""),

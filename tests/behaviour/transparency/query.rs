@@ -4,7 +4,7 @@ use super::sql::table;
 use super::values::{Type, value};
 use fencegate_testing::dice::Dice;
 
-/// Columns of the table `wide`, and what they hold.
+/// Columns of the table `wide`, with their types.
 const COLUMNS: [(&str, Type); 38] = {
     use Type::{Any, Bool, Int, Json, Number, Text, Time};
     [
@@ -49,7 +49,7 @@ const COLUMNS: [(&str, Type); 38] = {
     ]
 };
 
-/// Anything that returns rows.
+/// A statement that returns rows.
 pub fn query(dice: &mut Dice, depth: usize) -> String {
     match dice.below(12) {
         0 => format!("VALUES ({}, {}), ({}, {})", one(dice), text(dice), one(dice), text(dice)),

@@ -1,5 +1,5 @@
--- What both servers have before the first session: a table with columns of many types, tables to write to, and
--- functions that raise whatever they are told.
+-- Initial content of both servers: a table with columns of many types, tables to write to, and functions that raise
+-- any given message.
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
 CREATE TYPE pair AS (a int, b text);
 CREATE DOMAIN even AS int CHECK (value % 2 = 0);
@@ -22,7 +22,7 @@ SELECT i, i, i * 10000000000, i / 3.0, 1 / (i + 0.5), i * 1.000000001, repeat('t
     ('word' || i || ' & other')::tsquery, ('<a n="' || i || '">text</a>')::xml, i, array[row(i, 'p')::pair], array['sad', 'ok']::mood[]
 FROM generate_series(1, 40) AS i;
 INSERT INTO wide (id) VALUES (0);
--- The one that is fenced, where there are fences.
+-- The fenced table, if the policies fence one.
 CREATE TABLE ledger (id int PRIMARY KEY, who text NOT NULL DEFAULT 'nobody', amount numeric CHECK (amount >= 0));
 INSERT INTO ledger SELECT i, 'owner ' || i, i FROM generate_series(1, 10) AS i;
 CREATE TABLE work0 (id int PRIMARY KEY, name text DEFAULT 'none', value numeric CHECK (value < 1000000), UNIQUE (name, value));

@@ -4,31 +4,31 @@ use crate::support::message;
 use fencegate_testing::dice::Dice;
 use std::fmt;
 
-/// One session with all its clients. The first one does most; others notify it, cancel it or compete with it.
+/// One session with all its clients. The first client does most. Others notify it, cancel it or compete with it.
 pub struct Session {
     pub seed: u64,
-    /// The startup parameters of each client beside user and database.
+    /// Startup parameters of each client, without user and database.
     pub clients: Vec<Vec<(&'static str, String)>>,
     pub steps: Vec<Step>,
 }
 
-/// Messages that one client sends without waiting, and what it reads afterwards.
+/// Messages that one client sends without waiting, and the end of the answer that it reads afterwards.
 pub struct Step {
     pub client: usize,
     pub messages: Vec<Vec<u8>>,
-    /// The bytes are sent in pieces of this many.
+    /// Number of bytes in each piece that is sent.
     pub piece: usize,
     pub then: Then,
 }
 
-/// Up to where the answer is read.
+/// The end of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// One of these kinds of messages.
+    /// One of these message types.
     Until(&'static [u8]),
-    /// As [`Then::Until`], once the server sleeps in it and has been asked to cancel.
+    /// Like [`Then::Until`], but first waits until the server sleeps and sends a cancel request.
     Cancel(&'static [u8]),
-    /// Whatever was sent: the session is brought back to where a query can follow, by messages that are added.
+    /// After any messages: appends messages that make the session ready for a query.
     Settled,
     /// The end of the connection.
     End,
@@ -37,11 +37,11 @@ pub enum Then {
 /// Larger than any step.
 const WHOLE: usize = 1 << 30;
 
-/// How many empty queries in a row end a step: more than any step has itself.
+/// Number of consecutive empty queries that end a step. No step contains that many itself.
 pub const EMPTY_QUERIES: usize = 5;
 
 impl Step {
-    /// By the first client, in pieces of chance.
+    /// A step of the first client, in pieces of random length.
     pub fn new(dice: &mut Dice, messages: Vec<Vec<u8>>, then: Then) -> Self {
         let few = messages.iter().map(Vec::len).sum::<usize>() < 2000;
         let piece = match dice.below(10) {
@@ -53,11 +53,11 @@ impl Step {
         Self { client: 0, messages, piece, then }
     }
 
-    /// The bytes in the pieces that they are sent in.
+    /// All bytes of the step, including those that settle the session.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.messages.concat();
         if self.then == Then::Settled {
-            // The first ends a COPY, the second what an error skips; neither does anything otherwise.
+            // The first ends a COPY, and the second ends skipping after an error. Otherwise they have no effect.
             bytes.extend([message::copy_fail("settle"), message::sync()].concat());
             bytes.extend(message::query("").repeat(EMPTY_QUERIES));
         }

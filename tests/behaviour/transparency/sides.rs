@@ -7,16 +7,16 @@ use crate::support::{Address, DEADLINE, Frame, Postgres, Wire, message, wait_unt
 use std::fmt;
 use std::thread;
 
-/// A server, and where clients reach it.
+/// A server and the address for its clients.
 pub struct Side<'a> {
     pub postgres: &'a Postgres,
     pub address: Address,
 }
 
-/// What each client was greeted with, then what came back in each step.
+/// The greeting of each client, and then the responses in each step.
 type Transcript = Vec<Vec<Frame>>;
 
-/// What was compared so far.
+/// What has been compared so far.
 #[derive(Default)]
 pub struct Counts {
     pub sessions: usize,
@@ -33,7 +33,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Plays the session on both sides. They must say the same; if not, the test fails and shows where.
+/// Runs the session on both sides. If the responses differ, the test fails and shows where.
 pub fn compare(session: &Session, direct: &Side, proxied: &Side, counts: &mut Counts) {
     let play = |side: &Side| side.play(session);
     let (expected, found) = thread::scope(|scope| {
@@ -57,7 +57,7 @@ pub fn compare(session: &Session, direct: &Side, proxied: &Side, counts: &mut Co
     }
 }
 
-/// A session up to a step, for whoever has to find out what went wrong.
+/// The last steps of a session up to the difference.
 struct Shown<'a>(&'a Session, usize);
 
 impl fmt::Display for Shown<'_> {
@@ -73,7 +73,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// The first frames that differ, with the one before and two after them.
+/// The first frames that differ, with one before and two after them.
 fn from_first_difference(expected: &[Frame], found: &[Frame]) -> (String, String) {
     let same = expected.iter().zip(found).take_while(|(one, other)| one == other).count();
     let show = |frames: &[Frame]| {
@@ -106,7 +106,7 @@ impl Side<'_> {
         transcript
     }
 
-    /// Waits until the one statement that sleeps does so, and cancels it.
+    /// Waits until the statement sleeps, and cancels it.
     fn cancel(&self, key: &[u8]) {
         const ASLEEP: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
         wait_until("the statement sleeps", DEADLINE, || self.postgres.value(ASLEEP) == "1");
@@ -116,7 +116,7 @@ impl Side<'_> {
     }
 }
 
-/// Says where a session hangs.
+/// On a panic, prints the step at which a session hangs.
 struct Progress<'a> {
     address: &'a Address,
     step: usize,
@@ -133,7 +133,7 @@ impl Drop for Progress<'_> {
 struct Client {
     wire: Wire,
     key: Vec<u8>,
-    /// The server skips what comes up to a Sync, so that there is no answer to wait for.
+    /// The server skips messages up to a Sync, so there is no answer to wait for.
     skipped: bool,
     ended: bool,
 }
@@ -180,7 +180,7 @@ impl Client {
     }
 }
 
-/// Up to the answers to the empty queries at the end.
+/// Reads up to the answers to the empty queries at the end.
 fn read_until_settled(wire: &mut Wire) -> Vec<Frame> {
     let (mut frames, mut answered) = (Vec::new(), 0);
     while answered < EMPTY_QUERIES {

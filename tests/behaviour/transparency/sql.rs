@@ -1,16 +1,16 @@
-//! Statements in the manner of SQLsmith: most are right, many fail, and all give the same result wherever they run.
-//! Nothing in them depends on clocks, process ids, transaction ids or the physical order of rows.
+//! Statements in the style of SQLsmith: most are valid, many fail, and all have the same result on each server. They do
+//! not depend on clocks, process IDs, transaction IDs or the physical order of rows.
 
 use super::query::{query, text};
 use super::values::{Type, value};
 use fencegate_testing::dice::Dice;
 
-/// What statements may hold.
+/// The permitted content of statements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Also what no proxy can judge by its text: DO, CALL, EXECUTE of a name that is not known, CASCADE.
+    /// Includes statements that no proxy can judge by their text: DO, CALL, EXECUTE of an unknown name, CASCADE.
     Everything,
-    /// Only what can be judged.
+    /// Only statements that the proxy can judge.
     Judged,
 }
 
@@ -32,7 +32,7 @@ pub fn statement(dice: &mut Dice, scope: Scope) -> String {
     }
 }
 
-/// A table that statements write to; one of them may be fenced.
+/// A table that statements write to. One of these tables may be fenced.
 pub fn table(dice: &mut Dice) -> &'static str {
     const TABLES: [&str; 8] = ["work0", "work0", "work1", "ledger", "ledger", "seen", "made", "mine"];
     TABLES[dice.below(TABLES.len())]
@@ -113,7 +113,7 @@ fn session_state(dice: &mut Dice) -> String {
         ("statement_timeout", &["0", "'1min'"]),
         ("xmloption", &["'content'", "'document'"]),
         ("escape_string_warning", &["'on'", "'off'"]),
-        // The one that the sessions start with.
+        // The token that the sessions start with.
         ("lease.fence", &["'7'", "7"]),
     ];
     let (name, values) = dice.pick(&settings);
@@ -224,7 +224,7 @@ fn maintenance(dice: &mut Dice) -> String {
     }
 }
 
-/// What the server refuses, with all kinds of fields in its errors.
+/// Statements that the server refuses, with all kinds of error fields.
 fn failure(dice: &mut Dice) -> String {
     let choices = [
         "SELEKT 1",

@@ -23,14 +23,14 @@ struct Both {
 }
 
 impl Both {
-    /// The conversation goes the same way with both, over the kind of socket that the server never encrypts.
+    /// Compares the results of the conversation. Uses Unix sockets, which the server never encrypts.
     #[track_caller]
     fn compare<T: PartialEq + Debug>(&self, what: &impl Debug, conversation: impl Fn(&mut Wire) -> T) {
         let talk = |address: &Address| conversation(&mut Wire::connect(address).unwrap());
         assert_eq!(talk(&self.proxy.socket()), talk(&self.postgres.socket()), "{what:?}");
     }
 
-    /// The same for a packet and what follows it.
+    /// The same for a packet and the messages after it.
     fn compare_start(&self, packet: &[u8], password: &str) {
         let shown = packet[..packet.len().min(200)].escape_ascii().to_string();
         self.compare(&shown, |wire| {
@@ -105,7 +105,7 @@ fn encryption(both: &Both) {
             wire.bytes_to_end()
         });
     }
-    // A client that takes the refusal for consent.
+    // A client that begins TLS despite the refusal.
     both.compare(&"TLS all the same", |wire| {
         wire.send(&ssl);
         assert_eq!(wire.byte(), Some(b'N'));
@@ -115,7 +115,7 @@ fn encryption(both: &Both) {
 }
 
 fn parameters(both: &Both) {
-    // None has `user`, `database` or `replication` twice: the proxy refuses such a packet.
+    // No packet repeats `user`, `database` or `replication`, because the proxy refuses that.
     let cases: [&[(&str, &str)]; 15] = [
         &[("user", "nobody")],
         &[("database", ""), ("user", "postgres")],
@@ -140,7 +140,7 @@ fn parameters(both: &Both) {
 
 fn packets(both: &Both) {
     let good = message::startup(message::PROTOCOL_3_0, &[("user", "postgres")]);
-    // The longest packets that are allowed, and the shortest that are not.
+    // The longest packets that are allowed, and the shortest that are too long.
     let fixed = message::startup(message::PROTOCOL_3_0, &[("user", "postgres"), ("a.b", "")]).len();
     let long = (9_999..10_008).map(|length| {
         let value = "x".repeat(length - fixed);
@@ -163,7 +163,7 @@ fn packets(both: &Both) {
     for packet in long.chain(wrong) {
         both.compare(&packet.len(), |wire| {
             wire.send(&packet);
-            // Nothing else comes of a good one.
+            // A valid packet starts a session, which ends at once.
             wire.send(&message::terminate());
             wire.finish_sending();
             exact(&wire.read_to_end())

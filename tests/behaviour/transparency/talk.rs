@@ -6,7 +6,7 @@ use super::{copy, pipeline};
 use crate::support::message::{self, query};
 use fencegate_testing::dice::Dice;
 
-/// Every session holds this token: where a table is fenced its writes are judged and admitted.
+/// Every session holds this token, so its writes to a fenced table are judged and admitted.
 pub const TOKEN: &str = "-c lease.fence=7";
 
 const READY: Then = Then::Until(b"Z");
@@ -66,7 +66,7 @@ fn conversation(dice: &mut Dice, scope: Scope) -> Vec<Step> {
     }
 }
 
-/// What may change the token, so that a write to a fenced table behind it in the same string is refused.
+/// Text that may change the token. A later write to a fenced table in the same string would be refused.
 const CALLS: [&str; 15] = [
     "say(",
     "cursors()",
@@ -85,7 +85,7 @@ const CALLS: [&str; 15] = [
     "ABORT",
 ];
 
-/// A simple query of one statement or of several.
+/// A simple query with one or several statements.
 fn simple(dice: &mut Dice, scope: Scope) -> Step {
     let count = if dice.chance(75) { 1 } else { dice.between(2, 7) };
     let mut statements: Vec<String> = (0..count).map(|_| sql::statement(dice, scope)).collect();
@@ -96,7 +96,7 @@ fn simple(dice: &mut Dice, scope: Scope) -> Step {
     Step::new(dice, vec![query(&statements.join(";\n"))], READY)
 }
 
-/// Nothing is pending and nothing ends a statement by itself.
+/// Leaves the session without a pending message, an open transaction or a timeout.
 fn calm(dice: &mut Dice) -> Vec<Step> {
     let reset = "SET statement_timeout = 0; SET client_min_messages = notice";
     vec![
@@ -121,7 +121,7 @@ fn cancel(dice: &mut Dice) -> Vec<Step> {
 
 fn timeout(dice: &mut Dice) -> Vec<Step> {
     let mut steps = calm(dice);
-    // Nothing is answered before the time is up, whenever that is.
+    // The server sends no answer before the timeout.
     let sleep = "BEGIN; SET LOCAL statement_timeout = 20; INSERT INTO work0 SELECT 1 FROM pg_sleep(600)";
     steps.push(Step::new(dice, vec![query(sleep)], READY));
     steps.push(Step::new(dice, vec![query("ROLLBACK")], READY));
@@ -141,7 +141,7 @@ fn notification(dice: &mut Dice) -> Vec<Step> {
     steps
 }
 
-/// Text that is not UTF-8, or only says that it is.
+/// Text that is not UTF-8, or only claims to be.
 fn encoded(dice: &mut Dice) -> Step {
     let encoding = dice.pick(&["LATIN1", "UTF8", "SQL_ASCII", "WIN1252"]);
     let texts: [&[u8]; 5] = [
@@ -156,7 +156,7 @@ fn encoded(dice: &mut Dice) -> Step {
     Step::new(dice, vec![set, message::tagged(b'Q', text), query("SET client_encoding = UTF8")], Then::Settled)
 }
 
-/// Fast-path calls: of large objects, of an operator's function, and of none.
+/// Fast-path calls: of large objects, of an operator's function, and of a missing function.
 fn function_call(dice: &mut Dice) -> Step {
     let number = |number: u32| number.to_be_bytes().to_vec();
     let object = number(4711 + dice.below(2) as u32);

@@ -2,7 +2,7 @@
 
 use fencegate_testing::dice::Dice;
 
-/// What an expression is, as far as other expressions depend on it.
+/// The kind of an expression, as far as other expressions depend on it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Type {
     Int,
@@ -11,7 +11,7 @@ pub enum Type {
     Bool,
     Json,
     Time,
-    /// Nothing else is built from it.
+    /// No other expression is built from it.
     Any,
 }
 
@@ -46,7 +46,7 @@ pub fn value(dice: &mut Dice, kind: Type) -> String {
     (*dice.pick(choices)).to_owned()
 }
 
-/// A parameter: its type, and bytes that may be such a value in text or in binary, or neither.
+/// A parameter: its type, and bytes that may be a value of this type in text format, in binary format, or in neither.
 pub fn parameter(dice: &mut Dice) -> (&'static str, u32, u16, Option<Vec<u8>>) {
     const PARAMETERS: [(&str, u32, &str, &[u8]); 12] = [
         ("int4", 23, "42", &[0, 0, 0, 42]),
