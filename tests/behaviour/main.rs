@@ -1,4 +1,4 @@
-//! Behavior of the programs with real servers: a module per subject.
+//! Behavior of the programs with real servers, one module per subject.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -99,11 +99,11 @@ fn from_installation_to_enforcement() {
     assert!(binding.contains("channel_binding=disable"), "{binding}");
     // No write is rejected, but the log names those that would be.
     world.application("").unwrap();
-    wait_until("it is told", DEADLINE, || world.proxy.log().contains("write_would_be_rejected"));
+    wait_until("it is logged", DEADLINE, || world.proxy.log().contains("write_would_be_rejected"));
     world.proxy.write_policies(&POLICY.replace("mode: observe, ", ""));
     fs::write(world.folder.join("policy.yaml"), POLICY.replace("mode: observe, ", "")).unwrap();
     world.proxy.sighup();
-    wait_until("the fence acts", DEADLINE, || world.application("").is_err());
+    wait_until("the fence is enforced", DEADLINE, || world.application("").is_err());
     wait_until("the policies are recorded", DEADLINE, || world.application("2").is_ok());
     for (token, expected) in [("", "this session has no token for it"), ("1", "is stale: the highest is 2")] {
         let refused = world.application(token).unwrap_err();

@@ -311,7 +311,7 @@ fn a_wrong_letter_removes_no_guard() {
         console(&world.proxy).rows("SHOW POLICIES").unwrap().iter().all(|row| row[9].as_deref() == Some("enforced"))
     });
     let elsewhere = TICKS.replace("scheduler", "another");
-    wait_until("a live proxy tells", DEADLINE, || {
+    wait_until("a live proxy reports it", DEADLINE, || {
         install(&world, &elsewhere, &[]).1.contains("enforces a fence that these")
     });
     assert_eq!(guarded(&world), "jobs ticks");

@@ -83,7 +83,7 @@ fn observe_reports_everything_that_enforce_rejects() {
     for (before, statements, _) in REJECTED {
         let (counted, lines) = (observed(&world), told(&world));
         assert_eq!(run(&world, before, statements), "", "{statements}");
-        wait_until(format!("it is counted and told: {statements}"), DEADLINE, || {
+        wait_until(format!("it is counted and logged: {statements}"), DEADLINE, || {
             observed(&world) > counted && told(&world) > lines
         });
     }
@@ -98,7 +98,7 @@ fn observe_reports_everything_that_enforce_rejects() {
 
     world.proxy.write_policies(&OBSERVED.replace("mode: observe", "mode: enforce"));
     world.proxy.sighup();
-    wait_until("the fence acts", DEADLINE, || code(&mut world.login(), "DELETE FROM jobs") == "LF002");
+    wait_until("the fence is enforced", DEADLINE, || code(&mut world.login(), "DELETE FROM jobs") == "LF002");
     for (before, statements, expected) in REJECTED {
         assert_eq!(run(&world, before, statements), expected, "{statements}");
     }
@@ -112,7 +112,7 @@ fn fences_of_several_modes() {
     assert_eq!(run(&world, "", "CALL p()"), "LF004");
     assert_eq!(observed(&world), 0.0);
     ok(&mut world.holder(7), "DROP TABLE bills");
-    wait_until("what acts has nothing here any more", DEADLINE, || run(&world, "", "CALL p()").is_empty());
+    wait_until("the enforcing fence has no table left", DEADLINE, || run(&world, "", "CALL p()").is_empty());
     assert!(observed(&world) >= 1.0);
 
     let world = start(&(policies + "opaque: require_token\n"));
@@ -187,7 +187,7 @@ fn the_writer_is_reported() {
     ok(&mut wire, "SELECT run_tick()");
     let of_call =
         || events(&world.proxy.log(), "write_would_be_rejected").into_iter().find(|it| it["statement"] == "SELECT");
-    wait_until("the call is told", DEADLINE, || of_call().is_some());
+    wait_until("the call is logged", DEADLINE, || of_call().is_some());
     assert_fields(&of_call().unwrap(), &[("reaches", "run_tick()")]);
     // A direct write has no `reaches`.
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");

@@ -75,7 +75,7 @@ fn a_cancel_request_uses_the_proxy_of_its_session() {
         let mut cancel = Wire::connect(&proxy.address()).unwrap();
         cancel.send(&message::cancel_request(&key.body));
         assert_eq!(cancel.bytes_to_end(), b"", "the proxy sends no answer");
-        wait_until("it has been dropped, or passed on", DEADLINE, || world.postgres.value(sleeps) == sleeping);
+        wait_until("the request was dropped or forwarded", DEADLINE, || world.postgres.value(sleeps) == sleeping);
     }
     assert_eq!(code_in(&wire.read_until_ready()), "57014");
 }

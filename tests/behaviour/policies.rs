@@ -294,7 +294,7 @@ fn a_table_may_name_its_database() {
     let is_missing = |table: &str| {
         world.proxy.log().lines().any(|line| line.contains("fenced_table_missing") && line.contains(table))
     };
-    wait_until("the one that is expected in both is missed", DEADLINE, || is_missing("public.jobs"));
+    wait_until("the table that both expect is reported missing", DEADLINE, || is_missing("public.jobs"));
     assert!(!is_missing("public.orders"), "{}", world.proxy.log());
     let mut console = Wire::login(&world.proxy.address(), "postgres", "fencegate");
     let shown: Vec<String> = ok(&mut console, "SHOW POLICIES")
@@ -343,9 +343,9 @@ fn a_reload_applies_whole() {
     world.proxy.write_policies(&POLICIES.replace("public.jobs", "public.free"));
     world.proxy.sighup();
     world.proxy.wait_for_log("policies_loaded", DEADLINE);
-    wait_until("the new fence acts", DEADLINE, || code(&mut running, "INSERT INTO free VALUES (1)") == "LF002");
+    wait_until("the new fence is enforced", DEADLINE, || code(&mut running, "INSERT INTO free VALUES (1)") == "LF002");
     ok(&mut running, "INSERT INTO jobs VALUES (1)");
-    wait_until("in every session", DEADLINE, || code(&mut prepared, "EXECUTE q") == "LF002");
+    wait_until("it is enforced in every session", DEADLINE, || code(&mut prepared, "EXECUTE q") == "LF002");
     assert_eq!(code_in(&prepared.exchange(&run)), "LF002");
     ok(&mut prepared, "SET lease.fence = 47; EXECUTE q");
     assert_eq!(code_in(&prepared.exchange(&run)), "");
@@ -359,7 +359,7 @@ fn a_fence_for_sessions_without_earlier_policies() {
     wire.exchange(&[parse("s", "SELECT 1", &[]), sync()].concat());
     world.proxy.write_policies(POLICIES);
     world.proxy.sighup();
-    wait_until("the fence acts", DEADLINE, || code(&mut world.login(), "INSERT INTO jobs VALUES (1)") == "LF002");
+    wait_until("it is enforced", DEADLINE, || code(&mut world.login(), "INSERT INTO jobs VALUES (1)") == "LF002");
     // The proxy reads the token, but cannot know earlier prepared statements.
     ok(&mut wire, "INSERT INTO jobs VALUES (1)");
     assert_eq!(world.postgres.value("SELECT token FROM fencegate_state.epoch"), "47");

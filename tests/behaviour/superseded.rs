@@ -48,10 +48,10 @@ fn a_proxy_with_older_policies_reports_it_until_its_reload() {
 
     // The proxy stays not ready after its sessions have ended and no session queries the policies.
     drop((admitted, next));
-    wait_until("they have gone", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().is_empty());
+    wait_until("they have ended", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().is_empty());
     assert_eq!(get(address, "/readyz").status, 503);
     old.write_policies(NEW);
     old.sighup();
-    wait_until("it is over", DEADLINE, || get(address, "/readyz").status == 200 && superseded(0));
+    wait_until("the proxy is ready again", DEADLINE, || get(address, "/readyz").status == 200 && superseded(0));
     ok(&mut login(&old), "INSERT INTO more VALUES (1)");
 }

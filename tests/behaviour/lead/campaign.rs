@@ -99,7 +99,7 @@ fn a_signal_ends_an_unanswered_campaign() {
     let mut stage = Stage::new();
     stage.etcd().pause();
     let mut candidate = stage.lead(ENDLESS, &[], "true");
-    wait_until("it listens to signals", DEADLINE, || catches(candidate.pid(), 15));
+    wait_until("it handles signals", DEADLINE, || catches(candidate.pid(), 15));
     candidate.signal("TERM");
     assert_eq!(candidate.wait(), 143, "{}", stage.log());
 }
@@ -147,7 +147,7 @@ fn the_next_candidate_leads_as_soon_as_the_command_has_ended() {
     wait_until("there are two candidates", DEADLINE, || stage.candidates().len() == 2);
     assert!(!stage.has("next"));
     // The log names the leader that it waits for.
-    wait_until("it says so", DEADLINE, || stage.log().contains("lease_awaited"));
+    wait_until("it is logged", DEADLINE, || stage.log().contains("lease_awaited"));
     std::fs::write(stage.folder.join("end"), "").unwrap();
     assert_eq!((first.wait(), second.wait()), (3, 4), "{}", stage.log());
 }

@@ -130,10 +130,10 @@ fn the_terminal_cannot_suspend_the_command_but_sigstop_can() {
     let mut lead = stage.lead(ENDLESS, &[], r#"echo $$ >"$1/command"; while :; do sleep 0.02; done"#);
     let command = stage.process("command");
     kill("TSTP", command);
-    wait_until("it is told so", DEADLINE, || stage.log().contains("command_continued"));
-    wait_until("it goes on", DEADLINE, || matches!(state(command), Some('R' | 'S')));
+    wait_until("it is logged", DEADLINE, || stage.log().contains("command_continued"));
+    wait_until("the command continues", DEADLINE, || matches!(state(command), Some('R' | 'S')));
     crate::lead::stage::stop(command);
     lead.signal("TSTP");
-    wait_until("it is told so", DEADLINE, || stage.log().contains("suspension_refused"));
+    wait_until("it is logged", DEADLINE, || stage.log().contains("suspension_refused"));
     assert_eq!(state(command), Some('T'), "SIGSTOP is obeyed");
 }

@@ -151,7 +151,7 @@ impl<'a> Leader<'a> {
     fn exchange(&mut self, bytes: &[u8]) -> Written {
         let frames = self.wire.exchange(bytes);
         let end = frames.last().expect("the session does not end without an error");
-        // A session may be cut off right after a write of it was refused.
+        // A session may be cut off immediately after one of its writes was refused.
         let Some(error) = frames.iter().rfind(|frame| frame.tag == b'E').map(Frame::fields) else {
             assert_eq!(end.tag, b'Z', "the session ended without an error");
             return Written::Committed;

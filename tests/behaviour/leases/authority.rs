@@ -98,7 +98,7 @@ fn only_a_lease_in_force_raises_the_fence() {
     assert!(error.message().ends_with("is no longer in force: lease cron/scheduler was released"), "{error:?}");
     // The proxy follows the lease as long as it has a session.
     let mut console = Wire::login(&proxy.address(), "postgres", "fencegate");
-    wait_until("its session has gone", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().is_empty());
+    wait_until("its session has ended", DEADLINE, || console.rows("SHOW SESSIONS").unwrap().is_empty());
     let fourth = world.acquire("cron/scheduler", "d");
     world.expire("cron/scheduler");
     let error = refused(&mut session(&proxy.address(), fourth), WRITE, "LF005");
@@ -230,7 +230,7 @@ fn operators_see_the_leases() {
     // Expiry is not announced.
     world.expire("cron/scheduler");
     assert_eq!(shown(&mut console, "SHOW LEASES", &[2, 3]), [format!("{first} expired")]);
-    wait_until("nobody leads", DEADLINE, || has("0"));
+    wait_until("there is no leader", DEADLINE, || has("0"));
     world.0.sql("UPDATE fencegate_state.lease SET released = true");
     assert_eq!(shown(&mut console, "SHOW LEASES", &[2, 3]), [format!("{first} released")]);
 }

@@ -1,4 +1,4 @@
-//! Many concurrent sessions, at every isolation level: never two holders, and no token twice.
+//! Many concurrent sessions at every isolation level: there are never two holders, and no token is issued twice.
 
 use super::{Leases, call_in, token_in};
 use std::collections::BTreeSet;

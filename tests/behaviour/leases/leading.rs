@@ -125,7 +125,7 @@ async fn dropping_the_last_clone_or_the_campaign_gives_up_the_place() {
     leadership.proclaim("http://here").await.unwrap();
     assert_eq!(server.leader(), "http://here 1");
     drop(leadership);
-    wait_until("nobody leads", DEADLINE, || server.leader().is_empty());
+    wait_until("there is no leader", DEADLINE, || server.leader().is_empty());
     // Dropped before the server could answer.
     let last = server.election("c", LONG);
     assert!(tokio::time::timeout(Duration::ZERO, last.campaign()).await.is_err());

@@ -52,8 +52,8 @@ fn a_transaction_commits_and_its_session_ends_then() {
 
     proxy.signal("TERM");
     assert_ended_by(&idle.read_to_end(), ENDED);
-    wait_until("nobody is let in", DEADLINE, || Wire::connect(&proxy.address()).is_err());
-    wait_until("the file of the socket is gone", DEADLINE, || !proxy.has_socket());
+    wait_until("new clients are refused", DEADLINE, || Wire::connect(&proxy.address()).is_err());
+    wait_until("the socket file is gone", DEADLINE, || !proxy.has_socket());
     assert_eq!(value(&mut busy, "INSERT INTO t VALUES (3) RETURNING id").as_deref(), Some("3"));
     // No message separates COMMIT's answer from its ReadyForQuery.
     let tags: Vec<_> = busy.query("COMMIT").iter().map(|frame| frame.tag).collect();
@@ -66,7 +66,7 @@ fn a_transaction_commits_and_its_session_ends_then() {
 
     assert_eq!(proxy.wait(), 0, "{}", proxy.log());
     assert_eq!(postgres.value("SELECT string_agg(id::text, ',' ORDER BY id) FROM t"), "1,2,3");
-    wait_until("nothing goes on at the server", DEADLINE, || sessions(&postgres) == "0");
+    wait_until("no session remains at the server", DEADLINE, || sessions(&postgres) == "0");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_pipeline_goes_on_to_its_sync() {
     wire.send(&[&insert.concat()[..], &message::flush()].concat());
     wire.read_until(b'C');
     proxy.signal("TERM");
-    wait_until("nobody is let in", DEADLINE, || Wire::connect(&proxy.address()).is_err());
+    wait_until("new clients are refused", DEADLINE, || Wire::connect(&proxy.address()).is_err());
     let frames = wire.exchange(&[&insert.concat()[..], &message::sync()].concat());
     assert_eq!(frames.iter().map(|frame| frame.tag).collect::<Vec<_>>(), b"12CZ");
     assert_ended_by(&wire.read_to_end(), ENDED);
@@ -100,7 +100,7 @@ fn at_the_limit_remaining_sessions_and_their_statements_end() {
     assert_ended_by(&open.read_to_end(), ENDED);
     assert_ended_by(&running.read_to_end(), ENDED);
     assert!(proxy.log().contains("shutdown_timeout expired"), "{}", proxy.log());
-    wait_until("nothing goes on", DEADLINE, || sessions(&postgres) == "0");
+    wait_until("no session remains", DEADLINE, || sessions(&postgres) == "0");
     assert_eq!(postgres.value("SELECT count(*) FROM t"), "0");
 }
 
@@ -117,7 +117,7 @@ fn a_second_signal_ends_it_at_once() {
         proxy.signal(second);
         assert_eq!(proxy.wait(), 0);
         assert_ended_by(&open.read_to_end(), ENDED);
-        wait_until("nothing goes on", DEADLINE, || sessions(&postgres) == "0");
+        wait_until("no session remains", DEADLINE, || sessions(&postgres) == "0");
         assert_eq!(postgres.value("SELECT count(*) FROM t"), "0");
     }
 }
@@ -159,7 +159,7 @@ fn the_last_definitions_are_announced_before_shutdown() {
     let mut wire = fenced.login();
     ok(&mut wire, "BEGIN; CREATE OR REPLACE VIEW v AS SELECT * FROM fenced");
     fenced.proxy.signal("TERM");
-    wait_until("nobody is let in", DEADLINE, || Wire::connect(&fenced.proxy.address()).is_err());
+    wait_until("new clients are refused", DEADLINE, || Wire::connect(&fenced.proxy.address()).is_err());
     ok(&mut other, "LISTEN fencegate");
     // The proxy has to reconnect before it can announce definitions.
     let control =
@@ -221,5 +221,5 @@ fn a_client_that_does_not_read_is_abandoned_and_logged() {
         "{}",
         proxy.log()
     );
-    wait_until("nothing goes on", DEADLINE, || sessions(&postgres) == "0");
+    wait_until("no session remains", DEADLINE, || sessions(&postgres) == "0");
 }

@@ -79,7 +79,7 @@ fn a_missing_fenced_table_is_logged_when_it_disappears_and_reappears() {
     assert_fields(&event(log, "fenced_table_found"), &ghost);
     assert_eq!(events(&log(), "fenced_table_missing").len(), 1);
     ok(&mut wire, "DROP TABLE ghost");
-    wait_until("it is told again", DEADLINE, || events(&log(), "fenced_table_missing").len() == 2);
+    wait_until("it is logged again", DEADLINE, || events(&log(), "fenced_table_missing").len() == 2);
     assert_eq!(events(&log(), "fence_enforced").len(), 1);
 }
 

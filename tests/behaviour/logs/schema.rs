@@ -92,7 +92,7 @@ fn takeover() -> String {
         &format!("FENCE RESET jobs TO {} FORCE", b.token()),
     );
     drop((writer, late));
-    wait_until("all is told", DEADLINE, || {
+    wait_until("all is logged", DEADLINE, || {
         let told: BTreeSet<String> =
             events(&fenced.proxy.log()).iter().map(|it| it["event"].as_str().unwrap().to_owned()).collect();
         ["session_cut_off", "session_drained", "session_ended", "fence_reset"].iter().all(|it| told.contains(*it))

@@ -48,19 +48,19 @@ fn a_refused_client_is_logged_with_the_reason() {
     let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
     wire.start(&[("user", "postgres"), ("database", "nowhere")], "");
     let refused = || events(&fenced.proxy.log(), "session_refused");
-    let by_server = wait_for("it is told", DEADLINE, || {
+    let by_server = wait_for("it is logged", DEADLINE, || {
         refused().into_iter().find(|line| line["reason"] == "refused by the server")
     });
     assert_fields(&by_server, &[("user", "postgres"), ("database", "nowhere"), ("code", "3D000")]);
     let mut wire = Wire::connect(&fenced.proxy.address()).unwrap();
     wire.start(&[("user", "postgres"), ("options", "-c lease.fence=none")], "");
-    let by_proxy = wait_for("it is told", DEADLINE, || {
+    let by_proxy = wait_for("it is logged", DEADLINE, || {
         refused().into_iter().find(|line| line.get("code").is_some_and(|it| it == "LF003"))
     });
     assert_fields(&by_proxy, &[("user", "postgres"), ("database", "postgres")]);
     // This client disconnects before it has sent its startup message.
     Wire::connect(&fenced.proxy.address()).unwrap().send(&[0, 0]);
-    let nobody = wait_for("it is told", DEADLINE, || refused().into_iter().find(|line| !line.contains_key("user")));
+    let nobody = wait_for("it is logged", DEADLINE, || refused().into_iter().find(|line| !line.contains_key("user")));
     assert!(!nobody.contains_key("code") && !nobody.contains_key("database"), "{nobody:?}");
 }
 

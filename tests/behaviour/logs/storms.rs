@@ -24,7 +24,7 @@ fn many_rejections_are_logged_in_part_and_counted() {
     // Each verdict is limited separately.
     assert_eq!(code(&mut fenced.login(), "DELETE FROM jobs"), "LF002");
     let count = || counted(&fenced.proxy.log(), "stale_write_blocked", "stale");
-    wait_until("all are accounted for, though nothing follows", DEADLINE, || count().0 + count().1 == STORM);
+    wait_until("all are accounted for without later lines", DEADLINE, || count().0 + count().1 == STORM);
     assert!(count().0 < STORM / 4, "{:?}", count());
     assert_eq!(counted(&fenced.proxy.log(), "write_rejected", "missing"), (1, 0));
     assert_fields(&events(&fenced.proxy.log(), "lines_left_out")[0], &[("resource", "jobs"), ("kind", "stale")]);
@@ -69,7 +69,7 @@ fn a_database_without_fences_is_logged_once() {
     let mut wire = Wire::login(&proxy.address(), "postgres", "plain");
     let connections = || postgres.log().matches("connection authorized: user=postgres database=plain").count();
     let before = connections();
-    wait_until("the control connection was opened anew thrice", DEADLINE, || connections() >= before + 3);
+    wait_until("the control connection was reopened three times", DEADLINE, || connections() >= before + 3);
     ok(&mut wire, "SELECT 1");
     let log = proxy.log();
     let told: Vec<_> = log.lines().filter(|line| line.contains("plain") && !line.contains("session_")).collect();

@@ -107,7 +107,7 @@ fn a_proxy_with_a_working_control_connection_is_ready() {
 fn a_proxy_of_a_standby_is_not_ready() {
     let (mut postgres, _proxy, address) = start();
     postgres.restart_as_standby();
-    wait_until("it knows", DEADLINE, || get(address, "/readyz").body.contains("a standby accepts no writes"));
+    wait_until("it is reported", DEADLINE, || get(address, "/readyz").body.contains("a standby accepts no writes"));
     assert_eq!(get(address, "/readyz").status, 503);
     postgres.sql("SELECT pg_promote()");
     wait_until("it is ready", DEADLINE, || get(address, "/readyz").status == 200);

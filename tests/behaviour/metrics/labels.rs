@@ -14,7 +14,7 @@ fn keys_and_names_of_databases_make_no_series() {
     let page = || get(world.of_proxy(), "/metrics").body;
     let series = || samples(&page()).len();
     ok(&mut wire, &write(0));
-    wait_until("what follows the server and the leaders has its series", DEADLINE, || {
+    wait_until("the series of the server and the leaders exist", DEADLINE, || {
         let page = page();
         ["fencegate_election_token{", "fencegate_lease_token{", "\nfencegate_notification_queue_usage "]
             .iter()

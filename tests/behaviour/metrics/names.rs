@@ -76,7 +76,7 @@ fn every_metric_moves_and_is_called_as_promised() {
     world.elect();
     let _open = Wire::login(&world.proxy.address(), "postgres", "postgres");
     world.move_everything(1);
-    wait_until("writes past fences that observe are counted", DEADLINE, || {
+    wait_until("writes to observing fences are counted", DEADLINE, || {
         sum(&world.samples(), "fencegate_writes_total", &[("mode", "observe"), ("verdict", "stale")]) > 0.0
     });
     // A check of the server that takes 2 s reports that the proxy is not ready.
@@ -172,7 +172,7 @@ fn each_event_is_counted_once() {
     let script = "SELECT set_config('lease.fence', (3 + 4)::text, false)";
     ok(&mut wire, script);
     ok(&mut wire, "INSERT INTO jobs VALUES (1); INSERT INTO watched VALUES (1)");
-    wait_until("the write past the fence that observes is counted", DEADLINE, || count("admitted", "observe") > 0.0);
+    wait_until("the write to the observing fence is counted", DEADLINE, || count("admitted", "observe") > 0.0);
     assert_eq!((count("admitted", "enforce"), count("admitted", "observe")), (1.0, 1.0));
     ok(&mut wire, "RESET lease.fence");
     ok(&mut wire, "INSERT INTO watched VALUES (1)");

@@ -150,7 +150,7 @@ fn alerts_fire() {
     wait_for("a failed reload", Duration::from_secs(60), || fires("FencegateReloadFailed").then_some(()));
     world.proxy.write_policies(POLICIES);
     world.proxy.sighup();
-    wait_for("it is over", Duration::from_secs(60), || (!fires("FencegateReloadFailed")).then_some(()));
+    wait_for("the alert ends", Duration::from_secs(60), || (!fires("FencegateReloadFailed")).then_some(()));
     world.stop_lead();
     let open = Wire::login(&world.proxy.address(), "postgres", "postgres");
     wait_for("a vacant lease", Duration::from_secs(60), || fires("FencegateLeaseVacant").then_some(()));

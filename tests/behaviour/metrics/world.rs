@@ -86,7 +86,7 @@ impl World {
         // A client of another protocol.
         Wire::connect(&self.proxy.address()).unwrap().send(b"GET / HTTP/1.1\r\n\r\n");
         let is_ready = || sum(&self.samples(), "fencegate_ready", &[]) == 1.0;
-        wait_until("it is ready without sessions where nothing is prepared", DEADLINE, is_ready);
+        wait_until("it is ready without sessions in unprepared databases", DEADLINE, is_ready);
         let before = self.reloads();
         self.proxy.sighup();
         wait_until("the policies are loaded again", DEADLINE, || self.reloads() > before);
@@ -110,7 +110,7 @@ impl World {
         let before = observed();
         ok(&mut wire, "INSERT INTO jobs VALUES (1); INSERT INTO shards VALUES (3, 1); INSERT INTO watched VALUES (1)");
         // The proxy does not wait for the observing fence. Until that fence has the token, no write in it is stale.
-        wait_until("the fence that observes has seen the token", DEADLINE, || observed() > before);
+        wait_until("the observing fence has the token", DEADLINE, || observed() > before);
         // If etcd takes 3 s to answer, the token's state is unknown.
         let unissued = wait_for("etcd answers", DEADLINE, || {
             Some(code(&mut wire, "INSERT INTO led VALUES (1)")).filter(|code| code != "LF006")

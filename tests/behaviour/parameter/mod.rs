@@ -297,7 +297,7 @@ fn a_cancel_during_the_query_for_the_value() {
             ok(&mut locker, &waiting);
             ok(&mut locker, "LOCK pg_proc");
             wire.send(&message(WRITE));
-            wait_until("the question waits", DEADLINE, || value(&mut locker, &waiting).as_deref() != Some("0"));
+            wait_until("the query waits", DEADLINE, || value(&mut locker, &waiting).as_deref() != Some("0"));
             let mut cancel = Wire::connect(&world.proxy.address()).unwrap();
             cancel.send(&message::cancel_request(&key));
             cancel.read_to_end();

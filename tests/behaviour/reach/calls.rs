@@ -198,7 +198,7 @@ fn a_new_view_counts() {
     ok(&mut author, "CREATE TEMP VIEW mine AS SELECT run()");
     assert_eq!(code(&mut author, "SELECT * FROM mine"), "LF002");
     ok(&mut author, "DROP VIEW mine; CREATE TEMP TABLE mine (id int)");
-    wait_until("it is no view", DEADLINE, || code(&mut author, "SELECT * FROM mine").is_empty());
+    wait_until("it is not a view", DEADLINE, || code(&mut author, "SELECT * FROM mine").is_empty());
     assert_eq!(value(&mut author, "SELECT count(*) FROM mine").as_deref(), Some("0"));
 }
 

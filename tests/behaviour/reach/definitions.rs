@@ -73,7 +73,7 @@ fn committed_definitions_count_before_their_session_is_idle() {
         assert!(["LF002", "LF004"].contains(&&*code(&mut stranger, WRITE)), "{way}");
         ok(&mut stranger, "INSERT INTO free VALUES (1)");
         drop(author);
-        wait_until("it is no more than a way", DEADLINE, || code(&mut stranger, WRITE) == "LF002");
+        wait_until("the rule is known", DEADLINE, || code(&mut stranger, WRITE) == "LF002");
         ok(&mut fenced.holder(1), WRITE);
         assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "1", "{way}");
     }

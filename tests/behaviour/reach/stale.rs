@@ -79,7 +79,7 @@ fn without_a_listener_only_direct_names_are_known() {
     }
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "3");
     fenced.postgres.sql("ALTER ROLE fencer LOGIN");
-    wait_until("somebody listens again", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (2)").is_empty());
+    wait_until("the proxy listens again", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (2)").is_empty());
     assert_eq!(code(&mut stranger, "INSERT INTO copied VALUES (2)"), "LF002");
 }
 
@@ -97,7 +97,7 @@ fn without_a_listener_the_first_fenced_table_may_exist() {
     assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (1)"), "LF006");
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "0");
     fenced.postgres.sql("ALTER ROLE fencer LOGIN");
-    wait_until("somebody listens again", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (2)").is_empty());
+    wait_until("the proxy listens again", DEADLINE, || code(&mut stranger, "INSERT INTO plain VALUES (2)").is_empty());
     assert_eq!(code(&mut stranger, "INSERT INTO listed VALUES (2)"), "LF002");
 }
 
@@ -138,7 +138,7 @@ fn without_a_listener_each_resource_remains_usable() {
     assert_eq!(code(&mut leader, "INSERT INTO items VALUES (3)"), "LF006");
 }
 
-/// No process was ever admitted in a database without the schema `fencegate`.
+/// No process has ever been admitted in a database without the schema `fencegate`.
 #[test]
 fn without_a_listener_a_database_without_the_schema_remains_usable() {
     let fenced = fenced();

@@ -17,7 +17,7 @@ const LOOKS: usize = 20;
 fn flood(world: &World, wire: &mut Wire, message: &[u8]) -> usize {
     let many = message.repeat((64 << 10) / message.len() + 1);
     let (mut sent, mut refused, mut worked) = (0, 0, 0);
-    wait_until("the proxy takes no more", DEADLINE, || {
+    wait_until("the proxy accepts no more", DEADLINE, || {
         while sent < ENOUGH {
             let Some(taken) = wire.try_send(&many[sent % many.len()..]) else {
                 let before = std::mem::replace(&mut worked, world.fenced.proxy.processor_time());

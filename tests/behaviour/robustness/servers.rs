@@ -206,7 +206,7 @@ fn a_server_that_sends_garbage_and_waits() {
             let mut victim = world.victim();
             victim.send(&query("SELECT 1"));
             victims.push(victim);
-            wait_until("the server has played", DEADLINE, || world.server.served() > before);
+            wait_until("the server has sent its bytes", DEADLINE, || world.server.served() > before);
             world.is_unharmed();
         }
         drop(victims);

@@ -197,10 +197,12 @@ fn from_installation_to_enforcement() {
     write(&mut leaders[1], "tenant_b");
     assert_eq!(told(&world), 0, "{}", world.proxy.log());
     write(&mut leaders[0], "tenant_b");
-    wait_until("the wrong tenant is told", DEADLINE, || told(&world) > 0);
+    wait_until("the wrong tenant is logged", DEADLINE, || told(&world) > 0);
     world.proxy.write_policies(POLICY);
     world.proxy.sighup();
-    wait_until("the fences act", DEADLINE, || code(&mut leaders[0], "INSERT INTO tenant_b.jobs VALUES (1)") == "LF002");
+    wait_until("the fences are enforced", DEADLINE, || {
+        code(&mut leaders[0], "INSERT INTO tenant_b.jobs VALUES (1)") == "LF002"
+    });
     for (leader, tenant) in leaders.iter_mut().zip(["tenant_a", "tenant_b"]) {
         wait_until("the policies are recorded", DEADLINE, || {
             code(leader, &format!("DELETE FROM {tenant}.jobs")).is_empty()

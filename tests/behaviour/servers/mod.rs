@@ -78,7 +78,7 @@ impl World {
     /// Waits until the log reports the server as the new primary.
     pub fn wait_for_primary(&self, node: usize) {
         let new = format!("new=\"127.0.0.1:{}\"", self.cluster.port(node));
-        wait_until(format!("the log says {new}"), DEADLINE, || {
+        wait_until(format!("the log has {new}"), DEADLINE, || {
             self.proxy.log().lines().any(|line| line.contains("upstream_changed") && line.contains(&new))
         });
     }

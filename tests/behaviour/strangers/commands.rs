@@ -66,7 +66,7 @@ fn a_stranger_that_holds_the_command_lock_is_terminated() {
         assert!(output.status.success(), "{command:?}: {output:?}");
         let said = stderr(&output);
         assert!(said.contains("init_lock_holder_ended") && said.contains(&pid), "{command:?}: {said}");
-        assert_eq!(error_in(&stranger.query("SELECT 1")).expect("it was ended").code(), "57P01", "{command:?}");
+        assert_eq!(error_in(&stranger.query("SELECT 1")).expect("it was terminated").code(), "57P01", "{command:?}");
     }
 }
 

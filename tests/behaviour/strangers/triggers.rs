@@ -66,7 +66,7 @@ fn a_trigger_on_a_temporary_table_is_not_the_guards() {
         assert_eq!(world.succeeds(&["guard", "install"]), UP_TO_DATE);
         // The command removes the trigger with its functions. If the table is locked, it terminates the session.
         world.succeeds(command);
-        assert_eq!(error_in(&stranger.query("SELECT 1")).expect("it was ended").code(), "57P01");
+        assert_eq!(error_in(&stranger.query("SELECT 1")).expect("the session was terminated").code(), "57P01");
         init(&world.postgres, "postgres");
         world.succeeds(&["guard", "install"]);
     }
@@ -121,7 +121,7 @@ fn temporary_objects_and_proxy_like_names_do_not_block_remove() {
     assert_eq!(ok(&mut stranger, "SELECT id FROM t"), [[Some("1".to_owned())]], "the session and its table stay");
 }
 
-/// Its control role need not own the schema.
+/// The control role of the proxy need not own the schema.
 #[test]
 fn a_proxy_is_known_by_the_role_of_its_control_connections() {
     let world = Fenced::start(SCHEMA, POLICIES);

@@ -115,7 +115,7 @@ impl Generation {
 
     #[track_caller]
     fn wait_for(&mut self, text: &str) {
-        wait_until(format!("the log says {text:?}"), DEADLINE, || {
+        wait_until(format!("the log has {text:?}"), DEADLINE, || {
             let (status, log) = (self.program.exit_status(), self.log());
             assert!(log.contains(text) || status.is_none(), "the proxy ended with {status:?}:\n{log}");
             log.contains(text)

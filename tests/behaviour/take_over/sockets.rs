@@ -44,7 +44,7 @@ fn the_settings_of_the_successor_apply() {
     let mut new = site.start_with(&["--listen", &kept, "--listen", &format!("127.0.0.1:{}", other.number())]);
     new.wait_for("sockets_taken_over");
     assert_eq!(old.program.wait(), 0);
-    wait_until("the file of the socket that is not wanted is gone", DEADLINE, || !site.socket().exists());
+    wait_until("the unused socket file is gone", DEADLINE, || !site.socket().exists());
     assert!(TcpStream::connect(("127.0.0.1", site.http.number())).is_err());
     for number in [site.port.number(), other.number()] {
         let address = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, number)));

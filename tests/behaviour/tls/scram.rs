@@ -10,7 +10,7 @@ const BINDINGS: [&str; 3] = ["disable", "prefer", "require"];
 
 /// The cells of each row of the table.
 fn rows() -> Vec<Vec<&'static str>> {
-    let (_, rest) = DOCUMENT.split_once(HEAD).expect("the table is there");
+    let (_, rest) = DOCUMENT.split_once(HEAD).expect("the table exists");
     let rows = rest.lines().skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }

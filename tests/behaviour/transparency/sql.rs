@@ -14,7 +14,6 @@ pub enum Scope {
     Judged,
 }
 
-/// One statement.
 pub fn statement(dice: &mut Dice, scope: Scope) -> String {
     match dice.below(100) {
         0..30 => query(dice, 2),
