@@ -86,7 +86,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
 fn by_commands() {
     let authority = Authority::new("authority");
     let options = Options::default().tls(&authority.sign_local("server"));
-    // The server rejects all connections without TLS over TCP.
+    // Only the superuser can connect without TLS.
     let postgres = Postgres::start(options.hba("hostnossl all all 127.0.0.1/32 reject"));
     postgres.sql(&format!("{SCHEMA}; CREATE ROLE secure LOGIN SUPERUSER PASSWORD 'right'"));
     let ca = text(&authority.pem());
