@@ -14,7 +14,7 @@ const ALLOWED: u64 = 8 * 1024;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn a_very_long_row(via: Via) {
-    // As near to the server's limit as its own buffers allow.
+    // As close to the server's limit as its own buffers allow.
     let size = lengths(100_000_000, 1_000_000_000);
     within_memory(via, |target| {
         let mut wire = target.login();
@@ -82,7 +82,7 @@ fn lengths(small: u64, full: u64) -> usize {
 }
 
 fn within_memory(via: Via, work: impl Fn(&Target)) {
-    // A test that failed has poisoned nothing: the next one starts its own servers.
+    // Ignore poisoning by a failed test: each test starts its own servers.
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let target = via.start(Options::default());
     let mut wire = target.login();

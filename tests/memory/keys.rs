@@ -40,7 +40,7 @@ async fn in_this_process() {
     let postgres = Postgres::start(Options::default());
     init(&postgres, "postgres");
     let family = family();
-    // Nearly all have an epoch already: making them is what would take the time.
+    // Nearly all keys already have an epoch, because creating epochs takes most of the time.
     let seeded = keys - 500;
     postgres.sql(&format!(
         "INSERT INTO fencegate_state.epoch (resource, token, drained, policy_hash) \
@@ -67,7 +67,7 @@ async fn in_this_process() {
     database.apply_policy(std::slice::from_ref(&family)).await.unwrap();
     println!("policies found recorded: {:?}", began.elapsed());
 
-    // What everybody needs for the first few is there.
+    // The first keys allocate memory that all later ones share.
     sessions[0].write(&database, &family, 0..100).await;
     let (before, began) = (memory(), Instant::now());
     let writers = sessions.into_iter().enumerate().map(|(number, session)| {

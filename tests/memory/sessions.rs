@@ -25,7 +25,7 @@ fn sessions_leave_nothing_that_grows(via: Via) {
     with_sessions(via, |target, proxy, sessions| {
         let work = || {
             let mut idle = open(target, sessions);
-            // More than a buffer holds, for each.
+            // Each row is larger than a buffer.
             idle.iter_mut().for_each(|wire| assert_eq!(error_in(&wire.query("SELECT repeat('x', 300000)")), None));
             drop(idle);
             wait_until_alone(target);
@@ -35,7 +35,7 @@ fn sessions_leave_nothing_that_grows(via: Via) {
         (0..2).for_each(|_| work());
         let (left, peak) = (proxy.memory(), proxy.peak_memory());
         println!("the first time at most {first} KiB; then at most {peak}, and {left} at the end");
-        assert!(peak <= first * (100 + MORE) / 100, "{peak} KiB, where {first} were enough before");
+        assert!(peak <= first * (100 + MORE) / 100, "{peak} KiB, but the first load needed {first} KiB");
     });
 }
 

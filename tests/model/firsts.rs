@@ -19,7 +19,7 @@ impl Protocol {
             if !is_due || it.written[resource] || std::mem::replace(&mut wanted[resource], true) {
                 return None;
             }
-            // Otherwise it goes the long way.
+            // Otherwise the session uses the ordinary Admit.
             if self.variant == Variant::FirstsWithoutLock || !self.is_locked(state, resource) {
                 locked |= 1 << session;
                 state.sessions[session].at = At::First(resource);

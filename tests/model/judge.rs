@@ -37,7 +37,7 @@ pub fn told_stale(state: &mut State, resource: Resource, token: Token) {
 pub fn told_overtaken(state: &mut State, session: Session) {
     let rows = state.sessions[session].rows.into_iter().zip(state.epochs);
     let mut pairs = rows.filter_map(|(row, now)| Some((row?, now)));
-    // Where the epoch is gone since, it is not told LF001.
+    // If the epoch was deleted in the meantime, the client does not receive LF001.
     state.wrong.stale |= !pairs.any(|(row, now)| now.is_none_or(|now| row.is_older(now.epoch)));
 }
 
@@ -56,7 +56,7 @@ pub const SOMETIMES: [(&str, Seen); 21] = [
         it.sessions.iter().any(|it| matches!(it.at, At::Granted { late: true, .. }))
     }),
     ("an advance of a proxy that crashed is finished by another", |model, it| {
-        // None of its own sessions has the token: the other has published it.
+        // None of its own sessions has the token, so the other proxy has published it.
         let has = |proxy, token| {
             model.scenario.clients.iter().any(|client| client.proxy == Some(proxy) && client.token == token)
         };
@@ -121,7 +121,7 @@ pub const SOMETIMES: [(&str, Seen); 21] = [
         it.proxies.iter().any(looks)
     }),
     ("first tokens are asked for beside a Publish", |_, it| {
-        // Its session shares a Query with one that goes the long way meanwhile.
+        // One of its sessions uses a Query for first tokens while another uses Publish.
         let publishes = |it: &ProxyState| it.advance.is_some_and(|it| matches!(it.step, Step::Publish(_)));
         it.proxies.iter().any(|it| it.firsts.is_some() && publishes(it))
     }),

@@ -60,7 +60,7 @@ fn without_any_of_its_protections_it_fails() {
 
 fn fails((variant, scenario, property): (Variant, Scenario, &'static str)) {
     let protocol = Protocol { scenario: Scenario { reaches: &[], ..scenario }, variant };
-    let trace = shortest(protocol, property).unwrap_or_else(|| panic!("{variant:?}: {property} all the same"));
+    let trace = shortest(protocol, property).unwrap_or_else(|| panic!("{variant:?}: {property} still holds"));
     println!("{variant:?}, {}: not always: {property}, {} steps: {trace:?}", scenario.name, trace.len());
 }
 
@@ -71,7 +71,7 @@ fn shortest(protocol: Protocol, property: &'static str) -> Option<Vec<Action>> {
         let found = HasDiscoveries::AnyOf([property].into());
         let mut checker = protocol.checker().finish_when(found);
         if let Some(best) = &best {
-            // Of a path with one step there are two states.
+            // A path with one step has two states.
             checker = checker.target_max_depth(best.len() + 1);
         }
         match checker.spawn_bfs().join().discovery(property) {

@@ -216,7 +216,7 @@ impl Protocol {
             At::Held(resource) if it.admitted[resource].is_some_and(|epoch| epoch.token == it.token) => {
                 actions.push(Action::BeginWrite(session));
             }
-            // Who takes the steps of an advance asks again after them.
+            // The session of an advance tries again after the last step.
             At::Held(_) if is_advancing => {}
             At::Held(_) => actions.push(Action::Admit(session)),
             At::Admitting(..) => actions.push(Action::AdmitCommits(session)),
@@ -246,7 +246,7 @@ impl Protocol {
         }
         if has_written {
             actions.push(Action::Commit(session));
-            // The gate lets nobody prepare who is admitted to anything.
+            // The proxy refuses PREPARE TRANSACTION in a session with an admission.
             if client.prepares && it.admitted == [None; TWO] {
                 actions.push(Action::Prepare(session));
             }
@@ -322,7 +322,7 @@ impl Protocol {
         let is_there = state.epochs[resource].is_some_and(|row| row.epoch == to);
         let step = if is_there { Step::Look } else { Step::Publish(self.snapshot(state, resource, to)) };
         if it.written[resource] && self.variant != Variant::KeepsOwnWrites {
-            // LF003 before anything is raised: it is admitted below, and has written.
+            // LF003 before anything is raised: the session has written under a lower admission.
             state.sessions[session].refuse(Told::WrittenUnderAnotherToken);
             return Some(());
         }
@@ -351,7 +351,7 @@ impl Protocol {
                 let at = it.at;
                 let (rows, writes) = (it.rows, it.writes);
                 it.close();
-                // An Admit that has begun, or a statement that the server has, is not ended by that.
+                // The crash does not stop an Admit that has begun, or a statement that the server has received.
                 if matches!(at, At::Admitting(..) | At::First(_) | At::Forwarded(_)) {
                     it.at = at;
                 }

@@ -24,7 +24,7 @@ pub enum Variant {
     KnowsPidOnly,
     /// A revocation leaves no floor.
     DropsFloors,
-    /// The session counts as idle if the last ReadyForQuery said so.
+    /// The session counts as idle if the last ReadyForQuery reported no transaction.
     TakesFlushForIdle,
     /// A session in a transaction is released even if it has written.
     ReleasesWriters,

@@ -88,7 +88,7 @@ impl Protocol {
         let is_believed = client.flushes && self.variant == Variant::BelievesCommandComplete;
         it.at = if is_believed { At::Committed } else { At::Rest };
         it.activity = match client.flushes {
-            // The last ReadyForQuery was that before the transaction.
+            // The last ReadyForQuery came before the transaction.
             true if self.variant == Variant::TakesFlushForIdle => Activity::Idle,
             true => Activity::Busy,
             false => Activity::Waiting,
@@ -111,7 +111,7 @@ impl Protocol {
         let it = state.sessions[session];
         if !it.gone && it.process == Process::Ending {
             judge::told_overtaken(state, session);
-            // Where something was under way it is told that the outcome is unknown.
+            // If a message was under way, the client receives that the outcome is unknown.
             let is_certain = it.at == At::Rest && it.activity == Activity::Waiting;
             if is_certain || self.variant == Variant::SaysRolledBack {
                 judge::told_rolled_back(state, session);
@@ -126,7 +126,7 @@ impl Protocol {
         Some(())
     }
 
-    /// No process is left, and no unlogged data.
+    /// Ends all processes and deletes unlogged data.
     pub fn crash_server(&self, state: &mut State) -> Option<()> {
         let loses = |it: &SessionState| it.process.lives() && it.rows != [None; TWO];
         state.budget.server = Server::HasCrashed(state.sessions.iter().any(loses));

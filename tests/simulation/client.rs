@@ -31,9 +31,9 @@ pub enum Form {
     Simple,
     /// A pipeline with a Sync at its end; `bound`: ids are parameters.
     Extended { bound: bool },
-    /// The same, with a Flush before a pause, and the Sync after it.
+    /// A pipeline with a Flush, a pause and a Sync.
     Flushed,
-    /// The same, but the last statement runs by a name, which may get its meaning in the pipeline, or may have one.
+    /// A pipeline whose last statement runs by name. The name may be defined earlier or in the pipeline.
     Named { name: u8, closes: bool, parses: bool },
 }
 
@@ -163,10 +163,10 @@ impl Client {
                     if let [Sql::TwoFaced { .. }] = rest.as_slice()
                         && content == b"SELECT 1\0"
                     {
-                        // What was behind the string has not run, or not yet.
+                        // The write after the string was not executed, or not yet.
                         continue;
                     }
-                    let done = rest.next().expect("an answer to every statement, and no more");
+                    let done = rest.next().expect("one reply per statement");
                     self.done(done, content, &unit.rows);
                 }
                 backend::COPY_IN => self.send_rows(unit),
@@ -194,7 +194,7 @@ impl Client {
                         let judge = &self.world.judge;
                         for id in std::mem::take(&mut self.pending) {
                             match outcome {
-                                // What failed would have ended the block.
+                                // The statement that would have ended the block has failed.
                                 Outcome::Failed(_) => judge.refused(id, "failed with its transaction"),
                                 _ => judge.acknowledged(id),
                             }
@@ -381,7 +381,7 @@ fn number_in(text: &str, name: &str) -> Token {
     rest.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// A name for what was seen.
+/// The event for the statistics.
 fn of_code(code: &str) -> &'static str {
     match code {
         "LF001" => "told LF001",
@@ -404,7 +404,7 @@ pub fn write(world: &World, dice: &mut Dice, table: Table, id: u64) -> Sql {
     }
 }
 
-/// Cancels the current statement of the process, as a cancel request that the proxy forwards.
+/// Cancels the current statement of the process, like a cancel request that the proxy forwards.
 pub fn cancel(world: &World, process: &AtomicI32) {
     world.server.cancel(process.load(Ordering::Relaxed));
 }

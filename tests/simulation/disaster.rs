@@ -33,12 +33,12 @@ pub async fn befall(world: Arc<World>, disaster: Disaster) {
     }
 }
 
-/// The standby lags by the changes of a moment, or of about as long as a leader leads.
+/// The standby lags briefly, or for about the duration of a leadership.
 async fn fail_over(world: &World, dice: &mut Dice) {
     world.server.replicate(world.judge.length());
     let lag = if dice.chance(50) { 60 } else { 1000 };
     pass(dice, lag).await;
-    // The guard permits writes without a query of the election.
+    // The guard permits writes without querying the election.
     let is_elected_elsewhere = !world.plan.leases && !world.plan.guard;
     world.judge.failed_over(world.server.fail_over(), is_elected_elsewhere);
 }
@@ -56,7 +56,7 @@ async fn crash(world: &Arc<World>, dice: &mut Dice) {
 async fn stop(world: &World, dice: &mut Dice) {
     if let Some(proxy) = world.some_proxy(dice) {
         proxy.gate.set(State::Stopped);
-        // Another runs, and one stands still for as long as the rightful leader needs.
+        // If another proxy runs, this one may stay suspended until the faults end.
         let runs = world.proxies().iter().filter(|it| it.gate.state() == State::Runs).count();
         if runs > 0 && dice.chance(30) {
             return;
@@ -82,7 +82,7 @@ async fn reset(world: &Arc<World>, dice: &mut Dice) {
     let table = *dice.pick(&[Table::Jobs, Table::Ticks]);
     let epochs = world.server.store.epochs();
     let Some((_, epoch)) = epochs.iter().find(|(name, _)| name == table.name()) else { return };
-    // One that was given, and whose leader may still be there.
+    // A token that was issued. Its leader may still be alive.
     let token = world.judge.some_elected(dice).min(epoch.token);
     world.judge.reset();
     let force = dice.chance(70);

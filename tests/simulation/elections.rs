@@ -1,7 +1,7 @@
 //! The simulated etcd, or the leases of the simulated database: one election, whose leader keeps its lease or loses it.
 //!
 //! Owns tokens: each is higher than all earlier ones. Reads of the leader are linearizable, as in etcd. Followers of
-//! the election may be notified late, as by a member that lags. Requests may fail. In the database the lease is a row,
+//! the election may be notified late, as if by a lagging member. Requests may fail. In the database the lease is a row,
 //! which a failover may lose.
 
 use super::server::Kept;
@@ -43,7 +43,7 @@ impl Held {
         state.leader.filter(|(_, until)| Instant::now() < *until).map(|(token, _)| token)
     }
 
-    /// Leads as soon as there is no leader. Cancel-safe.
+    /// Waits until there is no leader, and then leads. Cancel-safe.
     pub async fn win(&self, world: &World, dice: &mut Dice) -> Token {
         loop {
             if self.leader().is_none() {

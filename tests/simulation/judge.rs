@@ -34,7 +34,7 @@ struct State {
     issued: Token,
     elected: BTreeSet<Token>,
     resets: u64,
-    /// The token of the leader when a standby replaced the server, where an election outside of the database knows it.
+    /// The leader's token when a standby replaced the server, if an election outside the database has it.
     known_at_failover: Option<Token>,
     wrong: Option<String>,
     /// How often each event was seen.
@@ -137,8 +137,8 @@ impl Judge {
         self.state().log.len()
     }
 
-    /// All commits after the first `length` ones are lost with their server. `is_elected_elsewhere`: the election is not lost
-    /// with them. So no leader that was deposed by now writes again, even if its successor's epoch is lost.
+    /// All commits after the first `length` ones are lost with their server. `is_elected_elsewhere`: the election is not
+    /// lost, so deposed leaders must not write again even if their successor's epoch is lost.
     pub fn failed_over(&self, length: usize, is_elected_elsewhere: bool) {
         let mut state = self.state();
         state.known_at_failover = state.elected.last().copied().filter(|_| is_elected_elsewhere);

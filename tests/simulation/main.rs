@@ -36,11 +36,11 @@ use store::State;
 use tokio::time::{sleep, timeout};
 use world::{Plan, World, pass};
 
-/// After the faults have ended, the current leader has written within this time.
+/// After the faults end, the current leader must have written within this time.
 const WRITES_WITHIN: Duration = Duration::from_secs(30);
-/// Within this time, every client that waits has its reply.
+/// Every waiting client must receive its reply within this time.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
-/// Within this time after its last session, a proxy has no state left.
+/// A proxy must have no state left within this time after its last session.
 const CLEARS_UP_WITHIN: Duration = Duration::from_secs(15);
 
 /// A sixth faster than the C library's: every history creates and drops a separate world.
@@ -83,7 +83,7 @@ async fn live(world: &Arc<World>) {
         world.judge.object(format!("the rightful leader has not written within {WRITES_WITHIN:?}"));
     }
     world.wake_proxies().await;
-    // Some wait for rows of theirs that no fence covers.
+    // Some nodes wait for row locks of stalled clients that no fence covers.
     world.end_stalls();
     for node in nodes {
         match timeout(ANSWERED_WITHIN, node).await {
@@ -110,7 +110,7 @@ async fn write_by_all(world: &Arc<World>) {
         for table in world.plan.fenced() {
             while !writes(world, &proxy, token, *table).await {
                 pass(&mut dice, 200).await;
-                // An attempt may take longer than its lease.
+                // An attempt may take longer than the lease.
                 if !world.elections.renew(world, token) {
                     token = world.elections.win(world, &mut dice).await;
                 }
@@ -133,7 +133,7 @@ async fn writes(world: &Arc<World>, proxy: &Arc<Proxy>, token: i64, table: Table
     match outcome {
         Outcome::Done => true,
         Outcome::Failed(code) if code == "LF001" => {
-            // Tokens have gone on past it: an odd client has presented a higher one, or the fence was reset.
+            // The token is stale: a client has presented a higher one, or the fence was reset.
             world.elections.resign(world, token);
             false
         }
@@ -161,13 +161,13 @@ fn left(world: &World) -> Option<String> {
         .then(|| format!("left: {processes} processes, admissions: {admitted}, proxies with sessions: {sessions}"))
 }
 
-/// The processor time of this thread, in seconds: other processes may use the machine.
+/// The CPU time of this thread, in seconds, which does not depend on other processes.
 fn used() -> f64 {
     let used = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
     Duration::from(used).as_secs_f64()
 }
 
-/// Runs histories from one seed on, for FENCEGATE_SIMULATE seconds; or the one of FENCEGATE_HISTORY, with its trace.
+/// Runs histories for FENCEGATE_SIMULATE seconds, starting at a seed; or the one in FENCEGATE_HISTORY, with its trace.
 #[test]
 fn no_history_breaks_a_promise() {
     if let Some(seed) = number("FENCEGATE_HISTORY") {
@@ -186,7 +186,7 @@ fn no_history_breaks_a_promise() {
         if let Some(wrong) = wrong {
             let History { wrong: again, story, .. } = history(seed, true);
             let story = story[story.len().saturating_sub(80)..].join("\n");
-            assert_eq!(again.as_ref(), Some(&wrong), "the same history again");
+            assert_eq!(again.as_ref(), Some(&wrong), "the history is not reproducible");
             panic!("{story}\nFENCEGATE_HISTORY={seed}: {wrong} (after {histories} histories)");
         }
         histories += 1;

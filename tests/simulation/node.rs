@@ -15,7 +15,7 @@ pub struct Node {
     name: String,
     dice: Dice,
     token: Token,
-    /// Those of its session.
+    /// The ids of the session.
     ids: Ids,
 }
 
@@ -106,7 +106,7 @@ impl Node {
                         client.close();
                         return Next::CampaignsAgain;
                     }
-                    // Whoever is told to wait does.
+                    // The error asks the client to wait.
                     if code == "LF006" {
                         pass(&mut self.dice, 200).await;
                     }
@@ -116,7 +116,7 @@ impl Node {
             self.idle(client.in_block).await;
         }
         if self.world.is_calm() && self.dice.chance(50) {
-            // It stalls for good, with whatever it has open.
+            // The client stalls forever, and keeps its transaction open.
             self.world.stall(client);
             return Next::CampaignsAgain;
         }
@@ -311,7 +311,7 @@ impl Node {
     /// Statements that clients should not send, but some will.
     fn odd(&mut self) -> Vec<Sql> {
         let other = (self.token - 2 + self.dice.below(4) as Token).max(1);
-        // To whom no election is known, any token is one.
+        // Without a known election, a proxy accepts any token.
         self.world.judge.presented(other);
         let value = if self.dice.chance(60) { self.token } else { other }.to_string();
         let local = self.dice.chance(40);

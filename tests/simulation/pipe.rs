@@ -11,7 +11,7 @@ pub struct Writer(UnboundedSender<(Instant, Bytes)>);
 /// The reading end.
 pub struct Reader {
     arriving: UnboundedReceiver<(Instant, Bytes)>,
-    /// Arrived, and not read yet.
+    /// Bytes that have arrived and are not read yet.
     chunk: Bytes,
     /// Time of the write.
     pub sent: Instant,
@@ -29,12 +29,12 @@ pub fn pipe(dice: Dice) -> (Writer, Reader) {
 impl Writer {
     pub fn write(&self, bytes: Bytes) {
         if !bytes.is_empty() {
-            // Nobody may read any more.
+            // The reading end may be closed.
             self.0.send((Instant::now(), bytes)).ok();
         }
     }
 
-    /// Discards all bytes.
+    /// Writes all bytes, and empties the buffer.
     pub fn write_all_of(&self, output: &mut BytesMut) {
         if !output.is_empty() {
             self.write(std::mem::take(output).freeze());

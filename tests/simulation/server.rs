@@ -86,7 +86,7 @@ struct Running {
 /// The parts of a process that others use.
 #[derive(Default)]
 pub struct Signals {
-    /// The process was requested to end, and ends at that moment.
+    /// Time at which the process ends, if it was terminated.
     end: Mutex<Option<Instant>>,
     /// The current statement must be canceled.
     cancel: Mutex<bool>,
@@ -157,7 +157,7 @@ impl Server {
         let (to_server, from_client) = pipe(world.dice());
         let (to_client, from_server) = pipe(world.dice());
         let mut state = self.state();
-        // The lowest number that is free: another may have had it a moment ago.
+        // The lowest free number, so that pids are reused soon.
         let pid = (100..).find(|pid| !state.processes.contains_key(pid)).unwrap();
         state.begun += 1;
         let who = identity(pid, state.begun, state.starts);

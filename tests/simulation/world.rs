@@ -42,7 +42,7 @@ pub struct World {
     story: Option<Mutex<Vec<String>>>,
 }
 
-/// The possible events of a history. Each is a probability in percent, or a number.
+/// The faults of a history, as probabilities in percent or as numbers.
 #[derive(Debug)]
 pub struct Plan {
     pub proxies: usize,
@@ -51,7 +51,7 @@ pub struct Plan {
     pub length: u64,
     /// A request of a control connection fails, or is executed after its caller has given up.
     pub control: usize,
-    /// Maximum additional delay of control connections, in milliseconds.
+    /// Maximum additional delay on control connections, in milliseconds.
     pub lag: usize,
     /// A leader has several sessions.
     pub crowded: usize,
@@ -108,7 +108,7 @@ impl Plan {
         let dice = &mut Dice::new(seed);
         let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
         let kinds: Vec<bool> = (0..6).map(|_| dice.chance(30)).collect();
-        // A view takes its time to be made, heard of and written by.
+        // Histories with views take longer: a view is created, announced and then used.
         let is_long = kinds[0] || dice.chance(20);
         let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
         let plan = Plan {
@@ -132,7 +132,7 @@ impl Plan {
             leases: seed % 4 == 3,
             disasters: (0..disasters).map(|_| *dice.pick(&DISASTERS)).collect(),
         };
-        // What becomes of a view that a proxy may not have heard of is the guard's.
+        // If faults can hide a view from a proxy, the guard decides. Half of the histories with views have no such faults.
         match plan.views && dice.chance(50) {
             true => Plan { control: 0, listening: 0, disasters: Vec::new(), ..plan },
             false => plan,

@@ -212,7 +212,7 @@ impl Process {
             Some(transaction) if transaction.is_block => {
                 transaction.failed = true;
                 if transaction.savepoints.is_empty() {
-                    // No rollback brings it back: its locks go now.
+                    // The transaction cannot be continued, so it releases its locks now.
                     self.let_go();
                 }
             }

@@ -39,7 +39,7 @@ pub struct Process {
     transaction: Option<Transaction>,
     statements: HashMap<String, Option<Sql>>,
     portals: HashMap<String, Option<Sql>>,
-    /// After an error, up to a Sync.
+    /// Messages are skipped after an error, up to a Sync.
     skips: bool,
 }
 /// Why a statement is not executed.
@@ -103,7 +103,7 @@ impl Process {
             }
         };
         self.roll_back();
-        // Its locks are gone before it is.
+        // The process releases its locks before it ends.
         moment(&mut self.dice).await;
         if let Some(trouble) = end.filter(|_| self.dice.chance(80)) {
             self.say_error(&trouble);
@@ -219,7 +219,7 @@ impl Process {
                 };
                 self.say(backend::CLOSE_COMPLETE, &[]);
             }
-            // Of a COPY that has failed.
+            // Data of a failed COPY.
             frontend::COPY_DATA | frontend::COPY_DONE | frontend::COPY_FAIL => {}
             other => panic!("the simulated server does not know messages {}", other as char),
         }
@@ -265,7 +265,7 @@ impl Process {
             transaction.statements += 1;
         }
         match self.work().await {
-            // It is too late to leave off what has ended a transaction.
+            // A statement that has ended a transaction can no longer be canceled.
             Err(trouble) if trouble.is_fatal || self.transaction.is_some() => Err(trouble),
             _ => Ok(answer),
         }

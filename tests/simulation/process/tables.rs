@@ -115,8 +115,8 @@ impl Process {
         self.token(fence).and_then(|token| self.world.server.admission(self.who.pid, fence, token))
     }
 
-    /// Locks rows of the table, or the whole table. A session with a token does this under an admission, and its
-    /// successor waits.
+    /// Records a lock on rows of the table or on the whole table. A session with a token locks under an admission, and
+    /// its successor waits.
     fn note_lock(&self, fence: Fence) {
         let (world, pid) = (&self.world, self.who.pid);
         if self.token(fence).is_some() && self.admission(fence).is_none() {

@@ -72,7 +72,7 @@ struct Driver {
     from_client: Reader,
     to_client: Writer,
     reader: Reader,
-    /// None: the server has received the end of the input.
+    /// None once the server has received the end of the input.
     writer: Option<Writer>,
     performing: Option<(JoinHandle<Done>, Arc<()>)>,
     /// Number of turns since this moment, at the same time.

@@ -258,7 +258,7 @@ impl Sql {
         }
     }
 
-    /// The same with a parameter in place of the id, where one can stand there; and the id.
+    /// The statement with a parameter in place of the id, if its syntax permits one; and the id.
     pub fn unbound(&self) -> Option<(Sql, u64)> {
         let mut unbound = self.clone();
         match &mut unbound {
@@ -269,7 +269,7 @@ impl Sql {
         }
     }
 
-    /// The same, as that session means it.
+    /// The statement with the placeholder replaced by an id of that session.
     pub fn of(mut self, session: u64) -> Sql {
         if let Sql::Insert { id, .. }
         | Sql::Update { id, .. }
@@ -282,7 +282,7 @@ impl Sql {
         self
     }
 
-    /// The same with the parameter in its place.
+    /// The statement with the parameter in place of a missing id.
     pub fn bound(mut self, parameter: Option<u64>) -> Sql {
         if let Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } = &mut self {
             *id = id.or(parameter);

@@ -13,7 +13,7 @@ pub enum State {
     Crashed,
 }
 
-/// Whether a proxy runs. Waiting operations continue in the order of their arrival.
+/// Suspends operations while the proxy does not run. They continue in the order of their arrival.
 pub struct Gate {
     state: Mutex<State>,
     changed: Notify,
@@ -37,7 +37,7 @@ impl Gate {
 
     /// Returns when the proxy runs. Cancel-safe.
     pub async fn runs(&self) {
-        // All is on one thread: nothing changes before the wait begins.
+        // There is only one thread, so the state cannot change before the wait begins.
         while self.state() != State::Runs {
             self.changed.notified().await;
         }
