@@ -1,9 +1,9 @@
-# fencegate in a small image: `docker build -t fencegate .`; with the cron of examples/distributed_cron:
+# A small image of fencegate: `docker build -t fencegate .`. With the cron of examples/distributed_cron:
 # `docker build --target distributed_cron .`. `scripts/image.sh` builds both from existing binaries, in seconds.
 # For several architectures: `docker buildx build --platform linux/amd64,linux/arm64 .`. docs/run/install.md lists what
 # is tested.
 
-# The digests are those of indexes, which have an image for each architecture. A local name works as well.
+# The digests are those of indexes with an image for each architecture. A local image name works as well.
 ARG DEBIAN=debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 ARG RUST=rust:1.95-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1
 
@@ -25,7 +25,7 @@ WORKDIR /
 LABEL org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.vendor="The fencegate authors"
 
-# It writes no file, so that the root file system may be read-only.
+# The proxy writes no files, so the root file system may be read-only.
 FROM base AS proxy
 LABEL org.opencontainers.image.title="fencegate" \
     org.opencontainers.image.description="A fencing-aware proxy for PostgreSQL"
@@ -43,7 +43,7 @@ FROM base AS cron
 LABEL org.opencontainers.image.title="distributed_cron"
 ENTRYPOINT ["distributed_cron"]
 
-# From binaries in the context, in a folder for each architecture. Builders without BuildKit do not set TARGETARCH, and
+# Copies binaries from the context, which has a folder for each architecture. Builders without BuildKit do not set TARGETARCH, and
 # use the files beside these folders.
 FROM proxy AS from-binary
 ARG TARGETARCH

@@ -146,7 +146,7 @@ async fn until(witness: &Client, lane: usize, leaders: usize) -> SystemTime {
         if rows.len() >= leaders {
             return rows.last().unwrap().get(0);
         }
-        assert!(start.elapsed() < LIMIT, "no leader writes");
+        assert!(start.elapsed() < LIMIT, "timed out waiting for a leader to write");
         sleep(Duration::from_millis(10)).await;
     }
 }
@@ -168,7 +168,7 @@ async fn wait(Servers { stage, by_leases }: &Servers, witness: &Client, lane: us
     };
     let start = Instant::now();
     while !enough(count().await) {
-        assert!(start.elapsed() < LIMIT, "candidates do not come or go");
+        assert!(start.elapsed() < LIMIT, "timed out waiting for candidates");
         sleep(Duration::from_millis(10)).await;
     }
 }

@@ -56,7 +56,7 @@ pub struct Transactions {
 impl Transactions {
     /// The session before its first transaction.
     pub fn new() -> Self {
-        let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).expect("the policies are right");
+        let policies = join([("a.yaml".into(), Ok(POLICIES.into()))]).expect("valid policies");
         let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
         let catalog = Arc::new(Catalog::of_tables(tables));
         let fence = Arc::new(SessionFence::new(Err(IdentityError::NoAnswer)));
@@ -119,11 +119,11 @@ impl Transactions {
     /// Lets the session handle the client's input, and then this answer.
     fn exchange(&mut self, answer: &[u8]) {
         self.settle();
-        assert!(!self.session.server.output.is_empty(), "it is forwarded");
+        assert!(!self.session.server.output.is_empty(), "nothing was forwarded");
         self.session.server.output.clear();
         self.session.server.input.extend_from_slice(answer);
         self.settle();
-        assert_eq!(self.session.client.output.len(), answer.len(), "the answer is passed on");
+        assert_eq!(self.session.client.output.len(), answer.len(), "the answer was not forwarded");
         self.session.client.output.clear();
     }
 
@@ -132,7 +132,7 @@ impl Transactions {
             match self.session.step(self.now) {
                 Ok(Step::Wait) => return,
                 Ok(Step::GoOn) => {}
-                Ok(Step::Do(_)) => panic!("it asks for something"),
+                Ok(Step::Do(_)) => panic!("the session requests a task"),
                 Err(end) => panic!("{end}"),
             }
         }

@@ -1,7 +1,7 @@
-//! Looks for texts that cost much for their length: processor time and memory, of what a thread does that serves others.
+//! Searches for texts that are expensive for their length, in CPU time or memory, on a thread that serves other sessions.
 //!
-//! What it keeps as new is what costs more for each byte than anything before; what it reports is beyond the bound. Bytes
-//! changed at random find little here: the mutator repeats pieces, puts a piece into itself, and wraps it.
+//! Keeps a text if it costs more per byte than all earlier ones, and reports a text that exceeds a bound. Random changes
+//! of bytes find little, so the mutator repeats, nests and wraps pieces of the text.
 
 #![no_main]
 
@@ -11,11 +11,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Of one text, on a thread that serves others.
+/// Bounds for one text on a thread that serves other sessions.
 const LONGEST: Duration = Duration::from_millis(50);
 const MOST_MEMORY: usize = 64 << 20;
 
-/// The tokens of a text of 16 MiB are read in a second or two, on a thread of their own.
+/// Maximum time per byte for reading tokens, on a separate thread. A text of 16 MiB takes a second or two.
 const LONGEST_BY_BYTE: Duration = Duration::from_nanos(200);
 
 const USUAL: Lexing = Lexing {
@@ -25,7 +25,7 @@ const USUAL: Lexing = Lexing {
     release: Lexing::NEWEST,
 };
 
-/// A higher number of any of these is new to libFuzzer.
+/// libFuzzer keeps an input that increases any of these counters.
 const COUNTERS: usize = 3 * 64;
 #[unsafe(link_section = "__libfuzzer_extra_counters")]
 static mut COUNTED: [u8; COUNTERS] = [0; COUNTERS];
@@ -38,7 +38,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// What the parser in C takes is counted as pages that it touches.
+// Counts only Rust allocations. Memory of the C parser is counted by the pages that it touches.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PEAK.fetch_max(HELD.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Counting {
 
 fuzz_target!(|text: &[u8]| {
     let mut cost = measure(text);
-    // On a machine that has other things to do the clock is not quite right.
+    // Measure again, because the clock is imprecise on a busy machine.
     for _ in 0..4 {
         if cost.is_within(text.len()) {
             break;
@@ -65,7 +65,7 @@ fuzz_target!(|text: &[u8]| {
     let length = text.len().max(64);
     let costs = [cost.took.as_nanos() as usize, cost.memory, cost.tokens.as_nanos() as usize];
     for (kind, cost) in costs.into_iter().enumerate() {
-        // Four steps from one power of two to the next.
+        // Four buckets per power of two.
         let bucket = (f64::from((cost / length).max(1) as u32).log2() * 4.0) as usize;
         unsafe { COUNTED[kind * 64 + bucket.min(63)] = 1 };
     }
@@ -109,7 +109,7 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     length
 });
 
-/// What stands before a piece, and after it.
+/// Texts to put before and after a piece.
 const AROUND: &[(&str, &str)] = &[
     ("(", ")"),
     ("ARRAY[", "]"),
@@ -164,17 +164,17 @@ fn mutate(text: &[u8], dice: &mut Dice) -> Vec<u8> {
     let (before, piece, after) = (&text[..start], &text[start..end], &text[end..]);
     let times = 1 << dice.roll(9);
     let changed = match dice.roll(4) {
-        // Again and again, maybe with something between.
+        // Repeat it, perhaps with a separator.
         0 => {
             let between: &[u8] = [&b" "[..], b", ", b"; ", b" AND ", b" + "][dice.roll(5)];
             [piece, between].concat().repeat(times)
         }
-        // In itself.
+        // Nest it in itself.
         1 => {
             let at = self::piece(piece, dice).0;
             [piece[..at].repeat(times), piece.to_vec(), piece[at..].repeat(times)].concat()
         }
-        // In something else.
+        // Nest it in other text.
         2 => {
             let (open, close) = AROUND[dice.roll(AROUND.len())];
             [open.repeat(times).as_bytes(), piece, close.repeat(times).as_bytes()].concat()
@@ -187,7 +187,7 @@ fn mutate(text: &[u8], dice: &mut Dice) -> Vec<u8> {
     [before, &changed, after].concat()
 }
 
-/// From one border of words to another.
+/// A random range between two word boundaries.
 fn piece(text: &[u8], dice: &mut Dice) -> (usize, usize) {
     let is_border = |at: &usize| *at == 0 || !text[*at].is_ascii_alphanumeric() || !text[*at - 1].is_ascii_alphanumeric();
     let mut border = || (dice.roll(text.len() + 1)..text.len()).find(is_border).unwrap_or(text.len());
@@ -195,7 +195,7 @@ fn piece(text: &[u8], dice: &mut Dice) -> (usize, usize) {
     (one.min(other), one.max(other))
 }
 
-/// Throws of a die, from a seed.
+/// A random number generator with a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -211,7 +211,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Pages of memory that the thread has touched first.
+/// Number of minor page faults of the thread so far.
 fn pages() -> usize {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };

@@ -1,6 +1,6 @@
-"""What the proxy costs, beside HAProxy and PgBouncer: throughput, processor time, latency, connections, tokens, takeovers.
+"""Compares the proxy with HAProxy and PgBouncer: throughput, CPU time, latency, connections, tokens, takeovers.
 
-Runs of all ways are interleaved, so that a busy machine is busy for all of them. Writes the measured part of docs/reference/performance.md,
+Runs of all ways are interleaved, so that other load on the machine affects all of them. Writes the measured part of docs/reference/performance.md,
 and docs/performance.svg. Usage: bench.py FENCEGATE SECONDS ROUNDS"""
 
 import os, platform, re, statistics, subprocess, sys, time
@@ -19,7 +19,7 @@ TOKEN = "-c lease.fence=1"
 JOB = "\\set i :i + 1\n\\set key :client_id * 10000000 + :base + :i\nSET lease.fence = :key;\nINSERT INTO jobs VALUES (:key, 'done');\n"
 TAKEOVERS = 20
 CROWD, CROWDS = 1000, 5
-# Such updates cost the server more than the proxy.
+# These updates cost the server more than the proxy.
 UPDATES = KINDS["simple-update, 8 clients"]
 
 
@@ -28,7 +28,7 @@ class Bench:
         self.servers, self.seconds, self.rounds, self.jobs = servers, seconds, rounds, 0
 
     def run(self, way, arguments, options=""):
-        """Transactions a second; user and system time of the proxy for each, in microseconds."""
+        """Returns transactions per second, and the proxy's user and system time per transaction in microseconds."""
         proxy = self.servers.proxies[way]
         before = proxy.processor_time()
         said = self.servers.pgbench(way, ["-n", "-T", str(self.seconds), *arguments], options)
@@ -41,27 +41,27 @@ class Bench:
         return (float(speed[1]), *(1e6 * time / count for time in used))
 
     def cells(self, ways, arguments):
-        """Of each way: the list of its runs."""
+        """Returns the list of runs for each way."""
         runs = {way: [] for way in ways}
         for _ in range(self.rounds):
             for way in ways:
-                # HAProxy and PgBouncer have no use for a token, nor has the server: it is sent to all.
+                # Only fencegate uses the token, but all ways receive it.
                 runs[way].append(self.run(way, arguments, TOKEN))
         return runs
 
     def guarded(self):
-        """Updates through the fence with and without the guard, in turn."""
+        """Alternates updates through the fence with and without the guard."""
         runs = {"without": [], "with": []}
         for _ in range(self.rounds):
             for name, *guard in [("without", "remove"), ("with", "install", "--policies", self.servers.folder / "policies")]:
                 self.servers.guard(*guard)
-                # The proxies read the catalog again.
+                # Not measured: the proxies read the catalog again.
                 self.run("fenced", [*UPDATES, "-T", "1"], TOKEN)
                 runs[name].append(self.run("fenced", UPDATES, TOKEN)[0])
         return runs
 
     def latency(self):
-        """Of each way and of each run: sorted latencies of single transactions with one client, in microseconds."""
+        """Returns sorted latencies of single transactions with one client for each way and run, in microseconds."""
         all_of = {way: [] for way in WAYS}
         for number in range(self.rounds):
             for way in WAYS:
@@ -75,7 +75,7 @@ class Bench:
         return all_of
 
     def tokens(self, clients):
-        """Jobs a second, each with a token and a key of its own."""
+        """Measures jobs per second. Each job has its own token and key."""
         script = self.servers.folder / "job.sql"
         script.write_text(JOB)
         runs = {"direct": [], "haproxy": [], "fenced": []}
@@ -88,7 +88,7 @@ class Bench:
         return runs
 
     def takeovers(self):
-        """Of each kind of old leader: how long the new leader's first write took, in milliseconds."""
+        """Returns the duration of the new leader's first write for each kind of old leader, in milliseconds."""
         times, token = {}, 1_000_000
         for way, state in [("fenced", "idle"), ("fenced", "in a transaction"), ("second", "idle"), ("second", "in a transaction")]:
             kind = f"{'the same proxy' if way == 'fenced' else 'another proxy'}, {state}"
@@ -108,13 +108,13 @@ class Bench:
         return times
 
     def crowds(self, token):
-        """The same where so many sessions of the old leader are admitted."""
+        """Returns the same durations while CROWD sessions of the old leader are admitted."""
         second, members, times = self.servers.proxies["second"], [], []
-        # As a candidate does, it stays connected while others lead. The first takeover opens connections to the database.
+        # Like a candidate, the session stays connected while others lead. The first takeover opens connections to the database.
         new = Session(self.servers, "fenced")
         for _ in range(CROWDS):
             token += 2
-            # Those that were ended the last time are replaced.
+            # Replace the sessions that the last takeover terminated.
             members = [member for member in members if member.run(f"SET lease.fence = {token}")]
             members += [Member(second.folder, second.port) for _ in range(CROWD - len(members))]
             for member in members:
@@ -128,16 +128,16 @@ class Bench:
 
 
 class Session:
-    """psql, kept open: what it says of the time of each statement."""
+    """A psql that stays open and reports the time of each statement."""
 
     def __init__(self, servers, way):
-        # By lines: psql would keep the time back until it ends.
+        # Use line buffering: otherwise psql would print the times only at its end.
         command = ["stdbuf", "-oL", servers.bin / "psql", "-XAtq", "-c", "\\timing on", "-f", "-"]
         self.psql = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                      text=True, env=servers.proxies[way].environment(""))
 
     def run(self, statement):
-        """Milliseconds."""
+        """Returns the duration in milliseconds."""
         self.psql.stdin.write(statement + ";\n")
         self.psql.stdin.flush()
         while not (found := re.match(r"Time: ([\d.]+) ms", line := self.psql.stdout.readline())):
@@ -151,17 +151,17 @@ class Session:
 
 
 def spread(values, digits=0):
-    """Median, with the least and the most."""
+    """Median, with minimum and maximum."""
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
 def bar(values):
-    """Least, median, most."""
+    """Minimum, median and maximum."""
     return min(values), statistics.median(values), max(values)
 
 
 def processor(runs):
-    """User + system time; in brackets the least and the most of the sum."""
+    """User + system time, with minimum and maximum of the sum in parentheses."""
     sums = [run[1] + run[2] for run in runs]
     return (f"{statistics.median(run[1] for run in runs):.1f} + {statistics.median(run[2] for run in runs):.1f} "
             f"({min(sums):.1f} to {max(sums):.1f})")

@@ -1,4 +1,4 @@
-"""Sessions by the thousand: sockets that log in over the Unix socket of a proxy and run statements. One thread for all of them."""
+"""Thousands of sessions on one thread: sockets that log in through the Unix socket of a proxy and run statements."""
 
 import socket, struct
 
@@ -16,13 +16,13 @@ class Member:
         self.wait()
 
     def run(self, statement):
-        """False: the session was ended before that."""
+        """Returns False if the session was terminated before."""
         text = statement.encode() + b"\0"
         self.socket.sendall(b"Q" + struct.pack("!i", len(text) + 4) + text)
         return self.wait()
 
     def wait(self):
-        """Until the server is ready for the next one."""
+        """Waits until the server is ready for the next statement. Returns False if the session was terminated."""
         while True:
             tag, length = struct.unpack("!ci", self.input.read(5))
             body = self.input.read(length - 4)

@@ -1,5 +1,6 @@
-"""Whether much that a transaction has nothing to do with slows it down: many resources, as many files of policies, and idle
-sessions beside it. Of two proxies before the same server, in turn: one has all of that, and the other a single resource."""
+"""Measures whether many resources, policy files and idle sessions slow down a transaction that does not use them.
+
+Alternates two proxies in front of the same server: one has all of these, the other a single resource."""
 
 from crowd import Member
 
@@ -11,7 +12,7 @@ KINDS = {"prepared, 8 clients": ["-S", "-M", "prepared", "-c", "8", "-j", "2"],
 
 
 def many(bench):
-    """Of each kind of work: the runs of both proxies, as Bench.run gives them."""
+    """Returns the runs of both proxies for each kind of work, as returned by Bench.run."""
     servers, numbers = bench.servers, range(RESOURCES)
     servers.psql("direct", f"DO $$ BEGIN FOR n IN 0 .. {RESOURCES - 1} LOOP EXECUTE format('CREATE TABLE many_%s (n int)', n); END LOOP; END $$")
     servers.another("one", ONE)

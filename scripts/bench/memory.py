@@ -1,6 +1,6 @@
-"""What fencegate holds in memory: for an idle session, while much passes through it, and when that is over.
+"""Measures fencegate's resident memory: for an idle session, during large transfers, and after them.
 
-Owns a proxy of its own, so that nothing else has been through it. Resident memory, as Linux counts it."""
+Uses a separate proxy, so that no other load has affected its memory."""
 
 import struct, time
 from pathlib import Path
@@ -11,12 +11,12 @@ from servers import POLICIES
 SESSIONS = 1000
 LINE, LINES = 1_000_000, 1000
 ROW = 100_000_000
-# Time for the memory to go back.
+# Maximum wait until the memory is released, in seconds.
 AFTER = 60
 
 
 def status(process, name):
-    """In KiB."""
+    """Returns the value in KiB."""
     return int(Path(f"/proc/{process}/status").read_text().split(f"{name}:")[1].split()[0])
 
 
@@ -35,7 +35,7 @@ class Memory:
         return status(self.proxy.process, "VmRSS")
 
     def measure(self):
-        """Pairs of what was measured, and how much it is."""
+        """Returns pairs of a description and a value."""
         self.servers.psql("direct", "CREATE UNLOGGED TABLE lines (line text)")
         self.crowd(20)
         before = self.resident()
@@ -52,7 +52,7 @@ class Memory:
         return result
 
     def crowd(self, number):
-        """What so many idle sessions add, in KiB."""
+        """Returns the memory that this number of idle sessions adds, in KiB."""
         before, members = self.resident(), [self.member() for _ in range(number)]
         for member in members:
             member.run("SELECT count(*) FROM results")
@@ -62,11 +62,11 @@ class Memory:
         return added
 
     def grown(self, work):
-        """The most that the work needs, in KiB."""
+        """Returns the peak increase during the work, in KiB."""
         member = self.member()
         member.run("SELECT count(*) FROM results")
         before = self.resident()
-        # From here on the peak counts anew.
+        # Resets the peak.
         Path(f"/proc/{self.proxy.process}/clear_refs").write_text("5")
         work(member)
         member.close()
@@ -87,7 +87,7 @@ class Memory:
         member.wait()
 
     def read_late(self, member, statement):
-        """Reads only once the server has long been unable to send."""
+        """Reads the result only after the server has been unable to send for a while."""
         send(member, b"Q", statement.encode() + b"\0")
         query, looks, deadline = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'", 0, time.monotonic() + 60
         while looks < 20:

@@ -18,7 +18,7 @@ def cells(line):
 
 
 def figures(page):
-    """Of each column of the row: its name, and the texts of median, minimum and maximum."""
+    """Returns the name of each column of the row, and the texts of median, minimum and maximum."""
     lines = page.read_text().splitlines()
     place = next(place for place, line in enumerate(lines) if line.startswith(f"| {ROW} |"))
     head = next(lines[above - 1] for above in range(place, 0, -1) if lines[above].startswith("| ---"))

@@ -1,6 +1,6 @@
-"""The servers of the bench: PostgreSQL, and in front of it fencegate with and without fences, HAProxy and PgBouncer.
+"""The servers of the benchmark: PostgreSQL, and in front of it fencegate with and without fences, HAProxy and PgBouncer.
 
-All on Unix sockets in one temporary folder. Must leave no process and no file behind."""
+All use Unix sockets in one temporary folder. Must never leave a process or a file behind."""
 
 import os, pwd, shutil, signal, subprocess, tempfile, time
 from pathlib import Path
@@ -66,7 +66,7 @@ class Proxy:
                              "PGOPTIONS": options}
 
     def processor_time(self):
-        """User and system time so far, in seconds: of all its threads. Each of the proxies is one process."""
+        """Returns user and system time of all threads so far, in seconds. Each proxy is one process."""
         if self.process is None:
             return (0.0, 0.0)
         fields = Path(f"/proc/{self.process}/stat").read_text().rsplit(") ", 1)[1].split()
@@ -74,7 +74,7 @@ class Proxy:
 
 
 class Servers:
-    """Runs them for a `with` block."""
+    """Runs the servers for a `with` block."""
 
     def __init__(self, fencegate):
         self.fencegate, self.children, self.bin = fencegate, [], postgres_programs()
@@ -95,7 +95,7 @@ class Servers:
         (folder / "none/none.yaml").write_text("version: 1\n")
         stopping, self.stop = os.pipe()
         os.set_inheritable(self.stop, False)
-        # The servers of the demo, under the same guardian: it ends them once its input closes.
+        # The guardian of the demo stops the servers when its input is closed.
         self.guardian = subprocess.Popen(
             ["sh", ROOT / "src/stage/guardian.sh", folder, self.bin, self.fencegate], stdin=stopping,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env=os.environ | {"STAGE_CONNECTIONS": "1200"})
@@ -136,7 +136,7 @@ class Servers:
         raise SystemExit("the proxy does not run")
 
     def control(self):
-        """Where fencegate's control connections go."""
+        """The connection string of fencegate's control connections."""
         return f"host={self.folder} port=5432 user=postgres dbname=app"
 
     def fencegate_child(self, where, policies):
@@ -145,7 +145,7 @@ class Servers:
                     "--allow-unauthenticated", "unix", "--policies", policies])
 
     def another(self, name, *policies):
-        """One more fencegate, in front of the same server, with a file for each of these policies."""
+        """Starts another fencegate in front of the same server, with a file for each of these policies."""
         (self.folder / name).mkdir()
         (self.folder / name / "policies").mkdir()
         for number, text in enumerate(policies):
@@ -156,7 +156,7 @@ class Servers:
         return self.proxies[name]
 
     def child(self, command, as_server=False):
-        # Neither HAProxy nor PgBouncer has to run as root, and PgBouncer refuses to.
+        # HAProxy and PgBouncer do not need root, and PgBouncer refuses to run as root.
         user = {"user": "postgres", "group": "postgres", "extra_groups": []} if as_server and os.getuid() == 0 else {}
         self.children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                               stderr=subprocess.DEVNULL, cwd="/", **user))
@@ -177,12 +177,12 @@ class Servers:
                        env=self.proxies[proxy].environment(""), check=True, stdout=subprocess.DEVNULL)
 
     def ask(self, query):
-        """The one value, from the server directly."""
+        """Queries a single value, directly from the server."""
         return subprocess.run([self.bin / "psql", "-XAtqc", query], env=self.proxies["direct"].environment(""), check=True,
                               capture_output=True, text=True).stdout.strip()
 
     def pgbench(self, proxy, arguments, options=""):
-        """What it prints."""
+        """Runs pgbench and returns its output."""
         done = subprocess.run([self.bin / "pgbench", *arguments], env=self.proxies[proxy].environment(options),
                               capture_output=True, text=True, cwd=self.folder)
         if done.returncode:
