@@ -27,13 +27,13 @@ import z3
 SORTS = Resource, Process, Proxy, Epoch, Pid = list(map(z3.DeclareSort, ("Resource", "Process", "Proxy", "Epoch", "Pid")))
 SORT = {"r": Resource, **dict.fromkeys(("p", "q", "old", "new", "dead"), Process), **dict.fromkeys("xy", Proxy),
         **dict.fromkeys(("e", "f", "low", "middle", "high"), Epoch), "is_last": z3.BoolSort()}
-replayed = None  # While a history is replayed: its elements by sort, and the values of what no step changes.
+replayed = None  # During a replay: elements of the history by sort, and the values of constants.
 
 def constant(name, arguments, sort):
     function = z3.Function(name, *(SORT[it] for it in arguments), sort)
     return lambda *its: replayed[name][its] if replayed else function(*its)
-# era: counts resets and deletions of the epoch row. Only the judge looks at it, never the protocol.
-# copied: rows of `admission` that were written for another database, as a restored copy has them.
+# era: counts resets and deletions of the epoch row. Only the judge uses it, never the protocol.
+# copied: rows of `admission` that were written for another database, as in a restored copy.
 CONSTANT = {"pid": ("p", Pid), "proxy": ("p", Proxy), "generation": ("e", z3.IntSort()), "token": ("e", z3.IntSort()),
             "era": ("e", z3.IntSort()), "copied": ("pre", z3.BoolSort())}
 pid, proxy, generation, token, era, copied = (constant(name, *it) for name, it in CONSTANT.items())
@@ -62,10 +62,10 @@ def older(e, f):
     """The judge's order of epochs."""
     return Or(era(e) < era(f), And(era(e) == era(f), token(e) < token(f)))
 
-# ---- The state: relations, with their arguments, and what a story says where they hold ----------------------------------
+# ---- The state: relations with their arguments, and their text in a story -----------------------------------------------
 LOGGED = {"has_epoch": ("r", ""), "epoch": ("r", ""), "drained": ("r", ""), "current_era": ("r", ""),
           "prepared": ("re", "a prepared transaction has a write under {1}"), "committed": ("re", "a write under {1} is committed"),
-          "out_of_order": ("r", ""), "prepared_past_gate": ("r", "")}  # The judge: a promise is broken.
+          "out_of_order": ("r", ""), "prepared_past_gate": ("r", "")}  # The judge: a broken promise.
 UNLOGGED = {
     # The database.
     "admission": ("pre", "{0} has an admission under {2}"),
@@ -87,7 +87,7 @@ UNLOGGED = {
 RELATIONS = LOGGED | UNLOGGED | {"born": ("p", "")} | {"standby_" + name: (LOGGED[name][0], "") for name in LOGGED}
 
 class State:
-    """A function for each relation. A step replaces those that it changes."""
+    """A function for each relation. A step replaces the relations that it changes."""
     def __init__(self, relations):
         self.__dict__.update(relations)
     def but(self, **relations):
@@ -95,7 +95,7 @@ class State:
     def plus(self, names, *key):
         return self.but(**{it: lambda *its, old=getattr(self, it): Or(old(*its), same(its, key)) for it in names.split()})
     def minus(self, names, *key):
-        """Without the entries that begin with the key."""
+        """The state without the entries that begin with the key."""
         return self.but(**{it: lambda *its, old=getattr(self, it): And(old(*its), Not(same(its, key))) for it in names.split()})
     def put(self, r, e, drained):
         def at(value, before):
@@ -103,18 +103,18 @@ class State:
         return self.but(has_epoch=at(True, self.has_epoch), epoch=at(e, self.epoch), drained=at(drained, self.drained),
                         current_era=at(era(e), self.current_era))
     def restarted(self, prefix=""):
-        """No process lives, and everything is lost that is not logged."""
+        """The state after a restart: no process lives, and unlogged data is lost."""
         return self.but(**{name: lambda *_: False for name in UNLOGGED}, **{it: getattr(self, prefix + it) for it in LOGGED})
 def same(these, those): return And(*(a == b for a, b in zip(these, those)))
 
-# ---- Preconditions. rule(right, name=wrong): the right one, and what takes its place when the name is missing -----------
+# ---- Preconditions. rule(right, name=wrong): the right one, and its replacement when the name is missing ----------------
 def unlocked(rule, s, r):
     """The exclusive lock of the resource and the epoch row are free: no Admit, guarded write or Mark holds them."""
     return And(rule(none(lambda p, e: s.admitting(p, r, e)), for_key_share=True),
                rule(none(lambda p, e: s.guarded(p, r, e)), guard_without_lock=True),
                rule(none(lambda x, e: s.marking(x, r, e)), drain_and_mark_in_one_look=True))
 def raises(rule, s, r, e):
-    """The epoch is above the old one, in its generation. Where there is none, it is above all admissions."""
+    """The epoch is above the old one, in its generation. Without an old one, it is above all admissions."""
     above = forall(lambda p, f: Implies(Or(s.admission(p, r, f), copied(p, r, f)), generation(f) < generation(e)))
     is_same = generation(e) == generation(s.epoch(r))
     return And(era(e) == s.current_era(r), If(
@@ -148,16 +148,16 @@ def admit_replies(s, rule, p, r, e):
     counts = rule(Not(s.overtaken(p, r, e)), floors_dropped=True, first_token_without_a_floor=True)
     return And(is_its, counts), s.minus("answer", p, r, e).plus("admitted", p, r, e)
 def first_tokens(s, rule, p, r, e):
-    """A Query for first tokens takes the lock exclusively, makes {e} the epoch, drained, and admits {p}."""
+    """A Query for first tokens takes the lock exclusively, makes {e} the drained epoch, and admits {p}."""
     is_free = rule(none(lambda p, e: Or(s.admitting(p, r, e), s.guarded(p, r, e))), first_token_without_lock=True)
     is_new = rule(Not(s.has_epoch(r)), first_token_past_an_epoch=True)
     has_none = rule(none(lambda p, e: Or(s.admission(p, r, e), copied(p, r, e))), first_token_beside_an_admission=True)
     nothing_left = rule(none(lambda r, e: s.prepared(r, e)), first_token_beside_a_prepared=True)
     after = s.put(r, e, True).plus("admission answer", p, r, e).minus("overtaken spared", p, r, e)
     return And(s.alive(p), era(e) == s.current_era(r), is_free, is_new, has_none, nothing_left), after
-# Writes: by the gate, and where only the guard sees them.
+# Writes: forwarded by the gate, or seen only by the guard.
 def begin_write(s, rule, p, r, e):
-    """The proxy forwards a write of {p} under {e}. The server may run it at any time until the transaction has ended."""
+    """The proxy forwards a write of {p} under {e}. The server may run it at any time until the transaction ends."""
     return rule(s.admitted(p, r, e), writes_not_held_back=True), s.plus("may_have_written", p, r, e)
 def run(s, rule, p, r, e):
     """The server runs the write of {p} under {e}."""
@@ -231,7 +231,7 @@ def process_ends(s, rule, p):
     """{p} ends."""
     return s.alive(p), ended(s, p).minus("alive", p)
 def mark_looks(s, rule, x, r, e):
-    """Mark locks the epoch row FOR UPDATE, and looks whether a living process is admitted below {e}."""
+    """Mark locks the epoch row FOR UPDATE, and checks that no living process is admitted below {e}."""
     named = rule(And(s.has_epoch(r), s.epoch(r) == e, Not(s.drained(r))), drain_and_mark_in_one_look=True,
                  mark_without_identity=And(s.has_epoch(r), Not(s.drained(r))))
     found = rule(nobody_below(s, r, e), no_drain=True, terminated_without_looking=nobody_below(s, r, e, s.ending),
@@ -243,7 +243,7 @@ def mark(s, rule, x, r, e):
     return s.marking(x, r, e), s.minus("marking", x, r, e).but(drained=lambda it: Or(s.drained(it), And(it == r, found)))
 # Other changes of an epoch.
 def acquire(s, rule, r, e):
-    """A lease is acquired: with the lock held exclusively, Publish, drain and Mark at once, to {e}."""
+    """A lease is acquired: with the lock held exclusively, Publish, drain and Mark in one step, to {e}."""
     return And(unlocked(rule, s, r), raises(rule, s, r, e), rule(nobody_below(s, r, e), acquired_before_drained=True),
                rule(nothing_prepared(s, r), acquired_beside_a_prepared=True)), s.put(r, e, True)
 def reset(s, rule, r, e):
@@ -257,7 +257,7 @@ def delete_epoch(s, rule, r):
         current_era=lambda it: If(it == r, s.current_era(it) + 1, s.current_era(it)))
 # Crashes, and an asynchronous standby.
 def crash_proxy(s, rule, x):
-    """Proxy {x} crashes. The server still runs what it has."""
+    """Proxy {x} crashes. The server still runs the messages that it has received."""
     return True, s.but(admitted=lambda *its: And(s.admitted(*its), proxy(its[0]) != x),
                        answer=lambda *its: And(s.answer(*its), proxy(its[0]) != x))
 def crash_server(s, rule):
@@ -326,7 +326,7 @@ def initial(s):
         forall(LEMMAS["the epoch is of the current era"](s)))
 def invariant(s): return And(*(forall(lemma(s)) for lemma in LEMMAS.values()))
 
-# ---- What each precondition prevents: its name, what happens without it, and the steps to a broken promise --------------
+# ---- For each precondition: its name, the mistake without it, and the steps to a broken promise -------------------------
 RAISED, LOOKED, MARKED, RELEASED = "publish high; ", "mark_looks x high; ", "mark x high; ", "revoke old high; delete x old low; "
 DRAINED, TAKEN_OVER, PREPARED = LOOKED + MARKED, "write_by_lock new high; commit new; ", "commit_prepared low is_last"
 TOO_LATE, FIRST_NEW, FIRST_OLD = DRAINED + TAKEN_OVER + "commit old", "first_tokens new high; ", "first_tokens old low; "
@@ -423,7 +423,7 @@ def find(start, rule, steps, end):
             return found.model()
 
 def breaks(before, after):
-    """The last step breaks a promise about commits."""
+    """The last step breaks the promise `order` or `unprepared`."""
     def is_kept(s): return And(Not(s.out_of_order(NAMED["r"])), Not(s.prepared_past_gate(NAMED["r"])))
     return is_kept(before), Not(is_kept(after))
 

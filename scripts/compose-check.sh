@@ -1,6 +1,6 @@
 #!/bin/sh
-# Does with docker-compose.yml what examples/distributed_cron/README.md describes, and reports what it saw: starts
-# everything, pauses the leader, wakes it, kills a proxy, stops a member of etcd, and removes everything.
+# Runs docker-compose.yml as examples/distributed_cron/README.md describes, and reports the results: starts everything,
+# pauses the leader, wakes it, kills a proxy, stops a member of etcd, and removes everything.
 # Usage: scripts/compose-check.sh [SERVICE…]   (default: all services). COMPOSE is the command (docker compose or
 # docker-compose); variables such as POSTGRES_IMAGE name the images. It builds missing images: scripts/image.sh is faster.
 set -eu

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds what docker-compose.yml needs from Debian packages, for a Docker engine without a registry: a Debian base image
-# by debootstrap, and stand-ins for the official images of PostgreSQL and etcd. Prometheus and Grafana have none.
+# Builds images for docker-compose.yml from Debian packages, for a Docker engine without a registry: a Debian base image
+# by debootstrap, and replacements for the official images of PostgreSQL and etcd, but not of Prometheus and Grafana.
 # Needs root and debootstrap. Usage: scripts/compose-images.sh FOLDER   (for the base's files; may be removed afterwards)
 set -eu
 docker=${DOCKER:-docker}
@@ -9,7 +9,7 @@ mkdir -p "$1"
 tar -C "$1/base" --exclude=./var/cache/apt --exclude=./var/lib/apt/lists --exclude=./proc/* --exclude=./sys/* -c . |
     $docker import --change 'CMD ["sh"]' - local-debian >/dev/null
 
-# The official image's contract, as far as docker-compose.yml uses it: variables, initial scripts, other commands.
+# Supports the features of the official image that docker-compose.yml uses: variables, initial scripts, other commands.
 context=$1/context
 mkdir -p "$context"
 cat >"$context/postgres-entrypoint" <<'SCRIPT'

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the Debian package of a program that is built, with its manual pages and completions.
+# Packages an existing build as a Debian package, with manual pages and completions.
 # Usage: scripts/deb.sh release|dev FOLDER [CARGO DEB OPTION…]   (the cargo profile; where the package goes)
 set -eu
 cd "$(dirname "$0")/.."
@@ -18,7 +18,7 @@ for shell in bash zsh fish; do
 done
 gzip -9n "$built"/package/man/*.1
 
-# The time of the last commit stands for the time of the build, so that the same program makes the same package.
+# Uses the time of the last commit as the build time, so that the same program produces the same package.
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}"
 export SOURCE_DATE_EPOCH
 field() { sed -n "s/^$1 = \"\(.*\)\"$/\1/p" Cargo.toml | head -n 1; }

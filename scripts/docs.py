@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Builds the documentation as a site in target/docs, with mdBook.
 
-The pages link to files beside docs, such as README.md and the examples. Therefore copies of all pages, and of the files that
-they link to, are the source of the book. Fails if a link of the site leads nowhere. Usage: docs.py MDBOOK"""
+The pages link to files outside docs, such as README.md and the examples. The source of the book is therefore a copy of all pages
+and of the files that they link to. Fails if the site has a broken link. Usage: docs.py MDBOOK"""
 
 import html.parser, os, pathlib, re, shutil, subprocess, sys, urllib.parse
 
@@ -12,17 +12,17 @@ LINK = re.compile(r"\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 
 
 def stage():
-    """Copies the pages and what they link to."""
+    """Copies the pages and the files that they link to."""
     shutil.rmtree(STAGE, ignore_errors=True)
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
     pages += [page for folder in ("docs", "examples", "fuzz") for page in sorted((ROOT / folder).rglob("*.md"))]
-    # Not what npm installs there.
+    # Not the packages that npm installs there.
     pages += [ROOT / "clients/README.md", *sorted((ROOT / "clients").glob("*/README.md"))]
     for page in pages:
         def staged(match):
             target = (page.parent / match[1]).resolve()
             if target.is_dir():
-                # The site has no listings of folders.
+                # The site has no directory listings.
                 index = target if (target / "README.md").exists() else ROOT
                 return f"]({as_index(os.path.relpath(index / 'README.md', page.parent))})"
             if target.suffix != ".md" and target.exists():
@@ -33,7 +33,7 @@ def stage():
         for picture in re.findall(r'(?:src|srcset)="([^":]+)"', text):
             copy((page.parent / picture).resolve())
         write(page, text)
-    # Paths in the summary of a book begin at the root of its source.
+    # Paths in a book's summary are relative to the root of its source.
     summary = (ROOT / "docs/SUMMARY.md").read_text()
     summary = LINK.sub(lambda link: f"]({as_index(os.path.normpath('docs/' + link[1]))})", summary)
     (STAGE / "SUMMARY.md").write_text(summary)
@@ -41,7 +41,7 @@ def stage():
 
 
 def as_index(link):
-    """The page that a server shows for a folder has this name."""
+    """Renames README.md to the page that a server shows for a folder."""
     return re.sub(r"(^|/)README\.md$", r"\1index.md", link)
 
 
@@ -76,7 +76,7 @@ class Page(html.parser.HTMLParser):
 def broken_links():
     pages = {file: Page(file.read_text()) for file in SITE.rglob("*.html")}
     for file, page in pages.items():
-        # Not a page of its own: its links are relative to the page that shows it.
+        # These are not pages: their links are relative to the page that shows them.
         if file.name in ("404.html", "toc.html", "print.html"):
             continue
         for link in page.links:

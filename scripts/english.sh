@@ -1,12 +1,12 @@
 #!/bin/sh
-# Counts phrases in the comments of src and crates that make English read as translated, and fails where there are more than the limits.
-# Counted are lines that begin with // and
-# - whose first word is Of, So, That, Who, What or Else, or "The same": a comment begins with its subject;
-# - that have "who", "whoever" or "whom": name the role, session or client;
-# - that have "what": name the thing ("what it writes" is right in places, therefore the limit);
-# - that have "X is no NOUN", unless X is "there": "is not a NOUN";
-# - that have "all the same", "as ever", "likewise", "in vain", "anew", "by then" or "of which".
-# The same phrases are counted in the finished pages, and those of one list in the texts for users (string literals).
+# Counts phrases in the comments of src and crates that read as translated, and fails if a count exceeds its limit.
+# Counts lines that begin with // and
+# - have Of, So, That, Who, What or Else, or "The same" as first word: begin with the subject;
+# - contain "who", "whoever" or "whom": name the role, session or client;
+# - contain "what": name the thing ("what it writes" is sometimes right, hence the limit);
+# - contain "X is no NOUN", unless X is "there": write "is not a NOUN";
+# - contain "all the same", "as ever", "likewise", "in vain", "anew", "by then" or "of which".
+# Counts the same phrases in the finished pages, and those of one list in the texts for users (string literals).
 # Lower a limit when comments or pages become plainer; never raise one.
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,9 +22,9 @@ count() { # what is counted, the limit, an extended regular expression
     fi
 }
 any='//.*'
-# Files and folders with finished pages.
+# Files and folders of finished pages.
 pages='README.md CONTRIBUTING.md SECURITY.md docs examples fuzz/README.md clients/README.md clients/python/README.md clients/typescript/README.md clients/go/README.md'
-# Phrases that no text for a user may have.
+# Phrases that texts for users must not contain.
 in_texts='"[^"]*(\b([Ss]omebody|[Ee]verybody|[Ww]hoever|any more|anew|all the same|in vain|(has to|cannot) be asked)\b|[^e] is no ([A-Za-km-z]|l[^o]))'
 lines=$(grep -rnE --include='*.rs' --exclude-dir=testing --exclude-dir=benches --exclude-dir=simulated --exclude-dir=tests --exclude=tests.rs "$in_texts" src crates | grep -vE '^[^:]*:[0-9]*: *(//|assert)' || true)
 if [ -n "$lines" ]; then

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the images `fencegate` and `fencegate-distributed-cron` from programs that are built, in seconds.
+# Builds the images `fencegate` and `fencegate-distributed-cron` from existing programs, in seconds.
 # Usage: scripts/image.sh release|demo|dev [DOCKER BUILD OPTION…]   (the cargo profile; FENCEGATE_IMAGE and
 # FENCEGATE_CRON_IMAGE rename the images, DOCKER the client, and --build-arg DEBIAN=IMAGE replaces the base image)
 set -eu
@@ -14,12 +14,12 @@ version=$("$target/$built/fencegate" --version | cut -d ' ' -f 2)
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 
 rm -rf "$context"
-# Docker's names of architectures.
+# Docker's architecture names.
 case $(uname -m) in x86_64) architecture=amd64 ;; aarch64) architecture=arm64 ;; *) architecture=$(uname -m) ;; esac
 mkdir -p "$context/$architecture"
 for program in fencegate distributed_cron; do
     strip -o "$context/$program" "$target/$built/$program"
-    # A copy: the cache of builders without BuildKit does not see the content of a hard link.
+    # Copy, because the cache of builders without BuildKit does not see the content of a hard link.
     cp "$context/$program" "$context/$architecture/"
 done
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds a crate outside the workspace that depends on the leader library with leases in PostgreSQL alone, as a user's crate
-# would, without protoc. Fails when the library needs another crate than these and their dependencies.
+# Builds a crate outside the workspace, like a user's, that uses the leader library with leases in PostgreSQL only, without
+# protoc. Fails if the library needs any crate other than these and their dependencies.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Applies each wrong variant in tests/mutants to a copy of the tree, and has the simulator look for it.
-# Usage: scripts/mutants.sh [--check] [NAME...]   --check: only whether the patches still apply.
-# MUTANT_SECONDS: how long it looks for each, 180. MUTANT_LINES: how much of the story is shown, 10 lines.
+# Applies each wrong variant in tests/mutants to a copy of the tree, and checks that the simulator finds it.
+# Usage: scripts/mutants.sh [--check] [NAME...]   --check: only check that the patches apply.
+# MUTANT_SECONDS: time limit for each (180). MUTANT_LINES: number of trace lines to show (10).
 set -eu
 cd "$(dirname "$0")/.."
-# Of its own: in a shared one cargo would take a variant for the program.
+# Use a separate folder: in a shared one, cargo would mistake a variant for the program.
 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 export CARGO_TARGET_DIR
-# Some variants need ten thousands of histories: several times faster, for half as much more time to build.
+# Some variants need tens of thousands of histories. Optimization makes them several times faster, and the build 50% slower.
 export CARGO_PROFILE_DEV_OPT_LEVEL=1
 
 check=

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Sees to it that what the build, the demo and the tests need is there; installs Debian packages where it may.
-# Usage: scripts/setup.sh demo|examples|bench|instructions|deb|docs|proof|test|soak|clients|drivers|compat. Does nothing, and says nothing, when all is there.
+# Checks the requirements of the build, the demo and the tests, and installs missing Debian packages if permitted.
+# Usage: scripts/setup.sh demo|examples|bench|instructions|deb|docs|proof|test|soak|clients|drivers|compat. Silent if nothing is missing.
 set -eu
 
 wanted=${1:?usage: scripts/setup.sh demo|examples|bench|instructions|deb|docs|proof|test|soak|clients|drivers|compat}
@@ -8,7 +8,7 @@ cargo_needed=1.89
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# The newest file that matches, or nothing.
+# Prints the newest matching file, or nothing.
 newest() { ls -d "$@" 2>/dev/null | sort -V | tail -n 1; }
 
 postgres_version() {
@@ -17,7 +17,7 @@ postgres_version() {
     "$postgres" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/'
 }
 
-# libclang-cpp, which other packages bring, is another library.
+# Not libclang-cpp, which other packages install.
 has_libclang() {
     [ -z "${LIBCLANG_PATH:-}" ] || return 0
     for directory in /usr/lib/llvm-*/lib /usr/lib/*/ /usr/lib /usr/lib64; do
@@ -26,25 +26,25 @@ has_libclang() {
     return 1
 }
 
-# As the clang of a compiler would: bindgen reads C headers and needs those of the C library.
+# bindgen reads C headers, and also needs those of the C library.
 has_c_compiler() { has cc && has_c_headers; }
 has_c_headers() { echo '#include <stdint.h>' | cc -E - >/dev/null 2>&1; }
 
 has_python3() { has python3; }
-# The system's own Python runs the examples and the proof, with the packages of the system.
+# The examples and the proof use the system's Python with its packages.
 has_psycopg2() { /usr/bin/python3 -c 'import psycopg2' >/dev/null 2>&1; }
 has_psycopg() { /usr/bin/python3 -c 'import psycopg' >/dev/null 2>&1; }
 has_z3() { /usr/bin/python3 -c 'import z3' >/dev/null 2>&1; }
-# Libraries as sources, and the compiler to build with them.
+# Go libraries as source code, and the compiler.
 has_go_etcd() { has go && [ -e /usr/share/gocode/src/go.etcd.io/etcd/clientv3/concurrency ]; }
 has_go_modules() { [ -e /usr/share/gocode/src/golang.org/x/mod/zip ]; }
 has_go_postgres() { [ -e /usr/share/gocode/src/github.com/lib/pq ] && [ -e /usr/share/gocode/src/github.com/jackc/pgx/v4 ]; }
-# pip is part of a virtual environment only where ensurepip is.
+# A virtual environment contains pip only if ensurepip is installed.
 has_venv() { has python3 && python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
 
 need() { "$1" || missing="$missing $2"; }
 has_postgres() { [ "$(postgres_version)" -ge 14 ] && [ -n "$(newest /usr/lib/postgresql/*/bin/pgbench)$(command -v pgbench)" ]; }
-# The build of etcd's client reads these descriptions.
+# The build of the etcd client needs these files.
 has_protobuf() {
     has protoc && [ -n "$(newest /usr/include/google/protobuf/descriptor.proto "$(dirname "$(command -v protoc)")/../include/google/protobuf/descriptor.proto")" ]
 }
@@ -63,7 +63,7 @@ has_java() { has java; }
 has_chromium() { has chromium; }
 has_zookeeper() { [ -e /usr/share/java/zookeeper.jar ]; }
 has_active_record() { has ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null; }
-# Compiles and runs a source file: a runtime without the compiler does not.
+# A runtime without the compiler cannot run source files.
 has_jdk() { has java && java --list-modules 2>/dev/null | grep -q '^jdk.compiler'; }
 has_jdbc() { [ -e /usr/share/java/postgresql.jar ]; }
 has_hikari() { [ -e /usr/share/java/HikariCP.jar ] && [ -e /usr/share/java/slf4j-nop.jar ]; }
@@ -74,9 +74,9 @@ has_valgrind() { has valgrind && has vgdb; }
 has_pgbouncer() { has pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 has_pg_regress() { [ -e /usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress ]; }
 
-# Runs apt-get once no other program holds its locks, such as a system's daily update. With the timeout apt-get waits for
-# dpkg's lock, but never for those of its package lists and downloads. The first attempt does not wait, so that the
-# user sees who holds the lock.
+# Runs apt-get once no other program, such as the daily update, holds its locks. With the timeout, apt-get waits for dpkg's
+# lock, but never for the locks of package lists and downloads. The first attempt does not wait, so that the user sees
+# which process holds the lock.
 apt_get() {
     attempts=0
     until $as_root env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get \
@@ -183,13 +183,13 @@ if [ -n "$missing" ]; then
     undo() {
         rm -f "$apt_errors"
         $as_root rm -f ${policy:-}
-        # The package's own configuration file, which it does not put over one that is there.
+        # Restore the package's own configuration file, which it does not install over an existing one.
         [ -z "${mine:-}" ] || $as_root cp "/usr/share/postgresql-common/${createcluster##*/}" "$createcluster" ||
             $as_root rm -f "$createcluster"
     }
     trap undo EXIT
     case "$missing" in *postgresql*)
-        # Without this the package makes a cluster and starts it; what the user has configured stays.
+        # Prevents the package from creating and starting a cluster. Keeps a configuration of the user.
         if [ ! -e "$createcluster" ]; then
             mine=yes
             $as_root mkdir -p "${createcluster%/*}"
@@ -197,7 +197,7 @@ if [ -n "$missing" ]; then
         fi ;;
     esac
     case "$missing" in *etcd-server*|*prometheus*|*redis-server*|*haproxy*|*pgbouncer*)
-        # Without this the packages start servers of their own, now and whenever the machine starts.
+        # Prevents the packages from starting their servers, now and whenever the machine boots.
         if [ ! -e /usr/sbin/policy-rc.d ]; then
             policy=/usr/sbin/policy-rc.d
             printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
@@ -205,7 +205,7 @@ if [ -n "$missing" ]; then
         fi ;;
     esac
     apt_get update -qq
-    # The old configuration file is the one written above: keep it, ask nothing.
+    # Keep the configuration file written above, without asking.
     apt_get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 $missing
     for service in etcd prometheus redis-server haproxy pgbouncer; do
         case "$missing" in *"$service"*)
@@ -230,7 +230,7 @@ if [ "$wanted" = docs ]; then
     tools=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/tools
     [ ! -x "$tools/bin/mdbook" ] || exit 0
     mkdir -p "$tools"
-    # Of the features only the search: building the server and the watcher for files takes longer.
+    # Only the search feature: building the server and the file watcher takes longer.
     env -u CARGO_TARGET_DIR cargo install --locked --root "$tools" mdbook --version 0.5.4 --no-default-features --features search \
         >"$tools/mdbook.log" 2>&1 || {
         echo "cargo cannot install mdBook 0.5.4 ($tools/mdbook.log has the reason); put a program mdbook into $tools/bin" >&2
@@ -239,7 +239,7 @@ if [ "$wanted" = docs ]; then
     exit 0
 fi
 case $wanted in deb|soak)
-    # A program of ours alone: nothing is put into the user's own ~/.cargo/bin.
+    # Private to this project: installs nothing in the user's ~/.cargo/bin.
     tools=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/tools
     [ -x "$tools/bin/cargo-deb" ] || env -u CARGO_TARGET_DIR cargo install --locked --quiet --root "$tools" cargo-deb ;;
 esac

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs test programs and says at the end what took longest; fails when a process or a file of theirs is left.
-# Usage: scripts/tests.sh TARGET… [-- ARGUMENT…]   (`--lib` or `--test NAME`: side by side; arguments of the test programs)
+# Runs test programs and reports the slowest tests. Fails if the tests leave a process or a file behind.
+# Usage: scripts/tests.sh TARGET… [-- ARGUMENT…]   (targets `--lib` or `--test NAME`, run concurrently; arguments of the test programs)
 set -eu
 cd "$(dirname "$0")/.."
 
-# In memory where there is plenty: each test makes and drops a database, which is a thousand files.
+# Uses a file system in memory if there is enough: each test creates and drops a database, which has a thousand files.
 has_memory() {
     ! grep -q " $1 .*noexec" /proc/mounts && [ "$(df -kP "$1" | awk 'NR == 2 { print ($1 == "tmpfs") * $4 }')" -gt 8000000 ] &&
         [ "$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)" -gt 8000000 ]
@@ -12,7 +12,7 @@ has_memory() {
 place=/tmp
 ! has_memory /dev/shm 2>/dev/null || place=/dev/shm
 
-# All that the tests start and write has this folder in its environment or in its path. Short: so are paths of sockets.
+# Identifies the processes (by environment) and files (by path) of the tests. Short, because socket paths are limited.
 folder=$(mktemp -d "$place/fencegate-XXXXXX")
 chmod 755 "$folder"
 mkdir -m 1777 "$folder/t"
@@ -24,7 +24,7 @@ left() {
     done
 }
 
-# Those who clean up need a moment after the tests have ended.
+# Cleaning up continues for a moment after the tests have ended.
 settle() {
     looks=0
     while [ -n "$(left)" ] && [ "$looks" -lt 50 ]; do
@@ -45,8 +45,8 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 [ $# -gt 0 ] || set -- --
 
-# Tests wait for servers more than they work. RUSTC_BOOTSTRAP: the clock of the test programs is not a stable option.
-# A shell ignores signals for what it starts in the background.
+# Uses many threads because tests mostly wait for servers. RUSTC_BOOTSTRAP permits the unstable option --report-time.
+# Restores signals that the shell ignores in background processes.
 threads=${RUST_TEST_THREADS:-$(($(nproc) * 4))}
 run() {
     status=0
@@ -56,9 +56,9 @@ run() {
     echo "$status" >>"$folder/status"
 }
 
-# Built first, so that none waits for another's build.
+# Build first, so that no target waits for the build of another.
 cargo test --locked --workspace --no-run $targets
-# The first is shown as it runs. The others run meanwhile, and are shown when all have ended.
+# Show the output of the first target while it runs, and that of the others when all have ended.
 shown=${targets# }
 shown=${shown%% *}
 for target in ${targets#*"$shown"}; do
