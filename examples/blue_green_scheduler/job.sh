@@ -1,6 +1,6 @@
 #!/bin/sh
 # The job: enqueues a task for each repository that is due. Usage: job.sh NAME DATABASE   (psql in $PSQL)
-# In the show it takes $WORK seconds, or stands still before it writes ($STALL), as a paused machine does.
+# In the show, the job takes $WORK seconds, or suspends itself before it writes ($STALL), like a paused machine.
 set -u
 name=$1 database=$2
 

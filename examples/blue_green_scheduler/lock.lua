@@ -1,5 +1,5 @@
--- The lock, in one step each. KEYS: the lock, the count of its holders. ARGV: acquire, extend or release; the holder's
--- UUID; the time to live in ms.
+-- Changes the lock in one step. KEYS: the lock, the number of its holders so far. ARGV: acquire, extend or release; the
+-- holder's UUID; the time to live in ms.
 local lock, count = KEYS[1], KEYS[2]
 local step, holder, ttl = ARGV[1], ARGV[2], ARGV[3]
 
@@ -10,7 +10,7 @@ if step == 'acquire' then
     end
     return false
 end
--- Whose time has passed may not touch the lock of the next holder.
+-- An expired holder must not change the lock of its successor.
 if redis.call('GET', lock) ~= holder then
     return 0
 end

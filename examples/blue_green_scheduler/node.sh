@@ -1,5 +1,5 @@
 #!/bin/sh
-# One scheduler: once a cycle it tries to take the lock in Redis, and runs the job if it gets it.
+# One scheduler. In each cycle it tries to take the lock in Redis, and runs the job if it succeeds.
 # Usage: node.sh NAME REDIS_SOCKET DATABASE   (psql in $PSQL)
 set -u
 name=$1 redis=$2 database=$3
@@ -16,7 +16,7 @@ lock() {
         "$1" "$uuid" "$ttl" 2>&1
 }
 
-# Extends the lock for as long as it is ours, and this scheduler lives.
+# Extends the lock while this scheduler holds it and lives.
 heartbeat() {
     while sleep "$beat" && kill -0 $$ && [ "$(lock extend)" = 1 ]; do :; done
 }
@@ -39,7 +39,7 @@ run() {
 }
 
 while :; do
-    # The next round time of the clock, the same for all schedulers.
+    # The next round time, which is the same for all schedulers.
     now=$(date +%s.%N)
     sleep "$(echo "$now" | awk "{ print $cycle - \$1 % $cycle }")"
     run

@@ -1,4 +1,4 @@
--- What is to be looked at again, and from when on.
+-- The repositories, and when each is due.
 CREATE TABLE repositories (name text PRIMARY KEY, due timestamptz NOT NULL);
 INSERT INTO repositories VALUES ('alpha', 'infinity'), ('beta', 'infinity'), ('gamma', 'infinity');
 -- The queue. The server stamps each row with the token of the session that writes it.

@@ -17,7 +17,7 @@ REPOSITORIES = 3
 
 
 def cli(*arguments):
-    """What redis-cli says; an error where Redis does not answer."""
+    """Returns the output of redis-cli. Raises an error if Redis does not answer."""
     command = ["redis-cli", "-s", SOCKET, "-e", *arguments]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     return run.stdout.strip()
@@ -31,12 +31,12 @@ def answers():
 
 
 def step(name, uuid):
-    """A step of the lock, as the schedulers take it."""
+    """Runs a step of lock.lua, like the schedulers."""
     return cli("--eval", f"{HERE}/lock.lua", LOCK, TOKEN, ",", name, uuid, "60000")
 
 
 def start_redis():
-    # Without persistence: what is stopped has forgotten everything.
+    # Without persistence, so that Redis loses all data when it stops.
     server = Actor("redis-server", "--port", "0", "--unixsocket", SOCKET, "--save", "", "--dir", STAGE, shown=False)
     wait("Redis answers", answers)
     return server
@@ -45,7 +45,7 @@ def start_redis():
 def begin(title, token):
     scene(title)
     redis = start_redis()
-    # It has counted for a while.
+    # Start from a higher token, as if Redis had counted for a while.
     cli("SET", TOKEN, str(token))
     sql("TRUNCATE tasks; UPDATE repositories SET due = 'infinity'")
     follow_commits()
@@ -61,7 +61,7 @@ def fall_due():
 
 
 def tasks():
-    """What was enqueued in the order of commits, which repositories twice, and what by a deposed holder of the lock."""
+    """Returns the tasks in the order of commits, the repositories enqueued twice, and the tasks of a former holder."""
     rows = committed("public.tasks")
     counts = Counter(row["repository"] for row in rows)
     return rows, [name for name, count in sorted(counts.items()) if count > 1], stale(rows)
@@ -76,7 +76,7 @@ def judge(times):
 
 
 def pass_it_on(release):
-    """Blue's time passes, green takes the lock, blue gives it back; the token of a third that asks then."""
+    """Blue's lock expires, green takes it, and blue releases it. Returns the token of a third scheduler that tries then."""
     say(f"blue takes the lock, and token {step('acquire', 'uuid-of-blue')}")
     cli("PEXPIRE", LOCK, "0")
     say("blue stands still, and the lock's time passes")
@@ -89,14 +89,14 @@ def pass_it_on(release):
 
 
 def pause_beyond_the_ttl(database):
-    """Blue stands still, with its heartbeat, between what it read and what it writes."""
+    """Suspends blue and its heartbeat between its read and its write."""
     fall_due()
     blue = node("blue", database, STALL="1")
     job = int(blue.until(r"stands still.*process (\d+)")[1])
     wait("the job stands still", lambda: paused(job))
     blue.pause()
     node("green", database).until("has enqueued")
-    # The worst order: the job wakes up before its timer and the heartbeat do.
+    # The worst order: the job wakes up before its timer and the heartbeat.
     resume(job)
     blue.until("(has|could not) enqueue")
     blue.resume()

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""One node of a dispatch service. The leader gives each order to a courier; the others wait. Start your own from here."""
+"""One node of a dispatch service. The leader gives each order to a courier; the others wait. Start your program from here."""
 
 import argparse
 import signal
@@ -10,7 +10,7 @@ import psycopg2
 from fencegate import CoordinatorUnavailable, EtcdElection, LeadershipLost, fence_error, run_as_leader
 
 TTL = 5
-# Between two orders, in seconds.
+# Time between two orders, in seconds.
 PERIOD = 1
 
 
@@ -51,8 +51,8 @@ class Node:
                 self.dispatch(database.cursor())
 
     def dispatch(self, cursor):
-        """Gives the first free order to a courier of this node's choice."""
-        # FOR UPDATE raises the fence, and shuts every older leader out, before we decide on what we read.
+        """Gives the first free order to a courier."""
+        # FOR UPDATE raises the fence and shuts out every older leader before the node decides on the data that it reads.
         cursor.execute("SELECT id FROM orders WHERE courier IS NULL ORDER BY id LIMIT 1 FOR UPDATE")
         found = cursor.fetchone()
         if found is None:
@@ -62,7 +62,7 @@ class Node:
         if order == self.options.stall_before:
             self.options.stall_before = None
             self.say(f"stands still, about to give order {order} to courier {courier}")
-            # As a long garbage collection does: every thread stops, before the next line.
+            # Like a long garbage collection, this stops every thread before the next line.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         cursor.execute("UPDATE orders SET courier = %s, token = DEFAULT WHERE id = %s", (courier, order))
         self.say(f"gives order {order} to courier {courier}")

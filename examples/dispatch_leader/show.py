@@ -22,7 +22,7 @@ def encoded(text):
 
 def begin(title):
     scene(title)
-    # Nobody stands any more: the next leader need not wait for the last lease to end.
+    # Remove the old candidates, so that the next leader does not wait until the last lease expires.
     etcd("kv/deleterange", key=encoded(f"{ELECTION}/"), range_end=encoded(f"{ELECTION}0"))
     sql("UPDATE orders SET courier = NULL, token = NULL WHERE courier IS NOT NULL")
     follow_commits()
@@ -37,14 +37,14 @@ def token_of(actor):
 
 
 def start(database, *options):
-    """A leads; B and C wait."""
+    """Starts A as the leader, and B and C as candidates."""
     leader = node("A", database, *options)
     leader.until("leads under")
     return leader, [node(name, database) for name in "BC"]
 
 
 def orders():
-    """How often each was given away, and by whom in the order of tokens."""
+    """Returns the dispatched orders, those dispatched twice, and those of a deposed leader."""
     rows = committed("public.orders")
     twice = [order for order, times in Counter(row["id"] for row in rows).items() if times > 1]
     return rows, twice, stale(rows)
@@ -59,7 +59,7 @@ def judge():
 
 
 def pause_the_leader(database):
-    """A stands still for 12 s, between its decision and its write, and does not know."""
+    """Suspends A for 12 s between its decision and its write."""
     old, others = start(database, "--stall-before", "1")
     old.until("stands still")
     since = time.monotonic()

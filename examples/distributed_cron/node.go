@@ -1,5 +1,5 @@
-// The node of the cron once more, in Go, with etcd's own package for elections. clients/go sends the token, and stops the
-// work when leadership is lost.
+// The node of the cron in Go, with etcd's own package for elections. clients/go sends the token, and stops the work when
+// leadership is lost.
 //
 //	node -id go -etcd http://127.0.0.1:2379 -election /cron/leader -database "host=… port=6432 user=app dbname=app"
 package main
@@ -41,7 +41,7 @@ func work(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	for {
-		// The latest round time that is due, or else the next one: not a time.Ticker, which counts from when it began.
+		// The latest round time that is due, or the next one. A time.Ticker would count from its start.
 		now := time.Now()
 		tick := now.Unix() / *period * *period
 		if !last.Valid || tick <= last.Int64 {

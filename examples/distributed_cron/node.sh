@@ -1,6 +1,6 @@
 #!/bin/sh
-# The node of the cron once more, as a command for `fencegate lead`, which gives it its token in PGOPTIONS and kills it
-# when leadership is lost:
+# The node of the cron as a command for `fencegate lead`, which sets its token in PGOPTIONS and kills it when leadership
+# is lost:
 #   PGHOST=… PGPORT=6432 PGDATABASE=app fencegate lead --etcd URL --election /cron/leader --id shell -- ./node.sh SECONDS
 set -eu
 period=${1:?usage: node.sh SECONDS}
@@ -9,7 +9,7 @@ run() { psql -XqAt -v ON_ERROR_STOP=1 "$@"; }
 say() { echo "$FENCE_HOLDER $*"; }
 
 say "leads under token $FENCE_TOKEN"
-# Raises the fence before it reads what the last leader did: seconds since 1970, or nothing.
+# Raises the fence before it reads the last tick in seconds since 1970, if there is one.
 last=$(run -c 'BEGIN' -c 'LOCK TABLE ticks IN SHARE ROW EXCLUSIVE MODE' \
     -c 'SELECT extract(epoch FROM max(tick))::bigint FROM ticks' -c 'COMMIT')
 while :; do

@@ -1,5 +1,5 @@
--- The server stamps each row with the token of the session that writes it. No unique key: nothing but the fence keeps two
--- leaders from writing the same tick.
+-- The server stamps each row with the token of the session that writes it. Without a unique key, only the fence prevents
+-- two leaders from writing the same tick.
 CREATE TABLE ticks (
     id bigint GENERATED ALWAYS AS IDENTITY,
     tick timestamptz NOT NULL,
@@ -7,7 +7,7 @@ CREATE TABLE ticks (
     token bigint DEFAULT fencegate.token('cron')
 );
 
--- Each row guards itself: it is overwritten only by a higher fence.
+-- Each row has its own fence: only a higher token overwrites it.
 CREATE TABLE guarded (tick text PRIMARY KEY, node text NOT NULL, fence bigint NOT NULL);
 
 CREATE TABLE shards (shard integer PRIMARY KEY, last timestamptz);
@@ -17,6 +17,6 @@ CREATE TABLE shard_ticks (
     job text NOT NULL,
     tick timestamptz NOT NULL,
     node text NOT NULL,
-    -- A session has one token here, for whatever it writes.
+    -- A session has the same token for all its writes to shards.
     token bigint DEFAULT fencegate.token('shard')
 );

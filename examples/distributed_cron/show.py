@@ -19,9 +19,9 @@ from scene import (
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CRON = os.path.join(os.path.dirname(FENCEGATE), "distributed_cron")
-# In seconds. Where no lease is to end by itself, it is a long one: a loaded machine renews late.
+# In seconds. LONG_TTL is for leases that must not expire, because a loaded machine renews late.
 TTL, LONG_TTL, PERIOD = 3, 15, 1
-# By an error, or cut off while a statement ran.
+# Output of a node that was rejected, or whose session was terminated during a statement.
 STOPPED = r"rejected: LF001$|^\w+ stops: "
 SHARDS = 4
 JOBS = ["backup", "billing", "cleanup", "digest", "invoices", "mails", "report", "sync"]
@@ -33,7 +33,7 @@ def node(name, url, database, ttl, *options):
 
 
 def under_lead(name, election, *command):
-    """A command under `fencegate lead`."""
+    """Runs a command under `fencegate lead`."""
     lead = [FENCEGATE, "lead", "--etcd", ETCD, "--election", election, "--id", name, "--ttl", str(LONG_TTL), "--"]
     path = f"{os.path.dirname(PSQL)}:{os.environ['PATH']}"
     login = {"PGHOST": STAGE, "PGPORT": "6432", "PGUSER": "postgres", "PGDATABASE": "app", "PGAPPNAME": name}
@@ -47,7 +47,7 @@ def begin(title):
 
 
 class Ticks:
-    """What was committed, in that order, and what was said."""
+    """The committed ticks in the order of commits, and the output of the nodes."""
 
     def __init__(self, actors):
         self.rows = committed("public.ticks")
@@ -61,7 +61,7 @@ class Ticks:
         self.skipped = sum(int(match[1]) for actor in actors for match in actor.said(r" skipped (\d+)$"))
 
     def judge(self):
-        """A fence held."""
+        """Checks the claims of a run with a fence."""
         missing = (max(self.ticks) - min(self.ticks)) // PERIOD + 1 - len(set(self.ticks)) - self.skipped
         claim(self.doubled == 0, f"{self.doubled} ticks were run twice")
         claim(self.stale == 0, f"{self.stale} rows stand after one with a higher token")
@@ -77,7 +77,7 @@ def corrupted():
 
 
 def split_brain(database):
-    """Three nodes that never look whether they lead. The leader is cut off from etcd for twice its TTL and 2 s."""
+    """Runs three nodes that never check whether they lead. Cuts the leader off from etcd for twice its TTL and 2 s."""
     relays, nodes = {}, {}
     for name in "abc":
         relays[name] = Actor(CRON, "relay", ETCD.removeprefix("http://"), shown=False)
@@ -111,14 +111,14 @@ claim(fenced.stopped, "no late write reached the proxy: this run proves nothing"
 
 
 def reign(name):
-    """Wins the election; the leader and its token."""
+    """Wins the election. Returns the leader and its token."""
     work = "echo $FENCE_HOLDER leads under token $FENCE_TOKEN; exec sleep infinity"
     leader = under_lead(name, "/cron/guarded", "sh", "-c", work)
     return leader, int(leader.until(r"token (\d+)")[1])
 
 
 def write(name, token, tick, database):
-    """A row that only a higher fence overwrites; what came of it."""
+    """Writes a row that only a higher token overwrites. Returns the outcome."""
     done = outcome(
         f"INSERT INTO guarded VALUES ('{tick}', '{name}', {token}) ON CONFLICT (tick) "
         "DO UPDATE SET node = EXCLUDED.node, fence = EXCLUDED.fence WHERE guarded.fence < EXCLUDED.fence",
@@ -129,7 +129,7 @@ def write(name, token, tick, database):
 
 
 def late_ticks(database):
-    """What came of a deposed leader's ticks: one that its successor has run, and one that nobody has."""
+    """Returns the outcome of two ticks of a deposed leader: its successor has run the first, and no node the second."""
     leader, old = reign("old")
     write("old", old, "12:00", database)
     leader.terminate()
@@ -161,14 +161,14 @@ for name, home in (("a", "0,2"), ("b", "1,3")):
 
 
 def led():
-    """The leader of each shard, and its token."""
+    """Returns the leader of each shard and its token."""
     wins = [win for actor in nodes.values() for win in actor.said(r"^(\w) leads shard (\d) under token (\d+)")]
     last = sorted((int(win[3]), win[2], win[1]) for win in wins)
     return {shard: (name, token) for token, shard, name in last}
 
 
 def run_by_all(times):
-    """Each job has run so often under the tokens of now."""
+    """Waits until each job has run this many times under the current tokens."""
 
     def jobs():
         tokens = ", ".join(str(token) for _, token in led().values())

@@ -1,4 +1,4 @@
--- What is to be done, and how far it is. Anybody may insert; who writes a job that is there has its lease.
+-- The jobs and their progress. Any session may insert. Only the holder of its lease may change a job.
 CREATE TABLE job (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     idempotency_key text NOT NULL UNIQUE CHECK (idempotency_key <> ''),
@@ -16,14 +16,14 @@ CREATE TABLE job (
 CREATE INDEX ON job (next_run_at) WHERE state = 'queued';
 CREATE INDEX ON job (must_heartbeat_before) WHERE state = 'running';
 
--- What the jobs did. Its unique key is the second layer of those who have no fence: it lets (7, 1) and (7, 2) both in.
+-- The results of jobs. Systems without a fence rely on this unique key, but it permits both (7, 1) and (7, 2).
 CREATE TABLE ledger (job bigint NOT NULL REFERENCES job, token bigint, amount bigint, UNIQUE (job, token));
 
--- Whether the generator is to run: any replica may write that. What it has made: only the one that has the lease.
+-- The desired state of the generator, which any replica may write, and its jobs, which only the holder of the lease may write.
 CREATE TABLE generator AS SELECT false AS running;
 CREATE TABLE generated (n bigint GENERATED ALWAYS AS IDENTITY, token bigint NOT NULL);
 
--- The leases that run, and the last 100 of each job that have ended.
+-- The current leases, and the last 100 ended leases of each job.
 CREATE VIEW lease AS
 SELECT election, token, holder, acquired, renewed, expires AS until,
        CASE WHEN expires > clock_timestamp() THEN 'active' ELSE 'expired' END AS status

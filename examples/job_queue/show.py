@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""The show: two workers on one job, without a fence and with it; crashes; what a queue does all day.
+"""The show: two workers on one job, without a fence and with it; crashes; normal operation.
 
-A worker stops itself where it is told to, and the show waits for what is said or stored: nothing rests on luck.
+Deterministic: workers suspend themselves at barriers, and the show waits for output or stored data.
 """
 
 import json
@@ -21,7 +21,7 @@ cast = []
 
 
 def replica(name, database=PROXIED, ttl="30 s"):
-    """One more process of the service; its address. However loaded the machine is, no lease of 30 s ends by itself."""
+    """Starts another replica of the service, and returns its address. A lease of 30 s does not expire even on a loaded machine."""
     cast.append(Actor(SERVICE, name, database, ttl, "127.0.0.1:0", shown=False))
     return "http://" + cast[-1].until('"address":"([^"]+)"')[1]
 
@@ -36,9 +36,9 @@ def submit(service, **work):
 
 
 def drill(title, barrier, database=PROXIED, befall=lambda a: None):
-    """A stops at the barrier, and this befalls it; its lease expires; B does the job; A goes on, if it lives.
+    """A stops at the barrier, and `befall` runs. A's lease expires, B does the job, and A continues if it is alive.
 
-    Returns A's token and last words, and of the job: number, lowest and highest token of its entries, its state.
+    Returns A's token and last event, and the job's number of entries, their lowest and highest token, and its state.
     """
     scene(title)
     one, two = replica("r1", database, "3 s"), replica("r2", database)
@@ -52,7 +52,7 @@ def drill(title, barrier, database=PROXIED, befall=lambda a: None):
         a.resume()
         a.until("work_discarded")
     dismiss()
-    # What was said, in the order of its time.
+    # All events in the order of their time.
     events = [json.loads(line) for actor in cast for line in actor.lines]
     cast.clear()
     for event in sorted(events, key=lambda event: event.pop("timestamp")):

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""A worker of the job queue: takes a job, keeps its lease alive, does it, and says so. Start your own from here.
+"""A worker of the job queue: takes a job, renews its lease, runs it, and reports the result. Start your program from here.
 
-It writes to PostgreSQL under the token of the job's lease. The service holds the leases: this is their election.
+The worker writes to PostgreSQL under the token of the job's lease. The service holds the leases.
 
-Usage: worker.py NAME SERVICE DATABASE [BARRIER]   (it stops itself at that barrier, as a pause would)
+Usage: worker.py NAME SERVICE DATABASE [BARRIER]   (the worker suspends itself at the barrier)
 """
 
 import json
@@ -21,15 +21,15 @@ from fencegate import Election, Gone, LeadershipLost, fence_error, is_retryable,
 
 
 class Away(Exception):
-    """The service does not answer: nobody knows what came of it. Try again."""
+    """The service does not answer, so the outcome is unknown: retry."""
 
 
 class Stale(Exception):
-    """Another may have the job by now: discard the work."""
+    """Another worker may have the job: discard the work."""
 
 
 def call(service, method, path, timeout=5, **body):
-    """Status and answer."""
+    """Returns status and answer."""
     request = urllib.request.Request(service + path, json.dumps(body).encode(), method=method)
     try:
         answer = urllib.request.urlopen(request, timeout=timeout)
@@ -69,7 +69,7 @@ class Jobs(Election):
         return sent
 
     def _leave(self, term, limit):
-        """The service releases the lease of a job that has ended. Other leases end by themselves."""
+        """Does nothing: the service releases the lease of a finished job. Other leases expire."""
 
     def report(self, what, **fields):
         path = f"/jobs/{self.job['id']}/{what}"
@@ -85,7 +85,7 @@ class Worker:
         self.jobs, self.database, self.barrier = Jobs(name, service), database, barrier
 
     def event(self, event, **fields):
-        """A line in the form of the proxy's log."""
+        """Prints a line in the format of the proxy's log."""
         at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         job = self.jobs.job
         job = {"worker": self.jobs.holder, "resource": f"job/{job['id']}", "token": job["token"]}
@@ -97,12 +97,12 @@ class Worker:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def apply(self, job):
-        """All that the job writes, in one transaction: one entry, whoever has tried before."""
+        """Does all writes of the job in one transaction. The job has one entry, regardless of earlier attempts."""
         resource = f"job/{job['id']}"
         with psycopg.connect(self.database, options=f"-c lease.fence={resource}={job['token']}") as db:
-            # A lock raises the fence: what is read from here on, no older holder can change.
+            # The lock raises the fence, so older holders can no longer change the data read after it.
             done = db.execute("SELECT 1 FROM ledger WHERE job = %s FOR UPDATE", [job["id"]]).fetchone()
-            # The assert_fence of those who have no fence: true now, and at COMMIT maybe not.
+            # The usual assert_fence without a fence: true now, but perhaps no longer at COMMIT.
             if db.execute("SELECT token FROM fencegate.leader(%s)", [resource]).fetchone() != (job["token"],):
                 raise Stale("another has the lease")
             self.reach("checked")
@@ -112,7 +112,7 @@ class Worker:
         self.reach("applied")
 
     def work(self, jobs):
-        """Until it comes to an end. While the database is away, the fence decides whether the job is still ours."""
+        """Runs the job to its end. After a database outage, the fence determines whether this worker still has the job."""
         self.event("execution_started", attempt=jobs.job["attempts"])
         while True:
             try:
@@ -131,7 +131,7 @@ class Worker:
                 elif rejection and rejection.sqlstate in ("LF001", "LF005"):
                     return self.event("work_discarded", reason=f"{rejection.sqlstate}: {rejection}")
                 else:
-                    # It cannot be done: it is tried again later, and fails in the end.
+                    # The job failed. The service retries it later, and finally gives up.
                     self.event("execution_failed", reason=repr(error))
                     return jobs.report("fail")
 
@@ -140,10 +140,10 @@ class Worker:
             try:
                 run_as_leader(self.jobs, self.work)
             except (Away, Stale, LeadershipLost):
-                pass  # The job is another's by now, or will be when its lease ends.
+                pass  # Another worker has the job, or will get it when the lease expires.
 
 
 if __name__ == "__main__":
-    # That no ROLLBACK reached a database which is away is no news.
+    # Hide warnings that a ROLLBACK did not reach an unavailable database.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     Worker(*sys.argv[1:]).run()

@@ -1,7 +1,7 @@
-"""What the shows of the examples share: processes and what they say, pauses, conditions, the log of commits, claims.
+"""Functions for the shows of the examples: processes and their output, pauses, conditions, the log of commits, claims.
 
-`stage` runs a show beside its servers, and lets it import this. A show waits for what a process says or for what the
-database holds, and ends with `finish`. It must leave no process behind: those that it starts die with it.
+`stage` runs a show with its servers. A show can import this module. It waits for the output of a process or for data
+in the database, and ends with `finish`. Must never leave a process behind: processes that a show starts die with it.
 """
 
 import atexit
@@ -19,7 +19,7 @@ DIRECT, PROXIED, ETCD, STAGE, FENCEGATE, PSQL = (
     os.environ[name] for name in ("DIRECT", "PROXIED", "ETCD", "STAGE", "FENCEGATE", "PSQL")
 )
 CONSOLE = PROXIED.replace("dbname=app", "dbname=fencegate")
-# Of one wait, in seconds: a loaded machine is slow, and a show that hangs has to end.
+# Maximum duration of a wait in seconds. Long enough for a loaded machine.
 PATIENCE = 120
 
 _changed = threading.Condition()
@@ -29,7 +29,7 @@ _scenes = 0
 
 
 def scene(title):
-    """Begins the next scene: those of the last one leave."""
+    """Begins the next scene, and ends the actors of the previous one."""
     global _scenes
     dismiss()
     _scenes += 1
@@ -43,11 +43,11 @@ def say(text):
 
 
 def wait(what, condition):
-    """Until it is true; returns its value."""
+    """Waits until the condition is true. Returns its value."""
     deadline = time.monotonic() + PATIENCE
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE} s in vain: {what}")
+            raise TimeoutError(f"timed out after {PATIENCE} s: {what}")
         time.sleep(0.02)
     return value
 
@@ -57,7 +57,7 @@ def paused(pid):
 
 
 def pause(pid):
-    """Stops a process as a long garbage collection does; returns when it stands still."""
+    """Suspends a process, like a long garbage collection. Returns when the process has stopped."""
     os.kill(pid, signal.SIGSTOP)
     wait(f"process {pid} stands still", lambda: _state(pid) in "TZX")
 
@@ -67,13 +67,13 @@ def resume(pid):
 
 
 def server(name):
-    """The process of one of the stage's servers: `etcd`."""
+    """Returns the process ID of one of the stage's servers, such as `etcd`."""
     with open(f"{STAGE}/{name}.pid", encoding="ascii") as file:
         return int(file.read())
 
 
 class Actor:
-    """A process, and the lines that it prints: what one says begins with its name, and is shown with the time."""
+    """A process and its output. Each line begins with the name of the process, and is shown with the time."""
 
     def __init__(self, *command, shown=True, **environment):
         self.lines, self._heard, self._shown = [], 0, shown
@@ -95,7 +95,7 @@ class Actor:
                 _changed.notify_all()
 
     def until(self, pattern, times=1):
-        """Waits for the next line that has this, after the last one that was waited for; returns the match."""
+        """Waits for the next matching line, after the last one that a wait has found. Returns the match."""
         for _ in range(times):
             match, _ = first([self], pattern)
         return match
@@ -104,7 +104,7 @@ class Actor:
         return [match for line in list(self.lines) if (match := re.search(pattern, line))]
 
     def pause(self):
-        """With all that it has started."""
+        """Suspends the process and all its child processes."""
         for pid in self._session():
             pause(pid)
 
@@ -116,7 +116,7 @@ class Actor:
         self._process.terminate()
 
     def wait(self):
-        """Until it has ended by itself; returns its exit code."""
+        """Waits until the process has ended. Returns its exit code."""
         code = self._process.wait(PATIENCE)
         self._listener.join(PATIENCE)
         return code
@@ -132,13 +132,13 @@ class Actor:
         self.wait()
 
     def _session(self):
-        """The processes that live in its session, itself first."""
+        """Returns the live processes of the session, beginning with the session leader."""
         pids = sorted((int(entry) for entry in os.listdir("/proc") if entry.isdigit()), key=lambda pid: pid != self.pid)
         return [pid for pid in pids if _stat(pid)[3:4] == [str(self.pid)] and _state(pid) not in "ZX"]
 
 
 def first(actors, pattern):
-    """Waits for the next line of any of these that has this; returns the match and the actor."""
+    """Waits for the next matching line of any of these actors. Returns the match and the actor."""
     deadline = time.monotonic() + PATIENCE
     with _changed:
         while True:
@@ -148,7 +148,7 @@ def first(actors, pattern):
                         actor._heard = place + 1
                         return match, actor
             if not _changed.wait(deadline - time.monotonic()):
-                raise TimeoutError(f"nobody said {pattern!r} in {PATIENCE} s")
+                raise TimeoutError(f"no line matched {pattern!r} within {PATIENCE} s")
 
 
 def dismiss():
@@ -157,44 +157,44 @@ def dismiss():
         _actors.pop().kill()
 
 
-# Also where the show fails.
+# Also if the show fails.
 atexit.register(dismiss)
 
 
 def sql(text, database=DIRECT):
-    """Runs it by psql; returns the rows, as lists of texts."""
+    """Runs the text with psql. Returns the rows as lists of strings."""
     command = [PSQL, "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", text]
     run = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
     return [line.split("|") for line in run.stdout.splitlines()]
 
 
 def outcome(text, database):
-    """Runs one statement: its command tag, or the SQLSTATE of its error."""
+    """Runs one statement. Returns its command tag, or the SQLSTATE of its error."""
     command = [PSQL, "-XAt", "-v", "VERBOSITY=sqlstate", "-d", database, "-c", text]
     run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     return run.stdout.strip() if run.returncode == 0 else run.stderr.strip().removeprefix("ERROR:  ")
 
 
 def etcd(call, timeout=PATIENCE, **body):
-    """Asks etcd's JSON gateway; what is unreachable is an OSError."""
+    """Calls etcd's JSON gateway. Raises OSError if it is unreachable."""
     request = urllib.request.Request(f"{ETCD}/v3/{call}", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         return json.load(answer)
 
 
 def under(token, database):
-    """The connection string with this token."""
+    """Returns the connection string with this token."""
     return f"{database} options='-c lease.fence={token}'"
 
 
 def follow_commits():
-    """From now on the server's own log is kept: it alone says in which order rows became true."""
+    """Makes the server keep its log from now on, because only the log has the order of commits."""
     sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'scene'")
     sql("SELECT pg_create_logical_replication_slot('scene', 'test_decoding')")
 
 
 def committed(table):
-    """The rows written to the table since `follow_commits`, in the order of commits: dictionaries of texts."""
+    """Returns the rows written to the table since `follow_commits`, as dictionaries of strings, in the order of commits."""
     changes = sql("SELECT data FROM pg_logical_slot_peek_changes('scene', NULL, NULL)")
     rows = ["|".join(line).partition(f"table {table}: ")[2] for line in changes]
     rows = [row for row in rows if row.startswith(("INSERT: ", "UPDATE: "))]
@@ -203,7 +203,7 @@ def committed(table):
 
 
 def stale(rows):
-    """Those that were committed after one with a higher token: a deposed leader's."""
+    """Returns the rows of deposed leaders: those committed after a row with a higher token."""
     highest, found = 0, []
     for row in rows:
         if int(row["token"]) < highest:
@@ -213,14 +213,14 @@ def stale(rows):
 
 
 def claim(holds, text):
-    """What the show is to prove."""
+    """Checks a claim of the show."""
     if not holds:
         _failures.append(text)
         print(f"  DID NOT HOLD: {text}", flush=True)
 
 
 def finish(text):
-    """Ends the show: with 0 only where all claims hold."""
+    """Ends the show. The exit code is 0 only if all claims hold."""
     dismiss()
     print()
     for failure in _failures:
@@ -231,7 +231,7 @@ def finish(text):
 
 
 def _stat(pid):
-    """State, parent, group and so on, of /proc/PID/stat; empty where the process is gone."""
+    """Returns the fields of /proc/PID/stat from the state on, or an empty list if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()

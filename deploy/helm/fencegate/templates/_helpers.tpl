@@ -16,7 +16,7 @@ name: fencegate
 image: {{ .Values.image }}
 imagePullPolicy: {{ .Values.imagePullPolicy }}
 {{- if .Values.applications }}
-# A sidecar: it starts before the applications and stops after them.
+# As a sidecar, the proxy starts before the applications and stops after them.
 restartPolicy: Always
 {{- end }}
 env:
