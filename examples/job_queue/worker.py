@@ -69,7 +69,7 @@ class Jobs(Election):
         return sent
 
     def _leave(self, term, limit):
-        """Does nothing: the service releases the lease of a finished job. Other leases expire."""
+        """Does nothing. The service releases the lease of a finished job. Other leases expire."""
 
     def report(self, what, **fields):
         path = f"/jobs/{self.job['id']}/{what}"

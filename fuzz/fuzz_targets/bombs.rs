@@ -1,7 +1,8 @@
-//! Searches for texts that are expensive for their length, in CPU time or memory, on a thread that serves other sessions.
+//! Searches for texts that are expensive for their length, in CPU time or memory, on a thread that serves other
+//! sessions.
 //!
-//! Keeps a text if it costs more per byte than all earlier ones, and reports a text that exceeds a bound. Random changes
-//! of bytes find little, so the mutator repeats, nests and wraps pieces of the text.
+//! Keeps a text if it costs more per byte than all earlier ones, and reports a text that exceeds a bound. Random
+//! changes of bytes find little, so the mutator repeats, nests and wraps pieces of the text.
 
 #![no_main]
 

@@ -137,8 +137,8 @@ impl Judge {
         self.state().log.len()
     }
 
-    /// All commits after the first `length` ones are lost with their server. `is_elected_elsewhere`: the election is not
-    /// lost, so deposed leaders must not write again even if their successor's epoch is lost.
+    /// All commits after the first `length` ones are lost with their server. `is_elected_elsewhere`: the election is
+    /// not lost, so deposed leaders must not write again even if their successor's epoch is lost.
     pub fn failed_over(&self, length: usize, is_elected_elsewhere: bool) {
         let mut state = self.state();
         state.known_at_failover = state.elected.last().copied().filter(|_| is_elected_elsewhere);

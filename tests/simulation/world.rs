@@ -132,7 +132,8 @@ impl Plan {
             leases: seed % 4 == 3,
             disasters: (0..disasters).map(|_| *dice.pick(&DISASTERS)).collect(),
         };
-        // If faults can hide a view from a proxy, the guard decides. Half of the histories with views have no such faults.
+        // If faults can hide a view from a proxy, the guard decides. Half of the histories with views have no such
+        // faults.
         match plan.views && dice.chance(50) {
             true => Plan { control: 0, listening: 0, disasters: Vec::new(), ..plan },
             false => plan,

@@ -14,7 +14,7 @@ fn run(command: &mut Command) -> String {
     said
 }
 
-/// In a root of its own; its scripts run outside of it, and heed DPKG_ROOT.
+/// Runs dpkg for this root. The package's scripts run outside the root, and use DPKG_ROOT.
 fn dpkg(root: &Path, arguments: &[&str]) {
     let mut command = Command::new("fakeroot");
     command.args(["dpkg", "--force-script-chrootless", "--force-depends", "--log=/dev/null", "--root"]).arg(root);
@@ -55,7 +55,7 @@ fn a_package_is_reproducible_and_is_installed_removed_and_purged() {
     let mode = |file: &str| {
         fs::metadata(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}")).permissions().mode()
     };
-    assert_eq!(mode("etc/fencegate/environment") & 0o777, 0o600, "it holds a password");
+    assert_eq!(mode("etc/fencegate/environment") & 0o777, 0o600, "the file contains a password");
     for file in [
         "etc/fencegate/fencegate.yaml",
         "etc/fencegate/policies.d",
@@ -72,7 +72,7 @@ fn a_package_is_reproducible_and_is_installed_removed_and_purged() {
 
     dpkg(&root, &["--remove", "fencegate"]);
     assert!(!root.join("usr/bin/fencegate").exists());
-    assert!(root.join("etc/fencegate/fencegate.yaml").exists(), "settings stay until the package is purged");
+    assert!(root.join("etc/fencegate/fencegate.yaml").exists(), "settings must remain until the package is purged");
     dpkg(&root, &["--purge", "fencegate"]);
     assert!(!root.join("etc/fencegate").exists());
 }

@@ -44,7 +44,7 @@ fn the_zombie_lands_without_the_proxy_and_not_with_it() {
     for line in in_order {
         rest = rest.split_once(line).unwrap_or_else(|| panic!("no {line:?} in {rest}\nof\n{text}")).1;
     }
-    assert!(!text.contains('\x1b'), "no colours where nobody sees them");
+    assert!(!text.contains('\x1b'), "colors without a terminal");
     assert_nothing_left(&folder);
 }
 
@@ -73,7 +73,7 @@ fn demo(folder: &Path) -> Command {
     command
 }
 
-/// The folder that the demo made.
+/// The folder that the demo has created.
 fn made(folder: &Path) -> Option<std::path::PathBuf> {
     fs::read_dir(folder).unwrap().next().map(|entry| entry.unwrap().path())
 }
@@ -81,7 +81,7 @@ fn made(folder: &Path) -> Option<std::path::PathBuf> {
 fn assert_nothing_left(folder: &Folder) {
     assert_eq!(made(folder.path()), None);
     let name = folder.path().display().to_string();
-    // The guardian removes the folder, then ends. The test's own one has the folder without the slash.
+    // The demo's guardian removes the folder and then ends. The command of the test's own guardian has no slash.
     let names_it = |process: fs::DirEntry| {
         let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&command).contains(&format!("{name}/"))

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Plays it, and sees these lines in this order, in the README as well.
+/// Runs the show. Its output and the README must contain these texts in this order.
 fn play(name: &str, arguments: &[&str], in_order: &[&str]) {
     let folder = Folder::new("show");
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
@@ -27,13 +27,13 @@ fn play(name: &str, arguments: &[&str], in_order: &[&str]) {
         shown = shown.split_once(line).unwrap_or_else(|| panic!("no {line:?} in {shown}\nof\n{text}")).1;
         told = told.split_once(line).unwrap_or_else(|| panic!("the README shows no {line:?} in {told}")).1;
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "files are left");
     let drawn = fs::read_to_string(timeline).unwrap();
     assert!(drawn.starts_with("<svg") && drawn.contains("LF001"), "{drawn}");
     assert!(readme.contains("](timeline.svg)") && here.join("timeline.svg").exists());
 }
 
-/// With the node in Go among its nodes, which the README does without.
+/// Includes the node in Go, which is not in the README's output.
 #[test]
 fn distributed_cron() {
     example("distributed_cron");
@@ -73,7 +73,7 @@ fn job_queue() {
     play("job_queue", &[], &[&naive[..], &fenced, &crashes, &service].concat());
 }
 
-/// The board asks for nothing that the service does not have.
+/// The service has all events and metrics of the dashboard.
 #[test]
 fn board_of_job_queue() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/job_queue");

@@ -1,4 +1,4 @@
-//! pgbench runs through the proxy as without it: every built-in script, every protocol, many clients.
+//! pgbench runs through the proxy as it does without: every built-in script, every protocol, many clients.
 
 use crate::support::{Options, Via, programs};
 

@@ -19,7 +19,7 @@ struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// In front of this address, with lines of its configuration.
+    /// Starts PgBouncer in front of this address, with these lines of configuration.
     fn before(server: &Address, settings: &str) -> Self {
         let (folder, port) = (Folder::new("pgbouncer"), Port::claim());
         let (host, server_port) = server.host_and_port();

@@ -42,7 +42,7 @@ fn the_program_in_rust_leads_and_writes() {
     assert_eq!(postgres.sql_in("app", landed), [row]);
 }
 
-/// Builds the program in a package of its own, with the versions that we build with, and runs it.
+/// Builds the program in a separate package, with fencegate's versions of dependencies, and runs it.
 fn program_in_rust(folder: &Folder, here: impl Fn(&str) -> String) {
     let only = |language| match blocks(RUST, language).as_slice() {
         [block] => block.clone(),
@@ -81,7 +81,7 @@ fn the_demo_prints_what_is_shown() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// The lines, whatever their times and their order: answers that come in the same millisecond may change places.
+/// The lines without times. A set, because answers within a millisecond may be in any order.
 fn without_times(text: &str) -> BTreeSet<String> {
     let is_number = |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) && word.parse::<f64>().is_ok();
     let line = |line: &str| {

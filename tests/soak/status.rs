@@ -12,7 +12,7 @@ resources:
   - {name: jobs, tables: [public.jobs]}
 ";
 
-/// The colour of the upper left corner of a picture, and how wide it is.
+/// Prints the width of a picture, and the color of its upper left corner.
 const CORNER: &str = "import sys, zlib, struct
 data, at, packed = open(sys.argv[1], 'rb').read(), 8, b''
 while at < len(data):
@@ -28,7 +28,7 @@ struct Browser {
 }
 
 impl Browser {
-    /// What it prints, and what it complains of.
+    /// Runs the browser. Returns its output and its errors.
     fn look(&self, arguments: &[&str]) -> (String, String) {
         let profile = format!("--user-data-dir={}", self.folder.join("profile").display());
         let mut chromium = Command::new("chromium");
@@ -69,7 +69,7 @@ fn a_browser_shows_the_status_page() {
     assert_eq!(code(&mut old, "INSERT INTO jobs VALUES (3)"), "LF001");
     let browser = Browser { folder: Folder::new("browser"), url: format!("http://{address}/") };
 
-    // As the browser has understood it.
+    // The document as parsed by the browser.
     let (dom, _) = browser.look(&["--dump-dom"]);
     for text in [
         "<svg class=\"wide\"",
@@ -81,7 +81,7 @@ fn a_browser_shows_the_status_page() {
     ] {
         assert!(dom.contains(text), "{text} in {dom}");
     }
-    // Its own style sheet counts: else the background would be white in the dark, too.
+    // The page's style sheet is in effect: otherwise the background would be white in dark mode too.
     assert_eq!(browser.picture(1000, "1"), [1000, 255, 255, 255]);
     assert_eq!(browser.picture(1000, "0"), [1000, 13, 17, 23]);
     assert_eq!(browser.picture(500, "1"), [500, 255, 255, 255]);

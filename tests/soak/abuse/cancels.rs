@@ -1,4 +1,4 @@
-//! Requests to cancel.
+//! Cancel requests.
 
 use super::flood::{answered, beside};
 use crate::support::proxy::NO_POLICIES;
@@ -7,7 +7,7 @@ use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_unt
 
 const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
-/// A session, and with which key it is cancelled.
+/// A session and its cancel key.
 fn session(proxy: &Proxy) -> (Wire, Vec<u8>) {
     let mut wire = Wire::connect(&proxy.address()).unwrap();
     let frames = wire.start(&USER, "");
@@ -21,7 +21,7 @@ fn send_cancel(proxy: &Proxy, key: &[u8]) -> Wire {
     wire
 }
 
-/// A statement runs, and is cancelled.
+/// Runs a statement, and cancels it.
 fn cancelled(proxy: &Proxy, postgres: &Postgres, (wire, key): &mut (Wire, Vec<u8>)) {
     wire.send(&message::query("SELECT pg_sleep(600) AS held"));
     let running =
@@ -29,7 +29,7 @@ fn cancelled(proxy: &Proxy, postgres: &Postgres, (wire, key): &mut (Wire, Vec<u8
     wait_until("it runs", DEADLINE, || postgres.value(running) == "1");
     let mut cancel = send_cancel(proxy, key);
     assert_eq!(error_in(&wire.read_until_ready()).expect("an error").code(), "57014");
-    // The server sends its signal twice: the second one must not meet the next statement.
+    // The server signals the process twice. The second signal must not reach the next statement.
     assert_eq!(cancel.bytes_to_end(), b"");
 }
 
@@ -38,7 +38,7 @@ fn of_keys_that_nobody_has() {
     let postgres = Postgres::start(Options::default());
     let proxy = Proxy::start(&postgres, NO_POLICIES, &[]);
     let mut held = session(&proxy);
-    // Nobody waits for them, as in an attack.
+    // Like an attacker, does not wait for replies.
     let unknown = |_: &_| send_cancel(&proxy, &[7; 8]);
     beside("cancels of unknown keys", (1000, 600), unknown, 10, || cancelled(&proxy, &postgres, &mut held));
 }
@@ -47,13 +47,13 @@ fn of_keys_that_nobody_has() {
 fn unknown_keys_reach_no_server() {
     let postgres = Postgres::start(Options::default().setting("log_connections", "on"));
     let count = |event: &str| postgres.log().matches(event).count();
-    // A request to cancel does not authenticate.
+    // Cancel requests do not authenticate.
     let unauthenticated = || count("connection received").saturating_sub(count("connection authorized"));
     let proxy = Proxy::start(&postgres, NO_POLICIES, &[]);
     let (_wire, mut key) = session(&proxy);
     wait_until("the session is logged", DEADLINE, || count("connection authorized") >= 2);
     let before = unauthenticated();
-    // The process is there, its secret another; a key of protocol 3.2; none at all.
+    // An existing process with a wrong secret, keys of protocol 3.2, and no key.
     *key.last_mut().unwrap() ^= 1;
     for key in [key, [1; 8].into(), [2; 36].into(), [3; 256].into(), Vec::new()] {
         assert_eq!(send_cancel(&proxy, &key).bytes_to_end(), b"");
@@ -61,11 +61,11 @@ fn unknown_keys_reach_no_server() {
     let logged = count("connection authorized");
     drop(Wire::login(&postgres.address(), "postgres", "postgres"));
     wait_until("the server has logged it", DEADLINE, || count("connection authorized") > logged);
-    // A login may be under way.
+    // A login may still be under way.
     wait_until("no request has reached the server", DEADLINE, || unauthenticated() <= before);
 }
 
-/// Whoever has a session may cancel it as often as they like, and hold up nobody.
+/// A client may cancel its own session as often as it likes, but must not delay others.
 #[test]
 fn of_ones_own_session() {
     let postgres = Postgres::start(Options::default());

@@ -30,7 +30,7 @@ fn sessions_that_come_and_go() {
     wait_until("the proxy has no others", DEADLINE, || ok(&mut console, "SHOW SESSIONS").len() == 1);
 }
 
-/// Also those who hang up in the middle of everything.
+/// The clients disconnect in the middle of a reply.
 #[test]
 fn sessions_that_are_broken_off() {
     let world = start(Options::default());
@@ -46,7 +46,7 @@ fn sessions_that_are_broken_off() {
     wait_until("they have gone", DEADLINE, || world.postgres.value(left) == "0");
 }
 
-/// Each opens no connection of the proxy's own, and leaves nothing behind.
+/// Such a login opens no control connection, and leaves nothing behind.
 #[test]
 fn databases_that_nobody_has() {
     let postgres = Postgres::start(Options::default());
@@ -66,7 +66,7 @@ fn databases_that_nobody_has() {
     assert!(!super::http::page(&proxy, "/metrics").contains("nowhere"));
 }
 
-/// Wherever a stranger may connect: what the proxy needs there it needs once, and gives back.
+/// The proxy needs its connections only once per database, and closes them when the sessions end.
 #[test]
 fn many_databases() {
     const DATABASES: usize = 12;
@@ -80,7 +80,7 @@ fn many_databases() {
         .collect();
     ok(&mut leader, "INSERT INTO jobs VALUES (1)");
     let own = "SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'stranger%' AND usename <> 'eve'";
-    println!("{} connections of the proxy's own in {DATABASES} databases", world.postgres.value(own));
+    println!("{} control connections in {DATABASES} databases", world.postgres.value(own));
     drop(sessions);
-    wait_until("they are given back", DEADLINE, || world.postgres.value(own) == "0");
+    wait_until("the proxy closes them", DEADLINE, || world.postgres.value(own) == "0");
 }

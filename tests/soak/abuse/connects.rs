@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 const USER: [(&str, &str); 2] = [("user", "ada"), ("database", "postgres")];
 
-/// How long a message and its answer take, of a client that is far away.
+/// Round-trip time of a distant client.
 const DISTANCE: Duration = Duration::from_millis(100);
-/// From its connection to its first message.
+/// Maximum time from a connection to its first message.
 pub const AT_ONCE: Duration = Duration::from_millis(10);
 
 fn start(arguments: &[&str]) -> (Proxy, Postgres) {
@@ -23,18 +23,18 @@ fn start(arguments: &[&str]) -> (Proxy, Postgres) {
     (Proxy::start(&postgres, NO_POLICIES, arguments), postgres)
 }
 
-/// A client as libpq is one: it asks for encryption first, waits for the answer, then logs in with a password.
+/// A client like libpq: requests encryption, waits for the answer, and then logs in with a password.
 fn login(proxy: &Proxy) {
     let mut wire = loop {
         let begun = Instant::now();
         let mut wire = Wire::connect(&proxy.address()).unwrap();
         wire.send(&message::ssl_request());
-        // Where the machine has stood still, others have come meanwhile, and the proxy was right to close it.
+        // The machine has stalled, and the proxy may have closed the connection in favor of others. Try again.
         if begun.elapsed() > AT_ONCE {
             continue;
         }
         assert_eq!(wire.byte(), Some(b'N'), "the connection was closed");
-        // It is as far away as another continent.
+        // As far away as another continent.
         let answered = Instant::now();
         std::thread::sleep(DISTANCE);
         if answered.elapsed() < 2 * DISTANCE {
@@ -46,7 +46,7 @@ fn login(proxy: &Proxy) {
     assert_eq!(frames.last().map(|frame| frame.tag), Some(b'Z'), "the connection was closed");
 }
 
-/// In a flood it need not come about.
+/// Returns None if the connection fails, which is permitted in a flood.
 fn connect(proxy: &Proxy, bytes: &[u8]) -> Option<TcpStream> {
     let Address::Tcp(address) = proxy.address() else { unreachable!() };
     let mut stream = TcpStream::connect(address).ok()?;
@@ -81,7 +81,7 @@ fn that_begin_tls_and_stop() {
     let certificate = Authority::new("abuse").sign_local("proxy");
     let files = [text(&certificate.pem), text(&certificate.key)];
     let (proxy, _postgres) = start(&["--tls-cert", &files[0], "--tls-key", &files[1]]);
-    // It waits for the rest of a record that does not come; and some of those that want no answer first.
+    // Half of the clients request TLS and stop. The others begin TLS without a request, and stop within a record.
     let half = [&message::ssl_request()[..], b"\x16\x03\x01\x02\0\x01\0"].concat();
     let said = |flood: &Flood| connect(&proxy, if flood.done().is_multiple_of(2) { &half[..8] } else { &half[8..] });
     let encrypted = || {

@@ -5,16 +5,17 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// No request of a client that behaves well may take longer, but for what the machine stands still: what was wrong took
-/// from ten seconds on, or for ever.
+/// Maximum time of a request by a well-behaved client, except for stalls of the machine. Errors took ten seconds or
+/// more, or forever.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// So many threads flood at the same time.
+/// Number of threads that flood at the same time.
 const THREADS: usize = 4;
-/// Each begins a step this often at most: 4,000 steps a second in all, so that tests beside it go on.
+/// Minimum interval between the steps of a thread. All threads take 4,000 steps per second, so concurrent tests
+/// continue.
 const PACE: Duration = Duration::from_millis(1);
 
-/// What a flood may ask, and has to tell.
+/// The state of a flood.
 pub struct Flood {
     over: AtomicBool,
     done: AtomicUsize,
@@ -30,7 +31,7 @@ impl Flood {
     }
 }
 
-/// Ends the flood also where the client beside it panics.
+/// Ends the flood even if the concurrent client panics.
 struct Ends<'a>(&'a Flood);
 
 impl Drop for Ends<'_> {
@@ -39,8 +40,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs the request so many times while the flood runs, from when that has done `first` of what it does. Each step of
-/// the flood gets what it keeps; what that returns is kept until `kept` more have come.
+/// Runs the request that many times during the flood, after the first `first` steps of the flood. Drops the result of a
+/// step after `kept` further steps.
 pub fn beside<T>(
     what: &str,
     (first, kept): (usize, usize),
@@ -74,7 +75,7 @@ pub fn beside<T>(
     });
 }
 
-/// Runs the request so many times, and judges how long each took.
+/// Runs the request that many times, and checks the duration of each.
 pub fn answered(what: &str, times: usize, mut request: impl FnMut()) {
     let stalls = Stalls::watch();
     let took = (0..times).map(|_| timed(&mut request)).collect();

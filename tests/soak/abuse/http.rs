@@ -1,4 +1,4 @@
-//! Clients of the address of metrics and health.
+//! Clients of the HTTP address for metrics and health.
 
 use super::connects::AT_ONCE;
 use super::flood::{answered, beside};
@@ -32,12 +32,12 @@ fn address(proxy: &Proxy) -> SocketAddr {
 
 fn send(address: SocketAddr, text: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
-    // It may have been closed already.
+    // The proxy may have closed the connection already.
     let _ = stream.write_all(text);
     stream
 }
 
-/// In a flood it need not come about.
+/// Returns None if the connection fails, which is permitted in a flood.
 fn try_send(address: SocketAddr, text: &[u8]) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.write_all(text).ok()?;
@@ -52,7 +52,7 @@ fn ask(address: SocketAddr, path: &str) -> String {
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut answer = String::new();
         let read = stream.read_to_string(&mut answer);
-        // Where the machine has stood still, others have come meanwhile, and the proxy was right to close it.
+        // The machine has stalled, and the proxy may have closed the connection in favor of others. Try again.
         let was_right_to_close = answer.is_empty() && begun.elapsed() > AT_ONCE && since.elapsed() < DEADLINE;
         if !was_right_to_close {
             read.unwrap_or_else(|error| panic!("{error} after {answer:?}"));
@@ -62,7 +62,7 @@ fn ask(address: SocketAddr, path: &str) -> String {
     }
 }
 
-/// What a proxy that serves metrics says there.
+/// Response of the proxy for this path.
 pub fn page(proxy: &Proxy, path: &str) -> String {
     ask(address(proxy), path)
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const USER: [(&str, &str); 2] = [("user", "ada"), ("database", "postgres")];
 const CONSOLE: [(&str, &str); 2] = [("user", "ada"), ("database", "fencegate")];
 
-/// The server has few slots, and asks ada for a password.
+/// The server has few slots, and requests a password from ada.
 fn start(arguments: &[&str]) -> (Proxy, Postgres) {
     let options = Options::default().setting("max_connections", "100").hba("host all ada all scram-sha-256");
     let postgres = Postgres::start(options);
@@ -35,10 +35,11 @@ fn unanswered_from(host: u8, proxy: &Proxy, parameters: &[(&str, &str)]) -> Wire
     wire
 }
 
-/// The first is asked for its password before the others come: who waits for longest makes room for them.
+/// The server requests a password from the first login before the others arrive. The login that has waited longest
+/// makes room for them.
 fn all_unanswered(proxy: &Proxy, parameters: &[(&str, &str)], number: usize) -> Vec<Wire> {
     let mut first = unanswered(proxy, parameters);
-    assert_eq!(first.frame().map(|frame| frame.tag), Some(b'R'), "it is asked for a password");
+    assert_eq!(first.frame().map(|frame| frame.tag), Some(b'R'), "the server requests a password");
     std::iter::once(first).chain((1..number).map(|_| unanswered(proxy, parameters))).collect()
 }
 
@@ -65,7 +66,7 @@ fn in_a_stream() {
     beside("a stream of unanswered logins", (200, 200), one, 10, || drop(login(&proxy, &USER)));
 }
 
-/// One who waits for the server's question, so that each login reaches the server, and keeps few of them.
+/// Each client waits for the password request, so that all logins reach the server. Few connections are kept.
 #[test]
 fn in_a_stream_through_the_server() {
     let (proxy, _postgres) = start(&[]);
@@ -77,7 +78,7 @@ fn in_a_stream_through_the_server() {
     beside("a stream of logins that the server asks", (60, 20), one, 10, || drop(login(&proxy, &USER)));
 }
 
-/// They have all logins that there may be: each makes room after ten seconds.
+/// The clients occupy all concurrent logins. Each makes room after ten seconds.
 #[test]
 fn from_many_addresses() {
     const LIMIT: Duration = Duration::from_secs(10);
@@ -93,7 +94,7 @@ fn from_many_addresses() {
     assert!(took < LIMIT + super::flood::PATIENCE + stalls.total(), "it took {took:?}");
 }
 
-/// By the name of somebody who may use the console, which nobody has to prove before the server asks.
+/// A client can claim the name of an administrator until the server requests a password.
 #[test]
 fn at_the_console_in_the_name_of_an_administrator() {
     let (proxy, _postgres) = start(&["--admin-roles", "ada", "--max-connections", "20"]);
@@ -102,7 +103,7 @@ fn at_the_console_in_the_name_of_an_administrator() {
     answered("logins at the console beside unanswered ones there", 3, || drop(login(&proxy, &CONSOLE)));
 }
 
-/// They are over before those who have a session: no place is lost.
+/// Disconnected logins release their places.
 #[test]
 fn that_are_broken_off() {
     let (proxy, postgres) = start(&["--max-connections", "10"]);

@@ -1,16 +1,16 @@
-//! The output that refused and admitted clients cause in the log, the metrics and the console.
+//! Output that clients cause in the log and the console.
 
 use crate::support::proxy::NO_POLICIES;
 use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Options, Postgres, Proxy, Wire, message, wait_until};
 use std::time::Instant;
 
-/// No line is longer, in bytes, whoever has had a say in it.
+/// Maximum length of a line in bytes, even with text from clients.
 const LONGEST_LINE: usize = 4096;
 
-/// Many in a second, where the machine is not slow.
+/// Several hundred per second, unless the machine is slow.
 const SESSIONS: usize = 600;
-/// So many lines of a kind there may be in a second.
+/// Maximum number of lines of one kind per second.
 const A_SECOND: usize = 100;
 
 fn start() -> (Proxy, Postgres) {
@@ -43,7 +43,7 @@ fn names_of_applications_are_cut() {
     has_short_lines(&proxy);
 }
 
-/// A storm of sessions is counted, not told one by one.
+/// During a flood of sessions, the proxy logs counts in place of single sessions.
 #[test]
 fn sessions_are_logged_at_a_bounded_rate() {
     let (proxy, _postgres) = start();
@@ -53,7 +53,7 @@ fn sessions_are_logged_at_a_bounded_rate() {
             scope.spawn(|| (0..SESSIONS / 4).for_each(|_| drop(Wire::login(&proxy.address(), "postgres", "postgres"))));
         }
     });
-    wait_until("all are told or counted", DEADLINE, || {
+    wait_until("all sessions are logged or counted", DEADLINE, || {
         let log = proxy.log();
         let (counts, told): (Vec<&str>, Vec<&str>) = log.lines().partition(|line| line.contains("lines_left_out"));
         ["session_started", "session_ended"].iter().all(|event| {
@@ -65,7 +65,7 @@ fn sessions_are_logged_at_a_bounded_rate() {
     let lines = proxy.log().lines().count();
     println!("{lines} lines for {SESSIONS} sessions");
     let most = 2 * A_SECOND * (start.elapsed().as_secs() as usize + 2);
-    assert!(lines < most, "{lines} lines, not {most}");
+    assert!(lines < most, "{lines} lines, at least {most}");
 }
 
 fn left_out(line: &str) -> usize {

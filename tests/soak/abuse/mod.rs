@@ -1,5 +1,5 @@
-//! The harm that a stranger can do to other clients: floods and silence, each beside a well-behaved client. The tests
-//! judge that client: all of its requests are answered while the flood runs, none of them unreasonably late.
+//! The harm that a stranger can do to other clients: floods and silence, each with a concurrent well-behaved client.
+//! All of its requests must be answered in reasonable time.
 //!
 //! Each module is a class of floods, with its own servers and proxies. All traffic stays on this machine.
 

@@ -7,14 +7,14 @@ use crate::support::{DEADLINE, Options, ProxyOptions, Wire, message, wait_until}
 const SCHEMA: &str = "CREATE TABLE jobs (n int); CREATE TABLE free (t text)";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 const MIB: usize = 1 << 20;
-/// Nobody takes more when nothing was taken, and nothing done, at so many looks.
+/// After this many checks without progress, no more data will be accepted.
 const LOOKS: usize = 20;
 
 fn start() -> Fenced {
     Fenced::start_with(Options::default(), SCHEMA, &ProxyOptions::default().policies(POLICIES))
 }
 
-/// A query that announces so many bytes, sends some of them and no more.
+/// A query that announces that many bytes, sends some of them, and stalls.
 fn stalled(world: &Fenced, announced: usize, sent: usize) -> Wire {
     let mut wire = world.login();
     let mut text = message::header(b'Q', announced as i32);
@@ -39,7 +39,7 @@ fn announced_and_stalled() {
     }
 }
 
-/// As slow as one who has never stalled for long.
+/// The clients are slow, but never stall for long.
 #[test]
 fn announced_and_sent_drop_by_drop() {
     let world = start();
@@ -56,7 +56,7 @@ fn announced_and_sent_drop_by_drop() {
     beside("drop by drop", (4, 0), step, 5, || drop(ok(&mut writer, &text)));
 }
 
-/// The server does not read what stands behind a statement that runs.
+/// The server does not read messages after a running statement.
 #[test]
 fn behind_a_statement_that_runs() {
     let world = start();
@@ -69,7 +69,7 @@ fn behind_a_statement_that_runs() {
     };
     let mut held: Vec<(Wire, usize)> = (0..6).map(|_| behind()).collect();
     let (mut refused, mut worked) = (0, 0);
-    wait_until("nobody takes more of them", DEADLINE, || {
+    wait_until("no more data is accepted", DEADLINE, || {
         let mut taken = 0;
         for (wire, sent) in &mut held {
             let more = if *sent < long.len() { wire.try_send(&long[*sent..]).unwrap_or(0) } else { 0 };

@@ -1,4 +1,4 @@
-//! PostgreSQL's own tests have the same output through the proxy as without it, byte for byte. Run by `make compat`.
+//! PostgreSQL's own tests have the same output with and without the proxy, byte for byte. Run by `make compat`.
 
 mod outcome;
 mod suite;
@@ -8,10 +8,10 @@ use outcome::Outcome;
 use std::time::Instant;
 use suite::Suite;
 
-/// The tests make their own database, which has no fence.
+/// The tests create their own database, which has no fence.
 const NO_SUCH_TABLE: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.fencegate_ticks]}\n";
 
-/// They share theirs with a fenced table.
+/// The database of the tests has a fenced table.
 const BESIDE: &str =
     "version: 1\nopaque: allow\nresources:\n  - {name: scheduler, tables: [scheduled.fencegate_ticks]}\n";
 const FENCED_TABLE: &str =
@@ -38,7 +38,7 @@ fn isolation_tests_beside_a_fenced_table() {
     assert_same(&suite, BESIDE, |postgres| make_database(postgres, suite.database()));
 }
 
-/// As pg_regress makes it, and with a fence.
+/// Creates the database like pg_regress, but with a fence.
 fn make_database(postgres: &Postgres, name: &str) {
     postgres.sql(&format!("CREATE DATABASE {name} TEMPLATE template0"));
     for setting in ["lc_messages", "lc_monetary", "lc_numeric", "lc_time"] {
@@ -49,7 +49,7 @@ fn make_database(postgres: &Postgres, name: &str) {
     postgres.sql_in(name, FENCED_TABLE);
 }
 
-/// Runs the suite on a server of its own, then on another through the proxy.
+/// Runs the suite directly on one server, then through the proxy on another.
 fn assert_same(suite: &Suite, policies: &str, prepare: impl Fn(&Postgres)) {
     let start = || {
         let postgres = Postgres::start(Options::default().unused().setting("autovacuum", "off"));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// What became of each test, and what it printed.
+/// Verdict and output of each test.
 pub struct Outcome {
     said: String,
     verdicts: Vec<String>,
@@ -12,7 +12,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of what the driver said, and the folder with what the tests printed.
+    /// From the output of the driver, and the folder with the output of the tests.
     pub fn new(said: String, results: &Path) -> Self {
         const ENDINGS: [&str; 3] = [" ok", " FAILED", " failed (ignored)"];
         let is_verdict = |line: &String| ENDINGS.iter().any(|ending| line.contains(ending));
@@ -24,7 +24,7 @@ impl Outcome {
         Self { verdicts, results: results.collect(), said }
     }
 
-    /// How many tests ran.
+    /// Number of tests that ran.
     pub fn count(&self) -> usize {
         self.verdicts.len()
     }
@@ -37,7 +37,7 @@ impl Outcome {
         &self.said
     }
 
-    /// A text for each test that does not give the same.
+    /// A text for each test with a different result.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let verdicts = self.verdicts.iter().zip(&other.verdicts).filter(|(ours, theirs)| ours != theirs);
         let mut differences: Vec<_> = verdicts.map(|(ours, theirs)| format!("- {ours}\n+ {theirs}")).collect();
@@ -55,7 +55,7 @@ impl Outcome {
     }
 }
 
-/// `     boolean    ... ok          166 ms`
+/// Removes the time from a line such as `     boolean    ... ok          166 ms`.
 fn without_times(line: &str) -> String {
     let words: Vec<_> = line.split_whitespace().collect();
     match words.as_slice() {
@@ -64,7 +64,7 @@ fn without_times(line: &str) -> String {
     }
 }
 
-/// The lines around it.
+/// The lines around the first difference.
 fn first_difference(ours: Option<&Vec<u8>>, theirs: Option<&Vec<u8>>) -> String {
     const SHOWN: usize = 12;
     let lines = |text: Option<&Vec<u8>>| -> Vec<String> {

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A suite, in a folder of its own: the paths in what it prints are the same in each run.
+/// A suite in a separate folder, so that the paths in its output are the same in each run.
 pub struct Suite {
     name: &'static str,
     schedule: &'static str,
@@ -43,7 +43,7 @@ impl Suite {
         Self { name, schedule, driver, folder, database: "regression", database_exists: false }
     }
 
-    /// Somebody else has made the database.
+    /// Uses an existing database.
     pub fn in_existing_database(mut self) -> Self {
         self.database_exists = true;
         self
@@ -57,7 +57,7 @@ impl Suite {
         self.database
     }
 
-    /// Runs all of its tests against the server that is there.
+    /// Runs all tests against the server at this address.
     pub fn run(&self, address: &Address) -> Outcome {
         let results = self.folder.join("results");
         let _ = fs::remove_dir_all(&results);
@@ -92,7 +92,7 @@ impl Suite {
     }
 }
 
-/// Where PostgreSQL has its libraries, and the drivers of its tests.
+/// The folder with PostgreSQL's libraries and test drivers.
 fn libraries() -> PathBuf {
     postgres_program("postgres").ancestors().nth(2).unwrap().join("lib")
 }

@@ -18,7 +18,7 @@ use session::Record;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-/// Postgres refuses this way of partitioning after its grammar up to 15, and in its grammar since then.
+/// An invalid partitioning strategy. PostgreSQL up to 15 rejects it after parsing, and newer releases in the grammar.
 const REFUSED_LATER: &str = "PARTITION BY MAGIC";
 
 const LIST: &str = include_str!("opaque.txt");
@@ -35,7 +35,7 @@ fn what_the_server_takes_is_no_syntax_error_here() {
     assert!(unknown.is_empty(), "{} unknown:\n{}", unknown.len(), unknown.join("\n"));
 }
 
-/// All that are opaque, by kind and reason. The list says where that changes; its counts are those of one release.
+/// The opaque statements by kind and reason are those of the list. The list's counts are those of one release.
 #[test]
 fn few_are_opaque() {
     let (mut total, mut opaque) = (0, BTreeMap::<String, usize>::new());
@@ -51,7 +51,7 @@ fn few_are_opaque() {
                     }
                 }
             }
-            // What the server refuses as well.
+            // The server rejects it too.
             Err(Unreadable::Syntax) => {}
             Err(why) => {
                 total += 1;
@@ -110,7 +110,7 @@ fn other_literals_change_no_verdict() {
     assert!(spared > 10_000, "{spared}");
 }
 
-/// It takes the word ONLY for the relation, and the relation for its alias.
+/// The other parser reads ONLY as the relation, and the relation as its alias.
 fn is_misread(target: &Target) -> bool {
     (&target.schema, target.name.as_str()) == (&None, "only")
 }
@@ -138,7 +138,7 @@ fn what_another_parser_reads_is_in_the_verdict() {
     assert!(read > 35_000 && targets > 8_000 && values > 10_000, "{read} {targets} {values}");
 }
 
-/// The verdict has the write, and each value in a column of which it tells all.
+/// Returns true if the verdict has the write, and each value in columns for which it lists all values.
 fn tells(script: &Script, target: &Target) -> bool {
     let named = |write: &&Write| {
         (&write.relation.schema, &write.relation.name) == (&target.schema, &target.name)

@@ -20,11 +20,11 @@ pub struct Target {
     pub schema: Option<String>,
     pub name: String,
     pub operation: Operation,
-    /// Of some columns a value that a row may have, before the write or after it.
+    /// Possible values of some columns of a row, before or after the write.
     pub values: Vec<(Column, String)>,
 }
 
-/// None where it cannot read the text.
+/// Returns None if the parser cannot parse the text.
 pub fn targets(text: &str) -> Option<Vec<Target>> {
     let statements = Parser::parse_sql(&PostgreSqlDialect {}, text).ok()?;
     let mut reader = Reader(Vec::new());
@@ -135,7 +135,7 @@ impl Reader {
     }
 }
 
-/// As Postgres folds it, and cuts it.
+/// Folds and truncates the name like PostgreSQL.
 fn folded(name: &sqlparser::ast::Ident) -> String {
     let mut folded = match name.quote_style {
         Some(_) => name.value.clone(),
@@ -161,7 +161,7 @@ fn assigned(assignments: &[Assignment]) -> Vec<(Column, String)> {
     assigned.collect()
 }
 
-/// What a condition wants of columns of the only relation.
+/// The values that a condition requires in columns of the only relation.
 fn wanted(condition: &Expr) -> Vec<(Column, String)> {
     match condition {
         Expr::Nested(inner) => wanted(inner),

@@ -19,15 +19,15 @@ pub struct Query {
     pub read: Result<Script, Unreadable>,
 }
 
-/// What all sessions saw.
+/// The results of all sessions.
 #[derive(Default)]
 pub struct Record {
     pub queries: Vec<Query>,
-    /// How often a trial ended how.
+    /// Number of trials by result.
     pub trials: BTreeMap<&'static str, usize>,
     /// Writes that the verdict missed.
     pub missed: Vec<String>,
-    /// What the server's grammar takes and ours does not know.
+    /// Texts that the server can parse but our grammar cannot.
     pub unknown: Vec<String>,
 }
 
@@ -37,10 +37,10 @@ pub struct Session<'r> {
     record: &'r Mutex<Record>,
     file: String,
     lexing: Lexing,
-    /// Of the last ReadyForQuery.
+    /// Status from the last ReadyForQuery.
     pub status: u8,
     prepared: HashMap<String, Arc<Statement>>,
-    /// What the client gave for the COPYs of the query at hand, each with its end.
+    /// The client's data for each COPY of the current query, including its end.
     copies: VecDeque<Vec<u8>>,
 }
 
@@ -129,7 +129,7 @@ impl<'r> Session<'r> {
         }
     }
 
-    /// What the statement does, also where that is what another does that was prepared.
+    /// The effects of the statement. EXECUTE has the effects of the prepared statement.
     pub fn resolve(&self, statement: &Statement) -> Statement {
         match &statement.prepared {
             PreparedEffect::Execute { name, .. } => statement.executing(self.prepared.get(name).map(|known| &**known)),
@@ -141,13 +141,13 @@ impl<'r> Session<'r> {
         self.status != b'I'
     }
 
-    /// Runs our own SQL: its rows, as text, or the SQLSTATE of its error.
+    /// Runs SQL of the test. Returns its rows as text, or the SQLSTATE of its error.
     pub fn ask(&mut self, sql: &str) -> io::Result<Result<Vec<Vec<Option<String>>>, String>> {
         self.server.send(&query(sql))?;
         self.answer()
     }
 
-    /// The answer to something that was sent.
+    /// Reads the reply up to ReadyForQuery.
     pub fn answer(&mut self) -> io::Result<Result<Vec<Vec<Option<String>>>, String>> {
         let (mut rows, mut error) = (Vec::new(), None);
         loop {
@@ -162,7 +162,7 @@ impl<'r> Session<'r> {
         }
     }
 
-    /// The reply to the client's query in a trial: nothing of it goes to the client.
+    /// Reads the reply to a query in a trial, and does not forward it to the client.
     pub fn tried(&mut self) -> io::Result<Option<String>> {
         self.reply(false, &mut VecDeque::new())
     }
@@ -171,7 +171,7 @@ impl<'r> Session<'r> {
         self.reply(pass, &mut VecDeque::new())
     }
 
-    /// Reads a reply to its end, and gives COPY what `again` or the client has. Gives back the first error.
+    /// Reads a reply to its end, and sends the data for COPY from `again` or the client. Returns the first error.
     fn reply(&mut self, pass: bool, again: &mut VecDeque<Vec<u8>>) -> io::Result<Option<String>> {
         let mut error = None;
         loop {
@@ -231,7 +231,7 @@ fn columns(row: &[u8]) -> Vec<Option<String>> {
     crate::support::Frame { tag: b'D', body: row.to_vec() }.columns()
 }
 
-/// The statement begins or ends transactions.
+/// Returns true if the statement begins or ends transactions.
 pub fn controls_transactions(statement: &Statement) -> bool {
     statement.transaction != TransactionEffect::None
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 pub struct Stream(BufReader<TcpStream>);
 
-/// A message as it came, with its header.
+/// A received message with its header.
 pub struct Message(pub Vec<u8>);
 
 impl Message {
@@ -30,7 +30,7 @@ impl Stream {
         Ok(Self(BufReader::with_capacity(64 << 10, stream)))
     }
 
-    /// The packet that starts a session: it has no tag.
+    /// Reads the startup packet, which has no tag.
     pub fn startup(&mut self) -> io::Result<Vec<u8>> {
         self.read(0)
     }
@@ -39,7 +39,7 @@ impl Stream {
         self.read(1).map(Message)
     }
 
-    /// `before` bytes come before the length.
+    /// Reads a message with `before` bytes before the length.
     fn read(&mut self, before: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; before + 4];
         self.0.read_exact(&mut bytes)?;

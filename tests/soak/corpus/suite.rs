@@ -14,10 +14,10 @@ use std::thread;
 
 const DATABASE: &str = "regression";
 
-/// So many files of a group at a time.
+/// Number of concurrent files of a group.
 const AT_ONCE: usize = 4;
 
-/// So that nothing hangs, and each statement takes the same time whenever it runs.
+/// Prevent hanging statements, and variable execution times.
 const SETTINGS: [(&str, &str); 5] = [
     ("statement_timeout", "20s"),
     ("autovacuum", "off"),
@@ -26,13 +26,13 @@ const SETTINGS: [(&str, &str); 5] = [
     ("max_locks_per_transaction", "256"),
 ];
 
-/// Runs all of them once, and gives back what was seen.
+/// Runs all tests once, and returns the results.
 pub fn run() -> Record {
     let tests = regression_tests();
     let options = SETTINGS.iter().fold(Options::default(), |options, (name, value)| options.setting(name, value));
     let postgres = Postgres::start(options);
     prepare(&postgres);
-    // The server reads the data of COPY, and writes its results.
+    // The server reads and writes files of COPY here.
     let folder = Folder::new("regress");
     let files = format!(
         "cp -a '{}/.' '{1}'; mkdir '{1}/results'; chmod -R a+rwX '{1}'",
@@ -88,7 +88,7 @@ fn run_group(group: VecDeque<String>, folder: &Path, port: u16) {
     });
 }
 
-/// What psql says of its success does not matter: most files hold errors on purpose.
+/// Ignores the exit code of psql, because most files contain errors on purpose.
 fn psql(test: &str, folder: &Path, port: u16) {
     let address = Address::Tcp(([127, 0, 0, 1], port).into());
     let mut command = programs::psql(&address, DATABASE);

@@ -10,13 +10,13 @@ use std::io;
 
 /// How the trial of a query string ended.
 pub enum Finding {
-    /// It was not tried, or tells nothing, and why.
+    /// The query was not tried, or its trial has no result, for this reason.
     LeftOut(&'static str),
-    /// What was written is explained by the verdict, and how in the case that is the farthest fetched.
+    /// The verdict explains all writes. The text names the least direct explanation.
     Explained(&'static str),
-    /// A write that the verdict does not tell.
+    /// A write that the verdict does not have.
     Missed(String),
-    /// The server's grammar takes what ours does not know.
+    /// The server can parse the text, but our grammar cannot.
     Unknown,
 }
 
@@ -31,7 +31,7 @@ impl Finding {
     }
 }
 
-/// Neither undone by a rollback nor of any use within it.
+/// Statements that a rollback does not undo, or that do nothing useful before one.
 const OF_THE_SESSION: [StatementKind; 11] = [
     StatementKind::Set,
     StatementKind::Reset,
@@ -46,7 +46,7 @@ const OF_THE_SESSION: [StatementKind; 11] = [
     StatementKind::DiscardAll,
 ];
 
-/// Of these every lock says something, also where no row was written.
+/// Statements whose locks count as writes, even if they write no rows.
 const QUERIES: [StatementKind; 11] = [
     StatementKind::Select,
     StatementKind::Insert,
@@ -61,10 +61,10 @@ const QUERIES: [StatementKind; 11] = [
     StatementKind::LockTable,
 ];
 
-/// So that no count of an earlier transaction is still to be reported when one begins.
+/// Reports the counts of earlier transactions before a new one begins.
 const FLUSH: &str = "SELECT pg_catalog.pg_stat_force_next_flush()";
 
-/// Tables locked as who writes them does, and how many of their rows this transaction has written.
+/// Tables with a write lock, and the number of rows that this transaction has written to them.
 const WRITTEN: &str = "SELECT c.oid, n.nspname, c.relname, \
         pg_catalog.pg_stat_get_xact_tuples_inserted(c.oid), \
         pg_catalog.pg_stat_get_xact_tuples_updated(c.oid), \
@@ -84,7 +84,7 @@ struct Written {
     counts: [i64; 4],
 }
 
-/// Tries what the client sent. The session is as before, save for what no rollback undoes.
+/// Tries the client's message, and restores the session, except for effects that a rollback does not undo.
 pub fn run(session: &mut Session, message: &Message, read: &Result<Script, Unreadable>) -> io::Result<Finding> {
     let within = session.is_in_transaction();
     if !within && session.ask(FLUSH)?.is_err() {
@@ -119,7 +119,8 @@ pub fn run(session: &mut Session, message: &Message, read: &Result<Script, Unrea
     Ok(finding)
 }
 
-/// The server's grammar takes it: it is read, and then refused because the transaction has failed before.
+/// Returns true if the server can parse the text: in a failed transaction, it then reports 25P02 and not a syntax
+/// error.
 fn takes(session: &mut Session, message: &Message) -> io::Result<bool> {
     let (begin, end) = around(session);
     let _ = session.ask(begin)?;
@@ -130,7 +131,7 @@ fn takes(session: &mut Session, message: &Message) -> io::Result<bool> {
     Ok(taken)
 }
 
-/// What a trial begins and ends with.
+/// The statements that begin and end a trial.
 fn around(session: &Session) -> (&'static str, &'static str) {
     match session.is_in_transaction() {
         false => ("BEGIN", "ROLLBACK"),
@@ -196,7 +197,7 @@ fn compare(session: &mut Session, statements: &[Statement], before: &HashMap<Str
     farther(session, statements, &writes, &unnamed)
 }
 
-/// By way of partitions, views, rules, cascades, triggers or functions, as the catalog has them.
+/// Explains the writes by partitions, views, rules, cascades, triggers or functions in the catalog.
 fn farther(
     session: &mut Session,
     statements: &[Statement],
@@ -255,7 +256,7 @@ impl Written {
     }
 }
 
-/// Literals for IN; it is never empty.
+/// Literals for IN. The list is never empty.
 fn list<'t>(texts: impl Iterator<Item = &'t str>) -> String {
     let literals = texts.map(|text| format!("'{}'", text.replace('\'', "''")));
     literals.chain(["NULL".to_owned()]).collect::<Vec<_>>().join(", ")

@@ -74,7 +74,7 @@ fn takes_every_step(driver: &str, take: impl FnOnce(&World) -> String) {
     let world = World::start();
     let report = Report::of(&take(&world));
     report.assert_as_expected();
-    // What was refused, rolled back or cut off is not there.
+    // Refused, rolled back and interrupted writes left no rows.
     assert_eq!(world.jobs(), "4");
     table::assert_row(driver, &report);
 }

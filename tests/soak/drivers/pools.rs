@@ -49,7 +49,7 @@ fn flush_left(code: &str) -> String {
 fn visits_a_pool(name: &str, command: impl FnOnce() -> Command) {
     let world = World::start();
     let report = Report::of(&program::output(command(), &world.address()));
-    // HikariCP is what the system brings.
+    // The version of HikariCP depends on the system.
     if let Some(version) = report.result("version") {
         assert!(section().contains(&format!("{name} {version}")), "the page names another version than {version}");
     }
@@ -57,7 +57,7 @@ fn visits_a_pool(name: &str, command: impl FnOnce() -> Command) {
     let (token, session) =
         found("first").split_once(' ').map(|(token, pid)| (token.to_owned(), pid.to_owned())).unwrap();
     assert_eq!(token, "'1'");
-    // The same session, but the token is the visitor's own.
+    // The same session with the token of the next user.
     assert_eq!(found("newer"), format!("'2' {session}"));
     assert_eq!(found("none"), format!("'' {session}"));
     assert_eq!(found("refused"), "LF002");
@@ -65,6 +65,6 @@ fn visits_a_pool(name: &str, command: impl FnOnce() -> Command) {
     assert_eq!(found("cut_off"), "LF001");
     let after = found("after");
     assert!(after.starts_with("'3' ") && !after.ends_with(&format!(" {session}")), "{report:#?}");
-    // Nothing is there that was refused or cut off.
+    // Refused and interrupted writes left no rows.
     assert_eq!(world.jobs(), "0");
 }

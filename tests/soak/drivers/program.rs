@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What it prints until it ends, which must be well and soon.
+/// Runs the command, which must succeed, and returns its output.
 pub fn output(mut command: Command, address: &Address) -> String {
     for_address(command.stdin(Stdio::null()), address, "postgres");
     String::from_utf8(run(&mut command).stdout).unwrap()
@@ -30,7 +30,7 @@ pub fn node(script: &str) -> Command {
     command
 }
 
-/// A source file that is compiled when it is run.
+/// Runs a source file, which Java compiles first.
 pub fn java(source: &str) -> Command {
     let packages = ["postgresql", "HikariCP", "slf4j-api", "slf4j-nop"];
     let path = packages.map(|package| format!("/usr/share/java/{package}.jar")).join(":");
@@ -39,7 +39,7 @@ pub fn java(source: &str) -> Command {
     command
 }
 
-/// A program of the crate in `sqlx`, which keeps its dependencies out of ours.
+/// A program of the crate in `sqlx`. It is a separate crate, so that fencegate does not get its dependencies.
 pub fn sqlx(program: &str) -> Command {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("drivers/sqlx");
     let mut cargo = programs::cargo();
@@ -48,7 +48,7 @@ pub fn sqlx(program: &str) -> Command {
     limited(target.join("debug").join(program))
 }
 
-/// A step that waits for what never comes ends with the program, in as many seconds.
+/// Limits the run time, in case a step waits forever.
 fn limited(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.arg("120").arg(program);

@@ -1,6 +1,6 @@
-# psql: every session is one script on its standard input, with the token in PGOPTIONS.
+# psql: each session is a script on standard input, with the token in PGOPTIONS.
 export PSQL
-# For the scripts: sums up what it reads; waits in the background until a statement sleeps.
+# For the scripts: SUM adds up its input, and UNTIL_ASLEEP waits until a statement sleeps.
 export SUM='{ sum += $1 } END { print step ": " sum }'
 export UNTIL_ASLEEP="'$PSQL' -X -q -o /dev/null -c 'SELECT until_asleep()'"
 
@@ -12,7 +12,7 @@ take_over() {
     echo "PGOPTIONS='-c lease.fence=$1' '$PSQL' -X -q -c 'DELETE FROM jobs WHERE id <> 4'"
 }
 
-# Takes a session to its end: the step, the exit code, and the error that was shown, in a line.
+# Runs a session to its end. Prints the step, the exit code and the error in one line.
 shown() {
     { session "$2"; echo "exit=$?"; } |
         sed -n 's/.*\(ERROR\|FATAL\):  \(LF001\): .*/\2 \1/p; s/^DETAIL:  //p; /^exit=/p' |
@@ -56,7 +56,7 @@ LISTEN ticks;
 NOTIFY ticks, 'tick';
 SQL
 
-# A script ends when it is interrupted.
+# An interrupt ends a script.
 session 1 <<'SQL' | sed -n 's/.*ERROR:  57014: .*/cancels: cancelled/p'
 \! (eval "$UNTIL_ASLEEP"; kill -INT $PPID) &
 SELECT pg_sleep(600);

@@ -10,12 +10,12 @@ const SCHEMA: &str = "CREATE TABLE jobs (id int PRIMARY KEY, payload text); \
         END LOOP; END $$";
 const POLICIES: &str = "version: 1\nresources:\n  - {name: scheduler, tables: [public.jobs]}\n";
 
-/// What every driver does. Whoever takes over deletes all rows but 4, which may be there before it is done.
+/// Steps of every driver. A new leader deletes all rows except 4, which an uncommitted transaction may contain.
 const NEEDED: &[(&str, &str)] = &[
     ("token", "1"),
     ("writes", "one"),
     ("is_refused", "LF001 ERROR resource=scheduler presented=1 highest=2"),
-    // A prepared statement, a batch, COPY.
+    // Prepared statement, batch, COPY.
     ("refusals", "LF001 LF001 LF001"),
     ("aborts", "on"),
     ("goes_on", "three"),
@@ -35,7 +35,7 @@ pub const OFFERED: &[(&str, &str)] = &[
     ("cancels", "cancelled"),
 ];
 
-/// The steps at which an error is shown: its class stands in front.
+/// Steps that report an error. Their results begin with its class.
 const ERRORS: &[&str] = &["is_refused", "is_cut_off", "is_interrupted"];
 
 /// A server with the fenced table `jobs`, and the proxy.
@@ -50,13 +50,13 @@ impl World {
         self.0.proxy.address()
     }
 
-    /// Which rows are there.
+    /// The ids of all rows.
     pub fn jobs(&self) -> String {
         self.0.postgres.value("SELECT string_agg(id::text, ' ' ORDER BY id) FROM jobs")
     }
 }
 
-/// What a driver has printed: `STEP: RESULT`, a line each.
+/// Output of a driver, with a line `STEP: RESULT` for each step.
 #[derive(Debug)]
 pub struct Report(Vec<(String, String)>);
 
@@ -86,7 +86,7 @@ impl Report {
         self.0.iter().find_map(|(name, result)| (name == step).then_some(result.as_str()))
     }
 
-    /// The class of the error that a step has shown.
+    /// The class of the error that a step has reported.
     pub fn class(&self, step: &str) -> &str {
         self.result(step).unwrap_or_default().split(' ').next().unwrap_or_default()
     }

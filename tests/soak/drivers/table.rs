@@ -4,7 +4,7 @@ use crate::drivers::steps::{OFFERED, Report};
 
 const COMPATIBILITY: &str = include_str!("../../../docs/reference/compatibility.md");
 
-/// What the system brings: its version in the table is the one that was tried, another is no mistake.
+/// Drivers installed by the system. The table has their tested version, but other versions are permitted.
 const OF_THE_SYSTEM: &[&str] = &["psql", "JDBC"];
 
 #[test]

@@ -13,7 +13,7 @@ const LARGE: usize = 4 * 1024 * 1024;
 
 pub fn run(address: &Address) -> String {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(DEADLINE, steps(address)).await.expect("it ends") })
+    runtime.block_on(async { tokio::time::timeout(DEADLINE, steps(address)).await.expect("timed out") })
 }
 
 async fn steps(address: &Address) -> String {
@@ -30,7 +30,7 @@ async fn steps(address: &Address) -> String {
     report.0
 }
 
-/// What it can do, while it holds the token.
+/// Optional features, used while the session has the current token.
 async fn offers(
     address: &Address,
     client: &mut Client,
@@ -63,7 +63,7 @@ async fn offers(
     report.step("cancels", value(client, "SELECT 'cancelled'").await);
 }
 
-/// A newer leader comes; then it presents a newer token itself.
+/// A newer leader takes over. Then the session presents a newer token.
 async fn is_refused(address: &Address, client: &Client, insert: &Statement, report: &mut Report) {
     take_over(address, 2).await;
     report.step("is_refused", shown(client, "INSERT INTO jobs VALUES (3)").await);
@@ -81,7 +81,7 @@ async fn is_refused(address: &Address, client: &Client, insert: &Statement, repo
     report.step("goes_on", value(client, "SELECT payload FROM jobs WHERE id = 3").await);
 }
 
-/// A newer leader comes while it is in a transaction.
+/// A newer leader takes over during a transaction.
 async fn is_ended(address: &Address, client: Client, report: &mut Report) {
     client.batch_execute("BEGIN; INSERT INTO jobs VALUES (4)").await.unwrap();
     take_over(address, 3).await;
@@ -107,7 +107,7 @@ impl Report {
     }
 }
 
-/// That which Cargo.lock names.
+/// The version in Cargo.lock.
 fn version() -> String {
     let lock = include_str!("../../../Cargo.lock");
     let (_, package) = lock.split_once("name = \"tokio-postgres\"\nversion = \"").unwrap();
@@ -121,7 +121,7 @@ async fn insert_prepared(client: &Client, insert: &Statement, first: i32) -> Res
     Ok(())
 }
 
-/// Futures that are polled together are sent as a pipeline.
+/// tokio-postgres sends futures that are polled together as a pipeline.
 async fn insert_as_a_batch(client: &Client, insert: &Statement, first: i32) -> Result<(), Error> {
     let inserts = (first..first + 10).map(|number| client.execute_raw(insert, [number]));
     future::try_join_all(inserts).await.map(drop)
@@ -136,7 +136,7 @@ async fn copy_in(client: &Client, numbers: Range<i32>) -> Result<(), Error> {
 }
 
 async fn refusals(address: &Address, client: &Client, insert: &Statement) -> String {
-    // A COPY that fails before it has data breaks the connection, also that to a server.
+    // A COPY that fails before its data breaks the connection, even without a proxy.
     let (another, _) = connect(address, 1).await;
     let refused = [
         insert_prepared(client, insert, 300).await,
@@ -188,7 +188,7 @@ async fn take_over(address: &Address, token: i64) {
     connect(address, token).await.0.batch_execute("DELETE FROM jobs WHERE id <> 4").await.unwrap();
 }
 
-/// Does it in a task of its own, as soon as a statement sleeps.
+/// Runs the action in a separate task once a statement sleeps.
 fn once_asleep(address: &Address, action: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     let address = address.clone();
     tokio::spawn(async move {

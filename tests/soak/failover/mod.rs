@@ -78,7 +78,7 @@ fn promote_and_judge(world: &mut World, old: &str, failed: Instant) {
         "old primary {old}: first commit {} ms after the failure, {} ms after the promotion; of the last writer {} ms; \
          errors: {:?}",
         first.duration_since(failed).as_millis(),
-        // Both are polled, so the commit may be seen first.
+        // Both are polled, so the commit may be noticed first.
         first.saturating_duration_since(promoted).as_millis(),
         all.duration_since(failed).as_millis(),
         world.errors(),
@@ -107,13 +107,13 @@ fn judge_rows(acknowledged: &[Committed], query: impl Fn(&str) -> Rows) {
         present.insert((number(0) as i32, number(2)));
     }
     let lost = acknowledged.iter().filter(|row| !present.contains(&(row.writer, row.number))).count();
-    assert_eq!(lost, 0, "of {} acknowledged rows", acknowledged.len());
+    assert_eq!(lost, 0, "lost of {} acknowledged rows", acknowledged.len());
     for (writer, tokens) in tokens {
         assert_eq!(crate::support::ticks::out_of_order(&tokens), 0, "of the rows of writer {writer}");
     }
 }
 
-/// Only the end of a session, a server that is not ready, and the loss of a connection may be seen.
+/// The only permitted errors are a terminated session, a server that is not ready, and a lost connection.
 pub fn assert_only_expected(errors: &BTreeMap<String, usize>) {
     let is_expected = |code: &str| ["57P01", "57P02", "57P03", LOST].contains(&code) || code.starts_with("08");
     let others: Vec<_> = errors.iter().filter(|(code, _)| !is_expected(code)).collect();

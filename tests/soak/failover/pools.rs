@@ -1,4 +1,4 @@
-//! Errors that the users of a pool or of a list of hosts see: of psycopg, node-postgres and pgjdbc.
+//! Errors that users of pools or of a list of hosts receive, with psycopg, node-postgres and pgjdbc.
 
 use super::assert_only_expected;
 use super::world::World;
@@ -41,7 +41,7 @@ fn of_pgjdbc_when_the_old_primary_runs() {
     writes_through_a_promotion("pgjdbc", java("JdbcFailover.java"), false);
 }
 
-/// The program prints `ready` once it writes, reads a line when the standby is promoted, writes on, and prints what it saw.
+/// The program prints `ready` once it writes. After the promotion it reads a line, writes more, and prints the results.
 fn writes_through_a_promotion(pool: &str, mut command: Command, is_killed: bool) {
     let mut world = World::without_writers();
     for_address(&mut command, &world.proxies[0].address(), "postgres");
@@ -73,5 +73,5 @@ fn writes_through_a_promotion(pool: &str, mut command: Command, is_killed: bool)
     let rows = world.cluster[1].sql("SELECT number FROM entries");
     let present: HashSet<String> = rows.into_iter().flatten().flatten().collect();
     let lost: Vec<_> = lines("committed ").into_iter().filter(|number| !present.contains(*number)).collect();
-    assert!(lost.is_empty(), "acknowledged, and not committed: {lost:?}");
+    assert!(lost.is_empty(), "acknowledged but not committed: {lost:?}");
 }

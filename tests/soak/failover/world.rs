@@ -31,13 +31,13 @@ pub struct World {
     pub cluster: Cluster,
 }
 
-/// Leaders that write all the time, each to a resource of its own.
+/// Leaders that write continuously, each to its own resource.
 pub struct Writers {
     runtime: Runtime,
     journal: Arc<Journal>,
 }
 
-/// A write that was acknowledged.
+/// An acknowledged write.
 #[derive(Clone)]
 pub struct Committed {
     pub writer: i32,
@@ -50,7 +50,7 @@ pub struct Committed {
 #[derive(Default)]
 struct Journal {
     committed: Mutex<Vec<Committed>>,
-    /// By SQLSTATE.
+    /// Number of errors by SQLSTATE.
     errors: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -87,7 +87,7 @@ impl World {
         self.writers.errors()
     }
 
-    /// Waits until each writer has so many commits on the server.
+    /// Waits until each writer has that many commits on the server.
     pub fn wait_for_all_writers(&self, node: usize, commits: usize) {
         self.writers.wait_for_all(self.cluster[node].port(), commits);
     }
@@ -118,7 +118,7 @@ impl Writers {
         self.journal.errors.lock().unwrap().clone()
     }
 
-    /// Waits until each writer has so many commits on the server with this port.
+    /// Waits until each writer has that many commits on the server with this port.
     pub fn wait_for_all(&self, port: u16, commits: usize) {
         wait_until(format!("all writers commit on the server of port {port}"), DEADLINE, || {
             let mut counts = vec![0; WRITERS as usize];
@@ -161,7 +161,7 @@ async fn write_session(writer: i32, token: usize, number: &mut i64, port: u16, j
     }
     *number += 1;
     client.batch_execute(&format!("BEGIN; {}", insert(writer, token, *number))).await?;
-    // The next session finds this transaction open. It must end without a commit, or before the first commit of that session.
+    // The next session begins while this transaction is open. It must not commit after that session's first commit.
     tokio::spawn(async move {
         sleep(3 * PAUSE).await;
         client.batch_execute("COMMIT").await

@@ -22,7 +22,7 @@ fn its_tasks_make_purge_and_drop_databases() {
     world.wait_until_no_control_connection_is_left();
 }
 
-/// The steps that write to their table.
+/// Steps that write to their table.
 const WRITES: &[&str] = &[
     "inserts_many",
     "upserts",

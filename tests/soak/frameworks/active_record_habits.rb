@@ -1,5 +1,5 @@
-# Uses two tables alike, of which the policy fences `jobs`, by way of Active Record, and prints what came of it:
-# `TABLE STEP: RESULT`, or the SQLSTATE of its error. FRAMEWORK_TOKEN is its fencing token.
+# Uses two equal tables through Active Record, of which the policy fences `jobs`. Prints `TABLE STEP: RESULT` for each
+# step, or the SQLSTATE of its error as the result. FRAMEWORK_TOKEN is the fencing token.
 
 require "active_record"
 require "active_record/fixtures"
@@ -160,7 +160,7 @@ end
 ActiveRecord::Migration.verbose = false
 $stdout.sync = true
 
-# As the owner of the tables does it: by way of the server.
+# Creates the tables directly on the server, as their owner.
 ActiveRecord::Base.establish_connection(ENV["FRAMEWORK_SCHEMA_URL"])
 new_tables
 ActiveRecord::Base.establish_connection(SETTINGS)

@@ -1,4 +1,4 @@
-# Makes, fills, purges and drops a database as `rails db:test:prepare` and `db:drop` do, and prints its tables.
+# Creates, fills, purges and drops a database like `rails db:test:prepare` and `db:drop`, and prints its tables.
 
 require "active_record"
 
@@ -16,7 +16,7 @@ configuration = ActiveRecord::Base.configurations.configs_for(env_name: "test").
 
 def fill_and_print
   ActiveRecord::Base.establish_connection(:test)
-  # As schema.rb has it.
+  # Like schema.rb.
   ActiveRecord::Schema.define(version: 1) do
     create_table(:notes, force: :cascade) { |t| t.string :name }
   end

@@ -37,7 +37,7 @@ fn databases_that_were_just_in_use_are_copied_renamed_and_dropped() {
         assert_eq!(write("renamed", token + 100), "");
         ok(&mut runner, "DROP DATABASE renamed");
 
-        // The same name, another database.
+        // Another database with the same name.
         ok(&mut runner, "CREATE DATABASE copy");
         let mut session = login("copy");
         ok(&mut session, "DO 'BEGIN END'");
@@ -46,13 +46,13 @@ fn databases_that_were_just_in_use_are_copied_renamed_and_dropped() {
         drop(session);
         assert_eq!(write("copy", token), "LF006");
         init(&world.postgres, "copy");
-        // For a moment the failed attempt is the answer to everybody.
+        // The proxy caches the failed attempt for a moment.
         wait_until("the schema is found", DEADLINE, || write("copy", token).is_empty());
         ok(&mut runner, "DROP DATABASE copy");
     }
 }
 
-/// The server does not count the session that wants the copy.
+/// The server ignores the session that requests the copy.
 #[test]
 fn a_database_is_copied_from_within() {
     let world = start();
@@ -64,13 +64,13 @@ fn a_database_is_copied_from_within() {
     ok(&mut session, "INSERT INTO jobs VALUES (2)");
 }
 
-/// The server has the statement, and waits for those who use the database.
+/// Waits until the server runs the statement and waits for other users of the database.
 fn wait_until_it_waits(world: &World, statement: &str) {
     let runs = format!("SELECT FROM pg_stat_activity WHERE state = 'active' AND query = '{statement}'");
     wait_until("the server waits", DEADLINE, || !world.postgres.sql(&runs).is_empty());
 }
 
-/// Its owner may drop the database, and the server refuses it while others use it. They feel nothing of it.
+/// The owner may drop the database, but not while others use it. The other sessions are not affected.
 #[test]
 fn control_connections_stay_open_for_who_uses_the_database() {
     let world = start();
@@ -90,7 +90,7 @@ fn control_connections_stay_open_for_who_uses_the_database() {
         ] {
             let extended = [message::unnamed(statement, &[]), message::sync()].concat();
             for bytes in [query(statement), extended] {
-                // The same for all: it is refused before anything waits.
+                // The server rejects this before it waits.
                 if statement.contains("TABLESPACE") {
                     assert_eq!(code_in(&runner.exchange(&bytes)), "42704", "{user}: {statement}");
                 } else {
@@ -98,7 +98,7 @@ fn control_connections_stay_open_for_who_uses_the_database() {
                     wait_until_it_waits(&world, statement);
                     let cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query =";
                     world.postgres.sql(&format!("{cancel} '{statement}'"));
-                    // Between two messages a cancel has no effect.
+                    // A cancel between two messages has no effect.
                     let refusal = code_in(&runner.read_until_ready());
                     assert!(["57014", "55006"].contains(&&*refusal), "{user}: {statement}: {refusal}");
                 }
@@ -109,7 +109,7 @@ fn control_connections_stay_open_for_who_uses_the_database() {
     }
 }
 
-/// It ends those who use the database only where the server runs it.
+/// Control connections close only if the server will run the statement.
 #[test]
 fn control_connections_stay_open_where_force_is_refused() {
     let world = start();
@@ -136,9 +136,9 @@ fn control_connections_stay_open_where_force_is_refused() {
     let begun = [query("BEGIN"), message::unnamed(force, &[]), message::sync()].concat();
     assert_eq!(code_in(&runner.exchange(&begun)), "");
     assert_eq!(code_in(&runner.read_until_ready()), "25001");
-    assert_eq!(world.control_processes_of("app"), before, "behind a message that begins a transaction");
+    assert_eq!(world.control_processes_of("app"), before, "after a message that begins a transaction");
     ok(&mut runner, "ROLLBACK");
-    // The session is a superuser's.
+    // An owner cannot terminate a session of a superuser.
     refused(&mut login("owner", "postgres"), force, "42501");
     world.postgres.sql("ALTER DATABASE app IS_TEMPLATE true");
     refused(&mut runner, force, "42809");
@@ -153,7 +153,7 @@ fn control_connections_stay_open_where_force_is_refused() {
     ok(&mut session, "INSERT INTO jobs VALUES (1)");
 }
 
-/// Who may end all others need not be one who may end the proxy's own connections.
+/// The role need not be permitted to terminate the proxy's own connections.
 #[test]
 fn force_ends_who_uses_the_database() {
     let world = World::start("");
@@ -174,12 +174,13 @@ fn force_ends_who_uses_the_database() {
     }
 }
 
-/// Its sessions ask for admissions all the time, for which control connections would open that the owner may not end.
+/// Sessions continuously request admissions. For these the proxy would open control connections, which the owner cannot
+/// terminate.
 #[test]
 fn force_ends_who_uses_the_database_without_a_pause() {
     const WRITERS: usize = 6;
     let world = World::start("");
-    // To the server a worker of autovacuum is somebody whom the owner may not end.
+    // The owner cannot terminate autovacuum workers.
     world.postgres.sql("ALTER SYSTEM SET autovacuum = off");
     world.postgres.sql("SELECT pg_reload_conf()");
     world.postgres.sql("CREATE ROLE owner LOGIN CREATEDB");
@@ -189,9 +190,9 @@ fn force_ends_who_uses_the_database_without_a_pause() {
         world.postgres.sql(&format!("CREATE DATABASE {name} OWNER owner"));
         init(&world.postgres, &name);
         world.postgres.sql_in(&name, "CREATE TABLE jobs (n int); GRANT ALL ON jobs TO owner");
-        // The test's own, which the owner may not end.
+        // The sessions of the test itself, which the owner cannot terminate.
         let others = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'");
-        wait_until("nobody is there", DEADLINE, || world.postgres.value(&others) == "0");
+        wait_until("the database has no sessions", DEADLINE, || world.postgres.value(&others) == "0");
         let (tokens, is_over) = (AtomicU64::new(1), AtomicBool::new(false));
         let write = || {
             let mut wire = Wire::connect(&world.proxy.address()).unwrap();
@@ -217,7 +218,7 @@ fn force_ends_who_uses_the_database_without_a_pause() {
     }
 }
 
-/// The server waits some seconds for those who use the database. When they leave, the proxy is not in the way.
+/// The server waits for some seconds until others leave the database. The proxy then closes its connections.
 #[test]
 fn control_connections_close_behind_the_last_who_uses_the_database() {
     let world = start();
@@ -243,15 +244,15 @@ fn many_connects_leave_nothing_behind() {
         ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
     }
     world.wait_until_no_control_connection_is_left();
-    // Those of the last processes to end stay until somebody comes again.
+    // The admissions of the last processes remain until the next session.
     let admissions = || world.postgres.sql_in("app", "SELECT FROM fencegate_state.admission").len();
-    assert!(admissions() < CONNECTS, "none was taken away");
+    assert!(admissions() < CONNECTS, "no admission was deleted");
     let mut session = Wire::login(&world.proxy.address(), SUPERUSER, "app");
     ok(&mut session, "SET lease.fence = 1; INSERT INTO jobs VALUES (1)");
-    wait_until("they are taken away", DEADLINE, || admissions() <= 1);
+    wait_until("they are deleted", DEADLINE, || admissions() <= 1);
 }
 
-/// Who may not do it to the database is refused by the server, and nobody else feels anything of it.
+/// The server rejects roles without the privilege, and other sessions are not affected.
 #[test]
 fn control_connections_stay_open_for_who_may_not_have_the_database_alone() {
     let world = World::start("");
@@ -275,14 +276,14 @@ fn control_connections_stay_open_for_who_may_not_have_the_database_alone() {
         ] {
             assert_eq!(code(&mut runner, statement), "42501", "{user}: {statement}");
             if user != SUPERUSER {
-                // By which the role is not asked for: that of the login counts.
+                // The extended protocol: the proxy does not query the role, and uses that of the login.
                 let extended = [message::unnamed(statement, &[]), message::sync()].concat();
                 assert_eq!(code_in(&runner.exchange(&extended)), "42501", "{user}: {statement}");
             }
             assert_eq!(world.control_processes_of("app"), before, "{user}: {statement}");
         }
     }
-    // The owner of a database may.
+    // The owner of a database has the privilege.
     world.postgres.sql("ALTER DATABASE app OWNER TO stranger");
     drop(session);
     let mut session = login(SUPERUSER, "app");

@@ -34,12 +34,12 @@ fn with_a_token_it_runs_as_on_the_server_and_without_one_as_far_as_it_may() {
     assert_only_fenced_writes_fail(&lines, &with_token, "LF001", WRITES);
 }
 
-/// It creates databases, from templates too, and drops them while the proxy was just connected to them.
+/// Creates databases, including copies, and drops them shortly after the proxy was connected to them.
 #[test]
 fn its_test_runner_makes_and_drops_databases() {
     let world = World::start("");
     let proxy = world.proxy.address();
-    // Its databases are fenced as well, unless the policy says otherwise.
+    // The databases of the tests are fenced too, unless the policy excludes them.
     let refused = manage(&proxy, Some(1), "", &["test", "scheduler"]);
     assert!(refused.errors.contains("run `fencegate init`"), "{}", refused.errors);
     init(&world.postgres, "template1");
@@ -66,7 +66,7 @@ fn a_session_that_is_cut_off_is_replaced() {
     }
 }
 
-/// The steps that write to their table.
+/// Steps that write to their table.
 const WRITES: &[&str] = &[
     "inserts_many",
     "upserts",

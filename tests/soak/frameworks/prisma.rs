@@ -20,7 +20,7 @@ const MORE: &str = r#"
     UPDATE "jobs" SET "note" = 'none'"#;
 const PLAIN: &str = r#"ALTER TABLE "jobs" ADD COLUMN "owner" TEXT"#;
 
-/// A project with these migrations, and what is told of them.
+/// A Prisma project with its migrations, and the servers.
 struct Project {
     folder: Folder,
     world: World,
@@ -47,7 +47,7 @@ impl Project {
         fs::write(folder.join("migration.sql"), script).unwrap();
     }
 
-    /// What `prisma migrate` says, and whether it succeeds.
+    /// Runs `prisma migrate`. Returns whether it succeeded, and its output.
     fn migrate(&self, user: &str, token: Option<i64>, arguments: &[&str]) -> (bool, String) {
         let (host, port) = self.world.proxy.address().host_and_port();
         let token = token.map(|token| format!("?options=-c%20lease.fence%3D{token}")).unwrap_or_default();
@@ -67,12 +67,12 @@ impl Project {
         assert!(success, "{said}");
     }
 
-    /// It fails so, and nothing of it is left: then it can be told so, and done again.
+    /// The migration fails with this message and leaves no changes. Marks it as rolled back, so that it can be retried.
     #[track_caller]
     fn is_refused(&self, name: &str, token: Option<i64>, message: &str) {
         let (success, said) = self.migrate(SUPERUSER, token, &["deploy"]);
         assert!(!success && said.contains(&format!("ERROR: {message}")), "{said}");
-        // As `prisma migrate resolve --rolled-back` has it, which this engine cannot do.
+        // Like `prisma migrate resolve --rolled-back`, which this engine does not support.
         let resolve =
             "UPDATE _prisma_migrations SET rolled_back_at = now() WHERE finished_at IS NULL AND migration_name";
         self.world.postgres.sql_in("app", &format!("{resolve} = '{name}'"));

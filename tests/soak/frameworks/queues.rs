@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const PAGE: &str = include_str!("../../../docs/use/queues.md");
 
-/// A server with the queue's schema, which an exempt role has made through the proxy.
+/// A server with the queue's schema, which an exempt role has created through the proxy.
 struct Queue {
     // Before the server: fields are dropped in this order.
     proxy: Proxy,
@@ -41,7 +41,7 @@ impl Queue {
         run(&mut command, &self.proxy.address(), None)
     }
 
-    /// What the leader of that token is told; None: who does not lead, and has none.
+    /// Output of the program with that token; None: without a token.
     fn told(&self, token: Option<i64>) -> Vec<String> {
         self.run_as("postgres", token).lines()
     }
@@ -88,7 +88,7 @@ fn with_pg_boss() {
         assert_eq!(queue.told(Some(2)), ["sent true", "fetched 1", "leads"], "{guarded}");
         assert_eq!(queue.told(Some(1)), ["sent true", "fetched 0", "leads not LF001"], "{guarded}");
         assert_eq!(queue.told(None), ["sent true", "fetched 0", "leads not LF002"], "{guarded}");
-        // What was sent meanwhile.
+        // The job that was sent in the meantime.
         assert_eq!(queue.told(Some(2))[..2], ["sent true", "fetched 1"], "{guarded}");
         queue.install_guard(&policy);
     }
@@ -103,7 +103,7 @@ fn with_graphile_worker() {
     assert_eq!(queue.told(Some(1)), ["added", "getJob LF001", ended]);
     assert_eq!(queue.told(None), ["added", "getJob LF002", ended]);
     assert_eq!(queue.told(Some(2)), ["added", "worked", "worked", "worked", ended]);
-    // It adds by an upsert, which is an UPDATE to a trigger.
+    // graphile-worker adds jobs with an upsert, which fires triggers for UPDATE.
     queue.install_guard(&policy);
     assert_eq!(queue.told(Some(2)), ["added", "worked", ended]);
     assert_eq!(queue.told(None), ["not added LF002", "getJob LF002", ended]);
@@ -122,7 +122,7 @@ fn with_procrastinate() {
     }
 }
 
-/// With the guard the table is enough: a new leader's first call puts its token in force.
+/// With the guard, the policy needs only the table: the first call of a new leader raises the token.
 #[test]
 fn with_procrastinate_and_the_guard_alone() {
     let named = policy("procrastinate");

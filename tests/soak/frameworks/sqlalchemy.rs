@@ -19,7 +19,7 @@ fn asyncpg() {
     with_and_without_a_token("asyncpg", &writes);
 }
 
-/// The steps that write to their table. They are run twice, with two pools.
+/// Steps that write to their table. They run twice, with two pools.
 const WRITES: &[&str] = &[
     "inserts_many",
     "executes_many",
@@ -43,7 +43,7 @@ const WRITES: &[&str] = &[
     "alters",
 ];
 
-/// The pool has one connection, which is replaced.
+/// The pool replaces its only connection.
 #[test]
 fn a_connection_that_is_cut_off_is_replaced() {
     let world = World::start("databases: [app]\n");

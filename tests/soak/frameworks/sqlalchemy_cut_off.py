@@ -1,5 +1,5 @@
-"""A newer leader comes while this one is in a transaction. Prints the error and whether SQLAlchemy gave the connection
-up, and what the pool's only connection reads then."""
+"""A newer leader takes over during a transaction. Prints the error, whether SQLAlchemy invalidated the connection, and the
+result of the next query on the pool's only connection."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ def sqlstate(error):
 
 
 def give_up_when_stale(engine):
-    """As `fence_engine` of clients/python does."""
+    """Like `fence_engine` of clients/python."""
 
     @event.listens_for(engine, "handle_error")
     def give_up(context):

@@ -1,5 +1,5 @@
-"""Uses two tables alike, of which the policy fences `jobs`, by way of SQLAlchemy and the driver given, and prints what
-came of it: `TABLE STEP: RESULT`, or the SQLSTATE of its error. FRAMEWORK_TOKEN is its fencing token."""
+"""Uses two equal tables through SQLAlchemy and the given driver. The policy fences `jobs`. Prints `TABLE STEP: RESULT` for
+each step, or the SQLSTATE of its error as the result. FRAMEWORK_TOKEN is the fencing token."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ class Note(Base):
 
 
 def token_at_connect(engine):
-    """The token is set when a connection is made, in a transaction that is committed."""
+    """Sets the token when a connection is opened, in a committed transaction."""
 
     @event.listens_for(engine, "connect")
     def set_token(connection, _):
@@ -51,7 +51,7 @@ def token_at_connect(engine):
 
 
 def token_at_checkout(engine):
-    """Connections forget everything when they return to the pool, and get the token when they leave it."""
+    """Resets connections when they return to the pool, and sets the token at each checkout."""
 
     @event.listens_for(engine, "reset")
     def discard(connection, _, state):
@@ -215,7 +215,7 @@ def copy_in(connection, statement, rows):
 
 
 async def asynchronous_steps():
-    """Of asyncpg, whose own driver the AsyncEngine is: prepared statements, streams, COPY by the driver's way."""
+    """Steps for asyncpg, which needs an AsyncEngine. COPY uses the driver directly."""
     settings = {"server_settings": {"lease.fence": token}} if token else {}
     engine = create_async_engine(url, pool_size=2, pool_pre_ping=True, connect_args=settings)
 
@@ -274,7 +274,7 @@ async def asynchronous_steps():
                 result = await step(model)
             except DBAPIError as error:
                 result = sqlstate(error)
-            except Exception as error:  # The driver's own, where SQLAlchemy was gone round.
+            except Exception as error:  # An error of the driver, where a step bypasses SQLAlchemy.
                 result = error.sqlstate
             report(model, step, result)
     await engine.dispose()
@@ -312,7 +312,7 @@ def names(session, model, *some):
 
 
 def new_tables():
-    """As the superuser of the tests, who is not fenced: by way of the server."""
+    """Creates the tables directly on the server, as the superuser of the tests."""
     engine = create_engine(os.environ["FRAMEWORK_SCHEMA_URL"])
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)

@@ -22,14 +22,14 @@ impl World {
         Self { proxy, postgres }
     }
 
-    /// Another leader, with that token, writes.
+    /// Another leader writes with that token.
     pub fn raise_to(&self, token: i64) {
         let mut leader = Wire::login(&self.proxy.address(), SUPERUSER, "app");
         ok(&mut leader, &format!("SET lease.fence = {token}"));
         ok(&mut leader, "DELETE FROM jobs");
     }
 
-    /// Which control connections are open; the empty text where none is.
+    /// The process IDs of open control connections, or an empty text.
     pub fn control_processes_of(&self, database: &str) -> String {
         let open = "SELECT coalesce(string_agg(pid::text, ' ' ORDER BY pid), '') FROM pg_stat_activity \
              WHERE application_name = 'fencegate control'";
@@ -42,7 +42,7 @@ impl World {
     }
 }
 
-/// What an application printed, and how it ended.
+/// Output and success of an application.
 pub struct Outcome {
     pub lines: Vec<String>,
     pub errors: String,
@@ -50,7 +50,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The lines of an application that ended well.
+    /// The output of an application that must have succeeded.
     #[track_caller]
     pub fn lines(self) -> Vec<String> {
         assert!(self.success, "{}\n{}", self.lines.join("\n"), self.errors);
@@ -69,7 +69,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/soak/frameworks")
 }
 
-/// Runs it against that address, with that token.
+/// Runs the command with that address and token.
 pub fn run(command: &mut Command, address: &Address, token: Option<i64>) -> Outcome {
     let (host, port) = address.host_and_port();
     command.env("PGHOST", host).env("PGPORT", port).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -82,8 +82,8 @@ pub fn run(command: &mut Command, address: &Address, token: Option<i64>) -> Outc
     Outcome { lines, errors: text(&output.stderr), success: output.status.success() }
 }
 
-/// Without a token, or with a stale one, these steps give the error; what they do to the table that is not fenced, and
-/// all the others, they do as ever.
+/// Without a token, or with a stale one, these steps fail with the error. On the unfenced table they succeed, and so do
+/// all other steps.
 #[track_caller]
 pub fn assert_only_fenced_writes_fail(lines: &[String], with_token: &[String], code: &str, fail: &[&str]) {
     let of = |table: &'static str, lines: &[String]| -> Vec<String> {

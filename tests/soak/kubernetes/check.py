@@ -50,7 +50,7 @@ def without_source(text):
 
 
 def extra(manifest, base):
-    """The documents of a manifest that the base does not have."""
+    """Returns the documents of a manifest that are not in the base."""
     documents = [it.strip("\n") for it in without_source(manifest).split("\n---\n") if yaml.safe_load(it)]
     return [it for it in documents if not objects(it).keys() <= objects(base).keys()]
 
@@ -75,7 +75,7 @@ def check(condition, what):
 
 
 def validate(found):
-    """Against the schemas of the API, which do not include the operator's kinds."""
+    """Validates the objects against the schemas of the API, which do not include the operator's kinds."""
     for it in found.values():
         if it["apiVersion"].startswith("monitoring.coreos.com/"):
             continue
@@ -88,7 +88,7 @@ def containers_of(pod):
 
 
 def check_references(found):
-    """Names of ports, volumes and ConfigMaps, labels and times agree."""
+    """Checks that names of ports, volumes and ConfigMaps, labels and times are consistent."""
     for (kind, name), it in found.items():
         if kind not in ("Deployment", "Job"):
             continue
@@ -166,7 +166,7 @@ def wait_until(what, condition):
 
 
 class Volume:
-    """A volume of a ConfigMap or Secret, replaced as a kubelet replaces it: by a rename of the link `..data`."""
+    """A volume of a ConfigMap or Secret. Like a kubelet, replaces its files by renaming the link `..data`."""
 
     def __init__(self, path, files):
         self.path, self.version = path, 0
@@ -186,7 +186,7 @@ class Volume:
 
 
 class Pod:
-    """A pod, whose containers run as processes: ports of containers become free ports, and mounted paths become folders."""
+    """A pod whose containers run as processes. Container ports become free ports, and mounted paths become folders."""
 
     def __init__(self, world, name, found, spec):
         self.world, self.folder, self.processes, self.ports, self.volumes = world, world.folder / name, {}, {}, {}
@@ -303,7 +303,7 @@ def run_all(world, helm):
     pod = Pod(world, "proxy", found, found["Deployment", "fencegate"]["spec"]["template"]["spec"])
     try:
         pod.run()
-        # Both volumes are replaced before the next look at the files.
+        # Replace both volumes before the proxy checks the files again.
         pod.volumes["tls"].update(certificates("renewed"))
         pod.volumes["policies"].update({"policies.yaml": POLICY.replace("lease:", "mode: observe, lease:")})
         wait_until("new certificates are used", lambda: '"certificate_changed"' in pod.log("fencegate"))

@@ -1,7 +1,7 @@
 """Renders the chart with Helm's own library, and kustomizations with kustomize's, without a cluster.
 
-Helm's library installs into a cluster only. So it installs into a server of ours that knows the kinds of the chart, and
-that keeps the release, which Helm stores before it creates any object."""
+Helm's library can only install into a cluster. This module therefore simulates an API server with the kinds of the chart.
+It keeps the release, which Helm stores before it creates any object."""
 
 import base64
 import ctypes
@@ -30,7 +30,7 @@ def plural(kind):
 
 
 class Api(BaseHTTPRequestHandler):
-    """As much of a cluster's API as Helm needs to store a release."""
+    """The part of a cluster's API that Helm needs to store a release."""
 
     releases = []
 
@@ -69,10 +69,10 @@ class Api(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        # The only field of the Secret in base64, whatever its encoding: JSON of the release, compressed.
+        # The release as compressed JSON: the only base64 field of the Secret, in any encoding.
         if found := re.search(rb"H4sI[A-Za-z0-9+/=]{100,}", body):
             self.releases.append(json.loads(gzip.decompress(base64.b64decode(found[0]))))
-        # Nothing is installed.
+        # Refuse the Secret, so that nothing is installed.
         self.refuse(403, "Forbidden")
 
     def refuse(self, code, reason):
@@ -110,7 +110,7 @@ class Helm:
         return json.loads(out.value)
 
     def render(self, chart, name, values):
-        """The text of the objects and of the hooks, as `helm template` prints them."""
+        """Returns the text of the objects and hooks like `helm template`."""
         Api.releases.clear()
         out = ctypes.c_char_p()
         options = json.dumps({"wait": False, "timeout_seconds": 10, "disable_openapi_validation": True}).encode()

@@ -1,4 +1,4 @@
-"""Writes with `fencegate.django.fenced`, and prints the token after the transaction, and the SQLSTATE of an older leader."""
+"""Writes with `fencegate.django.fenced`. Prints the token after the transaction, and the SQLSTATE of an older leader."""
 
 import sys
 

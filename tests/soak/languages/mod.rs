@@ -50,7 +50,7 @@ fn client(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(path)
 }
 
-/// Builds the package for TypeScript in the folder, and makes a `node_modules` that has it and these modules.
+/// Builds the package for TypeScript in the folder, and creates a `node_modules` with the package and these modules.
 fn build_client(modules: &Path, folder: &Path) {
     const COMMANDS: &str = "mkdir node_modules && ln -s \"$0\"/* \"$0\"/.bin node_modules && cp -r \"$1\" fencegate && \
         rm -rf fencegate/dist fencegate/node_modules && ln -s ../fencegate node_modules/fencegate && npm run --silent build --prefix fencegate";

@@ -1,4 +1,4 @@
-//! docs/lead/other-tokens.md is correct as far as it needs Redis and ZooKeeper: its code runs unchanged, except for ports.
+//! docs/lead/other-tokens.md is correct for Redis and ZooKeeper: its code runs unchanged, except for ports.
 
 mod redis;
 mod zookeeper;
@@ -9,7 +9,7 @@ use crate::support::{Postgres, Proxy};
 
 const PAGE: &str = include_str!("../../../docs/lead/other-tokens.md");
 
-/// A fence that takes tokens as they are presented.
+/// A fence that accepts tokens from any source.
 struct Fence {
     proxy: Proxy,
     _postgres: Postgres,

@@ -41,7 +41,7 @@ impl Redis {
         String::from_utf8(run(&mut self.cli(arguments)).stdout).unwrap().trim().to_owned()
     }
 
-    /// What the page's command prints.
+    /// Runs the page's command. Returns the token that it prints.
     fn acquire(&self) -> Option<i64> {
         let commands = blocks(PAGE, "sh");
         let command = commands.iter().find(|command| command.contains("redis-cli")).expect("a command for Redis");
@@ -50,7 +50,7 @@ impl Redis {
         String::from_utf8(printed).unwrap().trim().parse().ok()
     }
 
-    /// As if its time had passed.
+    /// Makes the lock expire.
     fn end_lock(&self) {
         assert_eq!(self.answer(&["PEXPIRE", "{scheduler}:lock", "0"]), "1", "the lock was held");
     }
@@ -65,11 +65,12 @@ fn the_script_takes_the_lock_and_its_token() {
     assert!((1..=10_000).contains(&lives), "{lives}");
     redis.end_lock();
     let second = redis.acquire().expect("nobody holds it any more");
-    assert_eq!(second, first + 1, "who does not get the lock draws no number");
+    assert_eq!(second, first + 1, "a failed attempt must not use a number");
     fence.follows(first, second);
 }
 
-/// A replica is promoted that has not heard of the last holder: the next one gets the same number, and nothing keeps the two apart.
+/// The promoted replica has not received the last holder, so the next one gets the same number. Both count as one
+/// writer.
 #[test]
 fn after_a_failover_two_holders_have_one_number_and_both_write() {
     let (primary, fence) = (Redis::start(&[]), Fence::start());

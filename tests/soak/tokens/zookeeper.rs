@@ -16,7 +16,7 @@ struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// It may not answer yet: kazoo waits for it.
+    /// Does not wait until ZooKeeper answers, because kazoo does.
     fn start() -> Self {
         let (folder, port) = (Folder::new("zookeeper"), Port::claim());
         let settings = format!(
@@ -45,7 +45,7 @@ impl ZooKeeper {
         command
     }
 
-    /// Runs the page's program, which goes on after it until it is told to stop.
+    /// Runs the page's program, extended so that it continues until its input is closed.
     fn candidate(&self) -> Child {
         let programs = blocks(PAGE, "python");
         let program = programs.iter().find(|program| program.contains("kazoo")).expect("a program for ZooKeeper");
@@ -65,7 +65,7 @@ impl ZooKeeper {
     }
 }
 
-/// It leads until it is dropped.
+/// A leader, which leads until it is dropped.
 struct Leader {
     process: Option<Child>,
     token: i64,
@@ -74,7 +74,7 @@ struct Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        // Its input ends.
+        // Closes the input of the process.
         let _ = self.process.take().map(Child::wait_with_output);
     }
 }
@@ -94,7 +94,7 @@ fn the_program_makes_a_node_and_takes_its_transaction() {
     drop(second);
     fence.follows(one, two);
 
-    // Where the parent is deleted, sequence numbers begin anew, and zxids go on.
+    // If the parent is deleted, sequence numbers restart, but zxids do not.
     run(&mut zookeeper.python(
         "from kazoo.client import KazooClient\nzookeeper = KazooClient('127.0.0.1:2181')\nzookeeper.start()\n\
          zookeeper.delete('/cron/scheduler/leader')\nzookeeper.stop()",

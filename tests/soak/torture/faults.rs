@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 enum Fault {
     LeaderPaused,
     LeaderKilled,
-    /// One of its processes: the program that leads, its guard, its command.
+    /// A signal to one process of a leader: the program that leads, its guard, or its command.
     LeaderHurt,
     ProxyPaused,
     ProxyKilled,
@@ -40,15 +40,15 @@ enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OldPrimary {
     Killed,
-    /// It runs, and its commits wait for the standby that it has lost.
+    /// The server runs, but its commits wait for the lost standby.
     Runs,
-    /// It is cut off, no longer waits for a standby, and comes back. A write that it acknowledged would be lost.
+    /// The server is cut off, no longer waits for a standby, and returns. A write that it acknowledges would be lost.
     CutOff,
 }
 
 const OLD_PRIMARIES: [OldPrimary; 3] = [OldPrimary::Runs, OldPrimary::CutOff, OldPrimary::Killed];
 
-/// What each is drawn by: the first often, those that stop everything seldom.
+/// Weight of each fault. Faults that stop everything are rare.
 const FAULTS: [(Fault, usize); 17] = [
     (Fault::LeaderPaused, 40),
     (Fault::LeaderKilled, 4),
@@ -69,9 +69,9 @@ const FAULTS: [(Fault, usize); 17] = [
     (Fault::Guard, 3),
 ];
 
-/// How often the promotion of a standby is drawn, beside these.
+/// Weight of the promotion of a standby.
 const PROMOTION: usize = 16;
-/// Longer than a control connection waits for its answer.
+/// Longer than a control connection waits for a reply.
 const SEEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// The end of a fault.
@@ -107,14 +107,14 @@ impl Faults {
         Self { choices: vec![Fault::LeaderPaused], ..Self::default() }
     }
 
-    /// With promotions of the standby.
+    /// All faults, including promotions of the standby.
     pub fn with_promotions() -> Self {
         let mut faults = Self::default();
         faults.choices.extend([Fault::Promotion; PROMOTION]);
         faults
     }
 
-    /// Waits a moment, ends the faults whose time has come, and begins another.
+    /// Waits for a moment, ends the faults that are due, and begins another.
     pub fn next(&mut self, world: &mut World, dice: &mut Dice) {
         thread::sleep(Duration::from_millis(dice.between(50, 1_000) as u64));
         let now = Instant::now();
@@ -150,13 +150,13 @@ impl Faults {
         wait_until("the server answers", DEADLINE, || ask_server(world, "SELECT 1").is_some());
     }
 
-    /// From a promotion until the old primary is a standby.
+    /// Returns true from a promotion until the old primary is a standby.
     fn has_two_primaries(&self) -> bool {
         self.open.iter().any(|(_, mend)| matches!(mend, Mend::Rewind(_)))
     }
 
-    /// Ends the pauses of proxies and server processes. A server process may hold what a command of the test waits for, and a
-    /// proxy cannot notice what it has to.
+    /// Ends the pauses of proxies and server processes. A paused server process may hold a lock that the test needs,
+    /// and a paused proxy cannot notice a promotion.
     fn resume_all(&mut self, world: &mut World) {
         let is_pause =
             |mend: &Mend| matches!(mend, Mend::ResumeProxy(_) | Mend::ResumeProcess(_) | Mend::ServerLink(_));
@@ -177,10 +177,10 @@ impl Faults {
             OldPrimary::CutOff => world.gates.iter().for_each(|gate| gate.suffer_at(old, LinkFault::Cut)),
         }
         world.cluster.promote(1 - old);
-        // It has no standby.
+        // The new primary has no standby.
         world.cluster.set_replication(Replication::Asynchronous);
         if old_primary == OldPrimary::CutOff {
-            // A proxy that has not seen the new primary cannot know that the old one is not it.
+            // A proxy that has not found the new primary would still use the old one.
             wait_until("each proxy uses the new primary", SEEN_LIMIT, || {
                 let shown = |gate: &Gate| ask(&gate.proxy.address(), "fencegate", "SHOW SERVERS").unwrap_or_default();
                 world.gates.iter().all(|gate| {
@@ -203,7 +203,7 @@ impl Faults {
 
     fn begin(&mut self, fault: Fault, world: &mut World, dice: &mut Dice) -> Option<Mend> {
         let some_leader = dice.below(world.leaders.len());
-        // Most often the one in office.
+        // Usually the current leader.
         let leader = world.last_writer().filter(|_| dice.chance(70)).unwrap_or(some_leader);
         let gate = dice.below(world.gates.len());
         let member = dice.below(EtcdCluster::MEMBERS);
@@ -225,7 +225,7 @@ impl Faults {
                 world.gates[gate].proxy.signal("STOP");
                 Some(Mend::ResumeProxy(gate))
             }
-            // The next one might reach only the old primary.
+            // A new proxy might reach only the old primary.
             Fault::ProxyKilled if self.has_two_primaries() => None,
             Fault::ProxyKilled => {
                 world.gates[gate].proxy.kill9();
@@ -251,7 +251,7 @@ impl Faults {
                 world.cluster[primary].crash_restart();
                 None
             }
-            // One that is dead or stands still already is left so.
+            // Skip a member that is dead or paused.
             Fault::MemberPaused | Fault::MemberKilled if self.is_open(member) => None,
             Fault::MemberPaused => {
                 world.etcd.pause(member);
@@ -296,7 +296,7 @@ impl Faults {
                 None
             }
             Fault::Promotion => {
-                // One after the other, so that a short run has them all.
+                // In turn, so that a short run includes all of them.
                 let number = self.counts[&Fault::Promotion] % OLD_PRIMARIES.len();
                 Some(self.promote(world, OLD_PRIMARIES[number]))
             }
@@ -335,7 +335,7 @@ fn link_fault(dice: &mut Dice) -> LinkFault {
     *dice.pick(&[LinkFault::Cut, LinkFault::Silent, slow])
 }
 
-/// What psql prints; None where the server is not there, refuses, or does not answer.
+/// Returns the output of psql; None if the server is unreachable, fails the query, or does not answer.
 fn ask(address: &Address, database: &str, sql: &str) -> Option<String> {
     let psql = programs::psql(address, database);
     let mut command = Command::new("timeout");
@@ -349,7 +349,7 @@ fn ask_server(world: &World, sql: &str) -> Option<String> {
     ask(&world.primary().socket(), "postgres", sql)
 }
 
-/// One that serves a session of a leader or of a proxy.
+/// A server process of a leader or of a proxy.
 fn server_process(world: &World, dice: &mut Dice) -> Option<String> {
     let query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
     let pids = ask_server(world, query)?;
@@ -358,11 +358,11 @@ fn server_process(world: &World, dice: &mut Dice) -> Option<String> {
 }
 
 fn kill(signal: &str, pid: &str) {
-    // It may have ended by now.
+    // The process may have ended.
     let _ = Command::new("kill").args(["-s", signal, pid]).output();
 }
 
-/// To the token in force: whoever was admitted under it has to be admitted again.
+/// Resets the fence to the current token, so that all sessions need a new admission.
 fn reset(world: &World, gate: usize) {
     let token = ask_server(world, "SELECT token FROM fencegate_state.epoch WHERE resource = 'scheduler'");
     if let Some(token) = token.filter(|token| !token.is_empty()) {
@@ -379,6 +379,6 @@ fn guard(world: &World, is_wanted: bool) {
     if is_wanted {
         guard.arg("--policies").arg(world.gates[0].proxy.policies());
     }
-    // A leader may hold what it needs, and the server may be away.
+    // The command may fail: a leader may hold a lock, or the server may be down.
     let _ = guard.output().unwrap();
 }

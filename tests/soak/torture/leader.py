@@ -1,4 +1,4 @@
-"""A leader with psycopg, run by `fencegate lead`. It writes until it is ended."""
+"""A leader with psycopg, run by `fencegate lead`. It writes until it is killed."""
 
 import os
 import random

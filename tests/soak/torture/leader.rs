@@ -15,25 +15,25 @@ use tokio_postgres::{Client, NoTls};
 
 /// The shortest lease that etcd grants.
 pub const TTL: Duration = Duration::from_secs(2);
-/// Longer than a takeover takes; a connection that hangs is given up.
+/// Time limit of a connection. Longer than a takeover.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// So many writes of a session that fail, or that it tries although its leader knows that it has lost.
+/// Maximum number of writes by a session that fail or follow the loss of leadership.
 const CARELESS: usize = 20;
 
-/// A row that leaders write beside their own.
+/// Updates a row that all leaders share.
 const PROGRESS: &str = "UPDATE progress SET writes = writes + 1";
-/// Stands for other work within a transaction, which takes this long.
+/// Represents other work within a transaction, and its duration.
 const PAUSE: &str = "";
 const WORK: Duration = Duration::from_millis(30);
 
-/// How a write ended.
+/// Outcome of a write.
 enum Written {
     Committed,
-    /// Nothing of it may ever be seen.
+    /// The write must never be committed.
     Refused,
-    /// The session was cut off, in mid-transaction perhaps.
+    /// The session was terminated, perhaps within a transaction.
     CutOff,
-    /// Nothing is known of it.
+    /// The outcome is unknown.
     Unknown,
 }
 
@@ -47,7 +47,7 @@ struct Writer {
     writes: usize,
 }
 
-/// Run by the torture with its settings in the environment; without them there is nothing to do.
+/// Started by the torture, with settings in the environment. Does nothing without them.
 #[tokio::test]
 #[ignore = "a process of the torture"]
 async fn leads() {
@@ -60,7 +60,7 @@ async fn leads() {
                 let [one, two, three] = &mut writers;
                 tokio::join!(one.rule(&leadership), two.rule(&leadership), three.rule(&leadership));
             }
-            // etcd is away.
+            // etcd is unavailable.
             Err(_) => sleep(Duration::from_millis(100)).await,
         }
     }
@@ -87,7 +87,7 @@ impl Writer {
         }
     }
 
-    /// Returns when it has tried often enough to write although it has lost.
+    /// Writes as a leader. After the loss, returns only after several more attempts to write.
     async fn rule(&mut self, leadership: &Leadership) {
         let mut careless = CARELESS;
         while careless > 0 {
@@ -106,7 +106,7 @@ impl Writer {
                 }
                 sleep(Duration::from_millis(self.dice.below(20) as u64)).await;
             }
-            // Others get their turn, and this one does not stop at once.
+            // Resign, but continue to write for a while.
             if self.dice.chance(20) {
                 let _ = timeout(PATIENCE, leadership.resign()).await;
             }
@@ -167,7 +167,7 @@ impl Writer {
     }
 }
 
-/// ERROR says that nothing was written; of a session that was cut off the answer may be lost.
+/// ERROR means that nothing was written. If the session was terminated, the reply to a COMMIT may be lost.
 fn ended(error: Option<tokio_postgres::Error>) -> Written {
     let Some(error) = error else { return Written::Committed };
     match error.as_db_error().map(|error| (error.code().code(), error.severity())) {

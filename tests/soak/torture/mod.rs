@@ -25,9 +25,9 @@ const ELECTION: &str = "/torture/leader";
 enum Way {
     /// Through proxies.
     Fenced,
-    /// Without one.
+    /// Without a proxy.
     Direct,
-    /// Without one: each write first looks for a higher token.
+    /// Without a proxy. Each write first checks for a higher token.
     Checked,
 }
 
@@ -51,7 +51,7 @@ impl Way {
     }
 }
 
-/// FENCEGATE_TORTURE is its length in seconds.
+/// The duration, which FENCEGATE_TORTURE sets in seconds.
 fn length() -> Duration {
     Duration::from_secs(number("FENCEGATE_TORTURE").unwrap_or(60))
 }
@@ -74,7 +74,7 @@ fn nothing_stale_is_committed_through_promotions() {
     });
 }
 
-/// Lets the faults happen, and judges the tokens and notes that were committed, in the order of the commits.
+/// Runs the faults. Then checks the committed tokens and notes in the order of commits.
 fn endure(mut world: World, mut faults: Faults, committed: impl Fn(&World) -> Vec<(i64, Option<String>)>) {
     let time = length();
     let mut dice = Dice::new(seed());
@@ -85,7 +85,7 @@ fn endure(mut world: World, mut faults: Faults, committed: impl Fn(&World) -> Ve
     }
     faults.end_all(&mut world);
 
-    // The leader in office writes through every proxy.
+    // The current leader writes through every proxy.
     let before = world.diaries().len();
     wait_until("leaders write when all faults have ended", DEADLINE, || {
         world.start_ended_leaders();
@@ -109,9 +109,9 @@ fn endure(mut world: World, mut faults: Faults, committed: impl Fn(&World) -> Ve
     );
     println!("{faults}");
     assert_eq!(out_of_order(&tokens), 0, "of {} writes", tokens.len());
-    assert!(lost.is_empty(), "acknowledged, and not committed: {lost:?}");
-    assert!(ghosts.is_empty(), "refused, and committed: {ghosts:?}");
-    assert!(reigns as u64 > time.as_secs() / 10, "{reigns} tokens came to write");
+    assert!(lost.is_empty(), "acknowledged but not committed: {lost:?}");
+    assert!(ghosts.is_empty(), "refused but committed: {ghosts:?}");
+    assert!(reigns as u64 > time.as_secs() / 10, "only {reigns} tokens have written");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_check_before_the_write_lets_stale_writes_in() {
     is_caught(Way::Checked);
 }
 
-/// Leaders are only paused; the judge sees what becomes of that.
+/// Only pauses leaders, until stale writes are committed.
 fn is_caught(way: Way) {
     let mut dice = Dice::new(seed());
     let mut world = World::start(way, false);

@@ -22,7 +22,7 @@ const SCHEMA: &str = "CREATE TABLE ticks (id bigint GENERATED ALWAYS AS IDENTITY
      CREATE TABLE progress (writes bigint); INSERT INTO progress VALUES (0); \
      CREATE VIEW ticks_view AS SELECT token, note FROM ticks";
 
-/// What leaders are: three with the library, three with psql, two with psycopg.
+/// The kinds of leaders. Some use the library, others psql or psycopg under `fencegate lead`.
 const LEADERS: [Kind; 8] =
     [Kind::Library, Kind::Library, Kind::Library, Kind::Psql, Kind::Psql, Kind::Psql, Kind::Psycopg, Kind::Psycopg];
 
@@ -37,7 +37,7 @@ enum Kind {
 pub struct Gate {
     pub proxy: Proxy,
     pub clients: Link,
-    /// One for each server.
+    /// A link to each server.
     servers: Vec<Link>,
     options: ProxyOptions,
 }
@@ -58,7 +58,7 @@ pub struct World {
 }
 
 impl World {
-    /// With a synchronous standby, or with one server.
+    /// Starts the servers, with or without a synchronous standby.
     pub fn start(way: Way, has_standby: bool) -> Self {
         let replication = if has_standby { Replication::Synchronous } else { Replication::Asynchronous };
         let cluster = Cluster::start(usize::from(has_standby), replication, |primary| {
@@ -94,8 +94,8 @@ impl World {
         take_inserted(self.primary(), "postgres", SLOT, "public.ticks")
     }
 
-    /// The token and note of all rows that the surviving history has, in the order of their commits. A promoted server has
-    /// no slot that shows it, but the times of the commits: a later token begins after the last commit of an earlier one.
+    /// Token and note of all surviving rows, in the order of commits. A promoted server has no replication slot, so
+    /// this uses commit times: a later token begins after the last commit of an earlier one.
     pub fn surviving_rows(&self) -> Rows {
         self.primary().sql("SELECT token, note FROM ticks ORDER BY pg_xact_commit_timestamp(xmin), id")
     }
@@ -104,7 +104,7 @@ impl World {
         &self.cluster[self.cluster.primary()]
     }
 
-    /// Whose diary has the newest entry.
+    /// The leader with the newest entry in its diary.
     pub fn last_writer(&self) -> Option<usize> {
         let written = |leader: &Leader| fs::metadata(self.diary(leader)).and_then(|file| file.modified()).ok();
         (0..self.leaders.len()).max_by_key(|&number| written(&self.leaders[number]))
@@ -121,7 +121,7 @@ impl World {
         texts.lines().map(str::to_owned).collect()
     }
 
-    /// `fencegate lead` leads once, and whoever was killed is started again.
+    /// Restarts leaders that were killed, or have ended because `fencegate lead` leads only once.
     pub fn start_ended_leaders(&mut self) {
         for leader in &mut self.leaders {
             if leader.program.exit_status().is_some() {
@@ -140,7 +140,7 @@ impl World {
 }
 
 impl Gate {
-    /// It reads other policies, and so does the one that takes its place.
+    /// Gives other policies to the proxy and its replacements.
     pub fn reload(&mut self, policies: &str) {
         self.options = self.options.clone().policies(policies);
         self.proxy.write_policies(policies);
@@ -161,23 +161,23 @@ impl Gate {
         Self { proxy, clients, servers, options }
     }
 
-    /// A new one in place of one that was killed.
+    /// Starts a new proxy in place of a killed one.
     pub fn start_again(&mut self, cluster: &Cluster) {
         self.proxy = Proxy::start_with(&cluster[0], &self.options);
         self.clients.lead_to(port(&self.proxy));
     }
 
-    /// The port of the proxy's way to a server.
+    /// The port of the proxy's link to a server.
     pub fn server_port(&self, node: usize) -> u16 {
         self.servers[node].port()
     }
 
-    /// The proxy's way to all servers has this fault.
+    /// Applies the fault to the proxy's links to all servers.
     pub fn suffer(&self, fault: LinkFault) {
         self.servers.iter().for_each(|link| link.suffer(fault));
     }
 
-    /// The proxy's way to one server has this fault.
+    /// Applies the fault to the proxy's link to one server.
     pub fn suffer_at(&self, node: usize, fault: LinkFault) {
         self.servers[node].suffer(fault);
     }
@@ -187,23 +187,23 @@ fn port(proxy: &Proxy) -> u16 {
     proxy.address().host_and_port().1.parse().unwrap()
 }
 
-/// With an election the proxies ask etcd whether a token was issued.
+/// With an election, the proxies verify tokens with etcd.
 pub fn policies(with_election: bool) -> String {
     let election = if with_election { format!("\n    election: {ELECTION}") } else { String::new() };
     format!("version: 1\nresources:\n  - name: scheduler\n    tables: [public.ticks, public.progress]{election}\n")
 }
 
 impl Leader {
-    /// To all its processes at once, as when the machine stands still.
+    /// Signals all processes of the leader at once, as if the machine had stalled.
     pub fn signal(&self, name: &str) {
         let pids = self.processes();
         if !pids.is_empty() {
-            // Some may have ended by now.
+            // Some processes may have ended.
             let _ = Command::new("kill").args(["-s", name]).args(&pids).output();
         }
     }
 
-    /// To one of its processes: `number` counts through them.
+    /// Signals one process of the leader, chosen by `number`.
     pub fn signal_one(&self, name: &str, number: usize) {
         let pids = self.processes();
         if let Some(pid) = pids.get(number % pids.len().max(1)) {
@@ -211,7 +211,7 @@ impl Leader {
         }
     }
 
-    /// Those with its name in their environment, but for the shell of the tests that watches over it.
+    /// The processes with the name of the leader in their environment, except for the guardian of the tests.
     fn processes(&self) -> Vec<String> {
         let wanted = format!("TORTURE_NAME={}", self.name);
         let is_ours = |pid: &String| {
@@ -231,7 +231,7 @@ fn command(kind: Kind, name: &str, way: Way, etcd: &EtcdCluster, doors: &[u16], 
     let doors: Vec<String> = doors.iter().map(u16::to_string).collect();
     let path = |file: &str| format!("{}/tests/soak/torture/{file}", env!("CARGO_MANIFEST_DIR"));
     let mut command = vec![
-        // What the tests ignore, where a shell or nohup(1) has them do so, the leader would ignore as well.
+        // Otherwise the leader would inherit ignored signals from the tests, for example under nohup(1).
         "env".to_owned(),
         "--default-signal=HUP,INT,QUIT".into(),
         format!("TORTURE_NAME={name}"),

@@ -52,7 +52,7 @@ class HikariPoolSteps {
         System.exit(0);
     }
 
-    /** Takes these steps in a transaction, and returns what the last one has read, or the SQLSTATE of its error. */
+    /** Runs these statements in a transaction. Returns the result of the last one, or the SQLSTATE of its error. */
     static String visit(HikariDataSource pool, String visitor, String... actions) throws SQLException {
         token = visitor;
         try (var connection = checkOut(pool); var statement = connection.createStatement()) {
@@ -70,7 +70,7 @@ class HikariPoolSteps {
         }
     }
 
-    /** A newer leader writes while a statement runs that is no part of a transaction: there is nothing to roll back. */
+    /** A newer leader writes during a statement outside a transaction, so there is nothing to roll back. */
     static String visitInterrupted(HikariDataSource pool) throws Exception {
         token = "2";
         var leader = CompletableFuture.runAsync(HikariPoolSteps::takeOverOnceAsleep);

@@ -11,7 +11,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** pgjdbc's list of hosts through a promotion. Its threads write before, during and after it, each on a connection of its own. */
+/** pgjdbc with a list of hosts, through a promotion. Threads write before, during and after it, each on its own connection. */
 class JdbcFailover {
     static final int THREADS = 8;
     static final int WRITES = 20;
@@ -65,7 +65,7 @@ class JdbcFailover {
                     connection.close();
                 }
             } catch (SQLException error) {
-                // It was lost.
+                // The connection was lost.
             }
             connection = null;
         }

@@ -143,7 +143,7 @@ class JdbcSteps {
         report("aborts", error.getSQLState().equals("25P02") ? value("SELECT 'on'") : error);
     }
 
-    /** The driver prepares it on the server when it is run for the fifth time. */
+    /** The driver prepares the statement on the server at its fifth execution. */
     void insertPrepared(int first) throws SQLException {
         for (int number = first; number < first + 10; number++) {
             insert.setInt(1, number);
@@ -186,7 +186,7 @@ class JdbcSteps {
         return DriverManager.getConnection("jdbc:postgresql://" + server + "/" + System.getenv("PGDATABASE"), properties);
     }
 
-    /** Another leader, with that token, writes. */
+    /** Another leader writes with that token. */
     static void takeOver(int token) throws SQLException {
         inAnotherSession("SET lease.fence = " + token + "; DELETE FROM jobs WHERE id <> 4");
     }

@@ -7,7 +7,7 @@ const workers = 8
 const writes = 20
 
 const pool = new Pool({ ...address, options: '-c lease.fence=1', max: workers })
-// The query that meets the end of a connection throws it, too. Without listeners it would end the process.
+// The query during which a connection ends throws the error too. Without listeners the error would end the process.
 pool.on('error', () => {})
 pool.on('connect', (client) => client.on('error', () => {}))
 
@@ -20,7 +20,7 @@ async function write() {
   try {
     await pool.query('INSERT INTO entries (writer, token, number) VALUES (1, 1, $1)', [mine])
   } catch (error) {
-    // Errors of sockets have names, such as ECONNRESET.
+    // Socket errors have names such as ECONNRESET.
     lines.push(`error ${/^[0-9A-Z]{5}$/.test(error.code) ? error.code : 'connection lost'}`)
     return 0
   }

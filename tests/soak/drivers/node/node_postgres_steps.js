@@ -12,7 +12,7 @@ let client
 
 async function newClient(token, more) {
   const client = new Client({ ...address, options: `-c lease.fence=${token}`, ...more })
-  // The end of the connection is reported here as well as by the query that it meets.
+  // The end of the connection is reported here and by the current query.
   client.on('error', () => {})
   await client.connect()
   return client
@@ -39,7 +39,7 @@ async function insertPrepared(numbers) {
   }
 }
 
-// As a pipeline, which is an option of a client.
+// Sends a pipeline, which is an option of a client.
 async function insertAsABatch(numbers) {
   const pipelined = await newClient(1, { pipeline: true })
   const inserts = numbers.map((number) => pipelined.query('INSERT INTO jobs VALUES ($1)', [number]))

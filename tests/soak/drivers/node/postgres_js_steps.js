@@ -26,7 +26,7 @@ async function insertPrepared(numbers) {
   for (const number of numbers) await sql`INSERT INTO jobs VALUES (${number})`
 }
 
-// Queries of a transaction that are not waited for one by one are sent as a pipeline.
+// Queries of a transaction are sent as a pipeline unless the program waits for each.
 function insertAsABatch(numbers) {
   return sql.begin((sql) => numbers.map((number) => sql`INSERT INTO jobs VALUES (${number})`))
 }
@@ -36,14 +36,14 @@ async function copyIn(numbers) {
   await pipeline(lines, await sql`COPY jobs (id) FROM STDIN`.writable())
 }
 
-// The error of a transaction that has written when it takes that step.
+// Returns the error of a step in a transaction that has written.
 async function cutOffAt(step) {
   let result
   const transaction = sql.begin(async (sql) => {
     await sql`INSERT INTO jobs VALUES (4)`
     result = await shown(step(sql))
   })
-  // Its own error is that of the COMMIT or ROLLBACK that no longer finds a connection.
+  // The error of the transaction itself is that of the COMMIT or ROLLBACK, which has no connection.
   const { code } = await errorOf(transaction)
   return code === 'CONNECTION_CLOSED' ? result : `another error: ${code}`
 }
@@ -120,7 +120,7 @@ run({
       await errorOf(sql`INSERT INTO jobs VALUES (3)`)
       error = await errorOf(sql`SELECT 'refused'`)
     })
-    // It throws the first error of the transaction, though it was caught.
+    // postgres.js throws the first error of the transaction even if it was caught.
     if ((await errorOf(transaction)).code !== 'LF001') return 'another error'
     return value(sql`SELECT ${error.code === '25P02' ? 'on' : String(error)}`)
   },

@@ -1,4 +1,4 @@
-// What the programs of this folder share: where the proxy is, who takes over, and how steps are run and reported.
+// Shared by the programs of this folder: the address of the proxy, takeovers, and running and reporting steps.
 
 const { Client } = require('pg')
 const { join } = require('node:path')
@@ -14,16 +14,16 @@ const large = '0123456789abcdef'.repeat((4 * 1024 * 1024) / 16)
 
 const numbersFrom = (first, count) => Array.from({ length: count }, (_, index) => first + index)
 
-// By its path: not every package exports it.
+// By path, because not every package exports its package.json.
 const versionOf = (name) => require(join(process.env.NODE_PATH, name, 'package.json')).version
 
-// In the order in which they are written.
+// Runs the steps in the order of their definition.
 async function run(steps) {
   for (const [name, step] of Object.entries(steps)) console.log(`${name}: ${await step()}`)
   process.exit()
 }
 
-// Another leader, with that token, writes.
+// Another leader writes with that token.
 async function takeOver(token) {
   await inAnotherSession(`SET lease.fence = ${token}; DELETE FROM jobs WHERE id <> 4`)
 }
@@ -40,7 +40,7 @@ async function onceAsleep(action) {
   await action()
 }
 
-// The error that it ends with.
+// Returns the error of the promise.
 async function errorOf(promise) {
   try {
     await promise

@@ -1,4 +1,4 @@
-"""Django's ORM, over psycopg. What Django has no words for goes to psycopg through it."""
+"""Django's ORM with psycopg. Steps that Django does not support use psycopg through Django."""
 
 import django
 import psycopg

@@ -9,7 +9,7 @@ import threading
 import psycopg
 from psycopg_pool import ConnectionPool
 
-# The pool warns of each connection that it discards.
+# The pool logs a warning for each connection that it discards.
 logging.disable(logging.WARNING)
 
 THREADS = 8
@@ -31,7 +31,7 @@ def write():
         with pool.connection() as connection:
             connection.execute("INSERT INTO entries (writer, token, number) VALUES (1, 1, %s)", (number,))
     except psycopg.Error as error:
-        # The pool's own errors have no SQLSTATE. Their name stands for it.
+        # The pool's own errors have no SQLSTATE, so use their names.
         name = "connection lost" if type(error) is psycopg.OperationalError else type(error).__name__
         lines.append(f"error {error.sqlstate or name}")
         return False

@@ -1,4 +1,4 @@
-"""SQLAlchemy's sessions, over psycopg. What SQLAlchemy has no words for goes to psycopg through it."""
+"""SQLAlchemy's sessions with psycopg. Steps that SQLAlchemy does not support use psycopg through SQLAlchemy."""
 
 import psycopg
 import sqlalchemy
@@ -129,7 +129,7 @@ class SqlAlchemy:
         )
         engine = create_engine(url, connect_args={"options": f"-c lease.fence={token}"})
 
-        # As `fence_engine` of clients/python does.
+        # Like `fence_engine` of clients/python.
         @event.listens_for(engine, "handle_error")
         def give_up(context):
             error = context.original_exception

@@ -1,4 +1,4 @@
-"""What the programs of this folder share: where the proxy is, who takes over, and how steps are run and reported."""
+"""Shared by the programs of this folder: the address of the proxy, takeovers, and running and reporting steps."""
 
 import asyncio
 import inspect
@@ -14,7 +14,7 @@ LARGE = "0123456789abcdef" * (4 * 1024 * 1024 // 16)
 
 
 def run(driver):
-    """Every public method is a step, in the order of their definition."""
+    """Runs every public method as a step, in the order of definition."""
     for name, step in vars(type(driver)).items():
         if inspect.isfunction(step) and not name.startswith("_"):
             report(name, step(driver))
@@ -32,7 +32,7 @@ def report(step, result):
 
 
 def shown(error, cause):
-    """The class that the application sees, and what the server has said: the fields of psycopg's error."""
+    """The class of the application's error, and the fields of psycopg's error."""
     diagnostic = cause.diag
     kind = f"{type(error).__module__.removesuffix('.errors').removesuffix('.utils')}.{type(error).__name__}"
     return f"{kind} {cause.sqlstate} {diagnostic.severity_nonlocalized} {diagnostic.message_detail}"
@@ -43,7 +43,7 @@ def whether_large(payload):
 
 
 def take_over(token):
-    """Another leader, with that token, writes."""
+    """Another leader writes with that token."""
     with another_session(f"-c lease.fence={token}") as leader:
         leader.execute("DELETE FROM jobs WHERE id <> 4")
 
@@ -53,7 +53,7 @@ def another_session(options=""):
 
 
 def once_asleep(action):
-    """Does it in a thread, once a statement sleeps."""
+    """Runs the action in a thread once a statement sleeps."""
 
     def wait_and_act():
         with another_session() as session:
@@ -66,6 +66,6 @@ def once_asleep(action):
 
 
 def once_asleep_async(action):
-    """As once_asleep, and the action runs in the event loop."""
+    """Like once_asleep, but runs the action in the event loop."""
     loop = asyncio.get_running_loop()
     return once_asleep(lambda: loop.call_soon_threadsafe(action))

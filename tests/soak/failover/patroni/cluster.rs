@@ -47,7 +47,7 @@ impl Node {
     fn signal_server(&self, signal: Signal) {
         let file = fs::read_to_string(self.data.join("postmaster.pid")).unwrap_or_default();
         if let Some(pid) = file.lines().next().and_then(|line| line.parse().ok()) {
-            // It may have ended.
+            // The process may have ended.
             let _ = kill(Pid::from_raw(pid), signal);
         }
     }
@@ -62,7 +62,7 @@ impl Patroni {
             run(pip.args(["install", "--quiet", "--target"]).arg(folder.join("lib")).args(PACKAGES));
         });
         let folder = Folder::new("patroni");
-        // The server's user may not enter the build folder.
+        // The server's user cannot read the build folder.
         let packages = folder.join("lib");
         run(Command::new("cp").arg("-a").args([&installed.join("lib"), &packages]));
         give_to_server(folder.path());
@@ -156,7 +156,7 @@ postgresql:
         self.request(standby, "GET", "/sync", "").is_some_and(|answer| answer.starts_with("HTTP/1.0 200"))
     }
 
-    /// Asks Patroni to make `to` the primary, and returns when it has.
+    /// Makes Patroni switch over to `to`. Returns when `to` is the primary.
     pub fn switch_over(&self, from: usize, to: usize) {
         wait_until("the standby is synchronous", DEADLINE, || self.is_synchronous(to));
         let body = format!(r#"{{"leader": "{}", "candidate": "{}"}}"#, self.nodes[from].name, self.nodes[to].name);
@@ -175,18 +175,18 @@ postgresql:
         }
     }
 
-    /// Kills the server, not its Patroni.
+    /// Kills the server but not its Patroni.
     pub fn kill_server(&self, node: usize) {
         self.nodes[node].signal_server(Signal::SIGKILL);
     }
 
-    /// Kills the server and its Patroni, as the loss of the machine would.
+    /// Kills the server and its Patroni, like the loss of a machine.
     pub fn kill_node(&mut self, node: usize) {
         self.nodes[node].agent = None;
         self.kill_server(node);
     }
 
-    /// Starts a node again that was killed.
+    /// Restarts a killed node.
     pub fn start_again(&mut self, node: usize) {
         self.start_agent(node);
     }

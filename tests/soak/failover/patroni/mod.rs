@@ -1,4 +1,4 @@
-//! Patroni decides which server is the primary, and fencegate follows without being told: a list of hosts is all it has.
+//! Patroni decides which server is the primary. fencegate has only a list of hosts, and follows without a notification.
 
 mod cluster;
 
@@ -34,7 +34,7 @@ impl World {
             .upstream(&format!("postgres://{}?target_session_attrs=primary", patroni.hosts()))
             .control(&control)
             .arguments(&["--connect-wait", "10s"]);
-        // Only a name for the proxy's own bookkeeping: all its addresses are Patroni's.
+        // Only required by the test support: the proxy uses the addresses of Patroni's servers.
         let unused = Postgres::start(Options::default());
         let proxies: Vec<_> = (0..2).map(|_| Proxy::start_with(&unused, &options)).collect();
         let writers = Writers::new();
@@ -42,7 +42,7 @@ impl World {
         Self { writers, proxies, patroni, _unused: unused }
     }
 
-    /// Waits until all writers commit on the node, and prints the time without a commit before the first one since then.
+    /// Waits until all writers commit on the node. Prints the gap before the first commit there after `since`.
     fn wait_for_writes(&self, what: &str, node: usize, since: Instant) {
         let port = self.patroni.port(node);
         let mut first = None;
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// A leader whose token is older than any other: it must not write, whichever server it reaches.
+    /// A leader with the oldest token must not write, regardless of the server that it reaches.
     fn assert_stale(&self) {
         for proxy in &self.proxies {
             let mut wire = Wire::connect(&proxy.address()).unwrap();
@@ -99,7 +99,7 @@ fn writes_follow_a_switchover_a_pause_and_a_failover() {
     world.wait_for_servers(["standby", "primary"]);
     world.assert_stale();
 
-    // Paused, Patroni replaces no primary: nothing may be written until somebody decides.
+    // While Patroni is paused, it replaces no primary. Nothing may be written until an operator switches over.
     wait_until("the standby is synchronous", DEADLINE, || world.patroni.is_synchronous(0));
     world.patroni.set_pause(0, true);
     let start = Instant::now();

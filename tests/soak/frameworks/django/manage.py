@@ -1,4 +1,4 @@
-"""A Django project in one file. FRAMEWORK_TOKEN is its fencing token; with FRAMEWORK_POOL it uses psycopg's pool."""
+"""A Django project in one file. FRAMEWORK_TOKEN is the fencing token. With FRAMEWORK_POOL, the project uses psycopg's pool."""
 
 import os
 import sys

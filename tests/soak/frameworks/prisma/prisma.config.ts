@@ -1,9 +1,9 @@
-// Prisma Migrate without the program that it would load from a host of its own.
+// Prisma Migrate without the engine that it would download.
 import { createRequire } from 'node:module'
 import { PrismaPg } from '@prisma/adapter-pg'
 import { defineConfig } from 'prisma/config'
 
-// The adapter knows no columns of the type `name`, which Migrate reads from the catalog.
+// The adapter does not support columns of type `name`, which Migrate reads from the catalog.
 const Result = createRequire(import.meta.url)('pg/lib/result')
 const addFields = Result.prototype.addFields
 Result.prototype.addFields = function (fields) {

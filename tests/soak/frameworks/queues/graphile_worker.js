@@ -1,4 +1,4 @@
-// graphile-worker: adds a job and works what is there, as QUEUE_TOKEN says.
+// graphile-worker: adds a job and processes all jobs, with the token in QUEUE_TOKEN.
 const { EventEmitter } = require('events')
 const { Pool } = require('pg')
 const { Logger, makeWorkerUtils, runMigrations, runOnce } = require('graphile-worker')

@@ -1,4 +1,4 @@
-// pg-boss: sends a job and works it, as QUEUE_TOKEN says.
+// pg-boss: sends a job and processes it, with the token in QUEUE_TOKEN.
 const PgBoss = require('pg-boss')
 const { say, connection } = require('./queue.js')
 
@@ -11,7 +11,7 @@ async function main() {
   const jobs = await boss.fetch('mail')
   say('fetched', jobs.length)
   for (const job of jobs) await boss.complete('mail', job.id)
-  // fetch() takes every error for "no job": this does not.
+  // fetch() reports every error as "no job", but this query does not.
   await boss.getDb().executeSql('UPDATE pgboss.job SET id = id WHERE false').then(() => say('leads'), (error) => say('leads not', error.code))
   await boss.stop({ graceful: false, wait: true })
 }

@@ -1,4 +1,4 @@
-// What the queues' programs share.
+// Shared by the programs of the queues.
 exports.say = (...words) => console.log(words.join(' '))
 
 exports.connection = () => {

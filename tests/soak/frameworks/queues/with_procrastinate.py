@@ -1,4 +1,4 @@
-"""procrastinate: defers a job and works what is there, as QUEUE_TOKEN says."""
+"""procrastinate: defers a job and processes all jobs, with the token in QUEUE_TOKEN."""
 import asyncio
 import os
 import sys

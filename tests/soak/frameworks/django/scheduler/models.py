@@ -1,4 +1,4 @@
-"""Two tables alike: the policy fences that of Job."""
+"""Two equal tables. The policy fences the table of Job."""
 
 from django.db import models
 

@@ -1,4 +1,4 @@
-"""What the test runner runs, in databases that it makes and drops."""
+"""Tests for the test runner, which creates and drops their databases."""
 
 from django.db import IntegrityError, connection, transaction
 from django.test import TestCase, TransactionTestCase, tag
@@ -34,7 +34,7 @@ class Committing(TransactionTestCase):
         self.test_commits()
 
 
-# Not with --keepdb, whose databases have lost by then what the migrations wrote.
+# Not with --keepdb, because a kept database has lost the rows of the migrations.
 @tag("serialised")
 class Restoring(TransactionTestCase):
     serialized_rollback = True
@@ -49,7 +49,7 @@ class Restoring(TransactionTestCase):
 
 
 class InAnotherProcess(TestCase):
-    """So that `--parallel` has something to share out."""
+    """A second class, so that `--parallel` has classes to distribute."""
 
     def test_uses_a_database_of_the_tests(self):
         Job.objects.create(name="elsewhere")

@@ -35,7 +35,7 @@ async fn open_pool(options: PgConnectOptions, size: u32) -> sqlx::Result<PgPool>
 
 #[tokio::main]
 async fn main() {
-    // The server is named by PGHOST, PGPORT, PGUSER and PGDATABASE.
+    // Uses PGHOST, PGPORT, PGUSER and PGDATABASE.
     let pool = open_pool(PgConnectOptions::new(), 1).await.unwrap();
     println!("version: {}", sqlx_steps::version());
     println!("first: {}", visit(&pool, 1, &[WRITE, READ]).await);
@@ -47,7 +47,7 @@ async fn main() {
     println!("after: {}", visit(&pool, 3, &[WRITE, READ]).await);
 }
 
-/// Takes these steps in a transaction, and returns what the last one has read, or the SQLSTATE of its error.
+/// Runs these statements in a transaction. Returns the result of the last one, or the SQLSTATE of its error.
 async fn visit(pool: &PgPool, token: i64, actions: &[&'static str]) -> String {
     TOKEN.store(token, Ordering::Relaxed);
     match take(pool, actions).await {

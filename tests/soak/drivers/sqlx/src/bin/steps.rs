@@ -44,7 +44,7 @@ async fn main() {
     is_ended(connection).await;
 }
 
-/// A newer leader comes while it is in a transaction.
+/// A newer leader takes over during a transaction.
 async fn is_ended(mut connection: PgConnection) {
     connection.execute("BEGIN; INSERT INTO jobs VALUES (4)").await.unwrap();
     take_over(3).await;
@@ -64,7 +64,7 @@ async fn is_ended(mut connection: PgConnection) {
     println!("starts_again: {}", value(&mut connection, "SELECT payload FROM jobs WHERE id = 4").await);
 }
 
-/// It prepares what it runs, and keeps it.
+/// sqlx prepares the statement once, and keeps it.
 async fn insert_prepared(connection: &mut PgConnection, first: i32) -> sqlx::Result<()> {
     for number in first..first + 10 {
         query("INSERT INTO jobs VALUES ($1)").bind(number).execute(&mut *connection).await?;
@@ -126,7 +126,7 @@ async fn aborts(connection: &mut PgConnection) -> String {
 }
 
 fn options(token: i64) -> PgConnectOptions {
-    // The server is named by PGHOST, PGPORT, PGUSER and PGDATABASE.
+    // Uses PGHOST, PGPORT, PGUSER and PGDATABASE.
     PgConnectOptions::new().options([("lease.fence", token.to_string())])
 }
 
@@ -134,7 +134,7 @@ async fn connect(token: i64) -> PgConnection {
     PgConnection::connect_with(&options(token)).await.unwrap()
 }
 
-/// Another leader, with that token, writes.
+/// Another leader writes with that token.
 async fn take_over(token: i64) {
     connect(token).await.execute("DELETE FROM jobs WHERE id <> 4").await.unwrap();
 }

@@ -1,4 +1,4 @@
-"""Tables as a first version of the project had them."""
+"""The tables of the first version of the project."""
 
 from django.db import migrations, models
 

@@ -1,4 +1,4 @@
-"""A newer leader comes while this one is in a transaction. Prints the error, and what the next request reads."""
+"""A newer leader takes over during a transaction. Prints the error, and the result of the next request."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Uses both tables as projects do, and prints what came of it: `TABLE STEP: RESULT`, or the SQLSTATE of its error."""
+"""Uses both tables like typical projects. Prints `TABLE STEP: RESULT`, or the SQLSTATE of an error as the result."""
 
 from datetime import datetime, timezone
 from io import StringIO
@@ -27,7 +27,7 @@ class Command(BaseCommand):
             result = step(model)
         except DatabaseError as error:
             result = error.__cause__.sqlstate
-        except psycopg.Error as error:  # COPY is psycopg's own.
+        except psycopg.Error as error:  # COPY uses psycopg directly.
             result = error.sqlstate
         request_finished.send(type(self))
         print(f"{model._meta.db_table} {step.__name__}: {result}", flush=True)
