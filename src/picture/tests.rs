@@ -213,7 +213,7 @@ fn the_legend_lists_only_what_appears() {
     assert_eq!(meanings(&written), ["leads", "first write", "write rejected"]);
 }
 
-/// Wide and narrow, with long names, and signs at the right border.
+/// The pictures are wide and narrow, with long names and with signs at the right border.
 #[test]
 fn no_text_exceeds_the_border() {
     for name in ["A".to_owned(), "WM".repeat(50), "i".repeat(300), "漢".repeat(80), "<&>".repeat(40)] {

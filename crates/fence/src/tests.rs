@@ -250,7 +250,7 @@ async fn only_the_highest_token_is_admitted() {
     let [old, new] = [1, 2].map(|pid| proxy.client(pid));
     assert_eq!(proxy.admit(&old, "notes", 7).await, "admitted");
     assert_eq!(proxy.admit(&new, "notes", 9).await, "admitted");
-    assert!(!proxy.has_row(&old, "notes") && proxy.server.lives(1), "it was idle, and goes on");
+    assert!(!proxy.has_row(&old, "notes") && proxy.server.lives(1), "the idle process continues");
     assert!(old.session.admission("notes").is_none() && new.session.begin_write([("notes", 9)]));
     let stale = "token 7 for resource notes is lower than 9, the highest seen";
     assert_eq!(proxy.admit(&old, "notes", 7).await, stale);
@@ -286,7 +286,7 @@ async fn only_a_permitted_role_raises_the_fence() {
     }
 }
 
-/// The token probably has to be raised. The role is then determined before any Query.
+/// If the token probably has to be raised, the role is determined before any Query.
 #[tokio::test(start_paused = true)]
 async fn a_token_is_not_raised_before_the_role_is_known() {
     let server = server();
@@ -371,10 +371,10 @@ async fn first_tokens_of_many_keys_are_admitted_separately() {
     }
     assert_eq!(proxy.fence.environment.metrics.admissions.get(), 40);
     assert_eq!(proxy.fence.environment.metrics.advances.get(), 20);
-    assert_eq!(proxy.fence.environment.metrics.drain_seconds.get_sample_count(), 0, "nobody was looked for");
+    assert_eq!(proxy.fence.environment.metrics.drain_seconds.get_sample_count(), 0, "no drain was needed");
 }
 
-/// An idle session with many admissions gives them up, and their rows are deleted.
+/// An idle session with many admissions releases them, and their rows are deleted.
 #[tokio::test(start_paused = true)]
 async fn a_session_with_many_keys_deletes_rows_that_it_no_longer_needs() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -387,7 +387,7 @@ async fn a_session_with_many_keys_deletes_rows_that_it_no_longer_needs() {
     assert!(proxy.has_row(&client, "shard/0"));
     client.session.set_activity(Activity::Waiting);
     assert_eq!(proxy.admit(&client, "shard/one", 5).await, "admitted");
-    assert!(proxy.has_row(&client, "shard/0"), "what it has written may be uncommitted");
+    assert!(proxy.has_row(&client, "shard/0"), "its writes may be uncommitted");
     client.session.set_activity(Activity::Idle);
     assert_eq!(proxy.admit(&client, "shard/two", 5).await, "admitted");
     assert!(!proxy.has_row(&client, "shard/0") && proxy.has_row(&client, "shard/two"));
@@ -397,7 +397,7 @@ async fn a_session_with_many_keys_deletes_rows_that_it_no_longer_needs() {
     assert_eq!(proxy.admit(&client, "shard/0", 5).await, "admitted");
 }
 
-/// A revoked admission is not given up while the open transaction may commit its writes: the drain could not see them.
+/// A revoked admission is not released while the open transaction may commit its writes: the drain could not see them.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_keeps_the_rows_of_its_writes_when_it_makes_room() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -432,7 +432,7 @@ async fn a_presented_token_is_known_while_its_row_exists() {
     assert!(client.session.is_full() && client.session.admission("notes").is_some());
     assert_eq!(proxy.admit(&client, "shard/new", 5).await, "admitted");
     assert!(client.session.admission("notes").is_none() && proxy.has_row(&client, "notes"));
-    assert_eq!(client.session.admission("trial"), Some(epoch(1, 5)), "that is still held back");
+    assert_eq!(client.session.admission("trial"), Some(epoch(1, 5)), "its write is still held back");
     let presented: std::collections::BTreeSet<_> = client.session.presented().into_keys().collect();
     assert_eq!(presented.into_iter().collect::<Vec<_>>(), ["notes", "shard/new", "trial"]);
 }

@@ -180,7 +180,7 @@ fn a_keyed_resource_has_one_resource_for_each_key() {
     let by_name = family.called("shard/3").unwrap();
     assert_eq!((&by_name.name, &by_name.issuer), (&three.name, &three.issuer));
     assert!(family.called("shard/{shard}").is_none() && three.called("shard/3").is_some());
-    assert!(family.of_key("a/b").is_none(), "its election would lie within that of `a`");
+    assert!(family.of_key("a/b").is_none(), "its election would be nested in that of `a`");
     assert!(family.of_key(&"x".repeat(257)).is_none());
 }
 
@@ -205,7 +205,7 @@ fn keys_are_declared_in_every_required_place() {
         &["3:11: `a/{k}{l}` is not a valid name for resources: it takes one"],
     );
     assert_errors(&keyed("'a b/{k}'", "'/e/{k}'"), &["3:11: `a b/{k}` is not a valid name for a resource"]);
-    // The name has two lines, the message one.
+    // The name has two lines, but the message has one.
     assert_errors(&keyed("\"a\\nb/{k}\"", "'/e/{k}'"), &["3:11: `a\\nb/{k}` is not a valid name for a resource"]);
 }
 
@@ -230,7 +230,7 @@ fn keys_cannot_share_the_name_or_election_of_another_resource() {
 #[test]
 fn a_lease_may_replace_an_election() {
     let named = |issuer: &str, table: &str| format!("  - {{name: {table}, {issuer}, tables: [s.{table}]}}\n");
-    // They have no prefixes that could be nested.
+    // Leases cannot be nested.
     let set =
         join(&[("a.yaml", &resources(&(named("lease: cron", "a") + &named("lease: cron/leader", "b"))))]).unwrap();
     assert_eq!(set.resources[0].lease(), Some("cron"));
@@ -245,7 +245,7 @@ fn a_lease_may_replace_an_election() {
     let family = &set.resources[0];
     assert!(family.has_leases_of_keys() && family.lease().is_none());
     assert_eq!(family.of_key("a/7").unwrap().lease(), Some("work/a/7"));
-    assert!(family.of_key("a/").is_none(), "no election is called so");
+    assert!(family.of_key("a/").is_none(), "not a valid name");
     assert_errors(&keyed("work"), &["3:31: the resources of all keys would share one lease"]);
     assert_errors(
         &keyed("{id}"),

@@ -113,7 +113,7 @@ fn settle(session: &mut Session<OneSession>) -> Option<Task> {
             Err(end) => panic!("{end}"),
         }
     }
-    panic!("it does not settle");
+    panic!("the session is in a busy loop");
 }
 
 fn sends(session: &mut Session<OneSession>, bytes: &[u8]) -> Option<Task> {
@@ -148,7 +148,7 @@ fn last_error_is_returned_once_complete() {
     assert_eq!(session.last_error().as_deref(), Some(&error[..]));
     assert!(session.server.input.is_empty());
     session.server.input.extend_from_slice(&ready());
-    assert_eq!(session.last_error(), None, "that is no error");
+    assert_eq!(session.last_error(), None, "not an error");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_write_is_forwarded_unchanged_after_its_admission() {
     let Some(Task::Admit(needs)) = sends(&mut session, &message) else { panic!("no task is requested") };
     assert_eq!((needs[0].0.resource.name.as_str(), needs[0].0.token), ("scheduler", 47));
     assert!(session.server.output.is_empty() && session.is_held_back() && !session.is_idle());
-    // Whatever else happens meanwhile, it waits.
+    // Later messages do not end the wait.
     assert!(sends(&mut session, &query("SELECT 1")).is_none());
     assert!(session.server.output.is_empty());
     assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
@@ -274,7 +274,7 @@ fn a_reported_path_is_not_queried() {
         replies(&mut session, &ready());
         assert!(session.server.output.is_empty());
     }
-    // Also in the client's encoding and with any length: an unreadable value may be any.
+    // The value may be in the client's encoding or long: an unreadable value may be any path.
     let long = [b"other".as_slice(), &[b' '; 70_000]].concat();
     for path in [b"public".as_slice(), b"other, \xe9", &long] {
         let mut session = session_with("", Path::new(Some("other"), true));
@@ -371,7 +371,7 @@ fn the_session_sends_flush_once_the_pipeline_is_full() {
     sends(&mut asked, &messages);
     assert!(asked.server.output.ends_with(&flush) && !asked.client.input.is_empty());
 
-    // Within a message it cannot be asked: that is passed on first.
+    // The Flush cannot be sent within a message, so the rest of the message is forwarded first.
     put_frame(&mut last, frontend::COPY_FAIL, |body| body.put_bytes(b'x', 1000));
     let (head, rest) = last.split_at(100);
     let mut asked = session("");

@@ -50,7 +50,7 @@ async fn places_and_users_have_limits() {
     assert_eq!(seats[1].belongs_to(of_user("ada", NonZeroUsize::new(1))), Err(SessionGroup::User("ada".to_owned())));
     assert_eq!(seats[1].belongs_to(of_user("bob", NonZeroUsize::new(1))), Ok(()));
     assert_eq!(seats[2].take_place(LoginKind::Session, 2).await, Err(NoPlace::Sessions));
-    assert_eq!(seats[3].take_place(LoginKind::Console, 2).await, Ok(()), "some are for the console");
+    assert_eq!(seats[3].take_place(LoginKind::Console, 2).await, Ok(()), "some places are reserved for the console");
     seats.remove(0);
     drop(seats.remove(2));
     assert_eq!(seats[1].take_place(LoginKind::Session, 2).await, Ok(()));
@@ -108,16 +108,16 @@ async fn a_login_without_an_answer_yields_to_other_addresses() {
     };
     let is_overdue = || connections.taken.borrow().is_overdue(0);
     since_long();
-    assert!(!is_overdue(), "nobody waits");
+    assert!(!is_overdue(), "no client waits");
     assert!(!requests_place(&seats[1], 2).await);
-    assert!(!is_overdue(), "only its own address waits");
+    assert!(!is_overdue(), "only clients from its own address wait");
     let other = connections.enter(2, elsewhere(1), 2);
     assert!(!requests_place(&other, 2).await && is_overdue());
     seats[0].asked(true);
-    assert!(!is_overdue(), "it was asked just now");
+    assert!(!is_overdue(), "the server has just sent its request");
     since_long();
     seats[0].asked(false);
-    assert!(!is_overdue(), "it is for the server to say something");
+    assert!(!is_overdue(), "the server has to send the next message");
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn a_source_does_not_make_its_own_logins_overdue() {
     for seat in &many {
         begun += usize::from(requests_place(seat, 10).await);
     }
-    assert_eq!(begun, 4, "the others of it wait for these, not for the slow one");
+    assert_eq!(begun, 4, "the others wait for logins of their own source");
     let asked = Instant::now().checked_sub(ANSWER_LIMIT);
     connections.taken.send_modify(|taken| taken.logins.values_mut().for_each(|login| login.asked = asked));
     assert!(!connections.taken.borrow().is_overdue(0));
@@ -163,7 +163,7 @@ async fn clients_that_have_sent_data_are_not_evicted_by_silent_ones() {
     let others: Vec<_> = (40..60).map(|number| connections.enter(number, here(), 1)).collect();
     others.iter().for_each(Seat::speaks);
     let _more: Vec<_> = (60..80).map(|number| connections.enter(number, here(), 1)).collect();
-    assert!(is_evicted(&seats[0]).await, "as many have said as much");
+    assert!(is_evicted(&seats[0]).await, "many other clients have sent as much data");
 }
 
 #[tokio::test]

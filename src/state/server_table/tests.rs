@@ -20,8 +20,8 @@ fn address(number: usize) -> Address {
     Address::Tcp { host: format!("h{number}"), port: 5432 }
 }
 
-/// A report from text: `p2` is a primary on timeline 2, `s1` a standby on timeline 1; `x` in front: of another cluster. The
-/// postmaster has started once for each host, or again with `'` at the end. `-`: the look fails.
+/// A report from text: `p2` is a primary on timeline 2, `s1` a standby on timeline 1; the prefix `x`
+/// means another cluster, and the suffix `'` a restarted postmaster. `-`: the look fails.
 fn report(host: usize, text: &str) -> Result<ServerReport, LookError> {
     let (text, restarted) = (text.trim_end_matches('\''), text.ends_with('\''));
     let (cluster, rest) = text.strip_prefix('x').map_or(("1", text), |rest| ("2", rest));
@@ -95,7 +95,7 @@ fn no_server_is_primary_before_all_have_been_looked_at() {
     let mut waiting = table(2);
     assert_eq!(waiting.report(0, 1, report(0, "p1")), []);
     assert!(waiting.places(TargetSession::Any).is_empty() && waiting.primary().is_none());
-    assert_eq!(waiting.settle(), [ServerChange::Primary { old: None, new: 0 }], "the other one is silent");
+    assert_eq!(waiting.settle(), [ServerChange::Primary { old: None, new: 0 }], "the other server does not answer");
     assert_eq!(
         waiting.report(1, 1, report(1, "p2")),
         [ServerChange::Primary { old: Some(0), new: 1 }, ServerChange::Superseded(0)]
@@ -107,7 +107,7 @@ fn each_change_is_reported_once() {
     let mut table = table(2);
     let primary = |old, new| ServerChange::Primary { old, new };
     assert_eq!(look(&mut table, "p1 s1"), [primary(None, 0)]);
-    assert_eq!(look(&mut table, "p1' s1"), [], "a restart is no change");
+    assert_eq!(look(&mut table, "p1' s1"), [], "a restart is not a change");
     assert_eq!(look(&mut table, "- s1"), [ServerChange::NoPrimary]);
     assert_eq!(look(&mut table, "- p2"), [primary(Some(0), 1)]);
     assert_eq!(look(&mut table, "p1 p2"), [ServerChange::Superseded(0)]);
@@ -176,7 +176,7 @@ fn a_reload_keeps_what_is_known() {
     let mut table = table(2);
     look(&mut table, "p1 p2");
     let look_at = |host, text| Look { address: address(host), result: report(host, text) };
-    // The old primary alone is not the primary, whatever the list was before.
+    // The old primary does not become the primary, even if the new list contains only this server.
     let only = |host| Upstream { target: TargetSession::Primary, ..list([host]) };
     assert_eq!(table.reload(&only(0), vec![look_at(0, "p1")]), [ServerChange::NoPrimary]);
     assert_eq!(roles(&table), [Superseded]);

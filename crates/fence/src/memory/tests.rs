@@ -11,13 +11,13 @@ fn epochs_are_trusted_only_while_a_connection_listens() {
     assert_eq!(memory.above("r", 4), None);
     assert_eq!((memory.listener(), memory.last_listener()), (0, 0));
     memory.listens(1);
-    assert_eq!(memory.above("r", 4), None, "what was learnt before is forgotten");
+    assert_eq!(memory.above("r", 4), None, "earlier epochs are forgotten");
     memory.learn("r", FIVE);
     assert_eq!(memory.above("r", 4), Some(FIVE));
     assert_eq!(memory.above("r", 5), None);
     assert_eq!(memory.above("other", 4), None);
     memory.lost(2);
-    assert_eq!(memory.above("r", 4), Some(FIVE), "another connection's loss is none of ours");
+    assert_eq!(memory.above("r", 4), Some(FIVE), "another connection was lost");
     assert_eq!((memory.listener(), memory.last_listener()), (1, 1));
     memory.lost(1);
     assert_eq!(memory.above("r", 4), None);
@@ -74,7 +74,7 @@ fn each_rise_is_kept_once_up_to_a_limit() {
     let memory = Memory::default();
     let epoch = |token| Epoch { generation: 1, token };
     memory.learn("r", epoch(1));
-    assert!(memory.rises().is_empty(), "it may be old");
+    assert!(memory.rises().is_empty(), "the epoch may be old");
     memory.rose("r", None, epoch(1));
     memory.learn("r", epoch(2));
     memory.rose("r", Some(epoch(1)), epoch(2));
@@ -116,7 +116,7 @@ fn a_confirmation_is_for_one_postmaster() {
     let (confirmed, old, new) = (Confirmed::default(), process_of("1"), process_of("2"));
     let r = &resource(", election: /r");
     confirmed.confirm(&old, r, FIVE);
-    assert!(!confirmed.is_known(&old) && !confirmed.covers(&old, r, FIVE), "it was not seen to accept writes");
+    assert!(!confirmed.is_known(&old) && !confirmed.covers(&old, r, FIVE), "the server may not accept writes");
     confirmed.server_accepts_writes(&old);
     confirmed.confirm(&old, r, FIVE);
     confirmed.confirm(&new, r, FIVE);
@@ -127,10 +127,10 @@ fn a_confirmation_is_for_one_postmaster() {
     confirmed.server_accepts_writes(&new);
     assert!(confirmed.is_known(&new) && !confirmed.covers(&new, r, FIVE));
     confirmed.server_accepts_writes(&old);
-    assert!(!confirmed.covers(&old, r, FIVE), "it may have been another server in between");
+    assert!(!confirmed.covers(&old, r, FIVE), "the server may have been replaced in the meantime");
 }
 
-/// Policies may be reloaded.
+/// A reload of the policies may change the issuer.
 #[test]
 fn a_confirmation_is_by_one_issuer() {
     let (confirmed, who) = (Confirmed::default(), process_of("1"));

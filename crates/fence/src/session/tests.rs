@@ -30,11 +30,11 @@ fn a_policy_waits_only_until_a_busy_session_changes_its_activity() {
     let given = session.rests_while_busy();
     assert!(given.is_some());
     session.set_activity(Activity::Busy);
-    assert_eq!(session.rests_while_busy(), given, "it is busy as before");
+    assert_eq!(session.rests_while_busy(), given, "the activity is unchanged");
     session.set_activity(Activity::Waiting);
     assert_eq!(session.rests_while_busy(), None);
     session.set_activity(Activity::Busy);
-    assert!(session.rests_while_busy().is_some_and(|rests| Some(rests) != given), "that was something else");
+    assert!(session.rests_while_busy().is_some_and(|rests| Some(rests) != given), "a later activity");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_step_is_known_until_it_ends() {
     session.end_step();
     assert_eq!(session.step(), None);
     session.begin_step();
-    assert!(session.step().is_some() && session.step() != step, "it is another");
+    assert!(session.step().is_some() && session.step() != step, "a new step");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn admissions_are_released_only_if_nothing_is_uncommitted() {
     }
     session.set_activity(Activity::Idle);
     assert!(session.give_up(None).unwrap().admissions.is_empty());
-    assert!(!session.begin_write([("r", 7)]), "what was given up is not written to");
+    assert!(!session.begin_write([("r", 7)]), "released admissions permit no writes");
 }
 
 #[test]

@@ -70,7 +70,7 @@ async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_wri
     assert_eq!((proxy.epoch("notes"), proxy.server.lives(1)), (Some(epoch(1, 6)), true));
     set_activity(&client, Activity::Idle);
     assert_eq!(proxy.admit(&client, "notes", 7).await, "admitted");
-    // Also for a first token, although no trace of its writes can be found.
+    // The same applies to a first token, although its writes leave no trace.
     assert_eq!(proxy.admit(&client, "shard/1", 7).await, "admitted");
     assert!(client.session.begin_write([("shard/1", 7)]));
     set_activity(&client, Activity::Waiting);
@@ -237,7 +237,7 @@ async fn a_revoked_session_is_released_once_no_statement_runs() {
         let old = proxy.writer(1, "notes", 5).await;
         assert_eq!(proxy.admit(&old, "trial", 5).await, "admitted");
         proxy.fence.release(&old.session).await;
-        assert!(proxy.has_row(&old, "notes"), "nothing has revoked it");
+        assert!(proxy.has_row(&old, "notes"), "the admission is not revoked");
         set_activity(&old, activity);
         if writes {
             proxy.server.write(1, &notes, false);
@@ -248,7 +248,7 @@ async fn a_revoked_session_is_released_once_no_statement_runs() {
         proxy.fence.watcher.stop();
         proxy.fence.release(&old.session).await;
         assert_eq!(proxy.has_row(&old, "notes"), !is_released, "{activity:?} {writes}");
-        assert!(proxy.has_row(&old, "trial"), "that is as it was");
+        assert!(proxy.has_row(&old, "trial"), "the other admission is unchanged");
         // Afterwards, a newer token does not terminate its process.
         assert_eq!(old.session.presented().contains_key("notes"), !is_released);
         assert!(proxy.server.lives(1));

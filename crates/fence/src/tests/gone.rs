@@ -14,15 +14,15 @@ async fn a_missing_database_stays_missing_until_a_session_starts() {
     let has_epoch = async || proxy.fence.has_epoch(&notes).await.map_err(|error| error.to_string());
     assert!(!proxy.fence.is_missing());
     proxy.server.is_found(Found::Missing);
-    assert!(!proxy.fence.is_missing(), "nobody has tried to connect");
+    assert!(!proxy.fence.is_missing(), "no connection was tried");
     assert_eq!(has_epoch().await, Err(MISSING.to_owned()));
     assert!(proxy.fence.is_missing() && !proxy.fence.is_unprepared() && !proxy.fence.fences_nothing());
     let client = proxy.client(1);
-    assert!(!proxy.fence.is_missing(), "somebody has logged in");
+    assert!(!proxy.fence.is_missing(), "a client has logged in");
     drop(client);
     assert!(proxy.fence.is_missing());
     proxy.server.is_found(Found::Nothing);
-    assert_eq!(has_epoch().await, Err(MISSING.to_owned()), "it is not asked again for a moment");
+    assert_eq!(has_epoch().await, Err(MISSING.to_owned()), "the result is cached for a moment");
     proxy.fence.session_comes();
     assert_eq!(has_epoch().await, Ok(false));
     assert!(!proxy.fence.is_missing());
@@ -71,11 +71,11 @@ async fn a_reset_reports_a_missing_or_unprepared_database() {
     proxy.server.is_found(Found::Missing);
     assert_eq!(reset().await, ResetError::NoDatabase);
     let client = proxy.client(1);
-    assert_eq!(reset().await.to_string(), MISSING, "somebody is in it");
+    assert_eq!(reset().await.to_string(), MISSING, "the database has a session");
     drop(client);
     proxy.server.is_found(Found::Unprepared);
     assert_eq!(reset().await, ResetError::Unprepared);
-    // Other failures say nothing about the schema.
+    // Other failures do not show whether the schema exists.
     proxy.fence.store.keep_closed(Some(Instant::now() + Duration::from_secs(1)));
     assert_eq!(reset().await, ResetError::Store(StoreError::Vacated));
     proxy.fence.store.keep_closed(None);

@@ -110,14 +110,14 @@ async fn a_leader_whose_tokens_went_back_receives_that_error() {
     sleep(Duration::from_millis(100)).await;
     for resource in ["jobs", "bills"] {
         let back = format!("token 3 for resource {resource} is lower than 9, although the leader of");
-        assert_eq!(proxy.fence.known_stale(resource, 3), None, "it is found out in the database");
+        assert_eq!(proxy.fence.known_stale(resource, 3), None, "only the database shows this");
         assert_eq!(proxy.fence.known_stale(resource, 4).map(|epoch| epoch.token), Some(9));
         let error = proxy.admit(&client, resource, 3).await;
         assert!(error.starts_with(&back), "{error}");
         let error = proxy.admit(&client, resource, 4).await;
         assert_eq!(error, format!("token 4 for resource {resource} is lower than 9, the highest seen"));
     }
-    // It no longer leads when the lease is checked.
+    // Its lease has ended by the time of the check.
     proxy.server.lease("bills", 3, true, HOUR);
     let stale = proxy.admit(&client, "bills", 3).await;
     assert_eq!(stale, "token 3 for resource bills is lower than 9, the highest seen");
@@ -134,7 +134,7 @@ async fn leases_are_followed_while_there_are_sessions() {
     let known = |resource: &str| leased.borrow().get(resource).copied();
     let mut client = proxy.writer(1, "bills", 5).await;
     until(|| known("bills") == Some(Some(5))).await;
-    assert_eq!(known("room/1"), None, "nobody writes by that key");
+    assert_eq!(known("room/1"), None, "no session writes to that key");
     assert_eq!(proxy.admit(&client, "room/1", 7).await, "admitted");
     until(|| known("room/1") == Some(Some(7))).await;
     assert_eq!((known("room/2"), known("notes")), (None, None));
@@ -145,7 +145,7 @@ async fn leases_are_followed_while_there_are_sessions() {
     let since = Instant::now();
     proxy.server.lease("bills", 5, true, HOUR);
     until(|| known("bills") == Some(None)).await;
-    assert!(since.elapsed() < Duration::from_millis(100), "that is announced");
+    assert!(since.elapsed() < Duration::from_millis(100), "the release is announced");
     proxy.server.lease("bills", 6, false, 10_000_000);
     until(|| known("bills") == Some(Some(6))).await;
     proxy.server.pass(Duration::from_secs(11));
@@ -198,7 +198,7 @@ async fn other_leases_wake_no_session() {
     assert_eq!(named, ["in force", "released", "expired"]);
 }
 
-/// Only elections that policies name, and those of keys to which a session is admitted, are followed.
+/// The proxy follows only elections that policies name, and those of keys to which a session is admitted.
 #[tokio::test(start_paused = true)]
 async fn elections_are_followed_only_while_they_are_in_use() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -222,7 +222,7 @@ async fn elections_are_followed_only_while_they_are_in_use() {
     proxy.authority.follow(&Default::default());
     assert!(known().is_empty() && proxy.authority.is_up().await == Some(true));
     proxy.election.falls_silent();
-    assert_eq!(proxy.authority.is_up().await, Some(false), "it does not answer");
+    assert_eq!(proxy.authority.is_up().await, Some(false), "etcd does not answer");
 }
 
 #[tokio::test(start_paused = true)]

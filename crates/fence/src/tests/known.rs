@@ -11,7 +11,7 @@ async fn a_stale_token_is_known_for_a_second_while_a_connection_listens() {
     assert_eq!([known(6), known(7), known(8)], [Some(epoch(1, 7)), None, None]);
     assert_eq!(proxy.fence.known_stale("trial", 6), None);
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(known(6), None, "it was not confirmed lately");
+    assert_eq!(known(6), None, "the epoch was not confirmed recently");
     assert_eq!(proxy.admit(&proxy.client(2), "notes", 7).await, "admitted");
     assert_eq!(known(6), Some(epoch(1, 7)));
     proxy.server.lose_connection("one");
@@ -127,7 +127,7 @@ async fn a_session_is_admitted_by_the_policies_in_force() {
     let two =
         Proxy::start_with(&proxy.server, "two", &POLICIES.replace("[public.notes]", "[public.notes, public.more]"))
             .await;
-    assert_eq!(two.admit(&two.client(2), "notes", 5).await, "admitted", "its fingerprint is that of the new ones");
+    assert_eq!(two.admit(&two.client(2), "notes", 5).await, "admitted", "both proxies have the new policies");
 }
 
 /// The new policies name an election, which was not queried when the session was judged.

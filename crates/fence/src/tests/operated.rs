@@ -9,7 +9,7 @@ async fn a_new_leader_fences_its_predecessor_before_it_writes() {
     let jobs = proxy.resource("jobs");
     proxy.election.elects(Some(6));
     let overtake = async |token| proxy.fence.overtake(&jobs, token).await;
-    assert_eq!((overtake(6).await, proxy.epoch("jobs")), (Ok(()), None), "nobody was ever admitted");
+    assert_eq!((overtake(6).await, proxy.epoch("jobs")), (Ok(()), None), "no session was ever admitted");
     proxy.election.elects(Some(5));
     let old = proxy.writer(1, "jobs", 5).await;
     old.session.set_activity(Activity::Busy);
@@ -25,8 +25,8 @@ async fn a_new_leader_fences_its_predecessor_before_it_writes() {
     proxy.election.elects(Some(6));
     let asked = proxy.election.1.load(Ordering::Relaxed);
     assert_eq!((overtake(6).await, proxy.epoch("jobs")), (Ok(()), Some(epoch(1, 6))));
-    assert_eq!(proxy.election.1.load(Ordering::Relaxed), asked + 1, "who leads is asked once");
-    assert!(!proxy.server.lives(1) && !proxy.has_row(&old, "jobs"), "it may have had something to commit");
+    assert_eq!(proxy.election.1.load(Ordering::Relaxed), asked + 1, "the election is queried once");
+    assert!(!proxy.server.lives(1) && !proxy.has_row(&old, "jobs"), "it may have had uncommitted writes");
     assert!(!proxy.fence.is_behind(&jobs, 6) && proxy.fence.is_current(&jobs, 6));
     // The epoch is drained, so the leader's first write need not wait.
     assert_eq!(proxy.fence.environment.metrics.advances.get(), 2);
@@ -47,8 +47,8 @@ async fn an_unfinished_advance_of_another_proxy_is_finished() {
     assert!(!proxy.has_row(&old, "notes"));
     assert_eq!(proxy.fence.environment.metrics.advances.get(), 2);
     assert_eq!(proxy.fence.overtake(&notes, 6).await, Ok(()));
-    assert_eq!(proxy.fence.environment.metrics.drain_seconds.get_sample_count(), 2, "it is drained");
-    // Any session that needs the epoch finishes it, too.
+    assert_eq!(proxy.fence.environment.metrics.drain_seconds.get_sample_count(), 2, "no second drain");
+    // Any session that needs the epoch finishes the advance too.
     publish(&proxy.fence.context().advance(&notes, epoch(1, 7)), Some(epoch(1, 6))).await.unwrap();
     let _new = proxy.writer(2, "notes", 7).await;
     assert_eq!(proxy.fence.environment.metrics.advances.get(), 3);
@@ -77,7 +77,7 @@ async fn an_observing_fence_raises_its_epoch_and_terminates_no_session() {
     assert_eq!((proxy.fence.overtake(&trial, 7).await, proxy.epoch("trial")), (Ok(()), Some(epoch(1, 7))));
     assert_eq!(proxy.fence.overtake(&trial, 7).await, Ok(()));
     sleep(Duration::from_secs(3)).await;
-    assert!(proxy.server.lives(1) && proxy.has_row(&old, "trial"), "it is not drained");
+    assert!(proxy.server.lives(1) && proxy.has_row(&old, "trial"), "an observing fence is not drained");
     let reset = proxy.fence.reset(&trial, 2, "operator", true).await;
     assert_eq!(reset, Ok(Reset { before: epoch(1, 7), after: epoch(2, 2) }));
     sleep(Duration::from_secs(3)).await;
@@ -107,7 +107,7 @@ async fn a_reset_may_lower_the_token_in_a_new_generation() {
     let several = reset(3, false).await.unwrap_err().to_string();
     assert_eq!(several, "2 sessions admitted under higher tokens, up to 9, are still open");
     assert_eq!(reset(3, true).await, Ok(Reset { before: epoch(1, 9), after: epoch(2, 3) }));
-    assert!(!proxy.has_row(&old, "notes") && proxy.server.lives(1), "it was idle");
+    assert!(!proxy.has_row(&old, "notes") && proxy.server.lives(1), "the idle process continues");
     assert_eq!(proxy.admit(&old, "notes", 3).await, "admitted");
     assert_eq!(reset(12, false).await, Ok(Reset { before: epoch(2, 3), after: epoch(3, 12) }));
     assert_eq!(proxy.fence.known_tokens(), [("notes".to_owned(), 12)]);
@@ -154,7 +154,7 @@ async fn a_proxy_with_older_policies_changes_nothing() {
     one.fence.put_in_force(&one.policies.resources);
     assert!(one.fence.superseded().is_empty());
     let three = Proxy::start(&server, "three").await;
-    assert!(three.fence.superseded().is_empty(), "its policies are the latest");
+    assert!(three.fence.superseded().is_empty(), "its policies are the most recent");
     assert_eq!(three.admit(&three.client(3), "notes", 6).await, "admitted");
     until(|| !two.fence.superseded().is_empty()).await;
     assert_eq!(two.fence.superseded().into_iter().collect::<Vec<_>>(), ["notes"]);
@@ -226,7 +226,7 @@ async fn a_fence_is_enforced_once_earlier_steps_have_ended() {
     client.session.end_step();
     client.session.begin_step();
     sleep(Duration::from_secs(1)).await;
-    assert!(enforced.is_finished(), "another step is no matter");
+    assert!(enforced.is_finished(), "a later step does not matter");
 }
 
 /// A lost proxy counts for ten minutes after its last announcement, by the database's clock.

@@ -63,20 +63,20 @@ async fn the_issuer_is_queried_once_for_each_server_and_proxy() {
     other.election.elects(Some(47));
     drop(other.writer(3, resource, 47).await);
     drop(other.writer(4, resource, 47).await);
-    assert_eq!(queries(&other), 1, "it has not queried the election on this server");
+    assert_eq!(queries(&other), 1, "its first query on this server");
     promote(&proxy, server.copy(), "2");
     for pid in [5, 6] {
         assert_eq!(proxy.admit(&client_of(&proxy, pid, "2"), resource, 47).await, "admitted");
     }
     assert_eq!(queries(&proxy), 2);
-    // The drain of another token, and one that an operator has chosen, need no further query.
+    // Two further Admits of a higher token query the election only once.
     proxy.election.elects(Some(48));
     assert_eq!(proxy.admit(&client_of(&proxy, 7, "2"), resource, 48).await, "admitted");
     assert_eq!(proxy.admit(&client_of(&proxy, 8, "2"), resource, 48).await, "admitted");
     assert_eq!(queries(&proxy), 3);
 }
 
-/// The confirmed token is not published yet. The lower one is not in force because of it.
+/// The confirmed token is not yet published. The lower one is nevertheless no longer in force.
 #[tokio::test(start_paused = true)]
 async fn a_confirmation_does_not_cover_lower_epochs() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -98,7 +98,7 @@ async fn a_confirmation_does_not_cover_lower_epochs() {
     assert_eq!(proxy.admit(&client_of(&proxy, 3, "2"), "jobs", 47).await, stale);
 }
 
-/// The lease is in the same database. If it is there, the epoch of its token may be lost nevertheless.
+/// The lease is in the same database. It may have survived even if the epoch of its token is lost.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_survived_shuts_its_predecessor_out() {
     for resource in ["bills", "room/1"] {
@@ -170,7 +170,7 @@ async fn the_first_tokens_of_a_server_that_was_not_seen_yet_take_all_steps() {
         drains() - before
     };
     assert_eq!(admit(1, "1", "part/1").await, 1);
-    assert_eq!(admit(2, "1", "part/2").await, 0, "all in one Query");
+    assert_eq!(admit(2, "1", "part/2").await, 0, "one Query");
     promote(&proxy, proxy.server.copy(), "2");
     assert_eq!(admit(3, "2", "part/3").await, 1);
     assert_eq!(admit(4, "2", "part/4").await, 0);

@@ -52,10 +52,10 @@ async fn a_dropped_database_leaves_no_task() {
     assert_eq!(tasks(), before + 1);
     drop(fence);
     yield_now().await;
-    assert_eq!(tasks(), before, "at once");
+    assert_eq!(tasks(), before, "the task ends immediately");
 }
 
-/// Neither without a revocation, nor while a statement runs.
+/// The session sends no query without a revocation, or while a statement runs.
 #[tokio::test(start_paused = true)]
 async fn a_session_without_revoked_admissions_sends_no_query() {
     for (revoked, activity, asks) in [
@@ -142,7 +142,7 @@ async fn policies_applied_again_keep_their_load_time() {
     assert!(loaded > 0);
     assert_eq!(proxy.fence.policies.loaded(&notes), loaded);
     apply(at + Duration::from_secs(1)).await;
-    assert!(proxy.fence.policies.loaded(&notes) > loaded, "others do");
+    assert!(proxy.fence.policies.loaded(&notes) > loaded, "later policies have a later load time");
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,7 +217,7 @@ fn only_a_blocker_with_a_query_is_reported_with_it() {
         [(not_ended, "processes admitted under lower tokens have not ended"), (locked, "its lock is held by")]
     {
         let (reason, text) = (format!("{reason}: process 1; theirs; process 2"), refusal.text());
-        assert_eq!(refusal.log_reason(), reason, "no log has a query");
+        assert_eq!(refusal.log_reason(), reason, "logs contain no queries");
         assert!(text.message.ends_with(&format!("{reason}, query: UPDATE a; UPDATE b")), "{text:?}");
         assert!(text.hint.contains("pg_terminate_backend"), "{text:?}");
     }

@@ -86,7 +86,7 @@ async fn lost_places_are_retaken_at_growing_intervals() {
         assert!((10..30).contains(&given), "{given} places in a minute");
         drop(outcome);
         candidacy.await.unwrap();
-        assert_eq!(coordinator.given.load(Relaxed), given, "none without a caller");
+        assert_eq!(coordinator.given.load(Relaxed), given, "the campaign has ended");
     }
 }
 

@@ -138,7 +138,7 @@ fn a_statement_that_does_not_show_its_writes_is_rejected() {
     ]);
 }
 
-/// The session therefore does not judge such a statement at all.
+/// A session therefore does not judge read-only statements.
 #[test]
 fn a_read_only_statement_is_always_forwarded() {
     let writing = || world().admitted(46).knows(100).has_written(46).was_observed(46).refused();

@@ -1,4 +1,4 @@
-//! Unit tests of the parameter.
+//! The value of `lease.fence` after each statement, as the proxy knows it.
 
 use super::*;
 use fencegate_statement::OpaqueReason;

@@ -31,7 +31,7 @@ fn an_unclear_path_means_every_schema() {
         assert!(matches!(SearchPath::read(Some(text)), SearchPath::Any(_)), "{text}");
     }
     assert!(matches!(SearchPath::read(None), SearchPath::Any(_)));
-    // In quotes, only the very name is the role's.
+    // In quotes, only "$user" means the role.
     assert_eq!(schemas("\"$USER\""), ["$USER"]);
 }
 

@@ -94,7 +94,7 @@ fn a_copy_to_the_client_leaves_the_data_for_the_next_copy() {
     let mut pipeline = queue([query(), Request::CopyData, Request::CopyEnd]);
     pipeline.copy_done();
     pipeline.copy_in();
-    assert!(!pipeline.is_copying_in(), "its data and their end are sent already");
+    assert!(!pipeline.is_copying_in(), "the data and their end were already sent");
     pipeline.copy_done();
     assert_eq!(pipeline.len(), 1);
 }
@@ -149,7 +149,8 @@ fn pending_replies_have_a_memory_limit() {
     assert!(pipeline.is_empty() && pipeline.owed.weight == 0);
 }
 
-/// A report within a pipeline does not last: its end runs deferred code, and an error rolls back settings.
+/// A report within a pipeline is provisional: the end of the pipeline runs deferred code, and an error rolls back
+/// settings.
 #[test]
 fn the_path_is_in_doubt_after_code_has_run() {
     let mut pipeline = queue([execute()]);
@@ -172,7 +173,7 @@ fn the_path_is_in_doubt_after_code_has_run() {
     assert!(!pipeline.path_in_doubt());
     let mut pipeline = queue([Request::Parse { defines: None }, Request::Sync]);
     pipeline.pop();
-    assert!(!pipeline.path_in_doubt(), "its own Bind need not wait");
+    assert!(!pipeline.path_in_doubt(), "its own Bind does not wait");
     pipeline.pop();
     assert!(pipeline.path_in_doubt(), "a literal");
     for (declared, runs) in [(Vec::new(), false), (vec![Declared::default()], true)] {

@@ -50,7 +50,7 @@ fn the_path_is_queried_only_if_a_key_depends_on_an_operator() {
         assert_eq!(session.server.output == bind("", "s"), !asks, "{sql}");
         assert_eq!(text(&session.server.output).contains("current_schemas(true)"), asks, "{sql}");
     }
-    // In a failed transaction nothing is answered, and the server refuses it.
+    // In a failed transaction the server would reject a query, and rejects the Bind too.
     let mut session = shadowed();
     prepare(&mut session, "s", UPDATE);
     sends(&mut session, &query("BEGIN"));

@@ -23,7 +23,7 @@ fn a_full_output_accepts_no_message_and_keeps_its_room() {
         assert_eq!(session.client.input == query("SELECT 1"), is_full);
         assert_eq!(session.pipeline.keeps_room(), is_full);
         assert!(session.is_held_up());
-        // Some of it is written.
+        // The output is written.
         session.server.output.clear();
         settle(&mut session);
         assert!(!session.pipeline.keeps_room() && session.client.input.is_empty() && !session.is_held_up());
@@ -41,7 +41,7 @@ fn an_ended_session_releases_its_room() {
         session.server.output.put_bytes(b'x', unsent);
         session.release_room();
         assert!(!session.message.room.is_granted() && session.client.input.capacity() == 0);
-        assert_eq!(session.pipeline.keeps_room(), keeps, "the server may still get the rest");
+        assert_eq!(session.pipeline.keeps_room(), keeps, "the server may still receive the rest");
     }
 }
 

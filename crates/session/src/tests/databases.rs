@@ -64,7 +64,7 @@ fn a_template_is_disconnected_whichever_role_owns_it() {
         let copied =
             if session.is_idle() { query("SELECT 1; CREATE DATABASE another TEMPLATE other") } else { copied.clone() };
         assert!(sends(&mut session, &copied).is_none());
-        assert_eq!(session.server.output, copied, "the server does not run it");
+        assert_eq!(session.server.output, copied, "the server rejects it");
     }
 }
 
@@ -139,7 +139,7 @@ fn a_permitted_string_is_forwarded_unchanged() {
     let string = query(&format!("SELECT 1; {RENAME}"));
     sends(&mut session, &string);
     replies(&mut session, &roles("none", "postgres"));
-    assert!(checked(&mut session, &[]).is_none(), "the server needs no control connection closed for what it refuses");
+    assert!(checked(&mut session, &[]).is_none(), "the server rejects it, so control connections stay open");
     assert_eq!(session.server.output, string);
 }
 
@@ -162,7 +162,7 @@ fn a_statement_in_a_transaction_is_checked() {
     replies(&mut session, &reports);
     assert!(checked(&mut session, &[]).is_none());
     assert_eq!(session.server.output, query("DROP DATABASE other"));
-    // In a failed one the server refuses everything but the end.
+    // In a failed transaction the server accepts only its end.
     let mut session = begun();
     sends(&mut session, &query("SELECT 1"));
     replies(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());

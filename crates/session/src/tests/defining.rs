@@ -108,7 +108,7 @@ fn a_change_is_harmless_only_if_no_doubt_follows_its_first_definition() {
         replies(&mut session, &[completes("COMMIT"), ready()].concat());
         assert_eq!(session.host.notifications(), expected);
     }
-    // Its first one came when that had been seen.
+    // The session's first definition came after the change was noticed.
     let mut session = session("");
     session.host.doubts.store(1, Relaxed);
     assert_eq!(notified_by(&mut session, "CREATE TABLE other (id int)"), ["query", "harmless"]);
@@ -119,7 +119,7 @@ fn a_definition_counts_once_it_is_sent() {
     let mut session = session("");
     assert!(!session.defines_after_its_end());
     sends(&mut session, &query(WAY));
-    assert!(session.defines_after_its_end(), "the server may commit it, though it was left");
+    assert!(session.defines_after_its_end(), "the server may still commit it");
     session.server.ended = true;
     assert!(!session.defines_after_its_end());
 }

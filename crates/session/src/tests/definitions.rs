@@ -37,7 +37,7 @@ fn a_definition_unrelated_to_fences_is_not_published() {
     let mut session = session("");
     let harmless = "CREATE TABLE other (id int)";
     assert_eq!(notified(&mut session, harmless, Status::Idle), ["query", "harmless"]);
-    // Concurrent with others' definitions, it may build on them.
+    // The definition may use concurrent definitions of others.
     session.host.looks = AtomicUsize::new(usize::MAX);
     sends(&mut session, &query(harmless));
     assert!(session.host.notifications().contains("publish") || session.server.output.is_empty());
@@ -55,7 +55,7 @@ fn a_session_lost_during_a_definition_leaves_the_catalog_in_doubt() {
     assert!(session.defines_after_its_end());
     session.server_gone();
     assert_eq!(session.host.notifications(), "changed, withdraw");
-    // The server's end is a rollback, or the commit that the client has not seen.
+    // If the server closes the connection, the transaction may have been committed.
     let mut session = self::session("");
     notified(&mut session, "BEGIN", Status::Transaction);
     notified(&mut session, "CREATE VIEW v AS SELECT * FROM jobs", Status::Transaction);
@@ -69,7 +69,7 @@ fn a_session_lost_during_a_definition_leaves_the_catalog_in_doubt() {
     assert_eq!(idle.host.notifications(), "");
 }
 
-/// A message forwarded behind a COMMIT may contain more definitions until it is answered.
+/// A message forwarded after a COMMIT may contain more definitions until it is answered.
 #[test]
 fn definitions_after_a_commit_stay_published() {
     let mut session = session("");
@@ -78,7 +78,7 @@ fn definitions_after_a_commit_stay_published() {
     sends(&mut session, &[query("COMMIT"), query("CREATE VIEW w AS SELECT * FROM jobs")].concat());
     session.host.notifications();
     replies(&mut session, &completes("COMMIT", Status::Idle));
-    assert_eq!(session.host.notifications(), "changed", "the second is still defined");
+    assert_eq!(session.host.notifications(), "changed", "the second definition is pending");
     replies(&mut session, &completes("CREATE VIEW", Status::Idle));
     assert_eq!(session.host.notifications(), "changed, withdraw");
 }

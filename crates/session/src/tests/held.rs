@@ -8,7 +8,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Lets the session handle its next deadline. Returns the requested task.
 fn wakes(session: &mut Session<OneSession>) -> Option<Task> {
-    let at = session.wakes_at().expect("something will be due");
+    let at = session.wakes_at().expect("the session has a deadline");
     step_at(session, at)
 }
 
@@ -36,7 +36,7 @@ fn held(begins: bool) -> Session<OneSession> {
         session.client.output.clear();
     }
     assert_eq!(admissions(sends(&mut session, &query(WRITE))), "scheduler=47");
-    assert!(session.server.output.is_empty(), "no query is sent at once");
+    assert!(session.server.output.is_empty(), "no query is sent immediately");
     assert!(wakes(&mut session).is_none());
     let idle = if begins { "idle_in_transaction_session_timeout" } else { "idle_session_timeout" };
     assert_eq!(session.server.output.split(), query(&format!("SHOW {idle}; SHOW transaction_timeout")));
@@ -47,7 +47,7 @@ fn held(begins: bool) -> Session<OneSession> {
 
 #[test]
 fn an_admit_is_abandoned_before_the_first_timeout() {
-    // The values of the idle timeout and of transaction_timeout, how long the client waits, and which of them ends it.
+    // The idle timeout, transaction_timeout, the duration of the wait, and the timeout that ends it.
     let cases = [
         (true, ["2s", "0"], 1800, "idle_in_transaction_session_timeout (2s)"),
         (true, ["1min", "30s"], 29_800, "transaction_timeout (30s)"),
@@ -61,7 +61,7 @@ fn an_admit_is_abandoned_before_the_first_timeout() {
         let status = if begins { Status::Transaction } else { Status::Idle };
         replies(&mut session, &shown(&values, status));
         assert_eq!(session.server.output.split(), flush(), "the idle timeout stops");
-        let at = session.wakes_at().expect("it will be given up");
+        let at = session.wakes_at().expect("the Admit has a deadline");
         let waited = at - began;
         assert!(waited >= Duration::from_millis(waits) && waited < Duration::from_millis(waits) + SECOND, "{waited:?}");
         assert!(wakes(&mut session).is_none());

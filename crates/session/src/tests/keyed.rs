@@ -68,7 +68,7 @@ fn the_key_is_the_bound_value() {
         session.settings.lexing.server = server;
         let bind = bind_to("s", values);
         sends(&mut session, &bind[..bind.len() - 1]);
-        assert!(session.server.output.is_empty(), "not all values are there");
+        assert!(session.server.output.is_empty(), "a value is incomplete");
         sends(&mut session, &bind[bind.len() - 1..]);
         assert_eq!(session.server.output, bind);
         let task = sends(&mut session, &execute(""));
@@ -102,7 +102,7 @@ fn a_portal_resolves_names_by_the_path_at_bind() {
     let mut plain = keyed();
     prepare(&mut plain, "s", UPDATE);
     sends(&mut plain, &bind("", "s"));
-    assert_eq!(plain.server.output, bind("", "s"), "any path leads to the catalog");
+    assert_eq!(plain.server.output, bind("", "s"), "every path includes the catalog");
     for (schemas, expected) in
         [("{pg_catalog,public}", "shard/3=47"), ("{app,pg_catalog,public}", "query, rejected unverifiable")]
     {

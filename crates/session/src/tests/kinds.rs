@@ -49,7 +49,7 @@ fn a_request_has_the_traits_of_its_statements() {
         assert_eq!(traits(&runs(sql)), expected, "{sql}");
         assert_eq!(traits(&executes(sql)), expected, "{sql}");
     }
-    assert_eq!(traits(&runs("SELECT 1; DO 'BEGIN END'; BEGIN")), "wdcopl", "any of them");
+    assert_eq!(traits(&runs("SELECT 1; DO 'BEGIN END'; BEGIN")), "wdcopl", "all traits of the statements");
     // A message that was not judged may set anything; a function call names its function by number.
     assert_eq!(traits(&Request::query(Vec::new())), "l");
     assert_eq!(traits(&Request::FunctionCall), "wpl");
@@ -73,7 +73,7 @@ fn requests_report_their_protocol_and_weight() {
     assert!(executed.weight() > 0);
     let Request::Execute { statement, .. } = &executed else { panic!() };
     let _portal = statement.clone();
-    assert_eq!(executed.weight(), 0, "its portal has it");
+    assert_eq!(executed.weight(), 0, "the portal accounts for it");
     assert!(Request::execute().weight() > 0 && Request::Sync.weight() == 0);
 }
 

@@ -33,7 +33,7 @@ fn a_message_longer_than_a_mebibyte_waits_for_room() {
 
     let mut session = self::session("");
     let message = long_query(MIB + 1);
-    assert!(sends(&mut session, &message[..MIB - 1]).is_none(), "as much may lie about in any session");
+    assert!(sends(&mut session, &message[..MIB - 1]).is_none(), "any session may buffer this much");
     assert_eq!(session.room_for_input(), MIB);
     let Some(Task::Room { bytes, there, behind }) = sends(&mut session, &message[MIB - 1..MIB]) else { panic!() };
     assert_eq!((bytes, there, behind), (message.len(), MIB, false));
@@ -63,7 +63,7 @@ fn a_long_message_without_room_is_rejected() {
         assert!(sent.contains("fencegate_lf006") && sent.len() < MIB, "{code}: {}", sent.len());
         assert!(session.client.input.is_empty());
     }
-    // It has all arrived: nobody waits for it.
+    // The message is complete, so the session does not wait for it.
     let mut session = session("");
     let message = long_query(2 * MIB);
     assert!(matches!(sends(&mut session, &message), Some(Task::Room { .. })));
@@ -78,7 +78,7 @@ fn a_query_longer_than_16_mebibytes_is_unverifiable() {
     let message = long_query(16 * MIB + 1);
     sends(&mut session, &message[..MIB]);
     assert_eq!(session.host.notifications(), "query, rejected unverifiable");
-    assert!(session.client.input.is_empty(), "none of it is kept");
+    assert!(session.client.input.is_empty(), "the message is discarded");
     sends(&mut session, &message[MIB..]);
     let sent = String::from_utf8_lossy(&session.server.output).into_owned();
     assert!(sent.contains("fencegate_lf004") && sent.len() < MIB);
@@ -112,7 +112,7 @@ fn a_bind_is_forwarded_once_its_names_have_arrived() {
     for at in [5 + "portal\0".len(), names - 1] {
         let there = session.client.input.len();
         sends(&mut session, &message[there..at]);
-        assert!(session.server.output.is_empty(), "one name is not there");
+        assert!(session.server.output.is_empty(), "one name is incomplete");
     }
     sends(&mut session, &message[names - 1..names]);
     assert_eq!(session.server.output, message[..names]);
@@ -134,7 +134,7 @@ fn an_unterminated_name_ends_the_session() {
             assert_eq!(session.client_fault(), Some(why));
         }
     }
-    // One that lacks a name is the server's to refuse.
+    // The server rejects a Bind without a terminated name.
     let mut session = session("");
     let mut message = BytesMut::new();
     put_frame(&mut message, frontend::BIND, |out| out.put_slice(b"portal\0s"));
@@ -178,13 +178,13 @@ fn a_side_that_does_not_read_stops_the_other() {
     settle(&mut session);
     assert!(session.is_held_up() && session.server.input == ready());
     session.server.ended = true;
-    assert!(session.step(now()).is_ok(), "its output is not empty yet");
+    assert!(session.step(now()).is_ok(), "the output is not written yet");
     session.client.output.clear();
     assert!(matches!(session.step(now()), Err(End::Server)));
     assert_eq!(session.client.output, ready());
 }
 
-/// A notice to an idle session is half sent: the proxy inserts no error into it.
+/// The proxy inserts no error into a partially sent notice.
 #[test]
 fn no_error_is_inserted_into_a_server_message() {
     let (mut session, mut notice) = (session(""), BytesMut::new());
@@ -197,7 +197,7 @@ fn no_error_is_inserted_into_a_server_message() {
     let mut last = BytesMut::new();
     last.extend_from_slice(&session.client.output);
     session.say_last(&ErrorText::new("57P01", "bye"), &End::Shutdown);
-    assert_eq!(session.client.output, last, "nor a last word");
+    assert_eq!(session.client.output, last, "no final error either");
     replies(&mut session, &notice[50_000..]);
     assert!(session.client.output.starts_with(&notice) && text(&session.client.output).contains("LF002"));
     assert!(!session.is_held_back());
@@ -205,7 +205,7 @@ fn no_error_is_inserted_into_a_server_message() {
 
 #[test]
 fn an_execute_of_an_unknown_statement_is_rejected() {
-    // Bound and run in one go, with a statement that is not known: then it is opaque.
+    // A portal of an unknown statement is opaque.
     let mut session = session("");
     sends(&mut session, &bind("", "unknown"));
     assert_eq!(session.server.output.split(), bind("", "unknown"));

@@ -15,7 +15,7 @@ fn a_closed_name_has_no_meaning() {
         let mut session = session("");
         prepare(&mut session, "s", "SELECT 1");
         sends(&mut session, &closes[..7]);
-        assert!(session.server.output.is_empty(), "it is not whole");
+        assert!(session.server.output.is_empty(), "the message is incomplete");
         sends(&mut session, &closes[7..]);
         assert_eq!(session.server.output.split(), closes);
         replies(&mut session, &answer);
@@ -65,7 +65,7 @@ fn a_full_name_table_waits_for_pending_replies() {
             number += 1;
         }
         sends(&mut session, &message);
-        assert_eq!(session.server.output.split(), message, "nothing is owed");
+        assert_eq!(session.server.output.split(), message, "no reply is pending");
         sends(&mut session, &message);
         assert_eq!(session.server.output.split(), flush());
         assert!(session.is_held_back());
@@ -81,7 +81,7 @@ fn a_fetch_writes_what_its_portal_writes() {
     let portal = [parse("", "DELETE FROM jobs RETURNING 1"), bind("p", ""), sync()].concat();
     sends(&mut session, &[&portal[..], &query("FETCH 1 FROM p")].concat());
     assert_eq!(session.server.output.split(), portal);
-    assert!(session.is_held_back(), "whether there is one is not known");
+    assert!(session.is_held_back(), "the portal may not exist");
     replies(&mut session, &[parsed(), is_bound(), at_rest(Status::Transaction)].concat());
     assert!(text(&session.server.output).contains("fencegate_lf002"));
     assert_eq!(session.host.notifications(), "query, query, rejected missing");
@@ -106,7 +106,7 @@ fn the_token_is_unknown_after_an_unknown_portal() {
     replies(&mut session, &[completes("BEGIN"), at_rest(Status::Transaction)].concat());
     session.server.output.clear();
     sends(&mut session, &[execute("c"), sync()].concat());
-    assert_eq!(session.server.output.split(), [execute("c"), flush()].concat(), "it may be a COPY");
+    assert_eq!(session.server.output.split(), [execute("c"), flush()].concat(), "the portal may run a COPY");
     assert!(session.is_held_back());
     replies(&mut session, &completes("SELECT 1"));
     assert_eq!(session.server.output.split(), sync());

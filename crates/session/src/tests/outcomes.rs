@@ -20,14 +20,14 @@ fn a_session_is_idle_without_transaction_and_pending_replies() {
     assert!(session.is_busy() && session.is_in_flight());
     replies(&mut session, &[completes("COMMIT"), ready()].concat());
     assert!(session.is_idle() && session.fence().activity() == Activity::Idle);
-    // Messages without a Sync keep a transaction open, even where all of them are answered.
+    // Messages without a Sync keep a transaction open, even if all are answered.
     sends(&mut session, &parse("", "SELECT 1"));
     replies(&mut session, &parsed());
     assert_eq!(session.fence().activity(), Activity::Waiting);
     sends(&mut session, &sync());
     replies(&mut session, &ready());
     assert_eq!(session.fence().activity(), Activity::Idle);
-    // The head of a message that nobody answers.
+    // The beginning of a message that gets no reply.
     sends(&mut session, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
     assert!(session.is_busy() && session.is_in_flight() && session.fence().activity() == Activity::Busy);
 }
@@ -40,7 +40,7 @@ fn a_revoked_session_is_released_when_it_waits_and_again_when_it_is_idle() {
     session.revoked();
     assert_eq!(released(&session), 1);
     replies(&mut session, &at_rest(Status::Transaction));
-    assert_eq!(released(&session), 1, "it waits");
+    assert_eq!(released(&session), 1, "the session waits in its transaction");
     for (statement, status, times) in
         [("SELECT 1", Status::Transaction, 1), ("COMMIT", Status::Idle, 1), ("SELECT 1", Status::Idle, 0)]
     {
@@ -62,7 +62,7 @@ fn the_outcome_is_unknown_only_if_a_commit_may_have_run() {
     let mut within = begun();
     sends(&mut within, &frame(frontend::COPY_DATA, &[b'x'; 100])[..50]);
     assert_eq!(within.cut_off(), CutOffOutcome::Unknown);
-    // In a pipeline a COMMIT is done before the Sync.
+    // In a pipeline, a COMMIT completes before the Sync.
     for (statement, tag, outcome) in [
         ("COMMIT", "COMMIT", CutOffOutcome::Unknown),
         ("COMMIT", "ROLLBACK", CutOffOutcome::RolledBack),
@@ -76,7 +76,7 @@ fn the_outcome_is_unknown_only_if_a_commit_may_have_run() {
         let status = if statement == "COMMIT" { Status::Idle } else { Status::Transaction };
         sends(&mut session, &sync());
         replies(&mut session, &at_rest(status));
-        assert_eq!(session.cut_off(), CutOffOutcome::RolledBack, "the client knows of it");
+        assert_eq!(session.cut_off(), CutOffOutcome::RolledBack, "the client has received the outcome");
     }
 }
 
@@ -94,7 +94,7 @@ fn only_a_cutoff_error_is_followed_by_ready_for_query() {
     let mut session = session("");
     session.say_last(&text, &End::CutOff(by));
     assert!(session.client.output.ends_with(&at_rest(Status::Failed)));
-    // Behind a row that is discarded there is room for one.
+    // The error is sent if the incomplete row is discarded.
     session.client.output.clear();
     (session.server.rest, session.server.discard) = (10, true);
     session.say_last(&text, &End::Shutdown);
@@ -125,7 +125,7 @@ fn only_large_object_function_calls_pass() {
         let mut session = session("");
         let call = frame(frontend::FUNCTION_CALL, &[&function.to_be_bytes()[..], &[0; 6]].concat());
         sends(&mut session, &call[..8]);
-        assert!(session.server.output.is_empty(), "its number is not there");
+        assert!(session.server.output.is_empty(), "the number is incomplete");
         sends(&mut session, &call[8..]);
         assert_eq!(session.server.output == call, passes, "{function}");
         assert_eq!(session.host.notifications() == "query", passes);
@@ -147,7 +147,7 @@ fn an_unexpected_reply_is_a_protocol_violation() {
         session.server.input.extend_from_slice(&bytes);
         assert!(matches!(session.step(now()), Err(End::ServerFault(_))));
     }
-    // A FATAL error ends the session; its wording is left to the cause.
+    // A FATAL error ends the session. The text for the client depends on the cause.
     let mut session = session("");
     let mut fatal = BytesMut::new();
     ErrorText::new("57P01", "terminating").put(&mut fatal, Severity::Fatal);
@@ -176,13 +176,13 @@ fn the_role_is_queried_only_if_a_token_would_be_raised() {
         assert!(asked.contains("SHOW role; SHOW session_authorization"), "{asked}");
         let Some(Task::Admit(needs)) = replies(&mut session, &roles(role, "app")) else { panic!() };
         assert_eq!(needs[0].1.role, Some(fencegate_fence::Role::Current(acts_as.to_owned())));
-        assert!(session.client.output.is_empty(), "the client sees nothing of it");
+        assert!(session.client.output.is_empty(), "the client receives nothing of it");
         assert!(session.fence().record_admission("scheduler", Epoch { generation: 1, token: 47 }, 0));
         session.done(Done::Admit(Ok(())));
         settle(&mut session);
         assert_eq!(session.server.output, write);
     }
-    // A cancel that meets the question answers the client's query.
+    // If a cancel aborts the proxy's query, its error is the reply to the client's query.
     let mut session = session("47");
     sends(&mut session, &query("DELETE FROM jobs"));
     session.done(Done::Admit(Err(FenceError::RoleUnknown { resource: "scheduler".to_owned() })));
@@ -197,7 +197,7 @@ fn a_role_that_cannot_be_queried_may_be_any() {
     let any = || Some(fencegate_fence::Role::AnyOf("postgres".to_owned()));
     let alter = "ALTER TABLE jobs ADD x int";
     for (sql, in_pipeline, role) in [
-        // Some of it the server does not run in a pipeline.
+        // The server does not run some forms of ALTER TABLE in a pipeline.
         (alter, true, any()),
         (alter, false, None),
         ("DELETE FROM jobs", true, None),
@@ -232,7 +232,7 @@ fn a_role_in_an_unknown_encoding_may_be_any() {
 fn unsent_output_is_discarded_while_the_server_is_busy() {
     let mut session = session("");
     session.put_terminate();
-    assert!(!session.take_back_unsent() && !session.server.output.is_empty(), "it is idle");
+    assert!(!session.take_back_unsent() && !session.server.output.is_empty(), "the session is idle");
     session.server.output.clear();
     sends(&mut session, &query("SELECT 1"));
     assert!(session.take_back_unsent() && session.server.output.is_empty());

@@ -60,7 +60,7 @@ fn a_text_waits_until_its_lexing_is_known() {
     sends(&mut session, &query(r"SELECT '\'"));
     assert!(session.server.output.is_empty() && session.is_held_back());
     replies(&mut session, &ready());
-    assert_eq!(session.server.output, query(r"SELECT '\'"), "the server has reported what has changed");
+    assert_eq!(session.server.output, query(r"SELECT '\'"), "the server has reported its settings");
 }
 
 /// The server reports changed settings only with ReadyForQuery, so within a pipeline it must be queried.
@@ -85,7 +85,7 @@ fn in_a_pipeline_the_lexing_is_queried() {
     }
 }
 
-/// Whether these messages query the token.
+/// Returns true if these messages query the token.
 fn queries_token(sent: &[u8]) -> bool {
     text(sent).contains("'lease.fence', true")
 }
@@ -123,7 +123,7 @@ fn a_canceled_separate_query_skips_the_clients_pipeline() {
     replies(&mut session, &parsed());
     assert!(queries_token(&session.server.output.split()));
     replies(&mut session, &[cancelled(), ready()].concat());
-    assert!(session.server.output.is_empty(), "nothing of it is passed on");
+    assert!(session.server.output.is_empty(), "the pipeline is skipped");
     assert_eq!(session.client.output.split(), [parsed(), cancelled()].concat());
     sends(&mut session, &[parse("", "SELECT 1"), sync()].concat());
     assert_eq!(session.server.output.split(), sync());

@@ -14,16 +14,16 @@ fn a_syntax_error_is_reported_by_the_server_and_not_rejected() {
     let sent = text(&session.server.output.split());
     let (raise, own) = sent[5..].split_once("; SELEC 1").unwrap();
     assert!(raise.contains("fencegate_lf004") && own == "\0", "{sent}");
-    assert_eq!(session.host.notifications(), "", "whether it is rejected is not known yet");
+    assert_eq!(session.host.notifications(), "", "it may be a syntax error");
     let at = raise.len() + "; ".len() + 1;
     replies(&mut session, &[error("42601", "syntax error", &at.to_string()), ready()].concat());
     assert_eq!(session.client.output, [error("42601", "syntax error", "1"), ready()].concat());
     assert_eq!(session.host.notifications(), "query");
-    // Reject text that the server can decode but the proxy cannot.
+    // Text that the server can parse but the proxy cannot is rejected.
     session.client.output.clear();
     sends(&mut session, &query("SELEC 1"));
     replies(&mut session, &frame(backend::NOTICE, format!("SNOTICE\0Mfrom it\0P{at}\0\0").as_bytes()));
-    assert!(text(&session.client.output).contains("P1\0"), "a notice as well");
+    assert!(text(&session.client.output).contains("P1\0"), "notices are corrected too");
     replies(&mut session, &error("42704", "unrecognized configuration parameter \"fencegate_lf004\"", "5"));
     assert!(text(&session.client.output).contains("CLF004\0"));
     assert_eq!(session.host.notifications(), "query, rejected unverifiable");
@@ -44,7 +44,7 @@ fn an_unparsed_exempt_statement_is_noted_once_the_server_parses_it() {
     }
 }
 
-/// An extended query: the client's own statements and portals stay as they are.
+/// The client's own statements and portals remain unchanged.
 #[test]
 fn a_rejected_execute_is_replaced_in_its_pipeline() {
     let mut session = session("");
@@ -66,7 +66,7 @@ fn a_rejected_execute_is_replaced_in_its_pipeline() {
     assert!(session.client.output.starts_with(&completes(&own)) && received.contains("CLF002\0"), "{received}");
     assert!(session.client.output.ends_with(&ready()) && received.matches('Z').count() == 1 && session.is_idle());
     assert_eq!(session.host.notifications(), "query, rejected missing");
-    // Behind the next Sync there is nothing to close.
+    // The next Sync has nothing to close.
     sends(&mut session, &sync());
     assert_eq!(session.server.output, sync());
 }
@@ -85,7 +85,7 @@ fn in_a_string_the_error_replaces_the_rejected_statement() {
     replies(&mut session, &[done.clone(), raised, ready()].concat());
     assert!(session.client.output.starts_with(&done) && session.is_idle());
     sends(&mut session, &query("EXECUTE p"));
-    assert_eq!(session.server.output, query("EXECUTE p"), "what was prepared is known");
+    assert_eq!(session.server.output, query("EXECUTE p"), "the prepared statement is known");
 }
 
 /// An error in a pipeline skips the rest up to its Sync, and skipped definitions have no meaning.
@@ -94,12 +94,12 @@ fn messages_skipped_by_an_error_are_not_owed_and_define_no_name() {
     let mut session = session("");
     sends(&mut session, &[parse("one", "SELECT 1"), parse("two", "SELECT 2"), sync(), query("SELECT 3")].concat());
     replies(&mut session, &[error("42P05", "it is there", "1"), ready()].concat());
-    assert!(session.is_busy(), "the next query is owed");
+    assert!(session.is_busy(), "the reply to the next query is pending");
     replies(&mut session, &ready());
     assert!(session.is_idle());
     session.server.output.clear();
     sends(&mut session, &[bind("", "two"), execute("")].concat());
-    assert!(text(&session.server.output).contains("fencegate_lf004"), "it is not known");
+    assert!(text(&session.server.output).contains("fencegate_lf004"), "the statement is unknown");
 }
 
 /// A failed PREPARE defines nothing, so no message waits for it.

@@ -47,7 +47,8 @@ fn the_message_contains_the_logged_reason() {
     }
 }
 
-/// The reason why the catalog cannot be read reaches the client with its remedy. Only sessions with a token see queries of others.
+/// The reason why the catalog cannot be read reaches the client with its remedy. Only sessions with a token receive the
+/// queries of others.
 #[test]
 fn a_database_failure_reaches_the_client_with_its_remedy() {
     let blocker = Blocker { who: "process 1".to_owned(), query: "LOCK TABLE t".to_owned() };

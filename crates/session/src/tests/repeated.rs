@@ -23,7 +23,7 @@ fn received_after(session: &mut Session<OneSession>, answer: &[u8]) -> String {
     assert!(replies(session, answer).is_some(), "the fence is raised");
     session.server.output.clear();
     admitted(session);
-    assert!(session.server.output.is_empty(), "it is resent");
+    assert!(session.server.output.is_empty(), "the statement was resent");
     text(&session.client.output.split())
 }
 
@@ -116,7 +116,7 @@ fn a_row_description_is_sent_at_once_if_no_resend_is_possible() {
     sends(&mut without, &query("SELECT f()"));
     replies(&mut without, &description());
     assert_eq!(without.client.output, description());
-    // One behind the other, so that more is under way whenever one is answered.
+    // Queries overlap, so that another is pending whenever one is answered.
     let mut session = session("47");
     sends(&mut session, &[query("SELECT 1"), query("SELECT 2")].concat());
     replies(&mut session, &[completes("SELECT 1"), ready()].concat());
@@ -126,7 +126,7 @@ fn a_row_description_is_sent_at_once_if_no_resend_is_possible() {
     assert_eq!(session.client.output, description());
 }
 
-/// The admission is the next message's. The guard's earlier refusal is reported in order.
+/// The admission belongs to the next message. The guard's earlier refusal is reported in order.
 #[test]
 fn an_admission_belongs_to_the_message_that_waits_for_it() {
     let mut session = session("47");

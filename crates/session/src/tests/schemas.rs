@@ -5,7 +5,7 @@ use super::*;
 const WRITE: &str = "INSERT INTO jobs VALUES (1)";
 const ASKS: &str = "SHOW search_path";
 
-/// The server has last reported another path.
+/// A session whose server has last reported another path.
 fn elsewhere() -> Session<OneSession> {
     session_with("", Path::new(Some("other"), false))
 }
@@ -32,7 +32,7 @@ fn the_path_is_queried_only_if_possible_and_relevant() {
     replies(&mut failed, &[cancelled(), at_rest(Status::Failed)].concat());
     failed.server.output.clear();
     sends(&mut failed, &query(WRITE));
-    assert_eq!(failed.server.output, query(WRITE), "the server refuses it");
+    assert_eq!(failed.server.output, query(WRITE), "the server rejects it");
 
     let mut replicates = unasked(POLICIES);
     replicates.settings.replicates = true;
@@ -66,11 +66,11 @@ fn a_definition_by_a_bare_name_may_mean_any_schema() {
         sends(&mut session, &all);
         assert_eq!(session.server.output == all, passes, "{sql}");
     }
-    // It names the table when it runs, and the path may have changed since it was bound.
+    // TRUNCATE resolves the table when it runs, and the path may have changed since the Bind.
     let mut session = elsewhere();
     let bound = [parse("", "TRUNCATE jobs"), bind("", "")].concat();
     sends(&mut session, &[&query("INSERT INTO free VALUES (1)")[..], &bound].concat());
-    assert!(session.server.output.ends_with(&bound), "nothing is asked at the Bind");
+    assert!(session.server.output.ends_with(&bound), "no query at the Bind");
 }
 
 /// PostgreSQL searches these first, even if the path does not name them.
@@ -95,7 +95,7 @@ fn a_bare_name_may_mean_a_temporary_or_system_relation() {
     }
 }
 
-/// The proxy cannot query after a message that is half sent.
+/// The proxy cannot send a query within a message.
 #[test]
 fn no_query_is_sent_ahead_within_a_message() {
     let mut session = elsewhere();
@@ -141,7 +141,7 @@ fn the_path_is_queried_ahead_for_some_time_after_the_last_write() {
     for _ in 0..2 {
         let times = (0..40).filter(|_| is_queried_ahead(&mut session, free)).count();
         assert_eq!(times, 15);
-        // The next one waits for the path, which is asked ahead again from then on.
+        // The next write waits for the path, which is then queried ahead again.
         sends(&mut session, &query(WRITE));
         replies(&mut session, &reply_in_query(&["other"]));
         session.server.output.clear();

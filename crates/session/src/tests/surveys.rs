@@ -62,7 +62,7 @@ fn a_statement_that_depends_on_an_unread_catalog_waits() {
         assert_eq!(matches!(task, Some(Task::CatchUp(..))), waits, "{sql}");
         assert_eq!(session.is_held_back(), waits, "{sql}");
     }
-    // Unless others are defining something, which may lead there.
+    // Unless a pending definition of others may lead there.
     let mut session = session_under(FUNCTIONS, "", PUBLIC());
     session.host.is_unread = true;
     session.host.looks = AtomicUsize::new(usize::MAX);

@@ -65,7 +65,7 @@ fn a_sync_after_a_failed_copy_is_answered() {
     session.server.output.clear();
     replies(&mut session, &cancelled());
     sends(&mut session, &query("SELECT 1"));
-    assert!(session.server.output.is_empty(), "it is skipped");
+    assert!(session.server.output.is_empty(), "the query is skipped");
     replies(&mut session, &ready());
     sends(&mut session, &query("SELECT 1"));
     assert_eq!(session.server.output, query("SELECT 1"));

@@ -57,7 +57,7 @@ fn a_query_is_resent_once_its_token_is_in_force() {
     );
     assert_eq!((&claim.role, claim.one_suffices), (&Some(Role::AnyOf("postgres".into())), true));
     assert!(session.client.output.is_empty() && session.is_held_back() && !session.is_idle());
-    // Later messages follow it.
+    // Later messages are sent after it.
     sends(&mut session, &query("SELECT 2"));
     session.server.output.clear();
     assert!(admitted(&mut session).is_none());
@@ -77,7 +77,7 @@ fn a_bound_statement_is_rebound_without_a_second_reply() {
     assert_eq!(session.server.output, bound());
     replies(&mut session, &[is_bound(), row(), completes("SELECT 1"), ready()].concat());
     assert_eq!(session.client.output, [parsed(), is_bound(), row(), completes("SELECT 1"), ready()].concat());
-    // And the next one is an ordinary one.
+    // The next execution needs no special treatment.
     session.client.output.clear();
     sends(&mut session, &bound());
     let answer = [is_bound(), row(), completes("SELECT 1"), ready()].concat();
@@ -167,7 +167,7 @@ fn a_statement_that_may_have_had_an_effect_is_not_resent() {
     for (case, sent, mut answer) in cases {
         let mut session = session("47");
         if case == "two runs" {
-            // Up to one Sync.
+            // Both end with the same Sync.
             let mut both = extended("SELECT 1");
             both.truncate(both.len() - 5);
             let both = [&both[..], &extended("SELECT f()")].concat();
@@ -247,7 +247,7 @@ fn a_session_cut_off_before_the_resend_has_an_unknown_outcome() {
     replies(&mut session, &[guards(), ready()].concat());
     assert!(session.is_in_flight());
     assert_eq!(session.cut_off(), rejection::CutOffOutcome::Unknown);
-    // A client that has gone does not wait for it: nothing is run for it.
+    // Nothing is resent for a client that has disconnected.
     session.client.ended = true;
     session.server.output.clear();
     admitted(&mut session);
@@ -321,11 +321,11 @@ fn the_first_query_of_a_transaction_is_resent_in_a_new_one() {
                 [parsed(), is_bound(), row(), completes("SELECT 1"), at_rest(left)].concat()
             );
         } else {
-            assert!(session.server.output.is_empty(), "nothing runs outside of the transaction");
+            assert!(session.server.output.is_empty(), "nothing runs outside the transaction");
             assert_eq!(session.client.output, [parsed(), is_bound(), guards(), at_rest(left)].concat());
         }
     }
-    // Not where something was done in it.
+    // A transaction with earlier statements is not restarted.
     let mut session = session("47");
     for text in ["BEGIN", "SELECT 1"] {
         sends(&mut session, &query(text));

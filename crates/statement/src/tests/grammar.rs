@@ -25,7 +25,7 @@ fn every_statement_type_has_a_row() {
         types.push(name);
     }
     assert!(types.len() > 100 && types.iter().any(|name| name == "MergeStmt"), "{types:?}");
-    assert!(forgotten.is_empty(), "without a row in classify.rs: {forgotten:?}");
+    assert!(forgotten.is_empty(), "no row in classify.rs: {forgotten:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@ use super::*;
 use crate::rows::Rows;
 use fencegate_testing::dice::Dice;
 
-/// Enough of every kind of statement to mutate.
+/// Statements of every kind, as input for mutations.
 const CORPUS: &[&str] = &[
     "SELECT a, f(b) FROM s.t JOIN u USING (c) WHERE d = $1 AND e IN (1, 2) ORDER BY g LIMIT 5 FOR UPDATE OF t",
     "INSERT INTO s.t (a, b) VALUES (1, 'x'), (2, E'\\n') ON CONFLICT (a) DO UPDATE SET b = excluded.b RETURNING *",
@@ -227,7 +227,7 @@ fn too_deep_or_too_long_texts_are_reported() {
     );
 }
 
-/// Regardless of their size.
+/// This holds for any size.
 #[test]
 fn plain_statements_are_read_from_their_tokens() {
     let (list, deep) = (vec!["123456"; 800_000].join(","), "(".repeat(64_000) + "1" + &")".repeat(64_000));

@@ -35,7 +35,7 @@ fn check_outline(outline: &str, show: impl Fn(&str) -> String) {
             cases.extend(texts.drain(..).map(|text| (text, expected)));
         }
     }
-    assert!(texts.is_empty(), "what do they do? {texts:?}");
+    assert!(texts.is_empty(), "texts without an expected output: {texts:?}");
     compare(&cases, show);
 }
 

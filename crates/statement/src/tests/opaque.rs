@@ -6,7 +6,7 @@ use std::path::Path;
 
 const HEADING: &str = "## Opaque statements";
 
-/// Ready for later versions of the grammar, which no text meets now; and NoRoom, which is a passing state (LF006).
+/// Reasons for later versions of the grammar, which currently apply to no text; and NoRoom, a temporary state (LF006).
 const UNLISTED: [OpaqueReason; 5] = [
     OpaqueReason::NoRoom,
     OpaqueReason::UnknownStatement,

@@ -427,7 +427,7 @@ fn columns_after_a_star_have_no_known_place() {
     }
 }
 
-/// Each write reads its arrays: together not more than is permitted for one statement.
+/// Each write reads its arrays. Together they may not exceed the limit of one statement.
 #[test]
 fn arrays_of_many_writes_are_read_within_limits() {
     let known = |writes: usize, array: &str| {

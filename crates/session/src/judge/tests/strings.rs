@@ -77,7 +77,7 @@ fn the_hint_shows_where_to_write_a_key() {
         };
         let bare = hint_of(text);
         assert!(bare.contains(hint) && bare.contains("The unqualified name may mean public.shards"), "{text}: {bare}");
-        // A statement that names the schema, or another relation that leads to the table, gets no such hint.
+        // The hint is missing if the statement names the schema, or another relation that leads to the table.
         let has_view = !text.starts_with("TRUNCATE");
         for other in ["public.shards"].into_iter().chain(has_view.then_some("others")) {
             let text = text.replace("shards", other);

@@ -96,7 +96,7 @@ impl World {
         self
     }
 
-    /// Another session may have done so.
+    /// Another session may have turned every relation into a way to a fenced table.
     pub(super) fn others_define(mut self) -> Self {
         self.definitions_of_others.push(Arc::new(PendingDefinitions::everything()));
         self
