@@ -50,7 +50,7 @@ async fn measure(size: usize, has_two: bool) -> (Vec<f64>, f64) {
             (first..size.min(first + AT_ONCE)).map(|number| format!("CREATE TABLE t_{number} (id int PRIMARY KEY);"));
         direct.batch_execute(&tables.collect::<String>()).await.unwrap();
     }
-    // Send ANALYZE as a query of its own: otherwise it would hold a lock on each table.
+    // Send ANALYZE as a separate query: otherwise it would hold a lock on each table.
     direct.batch_execute("ANALYZE").await.unwrap();
     direct.batch_execute("NOTIFY fencegate, '{catalogue}'").await.unwrap();
     let (leader, stranger) = (session(6432).await, session(6432).await);

@@ -238,7 +238,7 @@ def mark_looks(s, rule, x, r, e):
                  prepared_looked_at_first=nothing_prepared(s, r))
     return And(named, found, none(lambda x, e: s.marking(x, r, e))), s.plus("marking", x, r, e)
 def mark(s, rule, x, r, e):
-    """Mark looks for prepared transactions. If there are none on the resource, the epoch is drained."""
+    """Mark checks for prepared transactions. If there are none on the resource, the epoch is drained."""
     found = rule(nothing_prepared(s, r), prepared_ignored=True, prepared_looked_at_first=nobody_below(s, r, e))
     return s.marking(x, r, e), s.minus("marking", x, r, e).but(drained=lambda it: Or(s.drained(it), And(it == r, found)))
 # Other changes of an epoch.

@@ -12,7 +12,7 @@ TARGET = pathlib.Path(__file__).resolve().parent.parent / "docs/demo.svg"
 SHOWN, LEFT_OUT = "12", "(Scenes 3 to 5 are left out here.)"
 # Size of the terminal, in characters. On a phone 375 pixels wide, 58 columns give letters of 10 pixels, and 80 columns of 7.
 COLUMNS, ROWS = 58, 24
-# Characters that are dropped from the indentation, and then the column where a statement begins, and continues if it is long.
+# Number of characters to remove from the indentation, and the column where a statement begins and a long one continues.
 DEDENT, INDENT = 4, 21
 FONT, ADVANCE, LINE, MARGIN = 13, 7.8, 18, 12
 # Seconds: to read a row, the longest wait, after a scene, and after the end.

@@ -1,4 +1,4 @@
-//! A byte relay in front of etcd, in a process of its own. Stopping the process simulates a network that delivers
+//! A byte relay in front of etcd, in a separate process. Stopping the process simulates a network that delivers
 //! nothing.
 
 use std::io;

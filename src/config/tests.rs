@@ -208,7 +208,7 @@ fn tls_settings_must_be_consistent() {
     assert!(error("", "keepalive: 1\ntls: require\n").starts_with("f.yaml:2:6: `tls` needs tls_cert and tls_key"));
     let file = "upstream_sslmode: verify-full\n";
     assert!(error("", file).starts_with("f.yaml:1:19: `upstream_sslmode` needs upstream_sslrootcert"));
-    // With client certificates off, the setting of the authorities may stay.
+    // With client certificates off, the setting of the authorities is permitted.
     tls("--tls-cert c --tls-key k --tls-client-ca a --tls-client-certificates off").unwrap();
 }
 

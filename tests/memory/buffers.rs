@@ -59,7 +59,7 @@ fn a_reader_that_stops(via: Via) {
 }
 
 fn long_messages_of_copy_data(via: Via) {
-    // One message of many lines, and many of them: a value as large as the message would fill the server's memory.
+    // Several messages of many lines. A single value of that size would fill the server's memory.
     const LINE: usize = 10_000;
     const MESSAGES: usize = 4;
     let lines = lengths(2_500, 25_000);

@@ -1,7 +1,7 @@
 //! The server: its processes, their statements, and the guard.
 //!
-//! Owns the effects of a forwarded statement. Must never know of proxies: processes only know the messages they
-//! receive.
+//! Owns the effects of a forwarded statement. Must never use the state of proxies: processes only have the messages
+//! that they receive.
 
 use crate::judge;
 use crate::protocol::Protocol;

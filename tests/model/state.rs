@@ -15,8 +15,8 @@ pub type Token = u8;
 /// A set of sessions, as bits.
 pub type Sessions = u8;
 
-/// As in the code. `era` counts resets and deletions of the row, independently of the protocol: the protocol must not
-/// use it, the judge does.
+/// The epoch as in the code. `era` counts resets and deletions of the row, independently of the protocol: the protocol
+/// must not use it, the judge does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch {
     pub generation: u8,

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 /// Time limit of an operator's wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Triggers the disaster at some moment of the history, and repairs what can be repaired before its end.
+/// Triggers the disaster at some moment of the history, and repairs its effects before the end if possible.
 pub async fn befall(world: Arc<World>, disaster: Disaster) {
     let mut dice = world.dice();
     pass(&mut dice, world.plan.length as usize).await;

@@ -341,8 +341,8 @@ impl Node {
         }
     }
 
-    /// Errors must apply: while tokens are well-formed, no error is about their form. A reset in the middle of a
-    /// transaction makes two epochs of one token.
+    /// Reports an error that does not apply: without resets, well-formed tokens cause no error about their form. A reset
+    /// within a transaction gives one token two epochs.
     fn is_due(&self, code: &str) {
         if self.world.plan.is_plain() && ["LF002", "LF003", "LF004"].contains(&code) {
             self.world.judge.object(format!("{} is told {code}, and its token is as it should be", self.name));

@@ -1,8 +1,8 @@
 //! The simulated server: processes, locks, views, crashes.
 //!
 //! Owns the parts of a server process that others see: its identity, signals and locks. `process.rs` executes its
-//! messages. Must behave as PostgreSQL wherever the proxy looks: a process that has lost its client continues with the
-//! messages it has received, a terminated process may end slowly, and its pid may soon be reused.
+//! messages. Must behave like PostgreSQL in everything that the proxy observes: a process that has lost its client
+//! continues with the messages it has received, a terminated process may end slowly, and its pid may soon be reused.
 
 use super::locks::{Locks, Mode, Taken, Thing};
 use super::pipe::{Reader, Writer, pipe};
@@ -131,7 +131,7 @@ impl Server {
         Server { store, released: Notify::new(), state: Mutex::default() }
     }
 
-    /// Its clock shows the time.
+    /// Advances the clock of the server.
     pub fn time_passes(&self) {
         let now = Instant::now();
         let before = self.state().clock.replace(now).unwrap_or(now);

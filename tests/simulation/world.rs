@@ -29,7 +29,7 @@ pub struct World {
     pub server: Server,
     pub elections: Arc<Held>,
     proxies: Mutex<Vec<Arc<Proxy>>>,
-    /// Clients that are silent and keep their connections; None: all must close them by now.
+    /// Clients that are silent and keep their connections; None once they must close them.
     stalled: Mutex<Option<Vec<Client>>>,
     /// Texts that were only a string in the session that sent them: the table and the id of the write inside.
     strings: Mutex<Vec<(Table, u64)>>,
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// One of them.
+    /// A random proxy that has not crashed.
     pub fn some_proxy(&self, dice: &mut Dice) -> Option<Arc<Proxy>> {
         let proxies = self.proxies();
         (!proxies.is_empty()).then(|| dice.pick(&proxies).clone())

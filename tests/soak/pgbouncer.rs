@@ -1,4 +1,4 @@
-//! Debian's PgBouncer in front of a proxy, and behind one.
+//! Debian's PgBouncer in front of a proxy, and between a proxy and the server.
 
 use crate::support::fenced::{Fenced, code, init, ok, value};
 use crate::support::guardian::{Folder, Port, Program};
@@ -145,7 +145,7 @@ fn before_a_proxy_a_lost_token_and_on_missing_allow_write_unfenced() {
     assert_eq!(rows(&world), "3");
 }
 
-/// The reason for session mode. The proxy sees one session, and cannot tell its clients apart.
+/// The reason for session mode: the proxy has one session, and cannot distinguish its clients.
 #[test]
 fn before_a_proxy_transaction_mode_gives_the_token_to_other_clients() {
     let world = fenced(POLICIES);

@@ -143,7 +143,7 @@ fn a_session_is_admitted_only_on_the_primary_or_on_a_standby_where_the_target_al
         (0, "p1", false, [false, false, false]),
         (2, "s2", true, [true, false, true]),
         (2, "xs2", true, [false, false, false]),
-        // Promoted since the last look, which must come first.
+        // The server was promoted since the last look, so another look is necessary.
         (2, "p3", false, [false, false, false]),
     ] {
         let targets = [TargetSession::Any, TargetSession::Primary, TargetSession::Standby];

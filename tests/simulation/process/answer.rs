@@ -53,7 +53,7 @@ impl Process {
             }
             out.put_u8(0);
         });
-        // As `send_message_to_frontend` does.
+        // Like `send_message_to_frontend`.
         self.flush();
     }
 

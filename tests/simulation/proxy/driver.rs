@@ -164,7 +164,7 @@ impl Driver {
         }
     }
 
-    /// As `net::term` does.
+    /// Sends the last error, like `net::term`.
     async fn last_words(mut self: Box<Self>, end: End) {
         match end {
             End::Server if !self.session.is_terminating() => self.lost_server().await,

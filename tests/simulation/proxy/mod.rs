@@ -48,7 +48,7 @@ static POLICIES: LazyLock<[PolicySet; 8]> = LazyLock::new(|| {
     })
 });
 
-/// Those policies, loaded now.
+/// The policies with this number, loaded now.
 fn policies(plan: &Plan, number: usize) -> Arc<PolicySet> {
     let read = &POLICIES[number + 2 * usize::from(plan.keys) + 4 * usize::from(plan.leases)];
     let mut policies = read.clone();

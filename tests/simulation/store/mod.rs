@@ -64,7 +64,7 @@ impl Reached {
         }
     }
 
-    /// Some requests arrive so late that much has changed in the meantime.
+    /// The delay of the reply. Some replies are so late that much has changed in the meantime.
     async fn answered(&self, dice: &mut Dice) {
         self.takes_a_moment(dice).await;
         if self.world.fault(dice, self.world.plan.control) {

@@ -1,5 +1,5 @@
-//! Connection pools: a client that checks out a connection presents the current token, whatever the connection's last
-//! user presented, and gets another connection if that one was terminated.
+//! Connection pools: a client that checks out a connection presents the current token, regardless of the connection's
+//! last user, and gets another connection if that one was terminated.
 //!
 //! docs/use/drivers-and-pools.md has the code to copy. That code is part of the programs that run here. The packages of
 //! clients/ test the pools for which they have a hook.

@@ -117,7 +117,7 @@ async fn a_leader_whose_tokens_went_back_receives_that_error() {
         let error = proxy.admit(&client, resource, 4).await;
         assert_eq!(error, format!("token 4 for resource {resource} is lower than 9, the highest seen"));
     }
-    // Its lease has ended by the time of the check.
+    // The lease has ended by the time of the check.
     proxy.server.lease("bills", 3, true, HOUR);
     let stale = proxy.admit(&client, "bills", 3).await;
     assert_eq!(stale, "token 3 for resource bills is lower than 9, the highest seen");

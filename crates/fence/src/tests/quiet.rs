@@ -114,7 +114,7 @@ async fn an_announcement_is_repeated_only_after_a_full_minute() {
         let server = server();
         let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
         let _client = two.client(2);
-        // Again, over the connection that the first announcement has opened.
+        // Announce again, over the connection that the first announcement has opened.
         crate::enforcement::announce(two.fence.context()).await.unwrap();
         two.fence.watcher.stop();
         server.pass(Duration::from_secs(300));

@@ -110,7 +110,7 @@ fn a_canceled_timeout_query_abandons_the_admit() {
     assert!(session.process.has_given_up() && session.wakes_at().is_none() && !session.is_held_back());
 }
 
-/// The Admit relies on the session writing nothing meanwhile.
+/// The Admit relies on the session not writing in the meantime.
 #[test]
 fn no_code_runs_until_an_abandoned_admit_has_ended() {
     let mut session = held(false);

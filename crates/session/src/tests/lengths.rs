@@ -214,7 +214,7 @@ fn an_execute_of_an_unknown_statement_is_rejected() {
     assert!(sent.contains("fencegate_lf004"), "{sent}");
 }
 
-/// The session keeps none of the text and knows only the name.
+/// The session discards the text and keeps only the name.
 #[test]
 fn a_parse_longer_than_16_mebibytes_is_forwarded_once_its_name_has_arrived() {
     let (mut session, mut message) = (session(""), BytesMut::from(&b"P"[..]));

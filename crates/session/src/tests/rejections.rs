@@ -1,4 +1,4 @@
-//! Text of rejections that the client receives, verbatim where it depends on a length.
+//! Text of rejections, compared verbatim if it depends on a length.
 
 use crate::rejection::Rejection;
 use fencegate_fence::store::StoreError;

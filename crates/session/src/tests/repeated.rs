@@ -1,5 +1,5 @@
-//! Resending after a refusal by the guard: which statements, which responses are sent meanwhile, and which data is
-//! kept.
+//! Resending after a refusal by the guard: which statements, which responses are sent in the meantime, and which data
+//! is kept.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Responses to a simple query that are sent immediately, and messages that wait behind it.
+//! Responses to a simple query that are sent immediately, and messages that wait for it.
 
 use super::*;
 

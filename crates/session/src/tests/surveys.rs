@@ -1,4 +1,4 @@
-//! Inputs of a verdict beside the text: the catalog, other sessions, pending responses, and earlier statements.
+//! Inputs of a verdict other than the text: the catalog, other sessions, pending responses, and earlier statements.
 
 use super::one_session::WITHOUT_DELAYING_OTHERS;
 use super::outcomes::begun;
@@ -51,7 +51,7 @@ fn a_statement_that_depends_on_an_unread_catalog_waits() {
     for (sql, waits) in [
         ("INSERT INTO free VALUES (1)", true),
         ("CREATE TABLE other (id int)", true),
-        // It needs the token of every fence anyway.
+        // The statement needs the token of every fence anyway.
         ("INSERT INTO jobs VALUES (1)", false),
         ("INSERT INTO jobs VALUES (1); SELECT g()", false),
         ("SELECT g()", false),

@@ -137,7 +137,7 @@ fn keys_from_tokens_do_not_depend_on_the_search_path() {
         let found = statement.writes[0].rows.values("k", None);
         assert!(found.is_none() && !statement.keys_by_path, "{key}: {found:?}");
     }
-    // A type beside a key does not affect the key.
+    // The type of another column does not affect the key.
     let text = "INSERT INTO t (k, v) VALUES (3, '3'::text)";
     let proved = read_tokens(text.as_bytes(), Lexing::USUAL, true).unwrap();
     let three = ColumnValue::Literal { text: "3".to_owned(), kind: Some(ValueType::Integer) };

@@ -101,7 +101,7 @@ fn agrees_with_the_tree(text: &[u8], lexing: Lexing, script: Script) {
         }
         plain.functions.sort_by(|a, b| (&a.schema, &a.name).cmp(&(&b.schema, &b.name)));
         full.functions.sort_by(|a, b| (&a.schema, &a.name).cmp(&(&b.schema, &b.name)));
-        // Where the fast reader drops a semicolon at the end of a comment, the tree keeps it.
+        // The fast reader drops a semicolon at the end of a comment, but the tree keeps it.
         full.range.end = full.range.end.min(plain.range.end);
         plain.range = full.range.clone();
         assert_eq!(plain, full, "{text}");

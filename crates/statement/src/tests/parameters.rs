@@ -8,7 +8,7 @@ fn set_reports_the_value_that_the_server_stores() {
         SET "Lease"."FENCE" = 47; SET U&"lease\002Efence" = 47; set lease . fence = 47 => set(47)
         SET LOCAL lease.fence = 47 => set-local(47)
         SET lease.fence = a, b; SET lease.fence FROM CURRENT => unknown
-        -- The parser takes more than the server, which will refuse it.
+        -- The parser accepts this, but the server rejects it.
         SET lease.fence = $1 => unknown
         SET lease.fence = null => Syntax
         "#,

@@ -76,7 +76,7 @@ fn values() {
         'x' => delete k='x'
         E'\x41' => delete k='A'
         'ä' => delete k='ä'
-        -- In a server of another encoding those bytes are other characters.
+        -- In another server encoding, these bytes are other characters.
         E'\303\244' => delete -
         CAST('x' AS text); varchar 'x' => delete k='x'::text
         uuid 'a' => delete k='a'::uuid
@@ -124,7 +124,7 @@ fn arrays_in_conditions() {
         k = ANY ('{1,2}'); k = SOME ('{1, "2"}') => delete k='1','2'
         k = ANY ('{1,2,NULL}'::int8[]); k = ANY (CAST('{1,2}' AS bigint[])); k IN (1, NULL, 2);
         k = ANY (ARRAY[1, NULL, 2]); k = ANY (ARRAY['1', '2']::int[]) => delete k=1,2
-        -- With array_nulls = off it is a string.
+        -- With array_nulls = off, NULL is a string.
         k = ANY ('{NULL,a}') => delete k=NULL,'a'
         k = ANY ('{NULL,a}'::text[]) => delete k=NULL,'a'::text
         k = ANY ('{}'); k = ANY ('{NULL}'::int[]); k IN (NULL) => delete k=
@@ -177,7 +177,7 @@ fn inserts_from_arrays() {
         INSERT INTO t (k) SELECT unnest($1) => insert k=$1[]?
         INSERT INTO t (k, v) SELECT * FROM unnest('{1,2}'::int[], ARRAY['a']) => insert k=1,2
         INSERT INTO t (k, v) SELECT * FROM unnest(ARRAY[1, 2], '{a,NULL}'::text[]) => insert k=1,2
-        -- The shorter array is filled with NULL, and so may be that beside another type.
+        -- unnest fills the shorter array with NULL. The length of the other array may be unknown.
         INSERT INTO t (k) SELECT x FROM unnest('{1,2}'::int[], '{a,b,c}'::text[]) AS t(x, y);
         INSERT INTO t (k) SELECT x FROM unnest('{1,2}'::int[], $1::text[]) AS t(x, y);
         INSERT INTO t (k) SELECT x FROM unnest($1::int[], $2::box[]) AS t(x, y);
@@ -251,7 +251,7 @@ fn names_of_the_relation() {
         DELETE FROM t WHERE t.k = 1; DELETE FROM s.t WHERE s.t.k = 1; DELETE FROM s.t WHERE t.k = 1;
         DELETE FROM t AS x WHERE x.k = 1; DELETE FROM t USING u WHERE k = 1;
         WITH t AS (SELECT 1 AS k) DELETE FROM t WHERE k = 1 => delete k=1
-        -- It may be that of FROM, if the one that is written is in another schema.
+        -- The column may be that of the table in FROM, if the written table is in another schema.
         DELETE FROM t USING s.t WHERE s.t.k = 1 => delete -
         DELETE FROM s.t WHERE r.t.k = 1; DELETE FROM t AS x WHERE t.k = 1; DELETE FROM s.t AS x WHERE s.t.k = 1;
         DELETE FROM t AS x USING u AS t WHERE t.k = 1; DELETE FROM t USING u WHERE u.k = 1;
@@ -375,7 +375,7 @@ fn parameters() {
         DELETE FROM t WHERE k = $1::int AND v = $1 => delete k=$1::integer? v=$1?
         DELETE FROM t WHERE k = $1::int AND v > $1::numeric => delete k=$1::integer?
         DELETE FROM t WHERE k = $1::char => delete -
-        -- With what is no key, it is of another type.
+        -- 1.5 cannot be a key, so $1 has another type.
         DELETE FROM t WHERE k IN ($1, 1.5) AND k = $1 => delete k=$1?
         ",
     );
@@ -407,7 +407,7 @@ fn bound_values_identify_rows() {
     let cast = "DELETE FROM t WHERE k = $1::text";
     assert_eq!(bound(cast, &[Declared::As(ValueType::Integer)], &[text("07")]), "delete k='7'::text");
     assert_eq!(bound(cast, &[], &[text("07")]), "delete k='07'::text");
-    // Used elsewhere too, which is known only if it was declared.
+    // A parameter that is used twice has a certain type only if it was declared.
     let twice = "DELETE FROM t WHERE k = $1 RETURNING $1";
     assert_eq!(bound(twice, &[], &[text("07")]), "delete -");
     assert_eq!(bound(twice, &[Declared::As(ValueType::Integer)], &[text("07")]), "delete k=7");
@@ -415,7 +415,7 @@ fn bound_values_identify_rows() {
     assert_eq!(ColumnValue::from_text("x".repeat(257).as_bytes()), None);
 }
 
-/// `*` makes several columns of an array of a row type.
+/// `*` expands an array of a row type to several columns.
 #[test]
 fn columns_after_a_star_have_no_known_place() {
     for (select, expected) in [

@@ -135,7 +135,7 @@ fn a_rejection_states_the_cause_and_the_remedy() {
     }
     let named = rejection(&policies(), &world(), "INSERT INTO public.jobs VALUES (1)", no_token()).unwrap();
     assert!(named.starts_with("LF002") && !named.contains("may mean"), "{named}");
-    // Where the policies allow opaque statements, definitions alone do not matter.
+    // If the policies allow opaque statements, definitions alone do not matter.
     assert_eq!(rejection(&policies_with("opaque: allow\n"), &world().defines(), PREPARE, token(47)), None);
 }
 
@@ -155,7 +155,7 @@ fn a_refusal_affects_only_its_own_fence() {
     ]);
 }
 
-/// Where an operator may not be the catalog's own, a comparison by it does not show the key.
+/// A comparison does not show the key if its operator may not be that of pg_catalog.
 #[test]
 fn a_write_needs_the_token_of_each_key() {
     let (policies, table) = keyed();

@@ -14,7 +14,7 @@ fn an_earlier_statement_affects_the_rest_of_the_string() {
     for (more, text, expected) in [
         ("opaque: allow\n", format!("{SETS}; {SETS}; DELETE FROM jobs"), vec![delete().checked()]),
         ("", "SET ROLE a; SET ROLE b; DELETE FROM jobs".to_owned(), vec![delete()]),
-        // A statement that sets the token, or may bring an older one back, makes another check necessary.
+        // A statement that sets the token, or may restore an older one, requires another check.
         ("opaque: allow\n", format!("{SETS}; {WRITE}; SET lease.fence = 47; DELETE FROM jobs"), twice()),
         ("opaque: allow\n", format!("{SETS}; {WRITE}; SAVEPOINT s; DELETE FROM jobs"), twice()),
     ] {

@@ -130,7 +130,7 @@ impl World {
         self
     }
 
-    /// This transaction has changed the catalog where fenced tables are concerned.
+    /// This transaction has changed the catalog in a way that concerns fenced tables.
     pub(super) fn changes_catalog(mut self) -> Self {
         self.changes_catalog = true;
         self
