@@ -70,7 +70,7 @@ async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_wri
     assert_eq!((proxy.epoch("notes"), proxy.server.lives(1)), (Some(epoch(1, 6)), true));
     set_activity(&client, Activity::Idle);
     assert_eq!(proxy.admit(&client, "notes", 7).await, "admitted");
-    // The same applies to a first token, although its writes leave no trace.
+    // This applies to a first token too, although its writes leave no trace.
     assert_eq!(proxy.admit(&client, "shard/1", 7).await, "admitted");
     assert!(client.session.begin_write([("shard/1", 7)]));
     set_activity(&client, Activity::Waiting);
