@@ -17,6 +17,7 @@ use std::time::Duration;
 use transactions::{Does, LEXING, Transactions};
 
 const TEXT: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = 00001";
+const WRITE: &str = "UPDATE pgbench_accounts SET abalance = 5 WHERE aid = ";
 const ROWS: u64 = 1000;
 
 fn main() {
@@ -49,23 +50,29 @@ fn frames(criterion: &mut Criterion) {
     });
 }
 
+type MakeText = fn(usize) -> String;
+
 fn verdicts(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("verdict");
     let cache = Cache::default();
-    let get = |text: &[u8]| assert!(cache.get(black_box(text), LEXING, false).is_some());
-    // A string with an escape has no shape, so the cache stores the text itself.
-    let with_escape = format!("{TEXT} AND filler = E'a\\tb'");
-    group.bench_function("from the cache, by the text", |bencher| bencher.iter(|| get(with_escape.as_bytes())));
-    let mut value = 0;
-    group.bench_function("from the cache, by the text without its literals", |bencher| {
-        let mut text = TEXT.as_bytes().to_vec();
-        let digits = text.len() - 5;
-        bencher.iter(|| {
-            value = (value + 1) % 100_000;
-            put_digits(&mut text[digits..], value);
-            get(&text);
+    let get = |text: &[u8], with_rows| assert!(cache.get(black_box(text), LEXING, with_rows).is_some());
+    group.bench_function("from the cache, by the text", |bencher| bencher.iter(|| get(b"SHOW work_mem", false)));
+    // Each text is a new one. The time includes that for making it.
+    let texts: [(&str, bool, MakeText); 4] = [
+        ("another literal", false, |value| format!("{TEXT}{value}")),
+        ("another comment", false, |value| format!("{TEXT} /* {value} */")),
+        ("another list", false, |value| format!("{TEXT} AND bid IN ({}0)", "1, ".repeat(value % 50))),
+        ("another literal, with rows", true, |value| format!("{WRITE}{value}")),
+    ];
+    for (name, with_rows, text) in texts {
+        let mut value = 0;
+        group.bench_function(format!("from the cache, {name}"), |bencher| {
+            bencher.iter(|| {
+                value += 1;
+                get(text(value % 100_000).as_bytes(), with_rows);
+            });
         });
-    });
+    }
     group.bench_function("parsed", |bencher| bencher.iter(|| analyze(black_box(TEXT.as_bytes()), LEXING)));
 }
 
@@ -75,13 +82,5 @@ fn transactions(criterion: &mut Criterion) {
     for does in [Does::Read, Does::Write] {
         group.bench_function(format!("prepared, {does:?}"), |bencher| bencher.iter(|| transactions.prepared(does)));
         group.bench_function(format!("simple, {does:?}"), |bencher| bencher.iter(|| transactions.simple(does)));
-    }
-}
-
-/// Writes the number in decimal, from the last digit on.
-fn put_digits(digits: &mut [u8], mut value: u32) {
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (value % 10) as u8;
-        value /= 10;
     }
 }

@@ -1,19 +1,14 @@
-//! Analyses of texts, computed within bounds and cached by shape: the text without the content of its literals. Texts with the
-//! same shape are parsed once.
+//! Analyses of texts, computed within bounds and cached by shape: without comments and, where the analysis does not depend on them,
+//! without the content of literals. Texts with the same shape are parsed once.
 //!
 //! Must never
-//! - return the analysis of a text that the server reads differently, or assign one shape to two texts that the server's lexer
-//!   splits differently;
-//! - let a shape stand for values that the analysis depends on;
+//! - return the analysis of a text that the server reads differently;
 //! - exceed its bounds for any client input, neither in stored entries nor in the cost of a parse.
 
 use super::analyze::{LONGEST_TREE, read_text, read_tokens};
-use super::functions::is_harmless;
-use super::rows::{ColumnValue, Declared, Rows};
-use super::tokens::{Lexeme, Lexemes};
-use super::{
-    Encoding, Lexing, PreparedEffect, RelationName, Script, ServerEncoding, Statement, StatementKind, Unreadable, cost,
-};
+use super::rows::{ColumnValue, Declared};
+use super::shape::{Literals, Shape};
+use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, cost};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -58,23 +53,45 @@ impl Cache {
         if let Some(remembered) = self.find(text, lexing, with_rows) {
             return Some(remembered);
         }
-        // Rows are told by literals, where there are any.
-        let is_enough = |script: &Script| !with_rows || script.statements.iter().all(|it| it.writes.is_empty());
-        let shape = of(text, lexing);
-        if let Some(remembered) = shape.as_deref().and_then(|shape| self.find(shape, lexing, false))
-            && remembered.as_ref().as_ref().is_ok_and(is_enough)
+        let shape = |literals| Shape::of(text, lexing, literals);
+        let names = shape(Literals::Typed);
+        if let Some(found) = self.find_shape(&names, lexing, false)
+            && (!with_rows || writes_nothing(&found))
         {
-            return Some(remembered);
+            return Some(found);
+        }
+        let mut rows = if with_rows { shape(Literals::Numbered) } else { None };
+        if let Some((shape, found)) = rows.as_ref().zip(self.find_shape(&rows, lexing, true)) {
+            match &*found {
+                Ok(common) => return Some(Arc::new(Ok(shape.complete(common)))),
+                Err(_) => rows = None,
+            }
+        }
+        let bare = shape(Literals::Kept);
+        if let Some(found) = self.find_shape(&bare, lexing, with_rows) {
+            return Some(found);
         }
         if text.len() > SHORT || !cost::is_cheap(text, lexing) {
             return None;
         }
         let read = read_text(text, lexing, with_rows);
-        let common = if read.as_ref().is_ok_and(is_enough) { common(&read) } else { None };
-        Some(match shape.zip(common) {
-            Some((shape, common)) => self.keep(&shape, lexing, false, Ok(common)),
-            None => self.keep(text, lexing, with_rows, read),
-        })
+        let (names, rows) = match !with_rows || writes_nothing(&read) {
+            true => (names, None),
+            false => (None, rows),
+        };
+        if let Some(shape) = &rows {
+            // Texts of a shape without a common analysis do not look for one again.
+            let common = shape.common(&read, lexing).ok_or(Unreadable::Syntax);
+            if self.keep(shape.key(), lexing, true, common).is_ok() {
+                return Some(Arc::new(read));
+            }
+        }
+        for shape in [names, bare].into_iter().flatten() {
+            if let Some(common) = shape.common(&read, lexing) {
+                return Some(self.keep(shape.key(), lexing, with_rows, Ok(common)));
+            }
+        }
+        Some(self.keep(text, lexing, with_rows, read))
     }
 
     /// As [`Cache::get`], for a text of any length, in time that grows with it. None where its tokens do not tell enough:
@@ -112,6 +129,10 @@ impl Cache {
         if text.len() > LONGEST_TEXT { None } else { self.shard(text).find(text, lexing, with_rows) }
     }
 
+    fn find_shape(&self, shape: &Option<Shape>, lexing: Lexing, with_rows: bool) -> Option<Analysis> {
+        self.find(shape.as_ref()?.key(), lexing, with_rows)
+    }
+
     fn keep(&self, text: &[u8], lexing: Lexing, with_rows: bool, read: Result<Script, Unreadable>) -> Analysis {
         let answer = Arc::new(read);
         if text.len() <= LONGEST_TEXT {
@@ -134,6 +155,10 @@ impl Cache {
         };
         self.shards.iter().map(weight).sum()
     }
+}
+
+fn writes_nothing(read: &Result<Script, Unreadable>) -> bool {
+    read.as_ref().is_ok_and(|script| script.statements.iter().all(|statement| statement.writes.is_empty()))
 }
 
 /// The analysis, if it is possible without another process.
@@ -227,74 +252,4 @@ impl Statement {
             + size_of::<Declared>() * self.declared.len()
             + inner
     }
-}
-
-/// The longest text that has a shape, in bytes.
-const LONGEST: usize = 16 << 10;
-
-/// A number of so many digits is an integer of 32 bits, whichever digits they are.
-const MOST_DIGITS: usize = 9;
-
-/// The shape of a text. It begins with a NUL, so it never equals a text. None if the tokens are uncertain, or without
-/// literals. Texts with the same shape have the same length, so their parts have the same positions.
-pub(super) fn of(text: &[u8], lexing: Lexing) -> Option<Vec<u8>> {
-    if !lexing.standard_conforming_strings || text.len() > LONGEST || !is_sure(text, lexing) {
-        return None;
-    }
-    let mut shape = Vec::with_capacity(text.len() + 8);
-    shape.extend([0, u8::from(text.is_ascii())]);
-    shape.extend(u16::try_from(text.len()).ok()?.to_be_bytes());
-    let head = shape.len();
-    let mut tokens = Lexemes::new(text, lexing.standard_conforming_strings);
-    let mut copied = 0;
-    while let Some(token) = tokens.next() {
-        let literal = match token {
-            Lexeme::Unsure => return None,
-            Lexeme::Literal => &text[tokens.start()..tokens.end()],
-            _ => continue,
-        };
-        let kind = match literal {
-            [b'\'', ..] => b's',
-            [b'$', ..] => continue,
-            number => kind_of_number(number)?,
-        };
-        shape.extend_from_slice(&text[copied..tokens.start()]);
-        shape.extend([0, kind]);
-        copied = tokens.end();
-    }
-    shape.extend_from_slice(&text[copied..]);
-    (copied > 0 && shape.len() > head).then_some(shape)
-}
-
-/// Returns true if the meaning of names and escapes does not depend on the contents of literals.
-fn is_sure(text: &[u8], lexing: Lexing) -> bool {
-    let is_utf8 = lexing.encoding == Encoding::Utf8 && lexing.server == ServerEncoding::Utf8;
-    let is_plain = || is_utf8 && !text.contains(&b'\\') && std::str::from_utf8(text).is_ok();
-    !text.contains(&0) && (text.is_ascii() || is_plain())
-}
-
-/// The grammar tells integers of 32 bits from other numbers. Letters, as in `1e5` or `0x1f`, have no kind.
-fn kind_of_number(number: &[u8]) -> Option<u8> {
-    let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
-    match number.iter().position(|byte| *byte == b'.') {
-        None => (number.len() <= MOST_DIGITS && are_digits(number)).then_some(b'i'),
-        Some(point) => (are_digits(&number[..point]) && are_digits(&number[point + 1..])).then_some(b'f'),
-    }
-}
-
-/// The analysis of a text, if every text of its shape has the same: one query or plain write that shows only names. The rows that
-/// it writes are left out.
-pub(super) fn common(read: &Result<Script, Unreadable>) -> Option<Script> {
-    let [statement] = read.as_ref().ok()?.statements.as_slice() else { return None };
-    let Statement { range, kind, writes, keys_by_path, functions, reads, reads_more, .. } = Statement::clone(statement);
-    let mut names =
-        Statement { range, kind, writes, keys_by_path, functions, reads, reads_more, ..Statement::default() };
-    let is_plain = kind.is_query() && kind != StatementKind::Merge && names == **statement;
-    if !is_plain || !names.functions.iter().all(is_harmless) {
-        return None;
-    }
-    names.writes.iter_mut().for_each(|write| write.rows = Rows::left_out());
-    names.keys_by_path = false;
-    names.settle();
-    Some(Script { statements: vec![Arc::new(names)] })
 }

@@ -89,7 +89,7 @@ impl Statement {
     pub fn bound(&self, values: &[Argument]) -> Statement {
         let (mut bound, mut budget) = (self.clone(), Budget::default());
         for write in &mut bound.writes {
-            write.rows = write.rows.bound(&self.declared, values, &mut budget);
+            write.rows = write.rows.replaced(|value, bound| value.bind(&self.declared, values, &mut budget, bound));
         }
         bound
     }

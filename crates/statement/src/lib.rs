@@ -34,6 +34,7 @@ mod parameter;
 mod query;
 pub mod reader_process;
 pub mod rows;
+mod shape;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 mod tests;
@@ -211,7 +212,8 @@ pub struct Redirect {
 /// The effects of one statement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statement {
-    /// Start and end of the statement in its text, in bytes (end exclusive, without the semicolon).
+    /// Start and end of the statement in its text, in bytes (end exclusive, without the semicolon). [`Statement::WHOLE`] if
+    /// several texts share the analysis.
     pub range: std::ops::Range<usize>,
     /// Its type.
     pub kind: StatementKind,
@@ -265,6 +267,9 @@ pub struct Alone {
 }
 
 impl Statement {
+    /// The range of a statement that is alone in its text, whatever the text's length.
+    pub const WHOLE: std::ops::Range<usize> = 0..usize::MAX;
+
     /// The database that the statement drops, renames or moves. Only its owner may do so.
     pub fn database_to_own(&self) -> Option<&str> {
         self.needs_database_alone.as_ref().filter(|it| !it.is_copied).map(|it| it.database.as_str())

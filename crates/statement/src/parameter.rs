@@ -74,7 +74,8 @@ pub(super) fn sets_another(function: &FunctionName, arguments: &[Node]) -> bool 
     is_set_config(function) && arguments.first().and_then(text).is_some_and(is_another)
 }
 
-fn is_set_config(function: &FunctionName) -> bool {
+/// The call may set any parameter, which its arguments name.
+pub(super) fn is_set_config(function: &FunctionName) -> bool {
     function.name == "set_config" && function.schema.as_deref().is_none_or(|schema| schema == "pg_catalog")
 }
 

@@ -202,14 +202,14 @@ impl Rows {
         self.columns.iter().any(|(_, values)| values.iter().any(|value| value.parameters().next().is_some()))
     }
 
-    /// Replaces the parameters by their bound values. Omits a column with an unknown one.
-    pub(super) fn bound(&self, declared: &[Declared], given: &[Argument], budget: &mut Budget) -> Rows {
-        let mut bound = |(column, values): &(Column, Vec<ColumnValue>)| {
-            let mut bound = Distinct::default();
-            values.iter().try_for_each(|value| value.bind(declared, given, budget, &mut bound))?;
-            Some((column.clone(), bound.list()))
+    /// Replaces each value by those that `replace` adds. Omits a column with a value for which it returns None.
+    pub(super) fn replaced(&self, mut replace: impl FnMut(&ColumnValue, &mut Distinct) -> Option<()>) -> Rows {
+        let mut replaced = |(column, values): &(Column, Vec<ColumnValue>)| {
+            let mut distinct = Distinct::default();
+            values.iter().try_for_each(|value| replace(value, &mut distinct))?;
+            Some((column.clone(), distinct.list()))
         };
-        Rows { columns: self.columns.iter().filter_map(&mut bound).collect(), extent: self.extent }
+        Rows { columns: self.columns.iter().filter_map(&mut replaced).collect(), extent: self.extent }
     }
 
     /// Omits the columns with a name or text for which `is_unsure` returns true.

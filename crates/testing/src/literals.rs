@@ -1,7 +1,9 @@
-//! Texts with other literals: the same statements, cut by Postgres' own lexer, with other strings and numbers.
+//! Texts with other literals and comments: the same statements, cut by Postgres' own lexer.
 
 use super::dice::Dice;
-use fencegate_statement::{Cache, Encoding, Lexing, Script, ServerEncoding, Unreadable, Write, analyze, rows::Rows};
+use fencegate_statement::{
+    Cache, Encoding, Lexing, Script, ServerEncoding, Statement, Unreadable, Write, analyze, analyze_rows, rows::Rows,
+};
 use pg_query::protobuf::Token;
 use std::sync::Arc;
 
@@ -16,24 +18,52 @@ pub const LEXING: Lexing = Lexing {
 const PIECES: [&str; 16] =
     ["''", "\\", "\\''", ";", "--", "/*", "*/", "$$", "$1", "\"", " for ", " set ", " with ", "config", "U&", "\n"];
 
-/// The text with other literals of the same lengths. None where the lexer does not know the text.
+/// The text with other literals, comments and lengths of IN lists. None where the lexer does not know the text.
 pub fn varied(text: &str, dice: &mut Dice) -> Option<String> {
     let tokens = pg_query::scan(text).ok()?.tokens;
     let (mut varied, mut copied) = (String::new(), 0);
+    let mut last = [Token::Nul; 2];
     for token in tokens {
         let range = usize::try_from(token.start).ok()?..usize::try_from(token.end).ok()?;
         let literal = text.get(range.clone())?;
-        let other = match token.token() {
-            Token::Sconst if literal.starts_with('\'') => string(literal.len() - 2, dice),
-            Token::Iconst | Token::Fconst => number(literal, dice),
-            _ => continue,
-        };
         varied.push_str(text.get(copied..range.start)?);
-        varied.push_str(&other);
         copied = range.end;
+        if range.start > 0 && text[..range.start].ends_with(' ') && dice.chance(10) {
+            varied.push_str(&comment(dice));
+        }
+        let is_in_list = last == [Token::InP, Token::Ascii40];
+        for _ in 0..if is_in_list && dice.chance(50) { dice.below(3) } else { 0 } {
+            if let Some(other) = other(token.token(), literal, dice) {
+                varied.extend([&other, ", "]);
+            }
+        }
+        match (token.token(), other(token.token(), literal, dice)) {
+            (Token::CComment | Token::SqlComment, _) => varied.push_str(&comment(dice)),
+            (_, Some(other)) => varied.push_str(&other),
+            (_, None) => varied.push_str(literal),
+        }
+        last = [last[1], token.token()];
     }
     varied.push_str(&text[copied..]);
     Some(varied)
+}
+
+/// Another literal of the same type.
+fn other(token: Token, literal: &str, dice: &mut Dice) -> Option<String> {
+    match token {
+        Token::Sconst if literal.starts_with('\'') => Some(string(dice.below(20), dice)),
+        Token::Iconst if literal.bytes().all(|byte| byte.is_ascii_digit()) => Some(dice.below(1_000_000).to_string()),
+        Token::Iconst | Token::Fconst => Some(number(literal, dice)),
+        _ => None,
+    }
+}
+
+fn comment(dice: &mut Dice) -> String {
+    match dice.below(3) {
+        0 => " ".to_owned(),
+        1 => format!("/* {} 'a' ; */", dice.below(1_000)),
+        _ => format!("--{} \" for /*\n", dice.below(1_000)),
+    }
 }
 
 fn string(length: usize, dice: &mut Dice) -> String {
@@ -50,40 +80,42 @@ fn number(literal: &str, dice: &mut Dice) -> String {
     literal.chars().map(|c| digit(c, dice)).collect()
 }
 
-/// Asks a cache that has read `text` for texts with other literals, and compares with what their own reading says. How many
-/// of them it did not have to read.
+/// Asks a cache that has read `text` for texts with other literals and comments, and compares with what their own reading says. How
+/// many of them share its analysis.
 pub fn read_once(text: &str, dice: &mut Dice) -> usize {
     let cache = Cache::default();
-    let with_rows = dice.chance(25);
+    let with_rows = dice.chance(50);
     let Some(first) = cache.get(text.as_bytes(), LEXING, with_rows) else { return 0 };
-    let mut spared = 0;
+    let mut shared = 0;
     for _ in 0..2 {
         let Some(other) = varied(text, dice).filter(|other| other != text) else { continue };
         let Some(found) = cache.get(other.as_bytes(), LEXING, with_rows) else { continue };
-        let is_spared = Arc::ptr_eq(&found, &first);
-        spared += usize::from(is_spared);
-        let read = analyze(other.as_bytes(), LEXING);
-        let writes = read.iter().flat_map(|script| &script.statements).any(|statement| !statement.writes.is_empty());
-        assert!(!(is_spared && with_rows && writes), "{other:?} has rows of its own, after {text:?}");
-        assert_eq!(without_rows(&found), without_rows(&read), "{other:?} after {text:?}");
+        shared += usize::from(Arc::ptr_eq(&found, &first));
+        let read = if with_rows { analyze_rows(other.as_bytes(), LEXING) } else { analyze(other.as_bytes(), LEXING) };
+        assert_eq!(comparable(&found, with_rows), comparable(&read, with_rows), "{other:?} after {text:?}");
     }
-    spared
+    shared
 }
 
-/// Rows are told by literals, and nobody asked for them. The two readers, of which a word in a literal may choose one, name
-/// things in orders of their own.
-fn without_rows(read: &Result<Script, Unreadable>) -> Result<Script, Unreadable> {
+/// The two readers, of which a word in a literal may choose one, name things in orders of their own. A shared analysis has no ranges.
+fn comparable(read: &Result<Script, Unreadable>, with_rows: bool) -> Result<Script, Unreadable> {
     let mut script = read.clone()?;
+    let is_alone = script.statements.len() == 1;
     for statement in script.statements.iter_mut().map(Arc::make_mut) {
         let mut writes: Vec<Write> = Vec::new();
         for write in statement.writes.drain(..) {
-            let write = Write { rows: Rows::default(), ..write };
+            let rows = if with_rows { write.rows } else { Rows::default() };
+            let write = Write { rows, ..write };
             if !writes.contains(&write) {
                 writes.push(write);
             }
         }
         statement.writes = writes;
-        statement.keys_by_path = false;
+        // Without writes, nothing depends on it.
+        statement.keys_by_path &= with_rows && !statement.writes.is_empty();
+        if is_alone {
+            statement.range = Statement::WHOLE;
+        }
         statement.writes.sort_by_cached_key(|write| format!("{write:?}"));
         statement.functions.sort_by_cached_key(|function| format!("{function:?}"));
         statement.reads.sort_by_cached_key(|relation| format!("{relation:?}"));

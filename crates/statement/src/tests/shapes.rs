@@ -1,7 +1,10 @@
 //! Texts that share one analysis.
 
 use super::*;
+use crate::rows::{ColumnValue, ValueType};
+use crate::shape::{Literals, Shape};
 use fencegate_testing::length::{length, seed};
+use pg_query::protobuf::Token;
 
 fn share_an_analysis(one: &str, other: &str, lexing: Lexing) -> bool {
     let cache = Cache::default();
@@ -24,26 +27,87 @@ fn texts_that_differ_in_literals_are_read_once() {
         ("SELECT 'ä' FROM t", "SELECT 'ö' FROM t"),
         ("SELECT $1, $$x$$, 1", "SELECT $1, $$x$$, 2"),
         ("SELECT 1 /* 'a' */;", "SELECT 2 /* 'a' */;"),
+        ("SELECT a FROM t WHERE b = 1", "SELECT a FROM t WHERE b = 2147483647"),
+        ("SELECT a FROM t WHERE b = 2147483648", "SELECT a FROM t WHERE b = 1.5"),
+        ("SELECT a FROM t WHERE b = ''", "SELECT a FROM t WHERE b = 'a longer one'"),
+        ("SELECT unknown('a')", "SELECT unknown('b')"),
+        ("SELECT E'a', 1", "SELECT E'a', 2"),
+        // A list of any length is one literal.
+        ("SELECT a FROM t WHERE b IN (1)", "SELECT a FROM t WHERE b IN (1, 22,333 )"),
+        ("DELETE FROM t WHERE b NOT IN ('a','b') AND c = 1", "DELETE FROM t WHERE b NOT IN ('c') AND c = 2"),
     ] {
         assert!(share_an_analysis(one, other, Lexing::USUAL), "{one}; {other}");
     }
 }
 
-/// Literals determine the rows.
 #[test]
-fn only_texts_without_writes_share_an_analysis_with_rows() {
-    for (one, other, are_one) in [
-        ("SELECT * FROM t WHERE a = 1", "SELECT * FROM t WHERE a = 7", true),
-        ("SELECT * FROM t WHERE a = 1 FOR UPDATE", "SELECT * FROM t WHERE a = 7 FOR UPDATE", false),
-        ("UPDATE t SET b = 2 WHERE a = 1", "UPDATE t SET b = 2 WHERE a = 7", false),
+fn texts_that_differ_in_comments_are_read_once() {
+    for (one, other) in [
+        ("SELECT a FROM t /* 1 */", "SELECT a FROM t /* 22 /* nested */ */"),
+        ("SELECT a FROM t -- 1", "SELECT a FROM t -- 22\n"),
+        ("SELECT a --/* 1 \n - b", "SELECT a /*--*/\t- b"),
+        ("/* 1 */ BEGIN", "/* 22 */ BEGIN"),
+        ("SET lease.fence = 1 -- 1", "SET lease.fence = 1 /* ; */ -- 22"),
+        ("SELECT f('a') /* 1 */ FROM t", "SELECT f('a') /* 22 */  FROM t"),
+        ("DELETE FROM t WHERE a = $1 /* 1 */", "DELETE FROM t WHERE a = $1 /* 22 */"),
+        ("DO $$ /* 1 */ $$ /* 1 */", "DO $$ /* 1 */ $$ /* 22 */"),
     ] {
-        let cache = Cache::default();
-        // An analysis without rows is not sufficient.
-        cache.get(one.as_bytes(), Lexing::USUAL, false).unwrap();
-        let [one, other] = [one, other].map(|text| cache.get(text.as_bytes(), Lexing::USUAL, true).unwrap());
-        assert_eq!(std::sync::Arc::ptr_eq(&one, &other), are_one, "{one:?}; {other:?}");
-        let rows = |read: &Analysis| (**read).as_ref().unwrap().statements[0].writes.clone();
-        assert_eq!(rows(&one) == rows(&other), are_one);
+        for with_rows in [false, true] {
+            let cache = Cache::default();
+            let [one, other] = [one, other].map(|text| cache.get(text.as_bytes(), Lexing::USUAL, with_rows).unwrap());
+            assert!(std::sync::Arc::ptr_eq(&one, &other), "{one:?}; {other:?}");
+        }
+    }
+}
+
+#[test]
+fn texts_with_one_shape_have_rows_of_their_own() {
+    for (one, other) in [
+        ("SELECT * FROM t WHERE a = 1 FOR UPDATE", "SELECT * FROM t WHERE a = 7 FOR UPDATE"),
+        ("UPDATE t SET b = 2 WHERE a = 1", "UPDATE t /* 7 */ SET b = 'it''s' WHERE a = 777"),
+        ("INSERT INTO t VALUES (1, 'x'), (2, $1)", "INSERT INTO t VALUES ('a', 99999999999), (007, $1)"),
+        ("DELETE FROM t WHERE a IN ('1'::int, 2)", "DELETE FROM t WHERE a IN ('3'::int, 2)"),
+        ("DELETE FROM t WHERE a = int '1'", "DELETE FROM t WHERE a = int '7'"),
+        ("DELETE FROM t WHERE a = ANY (ARRAY[1, 2])", "DELETE FROM t WHERE a = ANY (ARRAY[3, 3])"),
+        ("SELECT f(1) FROM t WHERE a = 1 FOR UPDATE", "SELECT f(7) FROM t WHERE a = 7.5 FOR UPDATE"),
+    ] {
+        let [first, second] = [one, other].map(|text| Shape::of(text.as_bytes(), Lexing::USUAL, Literals::Numbered));
+        let (first, second) = first.zip(second).unwrap();
+        assert_eq!(first.key(), second.key());
+        let [one, other] = [one, other].map(|text| analyze_rows(text.as_bytes(), Lexing::USUAL));
+        let common = first.common(&one, Lexing::USUAL).unwrap();
+        let writes = |script: &Script| script.statements[0].writes.clone();
+        assert_eq!(writes(&first.complete(&common)), writes(&one.unwrap()));
+        assert_eq!(writes(&second.complete(&common)), writes(&other.unwrap()));
+    }
+}
+
+/// The cache does not return an analysis without rows for one with rows.
+#[test]
+fn a_text_is_read_for_its_rows_when_they_are_needed() {
+    let cache = Cache::default();
+    for with_rows in [false, true, false, true] {
+        for value in ["1", "77"] {
+            let text = format!("UPDATE t SET b = 2 WHERE a = {value}");
+            let read = cache.get(text.as_bytes(), Lexing::USUAL, with_rows).unwrap();
+            let rows = &(*read).as_ref().unwrap().statements[0].writes[0].rows;
+            assert_eq!(rows.are_left_out(), !with_rows);
+            let expected = ColumnValue::Literal { text: value.to_owned(), kind: Some(ValueType::Integer) };
+            assert_eq!(rows.values("a", None), with_rows.then_some(&[expected][..]));
+        }
+    }
+}
+
+#[test]
+fn rows_that_need_the_tree_are_not_shared() {
+    for text in ["UPDATE t SET b = 2 WHERE a = -1", "DELETE FROM t WHERE a = ANY ('{1}'::int[])"] {
+        let (text, cache) = (text.as_bytes(), Cache::default());
+        let read = analyze_rows(text, Lexing::USUAL);
+        let shape = Shape::of(text, Lexing::USUAL, Literals::Numbered).unwrap();
+        assert_eq!(shape.common(&read, Lexing::USUAL), None, "{}", text.escape_ascii());
+        for _ in 0..2 {
+            assert_eq!(*cache.get(text, Lexing::USUAL, true).unwrap(), read);
+        }
     }
 }
 
@@ -53,22 +117,30 @@ fn texts_that_may_have_different_effects_are_read_separately() {
     let single = Lexing { server: ServerEncoding::SingleByte, ..Lexing::USUAL };
     for (one, other, lexing) in [
         ("SELECT set_config('work_mem   ', '4', true)", "SELECT set_config('lease.fence', '4', true)", Lexing::USUAL),
-        ("SELECT unknown('a')", "SELECT unknown('b')", Lexing::USUAL),
-        ("SELECT query_to_xml('a')", "SELECT query_to_xml('b')", Lexing::USUAL),
+        ("SELECT f(1), set_config('a', '4', true)", "SELECT f(1), set_config('b', '4', true)", Lexing::USUAL),
+        ("FETCH 1 FROM c", "FETCH 2 FROM c", Lexing::USUAL),
         ("SET lease.fence = 1", "SET lease.fence = 2", Lexing::USUAL),
         ("DO 'a'", "DO 'b'", Lexing::USUAL),
         ("SELECT 1; SELECT 1", "SELECT 1; SELECT 2", Lexing::USUAL),
         ("EXPLAIN SELECT 1", "EXPLAIN SELECT 2", Lexing::USUAL),
-        // Literals of other kinds or lengths.
+        // Literals of other kinds.
         ("SELECT '1' FROM t", "SELECT 1.0 FROM t", Lexing::USUAL),
         ("SELECT 100 FROM t", "SELECT 1.0 FROM t", Lexing::USUAL),
-        ("SELECT 1 FROM t", "SELECT 10 FROM t", Lexing::USUAL),
+        ("SELECT a FROM t WHERE b IN (1, 'a')", "SELECT a FROM t WHERE b IN (1)", Lexing::USUAL),
+        ("SELECT a FROM t WHERE b IN (1, 2 + c)", "SELECT a FROM t WHERE b IN (1 + c)", Lexing::USUAL),
+        ("SELECT t.in (1, 2)", "SELECT t.in (1)", Lexing::USUAL),
+        ("INSERT INTO t VALUES (1, 2)", "INSERT INTO t VALUES (1)", Lexing::USUAL),
         ("SELECT 2147483647", "SELECT 2147483648", Lexing::USUAL),
         ("SELECT 1e5", "SELECT 1e6", Lexing::USUAL),
         ("SELECT E'a'", "SELECT E'b'", Lexing::USUAL),
         ("SELECT $a$x$a$", "SELECT $a$y$a$", Lexing::USUAL),
-        // No literals.
-        ("SELECT a /* 'a' */ FROM t", "SELECT a /* 'b' */ FROM t", Lexing::USUAL),
+        // No literals, and comments that are none.
+        ("SELECT 1; SELECT 2 /* 1 */", "SELECT 1; SELECT 2 /* 2 */", Lexing::USUAL),
+        ("SELECT a /* 1 */", "SELECT a -- 1 \r -1", Lexing::USUAL),
+        ("SELECT 1 +/* 1 */- a", "SELECT 1 +- a", Lexing::USUAL),
+        ("SELECT a/* 1 */b FROM t", "SELECT ab FROM t", Lexing::USUAL),
+        ("SELECT 'a' -- 1\n 'b'", "SELECT 'a' -- 2\n 'b'", Lexing::USUAL),
+        ("SELECT 'a' /* 1 */ 'b'", "SELECT 'a' \n 'b'", Lexing::USUAL),
         ("SELECT \"'a'\" FROM t", "SELECT \"'b'\" FROM t", Lexing::USUAL),
         ("SELECT U&\"a!0041\" UESCAPE '!'", "SELECT U&\"a!0041\" UESCAPE '?'", Lexing::USUAL),
         // A backslash may hide the end, and a character may be read differently.
@@ -87,8 +159,8 @@ fn a_shape_is_not_valid_sql() {
     let cache = Cache::default();
     let text = b"SELECT * FROM t WHERE a = 1";
     cache.get(text, Lexing::USUAL, false).unwrap();
-    let shape = super::super::cache::of(text, Lexing::USUAL).unwrap();
-    assert_eq!(*cache.get(&shape, Lexing::USUAL, false).unwrap(), Err(Unreadable::Syntax));
+    let shape = Shape::of(text, Lexing::USUAL, Literals::Typed).unwrap();
+    assert_eq!(*cache.get(shape.key(), Lexing::USUAL, false).unwrap(), Err(Unreadable::Syntax));
 }
 
 /// Expressions of all kinds in statements of all kinds. Some are invalid SQL.
@@ -126,4 +198,82 @@ fn other_literals_do_not_change_the_effects() {
         spared += read_once(&text, &mut dice);
     }
     assert!(spared > 300, "{spared}");
+}
+
+/// The tokens of a text as PostgreSQL's lexer finds them, without comments. None where it finds an error.
+fn tokens(text: &str) -> Option<Vec<(Token, &str)>> {
+    let tokens = pg_query::scan(text).ok()?.tokens;
+    let is_comment = |token: &Token| matches!(token, Token::SqlComment | Token::CComment);
+    let tokens = tokens.iter().map(|it| (it.token(), &text[it.start as usize..it.end as usize]));
+    Some(tokens.filter(|(token, _)| !is_comment(token)).collect())
+}
+
+/// Leaves the first of a list of literals of one type after IN.
+fn shortened<'t>(tokens: &[(Token, &'t str)]) -> Vec<(Token, &'t str)> {
+    let mut short = Vec::new();
+    for &token in tokens {
+        short.push(token);
+        let open = short.iter().rposition(|(_, text)| *text == "(").unwrap_or(0);
+        let is_named = open > 1 && short[open - 2].1 == ".";
+        let (items, commas): (Vec<_>, Vec<_>) = short[open..].iter().skip(1).enumerate().partition(|(n, _)| n % 2 == 0);
+        let is_list = token.1 == ")"
+            && open > 0
+            && short[open - 1].0 == Token::InP
+            && !is_named
+            && items.iter().all(|(_, item)| is_plain(item) && item.0 == items[0].1.0)
+            && commas.iter().rev().skip(1).all(|(_, comma)| comma.1 == ",")
+            && short[open..].len() % 2 == 1;
+        if is_list {
+            short.truncate(open + 2);
+            short.push(token);
+        }
+    }
+    short
+}
+
+/// A literal that shapes leave out.
+fn is_plain((token, text): &(Token, &str)) -> bool {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    match token {
+        Token::Sconst => text.starts_with('\''),
+        Token::Iconst | Token::Fconst => is_number && !text.starts_with('.') && !text.ends_with('.'),
+        _ => false,
+    }
+}
+
+/// PostgreSQL's lexer finds in the shape of a text the tokens of that text: texts of one shape have the same tokens.
+#[test]
+fn shapes_have_the_tokens_of_their_texts() {
+    #[rustfmt::skip]
+    const PIECES: [&str; 64] = [
+        " ", " ", " ", "\n", "\r", "\t", "\x0b", "\x0c", "'", "''", "'a'", "'b''c'", "\"", "\"a\"", "\\", "--", "-- a\n", "/*", "*/",
+        "/* a */", "/*/", "/**/", "/* /* a */ */", "/", "*", "-", "+", "<", "=", "@", "%", "~", "|", "(", ")", ",", ";", ".", "$$", "$a$",
+        "$1", "$99999", "$", "a", "in", "IN (1, 2)", "in ('a','b', 'c' )", "IN (", "1", "23", "2147483648", "1.5", "1.", "e", "E'", "U&'",
+        "U&\"", "x'", "N'", "b'0'", "é", "_", "select", "::int",
+    ];
+    let (mut dice, mut compared) = (Dice::new(seed()), 0);
+    for _ in 0..length(20_000, 2_000_000) {
+        let text: String = (0..dice.below(14)).map(|_| *dice.pick::<&str>(&PIECES)).collect();
+        for literals in [Literals::Kept, Literals::Typed, Literals::Numbered] {
+            let Some(shape) = Shape::of(text.as_bytes(), Lexing::USUAL, literals) else { continue };
+            let body = std::str::from_utf8(&shape.key()[3..]).unwrap();
+            let sql = body.replace("\0s", "''").replace("\0i", "0").replace("\0f", "2147483648");
+            let (own, others) = (tokens(&text), tokens(&sql));
+            assert_eq!(own.is_some(), others.is_some(), "{text:?} has the shape {sql:?}");
+            let Some((own, others)) = own.zip(others) else { continue };
+            let is_one = |(own, other): (&(Token, &str), &(Token, &str))| {
+                let stands_for = match literals {
+                    Literals::Kept => false,
+                    Literals::Typed => own.0 == other.0,
+                    Literals::Numbered => other.0 == Token::Param && other.1.len() == "$100000".len(),
+                };
+                own == other || is_plain(own) && stands_for
+            };
+            let own = if literals == Literals::Typed { shortened(&own) } else { own };
+            let are_one = own.len() == others.len() && own.iter().zip(&others).all(is_one);
+            assert!(are_one, "{text:?} has the shape {sql:?}: {own:?} {others:?}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 3_000, "{compared}");
 }

@@ -1,0 +1,247 @@
+//! Shapes of texts: texts with one shape have the same effects, so that the cache keeps one analysis for all of them.
+//!
+//! A shape consists of the text's tokens. Comments and white space between two tokens become one space, as they are to
+//! PostgreSQL's lexer; [`Literals`] lists the treatments of literals.
+//!
+//! Must never
+//! - assign one shape to two texts that the server's lexer splits differently: a text with an uncertain token has no shape;
+//! - let a shape stand for values that the analysis depends on.
+
+use super::analyze::read_text;
+use super::parameter::is_set_config;
+use super::rows::{ColumnValue, Distinct, LONGEST_KEY, Rows, ValueType};
+use super::tokens::{Lexeme, Lexemes};
+use super::{Encoding, Lexing, ParameterEffect, Script, ServerEncoding, Statement, StatementKind, Unreadable};
+use std::sync::Arc;
+
+/// The longest text that has a shape, in bytes.
+const LONGEST: usize = 16 << 10;
+
+/// The number of the parameter in place of the first literal. A text with parameters of that many digits has no shape.
+const FIRST_NUMBER: usize = 100_000;
+const LONGEST_PARAMETER: usize = b"$99999".len();
+
+/// The replacement of plain strings and numbers in a shape. Other literals, such as `$$a$$` and `1e5`, always stay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Literals {
+    /// The literals themselves: for analyses that depend on them.
+    Kept,
+    /// Their types: for analyses of names alone. A list of literals after IN counts as one literal.
+    Typed,
+    /// Parameters: for analyses whose rows the values of the literals complete.
+    Numbered,
+}
+
+/// The shape of a text, for one treatment of its literals.
+pub(super) struct Shape<'t> {
+    /// Begins with a NUL, so it never equals a text.
+    key: Vec<u8>,
+    literals: Literals,
+    /// Strings and numbers that the shape leaves out.
+    left_out: Vec<&'t [u8]>,
+    has_comments: bool,
+}
+
+const HEAD: usize = 3;
+
+impl<'t> Shape<'t> {
+    /// None if the tokens are uncertain, or if the shape would stand for this text alone.
+    pub(super) fn of(text: &'t [u8], lexing: Lexing, literals: Literals) -> Option<Self> {
+        if !lexing.standard_conforming_strings || text.len() > LONGEST || !is_sure(text, lexing) {
+            return None;
+        }
+        let mut key = Vec::with_capacity(text.len() + 16);
+        key.extend([0, literals as u8, u8::from(text.is_ascii())]);
+        let mut shape = Shape { key, literals, left_out: Vec::new(), has_comments: false };
+        let mut tokens = Lexemes::new(text, lexing.standard_conforming_strings);
+        let (mut end, mut last, mut list) = (0, Lexeme::Symbol(b';'), List::None);
+        while let Some(token) = tokens.next() {
+            shape.gap(&text[end..tokens.start()]);
+            end = tokens.end();
+            let piece = &text[tokens.start()..end];
+            let kind = match token {
+                Lexeme::Unsure => return None,
+                // A string may continue after a line break.
+                Lexeme::Literal if last == Lexeme::Literal => return None,
+                // The lexer reads `.1.5` as two numbers, and the N of `N'a'` as part of the literal.
+                Lexeme::Literal if last == Lexeme::Symbol(b'.') || last.is(b"n") => None,
+                Lexeme::Literal => shape.literal(piece)?,
+                _ => None,
+            };
+            if literals == Literals::Typed {
+                list = list.after(token, kind, last, &mut shape.key);
+            }
+            if kind.is_none() {
+                shape.key.extend_from_slice(piece);
+            }
+            last = token;
+        }
+        shape.gap(&text[end..]);
+        let stands_for_more = !shape.left_out.is_empty() || shape.has_comments && literals != Literals::Numbered;
+        stands_for_more.then_some(shape)
+    }
+
+    pub(super) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn gap(&mut self, gap: &[u8]) {
+        if !gap.is_empty() {
+            self.has_comments |= !gap.iter().all(|byte| byte.is_ascii_whitespace() || *byte == b'\x0b');
+            self.key.push(b' ');
+        }
+    }
+
+    /// Adds a literal or its replacement, and returns the type of a replaced one. None: the text has no shape.
+    fn literal(&mut self, literal: &'t [u8]) -> Option<Option<u8>> {
+        let kind = match literal {
+            [b'$', b'0'..=b'9', ..] if literal.len() > LONGEST_PARAMETER => return None,
+            // UESCAPE may follow.
+            [b'u' | b'U', ..] => return None,
+            [b'\'', ..] => Some(b's'),
+            _ => kind_of_number(literal),
+        };
+        match (self.literals, kind) {
+            (Literals::Kept, _) | (_, None) => return Some(None),
+            (Literals::Typed, Some(kind)) => self.key.extend([0, kind]),
+            (Literals::Numbered, Some(_)) => {
+                let number = FIRST_NUMBER + self.left_out.len();
+                // Without the spaces it may become part of a name.
+                self.key.extend_from_slice(format!(" ${number} ").as_bytes());
+            }
+        }
+        self.left_out.push(literal);
+        Some(kind)
+    }
+
+    /// An analysis for every text of this shape, given that of one. None if it depends on more than the shape.
+    pub(super) fn common(&self, read: &Result<Script, Unreadable>, lexing: Lexing) -> Option<Script> {
+        let [statement] = read.as_ref().ok()?.statements.as_slice() else { return None };
+        let statement = match self.literals {
+            Literals::Kept => Statement { range: Statement::WHOLE, ..Statement::clone(statement) },
+            Literals::Typed => names(statement)?,
+            Literals::Numbered => {
+                let numbered = read_text(&self.key[HEAD..], lexing, true).ok()?;
+                let [numbered] = numbered.statements.as_slice() else { return None };
+                let numbered = plain(numbered)?;
+                (self.with_rows(&numbered) == plain(statement)?).then_some(numbered)?
+            }
+        };
+        Some(Script { statements: vec![Arc::new(statement)] })
+    }
+
+    /// The analysis of this text, given the one for its shape with numbered literals.
+    pub(super) fn complete(&self, common: &Script) -> Script {
+        let complete = |statement: &Arc<Statement>| Arc::new(self.with_rows(statement));
+        Script { statements: common.statements.iter().map(complete).collect() }
+    }
+
+    fn with_rows(&self, common: &Statement) -> Statement {
+        let mut statement = common.clone();
+        for write in &mut statement.writes {
+            write.rows = write.rows.replaced(|value, values| self.value(value, values));
+        }
+        statement
+    }
+
+    fn value(&self, value: &ColumnValue, values: &mut Distinct) -> Option<()> {
+        values.add(match value {
+            ColumnValue::Parameter { number, cast, .. } if *number >= FIRST_NUMBER => {
+                let (text, kind) = constant(self.left_out.get(number - FIRST_NUMBER)?)?;
+                ColumnValue::Literal { text, kind: cast.or(kind) }
+            }
+            value => value.clone(),
+        });
+        Some(())
+    }
+}
+
+/// A list of literals of one type after IN.
+#[derive(Clone, Copy)]
+enum List {
+    None,
+    /// IN.
+    Announced,
+    /// `IN (`.
+    Open,
+    /// After a literal of this type: the end of the first one's key.
+    Item(u8, usize),
+    Comma(u8, usize),
+}
+
+impl List {
+    /// Goes on to the next token. At its end the list keeps only its first literal. `kind`: the type of a literal that is left out.
+    fn after(self, token: Lexeme, kind: Option<u8>, last: Lexeme, key: &mut Vec<u8>) -> Self {
+        match (self, token, kind) {
+            (List::Open, Lexeme::Literal, Some(kind)) => List::Item(kind, key.len()),
+            (List::Comma(known, end), Lexeme::Literal, Some(kind)) if known == kind => List::Item(known, end),
+            (List::Item(kind, end), Lexeme::Symbol(b','), _) => List::Comma(kind, end),
+            (List::Announced, Lexeme::Symbol(b'('), _) => List::Open,
+            (List::Item(_, end), Lexeme::Symbol(b')'), _) => {
+                key.truncate(end);
+                List::None
+            }
+            _ if token.is(b"in") && last != Lexeme::Symbol(b'.') => List::Announced,
+            _ => List::None,
+        }
+    }
+}
+
+/// Returns true if the meaning of names and escapes does not depend on the contents of literals and comments.
+fn is_sure(text: &[u8], lexing: Lexing) -> bool {
+    let is_utf8 = lexing.encoding == Encoding::Utf8 && lexing.server == ServerEncoding::Utf8;
+    let is_plain = || is_utf8 && !text.contains(&b'\\') && std::str::from_utf8(text).is_ok();
+    !text.contains(&0) && (text.is_ascii() || is_plain())
+}
+
+/// The grammar tells integers of 32 bits from other numbers. Letters, as in `1e5` or `0x1f`, have no kind.
+fn kind_of_number(number: &[u8]) -> Option<u8> {
+    let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    let is_short =
+        || number.len() < 10 || std::str::from_utf8(number).is_ok_and(|number| number.parse::<i32>().is_ok());
+    match number.iter().position(|byte| *byte == b'.') {
+        None => are_digits(number).then(|| if is_short() { b'i' } else { b'f' }),
+        Some(point) => (are_digits(&number[..point]) && are_digits(&number[point + 1..])).then_some(b'f'),
+    }
+}
+
+/// The value of a plain string or number in a column, as from the tree. None if a key cannot have it.
+fn constant(literal: &[u8]) -> Option<(String, Option<ValueType>)> {
+    let literal = std::str::from_utf8(literal).ok()?;
+    let (text, kind) = match literal.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
+        Some(inner) => (inner.replace("''", "'"), None),
+        None => (literal.parse::<i64>().ok()?.to_string(), Some(ValueType::Integer)),
+    };
+    (text.len() <= LONGEST_KEY).then_some((text, kind))
+}
+
+/// One query or plain write that depends on no literal but for the rows that it writes. `set_config` depends on its arguments.
+fn plain(statement: &Statement) -> Option<Statement> {
+    let Statement { range, kind, writes, keys_by_path, functions, reads, reads_more, parameter, .. } =
+        statement.clone();
+    let plain = Statement {
+        kind,
+        writes,
+        keys_by_path,
+        functions,
+        reads,
+        reads_more,
+        parameter,
+        range: Statement::WHOLE,
+        ..Statement::default()
+    };
+    let is_plain = kind.is_query()
+        && kind != StatementKind::Merge
+        && matches!(plain.parameter, ParameterEffect::None | ParameterEffect::Unknown)
+        && !plain.functions.iter().any(is_set_config);
+    (is_plain && Statement { range, ..plain.clone() } == *statement).then_some(plain)
+}
+
+/// A plain statement without its rows.
+fn names(statement: &Statement) -> Option<Statement> {
+    let mut names = plain(statement)?;
+    names.writes.iter_mut().for_each(|write| write.rows = Rows::left_out());
+    names.keys_by_path = false;
+    names.settle();
+    Some(names)
+}
