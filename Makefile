@@ -113,8 +113,9 @@ lint:
 deny:
 	cargo deny --locked check
 
-# Compares the proxy with HAProxy and PgBouncer: writes docs/reference/performance.md and its picture. SECONDS is the duration of
-# each run. With one second, the target takes less than five minutes.
+# Compares the proxy with HAProxy and PgBouncer: throughput, logins, TLS, COPY, texts that never repeat, memory. Writes
+# docs/reference/performance.md and its picture. SECONDS is the duration of each run. With one second, the target takes less
+# than five minutes.
 SECONDS = 5
 ROUNDS = $(if $(filter 1,$(SECONDS)),3,5)
 bench:

@@ -114,6 +114,7 @@ find_missing() {
     fi
     if [ "$wanted" = bench ]; then
         need has_python3 python3
+        need has_openssl openssl
         need has_haproxy haproxy
         need has_pgbouncer pgbouncer
     fi

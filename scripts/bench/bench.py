@@ -9,6 +9,7 @@ from pathlib import Path
 from crowd import Member
 from many import KINDS, RESOURCES, SESSIONS, many
 from memory import Memory
+from more import STORM, WAYS as PROXIES, More
 from plot import main as draw_performance
 from servers import ROOT, Servers, program_at
 
@@ -31,7 +32,8 @@ class Bench:
         """Returns transactions per second, and the proxy's user and system time per transaction in microseconds."""
         proxy = self.servers.proxies[way]
         before = proxy.processor_time()
-        said = self.servers.pgbench(way, ["-n", "-T", str(self.seconds), *arguments], options)
+        duration = [] if "-t" in arguments else ["-T", str(self.seconds)]
+        said = self.servers.pgbench(way, ["-n", *duration, *arguments], options)
         used = [after - before for before, after in zip(before, proxy.processor_time())]
         count = int(re.search(r"actually processed: (\d+)", said)[1])
         failed = re.search(r"number of failed transactions: (\d+)", said)
@@ -193,19 +195,27 @@ def main():
         kinds = {f"{protocol}, {clients} clients": ["-S", "-M", protocol, "-c", str(clients), "-j", "2"]
                  for protocol in ["prepared", "simple"] for clients in [8, 64]}
         kinds["new connections, 8 clients"] = ["-S", "-C", "-c", "8", "-j", "2"]
-        cells = {}
+        cells, crowds = {}, {}
         for kind, arguments in kinds.items():
             print(kind, flush=True)
             cells[kind] = bench.cells(WAYS, arguments)
+        # A fixed number of transactions, because a duration would include the logins.
+        for clients in [256, 1000]:
+            print(f"{clients} clients", flush=True)
+            arguments = ["-S", "-M", "prepared", "-c", str(clients), "-j", "2", "-t", str(20_000 * seconds // clients)]
+            crowds[f"prepared, {clients:,} clients"] = bench.cells(PROXIES, arguments)
         latency, jobs, takeovers = bench.latency(), {clients: bench.tokens(clients) for clients in [16, 1]}, bench.takeovers()
         print("much beside it", flush=True)
         beside = many(bench)
+        print("texts, TLS, logins, COPY", flush=True)
+        more = More(bench)
+        texts, (cipher, encrypted), storms, copies = more.texts(), more.encrypted(), more.storms(), more.copies()
         print("memory", flush=True)
         memory = Memory(servers).measure()
         updates, guarded = bench.cells(["direct", "haproxy", "fenced", "unfenced"], UPDATES), bench.guarded()
     parts.append("Transactions per second (`pgbench -S`): median (minimum to maximum). PgBouncer reuses its server connections for new clients:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS)],
-        [[kind, *(spread([run[0] for run in runs[way]]) for way in WAYS)] for kind, runs in cells.items()]
+        [[kind, *(spread([run[0] for run in runs[way]]) if way in runs else "" for way in WAYS)] for kind, runs in (cells | crowds).items()]
         + [["simple-update, 8 clients", *(spread([run[0] for run in updates[way]]) if way in updates else "" for way in WAYS)]]))
     parts.append("[The guard](../fence/guard.md) on the same tables, `simple-update` with 8 clients through fencegate:\n\n" + table(
         ["without the guard", "with the guard", "ratio"],
@@ -214,6 +224,23 @@ def main():
     parts.append("Processor time of the proxy for a transaction in microseconds: medians of user + system time (minimum to maximum of the sum):\n\n" + table(
         ["", *(NAMES[way] for way in WAYS[1:])],
         [[kind, *(processor(runs[way]) for way in WAYS[1:])] for kind, runs in cells.items()]))
+    parts.append("The same for 8 clients that send each text once, with Parse, Bind, Describe and Execute or as a Query. One thread sends for "
+                 "all of them:\n\n" + table(
+        ["", NAMES["haproxy"], NAMES["fenced"]],
+        [[kind, *(processor(runs[way]) for way in ["haproxy", "fenced"])] for kind, runs in texts.items()]))
+    parts.append(f"The same for clients with TLS, which each proxy ends itself ({cipher}), and one repeated text: processor time, and transactions "
+                 "per second:\n\n" + table(
+        ["", *(NAMES[way] for way in PROXIES), *(f"per second, {NAMES[way]}" for way in PROXIES)],
+        [[kind, *(processor(runs[way]) for way in PROXIES), *(spread([run[0] for run in runs[way]]) for way in PROXIES)]
+         for kind, runs in encrypted.items()]))
+    ways = ["direct", *PROXIES]
+    parts.append(f"Logins per second of {STORM:,} clients that come at once, and megabytes per second of `COPY` of a table of 100 MB:\n\n" + table(
+        ["", *(NAMES[way] for way in ways)],
+        [["logins", *(spread(storms[way]) for way in ways)]]
+        + [[f"`COPY` {direction}", *(spread([run[0] for run in runs[way]]) for way in ways)] for direction, runs in copies.items()]))
+    parts.append("Processor time of the proxy for a megabyte of `COPY`, in microseconds:\n\n" + table(
+        ["", *(NAMES[way] for way in PROXIES)],
+        [[direction, *(processor(runs[way]) for way in PROXIES)] for direction, runs in copies.items()]))
     percentiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
     latencies = {name: {way: [percentile(times, part) for times in latency[way]] for way in WAYS} for name, part in percentiles.items()}
     parts.append("Latency with one client, prepared, in microseconds. Each percentile is that of a run: median (minimum to maximum) of all runs:\n\n" + table(

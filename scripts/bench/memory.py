@@ -2,10 +2,10 @@
 
 Uses a separate proxy, so that no other load has affected its memory."""
 
-import struct, time
+import time
 from pathlib import Path
 
-from crowd import Member
+from crowd import Member, message, simple
 from servers import POLICIES
 
 SESSIONS = 1000
@@ -18,10 +18,6 @@ AFTER = 60
 def status(process, name):
     """Returns the value in KiB."""
     return int(Path(f"/proc/{process}/status").read_text().split(f"{name}:")[1].split()[0])
-
-
-def send(member, tag, body):
-    member.socket.sendall(tag + struct.pack("!i", len(body) + 4) + body)
 
 
 class Memory:
@@ -79,16 +75,16 @@ class Memory:
         self.read_late(member, f"SELECT repeat('x', {ROW})")
 
     def copy_in(self, member):
-        send(member, b"Q", b"COPY lines FROM STDIN WHERE length(line) < 10\0")
+        member.socket.sendall(simple("COPY lines FROM STDIN WHERE length(line) < 10"))
         line = b"x" * (LINE - 1) + b"\n"
         for _ in range(LINES):
-            send(member, b"d", line)
-        send(member, b"c", b"")
+            member.socket.sendall(message(b"d", line))
+        member.socket.sendall(message(b"c", b""))
         member.wait()
 
     def read_late(self, member, statement):
         """Reads the result only after the server has been unable to send for a while."""
-        send(member, b"Q", statement.encode() + b"\0")
+        member.socket.sendall(simple(statement))
         query, looks, deadline = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'", 0, time.monotonic() + 60
         while looks < 20:
             looks = looks + 1 if self.servers.ask(query) == "1" else 0

@@ -1,8 +1,8 @@
 """The servers of the benchmark: PostgreSQL, and in front of it fencegate with and without fences, HAProxy and PgBouncer.
 
-All use Unix sockets in one temporary folder. Must never leave a process or a file behind."""
+All use Unix sockets in one temporary folder, and ports of 127.0.0.1 with TLS. Must never leave a process or a file behind."""
 
-import os, pwd, shutil, signal, subprocess, tempfile, time
+import os, pwd, shutil, signal, socket, subprocess, tempfile, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,7 +12,7 @@ resources:
   - name: pgbench
     tables: [public.pgbench_accounts, public.pgbench_branches, public.pgbench_tellers, public.pgbench_history]
   - name: results
-    tables: [public.results]
+    tables: [public.results, public.copied]
   - name: job/{job}
     tables: [{name: public.jobs, key: job}]
 """
@@ -25,19 +25,23 @@ defaults
     timeout server 1h
 listen postgres
     bind unix@{folder}/haproxy/.s.PGSQL.5432 mode 777
+    bind 127.0.0.1:{port} ssl crt {folder}/certificate
     server postgres unix@{folder}/.s.PGSQL.5432
 """
 PGBOUNCER = """[databases]
 app = host={folder} port=5432 dbname=app user=postgres
 [pgbouncer]
-listen_addr =
+listen_addr = 127.0.0.1
 unix_socket_dir = {folder}/pgbouncer
-listen_port = 5432
+listen_port = {port}
+client_tls_sslmode = allow
+client_tls_key_file = {folder}/certificate
+client_tls_cert_file = {folder}/certificate
 auth_type = any
 auth_file =
 pool_mode = session
-max_client_conn = 1000
-default_pool_size = 150
+max_client_conn = 1200
+default_pool_size = 1100
 ignore_startup_parameters = extra_float_digits,options
 logfile = /dev/null
 log_connections = 0
@@ -51,6 +55,12 @@ def postgres_programs():
     return found[-1] if found else Path(shutil.which("postgres")).parent
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def program_at(name):
     return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
 
@@ -59,10 +69,10 @@ class Proxy:
     """A way to the database: the folder and port of its socket, and its process, if it is one."""
 
     def __init__(self, name, folder, port, process=None):
-        self.name, self.folder, self.port, self.process = name, str(folder), str(port), process
+        self.name, self.folder, self.port, self.process = name, str(folder), port, process
 
     def environment(self, options):
-        return os.environ | {"PGHOST": self.folder, "PGPORT": self.port, "PGUSER": "postgres", "PGDATABASE": "app",
+        return os.environ | {"PGHOST": self.folder, "PGPORT": str(self.port), "PGUSER": "postgres", "PGDATABASE": "app",
                              "PGOPTIONS": options}
 
     def processor_time(self):
@@ -98,22 +108,29 @@ class Servers:
         # The guardian of the demo stops the servers when its input is closed.
         self.guardian = subprocess.Popen(
             ["sh", ROOT / "src/stage/guardian.sh", folder, self.bin, self.fencegate], stdin=stopping,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env=os.environ | {"STAGE_CONNECTIONS": "1200"})
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env=os.environ | {"STAGE_CONNECTIONS": "2500", "FENCEGATE_MAX_CONNECTIONS": "1200"})
         os.close(stopping)
         if self.guardian.stdout.readline() != b"ready\n":
             raise SystemExit((folder / "log").read_text()[-2000:])
         fenced = self.fencegate_at(folder)
         for name, policies in [("unfenced", "none"), ("second", "policies")]:
             self.fencegate_child(folder / name, folder / policies)
+        self.certificate = folder / "certificate"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=bench",
+                        "-keyout", self.certificate, "-out", folder / "only"], check=True, capture_output=True)
+        # HAProxy reads key and certificate from one file.
+        self.certificate.write_bytes(self.certificate.read_bytes() + (folder / "only").read_bytes())
         if os.getuid() == 0:
             server = pwd.getpwnam("postgres")
-            for name in ["haproxy", "pgbouncer"]:
+            for name in ["haproxy", "pgbouncer", "certificate"]:
                 os.chown(folder / name, server.pw_uid, server.pw_gid)
+        self.tls_ports = {name: free_port() for name in ["haproxy", "pgbouncer", "tls"]}
         for name, text, command in [("haproxy", HAPROXY, ["haproxy", "-db", "-f"]), ("pgbouncer", PGBOUNCER, ["pgbouncer", "-q"])]:
-            (folder / name / "conf").write_text(text.replace("{folder}", str(folder)))
+            port = str(self.tls_ports[name])
+            (folder / name / "conf").write_text(text.replace("{folder}", str(folder)).replace("{port}", port))
             self.child([program_at(command[0]), *command[1:], folder / name / "conf"], as_server=True)
         sockets = {"direct": (folder, 5432), "haproxy": (folder / "haproxy", 5432),
-                   "pgbouncer": (folder / "pgbouncer", 5432), "fenced": (folder, 6432),
+                   "pgbouncer": (folder / "pgbouncer", self.tls_ports["pgbouncer"]), "fenced": (folder, 6432),
                    "unfenced": (folder / "unfenced", 6432), "second": (folder / "second", 6432)}
         processes = {"unfenced": 0, "second": 1, "haproxy": 2, "pgbouncer": 3}
         self.proxies = {}
@@ -121,7 +138,8 @@ class Servers:
             process = self.children[processes[name]].pid if name in processes else None
             self.proxies[name] = Proxy(name, where, port, fenced if name == "fenced" else process)
             self.wait_for(self.proxies[name])
-        self.psql("direct", "CREATE TABLE jobs (job bigint, note text); CREATE TABLE results (n bigint)")
+        self.psql("direct", "CREATE TABLE jobs (job bigint, note text); CREATE TABLE results (n bigint); "
+                  "CREATE UNLOGGED TABLE copied (n bigint, line text)")
         self.pgbench("direct", ["-i", "-q", "-s", "5"])
 
     def fencegate_at(self, folder):
@@ -139,18 +157,18 @@ class Servers:
         """The connection string of fencegate's control connections."""
         return f"host={self.folder} port=5432 user=postgres dbname=app"
 
-    def fencegate_child(self, where, policies):
+    def fencegate_child(self, where, policies, *settings):
         self.child([self.fencegate, "proxy", "--max-connections", "1200", "--listen", where, "--upstream", f"{self.folder}:5432",
                     "--control", self.control(),
-                    "--allow-unauthenticated", "unix", "--policies", policies])
+                    "--allow-unauthenticated", "unix", "--policies", policies, *settings])
 
-    def another(self, name, *policies):
+    def another(self, name, *policies, settings=()):
         """Starts another fencegate in front of the same server, with a file for each of these policies."""
         (self.folder / name).mkdir()
         (self.folder / name / "policies").mkdir()
         for number, text in enumerate(policies):
             (self.folder / name / f"policies/{number}.yaml").write_text(text)
-        self.fencegate_child(self.folder / name, self.folder / name / "policies")
+        self.fencegate_child(self.folder / name, self.folder / name / "policies", *settings)
         self.proxies[name] = Proxy(name, self.folder / name, 6432, self.children[-1].pid)
         self.wait_for(self.proxies[name])
         return self.proxies[name]

@@ -65,7 +65,7 @@ fn files(path: &Path) -> Vec<PathBuf> {
 fn imported(code: &str) -> impl Iterator<Item = &str> {
     let first = |path: &str| path.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(path.len());
     let names = code.split("crate::").skip(1).map(move |path| &path[..first(path)]);
-    names.inspect(|name| assert_ne!(*name, "", "`crate::{…}` hides the imported modules"))
+    names.inspect(|name| assert_ne!(*name, "", "a list of imports hides the imported modules"))
 }
 
 #[test]
