@@ -9,7 +9,7 @@ use crate::operate::console::Rejected;
 use crate::picture::{Event, Kind, Micros, micros};
 use fencegate_fence::session::Token;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque, hash_map};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -68,8 +68,9 @@ impl History {
     pub fn admitted(&self, it: &SessionEvent, statement: &str, election: Option<String>, is_logged: bool) {
         let event = Event { statement: Some(statement.to_owned()), election, ..it.event(Kind::SessionAdmitted) };
         let mut takeovers = self.takeovers.lock();
+        // Tokens differ most often.
         let is_same = |other: &Event| {
-            (&other.database, &other.resource, other.token) == (&event.database, &event.resource, event.token)
+            (other.token, &other.resource, &other.database) == (event.token, &event.resource, &event.database)
         };
         if !takeovers.list.iter().any(|entry| is_same(&entry.event)) {
             takeovers.push(event, it.family);
@@ -103,6 +104,8 @@ impl History {
 #[derive(Debug, Default)]
 struct Entries {
     list: VecDeque<Entry>,
+    /// Number of entries of each resource in the list.
+    counts: HashMap<String, usize>,
     bytes: usize,
 }
 
@@ -135,6 +138,7 @@ impl Entries {
         }
         self.bytes += bytes;
         self.list.push_back(Entry { event, family: family.to_owned(), bytes });
+        *self.counts.entry(family.to_owned()).or_default() += 1;
         while self.list.len() > MOST_ENTRIES || self.bytes > MOST_BYTES {
             self.displace();
         }
@@ -142,14 +146,16 @@ impl Entries {
 
     /// Removes the oldest entry of the resource with the most entries.
     fn displace(&mut self) {
-        let mut counts: HashMap<&str, usize> = HashMap::new();
-        for entry in &self.list {
-            *counts.entry(&entry.family).or_default() += 1;
+        let most = self.counts.values().max();
+        let oldest = self.list.iter().position(|it| self.counts.get(&it.family) == most);
+        let Some(removed) = oldest.and_then(|place| self.list.remove(place)) else { return };
+        self.bytes -= removed.bytes;
+        if let hash_map::Entry::Occupied(mut count) = self.counts.entry(removed.family) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
-        let oldest =
-            self.list.iter().enumerate().max_by_key(|(place, it)| (counts[it.family.as_str()], usize::MAX - place));
-        let removed = oldest.map(|(place, _)| place).and_then(|place| self.list.remove(place));
-        self.bytes -= removed.map_or(0, |it| it.bytes);
     }
 }
 

@@ -106,11 +106,14 @@ impl fmt::Display for Template {
 
 /// Encodes all bytes except letters, digits and `kept`.
 pub fn percent_encoded(text: &str, kept: &[u8]) -> String {
-    let encoded = |byte: u8| match byte.is_ascii_alphanumeric() || kept.contains(&byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encoded).collect()
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte.is_ascii_alphanumeric() || kept.contains(&byte) {
+            true => encoded.push(byte.into()),
+            false => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
 }
 
 /// None: it is not well-formed.
