@@ -75,15 +75,30 @@ pub fn arrays<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> [String
     [array("name", schemas), array("name", names)]
 }
 
-/// An array of that type.
-pub fn array<'a>(of: &str, elements: impl IntoIterator<Item = &'a str>) -> String {
-    let elements: Vec<String> = elements.into_iter().map(element).collect();
-    format!("{}::{of}[]", quote(&format!("{{{}}}", elements.join(","))))
+/// An array of that type. None is NULL. As in [`quote`], the texts must not contain NUL.
+pub fn array<'a, T: Into<Option<&'a str>>>(of: &str, elements: impl IntoIterator<Item = T>) -> String {
+    let mut array = "'{".to_owned();
+    for (place, element) in elements.into_iter().enumerate() {
+        if place > 0 {
+            array.push(',');
+        }
+        match element.into() {
+            Some(text) => put_element(&mut array, text),
+            None => array.push_str("NULL"),
+        }
+    }
+    array + "}'::" + of + "[]"
 }
 
-/// An element of an array literal.
-fn element(name: &str) -> String {
-    format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+/// Appends an element of an array literal that is within a string literal.
+fn put_element(array: &mut String, text: &str) {
+    array.push('"');
+    if text.contains(['\\', '"', '\'']) {
+        array.push_str(&text.replace('\\', "\\\\").replace('"', "\\\"").replace('\'', "''"));
+    } else {
+        array.push_str(text);
+    }
+    array.push('"');
 }
 
 /// Replaces the message "password missing".
@@ -121,5 +136,8 @@ mod tests {
         let [schemas, names] = arrays([&name]);
         assert_eq!(schemas, r#"'{"a\"b"}'::name[]"#);
         assert_eq!(names, r#"'{"it''s\\"}'::name[]"#);
+        let texts = ["", "a,b", "NULL", "\\\"''", "é{}"].map(Some).into_iter().chain([None]);
+        assert_eq!(array("text", texts), r#"'{"","a,b","NULL","\\\"''''","é{}",NULL}'::text[]"#);
+        assert_eq!(array::<&str>("text", []), "'{}'::text[]");
     }
 }

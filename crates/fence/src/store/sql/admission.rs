@@ -5,13 +5,13 @@
 //! - delete an admission except in the row version on which the decision was based, because a Query may be delayed in the
 //!   network and arrive after the process was admitted again.
 
-use super::{Prepared, numbers, texts};
+use super::{Prepared, numbers};
 use super::{epoch, lock};
 use crate::obstacle::ProcessFault;
 use crate::session::{Epoch, Identity, Token};
 use crate::store::{AdmissionRow, DESCRIBED, First};
 use fencegate_policy::Resource;
-use fencegate_postgres::sql::quote;
+use fencegate_postgres::sql::{array, quote};
 use fencegate_postgres::sql_file::Value::{Count, Sql};
 
 /// The columns of an identity that must all be true, each with the fault if it is not, as in `is_identified.sql`.
@@ -55,11 +55,11 @@ pub(super) const REPORT: Prepared = Prepared::new("report", || {
 
 /// Admit, to several resources. The second statement's rows are the admissions.
 pub fn admit_current(who: &Identity, wanted: &[(&Resource, Token)], proxy: &str) -> String {
-    let names = texts("text", wanted.iter().map(|(resource, _)| resource.name.as_str()));
+    let names = array("text", wanted.iter().map(|(resource, _)| resource.name.as_str()));
     let arguments = [
         names.clone(),
         numbers("bigint", wanted.iter().map(|(_, token)| token)),
-        texts("text", wanted.iter().map(|(resource, _)| resource.fingerprint.as_str())),
+        array("text", wanted.iter().map(|(resource, _)| resource.fingerprint.as_str())),
         quote(proxy),
         who.pid.to_string(),
         quote(&who.backend_start),
@@ -78,17 +78,16 @@ pub(super) const ADMIT_CURRENT: Prepared = Prepared::new("admit_current", || {
 
 /// First tokens. The second statement's rows are the admissions.
 pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
-    let of = |read: fn(&First) -> &str| texts("text", firsts.iter().map(|first| read(first)));
-    let exact = |read: fn(&Identity) -> &str| texts("numeric", firsts.iter().map(|first| read(&first.who)));
+    let of = |read: fn(&First) -> &str| array("text", firsts.iter().map(|first| read(first)));
+    let exact = |read: fn(&Identity) -> &str| array("numeric", firsts.iter().map(|first| read(&first.who)));
     let names = of(|it| &it.resource.name);
-    let leases = firsts.iter().map(|it| it.resource.lease().map_or("NULL".to_owned(), quote));
     let arguments = [
         quote(proxy),
         names.clone(),
         numbers("bigint", firsts.iter().map(|it| it.token)),
         of(|it| &it.resource.fingerprint),
         numbers("bigint", firsts.iter().map(|it| it.loaded)),
-        numbers("text", leases),
+        array("text", firsts.iter().map(|it| it.resource.lease())),
         numbers("integer", firsts.iter().map(|it| it.who.pid)),
         exact(|it| &it.backend_start),
         exact(|it| &it.system_identifier),
@@ -137,12 +136,12 @@ pub fn delete(rows: &[(&AdmissionRow, &str)]) -> String {
     let of = |read: fn(&AdmissionRow) -> i64| numbers("bigint", rows.iter().map(|(row, _)| read(row)));
     let arguments = [
         numbers("integer", rows.iter().map(|(row, _)| row.pid)),
-        texts("numeric", rows.iter().map(|(row, _)| row.backend_start.as_str())),
-        texts("text", rows.iter().map(|(row, _)| row.resource.as_str())),
+        array("numeric", rows.iter().map(|(row, _)| row.backend_start.as_str())),
+        array("text", rows.iter().map(|(row, _)| row.resource.as_str())),
         of(|row| row.epoch.generation),
         of(|row| row.epoch.token),
         numbers("bigint", rows.iter().map(|(row, _)| row.version)),
-        texts("text", rows.iter().map(|(_, family)| *family)),
+        array("text", rows.iter().map(|(_, family)| *family)),
     ];
     DELETE.execute(&arguments.each_ref().map(String::as_str))
 }

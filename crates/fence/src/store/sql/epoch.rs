@@ -6,10 +6,10 @@
 
 use super::FRAGMENTS;
 use super::lock::{self, lock_name};
-use super::{Prepared, or_null, texts};
+use super::{Prepared, or_null};
 use crate::session::{Epoch, Token};
 use fencegate_policy::{Resource, Template};
-use fencegate_postgres::sql::{arrays, quote};
+use fencegate_postgres::sql::{array, arrays, quote};
 use fencegate_postgres::sql_file::Value::{Count, Number, Part, Sql, Text};
 use fencegate_postgres::sql_file::fill;
 use std::collections::BTreeSet;
@@ -54,7 +54,7 @@ pub fn reset(resource: &Resource, known: Epoch, token: Token, by: &Operator<'_>,
 
 /// Notifies listeners of changes.
 pub fn announce(payloads: &BTreeSet<String>) -> String {
-    let payloads = texts("text", payloads.iter().map(String::as_str));
+    let payloads = array("text", payloads.iter().map(String::as_str));
     sql_file!("epoch/announce.sql").with(&[("payloads", Sql(&payloads))])
 }
 
@@ -112,7 +112,7 @@ pub(super) const PREPARED_WRITERS: Prepared = Prepared::new("prepared_writers", 
 
 /// The epoch rows of these resources.
 pub fn epochs<'a>(resources: impl IntoIterator<Item = &'a str>) -> String {
-    READ.execute(&[&texts("text", resources)])
+    READ.execute(&[&array("text", resources)])
 }
 
 pub(super) const READ: Prepared = Prepared::new("epochs", || sql_file!("epoch/epochs.sql").with(&[]));

@@ -16,7 +16,6 @@ macro_rules! sql_file {
         fencegate_postgres::sql_file::SqlFile::new(include_str!($path), $crate::store::FRAGMENTS)
     };
 }
-use fencegate_postgres::sql::quote;
 use fencegate_postgres::sql_file::Fragment;
 pub(crate) use sql_file;
 
@@ -115,16 +114,10 @@ pub fn prepare(statements: &[&Prepared]) -> String {
     statements.iter().map(|it| (it.text)()).collect::<Vec<_>>().join("; ")
 }
 
-/// An SQL array of texts, or of another type whose values are written as text.
-fn texts<'a>(of: &str, elements: impl IntoIterator<Item = &'a str>) -> String {
-    let elements: Vec<String> = elements.into_iter().map(quote).collect();
-    format!("ARRAY[{}]::{of}[]", elements.join(", "))
-}
-
 /// An SQL array of numbers.
 fn numbers<T: ToString>(of: &str, elements: impl IntoIterator<Item = T>) -> String {
     let elements: Vec<String> = elements.into_iter().map(|it| it.to_string()).collect();
-    format!("ARRAY[{}]::{of}[]", elements.join(", "))
+    format!("'{{{}}}'::{of}[]", elements.join(","))
 }
 
 /// An argument that may be null.

@@ -4,10 +4,10 @@
 
 use super::FRAGMENTS;
 use super::proxy::pairs;
-use super::{Prepared, numbers, or_null, texts};
+use super::{Prepared, or_null};
 use crate::claim::{RequiredPrivilege, Role};
 use fencegate_policy::Resource;
-use fencegate_postgres::sql::{arrays, quote};
+use fencegate_postgres::sql::{array, arrays, quote};
 use fencegate_postgres::sql_file::Value::{self, Part, Sql, Text};
 use fencegate_postgres::sql_file::fill;
 use fencegate_statement::Operation;
@@ -25,9 +25,9 @@ pub fn permits(resource: &Resource, privileges: &[RequiredPrivilege], role: &Rol
         &tables,
         &or_null(current),
         &or_null(login),
-        &numbers("name", privileges.iter().map(|(schema, ..)| or_null(schema.map(quote)))),
-        &texts("name", privileges.iter().map(|(_, name, _)| *name)),
-        &texts("text", privileges.iter().map(|(.., operation)| *operation)),
+        &array("name", privileges.iter().map(|(schema, ..)| *schema)),
+        &array("name", privileges.iter().map(|(_, name, _)| *name)),
+        &array("text", privileges.iter().map(|(.., operation)| *operation)),
     ])
 }
 

@@ -6,11 +6,11 @@
 
 use super::FRAGMENTS;
 use super::epoch::is_called;
-use super::{Prepared, numbers, texts};
+use super::{Prepared, numbers};
 use crate::session::Epoch;
 use crate::store::{GRACE, Key};
 use fencegate_policy::{QualifiedName, Resource};
-use fencegate_postgres::sql::{arrays, quote};
+use fencegate_postgres::sql::{array, arrays, quote};
 use fencegate_postgres::sql_file::Value::{Number, Part, Sql, Text};
 use fencegate_postgres::sql_file::fill;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub fn leave(proxy: &str) -> String {
 /// A lost proxy that still has sessions has such a client.
 pub fn other_sessions(own: &[Key]) -> String {
     let pids = numbers("integer", own.iter().map(|(pid, _)| pid));
-    let starts = texts("numeric", own.iter().map(|(_, start)| start.as_str()));
+    let starts = array("numeric", own.iter().map(|(_, start)| start.as_str()));
     sql_file!("proxy/other_sessions.sql").with(&[
         ("pids", Sql(&pids)),
         ("starts", Sql(&starts)),
@@ -114,7 +114,7 @@ pub fn end_process(pid: &str, backend_start: &str) -> String {
 pub fn terminate(processes: &[Key], resource: &str, bound: Epoch) -> String {
     TERMINATE.execute(&[
         &numbers("integer", processes.iter().map(|(pid, _)| pid)),
-        &texts("numeric", processes.iter().map(|(_, start)| start.as_str())),
+        &array("numeric", processes.iter().map(|(_, start)| start.as_str())),
         &quote(resource),
         &bound.generation.to_string(),
         &bound.token.to_string(),
