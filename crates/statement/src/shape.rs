@@ -37,9 +37,10 @@ pub(super) struct Shape<'t> {
     /// Begins with a NUL, so it never equals a text.
     key: Vec<u8>,
     literals: Literals,
-    /// Strings and numbers that the shape leaves out.
+    /// Strings and numbers that parameters replace.
     left_out: Vec<&'t [u8]>,
-    has_comments: bool,
+    /// Other texts have the shape too.
+    is_common: bool,
 }
 
 const HEAD: usize = 3;
@@ -52,7 +53,7 @@ impl<'t> Shape<'t> {
         }
         let mut key = Vec::with_capacity(text.len() + 16);
         key.extend([0, literals as u8, u8::from(text.is_ascii())]);
-        let mut shape = Shape { key, literals, left_out: Vec::new(), has_comments: false };
+        let mut shape = Shape { key, literals, left_out: Vec::new(), is_common: false };
         let mut tokens = Lexemes::new(text, lexing.standard_conforming_strings);
         let (mut end, mut last, mut list) = (0, Lexeme::Symbol(b';'), List::None);
         while let Some(token) = tokens.next() {
@@ -77,8 +78,7 @@ impl<'t> Shape<'t> {
             last = token;
         }
         shape.gap(&text[end..]);
-        let stands_for_more = !shape.left_out.is_empty() || shape.has_comments && literals != Literals::Numbered;
-        stands_for_more.then_some(shape)
+        shape.is_common.then_some(shape)
     }
 
     pub(super) fn key(&self) -> &[u8] {
@@ -87,7 +87,8 @@ impl<'t> Shape<'t> {
 
     fn gap(&mut self, gap: &[u8]) {
         if !gap.is_empty() {
-            self.has_comments |= !gap.iter().all(|byte| byte.is_ascii_whitespace() || *byte == b'\x0b');
+            let has_comment = || !gap.iter().all(|byte| byte.is_ascii_whitespace() || *byte == b'\x0b');
+            self.is_common |= self.literals != Literals::Numbered && has_comment();
             self.key.push(b' ');
         }
     }
@@ -108,9 +109,10 @@ impl<'t> Shape<'t> {
                 let number = FIRST_NUMBER + self.left_out.len();
                 // Without the spaces it may become part of a name.
                 self.key.extend_from_slice(format!(" ${number} ").as_bytes());
+                self.left_out.push(literal);
             }
         }
-        self.left_out.push(literal);
+        self.is_common = true;
         Some(kind)
     }
 
