@@ -1,6 +1,6 @@
-//! Texts that cost, or did cost, the parsers or the judge far more than their length.
+//! Texts that are, or once were, far more expensive for the parsers or the judge than their length suggests.
 
-/// Texts by name. The longest have a megabyte.
+/// Returns texts with their names. The longest have about a megabyte.
 pub fn bombs() -> Vec<(&'static str, String)> {
     let list = |item: &str, times: usize| vec![item; times].join(", ");
     let numbered = |times: usize, item: fn(usize) -> String| (0..times).map(item).collect::<Vec<_>>().join(", ");
@@ -11,7 +11,7 @@ pub fn bombs() -> Vec<(&'static str, String)> {
     let calls = numbered(2_000, |n| format!("f{n}()"));
     let assign_many = |columns: usize| format!("({}) = (SELECT {})", list("a", columns), list("1", columns));
     vec![
-        // Left recursive: deep trees of short texts, without nesting.
+        // Left recursion: deep trees from short texts without nesting.
         ("joins", format!("select 1 from a{}", " cross join a".repeat(64_000))),
         ("natural joins", format!("select 1 from a{}", " natural join a".repeat(60_000))),
         ("joins in an update", format!("update t set a = 1 from a{}", " cross join a".repeat(64_000))),
@@ -34,7 +34,7 @@ pub fn bombs() -> Vec<(&'static str, String)> {
         ("and", format!("delete from t where k = 1{}", " and k = 1".repeat(50_000))),
         ("or", format!("delete from t where k = 1{}", " or k = 2".repeat(50_000))),
         ("and or", format!("delete from t where k = 1{}", " and k = 1 or k = 2".repeat(25_000))),
-        // Nested.
+        // Nesting.
         (
             "case",
             nest(8_000, "1", |_, inner| format!("CASE WHEN {inner} THEN 1 END")).replacen("CASE", "select CASE", 1),
@@ -86,7 +86,7 @@ pub fn bombs() -> Vec<(&'static str, String)> {
             executed(&format!("with {} select 1", numbered(500, |n| format!("w{n} as (delete from t{n})"))), 8_000),
         ),
         ("executions of definitions", executed("select 1", 30_000)),
-        // Many of something.
+        // Long lists.
         ("statements", "select 1;".repeat(50_000)),
         ("semicolons", "select 1;;;;".repeat(40_000)),
         ("ends", "end;".repeat(100_000)),

@@ -1,6 +1,6 @@
-//! Chance that can be repeated: the same seed throws the same numbers. And damage to good input.
+//! Repeatable random numbers (the same seed yields the same sequence), and mutations of valid input.
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 pub struct Dice(u64);
 
 impl Dice {
@@ -46,7 +46,7 @@ impl Dice {
         self.bytes(length)
     }
 
-    /// Returns one text of the corpus with up to three damages.
+    /// Returns an input of the corpus with up to three mutations.
     pub fn mutated(&mut self, corpus: &[&[u8]]) -> Vec<u8> {
         let mut bytes = self.pick(corpus).to_vec();
         for _ in 0..self.below(4) {
@@ -80,12 +80,12 @@ impl Dice {
         }
     }
 
-    /// Changes a possible length: one too many or too few, negative, huge, or too small to count itself.
+    /// Replaces a possible length with a wrong one: off by one, negative, huge, or too small to include itself.
     fn falsify_length(&mut self, bytes: &mut [u8]) {
         let Some(last) = bytes.len().checked_sub(4) else { return };
         let at = self.below(last.min(12) + 1);
         let length = bytes[at..].first_chunk().map_or(0, |length| i32::from_be_bytes(*length));
-        let lies = [
+        let wrong = [
             length.wrapping_add(1),
             length.wrapping_sub(1),
             length.wrapping_neg(),
@@ -97,6 +97,6 @@ impl Dice {
             i32::MAX,
             0x4000_0000,
         ];
-        bytes[at..at + 4].copy_from_slice(&lies[self.below(lies.len())].to_be_bytes());
+        bytes[at..at + 4].copy_from_slice(&wrong[self.below(wrong.len())].to_be_bytes());
     }
 }

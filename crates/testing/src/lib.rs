@@ -1,6 +1,6 @@
-//! Test support that several crates share.
+//! Test support shared by several crates.
 //!
-//! Owns seeds and dice, hostile texts, and properties of decoders. Must never be part of the program.
+//! Owns seeds, random numbers, hostile texts, and properties of decoders. Must never be part of the program.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "only tests use it")]
 

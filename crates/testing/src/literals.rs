@@ -14,7 +14,7 @@ pub const LEXING: Lexing = Lexing {
     release: Lexing::NEWEST,
 };
 
-/// Texts that may end a literal too early or mislead a parser.
+/// Pieces of strings that may end a literal too early or mislead a parser.
 const PIECES: [&str; 16] =
     ["''", "\\", "\\''", ";", "--", "/*", "*/", "$$", "$1", "\"", " for ", " set ", " with ", "config", "U&", "\n"];
 

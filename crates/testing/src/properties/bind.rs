@@ -1,4 +1,4 @@
-//! The types in a Parse and the values in a Bind.
+//! Types in a Parse and values in a Bind.
 
 use fencegate_statement::rows::{ColumnValue, Declared, ValueType};
 use fencegate_wire::message::{Bound, bound_values, parameter_types};
@@ -30,7 +30,7 @@ fn values(input: &[u8]) -> bool {
     true
 }
 
-/// Whatever it is bound to, it has one text as a key of each kind or none, and that text means the same again.
+/// A bound value has at most one text as a key of each type, and that text denotes the same key.
 fn key(bound: Bound) {
     let value = match bound {
         Bound::Null => None,

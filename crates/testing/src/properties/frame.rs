@@ -19,7 +19,7 @@ pub fn check(input: &[u8]) -> bool {
     all_frames(input)
 }
 
-/// The length as documented: an i32 that counts itself.
+/// Reads the length as documented: an i32 that includes itself.
 fn agrees(input: &[u8], header: Result<Option<Header>, InvalidLength>, limit: impl Fn(u8) -> i64) {
     let [tag, length @ ..] = match input.first_chunk::<HEADER>() {
         Some(start) => *start,
@@ -39,7 +39,7 @@ fn agrees(input: &[u8], header: Result<Option<Header>, InvalidLength>, limit: im
     }
 }
 
-/// The input is whole frames, and less than a frame, or one that is none.
+/// Returns true if the input begins with a complete frame.
 fn all_frames(input: &[u8]) -> bool {
     let (mut rest, mut count) = (input, 0);
     while let Ok(Some(header)) = Header::from_server(rest) {

@@ -1,4 +1,4 @@
-//! The bodies of a server's messages that the proxy reads: rows, parameters, errors.
+//! Bodies of the server messages that the proxy reads: rows, parameters, errors.
 
 use bytes::BytesMut;
 use fencegate_wire::error::{ErrorText, Severity, field, fields};
@@ -38,11 +38,11 @@ fn error(body: &[u8]) -> bool {
         let first = fields(body).find(|(found, _)| *found == tag).map(|(_, value)| value);
         assert_eq!(field(body, tag), first);
     }
-    // Ended by the terminator, and not by damage.
+    // The fields end at the terminator, not at damage.
     !written.is_empty() && body.get(written.len()) == Some(&0)
 }
 
-/// Whatever its words, it is one frame with the fields that it should have and no others.
+/// An error of the proxy is one frame with exactly the expected fields, whatever its text.
 fn error_of_our_own(input: &[u8]) {
     let words = String::from_utf8_lossy(input).into_owned();
     let text = ErrorText::new("LF004", words.clone()).detail(words.clone()).hint(words.clone());

@@ -7,7 +7,7 @@ pub fn check(input: &[u8]) -> bool {
     let path = Path::new("policies.yaml");
     let Err(errors) = join([(path.to_owned(), Ok(input.to_vec()))]) else { return true };
     assert!(!errors.is_empty());
-    // YAML ends lines by CR as well.
+    // A lone CR also ends a line in YAML.
     let text = String::from_utf8_lossy(input).replace("\r\n", "\n").replace('\r', "\n");
     let lines: Vec<_> = text.split('\n').collect();
     for error in errors {

@@ -7,7 +7,7 @@ pub fn check(input: &[u8]) -> bool {
     match input.first_chunk() {
         None => assert_eq!(length, Ok(None)),
         Some(start) => match usize::try_from(i32::from_be_bytes(*start)) {
-            Ok(believed @ 8..=MAX_PACKET) => assert_eq!(length, Ok(Some(believed))),
+            Ok(expected @ 8..=MAX_PACKET) => assert_eq!(length, Ok(Some(expected))),
             _ => assert_eq!(length, Err(InvalidPacket::Length)),
         },
     }
@@ -34,7 +34,7 @@ pub fn check(input: &[u8]) -> bool {
 
 fn starts_session(packet: &[u8], body: &[u8], found: &Result<Packet, InvalidPacket>) {
     let Some(parameters) = pairs(body) else {
-        // Either may be seen first.
+        // The decoder may find either fault first.
         return assert!(matches!(found, Err(InvalidPacket::Layout | InvalidPacket::Encoding)), "{found:?}");
     };
     let Some(parameters) = parameters.into_iter().map(as_text).collect::<Option<Vec<_>>>() else {
@@ -64,7 +64,7 @@ fn starts_session(packet: &[u8], body: &[u8], found: &Result<Packet, InvalidPack
     in_another_database(startup, &parameters);
 }
 
-/// Names and values in turn, each ended by a NUL, and one NUL more.
+/// Returns the names and values. Each string ends with a NUL, and one more NUL ends the list.
 fn pairs(body: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let strings: Vec<&[u8]> = body.split(|byte| *byte == 0).collect();
     let (parameters, end) = strings.split_at(strings.len().checked_sub(2)?);

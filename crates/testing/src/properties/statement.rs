@@ -1,4 +1,4 @@
-//! The texts of statements: statements are in order, stay within the text, and hide no later one.
+//! Texts of statements: the statements are in order, lie within the text, and hide no later one.
 
 use fencegate_statement::{Encoding, Lexing, Operation, Script, ServerEncoding, Unreadable, analyze, analyze_rows};
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ pub fn check(text: &[u8]) -> bool {
             assert!(!text.contains(&0));
             assert!(text.is_ascii() || encoding != Encoding::AsciiUnsafe);
             in_order(text, &script);
-            further_on(text, lexing, &script);
+            after_white_space(text, lexing, &script);
             followed_by_a_write(text, lexing);
             with_rows(text, lexing, &script);
             readable = true;
@@ -33,8 +33,8 @@ fn in_order(text: &[u8], script: &Script) {
     assert!(end <= text.len());
 }
 
-/// White space ahead moves everything and changes nothing.
-fn further_on(text: &[u8], lexing: Lexing, script: &Script) {
+/// Leading white space shifts the ranges and changes nothing else.
+fn after_white_space(text: &[u8], lexing: Lexing, script: &Script) {
     let moved = analyze(&[b" \n ", text].concat(), lexing).unwrap();
     assert_eq!(moved.statements.len(), script.statements.len());
     for (moved, statement) in moved.statements.iter().zip(&script.statements) {
@@ -43,8 +43,7 @@ fn further_on(text: &[u8], lexing: Lexing, script: &Script) {
     }
 }
 
-/// A text that can be read is at its end: what comes after it is a statement of its own, and no part of a literal or
-/// comment.
+/// A readable text ends outside of literals and comments: text appended to it is a separate statement.
 fn followed_by_a_write(text: &[u8], lexing: Lexing) {
     match analyze(&[text, b"\n; DELETE FROM fenced"].concat(), lexing) {
         Ok(script) => {
@@ -52,17 +51,17 @@ fn followed_by_a_write(text: &[u8], lexing: Lexing) {
             let fenced = |write: &&fencegate_statement::Write| write.relation.name == "fenced";
             assert_eq!(writes.iter().find(fenced).map(|write| write.operation), Some(Operation::Delete));
         }
-        // A statement of many takes more than a single plain one.
+        // One more statement may exceed the limits of the parsers.
         Err(why) => assert_eq!(why, Unreadable::TooComplex),
     }
 }
 
-/// Whoever asks for rows too learns of the same writes.
+/// An analysis with rows finds the same writes.
 fn with_rows(text: &[u8], lexing: Lexing, script: &Script) {
-    let told = analyze_rows(text, lexing).unwrap();
+    let found = analyze_rows(text, lexing).unwrap();
     let writes = |script: &Script| -> Vec<HashSet<_>> {
         let of = |write: &fencegate_statement::Write| (write.relation.clone(), write.operation);
         script.statements.iter().map(|statement| statement.writes.iter().map(of).collect()).collect()
     };
-    assert_eq!(writes(&told), writes(script));
+    assert_eq!(writes(&found), writes(script));
 }

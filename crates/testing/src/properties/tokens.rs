@@ -1,4 +1,4 @@
-//! Everything that the tokens of a text prove agrees with its tree.
+//! Everything that the tokens of a text prove agrees with its parse tree.
 
 use fencegate_statement::rows::Rows;
 use fencegate_statement::{Encoding, Lexing, Script, ServerEncoding, Statement, analyze, analyze_rows, read_tokens};
@@ -17,7 +17,7 @@ pub fn check(text: &[u8]) -> bool {
     proved
 }
 
-/// True when the tokens prove something that the server may take.
+/// Returns true if the tokens prove something and the parsers accept the text.
 pub fn agrees(text: &[u8], lexing: Lexing) -> bool {
     let Some((proved, read)) = both(text, lexing) else { return false };
     assert_eq!(proved, read, "{}", text.escape_ascii());
@@ -25,23 +25,23 @@ pub fn agrees(text: &[u8], lexing: Lexing) -> bool {
     true
 }
 
-/// Where tokens tell of rows, they tell of columns what the tree does. It takes nothing but constants as they stand there,
-/// so no operator and no type that the search path may find elsewhere.
+/// The tree has every column value that the tokens show. Tokens show only plain constants, which depend on no operator
+/// or type in the search path.
 fn same_rows(text: &[u8], lexing: Lexing) {
     let (Some(proved), Ok(read)) = (read_tokens(text, lexing, true), analyze_rows(text, lexing)) else { return };
-    let told = |script: &Script| script.statements.first().and_then(|first| Some(first.writes.first()?.rows.clone()));
-    if let Some(proved) = told(&proved).filter(|rows| !rows.are_unread()) {
-        assert!(proved.tells_no_more_than(&told(&read).unwrap_or_default()), "{}", text.escape_ascii());
+    let rows = |script: &Script| script.statements.first().and_then(|first| Some(first.writes.first()?.rows.clone()));
+    if let Some(proved) = rows(&proved).filter(|rows| !rows.are_unread()) {
+        assert!(proved.tells_no_more_than(&rows(&read).unwrap_or_default()), "{}", text.escape_ascii());
     }
 }
 
-/// What the tokens prove and what the parsers say, where both say something.
+/// Returns the statements as the tokens prove them and as the parsers read them, if both succeed.
 pub fn both(text: &[u8], lexing: Lexing) -> Option<(Vec<Statement>, Vec<Statement>)> {
     Some((sorted(read_tokens(text, lexing, false)?), sorted(analyze(text, lexing).ok()?)))
 }
 
-/// The readers find functions in different orders, keep or drop the comments at the end, and tokens tell of no rows, so not by
-/// what these are told, nor of what is read.
+/// Removes the parts that may differ: the order of functions, the range (a reader may include trailing comments), the
+/// rows and the reads.
 fn sorted(script: Script) -> Vec<Statement> {
     let mut statements: Vec<_> = script.statements.into_iter().map(Arc::unwrap_or_clone).collect();
     for statement in &mut statements {
