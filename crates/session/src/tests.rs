@@ -1,4 +1,4 @@
-//! The state machine by itself: bytes in, bytes and requests out, with a scripted host.
+//! The session's state machine with a scripted host. Input: bytes. Output: bytes and requests.
 
 use super::parameter::{Parameter, ParameterValue};
 use super::path::Path;
@@ -157,7 +157,7 @@ fn an_idle_session_receives_a_rejection_at_once() {
     for (token, code) in cases {
         let mut session = session(token);
         assert!(sends(&mut session, &query("DELETE FROM jobs")).is_none());
-        assert!(session.server.output.is_empty(), "{token}: the server receives it");
+        assert!(session.server.output.is_empty(), "{token}: the server receives the write");
         let received = String::from_utf8_lossy(&session.client.output).into_owned();
         assert!(received.contains(code) && session.client.output.ends_with(&ready()), "{received}");
     }
@@ -230,7 +230,7 @@ fn in_a_transaction_the_server_raises_the_error() {
     }
 }
 
-/// If the path leads elsewhere, the server is queried after the statement, and no statement waits for the response.
+/// If the path leads elsewhere, the session queries it after each write, so that no statement waits for the reply.
 #[test]
 fn no_statement_waits_for_a_path_queried_ahead() {
     let write = query("INSERT INTO jobs VALUES (1)");
@@ -248,7 +248,7 @@ fn no_statement_waits_for_a_path_queried_ahead() {
         replies(&mut session, &answer_of("other"));
         assert!(session.client.output.is_empty() && session.is_idle());
     }
-    // The path has changed. A path that is no longer reported is queried before the write.
+    // The reply shows a path that contains the fenced table.
     sends(&mut session, &write);
     replies(&mut session, &[&complete[..], &ready(), &answer_of("public")].concat());
     session.server.output.clear();
@@ -288,7 +288,7 @@ fn a_reported_path_is_not_queried() {
     }
 }
 
-/// A late cancel request aborts the proxy's query and the transaction: the client must not continue in it.
+/// A late cancel request may abort the proxy's query and with it the transaction, so the client must not continue.
 #[test]
 fn an_internal_query_that_ends_the_transaction_ends_the_session() {
     let mut error = BytesMut::new();
@@ -306,7 +306,7 @@ fn an_internal_query_that_ends_the_transaction_ends_the_session() {
     }
 }
 
-/// The server's response to an early query.
+/// The server's reply to a query for the path that is sent ahead.
 fn answer_of(path: &str) -> BytesMut {
     let mut answer = BytesMut::new();
     put_frame(&mut answer, backend::PARSE_COMPLETE, |_| {});
@@ -345,7 +345,7 @@ fn fragmented_messages_do_not_change_the_output() {
     }
 }
 
-/// The catalog already contains its definitions, and decides the write.
+/// The catalog already contains the definitions, and decides the verdict.
 #[test]
 fn a_definition_that_has_just_ended_rejects_no_write() {
     for looks in 1..3 {

@@ -1,4 +1,4 @@
-//! Protects the judge's decisions: for a text, a token and the known facts, which writes are forwarded, with which needs, and
+//! The judge's decisions for a text, a token and the known facts: which writes are forwarded, with which needs, and
 //! which are rejected.
 
 mod facts;
@@ -71,7 +71,7 @@ fn a_write_needs_the_sessions_token() {
         (world().refused(), WRITE, token(47), reject(0, "LF006")),
         (world().exempt(), WRITE, no_token(), forward().passes(Passes::Exempt)),
         (world(), "SELECT * FROM jobs", no_token(), forward()),
-        // Locking is fenced only for holders of a token.
+        // Locks are fenced only for sessions with a token.
         (world(), LOCK, no_token(), forward()),
         (world(), LOCK, token(47), admitted()),
         (world(), BILL, no_token(), forward()),
@@ -181,7 +181,7 @@ fn a_read_only_statement_is_always_forwarded() {
     }
 }
 
-/// The catalog states which column is the key. Until it is read, the statement is not at fault.
+/// The catalog shows which column is the key. Until it is read, the statement is not at fault.
 #[test]
 fn a_key_whose_column_is_unread_is_reported_as_unavailable() {
     let (policies, _) = keyed();
@@ -242,7 +242,7 @@ fn an_observing_fence_reports_the_writes_that_an_enforcing_one_rejects() {
         let enforced = world.judge(&enforcing, text, token);
         assert!(matches!(enforced, Outcome::Reject { .. }), "{text}: {enforced:?}");
     }
-    // Only an observing fence considers writes past an observing fence.
+    // Only an observing fence considers writes that it has observed before.
     for (text, presented) in [(PREPARE, token(47)), (TRIAL, token(48))] {
         assert!(passes(&world().was_observed(47), text, &presented), "{text}");
     }

@@ -171,7 +171,7 @@ fn an_error_after_discard_all_makes_the_value_unknown() {
     }
 }
 
-/// RESET ALL skips SET LOCAL TO DEFAULT, but only until the transaction ends.
+/// RESET ALL skips a parameter that SET LOCAL has set to its default. The commit then restores an earlier value.
 #[test]
 fn reset_all_after_set_local_makes_the_value_unknown_at_commit() {
     let reset =

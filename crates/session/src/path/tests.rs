@@ -35,7 +35,7 @@ fn an_unclear_path_means_every_schema() {
     assert_eq!(schemas("\"$USER\""), ["$USER"]);
 }
 
-/// Even if the proxy cannot read the path as the server does, it finds whether fencegate's schemas may be in it.
+/// Even if the proxy cannot read a path as the server does, it determines whether fencegate's schemas may be in it.
 #[test]
 fn fencegates_own_schemas_in_a_path_are_recognized() {
     use OwnSchemas::{Absent, AsRole, Possible};

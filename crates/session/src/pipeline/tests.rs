@@ -175,7 +175,7 @@ fn the_path_is_in_doubt_after_code_has_run() {
     pipeline.pop();
     assert!(!pipeline.path_in_doubt(), "its own Bind does not wait");
     pipeline.pop();
-    assert!(pipeline.path_in_doubt(), "a literal");
+    assert!(pipeline.path_in_doubt(), "input functions of literals");
     for (declared, runs) in [(Vec::new(), false), (vec![Declared::default()], true)] {
         let plans = Arc::new(Statement { declared, ..begin.clone() });
         let pipeline = queue([Request::Bind { defines: None, plans }]);
@@ -206,7 +206,7 @@ fn an_error_leaves_the_lexing_in_doubt() {
         pipeline.error();
         assert!(pipeline.lexing_in_doubt(), "{done}");
         pipeline.pop();
-        assert!(!pipeline.lexing_in_doubt(), "{done}: it was reported");
+        assert!(!pipeline.lexing_in_doubt(), "{done}: the server has reported it");
     }
 }
 

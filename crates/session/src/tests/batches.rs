@@ -18,7 +18,7 @@ fn a_name_defined_in_a_rejected_string_waits_for_the_response() {
     assert_eq!(session.server.output, query("EXECUTE p"));
 }
 
-/// Both for a forwarded and for a rejected call.
+/// A rejected call also ends the batch.
 #[test]
 fn a_name_defined_before_a_function_call_waits_for_the_response() {
     for (function, passes) in [(954_u32, true), (1, false)] {
@@ -44,7 +44,7 @@ fn a_parsed_exempt_write_is_noted_at_once() {
     assert_eq!(session.server.output, query("DELETE FROM jobs"));
     assert!(session.host.notifications().contains("passed 1"));
     replies(&mut session, &ready());
-    assert!(!session.host.notifications().contains("passed"), "once");
+    assert!(!session.host.notifications().contains("passed"), "a write is noted once");
 }
 
 /// The names end within 64 KiB, so the usual room suffices.

@@ -1,4 +1,4 @@
-//! Bounds on data kept for the server, and when the fence learns of forwarded messages.
+//! Limits on the data kept for the server, and when the fence counts the session as busy.
 
 use super::*;
 use crate::task::{HeldRoom, Room};

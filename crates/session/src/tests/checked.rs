@@ -1,4 +1,4 @@
-//! Strings in which a statement may change the token unseen.
+//! Strings in which an earlier statement may change the token without showing it.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn the_server_checks_the_token_before_the_write() {
     assert!(settle(&mut session).is_none());
     assert_eq!(session.server.output.split(), query(&format!("{sets}; {CHECK}; {writes}")));
     assert_eq!(session.host.notifications(), "query");
-    // The statement's result is uncertain until it has completed.
+    // The meaning of the prepared name is uncertain until the PREPARE has completed.
     sends(&mut session, &query("EXECUTE p"));
     assert!(session.server.output.is_empty() && session.is_held_back());
     let [set, check, written, prepared] = ["SELECT 1", "DO", "DELETE 1", "PREPARE"].map(completes);

@@ -1,8 +1,8 @@
-//! Syncs sent ahead or within the data of a COPY, which the server ignores.
+//! Syncs that are sent ahead of the data of a COPY or within it. The server ignores them.
 
 use super::*;
 
-/// The server requests the data. A Sync was sent ahead.
+/// A session whose server requests the data of a COPY. The client has sent a Sync ahead.
 fn copying() -> Session<OneSession> {
     let mut session = session("");
     let copy = [parse("", "COPY free FROM STDIN"), bind("", ""), execute("")].concat();

@@ -1,5 +1,5 @@
-//! Statements that need a database without other connections: the role may have to own the database, and control
-//! connections are closed for statements that can run.
+//! Statements that need a database without other connections. The proxy checks the owner, and closes its control
+//! connections only for statements that can run.
 
 use super::outcomes::{begun, roles};
 use super::*;
@@ -41,7 +41,7 @@ fn a_dropped_database_is_disconnected_and_forgotten() {
     assert!(text(&session.server.output).contains("SHOW role"));
     let task = replies(&mut session, &roles("none", "postgres"));
     assert_eq!(to_check(task), (names(&["other"]), current()));
-    let Some(Task::LeaveAlone(alone, role)) = checked(&mut session, &[]) else { panic!("it is not left") };
+    let Some(Task::LeaveAlone(alone, role)) = checked(&mut session, &[]) else { panic!("no connection is closed") };
     assert_eq!((alone.database.as_str(), alone.by_force, role), ("other", true, current()));
     session.done(Done::LeftAlone);
     assert!(settle(&mut session).is_none());
@@ -51,7 +51,7 @@ fn a_dropped_database_is_disconnected_and_forgotten() {
     assert!(session.host.notifications().contains("database other"));
 }
 
-/// Any role with CREATEDB may copy a template. The server decides which.
+/// Any role with CREATEDB may copy a template database. The server checks the privilege.
 #[test]
 fn a_template_is_disconnected_whichever_role_owns_it() {
     let mut session = session("");
@@ -79,7 +79,7 @@ fn the_role_is_unknown_for_a_drop_database_by_execute() {
     let task = sends(&mut session, &execute(""));
     assert_eq!(to_check(task), (names(&["other"]), any()));
     assert!(session.server.output.is_empty());
-    let Some(Task::LeaveAlone(_, role)) = checked(&mut session, &[]) else { panic!("it is not left") };
+    let Some(Task::LeaveAlone(_, role)) = checked(&mut session, &[]) else { panic!("no connection is closed") };
     assert_eq!(role, any());
 }
 

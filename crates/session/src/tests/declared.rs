@@ -4,7 +4,7 @@ use super::keyed::{INSERT, bind_to, keyed, outcome};
 use super::*;
 use fencegate_wire::message::Bound::{self, Text};
 
-/// Prepares a statement whose parameters have these types, by their numbers.
+/// Prepares a statement whose parameters have the types with these OIDs.
 fn prepare_typed(session: &mut Session<OneSession>, name: &str, sql: &str, types: &[u32]) {
     let mut body = BytesMut::from(format!("{name}\0{sql}\0").as_bytes());
     body.put_u16(types.len() as u16);
@@ -31,7 +31,7 @@ fn a_key_is_read_as_its_declared_type() {
     }
 }
 
-/// A domain's checks may be any code, which may set how text is read.
+/// A domain's checks may run any code, which may change the lexing.
 #[test]
 fn binding_a_value_of_a_declared_type_may_run_code() {
     for (types, waits) in [(&[16_500][..], true), (&[], false)] {

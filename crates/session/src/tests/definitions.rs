@@ -23,7 +23,7 @@ fn a_view_of_a_fenced_table_is_published_until_it_is_committed() {
     let way = "CREATE VIEW v AS SELECT * FROM jobs";
     assert_eq!(notified(&mut session, way, Status::Idle), ["publish, query", "changed, withdraw"]);
     assert_eq!(notified(&mut session, "SELECT 1", Status::Idle), ["query", ""]);
-    // In a transaction they count until it ends.
+    // In a transaction, a definition counts until the end.
     assert_eq!(notified(&mut session, "BEGIN", Status::Transaction), ["query", ""]);
     assert_eq!(notified(&mut session, way, Status::Transaction), ["publish, query", ""]);
     assert!(session.defines_after_its_end());
@@ -41,7 +41,7 @@ fn a_definition_unrelated_to_fences_is_not_published() {
     session.host.looks = AtomicUsize::new(usize::MAX);
     sends(&mut session, &query(harmless));
     assert!(session.host.notifications().contains("publish") || session.server.output.is_empty());
-    // A definition without a name may concern any relation, and counts once it has completed.
+    // DROP INDEX does not name the table, which may be any. It counts once it has completed.
     let mut session = self::session("");
     let [sent, done] = notified(&mut session, "DROP INDEX i", Status::Idle);
     assert_eq!((sent.contains("publish"), done.contains("changed")), (false, true), "{sent} | {done}");

@@ -1,4 +1,4 @@
-//! Timeouts of the server that run while a write waits to be admitted.
+//! Timeouts of the server that run while a write waits for its admission.
 
 use super::*;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn an_admit_is_abandoned_before_the_first_timeout() {
         let waited = at - began;
         assert!(waited >= Duration::from_millis(waits) && waited < Duration::from_millis(waits) + SECOND, "{waited:?}");
         assert!(wakes(&mut session).is_none());
-        // The server raises the error, so that its timeout begins again.
+        // The server raises the error, which restarts its timeout.
         assert_eq!(session.server.output.split(), query("SET fencegate_lf006 = 1"));
         let error = b"SERROR\0VERROR\0C42704\0Munrecognized configuration parameter \"fencegate_lf006\"\0\0";
         let status = if begins { Status::Failed } else { Status::Idle };
@@ -89,7 +89,7 @@ fn without_a_timeout_no_admit_is_abandoned() {
     }
 }
 
-/// Otherwise the response to a later message would be mistaken for the query's.
+/// The session would mistake the reply to a later message for the query's reply.
 #[test]
 fn an_admitted_write_waits_for_the_pending_timeout_query() {
     let mut session = held(true);
@@ -160,7 +160,7 @@ fn the_wait_for_an_abandoned_admit_is_abandoned_too() {
     assert!(session.process.has_given_up());
 }
 
-/// A message that waits for anything else stops the idle timeout without a query.
+/// While a message waits for anything else, the session stops the idle timeout without a query.
 #[test]
 fn the_idle_timeout_stops_while_the_catalog_is_read() {
     let mut session = session("47");

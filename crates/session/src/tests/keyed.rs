@@ -7,7 +7,7 @@ use fencegate_wire::message::Bound::{self, Binary, Null, Text};
 const KEYED: &str = "version: 1\nresources:\n  - {name: 'shard/{k}', tables: [{name: public.shards, key: k}]}\n";
 pub(super) const INSERT: &str = "INSERT INTO shards (k, v) VALUES ($1, $2)";
 pub(super) const UPDATE: &str = "UPDATE shards SET v = 1 WHERE k = 3";
-/// An integer that is not all ASCII.
+/// An integer whose bytes are not all ASCII.
 const LARGE: Bound = Binary(&[0, 0, 0, 200]);
 
 pub(super) fn keyed() -> Session<OneSession> {
@@ -17,7 +17,7 @@ pub(super) fn keyed() -> Session<OneSession> {
     session
 }
 
-/// The schema `app` contains an operator =.
+/// A session in whose catalog the schema `app` contains an operator `=`.
 pub(super) fn shadowed() -> Session<OneSession> {
     let mut session = keyed();
     let table = session.host.policies.resources[0].tables[0].name.clone();
@@ -118,7 +118,7 @@ fn a_portal_resolves_names_by_the_path_at_bind() {
     }
 }
 
-/// The proxy cannot query then, and the server rejects the Bind.
+/// During a COPY the proxy cannot send a query, and the server rejects the Bind.
 #[test]
 fn a_bind_during_a_copy_is_forwarded() {
     let mut session = shadowed();

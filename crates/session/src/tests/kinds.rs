@@ -18,8 +18,8 @@ fn executes(sql: &str) -> Request {
     Request::Execute { statement, defines: None }
 }
 
-/// In letters: may write, changes the catalog, may be a COPY from the client, may commit, affects the parameter, affects how
-/// text is read.
+/// The traits as letters: may write, changes the catalog, may be a COPY from the client, may commit, affects the
+/// parameter, affects the lexing.
 fn traits(request: &Request) -> String {
     let all = [
         ('w', request.may_write()),
@@ -77,7 +77,6 @@ fn requests_report_their_protocol_and_weight() {
     assert!(Request::execute().weight() > 0 && Request::Sync.weight() == 0);
 }
 
-/// Verdict, resource, tokens, and the code of its error.
 #[test]
 fn a_rejection_reports_its_verdict_resource_tokens_and_code() {
     let (resource, issuer) = ("r".to_owned(), policies_issuer());

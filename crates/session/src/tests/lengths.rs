@@ -84,7 +84,7 @@ fn a_query_longer_than_16_mebibytes_is_unverifiable() {
     assert!(sent.contains("fencegate_lf004") && sent.len() < MIB);
 }
 
-/// While messages are pending, the room may be in use for long.
+/// While messages are pending, the room may be in use for a long time.
 #[test]
 fn a_room_request_reports_whether_messages_are_pending() {
     let mut session = session("");
@@ -172,7 +172,7 @@ fn a_side_that_does_not_read_stops_the_other() {
     settle(&mut session);
     assert_eq!(session.server.output, query("SELECT 1"));
     assert!(!session.is_held_up());
-    // Rows for a client that does not read.
+    // The client does not read its rows.
     session.client.output.put_bytes(b'x', HIGH_WATER);
     session.server.input.extend_from_slice(&ready());
     settle(&mut session);

@@ -55,7 +55,7 @@ pub fn at_rest(status: Status) -> BytesMut {
     made(|out| put_ready(out, status))
 }
 
-/// The server requests the data of a COPY.
+/// The server's request for the data of a COPY.
 pub fn copies_in() -> BytesMut {
     frame(backend::COPY_IN, &[0; 3])
 }
@@ -107,12 +107,12 @@ pub fn prepare(session: &mut Session<OneSession>, name: &str, sql: &str) {
     session.client.output.clear();
 }
 
-/// Admits the session under that token.
+/// Admits the session under this token.
 pub fn admit(session: &Session<OneSession>, resource: &str, token: Token) {
     assert!(session.fence().record_admission(resource, Epoch { generation: 1, token }, 0));
 }
 
-/// The admissions requested for a session: `scheduler=47`.
+/// The requested admissions, for example `scheduler=47`.
 pub fn admissions(task: Option<Task>) -> String {
     let Some(Task::Admit(needs)) = task else { return "none".to_owned() };
     let needs = needs.iter().map(|(need, _)| format!("{}={}", need.resource.name, need.token));

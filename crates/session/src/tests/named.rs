@@ -38,7 +38,7 @@ fn a_bind_after_a_sync_waits_for_its_statement() {
     assert!(!session.is_held_back());
 }
 
-/// Like a query, a call ends the range of messages that an error skips.
+/// Like a query, a call ends the batch: an error in it skips no later message.
 #[test]
 fn a_bind_after_a_function_call_waits_for_its_statement() {
     let policies = POLICIES.to_owned() + "opaque: allow\n";

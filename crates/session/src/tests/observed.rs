@@ -28,7 +28,7 @@ fn write(session: &mut Session<OneSession>, key: usize, status: Status) -> Strin
     session.host.notifications()
 }
 
-/// An enforcing fence refuses the rest of such a transaction, which bounds its memory.
+/// An enforcing fence bounds the memory by refusing further keys. An observing fence stops remembering them.
 #[test]
 fn memory_of_a_transaction_with_many_keys_is_bounded() {
     let mut session = observing();
@@ -37,7 +37,7 @@ fn memory_of_a_transaction_with_many_keys_is_bounded() {
         assert_eq!(notified, format!("observed shard/{key}=47, query"));
     }
     assert_eq!(session.transaction.observed().written.len(), MOST_AT_ONCE);
-    // Keys that are remembered are still compared; the others pass without a report.
+    // Remembered keys are still compared with the token. Other keys are not.
     session.settings.parameter = Parameter::new(ParameterValue::read(Some("48")));
     assert_eq!(write(&mut session, 0, Status::Transaction), "passed 1, query");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The host for tests: it answers as scripted and records notifications.
+//! A host with scripted answers that records notifications.
 
 use crate::host::{CatalogRequest, CatalogView, Changes, Host};
 use crate::judge::{Need, PassedWrite};
@@ -22,13 +22,13 @@ thread_local! {
     pub static WITHOUT_DELAYING_OTHERS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A proxy with one session, which knows its catalog.
+/// A proxy with one session and a known catalog.
 pub struct OneSession {
     pub policies: PolicySet,
     pub catalog: Arc<Catalog>,
     pub fence: Arc<SessionFence>,
     pub released: AtomicUsize,
-    /// Number of queries in which another session has pending definitions.
+    /// Number of lookups that still find pending definitions of another session.
     pub looks: AtomicUsize,
     /// Statements are judged.
     pub fenced: bool,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::rejection::CutOffOutcome;
 
-/// Begins a transaction.
+/// A session in a transaction.
 pub(super) fn begun() -> Session<OneSession> {
     let mut session = session("");
     sends(&mut session, &query("BEGIN"));
@@ -118,7 +118,7 @@ fn terminate_is_not_sent_within_a_message() {
     assert!(!session.is_idle());
 }
 
-/// A fast-path call names its function by number. The functions for large objects write no table.
+/// A fast-path call identifies its function by OID. The large-object functions write no table.
 #[test]
 fn only_large_object_function_calls_pass() {
     for (function, passes) in [(954_u32, true), (3172, true), (952, true), (1, false), (959, false)] {
@@ -156,7 +156,7 @@ fn an_unexpected_reply_is_a_protocol_violation() {
     assert_eq!(session.last_error().as_deref(), Some(&fatal[..]));
 }
 
-/// The server's report of the session's role.
+/// The server's reply to the query for the session's roles.
 pub(super) fn roles(role: &str, session: &str) -> BytesMut {
     let answer = |value: &str| [frame(backend::ROW_DESCRIPTION, &[0, 0]), row_of(&[value]), completes("SHOW")].concat();
     BytesMut::from(&[&answer(role)[..], &answer(session), &ready()].concat()[..])
@@ -236,5 +236,5 @@ fn unsent_output_is_discarded_while_the_server_is_busy() {
     session.server.output.clear();
     sends(&mut session, &query("SELECT 1"));
     assert!(session.take_back_unsent() && session.server.output.is_empty());
-    assert!(!session.take_back_unsent(), "all was sent");
+    assert!(!session.take_back_unsent(), "nothing is left to discard");
 }

@@ -21,7 +21,7 @@ fn the_path_is_queried_after_pending_replies() {
     }
 }
 
-/// A function may have set both.
+/// A function may have set the path and the token.
 #[test]
 fn the_path_and_the_token_are_queried_together() {
     for (token, expected) in [("48", "scheduler=48"), ("", "none")] {

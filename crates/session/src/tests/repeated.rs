@@ -18,7 +18,7 @@ fn admitted(session: &mut Session<OneSession>) {
     assert!(settle(session).is_none());
 }
 
-/// The client's messages if the fence is raised after this response and the statement is not resent.
+/// The messages that the client receives if this reply raises the fence and the statement is not resent.
 fn received_after(session: &mut Session<OneSession>, answer: &[u8]) -> String {
     assert!(replies(session, answer).is_some(), "the fence is raised");
     session.server.output.clear();
@@ -41,7 +41,7 @@ fn a_long_query_is_not_resent() {
     }
 }
 
-/// The second may be another kind of transaction.
+/// The second BEGIN may request another kind of transaction.
 #[test]
 fn a_transaction_begun_twice_is_not_restarted() {
     let mut session = session("47");

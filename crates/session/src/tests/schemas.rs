@@ -10,7 +10,7 @@ fn elsewhere() -> Session<OneSession> {
     session_with("", Path::new(Some("other"), false))
 }
 
-/// Writes by the path and receives the reply. Returns the messages that the proxy then sends.
+/// Sends a statement and the server's reply. Returns the messages that the proxy then sends to the server.
 fn written(session: &mut Session<OneSession>, sql: &str) -> String {
     sends(session, &query(sql));
     session.server.output.clear();
@@ -73,7 +73,7 @@ fn a_definition_by_a_bare_name_may_mean_any_schema() {
     assert!(session.server.output.ends_with(&bound), "no query at the Bind");
 }
 
-/// PostgreSQL searches these first, even if the path does not name them.
+/// PostgreSQL searches these schemas even if the path does not name them.
 #[test]
 fn a_bare_name_may_mean_a_temporary_or_system_relation() {
     for (view, path, sql, passes) in [
@@ -151,7 +151,7 @@ fn the_path_is_queried_ahead_for_some_time_after_the_last_write() {
     }
 }
 
-/// Writes and receives the response. Returns whether the path is queried then.
+/// Sends a statement and the server's reply. Returns true if the session then queries the path.
 fn is_queried_ahead(session: &mut Session<OneSession>, sql: &str) -> bool {
     let is_asked = written(session, sql).contains(ASKS);
     if is_asked {
@@ -182,7 +182,7 @@ fn an_internal_query_joins_the_pipeline_only_if_one_is_open() {
     }
 }
 
-/// A statement is refused if the path may resolve its names to fencegate's own objects. Otherwise the check costs nothing.
+/// The proxy rejects a statement whose names the path may resolve to fencegate's own objects. Other names cost nothing.
 #[test]
 fn a_bare_name_of_fencegates_own_objects_is_rejected() {
     let asks = query("SHOW search_path; SHOW role; SHOW session_authorization");

@@ -7,7 +7,7 @@ use crate::rejection::CutOffOutcome;
 /// Longer than messages that are forwarded as a whole.
 const LONG: usize = 70_000;
 
-/// A long error of that severity.
+/// A long error of this severity.
 fn long_error(severity: &str) -> BytesMut {
     let head = format!("S{severity}\0V{severity}\0C57014\0M");
     frame(backend::ERROR, &[head.as_bytes(), &[b'x'; LONG], b"\0\0"].concat())

@@ -28,7 +28,7 @@ fn a_rejection_is_sent_at_once_only_if_the_output_has_room() {
     }
 }
 
-/// An error in the pipeline does not skip the later messages either.
+/// A query or call ends the batch: an error in it skips no later message.
 #[test]
 fn a_bind_after_a_query_or_call_waits_for_its_statement() {
     let call = frame(frontend::FUNCTION_CALL, &[&954_u32.to_be_bytes()[..], &[0; 6]].concat());

@@ -9,7 +9,7 @@ const FUNCTIONS: &str =
 /// A path that leads to no other schema.
 const PUBLIC: fn() -> Path = || Path::new(Some("public"), false);
 
-/// Such a string has more than 200 statements, writes, calls and redirects.
+/// A string is long if it has more than 200 statements, writes, calls and redirects in total.
 #[test]
 fn a_long_string_is_judged_without_delaying_others() {
     for (sql, most) in [

@@ -1,4 +1,4 @@
-//! Relations that a definition makes pending, and the ways in which a statement affects a resource.
+//! Relations that a definition makes suspect, and the ways in which a statement affects a resource.
 
 use super::*;
 use crate::affected::affected_resources;
@@ -22,7 +22,7 @@ fn policies(text: &str) -> PolicySet {
     join([("a.yaml".into(), Ok(text.to_owned().into()))]).unwrap()
 }
 
-/// The catalog is known, and nothing leads to the tables that the policies name.
+/// A current catalog in which no other relation leads to the fenced tables.
 fn seen(policies: &PolicySet) -> CatalogView {
     let tables = policies.resources.iter().map(|resource| resource.tables[0].name.clone());
     CatalogView { catalog: Arc::new(Catalog::of_tables(tables)), is_current: true, ..CatalogView::default() }
@@ -32,7 +32,7 @@ fn is_written(suspects: &PendingDefinitions, text: &str) -> bool {
     suspects.written_by(&statement(text), &Catalog::default()).is_some()
 }
 
-/// The pending definitions of each text, and whether it contains more statements.
+/// Returns whether the text adds pending definitions, and the definitions.
 fn noted(policies: &PolicySet, text: &str) -> (bool, PendingDefinitions) {
     let mut suspects = PendingDefinitions::default();
     let are_more = suspects.note(&statement(text), policies, &seen(policies), &[]);
@@ -57,7 +57,7 @@ fn a_definition_on_a_keyed_table_makes_it_suspect() {
     }
 }
 
-/// The relation is unchanged: only its key could become another column.
+/// The relation is unchanged, but its key could become another column.
 #[test]
 fn an_index_makes_only_a_keyed_table_suspect() {
     for (policies, is_suspect) in [(policies(POLICIES), false), (policies(KEYED), true)] {
@@ -83,7 +83,7 @@ fn up_to_1024_names_are_tracked_separately() {
     }
 }
 
-/// The proxy checks the privilege for that effect.
+/// The proxy checks the privilege for the statement's own operation.
 #[test]
 fn an_admission_requires_the_privilege_for_its_operation() {
     for (sql, relation, operation) in [

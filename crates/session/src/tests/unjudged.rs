@@ -1,4 +1,4 @@
-//! Sessions without verdicts, and their state once there are fences.
+//! Sessions without verdicts, and their state once fences exist.
 
 use super::*;
 
@@ -37,7 +37,8 @@ fn without_fences_messages_are_forwarded_and_await_their_replies() {
     }
 }
 
-/// Such a portal may run any statement. In a session that was always judged, DECLARE created an unknown portal.
+/// Such a portal may run any statement. In a session that was always judged, an unknown portal comes from a DECLARE,
+/// which was judged.
 #[test]
 fn a_portal_from_before_the_fences_is_opaque() {
     for message in [execute("c"), query("FETCH 1 FROM c")] {
@@ -55,7 +56,7 @@ fn a_portal_from_before_the_fences_is_opaque() {
     }
 }
 
-/// The server answers it because the COPY had already failed: later messages are not skipped.
+/// The server answers the Sync because the COPY has already failed, and does not skip later messages.
 #[test]
 fn a_sync_after_a_failed_copy_is_answered() {
     let mut session = unjudged();
@@ -69,7 +70,7 @@ fn a_sync_after_a_failed_copy_is_answered() {
     replies(&mut session, &ready());
     sends(&mut session, &query("SELECT 1"));
     assert_eq!(session.server.output, query("SELECT 1"));
-    // The proxy cannot determine which message the server has answered, and therefore judges nothing.
+    // The session ends because it cannot determine which message the server has answered.
     session.host.takes_up = true;
     assert!(matches!(session.step(now()), Err(End::ClientFault(ClientFault::Unjudged(_)))));
 }

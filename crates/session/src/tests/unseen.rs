@@ -24,7 +24,6 @@ fn bound() -> BytesMut {
     BytesMut::from(&[bind("", ""), execute(""), sync()].concat()[..])
 }
 
-/// A row description.
 fn description() -> BytesMut {
     frame(tag::ROW_DESCRIPTION, &[0, 0])
 }
@@ -85,7 +84,7 @@ fn a_bound_statement_is_rebound_without_a_second_reply() {
     assert_eq!(session.client.output, answer);
 }
 
-/// The description of the first statement also holds for the next one.
+/// The description of the portal remains valid for the repeated Bind.
 #[test]
 fn a_described_statement_is_rebound() {
     let mut session = session("47");
@@ -107,8 +106,7 @@ fn a_described_statement_is_rebound() {
 /// The second error may come from a newer leader.
 #[test]
 fn a_query_is_resent_once_for_each_fence() {
-    for (second, told_once) in
-        [(error("LF001", "resource=scheduler presented=47 highest=48"), "LF001"), (guards(), "LF004")]
+    for (second, code) in [(error("LF001", "resource=scheduler presented=47 highest=48"), "LF001"), (guards(), "LF004")]
     {
         let mut session = session("47");
         sends(&mut session, &query("SELECT f()"));
@@ -116,13 +114,13 @@ fn a_query_is_resent_once_for_each_fence() {
         admitted(&mut session);
         let task = replies(&mut session, &[second, ready()].concat());
         session.server.output.clear();
-        assert_eq!(task.is_some(), told_once == "LF004");
+        assert_eq!(task.is_some(), code == "LF004");
         if task.is_some() {
             admitted(&mut session);
         }
         assert!(session.server.output.is_empty() && session.client.output.ends_with(&ready()));
         assert_eq!(received(&session).matches("SERROR").count(), 1);
-        assert!(received(&session).contains(told_once), "{}", received(&session));
+        assert!(received(&session).contains(code), "{}", received(&session));
     }
 }
 
@@ -146,7 +144,7 @@ fn a_refusal_replaces_the_guards_error() {
     }
 }
 
-/// The client has received a part, or an effect remains: the client decides whether to retry.
+/// The client has received part of the result, or an effect remains. The client decides whether to retry.
 #[test]
 fn a_statement_that_may_have_had_an_effect_is_not_resent() {
     let cases: [(&str, BytesMut, Vec<u8>); 9] = [
@@ -188,7 +186,7 @@ fn a_statement_that_may_have_had_an_effect_is_not_resent() {
     }
 }
 
-/// No text of an error raises another fence or token, and no other kind of error raises any.
+/// The text of an error cannot raise another fence or token, and other errors raise none.
 #[test]
 fn only_the_sessions_own_token_is_raised() {
     let other = |detail| error("LF004", detail);
@@ -292,12 +290,12 @@ fn fragmented_replies_do_not_change_the_output() {
 #[test]
 fn the_first_query_of_a_transaction_is_resent_in_a_new_one() {
     let ran = |tag| [parsed(), is_bound(), completes(tag), closed(), closed()].concat();
-    let anew = [ran("ROLLBACK"), ready().to_vec(), ran("BEGIN"), at_rest(Status::Transaction).to_vec()].concat();
+    let restarted = [ran("ROLLBACK"), ready().to_vec(), ran("BEGIN"), at_rest(Status::Transaction).to_vec()].concat();
     let not_begun =
         [ran("ROLLBACK"), ready().to_vec(), parsed().to_vec(), cancelled().to_vec(), ready().to_vec()].concat();
     let not_ended = [&cancelled()[..], &at_rest(Status::Failed), &cancelled(), &at_rest(Status::Failed)].concat();
     for (answer, is_begun, left) in
-        [(anew, true, Status::Transaction), (not_begun, false, Status::Idle), (not_ended, false, Status::Failed)]
+        [(restarted, true, Status::Transaction), (not_begun, false, Status::Idle), (not_ended, false, Status::Failed)]
     {
         let mut session = session("47");
         sends(&mut session, &query("BEGIN ISOLATION LEVEL SERIALIZABLE"));

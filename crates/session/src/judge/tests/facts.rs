@@ -1,4 +1,4 @@
-//! Protects the contents of a decision: how the token of each need may be raised, and the text of a rejection.
+//! Contents of a decision: how the token of each need may be raised, and the text of a rejection.
 
 use super::*;
 use fencegate_catalog::Catalog;
@@ -84,7 +84,7 @@ fn a_need_states_how_its_token_may_be_raised() {
         ("", world(), "SET ROLE app; INSERT INTO jobs VALUES (1)", vec![insert().under_any_role()]),
         ("", world(), "INSERT INTO jobs VALUES (1); SET ROLE app", vec![insert()]),
         ("", world(), "INSERT INTO jobs VALUES (1); DELETE FROM jobs", vec![insert(), needed("scheduler", "DELETE")]),
-        // An opaque statement may write nothing of the resource: it raises no token.
+        // An opaque statement raises no token, because it may write nothing.
         ("opaque: require_token\n", world().with_trial_only(), OPAQUE, vec![opaque("trial")]),
         (
             "opaque: require_token\n",

@@ -1,4 +1,4 @@
-//! Names of EXECUTE and FETCH.
+//! Resolution of the names in EXECUTE and FETCH.
 
 use super::super::*;
 use fencegate_statement::{Lexing, analyze};
@@ -22,7 +22,7 @@ fn resolved_statements_have_a_weight_limit() {
     let resolved = resolved(&text);
     let weight: usize = resolved.iter().map(|statement| statement.weight()).sum();
     assert!(weight < 2 * HEAVIEST, "{weight}");
-    // Statements beyond the limit may do anything.
+    // Statements beyond the limit are opaque.
     let (first, last) = (&resolved[1], &resolved[2_000]);
     assert!(first.functions.len() == 1_000 && first.opaque.is_none());
     assert!(last.functions.is_empty() && last.opaque.is_some());

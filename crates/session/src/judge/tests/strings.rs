@@ -1,4 +1,4 @@
-//! Protects statements after others in one string: earlier ones may change the token, the role, the path or the types.
+//! Statements after others in one string. Earlier statements may change the token, the role, the path or the types.
 
 use super::facts::{needed, needs, policies_with, rejection};
 use super::*;
@@ -25,7 +25,7 @@ fn an_earlier_statement_affects_the_rest_of_the_string() {
     assert!(found.starts_with("LF003") && found.contains("under token 47 and then 48"), "{found}");
 }
 
-/// The proxy cannot query settings and types that earlier statements may change: those have not run yet.
+/// The proxy cannot query settings and types that earlier statements of the string may change, before these have run.
 #[test]
 fn keys_after_a_statement_that_may_change_their_meaning_are_unknown() {
     let (policies, table) = keyed();
