@@ -59,7 +59,7 @@ fn server() -> Arc<Server> {
     Server::new(1_700_000_000_000_000, &process(0), tables)
 }
 
-/// A database without remembered state, without policies and without etcd.
+/// A database without cached state, policies or etcd.
 fn database(server: &Arc<Server>) -> Arc<Database> {
     let (store, background) = (|listener| server.store("one", listener), Background::current());
     Database::over(store, "postgres", "one", Authority::new(background.clone()), metrics(), background)
@@ -80,8 +80,8 @@ fn metrics() -> FenceMetrics {
 struct Log {
     lines: PipeReader,
     logs: tracing::subscriber::DefaultGuard,
-    /// With a single subscriber, tracing caches the interest of the thread that first reaches a log line, which may be that of
-    /// another test.
+    /// With a single subscriber, tracing caches the interest of the first thread that reaches a log line, possibly that
+    /// of another test.
     _second: tracing::Dispatch,
 }
 
@@ -102,7 +102,7 @@ impl Log {
     }
 }
 
-/// An election that reports a leader or fails, with the number of queries.
+/// An election that reports a leader or fails, and counts its queries.
 #[derive(Debug)]
 struct Election(watch::Sender<Result<Option<Token>, ()>>, AtomicU32);
 
@@ -152,7 +152,7 @@ struct Proxy {
     policies: PolicySet,
 }
 
-/// A session, and its server process.
+/// A session and its server process.
 struct Client {
     session: Arc<SessionFence>,
     pid: i32,
@@ -219,7 +219,7 @@ fn outcome_text(outcome: Result<(), FenceError>, well: &str) -> String {
     outcome.map_or_else(|refusal| refusal.to_string(), |()| well.to_owned())
 }
 
-/// LF006 for a session whose process has ended.
+/// The text of LF006 for a session whose process has ended.
 fn unseen(resource: &str, pid: i32) -> String {
     FenceError::unavailable(resource, Obstacle::Process { pid, fault: ProcessFault::Unseen }).to_string()
 }
@@ -317,7 +317,7 @@ async fn a_claim_is_accepted_only_with_permitted_privileges() {
     assert_eq!(permits(&nothing).await, "resource notes: the catalog has changed in the meantime");
 }
 
-/// For the keys of a family, a positive result is valid for a second.
+/// For the keys of a family, a permission is valid for a second.
 #[tokio::test(start_paused = true)]
 async fn a_permission_is_checked_again_after_a_second() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -416,7 +416,7 @@ async fn a_transaction_keeps_the_rows_of_its_writes_when_it_makes_room() {
     assert_eq!(kept, [true, false, true, true]);
 }
 
-/// A row that could not be deleted may still be the reason why the process is terminated.
+/// A row that could not be deleted may still cause the process to be terminated.
 #[tokio::test(start_paused = true)]
 async fn a_presented_token_is_known_while_its_row_exists() {
     let proxy = Proxy::start(&server(), "one").await;

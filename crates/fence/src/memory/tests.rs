@@ -105,7 +105,7 @@ fn process_of(postmaster: &str) -> Identity {
     }
 }
 
-/// The only resource of a policy, with this line.
+/// A resource with this issuer.
 fn resource(issuer: &str) -> Arc<Resource> {
     let text = format!("version: 1\nresources:\n  - {{name: r, tables: [public.t]{issuer}}}\n");
     fencegate_policy::join([("a.yaml".into(), Ok(text.into()))]).unwrap().resources[0].clone()

@@ -1,4 +1,4 @@
-//! The batching of first tokens into Queries.
+//! Batching of first tokens into Queries.
 
 use super::*;
 use crate::session::Identity;

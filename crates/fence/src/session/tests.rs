@@ -13,7 +13,7 @@ fn sizes(session: &SessionFence) -> [usize; 4] {
     [state.admitted.len(), state.floors.len(), state.written.len(), state.fresh.len()]
 }
 
-/// One write: the session's steps, after those of Admit.
+/// Records an admission and begins a write under it, as a session does.
 fn write(session: &SessionFence, resource: &str) {
     if session.is_full() {
         let _ = session.give_up(None);
@@ -57,7 +57,7 @@ fn an_admission_requested_before_a_revocation_is_not_recorded() {
     let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });
     assert!(!session.record_admission("r", SEVEN, asked));
     assert!(session.record_admission("other", SEVEN, asked));
-    // The epoch was pruned, and 7 is the next first token: only a new revocation applies to it.
+    // The epoch was pruned, and 7 is the new first token. Only a new revocation applies to it.
     let asked = session.revocations();
     assert!(session.record_admission("r", SEVEN, asked) && session.floors().is_empty());
     let _ = session.revoke("r", Epoch { token: 8, ..SEVEN });

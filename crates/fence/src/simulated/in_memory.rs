@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// After a failed attempt to connect, no proxy tries again for this time.
+/// After a failed attempt to connect, a proxy does not retry for this time.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
-/// State that one proxy keeps.
+/// The database as one proxy uses it.
 #[derive(Debug)]
 struct InMemory {
     server: Arc<Server>,
@@ -33,12 +33,12 @@ struct Connection {
     closed_until: Option<Instant>,
     /// The database according to the last attempt to connect.
     found: Found,
-    /// Why that attempt failed, and until when all operations report the same failure.
+    /// The failure of that attempt, and the end of the time in which all operations report it.
     failed: Option<(StoreError, Instant)>,
 }
 
 impl Server {
-    /// The database, as that proxy sees it. No connection is open yet.
+    /// The database as this proxy sees it. No connection is open yet.
     pub fn store(self: &Arc<Self>, proxy: &str, listener: Arc<dyn Listener>) -> Arc<dyn Store> {
         Arc::new(InMemory::new(self.clone(), proxy, listener))
     }
@@ -49,7 +49,7 @@ impl InMemory {
         InMemory { server, proxy: proxy.to_owned(), listener, connection: Mutex::default() }
     }
 
-    /// The database, over a connection that is opened if necessary.
+    /// The state of the database. Opens a connection if necessary.
     fn connected(&self) -> Result<MutexGuard<'_, State>, StoreError> {
         let mut connection = self.connection();
         let mut state = self.server.state();
@@ -82,7 +82,7 @@ impl InMemory {
         Ok(self.connection().number.unwrap_or_default())
     }
 
-    /// Opens a new connection.
+    /// Records an admission.
     fn admission(&self, state: &mut State, who: &Identity, resource: String, epoch: Epoch) -> AdmissionRow {
         let (at, pid, backend_start) = (state.tick(), who.pid, who.backend_start.clone());
         let row = AdmissionRow { pid, backend_start, resource, epoch, version: version(at), ending: false };
@@ -138,7 +138,7 @@ impl Store for InMemory {
     ) -> Result<Vec<(AdmissionRow, bool)>, StoreError> {
         let mut rows = Vec::new();
         for (resource, token) in wanted {
-            // When the policies were loaded matters only for those that differ.
+            // The load time matters only for policies that differ.
             rows.extend(self.admit(who, resource, *token, 0).await?.admission);
         }
         Ok(rows)
@@ -347,7 +347,7 @@ impl Store for InMemory {
         for it in state.admissions.iter().filter(|it| it.proxy == self.proxy && !it.is_copy) {
             let current = state.epochs.get(&it.row.resource).map(|row| row.epoch);
             above.extend(
-                current.filter(|current| it.row.epoch < *current).map(|it_is| (it.row.resource.clone(), it_is)),
+                current.filter(|current| it.row.epoch < *current).map(|current| (it.row.resource.clone(), current)),
             );
         }
         Ok(above.into_iter().collect())

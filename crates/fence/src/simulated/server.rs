@@ -24,12 +24,12 @@ pub(super) struct State {
     pub(super) leases: BTreeMap<String, LeaseRow>,
     pub(super) admissions: Vec<Admitted>,
     pub(super) processes: BTreeMap<i32, Process>,
-    /// The proxy of each control connection's process.
+    /// Prepared transactions by identifier, with the process that prepared each.
     pub(super) prepared: BTreeMap<String, (i32, Transaction)>,
     pub(super) proxies: BTreeMap<String, Proxy>,
     pub(super) connections: u64,
     pub(super) listeners: BTreeMap<u64, Arc<dyn Listener>>,
-    /// The proxies with these connections.
+    /// The proxy of each connection.
     pub(super) connected: BTreeMap<u64, String>,
     pub(super) forbidden: HashSet<String>,
     /// The roles that may not terminate other roles' sessions.
@@ -62,7 +62,7 @@ pub(super) struct Admitted {
     pub(super) row: AdmissionRow,
     pub(super) proxy: String,
     pub(super) at: i64,
-    /// The row was written for another database, and copied.
+    /// True if the row was written for another database and copied with it.
     pub(super) is_copy: bool,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Meanwhile(pub(super) Option<Box<dyn FnOnce() + Send>>);
 
 impl fmt::Debug for Meanwhile {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("what somebody else does first")
+        formatter.write_str("an action of another process")
     }
 }
 
@@ -141,7 +141,7 @@ impl Server {
         state.lose_connections(|_| true);
     }
 
-    /// Breaks the listening connection of that proxy.
+    /// Breaks the listening connection of this proxy.
     pub fn lose_connection(&self, proxy: &str) {
         let mut state = self.state();
         let number = state.connected.iter().find(|(_, it)| *it == proxy).map(|(number, _)| *number);
@@ -159,7 +159,7 @@ impl Server {
         Disk(state.epochs.clone(), state.leases.clone())
     }
 
-    /// Replaces the durable state by that copy.
+    /// Replaces the durable state with this copy.
     pub fn restore(&self, Disk(epochs, leases): Disk) {
         let mut state = self.state();
         (state.epochs, state.leases) = (epochs, leases);
@@ -172,7 +172,7 @@ impl Server {
         rows.filter(|row| row.pid == pid && row.resource == resource).map(|row| row.epoch).collect()
     }
 
-    /// Adds a row that no Admit has written, unless its key exists. `is_copy`: it was written for another database.
+    /// Adds a row that no Admit has written, unless its key exists. `is_copy`: as if copied from another database.
     pub fn put_admission(&self, of: &Key, resource: &str, epoch: Epoch, proxy: &str, is_copy: bool) {
         let mut state = self.state();
         let (pid, backend_start) = of.clone();
@@ -210,7 +210,7 @@ impl Server {
         });
     }
 
-    /// The guard permits the process a write to a resource of that family, because of an admission.
+    /// The guard permits the process to write to a resource of this family, because the process is admitted.
     pub fn guard_passes(&self, pid: i32, family: &str) {
         self.in_transaction(pid, |transaction| transaction.guarded.extend([family.to_owned()]));
     }
@@ -232,7 +232,7 @@ impl Server {
         self.state().prepared.remove(gid);
     }
 
-    /// `fencegate.prune`, for this resource only.
+    /// Runs `fencegate.prune` for this resource only.
     pub fn prune(&self, resource: &str) {
         let mut state = self.state();
         if !state.admissions.iter().any(|it| it.row.resource == resource) && state.epochs.remove(resource).is_some() {
@@ -240,7 +240,7 @@ impl Server {
         }
     }
 
-    /// Deletes the row, as an operator may do by hand.
+    /// Deletes the resource's epoch, as an operator may do manually.
     pub fn delete_epoch(&self, resource: &str) {
         self.state().epochs.remove(resource);
     }
@@ -250,7 +250,7 @@ impl Server {
         self.state().forbidden.insert(role.to_owned());
     }
 
-    /// The role may not terminate other roles' sessions.
+    /// Revokes the role's privilege to terminate sessions of other roles.
     pub fn forbid_to_end(&self, role: &str) {
         self.state().harmless.insert(role.to_owned());
     }
@@ -326,7 +326,7 @@ impl State {
     }
 }
 
-/// True for an admission that was written at that time.
+/// The version of a row that was written at this time.
 pub(super) fn version(at: i64) -> u32 {
     u32::try_from(at & 0xffff_ffff).unwrap()
 }
@@ -339,7 +339,7 @@ impl Server {
         state.lose_connections(|_| true);
     }
 
-    /// Does this just before the next Publish or Reset, whose caller has already read the state.
+    /// Runs this action just before the next Publish or Reset, whose caller has already read the state.
     pub fn meanwhile(&self, does: impl FnOnce() + Send + 'static) {
         self.state().meanwhile = Meanwhile(Some(Box::new(does)));
     }
@@ -353,7 +353,7 @@ impl Server {
 }
 
 impl State {
-    /// Why connections fail, if they do.
+    /// The error with which connections fail, if they do.
     pub(super) fn refusal(&self) -> Option<StoreError> {
         let database = "memory".to_owned();
         match self.found {

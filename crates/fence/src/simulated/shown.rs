@@ -1,4 +1,4 @@
-//! Leases, and queries whose results are shown to operators.
+//! Leases, and queries whose results operators see.
 
 use super::server::{Admitted, LeaseRow, Row, Server, State};
 use crate::session::Token;
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Time for which a lost proxy counts, in microseconds.
 pub(super) const LOST_PROXY_COUNTS: i64 = 600_000_000;
 
-/// Formats microseconds since 1970.
+/// Converts microseconds since 1970.
 pub(super) fn time(micros: i64) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).ok()?))
 }
@@ -72,7 +72,7 @@ impl State {
     }
 }
 
-/// In the format of [`crate::session::Identity::backend_start`].
+/// Reads a time in the format of [`crate::session::Identity::backend_start`].
 fn started(seconds: &str) -> Option<SystemTime> {
     let (whole, fraction) = seconds.split_once('.')?;
     let micros: u64 = format!("{fraction:0<6}").parse().ok()?;
@@ -89,7 +89,7 @@ impl Server {
         state.listeners.values().for_each(|listener| listener.lease_changed(election));
     }
 
-    /// Extends the lease if it exists under that token and was not released. Announces nothing.
+    /// Extends the lease if it exists under this token and was not released. Announces nothing.
     pub fn extend_lease(&self, election: &str, token: Token, lasting: i64) {
         let mut state = self.state();
         let expires = state.tick() + lasting;
@@ -112,7 +112,7 @@ impl State {
         Some(StoredLease { election, token, state, holder, role, acquired, renewed: acquired, expires })
     }
 
-    /// The lease is in force under the token.
+    /// Returns true if the lease is in force under the token.
     pub(super) fn has_issued(&self, election: &str, token: Token) -> bool {
         self.lease(election).is_some_and(|lease| lease.state == LeaseState::InForce && lease.token == token)
     }

@@ -1,4 +1,4 @@
-//! Sessions admitted under lower tokens: which keep their process, which are terminated, and when.
+//! Sessions admitted under lower tokens: which ones are terminated, and when.
 
 use super::*;
 use crate::advance::publish;
@@ -36,7 +36,7 @@ async fn only_processes_that_may_commit_a_write_are_terminated() {
         let _new = proxy.writer(2, "notes", 6).await;
         let what = format!("{activity:?} {locks} {guarded} {forwarded}");
         assert_eq!(proxy.server.lives(1), lives, "{what}");
-        // Writes that the proxy has not seen are found by their locks, and get the grace period.
+        // The drain finds writes that the proxy has not seen by their locks, after the grace period.
         assert!(!proxy.has_row(&old, "notes") && (since.elapsed() < GRACE) == (lives || forwarded), "{what}");
         let how = if !lives {
             "terminated"
@@ -78,7 +78,7 @@ async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_wri
     assert_eq!(proxy.admit(&client, "shard/1", 8).await, written);
 }
 
-/// Only the guard has seen the write. The row stays until the write is committed.
+/// Only the guard has seen the write. The row remains until the prepared transaction has ended.
 #[tokio::test(start_paused = true)]
 async fn a_session_with_a_prepared_write_is_admitted_under_no_other_token() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -109,7 +109,7 @@ async fn sessions_of_another_proxy_are_drained_within_the_grace_period() {
     }
 }
 
-/// The statement may be the `SET` of the new token. The session keeps its process if the statement ends in time.
+/// The statement may be the `SET` of the new token. If it ends in time, the session keeps its process.
 #[tokio::test(start_paused = true)]
 async fn a_statement_that_writes_nothing_has_the_grace_period() {
     for other in [false, true] {
@@ -179,7 +179,7 @@ async fn a_process_that_does_not_end_is_reported() {
     assert!(since.elapsed() >= Duration::from_secs(10) && since.elapsed() < Duration::from_secs(11));
     proxy.server.end_process(1);
     assert_eq!(proxy.admit(&new, "notes", 6).await, "admitted");
-    // A prepared transaction blocks as well.
+    // A prepared transaction also blocks the drain.
     proxy.server.write(2, &proxy.resource("notes").tables[0].name, false);
     proxy.server.prepare(2, "theirs");
     let blocked = "resource notes: prepared transactions hold write locks on it: theirs";
@@ -188,7 +188,6 @@ async fn a_process_that_does_not_end_is_reported() {
     assert_eq!(proxy.admit(&proxy.client(4), "notes", 7).await, "admitted");
 }
 
-/// The list of processes in a message is bounded.
 #[tokio::test(start_paused = true)]
 async fn at_most_ten_processes_that_do_not_end_are_reported() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -253,7 +252,7 @@ async fn a_revoked_session_is_released_once_no_statement_runs() {
         assert_eq!(old.session.presented().contains_key("notes"), !is_released);
         assert!(proxy.server.lives(1));
     }
-    // Later admissions stay.
+    // Later admissions remain.
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.writer(1, "notes", 5).await;
     let _ = client.session.revoke("notes", epoch(1, 5));
@@ -279,7 +278,7 @@ async fn a_terminated_session_receives_the_token_that_cut_it_off() {
     assert_eq!(proxy.fence.cut_off_by(&client.session).await, Some(cut_off));
 }
 
-/// Rows of dead processes are deleted when a session ends, and the connections close after the last session.
+/// When a session ends, the proxy deletes rows of dead processes. After the last session, it closes its connections.
 #[tokio::test(start_paused = true)]
 async fn a_proxy_cleans_up_after_its_sessions() {
     let proxy = Proxy::start(&server(), "one").await;

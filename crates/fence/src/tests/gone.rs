@@ -1,4 +1,4 @@
-//! A database that was dropped or has no schema: its remembered state, and the messages about it.
+//! A database that was dropped or has no fencegate schema: its cached state, and the messages about it.
 
 use super::*;
 use crate::store::{Found, StoreError};
@@ -80,7 +80,7 @@ async fn a_reset_reports_a_missing_or_unprepared_database() {
     assert_eq!(reset().await, ResetError::Store(StoreError::Vacated));
     proxy.fence.store.keep_closed(None);
     proxy.server.is_found(Found::Nothing);
-    assert_eq!(reset().await, ResetError::NoEpoch, "an operator does not receive former tokens");
+    assert_eq!(reset().await, ResetError::NoEpoch, "the reset does not report an earlier failure");
 }
 
 /// The proxy retries every two seconds. It logs nothing if the database has nothing to fence.

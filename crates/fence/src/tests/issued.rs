@@ -5,7 +5,7 @@ use crate::UnknownLeader;
 use crate::fence_error::Issued;
 use crate::issuer::{self, leads, may_raise};
 
-/// Why an Admit is refused, as a single word if possible.
+/// The error of an Admit, if it is refused.
 async fn refusal(proxy: &Proxy, client: &Client, resource: &str, token: Token) -> Option<FenceError> {
     proxy.fence.admit(&client.session, &proxy.resource(resource), token).await.err()
 }
@@ -95,7 +95,7 @@ async fn without_etcd_no_election_token_raises_a_fence() {
     assert_eq!(fence.leader(&issuers[1]).await.unwrap(), None);
 }
 
-/// The leader's token is below the fence: the fence was raised to a token that was never issued, or tokens have gone back.
+/// The leader's token is below the fence: tokens have gone back, or the fence was raised to a token never issued.
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_tokens_went_back_receives_that_error() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -123,7 +123,7 @@ async fn a_leader_whose_tokens_went_back_receives_that_error() {
     assert_eq!(stale, "token 3 for resource bills is lower than 9, the highest seen");
 }
 
-/// Observed leases show that the token's lease was released, and that it has expired.
+/// The proxy notices the release and the expiry of a lease.
 #[tokio::test(start_paused = true)]
 async fn leases_are_followed_while_there_are_sessions() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -248,7 +248,7 @@ async fn elections_are_not_followed_after_the_proxy_is_dropped() {
     until(|| election.0.receiver_count() == 0).await;
 }
 
-/// The leader of a failed observer is forgotten, and the election is observed again.
+/// If an observer fails, the proxy forgets the leader and observes the election again.
 #[tokio::test(start_paused = true)]
 async fn a_leader_is_unknown_if_its_election_cannot_be_observed() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -267,7 +267,7 @@ async fn a_leader_is_unknown_if_its_election_cannot_be_observed() {
     until(|| leader() == Some(None)).await;
 }
 
-/// The watcher ends with the last session. A later session that sends no Query gets a new watcher.
+/// The watcher ends with the last session. A later session starts a new watcher even without a Query.
 #[tokio::test(start_paused = true)]
 async fn leases_are_followed_for_a_session_without_queries() {
     let proxy = Proxy::start(&server(), "one").await;

@@ -19,7 +19,7 @@ async fn a_stale_token_is_known_for_a_second_while_a_connection_listens() {
     assert_eq!(proxy.fence.known_tokens(), [("notes".to_owned(), 7)]);
 }
 
-/// A pruned epoch is forgotten at the next read, and the next token is a first one.
+/// The proxy forgets a pruned epoch at the next read. The next token is then a first token.
 #[tokio::test(start_paused = true)]
 async fn a_pruned_epoch_is_forgotten() {
     for resource in ["notes", "shard/1"] {
@@ -50,7 +50,7 @@ async fn after_pruning_unheard(resource: &str) -> Proxy {
     proxy
 }
 
-/// The answer to an Admit reports the pruned epoch even without a notification.
+/// The answer to an Admit shows that the epoch is gone, even without a notification.
 #[tokio::test(start_paused = true)]
 async fn a_missed_pruning_is_detected_by_a_write() {
     for resource in ["notes", "shard/1"] {
@@ -111,7 +111,7 @@ async fn missed_changes_are_read_after_reconnecting() {
     assert!(server.lives(1) && !old.session.holds_admissions());
 }
 
-/// Policies are reloaded while sessions wait. The sessions are judged by the new policies.
+/// If policies are reloaded while a session waits, the new policies apply to the session.
 #[tokio::test(start_paused = true)]
 async fn a_session_is_admitted_by_the_policies_in_force() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -130,7 +130,7 @@ async fn a_session_is_admitted_by_the_policies_in_force() {
     assert_eq!(two.admit(&two.client(2), "notes", 5).await, "admitted", "both proxies have the new policies");
 }
 
-/// The new policies name an election, which was not queried when the session was judged.
+/// The new policies name an election, which the session's verdict did not take into account.
 #[tokio::test(start_paused = true)]
 async fn a_token_must_come_from_the_issuer_of_the_current_policies() {
     let proxy = Proxy::start(&server(), "one").await;

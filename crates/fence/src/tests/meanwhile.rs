@@ -1,4 +1,4 @@
-//! Changes by others between two steps: no step relies on outdated state.
+//! Changes by other proxies between two steps. No step relies on outdated state.
 
 use super::*;
 use crate::advance::{publish, raise as raise_epoch};
@@ -72,7 +72,7 @@ async fn an_overtake_succeeds_if_a_newer_leader_overtakes_it() {
     assert_eq!((overtaking.await.unwrap(), one.epoch("notes")), (Ok(()), Some(next)));
 }
 
-/// Only a proxy with the epoch's policies marks it.
+/// Only a proxy with the epoch's policies marks the epoch as drained.
 #[tokio::test(start_paused = true)]
 async fn an_older_proxy_does_not_finish_an_advance_under_newer_policies() {
     let server = server();
@@ -88,7 +88,7 @@ async fn an_older_proxy_does_not_finish_an_advance_under_newer_policies() {
     assert_eq!(two.fence.overtake(&notes, 6).await, Ok(()));
 }
 
-/// A proxy with policies that were loaded earlier created the epoch, and recorded them, after this proxy had recorded its own.
+/// A proxy with older policies creates the epoch and records its policies after this proxy has recorded newer ones.
 #[tokio::test(start_paused = true)]
 async fn an_older_policy_record_blocks_no_proxy() {
     for resets in [false, true] {

@@ -82,7 +82,7 @@ async fn an_observing_fence_raises_its_epoch_and_terminates_no_session() {
     assert_eq!(reset, Ok(Reset { before: epoch(1, 7), after: epoch(2, 2) }));
     sleep(Duration::from_secs(3)).await;
     assert!(proxy.server.lives(1));
-    // A process with a wrong identity is reported, unless the process has only ended.
+    // An ended process is an error only while its session is registered.
     proxy.server.end_process(2);
     assert_eq!(observe(&new, 8, Raise::Freely).await, unseen("trial", 2));
     let mut gone = proxy.client(3);
@@ -129,7 +129,7 @@ async fn a_reset_that_cannot_drain_reports_the_reset() {
     assert!(error.to_string().contains("process 1"), "{error}");
 }
 
-/// The other proxy has loaded its policies later. This proxy writes, raises and resets nothing until it is reloaded.
+/// The other proxy has loaded newer policies. This proxy admits, raises and resets nothing until it is reloaded.
 #[tokio::test(start_paused = true)]
 async fn a_proxy_with_older_policies_changes_nothing() {
     let server = server();
@@ -166,7 +166,7 @@ async fn a_proxy_with_older_policies_changes_nothing() {
     assert!(two.fence.superseded().is_empty());
 }
 
-/// A new fence counts as enforced once earlier transactions and statements have ended. The console shows this.
+/// A new fence counts as enforced once earlier transactions and statements have ended. The console shows the count.
 #[tokio::test(start_paused = true)]
 async fn a_fence_is_enforced_once_earlier_transactions_and_statements_have_ended() {
     let server = server();
@@ -213,7 +213,7 @@ async fn a_fence_is_enforced_once_earlier_transactions_and_statements_have_ended
     drop(second);
 }
 
-/// A session within a step may still judge by the previous policies.
+/// A session within a step may still apply the previous policies.
 #[tokio::test(start_paused = true)]
 async fn a_fence_is_enforced_once_earlier_steps_have_ended() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -229,7 +229,7 @@ async fn a_fence_is_enforced_once_earlier_steps_have_ended() {
     assert!(enforced.is_finished(), "a later step does not matter");
 }
 
-/// A lost proxy counts for ten minutes after its last announcement, by the database's clock.
+/// A lost proxy counts for ten minutes after its last announcement, according to the database's clock.
 #[tokio::test(start_paused = true)]
 async fn an_announcement_is_repeated_after_a_minute() {
     for (seconds, proxies, lost) in [(57, 1, 0), (64, 2, 1)] {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The database as it was at the copy, on another server, which the client logs in to.
+/// Replaces the server with one that has the copied state.
 fn promote(proxy: &Proxy, disk: crate::simulated::Disk, postmaster_start: &str) {
     proxy.server.restore(disk);
     proxy.server.restart(postmaster_start);
@@ -86,7 +86,7 @@ async fn a_confirmation_does_not_cover_lower_epochs() {
     promote(&proxy, disk, "2");
     proxy.election.elects(Some(48));
     let server = proxy.server.clone();
-    // The server is lost before the Publish, for the proxy's next connection.
+    // The proxy loses its connection before the Publish, and its next connection fails.
     server.is_found(crate::store::Found::Nothing);
     proxy.server.meanwhile(move || server.is_found(crate::store::Found::Missing));
     let leader = client_of(&proxy, 2, "2");
@@ -131,7 +131,7 @@ async fn without_an_issuer_the_epoch_is_trusted() {
     assert_eq!(proxy.admit(&client_of(&proxy, 2, "2"), "notes", 47).await, "admitted");
 }
 
-/// An operator's reset is not undone by an earlier confirmation, nor by one of the lost generation.
+/// An earlier confirmation does not undo an operator's reset.
 #[tokio::test(start_paused = true)]
 async fn a_reset_below_the_confirmed_token_is_trusted() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -144,7 +144,7 @@ async fn a_reset_below_the_confirmed_token_is_trusted() {
     assert_eq!(queries(&proxy), before);
 }
 
-/// In mode observe a write is reported that enforce would reject.
+/// In mode observe, the proxy reports a write that enforce would reject.
 #[tokio::test(start_paused = true)]
 async fn observe_reports_a_leader_deposed_before_the_promotion() {
     let text = POLICIES.replace("election: /jobs}", "election: /jobs, mode: observe}");
@@ -158,7 +158,7 @@ async fn observe_reports_a_leader_deposed_before_the_promotion() {
     assert!(matches!(observed, Err(FenceError::Stale { presented: 47, highest, .. }) if highest.token == 48));
 }
 
-/// The answer of the election may be from before the promotion. The ordinary Admit first sees that the server accepts writes.
+/// The election's answer may predate the promotion. An ordinary Admit first verifies that the server accepts writes.
 #[tokio::test(start_paused = true)]
 async fn the_first_tokens_of_a_server_that_was_not_seen_yet_take_all_steps() {
     let proxy = Proxy::start(&server(), "one").await;

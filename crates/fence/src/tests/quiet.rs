@@ -1,4 +1,4 @@
-//! Work that must not happen: needless connections, leftover tasks, needless queries, needless memory.
+//! Work that must not happen: needless connections, queries and memory, and leftover tasks.
 
 use super::*;
 use crate::store::StoreError;
@@ -76,7 +76,7 @@ async fn a_session_without_revoked_admissions_sends_no_query() {
     }
 }
 
-/// A proxy signs off after its last session. One that ends while it has sessions counts as lost.
+/// A proxy withdraws its announcement after its last session. A proxy that ends with open sessions counts as lost.
 #[tokio::test(start_paused = true)]
 async fn a_proxy_without_sessions_no_longer_counts() {
     for (has_sessions, expected) in [(false, (1, 0)), (true, (2, 1))] {
@@ -107,7 +107,7 @@ async fn an_announcement_is_repeated_over_a_new_connection() {
     assert_eq!((reach.proxies, reach.lost), (2, 0));
 }
 
-/// A proxy repeats its announcement, so that it counts as recently seen if it is lost, but not more often than necessary.
+/// A repeated announcement extends the time for which a lost proxy counts. A proxy repeats it at most once a minute.
 #[tokio::test(start_paused = true)]
 async fn an_announcement_is_repeated_only_after_a_full_minute() {
     for (millis, expected) in [(59_999, (1, 0)), (60_000, (2, 1))] {
@@ -157,7 +157,6 @@ async fn unrecorded_policies_are_not_superseded() {
     assert!(one.fence.superseded().is_empty());
 }
 
-/// Permissions of one login and of several.
 #[tokio::test(start_paused = true)]
 async fn permissions_of_several_logins_are_remembered() {
     let proxy = Proxy::start(&server(), "one").await;
@@ -190,8 +189,8 @@ async fn connections_stay_closed_as_long_as_the_server_waits() {
     assert!(!proxy.fence.vacating.lasts());
 }
 
-/// With FORCE the server terminates other sessions, if any. If the role may not do that, the server refuses the statement,
-/// and the control connections stay open.
+/// With FORCE the server terminates other sessions. If the role may not terminate them, the server refuses the
+/// statement, and the control connections stay open.
 #[tokio::test(start_paused = true)]
 async fn a_role_that_may_not_terminate_others_drops_only_an_unused_database_by_force() {
     for (by_force, has_others, makes_way) in

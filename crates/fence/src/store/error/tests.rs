@@ -1,5 +1,5 @@
-//! Clients receive each failure of the database with its SQLSTATE, text and remedy, and without details that only the log may
-//! contain.
+//! Clients receive each failure of the database with its SQLSTATE, text and remedy, but without details that only the
+//! log may contain.
 
 use super::*;
 use crate::FenceError;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio_postgres::{Client, Config, NoTls};
 
-/// Texts of the server about the control role and its own address.
+/// A message of the server that may contain the control role or the server's address.
 const SECRET: &str = "the server's own words";
 
 fn config() -> ControlConfig {
@@ -44,8 +44,8 @@ fn row(columns: &[(&str, &str)]) -> Vec<u8> {
     [message(b'T', &description), message(b'D', &data), message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat()
 }
 
-/// A connection to a server that answers the login, and then each Query, with the next answer. After the last one, the server
-/// closes the connection.
+/// A connection to a server that answers the login and each Query with the next of these answers. After the last
+/// answer, the server closes the connection.
 async fn connect(answers: Vec<Vec<u8>>) -> Result<Client, tokio_postgres::Error> {
     let (mut server, stream) = duplex(4096);
     tokio::spawn(async move {
@@ -59,7 +59,7 @@ async fn connect(answers: Vec<Vec<u8>>) -> Result<Client, tokio_postgres::Error>
     Ok(client)
 }
 
-/// The answer to a login of any role.
+/// The answer to a successful login.
 fn welcome() -> Vec<u8> {
     [message(b'R', &[0; 4]), message(b'Z', b"I")].concat()
 }
@@ -123,7 +123,7 @@ async fn cases() -> Vec<Case> {
             "the control role lacks a privilege: GRANT CONNECT ON DATABASE \"app\" TO the role",
             "Retrying will not help. Run the GRANT",
         ),
-        // The database does not meet the needs of the fences.
+        // The database does not meet the fences' requirements.
         (
             on_opening(&[("missing_grant", "pg_signal_backend")]).await,
             "the control role lacks a privilege: GRANT pg_signal_backend TO the role",
