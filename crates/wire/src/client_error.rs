@@ -1,6 +1,6 @@
 //! Errors that a client receives.
 //!
-//! Owns the one way by which an error becomes a message, a SQLSTATE and a metric label.
+//! Owns how an error becomes a message, a SQLSTATE and a metric label.
 
 use super::error::ErrorText;
 
@@ -12,7 +12,7 @@ pub trait ClientError {
     /// The kind of the error, which is also its metric label.
     fn kind(&self) -> ErrorKind;
 
-    /// The reason for the log. It contains no part of a statement.
+    /// The reason in the log. Contains no part of a statement.
     fn log_reason(&self) -> String {
         self.text().message
     }
@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Unverifiable,
     /// LF005.
     Unissued,
-    /// 42501: the server would refuse the statement itself.
+    /// 42501. The server would also refuse the statement.
     Denied,
     /// LF006.
     Unavailable,

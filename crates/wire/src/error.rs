@@ -1,19 +1,19 @@
-//! ErrorResponse: reading the fields that matter, and writing our own.
-//! Chapter "Error and Notice Message Fields".
+//! ErrorResponse and NoticeResponse: fields of the server's messages, and messages of the proxy.
+//! PostgreSQL documentation, chapter "Error and Notice Message Fields".
 
 use super::frame::{put_frame, split_string};
 use bytes::{BufMut, BytesMut};
 
-/// How far an error reaches.
+/// Severity of an error or notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The statement ends, the session continues.
+    /// The statement ends. The session continues.
     Error,
     /// The session ends.
     Fatal,
-    /// Nothing ends: the message accompanies the reply.
+    /// Nothing ends. The message accompanies the reply.
     Warning,
-    /// Something is to be known, and nothing is wrong.
+    /// Information. There is no problem.
     Notice,
 }
 
@@ -37,10 +37,10 @@ impl Severity {
     }
 }
 
-/// Maximum length of each part of an error, in bytes: it may quote input of others.
+/// Maximum length of each part of an error, in bytes. A part may quote untrusted input.
 const LONGEST: usize = 2048;
 
-/// The longest prefix of a text within that many bytes that ends at a character boundary.
+/// The longest prefix of a text that has at most `most` bytes and ends at a character boundary.
 pub fn start_of(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
     &text[..end]
@@ -55,21 +55,21 @@ fn bounded(text: impl Into<String>) -> String {
     text
 }
 
-/// An error that the proxy writes, in the words that the user sees.
+/// The text of an error that the proxy sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorText {
     /// SQLSTATE.
     pub code: &'static str,
     /// The message.
     pub message: String,
-    /// Particulars; left out when empty.
+    /// The DETAIL; omitted if empty.
     pub detail: String,
-    /// The HINT; left out when empty.
+    /// The HINT; omitted if empty.
     pub hint: String,
 }
 
 impl ErrorText {
-    /// A message alone.
+    /// An error without DETAIL and HINT.
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         ErrorText { code, message: bounded(message), detail: String::new(), hint: String::new() }
     }
@@ -86,12 +86,12 @@ impl ErrorText {
         self
     }
 
-    /// Appends the ErrorResponse, or the NoticeResponse of a warning.
+    /// Appends an ErrorResponse, or a NoticeResponse for a warning or notice.
     pub fn put(&self, output: &mut BytesMut, severity: Severity) {
         put_frame(output, severity.tag(), |body| {
             let mut field = |tag: u8, value: &str| {
                 body.put_u8(tag);
-                // A NUL within a field would end it, and the rest would be read as other fields.
+                // A NUL would end the field, and its rest would be read as other fields.
                 body.extend(value.bytes().filter(|&byte| byte != 0));
                 body.put_u8(0);
             };
@@ -110,12 +110,12 @@ impl ErrorText {
     }
 }
 
-/// One field of the body of an ErrorResponse or NoticeResponse, by its tag.
+/// The field with this tag in the body of an ErrorResponse or NoticeResponse.
 pub fn field(body: &[u8], wanted: u8) -> Option<&[u8]> {
     fields(body).find(|(tag, _)| *tag == wanted).map(|(_, value)| value)
 }
 
-/// The fields of such a body, in order; ends at the first malformed one.
+/// The fields of the body of an ErrorResponse or NoticeResponse, in order, up to the first malformed one.
 pub fn fields(mut body: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (&tag, rest) = body.split_first().filter(|(tag, _)| **tag != 0)?;
@@ -125,7 +125,7 @@ pub fn fields(mut body: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Appends the error that has this body, with another hint.
+/// Appends the error with this body and another hint.
 pub fn put_with_hint(output: &mut BytesMut, body: &[u8], hint: &str) {
     put_frame(output, Severity::Error.tag(), |out| {
         for (tag, value) in fields(body).filter(|(tag, _)| *tag != b'H').chain([(b'H', hint.as_bytes())]) {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn a_written_error_can_be_read() {
         let mut output = BytesMut::new();
         ErrorText::new("LF001", "stale\0Hforged").detail("highest=2").put(&mut output, Severity::Fatal);
         let body = &output[5..];

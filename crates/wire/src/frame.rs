@@ -1,14 +1,14 @@
-//! Frames: one tag byte, an i32 length that counts itself but not the tag, and a body.
+//! Frames: one tag byte, an i32 length that includes itself but not the tag, and a body.
 
 use super::tag::frontend;
 use bytes::{BufMut, BytesMut};
 
-/// Bytes of a frame before its body.
+/// Length of the tag and the length field, in bytes.
 pub const HEADER: usize = 5;
 
-/// The server's limit for messages that carry data (`PQ_LARGE_MESSAGE_LIMIT`, libpq-be.h): 1 GiB less one byte.
+/// The server's limit for messages that carry data (`PQ_LARGE_MESSAGE_LIMIT`, libpq-be.h): 1 GiB less two bytes.
 const LARGE_LIMIT: usize = 0x3fff_ffff - 1;
-/// The server's limit for answers during authentication (`PG_MAX_AUTH_TOKEN_LENGTH`): GSSAPI's are long.
+/// The server's limit for messages during authentication (`PG_MAX_AUTH_TOKEN_LENGTH`). GSSAPI tokens are long.
 const AUTHENTICATION_LIMIT: usize = 65_535 - 4;
 /// The server's limit for all other messages of a client (`PQ_SMALL_MESSAGE_LIMIT`), in bytes.
 const SMALL_LIMIT: usize = 10_000;
@@ -18,11 +18,11 @@ const SMALL_LIMIT: usize = 10_000;
 pub struct Header {
     /// The tag of the message.
     pub tag: u8,
-    /// Bytes of the body.
+    /// Length of the body, in bytes.
     pub body: usize,
 }
 
-/// A length that no well-formed frame has: the fault of its sender.
+/// A length that no valid frame has. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid message length {length} in a message of type {}", display_tag(*.tag))]
 pub struct InvalidLength {
@@ -33,15 +33,15 @@ pub struct InvalidLength {
 }
 
 impl Header {
-    /// Bytes of the whole frame.
+    /// Length of the whole frame, in bytes.
     pub fn frame(&self) -> usize {
         HEADER + self.body
     }
 
-    /// The header at the start of `input`; None when fewer than five bytes are there.
+    /// Parses a client's header at the start of `input`. Returns `None` if fewer than five bytes have arrived.
     ///
     /// # Errors
-    /// A length below 4, or above what the server accepts for that tag.
+    /// The length is below 4, or above the server's limit for this tag.
     pub fn from_client(input: &[u8]) -> Result<Option<Header>, InvalidLength> {
         Header::read(input, |tag| match tag {
             frontend::QUERY | frontend::PARSE | frontend::BIND | frontend::FUNCTION_CALL | frontend::COPY_DATA => {
@@ -52,10 +52,10 @@ impl Header {
         })
     }
 
-    /// Parses a server's header, whose length may be any i32.
+    /// Parses a server's header, like [`Self::from_client`], but without an upper limit.
     ///
     /// # Errors
-    /// A length below 4.
+    /// The length is below 4.
     pub fn from_server(input: &[u8]) -> Result<Option<Header>, InvalidLength> {
         Header::read(input, |_| usize::MAX)
     }
@@ -70,7 +70,7 @@ impl Header {
     }
 }
 
-/// Appends a frame whose body `write` writes. The body must stay below 2 GiB.
+/// Appends a frame with the body that `write` appends. The body must be shorter than 2 GiB.
 pub fn put_frame(output: &mut BytesMut, tag: u8, write: impl FnOnce(&mut BytesMut)) {
     output.put_u8(tag);
     let start = output.len();
@@ -80,7 +80,7 @@ pub fn put_frame(output: &mut BytesMut, tag: u8, write: impl FnOnce(&mut BytesMu
     output[start..start + 4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Splits off a NUL-terminated string. None when no NUL is there.
+/// Splits off a NUL-terminated string. Returns `None` if there is no NUL.
 pub fn split_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|&byte| byte == 0)?;
     Some((&bytes[..end], &bytes[end + 1..]))
@@ -90,7 +90,7 @@ fn display_tag(tag: u8) -> String {
     tag.escape_ascii().to_string()
 }
 
-/// The body of a frame that was taken whole.
+/// The body of a complete frame.
 pub fn body(frame: &[u8]) -> &[u8] {
     frame.get(HEADER..).unwrap_or_default()
 }

@@ -1,7 +1,8 @@
 //! The PostgreSQL frontend/backend protocol, version 3, as far as a relay needs it.
 //!
-//! Owns the cutting of frames, the startup packets and the few messages that the proxy reads or
-//! writes itself. Must never hold a message whole because of its size, nor know about fences.
+//! Owns the format of frames, startup packets, and the few messages that the proxy reads or writes. Must never buffer a
+//! whole message because of its size, nor depend on fences.
+//!
 //! Protocol facts are from the PostgreSQL documentation, chapter "Frontend/Backend Protocol".
 
 pub mod client_error;

@@ -1,10 +1,10 @@
-//! The messages that the proxy reads or writes itself. Chapter "Message Formats".
+//! The messages that the proxy reads or writes. PostgreSQL documentation, chapter "Message Formats".
 
 use super::frame::{put_frame, split_string};
 use super::tag::{backend, frontend};
 use bytes::{Buf, BufMut, BytesMut};
 
-/// The length of a column that is NULL.
+/// The length that marks a NULL value.
 const NULL: i32 = -1;
 
 /// Transaction status in ReadyForQuery.
@@ -28,7 +28,7 @@ impl Status {
         }
     }
 
-    /// Parses the body of ReadyForQuery. None for a status that the protocol does not define.
+    /// Parses the body of ReadyForQuery. Returns `None` for a status that the protocol does not define.
     pub fn read(body: &[u8]) -> Option<Status> {
         match body {
             b"I" => Some(Status::Idle),
@@ -49,7 +49,7 @@ pub fn put_terminate(output: &mut BytesMut) {
     put_frame(output, frontend::TERMINATE, |_| ());
 }
 
-/// Appends a simple Query made of these parts.
+/// Appends a simple Query with the concatenated parts.
 pub fn put_query(output: &mut BytesMut, parts: &[&[u8]]) {
     put_frame(output, frontend::QUERY, |body| {
         parts.iter().for_each(|part| body.put_slice(part));
@@ -66,7 +66,7 @@ pub fn put_parse(output: &mut BytesMut, name: &str, text: &str) {
     });
 }
 
-/// Appends Bind without parameters, results in text.
+/// Appends Bind without parameters and with results in text format.
 pub fn put_bind(output: &mut BytesMut, portal: &str, statement: &str) {
     put_frame(output, frontend::BIND, |body| {
         put_string(body, portal);
@@ -114,7 +114,7 @@ fn put_string(body: &mut BytesMut, string: &str) {
     body.put_u8(0);
 }
 
-/// The text columns of a DataRow's body; None inside for NULL, None as a whole when malformed.
+/// The columns of a DataRow's body in text format, with `None` for NULL. Returns `None` if the body is malformed.
 pub fn columns(mut body: &[u8]) -> Option<Vec<Option<String>>> {
     let count = usize::try_from(body.try_get_i16().ok()?).ok()?;
     let mut columns = Vec::new();
@@ -131,8 +131,8 @@ pub fn columns(mut body: &[u8]) -> Option<Vec<Option<String>>> {
     body.is_empty().then_some(columns)
 }
 
-/// The numbers of the types that a Parse declares for its parameters; `rest` is its body behind the text. None when
-/// malformed.
+/// The OIDs of the parameter types that a Parse declares. `rest`: its body after the statement's text. Returns `None`
+/// if malformed.
 pub fn parameter_types(mut rest: &[u8]) -> Option<Vec<u32>> {
     let count = rest.try_get_u16().ok()?;
     let types: Option<Vec<u32>> = (0..count).map(|_| rest.try_get_u32().ok()).collect();
@@ -144,19 +144,19 @@ pub fn parameter_types(mut rest: &[u8]) -> Option<Vec<u32>> {
 pub enum Bound<'b> {
     /// NULL.
     Null,
-    /// As text, in the client's encoding.
+    /// In text format, in the client's encoding.
     Text(&'b [u8]),
-    /// In the binary form of its type.
+    /// In the binary format of its type.
     Binary(&'b [u8]),
 }
 
-/// The values in a Bind; `rest` is its body behind the two names. None when malformed.
+/// The values in a Bind. `rest`: its body after the two names. Returns `None` if malformed.
 pub fn bound_values(rest: &[u8]) -> Option<Vec<Bound<'_>>> {
     bind(rest).map(|(values, _)| values)
 }
 
-/// The values in a Bind, and which of its results are to be binary: none, one word for all, or one for each column.
-/// `rest` is its body behind the two names. None when malformed.
+/// The values in a Bind, and its result formats (true for binary): none, one for all columns, or one for each column.
+/// `rest`: its body after the two names. Returns `None` if malformed.
 pub fn bind(mut rest: &[u8]) -> Option<(Vec<Bound<'_>>, Vec<bool>)> {
     let formats = formats(&mut rest)?;
     let count = usize::from(rest.try_get_u16().ok()?);
@@ -179,7 +179,7 @@ pub fn bind(mut rest: &[u8]) -> Option<(Vec<Bound<'_>>, Vec<bool>)> {
     rest.is_empty().then_some((values, results))
 }
 
-/// Which formats are binary.
+/// Splits off a list of formats. True means binary.
 fn formats(rest: &mut &[u8]) -> Option<Vec<bool>> {
     let count = rest.try_get_u16().ok()?;
     let format = |_| match rest.try_get_u16().ok()? {
@@ -190,14 +190,14 @@ fn formats(rest: &mut &[u8]) -> Option<Vec<bool>> {
     (0..count).map(format).collect()
 }
 
-/// Name and value of a ParameterStatus.
+/// The name and value in the body of a ParameterStatus.
 pub fn parameter_status(body: &[u8]) -> Option<(&str, &str)> {
     let (name, rest) = split_string(body)?;
     let (value, _) = split_string(rest)?;
     Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?))
 }
 
-/// Channel and payload in the body of a NotificationResponse.
+/// The channel and payload in the body of a NotificationResponse.
 pub fn notification(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let (channel, rest) = split_string(body.get(4..)?)?;
     Some((channel, split_string(rest)?.0))

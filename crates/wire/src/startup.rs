@@ -1,35 +1,35 @@
-//! The packets before authentication: an i32 length that counts itself, an i32 code, a body.
-//! Chapters "Start-up", "SSL Session Encryption", "Canceling Requests in Progress".
+//! Packets before authentication: an i32 length that includes itself, an i32 code, and a body. PostgreSQL
+//! documentation, chapters "Start-up", "SSL Session Encryption" and "Canceling Requests in Progress".
 
 use super::frame::split_string;
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The server's limit for a startup packet, in bytes: `MAX_STARTUP_PACKET_LENGTH`, and the length itself.
+/// The server's limit for a startup packet, in bytes: `MAX_STARTUP_PACKET_LENGTH` plus the length field.
 pub const MAX_PACKET: usize = 10_004;
 
-/// Servers up to version 16 take this many bytes of a name and drop the rest (`NAMEDATALEN`); later ones know no longer name.
+/// Longest name of a role or database, in bytes (`NAMEDATALEN`). Servers up to version 16 truncate longer names.
 const MAX_NAME: usize = 63;
 
-/// These parameters identify the kind and the owner of the session. The server combines repeated values of
-/// `replication`: `database`, then `true`, is a session with SQL. No honest client sends one twice.
+/// Parameters that identify the kind and the owner of the session, and must not repeat. The server combines repeated
+/// values of `replication`: `database`, then `true`, is a session with SQL. No honest client sends one twice.
 const SINGLE: [&str; 3] = ["user", "database", "replication"];
 
-/// How headers of the PROXY protocol begin, version 1 and 2. No packet has such a length.
+/// First bytes of PROXY protocol headers, versions 1 and 2. No packet has such a length.
 const PROXY_HEADERS: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 
 const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_ENCRYPTION_REQUEST: u32 = 80_877_104;
 
-/// The first packet of a connection, or the one after a refused encryption.
+/// The first packet of a connection, or the packet after a refused encryption request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// Asks for TLS.
+    /// Requests TLS.
     SslRequest,
-    /// Asks for GSSAPI encryption.
+    /// Requests GSSAPI encryption.
     GssEncryptionRequest,
-    /// Requests the cancellation of another connection's statement. The key is opaque: its length differs between
-    /// protocol versions.
+    /// Requests the cancellation of another connection's statement. The key is opaque, and its length depends on the
+    /// protocol version.
     CancelRequest(Bytes),
     /// Starts a session.
     Startup(Startup),
@@ -38,12 +38,12 @@ pub enum Packet {
 /// The parameters of a StartupMessage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Startup {
-    /// The whole packet, to be forwarded as it is.
+    /// The whole packet, which is forwarded unchanged.
     pub packet: Bytes,
     parameters: Vec<(String, String)>,
 }
 
-/// Why a packet cannot be one.
+/// Why a packet is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPacket {
     /// The length is below 8 or above [`MAX_PACKET`].
@@ -52,19 +52,19 @@ pub enum InvalidPacket {
     /// A load balancer announces the client's address.
     #[error("the connection begins with a PROXY protocol header, which fencegate does not accept from this address")]
     ProxyHeader,
-    /// More has been sent than the request for encryption; it would be taken for encrypted (CVE-2021-23214).
+    /// The client has sent more than the request for encryption. The rest would count as encrypted (CVE-2021-23214).
     #[error("received unencrypted data after a request for encryption")]
     Unencrypted,
     /// Not protocol version 3.
     #[error("unsupported frontend protocol {0}.{1}: server supports 3.0 and later")]
     Version(u16, u16),
-    /// The parameters are not pairs of strings that end in one NUL.
+    /// The parameters are not pairs of strings followed by one NUL.
     #[error("invalid startup packet layout: expected terminator as last byte")]
     Layout,
-    /// Parameters that are not UTF-8 could be read in two ways.
+    /// A parameter is not UTF-8. The proxy and the server could read it differently.
     #[error("startup parameters are not valid UTF-8")]
     Encoding,
-    /// The name, as the server would truncate it, ends within a character.
+    /// A name that the server would truncate within a character.
     #[error("name of user or database is longer than 63 bytes")]
     Name,
     /// No user.
@@ -75,13 +75,13 @@ pub enum InvalidPacket {
     Repeated(&'static str),
 }
 
-/// How long the packet at the start of `input` is, in bytes; None when its length is not there yet.
+/// Length of the packet at the start of `input`, in bytes. Returns `None` if the length field is incomplete.
 ///
 /// # Errors
 /// [`InvalidPacket::Length`] or [`InvalidPacket::ProxyHeader`].
 pub fn packet_length(input: &[u8]) -> Result<Option<usize>, InvalidPacket> {
     let Some((length, _)) = input.split_first_chunk::<4>() else { return Ok(None) };
-    // As far as the header has arrived.
+    // The header may be incomplete.
     let begins = |header: &&[u8]| input.iter().zip(*header).all(|(byte, expected)| byte == expected);
     match u32::from_be_bytes(*length) as usize {
         length @ 8..=MAX_PACKET => Ok(Some(length)),
@@ -90,7 +90,7 @@ pub fn packet_length(input: &[u8]) -> Result<Option<usize>, InvalidPacket> {
     }
 }
 
-/// A cancel request with the content of the session's BackendKeyData.
+/// A cancel request with this key: the body of the session's BackendKeyData.
 pub fn cancel_request(key: &[u8]) -> Bytes {
     let mut packet = BytesMut::new();
     packet.put_u32(8 + key.len() as u32);
@@ -99,21 +99,21 @@ pub fn cancel_request(key: &[u8]) -> Bytes {
     packet.freeze()
 }
 
-/// The key in such a packet.
+/// The key in a cancel request.
 pub fn cancel_key(packet: &[u8]) -> &[u8] {
     packet.get(8..).unwrap_or_default()
 }
 
-/// A repeated request for encryption, after a refusal, as the server interprets it.
+/// The server's error for an encryption request that is repeated after a refusal: the server reads it as a version.
 pub fn repeated(packet: &[u8]) -> InvalidPacket {
     let half = |at: usize| packet.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
     InvalidPacket::Version(half(4), half(6))
 }
 
-/// Reads a whole packet.
+/// Parses a complete packet.
 ///
 /// # Errors
-/// When it is none that the protocol has.
+/// The packet is invalid.
 pub fn read(packet: Bytes) -> Result<Packet, InvalidPacket> {
     let (_, rest) = packet.split_first_chunk::<4>().ok_or(InvalidPacket::Length)?;
     let (code, body) = rest.split_first_chunk::<4>().ok_or(InvalidPacket::Length)?;
@@ -154,20 +154,19 @@ fn parameters(mut body: &[u8]) -> Result<Vec<(String, String)>, InvalidPacket> {
     }
 }
 
-/// The kind of a session, by its startup parameter `replication`.
+/// The kind of a session, according to its startup parameter `replication`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replication {
     /// An ordinary session.
     None,
-    /// Physical replication: connected to no database, SQL is refused by the server.
+    /// Physical replication: connected to no database. The server refuses SQL.
     Physical,
-    /// Logical replication: connected to a database, runs SQL as well as replication commands.
+    /// Logical replication: connected to a database. Runs SQL and replication commands.
     Logical,
 }
 
 impl Startup {
-    /// The last value of a parameter, as the server takes it. The names of those that are not settings are known to the
-    /// server in small letters only.
+    /// The last value of a parameter, which the server uses. Parameters that are not settings have lowercase names.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.given(name).last()
     }
@@ -176,17 +175,17 @@ impl Startup {
         self.parameters.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The login role, as the server knows it.
+    /// The login role, truncated as by the server.
     pub fn user(&self) -> &str {
         significant(self.parameter("user").unwrap_or_default())
     }
 
-    /// The database, as the server knows it; the role's name when none is given.
+    /// The database, truncated as by the server. Default: the role's name.
     pub fn database(&self) -> &str {
         self.parameter("database").filter(|name| !name.is_empty()).map_or_else(|| self.user(), significant)
     }
 
-    /// The packet of an ordinary session in that database, otherwise the same.
+    /// The same packet for an ordinary session in this database.
     pub fn for_database(&self, database: &str) -> Bytes {
         let version = self.packet.get(4..8).unwrap_or_default();
         let own = [("user", self.user()), ("database", database)];
@@ -201,7 +200,7 @@ impl Startup {
         [&length.to_be_bytes(), version, &body].concat().into()
     }
 
-    /// Kind of replication session. Values that are not certainly harmless count as logical.
+    /// The kind of the session. Values that are not booleans count as logical.
     pub fn replication(&self) -> Replication {
         match self.parameter("replication").map(boolean) {
             None | Some(Some(false)) => Replication::None,
@@ -212,7 +211,7 @@ impl Startup {
     }
 }
 
-/// Parses a boolean as the server does (`parse_bool`): any unambiguous prefix of a word, in any case.
+/// Parses a boolean as the server does (`parse_bool`): any unambiguous prefix of a word, case-insensitive.
 fn boolean(value: &str) -> Option<bool> {
     const WORDS: [(&str, usize, bool); 6] = [
         ("true", 1, true),
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_database_can_be_another() {
+    fn the_packet_can_name_another_database() {
         for body in [&b"user\0ada\0options\0-c a=b\0\0"[..], b"database\0x\0user\0ada\0options\0-c a=b\0\0"] {
             let other = startup(0x30002, body).for_database("app");
             assert_eq!(other, packet(0x30002, b"user\0ada\0database\0app\0options\0-c a=b\0\0"));
@@ -270,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_what_the_server_takes_of_them() {
+    fn names_are_truncated_as_by_the_server() {
         let long = ["user\0", &"u".repeat(64), "\0database\0", &"d".repeat(80), "\0\0"].concat();
         let startup = startup(0x30000, long.as_bytes());
         assert_eq!((startup.user(), startup.database()), ("u".repeat(63).as_str(), "d".repeat(63).as_str()));
     }
 
     #[test]
-    fn malformed_packets_are_told_apart() {
+    fn each_malformed_packet_has_its_own_error() {
         assert_eq!(read(packet(0x30000, b"user\0ada\0")), Err(InvalidPacket::Layout));
         assert_eq!(read(packet(0x30000, b"user\0ada\0\0x")), Err(InvalidPacket::Layout));
         assert_eq!(read(packet(0x30000, b"database\0x\0\0")), Err(InvalidPacket::User));
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn replication_is_physical_only_when_surely_so() {
+    fn only_true_values_mean_physical_replication() {
         let replication = |value: &str| {
             let body = [b"user\0a\0replication\0", value.as_bytes(), b"\0\0"].concat();
             startup(0x30002, &body).replication()
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_the_kind_of_session_stands_there_once() {
+    fn parameters_that_identify_the_session_must_not_repeat() {
         for name in ["user", "database", "replication"] {
             let body = format!("user\0a\0{name}\0database\0{name}\0true\0\0");
             assert_eq!(read(packet(0x30000, body.as_bytes())), Err(InvalidPacket::Repeated(name)));

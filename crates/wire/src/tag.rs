@@ -1,4 +1,4 @@
-//! Message tags: the byte that gives the type of a message. Chapter "Message Formats".
+//! Message tags: the byte that identifies the type of a message. PostgreSQL documentation, chapter "Message Formats".
 
 /// Tags of messages from clients.
 pub mod frontend {
@@ -13,7 +13,7 @@ pub mod frontend {
     pub const FLUSH: u8 = b'H';
     pub const FUNCTION_CALL: u8 = b'F';
     pub const PARSE: u8 = b'P';
-    /// A password, and whatever else answers a request for authentication.
+    /// A password, or any other response to an authentication request.
     pub const PASSWORD: u8 = b'p';
     pub const QUERY: u8 = b'Q';
     pub const SYNC: u8 = b'S';
