@@ -301,7 +301,7 @@ mod tests {
     use std::future::poll_fn;
     use tokio::time::Instant;
 
-    /// Reads these, then nothing.
+    /// Yields these items and then stays pending.
     struct Reads(Vec<Item>);
 
     impl Observe for Reads {

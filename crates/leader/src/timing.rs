@@ -91,7 +91,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// As the builder does.
+    /// The builder's default timings.
     fn usual(ttl: Duration) -> Result<Timings, InvalidTimings> {
         Timings::new(ttl, ttl / 3, ttl / 9)
     }

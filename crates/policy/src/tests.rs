@@ -21,7 +21,7 @@ fn resources(text: &str) -> String {
 
 #[track_caller]
 fn assert_errors(text: &str, expected: &[&str]) {
-    let errors = join(&[("a.yaml", text)]).expect_err("it was accepted");
+    let errors = join(&[("a.yaml", text)]).expect_err("the file was accepted");
     assert_eq!(errors.len(), expected.len(), "{errors:#?}");
     for (error, start) in errors.iter().zip(expected) {
         assert!(error.starts_with(&format!("a.yaml:{start}")), "{error}\n  is not at {start}");

@@ -15,9 +15,9 @@ struct TakesAway {
     at_once: bool,
 }
 
-struct Nobody;
+struct NoLeader;
 
-impl Observe for Nobody {
+impl Observe for NoLeader {
     async fn next(&mut self) -> Result<Option<Leader>, Error> {
         pending().await
     }
@@ -68,7 +68,7 @@ impl Coordinator for TakesAway {
     }
 
     fn observe(self: &Arc<Self>, _: &ElectionName) -> Observer {
-        Observer::new(Nobody)
+        Observer::new(NoLeader)
     }
 }
 
@@ -90,7 +90,7 @@ async fn lost_places_are_retaken_at_growing_intervals() {
     }
 }
 
-/// Keeps a lease with this remaining time, with an unreachable coordinator.
+/// Keeps a lease with this remaining time while the coordinator is unreachable.
 async fn keep_unanswered(left: Duration) -> Lost {
     // The port of the discard service: nothing listens there.
     let members = vec!["http://127.0.0.1:9".into()];

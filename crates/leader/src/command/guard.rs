@@ -313,7 +313,7 @@ mod tests {
         assert!(clear(group, Some(Pid::from_raw(command.id().cast_signed()))));
         members.push(command);
         for mut member in members {
-            assert!(member.try_wait().unwrap().is_some(), "it has been killed");
+            assert!(member.try_wait().unwrap().is_some(), "the member has been killed");
         }
     }
 
