@@ -25,7 +25,7 @@ fn time_of_tree(text: &[u8]) -> Duration {
     crate::cost::with_room(text.as_bytes(), true, read).unwrap()
 }
 
-/// Tests each text whole, and truncated to the longest one that is parsed immediately.
+/// Tests each text whole and truncated, because shorter texts are parsed immediately.
 #[test]
 fn no_text_takes_long_on_a_shared_thread() {
     let cache = Cache::default();

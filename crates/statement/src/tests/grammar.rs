@@ -1,4 +1,4 @@
-//! Every statement type of the grammar has its own row.
+//! Every statement type of the grammar has its own row in `classify`.
 
 use super::classify;
 use super::{OpaqueReason, Statement, StatementKind};
@@ -10,13 +10,13 @@ use prost::Message;
 const FIELDS: u32 = 1_000;
 
 /// Parts of statements and of function bodies, which no client can send alone.
-const NO_STATEMENTS: [&str; 5] = ["PlassignStmt", "RawStmt", "ReplicaIdentityStmt", "ReturnStmt", "SetOperationStmt"];
+const FRAGMENTS: [&str; 5] = ["PlassignStmt", "RawStmt", "ReplicaIdentityStmt", "ReturnStmt", "SetOperationStmt"];
 
 #[test]
 fn every_statement_type_has_a_row() {
     let (mut types, mut forgotten) = (Vec::new(), Vec::new());
     for (name, node) in (1..FIELDS).filter_map(node) {
-        if !name.ends_with("Stmt") || NO_STATEMENTS.contains(&name.as_str()) {
+        if !name.ends_with("Stmt") || FRAGMENTS.contains(&name.as_str()) {
             continue;
         }
         if classify::classify(&node).opaque == Some(OpaqueReason::UnknownStatement) {
@@ -40,7 +40,7 @@ fn opaque() -> Statement {
     statement
 }
 
-/// The name of the field's node kind, and an empty node of it.
+/// The name of the field's node kind, and an empty node of this kind.
 fn node(field: u32) -> Option<(String, NodeEnum)> {
     let mut bytes = Vec::new();
     prost::encoding::encode_key(field, prost::encoding::WireType::LengthDelimited, &mut bytes);

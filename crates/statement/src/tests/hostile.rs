@@ -84,7 +84,7 @@ fn mutate(dice: &mut Dice) -> Vec<u8> {
     text
 }
 
-/// Both readers must agree on each text.
+/// Asserts that both readers agree on the text.
 fn agrees_with_the_tree(text: &[u8], lexing: Lexing, script: Script) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     if !text.is_ascii() && lexing.encoding != Encoding::Utf8 {
@@ -129,7 +129,7 @@ fn the_fast_reader_agrees_with_the_tree() {
     }
 }
 
-/// A server session of the proxy may run on a thread with a stack as small as this.
+/// Runs the test on a thread with a stack as small as a session may have.
 fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
     std::thread::Builder::new().stack_size(2 << 20).spawn(test).unwrap().join().unwrap();
 }

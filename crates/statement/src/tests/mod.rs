@@ -1,4 +1,4 @@
-//! Effects of statements: outlines of cases, `text; text => effects` in the notation of [`show`].
+//! Effects of statements, in outlines of cases: `text; text => effects` in the notation of [`show`].
 
 mod bounds;
 mod definitions;
@@ -39,7 +39,7 @@ fn check_outline(outline: &str, show: impl Fn(&str) -> String) {
     compare(&cases, show);
 }
 
-/// Also compares with a cache that contains the texts with other literals.
+/// Compares the output for each text, and a cache's results for variants of the text with other literals.
 fn compare(cases: &[(&str, &str)], show: impl Fn(&str) -> String) {
     let mut dice = Dice::new(1);
     for (text, _) in cases {

@@ -19,7 +19,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
 }
 
-/// The cells of each row.
+/// The cells of each row of the page's table.
 fn listed() -> Vec<[String; 2]> {
     let page = read("docs/reference/compatibility.md");
     let section = page.split_once(HEADING).unwrap().1.split("\n## ").next().unwrap().to_owned();
@@ -38,7 +38,7 @@ fn the_page_lists_exactly_the_reasons_of_the_code() {
     assert_eq!(listed, expected.map(OpaqueReason::to_string).collect());
 }
 
-/// The other examples are opaque because of the session's earlier statements.
+/// Examples without code are opaque only because of the session's earlier statements.
 #[test]
 fn the_examples_of_the_page_are_opaque_for_the_stated_reason() {
     let mut examples = 0;

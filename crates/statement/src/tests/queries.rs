@@ -150,7 +150,7 @@ fn truncate_and_lock_report_every_table() {
     );
 }
 
-/// A lock in the mode that every SELECT takes.
+/// Every SELECT takes a lock in this mode.
 #[test]
 fn access_share_locks_are_not_reported() {
     check(

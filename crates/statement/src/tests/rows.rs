@@ -9,8 +9,8 @@ fn read(text: &str) -> Arc<Statement> {
     analyze_rows(text.as_bytes(), Lexing::USUAL).unwrap().statements.remove(0)
 }
 
-/// `insert k=1,2 v='x' | update -`: for each write, the known columns. A question mark follows a parameter whose type
-/// is uncertain.
+/// Shows the known columns of each write, as in `insert k=1,2 v='x' | update -`. A question mark follows a parameter
+/// whose type is uncertain.
 fn show_rows(statement: &Statement) -> String {
     let writes = statement.writes.iter().map(|write| {
         let column = |(column, values): &(Column, Vec<ColumnValue>)| {
@@ -173,7 +173,7 @@ fn inserts_from_arrays() {
         INSERT INTO t (k, v, w) SELECT x, now(), $2::text FROM unnest($1::int8[]) AS x => insert k=$1[]::integer w=$2::text
         INSERT INTO t (k, v) SELECT unnest($1::int8[]), unnest($2::jsonb[])::text => insert k=$1[]::integer|$2
         INSERT INTO t (k, v) SELECT 3, unnest($1::timestamptz[]) => insert k=3
-        -- A parameter without a cast may have been declared.
+        -- A parameter without a cast may have a declared type.
         INSERT INTO t (k) SELECT unnest($1) => insert k=$1[]?
         INSERT INTO t (k, v) SELECT * FROM unnest('{1,2}'::int[], ARRAY['a']) => insert k=1,2
         INSERT INTO t (k, v) SELECT * FROM unnest(ARRAY[1, 2], '{a,NULL}'::text[]) => insert k=1,2
@@ -478,9 +478,9 @@ fn non_ascii_keys_in_other_encodings_are_unknown() {
     assert_eq!(shown(b"EXECUTE p ('a')"), "");
     let script =
         analyze_rows(b"PREPARE p AS DELETE FROM t WHERE k = '\xe4'; EXECUTE p ('\xe4', 'a')", foreign).unwrap();
-    let PreparedEffect::Prepare { statement, .. } = &script.statements[0].prepared else { panic!("it prepares") };
+    let PreparedEffect::Prepare { statement, .. } = &script.statements[0].prepared else { panic!("not a PREPARE") };
     assert_eq!(show_rows(statement), "delete -");
-    let PreparedEffect::Execute { arguments, .. } = &script.statements[1].prepared else { panic!("it executes") };
+    let PreparedEffect::Execute { arguments, .. } = &script.statements[1].prepared else { panic!("not an EXECUTE") };
     assert!(matches!(arguments.as_slice(), [None, Some(_)]));
 }
 
@@ -495,7 +495,7 @@ fn the_reader_depends_on_requested_rows_and_depth() {
     assert_eq!(show_rows(&read(&format!("UPDATE t SET v = {sum} WHERE k = 2"))), "update -");
 }
 
-/// One condition for many relations, or many branches: the work and the stored result stay proportional to the text.
+/// If many relations or branches share a condition, the work and the stored result remain proportional to the text.
 #[test]
 fn expensive_conditions_report_no_rows() {
     let conditions: Vec<String> = (0..3000).map(|n| format!("t.c{n} = {n}")).collect();

@@ -143,7 +143,7 @@ fn texts_that_may_have_different_effects_are_read_separately() {
         ("SELECT 'a' /* 1 */ 'b'", "SELECT 'a' \n 'b'", Lexing::USUAL),
         ("SELECT \"'a'\" FROM t", "SELECT \"'b'\" FROM t", Lexing::USUAL),
         ("SELECT U&\"a!0041\" UESCAPE '!'", "SELECT U&\"a!0041\" UESCAPE '?'", Lexing::USUAL),
-        // A backslash may hide the end, and a character may be read differently.
+        // A backslash may hide the end of a literal, and a character may be read differently.
         ("SELECT 'a', '\\'' FROM t", "SELECT 'b', '\\'' FROM t", old),
         ("SELECT 'a' FROM t", "SELECT 'b' FROM t", old),
         ("SELECT 'ä' FROM t", "SELECT 'ab' FROM t", Lexing::USUAL),

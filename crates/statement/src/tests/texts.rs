@@ -216,7 +216,7 @@ fn the_cache_stays_within_its_limit() {
     assert!(before <= 32 << 20);
 }
 
-/// The cache accounts for entries by their length.
+/// The weight of a cache entry counts the length of lists, not their capacity.
 #[test]
 fn repeated_facts_are_stored_once() {
     for text in [
