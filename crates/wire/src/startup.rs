@@ -185,7 +185,7 @@ impl Startup {
         self.parameter("database").filter(|name| !name.is_empty()).map_or_else(|| self.user(), significant)
     }
 
-    /// The same packet for an ordinary session in this database.
+    /// Returns the packet with this database, for an ordinary session.
     pub fn for_database(&self, database: &str) -> Bytes {
         let version = self.packet.get(4..8).unwrap_or_default();
         let own = [("user", self.user()), ("database", database)];
