@@ -255,7 +255,7 @@ mod tests {
     const ALL: Through = Through::Writes { insert: true, update: true, delete: true };
     const NOTHING: Through = Through::Writes { insert: false, update: false, delete: false };
 
-    /// For each relation that leads to table 1: its effects, and whether it has the same columns.
+    /// The relations that lead to table 1, each with its effects, and whether it has the same columns.
     fn reach(edges: &[(Oid, Oid, Link)]) -> Vec<(Oid, Effects, bool)> {
         let edge = |(from, to, link): &(Oid, Oid, Link)| Edge { from: *from, to: *to, link: link.clone() };
         let graph = Graph::new(edges.iter().map(edge).collect());
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn descendants_and_ancestors_reach_a_table_and_its_siblings_do_not() {
-        // 3 and 4 are children of 2, 1 and 5 of 3.
+        // 3 and 4 are children of 2. 1 and 5 are children of 3.
         let edges =
             [family(3, 2, false), family(4, 2, false), family(1, 3, false), family(5, 3, false), family(6, 1, false)];
         let found = reach(&edges.concat());

@@ -167,7 +167,7 @@ mod tests {
         join([("policies.yaml".into(), Ok(format!("version: 1\n{text}").into_bytes()))]).unwrap()
     }
 
-    /// Describes the change for a server with these databases and tables.
+    /// The lost fences if the policies change, on a server with these databases and tables.
     fn lost(old: &str, new: &str, server: &[(&str, &[&str])]) -> Vec<String> {
         lost_with(old, new, server, &[])
     }
@@ -199,10 +199,10 @@ mod tests {
         assert_eq!(lost(tikcs, tikcs, app), [""; 0]);
         assert_eq!(lost(tikcs, ticks, app), [""; 0]);
         assert_eq!(lost("resources: []", tikcs, app), [""; 0]);
-        // Taken away on purpose.
+        // Removed on purpose.
         assert_eq!(lost(ticks, "resources: []", app), [""; 0]);
         assert_eq!(lost(ticks, "resources: [{name: other, tables: [public.ticks]}]", app), [""; 0]);
-        // Renamed in the database before, and wrong in the policies now.
+        // Renamed in the database earlier. The policies now have a wrong name.
         let renamed: &[(&str, &[&str])] = &[("app", &["public.ticks_2"])];
         assert_eq!(lost(ticks, tikcs, renamed), [""; 0]);
         assert_eq!(lost_with(ticks, tikcs, renamed, &["r"]), ["public.tikcs does not exist in app"]);
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(lost(both, wrong, server), ["public.ordres does not exist in shop; did you mean public.orders?"]);
         let elsewhere = "resources: [{name: r, tables: [public.ticks, {name: public.ordres, database: app}]}]";
         assert_eq!(lost(both, elsewhere, server), [""; 0]);
-        // On purpose.
+        // Removed on purpose.
         assert_eq!(lost(both, "resources: [{name: r, tables: [public.ticks]}]", server), [""; 0]);
         let moved: &[(&str, &[&str])] = &[("app", &["public.ticks", "public.t2"]), ("shop", &["public.ticks"])];
         let [old, new] = ["public.ticks", "public.t2"].map(|it| format!("resources: [{{name: r, tables: [{it}]}}]"));

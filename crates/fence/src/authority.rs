@@ -315,7 +315,7 @@ mod tests {
     #[async_trait]
     impl Following for DefectiveObserver {
         async fn next(&mut self) -> Result<Option<Token>, Error> {
-            assert!(!self.has_reported, "as a defect would");
+            assert!(!self.has_reported, "a simulated defect");
             self.has_reported = true;
             if self.is_first { Ok(Some(5)) } else { std::future::pending().await }
         }

@@ -139,7 +139,7 @@ mod tests {
         [&[tag], &length.to_be_bytes()[..], body].concat()
     }
 
-    /// The result of a server that accepts any login.
+    /// The result if the server accepts the login and sends this answer.
     async fn answered(answer: Vec<u8>) -> Result<Vec<StatementResult>, ExplainError> {
         let (mut server, stream) = duplex(4096);
         let ready = message(b'Z', b"I");

@@ -305,7 +305,7 @@ mod tests {
             assert!(text.message.starts_with(proof) && text.message.contains(reason), "{text:?}");
             assert_eq!((text.code, refused.kind().label()), ("LF006", "unavailable"));
             assert_eq!((text.detail.as_str(), text.hint), ("resource=jobs", remedy.hint()));
-            assert!(!refused.log_reason().contains("LOCK TABLE"), "no log has a query");
+            assert!(!refused.log_reason().contains("LOCK TABLE"), "the log contains no query");
         }
     }
 }

@@ -216,12 +216,12 @@ mod tests {
         let (first, later) = (Instant::now(), Instant::now() + Duration::from_secs(1));
         policies.put(&both, first);
         policies.set_loaded_there(later, 8);
-        assert_eq!(policies.loaded(&both[0]), 0, "that is another load");
+        assert_eq!(policies.loaded(&both[0]), 0, "the time is that of another load");
         policies.set_loaded_there(first, 7);
         policies.set_loaded_there(first, 8);
-        assert_eq!(policies.loaded(&both[0]), 7, "it is known already");
+        assert_eq!(policies.loaded(&both[0]), 7, "the load time is already known");
         policies.put(&both[..1], first);
-        assert_eq!((policies.loaded(&both[0]), policies.loaded(&both[1])), (7, 0), "two is not in force");
+        assert_eq!((policies.loaded(&both[0]), policies.loaded(&both[1])), (7, 0), "the second policy is not in force");
         policies.put(&both, later);
         assert_eq!(policies.loaded(&both[0]), 0);
     }
@@ -233,7 +233,7 @@ mod tests {
         policies.put(&both[..1], load);
         let news = [true, true, false, true].map(|it| policies.supersede(&both[0], it));
         assert_eq!(news, [true, false, false, true]);
-        assert!(!policies.supersede(&both[1], true), "it is not in force");
+        assert!(!policies.supersede(&both[1], true), "the policy is not in force");
         policies.put(&both, load);
         assert_eq!(policies.superseded(), BTreeSet::from(["one".to_owned()]));
         policies.put(&both, load + Duration::from_secs(1));
@@ -247,7 +247,7 @@ mod tests {
         policies.announced(1, policies.enforced());
         assert!(policies.is_announced(1) && !policies.is_announced(2) && !policies.is_announced(0));
         policies.enforce(&one[0]);
-        assert!(!policies.is_announced(1), "there is a fence more");
+        assert!(!policies.is_announced(1), "the fences have changed");
         policies.announced(1, policies.enforced());
         tokio::time::advance(REPEATED).await;
         assert!(!policies.is_announced(1));

@@ -64,10 +64,10 @@ mod tests {
         assert!(turns.0.is_empty());
         let (one, two) = (turns.of("r"), turns.of("r"));
         let running = one.try_lock().unwrap();
-        assert!(two.try_lock().is_err(), "it is one queue");
+        assert!(two.try_lock().is_err(), "both share one queue");
         drop(two);
         let three = turns.of("r");
-        assert!(three.try_lock().is_err(), "it is still that queue");
+        assert!(three.try_lock().is_err(), "the queue is still in use");
         drop(running);
         drop((one, three));
         assert!(turns.0.is_empty());

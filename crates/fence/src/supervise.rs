@@ -48,7 +48,7 @@ mod tests {
             let (starts, ended) = (counted.clone(), notified.clone());
             async move {
                 if starts.fetch_add(1, Ordering::Relaxed) < 2 {
-                    panic!("as a defect would");
+                    panic!("a simulated defect");
                 }
                 ended.notify_one();
             }

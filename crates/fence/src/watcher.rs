@@ -150,7 +150,7 @@ mod tests {
             watcher.ensure();
             assert!(watcher.runs() && started() == number);
             watcher.stop();
-            assert!(!watcher.runs() && watcher.retire_unless(|| true), "it was stopped");
+            assert!(!watcher.runs() && watcher.retire_unless(|| true), "the watcher was stopped");
         }
         watcher.ensure();
         assert!(!watcher.retire_unless(|| true) && watcher.runs());

@@ -275,7 +275,7 @@ mod tests {
     fn a_new_definition_of_a_portal_has_not_begun() {
         let mut portals = NameTable::default();
         portals.begin(b"p");
-        assert!(!portals.has_begun(b"p"), "nobody has bound it");
+        assert!(!portals.has_begun(b"p"), "the portal was never bound");
         let first = portals.define(b"p", statement(StatementKind::Insert), 1);
         portals.confirm(b"p", first);
         portals.begin(b"p");

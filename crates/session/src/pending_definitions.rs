@@ -194,7 +194,7 @@ mod tests {
     fn after(texts: &[&str]) -> PendingDefinitions {
         let mut suspects = PendingDefinitions::default();
         for text in texts {
-            // Where the catalog is not known, whatever is named may be fenced.
+            // If the catalog is not current, every named relation may be fenced.
             let seen = CatalogView { is_current: !text.contains("fenced"), ..CatalogView::default() };
             suspects.note(&statement(text), &policies(), &seen, &[]);
         }

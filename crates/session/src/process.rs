@@ -129,14 +129,14 @@ mod tests {
         process.report(Activity::Idle, &host);
         assert_eq!(releases(), 2, "in the transaction, and after it");
         process.report(Activity::Waiting, &host);
-        assert_eq!(releases(), 2, "nothing is revoked anymore");
+        assert_eq!(releases(), 2, "no revocation is left");
     }
 
     #[test]
     fn an_abandoned_admit_counts_until_it_ends() {
         let mut process = process();
         process.give_up_admit();
-        assert!(!process.has_given_up(), "none is under way");
+        assert!(!process.has_given_up(), "no Admit is pending");
         process.begin_admit("scheduler".to_owned(), false);
         assert!(!process.has_given_up());
         process.give_up_admit();

@@ -274,7 +274,7 @@ mod tests {
         );
     }
 
-    /// Each rejection's text in the log and the metrics, in addition to its SQLSTATE.
+    /// Each rejection has texts for the log and the metrics, in addition to its SQLSTATE.
     #[test]
     fn each_rejection_has_a_code_label_resource_and_tokens() {
         let (resource, issuer) = (String::from("r"), Issuer::Election("/e".parse().unwrap()));

@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(kept(after(&[query(), query()])), None);
         assert_eq!(kept(after(&[(frontend::QUERY, Request::query(vec![select(&[]), select(&[])]))])), None);
         let bound = [(frontend::BIND, Request::Bind { defines: None, plans: select(&[]) })];
-        assert_eq!(kept(after(&bound)), None, "it was not executed");
+        assert_eq!(kept(after(&bound)), None, "the portal was not executed");
     }
 
     #[test]

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(transaction.began(), Some(now));
         transaction.ready(Status::Transaction, second);
         transaction.begin_forwarding(second);
-        assert_eq!(transaction.began(), Some(now), "it is open since then");
+        assert_eq!(transaction.began(), Some(now), "the transaction is still open");
         transaction.ready(Status::Idle, third);
         assert_eq!(transaction.began(), Some(third));
     }

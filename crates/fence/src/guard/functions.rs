@@ -117,7 +117,7 @@ mod tests {
         for text in [FUNCTIONS, NOTICE, include_str!("../store/schema.sql"), include_str!("../store/leases.sql")] {
             for raised in text.split("RAISE EXCEPTION").skip(1) {
                 let raised = raised.split_once(";\n").map_or(raised, |(raised, _)| raised);
-                // LF000 leaves no block.
+                // LF000 does not leave its block.
                 assert!(raised.contains("HINT = ") || raised.contains("'LF000'"), "{raised}");
             }
         }

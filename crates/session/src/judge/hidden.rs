@@ -210,7 +210,7 @@ mod tests {
         analyze(text.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone()
     }
 
-    /// A table of that name.
+    /// A resource with a table of this name.
     fn resource(name: &str, mode: Mode) -> Resource {
         let table = QualifiedName { schema: "public".to_owned(), name: name.to_owned() };
         Resource {
