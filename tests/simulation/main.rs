@@ -5,7 +5,7 @@
 //! faults. Then a calm phase, in which the current leader must be able to write. Then the end, at which nothing may be
 //! left. The same seed produces the same history.
 //!
-//! Not simulated: real sockets and their buffers (net/), login and TLS, functions, rules and triggers. Of the guard,
+//! Not simulated: real sockets and their buffers (net/), login and TLS, functions, rules and triggers. From the guard,
 //! only its decision to permit a write is simulated. Tests with real servers cover these.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

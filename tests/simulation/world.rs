@@ -181,7 +181,7 @@ impl World {
         Dice::new(self.seed.wrapping_add(actor.wrapping_mul(0xd134_2543_de82_ef95)))
     }
 
-    /// A random row of a table. Of keys, one of the last few: first tokens are rare, so keys come into use one after
+    /// A random row of a table. For keys, one of the last few: first tokens are rare, so keys come into use one after
     /// the other.
     pub fn some_row(&self, dice: &mut Dice, table: Table) -> u8 {
         if !table.is_keyed() {

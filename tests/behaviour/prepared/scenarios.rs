@@ -7,7 +7,7 @@ use crate::prepared::{BROKEN, READ, ROWS, WRITE, WRITE_ROWS};
 const LONG_R: &str = "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnr";
 const LONG_W: &str = "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnw";
 
-/// What each scenario shows, and its messages. The statements and portals belong to one session.
+/// The claim of each scenario, and its messages. The statements and portals belong to one session.
 #[rustfmt::skip]
 pub const SCENARIOS: &[(&str, &[Act])] = &[
     ("each of two names keeps its own meaning", &[

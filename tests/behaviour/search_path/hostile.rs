@@ -222,7 +222,7 @@ fn statements_prepared_or_bound_under_another_path() {
     is_safe(&world, "prepared");
 }
 
-/// A view in a schema of the path leads to the fenced table. So does a view of this name that another session creates,
+/// A view in a schema of the path leads to the fenced table, as does a view of this name that another session creates,
 /// from then on.
 #[test]
 fn ways_to_the_fenced_table_in_the_path() {

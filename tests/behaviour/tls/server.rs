@@ -175,7 +175,7 @@ fn a_server_that_asks_for_a_certificate() {
     }
 }
 
-/// Of two refusals, only that of the encrypted attempt gives the reason. The other reports only missing encryption.
+/// After two refusals, only that of the encrypted attempt gives the reason. The other reports only missing encryption.
 #[test]
 fn of_two_refusals_the_encrypted_one_is_reported() {
     let authority = Authority::new("authority");

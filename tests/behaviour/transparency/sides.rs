@@ -16,7 +16,7 @@ pub struct Side<'a> {
 /// The greeting of each client, and then the responses in each step.
 type Transcript = Vec<Vec<Frame>>;
 
-/// What has been compared so far.
+/// The comparisons so far.
 #[derive(Default)]
 pub struct Counts {
     pub sessions: usize,

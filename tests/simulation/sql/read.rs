@@ -105,7 +105,7 @@ fn read_one(text: &str) -> Sql {
         ["SHOW", "session_authorization"] => Sql::Show("app"),
         ["SHOW", "search_path"] => Sql::Show("public"),
         ["SHOW", "idle_session_timeout" | "idle_in_transaction_session_timeout"] => Sql::Show("0"),
-        // So short that some Admits time out.
+        // Short enough that some Admits time out.
         ["SHOW", "transaction_timeout"] => Sql::Show("100ms"),
         _ if text.starts_with(QUESTION) => Sql::Question,
         ["SET", parameter, "=", "1"] if text.starts_with(RAISE) => Sql::Raise((*parameter).to_owned()),

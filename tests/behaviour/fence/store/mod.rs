@@ -71,7 +71,7 @@ async fn both_agree_after_every_operation() {
     assert!(steps < LONG || WORTH_SEEING.iter().all(|it| both.seen.contains_key(it)), "not all has happened");
 }
 
-/// Of two old leaders, only the one that has written is terminated. The other continues, and is stale.
+/// If there are two old leaders, only the one that has written is terminated. The other continues, and is stale.
 #[tokio::test]
 async fn the_protocol_runs_over_the_store_in_memory() {
     let resource = resource("r", "a");

@@ -15,7 +15,7 @@ const ROWS: usize = 1000;
 const FIRSTS: usize = 50;
 const NEWER: Epoch = Epoch { generation: 1, token: 8 };
 
-/// What the server knows of the admissions: a name, pid and resource of each row (by its number `n`), and the command
+/// The server's statistics of the admissions: a name, pid and resource of each row (by its number `n`), and the command
 /// that collects statistics.
 const SEEN: [(&str, Option<&str>, &str); 6] = [
     ("nothing", None, "SELECT"),
