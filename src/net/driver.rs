@@ -117,7 +117,7 @@ impl Driver {
         self.count_bytes();
         match self.term.end(self.session.is_idle()) {
             // Do not lose bytes that have just arrived.
-            Some(end) if !self.hears_more().await => Err(end),
+            Some(end) if !self.receives_more().await => Err(end),
             Some(_) => Ok(()),
             None if goes_on => {
                 tokio::task::yield_now().await;
@@ -146,7 +146,7 @@ impl Driver {
     }
 
     /// Checks once whether an idle client has sent something in time.
-    async fn hears_more(&mut self) -> bool {
+    async fn receives_more(&mut self) -> bool {
         if !self.session.is_idle() || self.term.is_over() {
             return false;
         }

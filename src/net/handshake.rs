@@ -71,7 +71,11 @@ impl IncomingClient {
 ///
 /// # Errors
 /// There is no valid header. The load balancer has been told the reason if possible.
-pub async fn hear_balancer(shared: &Shared, mut stream: Stream, seat: &Seat) -> Result<(Stream, Announced), Refused> {
+pub async fn read_proxy_header(
+    shared: &Shared,
+    mut stream: Stream,
+    seat: &Seat,
+) -> Result<(Stream, Announced), Refused> {
     let Stream::Tcp(socket) = &mut stream else { return Ok((stream, Announced::Balancer)) };
     let read = tokio::select! {
         biased;

@@ -160,7 +160,7 @@ pub async fn refuse_packet<T>(
     }
     let answer = async {
         let _turn = shared.wrong_packets.try_acquire().ok()?;
-        tokio::time::timeout(SERVER_LIMIT, ask_what_is_wrong(shared, sent)).await.ok()?.ok()?
+        tokio::time::timeout(SERVER_LIMIT, server_error(shared, sent)).await.ok()?.ok()?
     };
     match answer.await {
         Some(error) => {
@@ -175,7 +175,7 @@ pub async fn refuse_packet<T>(
 
 /// The server's whole answer; None if the server accepts the packet or offers encryption, or if the settings require an
 /// encrypted connection.
-async fn ask_what_is_wrong(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Option<BytesMut>> {
+async fn server_error(shared: &Shared, sent: Vec<Bytes>) -> io::Result<Option<BytesMut>> {
     let Some(stream) = upstream::connect_plainly(shared).await? else { return Ok(None) };
     let mut server = Peer::new(stream);
     let last = sent.len().saturating_sub(1);

@@ -250,7 +250,7 @@ impl Driver {
             tokio::time::timeout(LEAVE, self.leave_server()).await.ok();
         }
         if let Some(text) = text {
-            self.session.say_last(&text, &end);
+            self.session.send_last(&text, &end);
         }
         self.session.release_room();
         // A client that has disconnected or does not read misses the message. The proxy does not wait for it.

@@ -80,9 +80,9 @@ pub async fn check(start: StartOptions, allow_unresolved: bool) -> Vec<Finding> 
     let is_encrypted = matches!(upstream, Ok(true));
     findings.insert(0, Finding::new("upstream", upstream_outcome(&shared, upstream)));
     findings.extend(clear_text(&shared.settings()).filter(|_| is_encrypted));
-    findings.extend(ask_databases(&shared, &policies, allow_unresolved).await);
+    findings.extend(query_databases(&shared, &policies, allow_unresolved).await);
     if let Some(etcd) = etcd {
-        findings.extend(ask_etcd(&etcd, &policies).await);
+        findings.extend(query_etcd(&etcd, &policies).await);
     }
     findings
 }
@@ -127,7 +127,7 @@ fn clear_text(settings: &Settings) -> Option<Finding> {
 }
 
 /// Checks the databases that the policies name; by default, those with the schema or a table of the policies.
-async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: bool) -> Vec<Finding> {
+async fn query_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: bool) -> Vec<Finding> {
     let settings = shared.settings();
     let usual = settings.control_database();
     let mut findings = Vec::new();
@@ -148,7 +148,7 @@ async fn ask_databases(shared: &Shared, policies: &PolicySet, allow_unresolved: 
         findings.push(Finding::new(format!("control {usual}"), can_connect.map(|()| "reached".to_owned())));
     }
     for (database, names) in &concerned {
-        findings.extend(ask_database(shared, policies, database, names).await);
+        findings.extend(query_database(shared, policies, database, names).await);
     }
     if is_reached && concerned.is_empty() && !policies.resources.is_empty() {
         let command = settings.init_command(settings.control.get_dbname().unwrap_or("DATABASE"));
@@ -187,7 +187,7 @@ async fn closed_databases(shared: &Shared) -> Option<Finding> {
     (!closed.is_empty()).then(|| Finding::new("databases", Outcome::Warning(text)))
 }
 
-async fn ask_database(shared: &Shared, policies: &PolicySet, database: &str, names: &DatabaseNames) -> Vec<Finding> {
+async fn query_database(shared: &Shared, policies: &PolicySet, database: &str, names: &DatabaseNames) -> Vec<Finding> {
     let settings = shared.settings();
     let control = match names {
         DatabaseNames::NoDatabase => {
@@ -204,8 +204,8 @@ async fn ask_database(shared: &Shared, policies: &PolicySet, database: &str, nam
     let is_reached = matches!(control, Outcome::Good(_));
     let mut findings = vec![Finding::new(format!("control {database}"), control)];
     if is_reached {
-        findings.push(Finding::new(format!("guard {database}"), ask_guard(shared, database, policies).await));
-        findings.extend(ask_leases(shared, database, policies).await);
+        findings.push(Finding::new(format!("guard {database}"), query_guard(shared, database, policies).await));
+        findings.extend(query_leases(shared, database, policies).await);
     }
     findings
 }
@@ -239,7 +239,7 @@ fn tables(policies: &PolicySet, names: &BTreeMap<String, DatabaseNames>, allow_u
     findings
 }
 
-async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Outcome {
+async fn query_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Outcome {
     let control = shared.control_for(database);
     let lines = match timeout(GUARD_LIMIT, guard::status(&control, policies)).await {
         Ok(Ok(status)) => status.lines,
@@ -262,7 +262,7 @@ async fn ask_guard(shared: &Shared, database: &str, policies: &PolicySet) -> Out
 }
 
 /// Checks each lease that a policy names in full.
-async fn ask_leases(shared: &Shared, database: &str, policies: &PolicySet) -> Vec<Finding> {
+async fn query_leases(shared: &Shared, database: &str, policies: &PolicySet) -> Vec<Finding> {
     let leases = shared.shared_database(database).fence.read_leases(&policies.resources).await;
     let of = |resource: &Arc<Resource>| {
         let name = resource.lease()?;
@@ -277,21 +277,21 @@ fn led_by(leader: Option<Token>) -> String {
 }
 
 /// Checks each election that a policy names in full. For elections with a key, checks only that etcd answers.
-async fn ask_etcd(etcd: &Etcd, policies: &PolicySet) -> Vec<Finding> {
+async fn query_etcd(etcd: &Etcd, policies: &PolicySet) -> Vec<Finding> {
     let elections = policies.elections();
     let asked = elections
         .iter()
-        .map(async |election| Finding::new(format!("etcd {election}"), ask_election(etcd, election).await));
+        .map(async |election| Finding::new(format!("etcd {election}"), query_election(etcd, election).await));
     // Without etcd, each request waits for its time limit.
     let mut findings = join_all(asked).await;
     if findings.is_empty()
         && let Ok(any) = "/fencegate".parse()
     {
-        findings.push(Finding::new("etcd", ask_election(etcd, &any).await.map(|_| "answers".to_owned())));
+        findings.push(Finding::new("etcd", query_election(etcd, &any).await.map(|_| "answers".to_owned())));
     }
     findings
 }
 
-async fn ask_election(etcd: &Etcd, election: &ElectionName) -> Result<String, EtcdError> {
+async fn query_election(etcd: &Etcd, election: &ElectionName) -> Result<String, EtcdError> {
     leader(etcd, election, Patience::USUAL).await.map(|(leader, _)| led_by(leader.map(|it| it.token.get())))
 }

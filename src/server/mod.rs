@@ -143,7 +143,7 @@ async fn serve_session(shared: Arc<Shared>, mut stream: Stream, origin: Origin, 
     let session = seat.number();
     let (settings, mut announced) = (shared.settings(), None);
     if settings.proxy_protocol_from.iter().any(|it| it.covers(origin)) {
-        let heard = match Box::pin(handshake::hear_balancer(&shared, stream, &seat)).await {
+        let heard = match Box::pin(handshake::read_proxy_header(&shared, stream, &seat)).await {
             Ok(heard) => heard,
             Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
         };

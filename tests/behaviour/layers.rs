@@ -110,7 +110,7 @@ fn deciding_modules_use_no_sockets_and_no_clock() {
 /// Sessions call these layers from relay threads, where `tokio::spawn` would leave the task. The tasks that `net`
 /// spawns wait in a queue for their own session.
 #[test]
-fn what_sessions_share_is_spawned_in_the_background() {
+fn shared_tasks_are_spawned_in_the_background() {
     let count =
         |path: PathBuf| -> usize { files(&path).iter().map(|file| code(file).matches("tokio::spawn(").count()).sum() };
     let fence = |file| crates().join("fence/src").join(file);

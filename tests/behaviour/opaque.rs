@@ -347,7 +347,7 @@ fn physical_replication() {
 }
 
 #[test]
-fn a_mistake_is_the_servers_to_tell_and_no_rejection() {
+fn a_mistake_gets_the_servers_error() {
     let world = Fenced::start(SCHEMA, ONE);
     let mut wire = world.holder(47);
     ok(&mut wire, "DELETE FROM jobs");

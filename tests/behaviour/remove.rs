@@ -95,7 +95,7 @@ fn prepared() -> Postgres {
 const NOTHING: &str = "nothing to remove\n";
 
 #[test]
-fn it_leaves_what_was_there_before_init() {
+fn older_objects_remain() {
     let postgres = Postgres::start(Options::default());
     postgres.sql(SCHEMA);
     postgres.sql("CREATE ROLE gate LOGIN; INSERT INTO ticks VALUES (1)");

@@ -285,7 +285,7 @@ fn the_proxys_identity_authenticates_no_client(_: Via) {
         (true, &["10.0.0.0/8", "::1/128"], [false, false]),
     ];
     for (by_socket, allowed, expected) in cases {
-        let options = ProxyOptions::default().asks_everybody();
+        let options = ProxyOptions::default().requires_passwords();
         let options = if by_socket { options.upstream_by_socket() } else { options };
         let options = allowed.iter().fold(options, |options, it| options.arguments(&["--allow-unauthenticated", it]));
         let proxy = Proxy::start_with(&postgres, &options);
@@ -323,7 +323,7 @@ fn authenticated_clients_are_accepted_from_everywhere(_: Via) {
         let create = format!("CREATE ROLE {} LOGIN PASSWORD 'right'", role(method));
         postgres.sql(&format!("SET password_encryption = '{encryption}'; {create}"));
     }
-    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().asks_everybody().upstream_by_socket());
+    let proxy = Proxy::start_with(&postgres, &ProxyOptions::default().requires_passwords().upstream_by_socket());
     for (method, address) in
         METHODS[1..].iter().flat_map(|method| [(method, proxy.address()), (method, proxy.socket())])
     {

@@ -38,7 +38,7 @@ pub struct ProxyOptions {
     settings: Option<String>,
     upstream: Option<String>,
     upstream_by_socket: bool,
-    asks_everybody: bool,
+    requires_passwords: bool,
     environment: Vec<String>,
     umask: Option<&'static str>,
     log: Option<PathBuf>,
@@ -53,7 +53,7 @@ impl Default for ProxyOptions {
             settings: None,
             upstream: None,
             upstream_by_socket: false,
-            asks_everybody: false,
+            requires_passwords: false,
             environment: Vec::new(),
             umask: None,
             log: None,
@@ -118,8 +118,8 @@ impl ProxyOptions {
 
     /// Keeps the default of `allow_unauthenticated`. Otherwise the server may accept all clients of this machine
     /// without authentication, as most tests need.
-    pub fn asks_everybody(mut self) -> Self {
-        self.asks_everybody = true;
+    pub fn requires_passwords(mut self) -> Self {
+        self.requires_passwords = true;
         self
     }
 }
@@ -360,7 +360,7 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
         command.extend(["--control".into(), options.control.clone().unwrap_or_else(|| postgres.control_url())]);
     }
     command.extend(["--policies".into(), text(&folder.join("policies"))]);
-    if !options.asks_everybody {
+    if !options.requires_passwords {
         command.extend(["--allow-unauthenticated", "unix,127.0.0.0/8"].map(str::to_owned));
     }
     command.extend(options.arguments.iter().cloned());

@@ -81,7 +81,7 @@ pub(super) async fn reset(
     force: bool,
 ) -> Result<Reset, ResetError> {
     // Connect even after a recent failure: an operator needs a current answer.
-    context.unwatched.ask_anew().await;
+    context.unwatched.forget_failure().await;
     let deadline = Instant::now() + LIMIT;
     let reset = loop {
         if let Some(reset) = reset_known(context, resource, token, role, force).await? {

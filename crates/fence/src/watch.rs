@@ -49,7 +49,7 @@ async fn watch(database: Weak<Database>) {
     let mut beaten = Instant::now();
     let mut looked = Instant::now();
     let mut alone_since: Option<Instant> = None;
-    let mut told = None;
+    let mut reported = None;
     loop {
         let Some(current) = database.upgrade() else { return };
         let context = current.context();
@@ -60,7 +60,7 @@ async fn watch(database: Weak<Database>) {
         attend(context).await;
         if beaten.elapsed() >= HEARTBEAT {
             beaten = Instant::now();
-            beat(&current, &mut told).await;
+            beat(&current, &mut reported).await;
             enforcement::check(context).await;
             // The end of a lease is not announced.
             issuer::follow(context, None).await;
@@ -97,15 +97,16 @@ fn linger(database: &Database) -> Duration {
 
 /// Detects a silently lost connection and opens it again. Logs each obstacle once, and none if the database has nothing to
 /// fence.
-async fn beat(database: &Database, told: &mut Option<StoreError>) {
+async fn beat(database: &Database, reported: &mut Option<StoreError>) {
     let context = database.context();
     let beaten = context.store().beat().await;
     context.watcher.set_queue_usage(beaten.as_ref().ok().copied());
     let trouble = beaten.err();
-    if let Some(error) = trouble.as_ref().filter(|error| told.as_ref() != Some(error) && !database.fences_nothing()) {
+    if let Some(error) = trouble.as_ref().filter(|error| reported.as_ref() != Some(error) && !database.fences_nothing())
+    {
         tracing::warn!(database = database.name(), %error, "control_not_listening");
     }
-    *told = trouble;
+    *reported = trouble;
 }
 
 /// Announces the fences enforced here if they have changed or the connection is new. Never opens a connection: the next

@@ -58,33 +58,33 @@ type Attributes = BTreeMap<&'static str, String>;
 
 fn of_set(set: &PolicySet) -> Attributes {
     let databases = set.databases.as_ref().map(|databases| sorted(databases.iter().cloned()));
-    let mut said = Attributes::from([("opaque", set.opaque.name().to_owned())]);
-    said.extend(databases.map(|databases| ("databases", databases)));
+    let mut attributes = Attributes::from([("opaque", set.opaque.name().to_owned())]);
+    attributes.extend(databases.map(|databases| ("databases", databases)));
     if !set.opaque_roles.is_empty() {
         let roles = set.opaque_roles.iter().map(|(role, opaque)| format!("{role}: {}", opaque.name()));
-        said.insert("opaque_roles", sorted(roles));
+        attributes.insert("opaque_roles", sorted(roles));
     }
     if !set.exempt_roles.is_empty() {
-        said.insert("exempt_roles", sorted(set.exempt_roles.iter().cloned()));
+        attributes.insert("exempt_roles", sorted(set.exempt_roles.iter().cloned()));
     }
-    said
+    attributes
 }
 
 fn of_resource(resource: &Resource) -> Attributes {
-    let mut said = Attributes::from([("tables", tables(resource)), ("mode", resource.mode.name().to_owned())]);
+    let mut attributes = Attributes::from([("tables", tables(resource)), ("mode", resource.mode.name().to_owned())]);
     if let Some(issuer) = &resource.issuer {
-        said.insert(issuer.kind(), issuer.name().to_string());
+        attributes.insert(issuer.kind(), issuer.name().to_string());
     }
     if let Some(issuers) = resource.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref()) {
-        said.insert(issuers.kind(), issuers.names().to_string());
+        attributes.insert(issuers.kind(), issuers.names().to_string());
     }
     if !resource.functions.is_empty() {
-        said.insert("functions", sorted(resource.functions.iter().map(ToString::to_string)));
+        attributes.insert("functions", sorted(resource.functions.iter().map(ToString::to_string)));
     }
     if resource.on_missing != OnMissing::Reject {
-        said.insert("on_missing", resource.on_missing.name().to_owned());
+        attributes.insert("on_missing", resource.on_missing.name().to_owned());
     }
-    said
+    attributes
 }
 
 fn tables(resource: &Resource) -> String {

@@ -110,7 +110,7 @@ impl<H: Host> Session<H> {
             }
             Some(_) => return Ok(false),
         }
-        if self.asks_before_bind(&statement) {
+        if self.queries_before_bind(&statement) {
             return Ok(false);
         }
         let sequence = self.names.portals.define(&portal, statement.clone(), self.pipeline.batch());

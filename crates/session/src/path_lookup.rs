@@ -73,7 +73,7 @@ impl<H: Host> Session<H> {
                 continue;
             }
             if self.pipeline.path_in_doubt() || *self.settings.path.current() == SearchPath::Unasked {
-                return Some(self.ask_for_path());
+                return Some(self.query_path());
             }
             self.settings.path.judged_by();
             let SearchPath::Schemas(schemas) = self.settings.path.current() else { continue };
@@ -100,7 +100,7 @@ impl<H: Host> Session<H> {
                 let means_own = match (own, &self.message.facts.role) {
                     _ if !is_known => true,
                     (None, _) | (Some(OwnSchemas::AsRole), Asked::Not | Asked::Due) => {
-                        return Some(self.ask_for_path_and_role());
+                        return Some(self.query_path_and_role());
                     }
                     (Some(OwnSchemas::AsRole), Asked::Answered(Role::Current(role))) => {
                         OWN_SCHEMAS.contains(&role.as_str())

@@ -46,7 +46,7 @@ impl<H: Host> Session<H> {
     }
 
     /// Asks for the role that the session acts as, as soon as nothing is owed.
-    pub(super) fn ask_for_role(&mut self) -> Verdict {
+    pub(super) fn query_role(&mut self) -> Verdict {
         if !self.pipeline.is_empty() {
             return self.settle();
         }
@@ -56,7 +56,7 @@ impl<H: Host> Session<H> {
     }
 
     /// Asks for the search path, as soon as nothing is owed. Where the token is unknown, too, asks for all settings.
-    pub(super) fn ask_for_path(&mut self) -> Verdict {
+    pub(super) fn query_path(&mut self) -> Verdict {
         if !self.pipeline.is_empty() {
             return self.settle();
         }
@@ -71,7 +71,7 @@ impl<H: Host> Session<H> {
     }
 
     /// Asks for the search path, and for the role that `"$user"` stands for in it.
-    pub(super) fn ask_for_path_and_role(&mut self) -> Verdict {
+    pub(super) fn query_path_and_role(&mut self) -> Verdict {
         if !self.pipeline.is_empty() {
             return self.settle();
         }
@@ -83,7 +83,7 @@ impl<H: Host> Session<H> {
 
     /// Asks for the path before the client's next statement, outside of any pipeline. A simple query would drop the client's
     /// unnamed statement.
-    pub(super) fn ask_for_path_ahead(&mut self) {
+    pub(super) fn query_path_ahead(&mut self) {
         self.begin_forwarding();
         self.pipeline.run(&mut self.server.output, PATH, Arc::default(), &Audience::ProxyAhead);
         self.pipeline.put_sync(&mut self.server.output, Audience::ProxyAhead);
@@ -119,7 +119,7 @@ impl<H: Host> Session<H> {
     /// Returns true if the Bind at hand waits until the token is known. A statement that commits by itself may have to come
     /// first in its pipeline, and a Sync behind a question would close its portal. The proxy therefore asks for the token
     /// before there is a portal.
-    pub(super) fn asks_before_bind(&mut self, statement: &Statement) -> bool {
+    pub(super) fn queries_before_bind(&mut self, statement: &Statement) -> bool {
         let may_come_first = self.pipeline.part() == Part::Empty && !self.settings.parameter.failed();
         if !may_come_first || !statement.may_commit() || !self.may_need_token(statement) {
             return false;

@@ -127,7 +127,7 @@ impl ClientError for Rejection {
             Rejection::Missing { resource, named, by_bare_name } => {
                 ErrorText::new("LF002", format!("resource \"{resource}\" is fenced, and this session has no token for it"))
                     .detail(format!("resource={resource}"))
-                    .hint(what_is_missing(named, by_bare_name.as_ref()))
+                    .hint(missing_tokens_hint(named, by_bare_name.as_ref()))
             }
             Rejection::InvalidSetting { why, value } => {
                 let shown = start_of(value, LONGEST_SHOWN);
@@ -156,7 +156,7 @@ impl ClientError for Rejection {
             Rejection::UnknownKey { resource, why, hint, by_bare_name } => {
                 ErrorText::new("LF004", format!("cannot determine what this statement writes: {why}"))
                     .detail(format!("resource={resource}"))
-                    .hint(what_is_meant(by_bare_name.as_ref()) + hint)
+                    .hint(unqualified_name_hint(by_bare_name.as_ref()) + hint)
             }
             Rejection::NotOwner { database } => {
                 ErrorText::new("42501", format!("must be owner of database {database}"))
@@ -186,8 +186,8 @@ const LONGEST_SHOWN: usize = 60;
 const MOST_NAMED: usize = 10;
 
 /// The hint of LF002.
-fn what_is_missing(named: &[String], by_bare_name: Option<&QualifiedName>) -> String {
-    let mut hint = what_is_meant(by_bare_name);
+fn missing_tokens_hint(named: &[String], by_bare_name: Option<&QualifiedName>) -> String {
+    let mut hint = unqualified_name_hint(by_bare_name);
     if !named.is_empty() {
         let rest = if named.len() > MOST_NAMED { ", ..." } else { "" };
         hint += &format!("lease.fence names only {}{rest}. ", named[..named.len().min(MOST_NAMED)].join(", "));
@@ -196,7 +196,7 @@ fn what_is_missing(named: &[String], by_bare_name: Option<&QualifiedName>) -> St
 }
 
 /// First part of the hint for a statement with an unqualified name.
-fn what_is_meant(by_bare_name: Option<&QualifiedName>) -> String {
+fn unqualified_name_hint(by_bare_name: Option<&QualifiedName>) -> String {
     let meant = |table: &QualifiedName| {
         format!(
             "The unqualified name may mean {table}. For another table, write its schema, or pg_temp for a temporary table. "

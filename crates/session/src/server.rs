@@ -335,7 +335,7 @@ impl<H: Host> Session<H> {
             && self.host.is_fenced()
             && self.settings.path.take_turn_ahead()
         {
-            self.ask_for_path_ahead();
+            self.query_path_ahead();
         }
     }
 

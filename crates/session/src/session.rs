@@ -180,7 +180,7 @@ pub(super) fn frame_of(side: &mut Side, length: usize) -> Bytes {
 
 impl<H: Host> Session<H> {
     /// Writes the last message to the client, unless half of another one has been sent.
-    pub fn say_last(&mut self, text: &ErrorText, end: &End) {
+    pub fn send_last(&mut self, text: &ErrorText, end: &End) {
         if self.server.rest > 0 && !self.server.discard {
             return;
         }

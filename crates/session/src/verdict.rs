@@ -86,7 +86,7 @@ impl<H: Host> Session<H> {
             return (verdict, resolved);
         }
         if self.message.facts.role == Asked::Due {
-            return (self.ask_for_role(), resolved);
+            return (self.query_role(), resolved);
         }
         let Some((others, seen)) = self.survey(&resolved) else { return (Verdict::Hold, resolved) };
         let judge = Judge {
@@ -364,7 +364,7 @@ impl<H: Host> Session<H> {
             _ if statements[..last].iter().any(|it| it.may_change_role()) => self.any_role(),
             Asked::Answered(role) => role.clone(),
             Asked::Not | Asked::Due if self.is_extended() => self.any_role(),
-            Asked::Not | Asked::Due => return Some(self.ask_for_role()),
+            Asked::Not | Asked::Due => return Some(self.query_role()),
         };
         self.request(match &statements[last].needs_database_alone {
             Some(wanted) if !is_unchecked => Task::LeaveAlone(wanted.clone(), role),

@@ -68,7 +68,7 @@ impl<H: Host> Session<H> {
                 self.flush();
                 self.message.hold.flushed = true;
             }
-            _ if self.can_ask_for_limits() => self.ask_for_limits(),
+            _ if self.can_ask_for_limits() => self.query_timeouts(),
             _ => {
                 self.restart_idle_timeouts();
                 self.message.hold.limit = Asked::Answered(None);
@@ -88,7 +88,7 @@ impl<H: Host> Session<H> {
     }
 
     /// Asks with SHOW, which takes no snapshot: see `question`.
-    fn ask_for_limits(&mut self) {
+    fn query_timeouts(&mut self) {
         let names = self.limits();
         let questions: Vec<String> = match self.settings.replicates {
             true => {

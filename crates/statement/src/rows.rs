@@ -178,7 +178,7 @@ impl Rows {
     }
 
     /// Returns true if `other` knows at least as much: for each column, this one has the same values or none.
-    pub fn tells_no_more_than(&self, other: &Rows) -> bool {
+    pub fn implies_no_more_than(&self, other: &Rows) -> bool {
         self.columns.iter().all(|told| other.columns.contains(told))
     }
 

@@ -259,7 +259,7 @@ impl SharedDatabase {
                         self.metrics.write(database, "", mode, verdict);
                     }
                 }
-                self.tell_missing(&policies, &catalog, &mut known.missing);
+                self.report_missing(&policies, &catalog, &mut known.missing);
                 known.failure = None;
                 known.of_sessions.retain(|schema, _| catalog.leaves_to_session(schema));
                 known.catalog = Arc::new(catalog);
@@ -278,7 +278,7 @@ impl SharedDatabase {
 
     /// Logs once which fenced tables are missing, and which have been created. If nothing is fenced, logs that for the
     /// database.
-    fn tell_missing(&self, policies: &PolicySet, catalog: &Catalog, missing: &mut HashSet<QualifiedName>) {
+    fn report_missing(&self, policies: &PolicySet, catalog: &Catalog, missing: &mut HashSet<QualifiedName>) {
         let before = std::mem::take(missing);
         if self.is_unconcerned() {
             return;

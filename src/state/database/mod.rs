@@ -247,7 +247,7 @@ impl SharedDatabase {
         match self.fence.apply_policy_of(&policies.resources, policies.loaded).await {
             Ok(()) => {
                 for resource in &policies.resources {
-                    self.fence.background().spawn(say_when_enforced(self.clone(), resource.clone()));
+                    self.fence.background().spawn(report_when_enforced(self.clone(), resource.clone()));
                 }
                 recorded.policies = Some(policies);
                 recorded.logged = None;
@@ -292,7 +292,7 @@ impl SharedDatabase {
 
 /// Logs when the fence is enforced, which requires that all writes forwarded before it have ended. If there is nothing
 /// to enforce, logs only that. Cancel-safe: nothing is logged then.
-async fn say_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<Resource>) {
+async fn report_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<Resource>) {
     let (database, mut told) = (shared_database.fence.name(), None);
     while let Err(error) = shared_database.fence.enforced(&resource).await {
         if told.as_ref() != Some(&error) {

@@ -184,10 +184,10 @@ impl<'a> Stale<'a> {
                 wire.read_until_ready()
             }
             (None, fate) => {
-                assert!(matches!(fate, Fate::NobodyToTell));
+                assert!(matches!(fate, Fate::ClientGone));
                 Vec::new()
             }
-            (Some(_), Fate::NobodyToTell) => unreachable!("the client is connected"),
+            (Some(_), Fate::ClientGone) => unreachable!("the client is connected"),
         }
     }
 
@@ -209,7 +209,7 @@ impl<'a> Stale<'a> {
                 assert_eq!(tags, b"EZ", "only the error and ReadyForQuery: {told:?}");
                 assert_eq!(self.wire().frame(), None, "and the last");
             }
-            Fate::NobodyToTell => {}
+            Fate::ClientGone => {}
         }
     }
 }

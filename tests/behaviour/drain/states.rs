@@ -14,7 +14,7 @@ pub enum Fate {
     /// The session receives the error, at the latest as the reply to `next`.
     CutOff { next: Vec<u8>, outcome: &'static str },
     /// The client has disconnected.
-    NobodyToTell,
+    ClientGone,
 }
 
 /// Longer than any takeover, even on a slow machine.
@@ -87,7 +87,7 @@ pub fn in_commit(stale: &mut Stale) -> Fate {
 pub fn with_its_client_killed(stale: &mut Stale) -> Fate {
     run_long_statement(stale);
     stale.wire = None;
-    Fate::NobodyToTell
+    Fate::ClientGone
 }
 
 fn run_long_statement(stale: &mut Stale) {

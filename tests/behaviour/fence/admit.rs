@@ -73,7 +73,7 @@ async fn late_admit_reply_is_discarded_after_a_revocation() {
     world.run(&format!("SELECT pg_advisory_lock({SCHEDULER})")).await;
     let asking = old.admit(&world.resource, 1);
     let drain = async {
-        world.somebody_waits().await;
+        world.is_awaited().await;
         let _ = old.fence.revoke("scheduler", Epoch { generation: 1, token: 2 });
         world.run(&format!("SELECT pg_advisory_unlock({SCHEDULER})")).await;
     };
@@ -128,7 +128,7 @@ async fn a_newer_token_terminates_a_session_during_its_admission() {
     other.admit(&world.resource, 1).await.unwrap();
     world.run(&format!("SELECT pg_advisory_lock({SCHEDULER})")).await;
     let look = async {
-        world.somebody_waits().await;
+        world.is_awaited().await;
         assert_eq!(proxy.cut_off_by(&session.fence).await, None);
         world.run("UPDATE fencegate_state.epoch SET token = 2").await;
         let cut_off = proxy.cut_off_by(&session.fence).await;
@@ -151,7 +151,7 @@ async fn a_first_admission_while_policies_are_loaded_leaves_no_old_ones() {
     world.run(&format!("SELECT pg_advisory_lock({SCHEDULER})")).await;
     let newer = resource("scheduler", "b");
     let load = async {
-        world.somebody_waits().await;
+        world.is_awaited().await;
         proxy.apply_policy(std::slice::from_ref(&newer)).await.unwrap();
         world.run(&format!("SELECT pg_advisory_unlock({SCHEDULER})")).await;
     };

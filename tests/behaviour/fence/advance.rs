@@ -125,7 +125,7 @@ async fn raises_its_token_while_another_proxy_releases_its_sessions() {
     raising.fence.set_activity(Activity::Busy);
     world.run("SELECT pg_advisory_lock(42)").await;
     let held_up = async {
-        world.somebody_waits().await;
+        world.is_awaited().await;
         let mut admitting = Box::pin(raising.admit(&world.resource, 2));
         while world.admissions(&raising).await != "0" {
             tokio::select! {

@@ -148,7 +148,7 @@ impl World {
     }
 
     /// Returns when a process of the database waits for an advisory lock.
-    pub async fn somebody_waits(&self) {
+    pub async fn is_awaited(&self) {
         let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         until("a process waits for an advisory lock", async || self.ask(waiting).await != "0").await;

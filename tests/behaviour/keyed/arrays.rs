@@ -1,8 +1,8 @@
 //! Keys in arrays and long lists: `= ANY`, `IN (SELECT unnest(…))`, and INSERT from `unnest`.
 
-use super::{holder, refused};
+use super::{holder, refused, run};
 use crate::support::fenced::{Fenced, code, code_in, ok};
-use crate::support::message::{Format, bind, close_statement, execute, parse, sync};
+use crate::support::message::{Format, bind, execute, parse, sync};
 use crate::support::wire::{Wire, error_in};
 use fencegate_fence::together::MOST_TOGETHER;
 use fencegate_statement::rows::MOST_VALUES;
@@ -92,18 +92,6 @@ fn binary(oid: u32, elements: &[Option<Vec<u8>>]) -> Vec<u8> {
         array.extend(element.iter().flatten());
     }
     array
-}
-
-/// Prepares a statement with one parameter, and runs it once.
-fn run(wire: &mut Wire, statement: &str, oid: u32, format: Format, value: &[u8]) -> String {
-    let frames = [
-        close_statement("s"),
-        parse("s", statement, &[oid]),
-        bind("", "s", format, &[Some(value)], Format::Text),
-        execute("", 0),
-        sync(),
-    ];
-    code_in(&wire.exchange(&frames.concat()))
 }
 
 #[test]
@@ -243,10 +231,12 @@ fn one_stale_key_among_many_refuses_the_statement() {
 fn the_keys_of_a_statement_are_admitted_in_one_query() {
     let world = world();
     let keys = list(1..=MOST_TOGETHER);
-    ok(&mut holder(&world, "7"), &format!("INSERT INTO jobs (id) SELECT unnest('{{{keys}}}'::int8[])"));
+    // The sessions stay open: the admissions of an ended process are deleted.
+    let (mut first, mut second) = (holder(&world, "7"), holder(&world, "7"));
+    ok(&mut first, &format!("INSERT INTO jobs (id) SELECT unnest('{{{keys}}}'::int8[])"));
     assert_eq!(admitting_transactions(&world), format!("1 of {MOST_TOGETHER}"), "first tokens");
     world.postgres.sql("DELETE FROM fencegate_state.admission");
-    ok(&mut holder(&world, "7"), &format!("UPDATE jobs SET note = 'x' WHERE id = ANY ('{{{keys}}}')"));
+    ok(&mut second, &format!("UPDATE jobs SET note = 'x' WHERE id = ANY ('{{{keys}}}')"));
     assert_eq!(admitting_transactions(&world), format!("1 of {MOST_TOGETHER}"), "tokens in force");
 }
 

@@ -10,7 +10,8 @@ mod shadows;
 mod strings;
 mod values;
 
-use crate::support::fenced::{Fenced, code, ok};
+use crate::support::fenced::{Fenced, code, code_in, ok};
+use crate::support::message::{Format, bind, close_statement, execute, parse, sync};
 use crate::support::wire::{Fields, Wire, error_in};
 
 const SCHEMA: &str = "CREATE TABLE shard_ticks (shard int, id int, v text, PRIMARY KEY (shard, id)); \
@@ -30,6 +31,18 @@ fn holder(world: &Fenced, tokens: &str) -> Wire {
     let mut wire = world.login();
     ok(&mut wire, &format!("SET lease.fence = '{tokens}'"));
     wire
+}
+
+/// Prepares a statement with one parameter, and runs it once.
+fn run(wire: &mut Wire, statement: &str, oid: u32, format: Format, value: &[u8]) -> String {
+    let frames = [
+        close_statement("s"),
+        parse("s", statement, &[oid]),
+        bind("", "s", format, &[Some(value)], Format::Text),
+        execute("", 0),
+        sync(),
+    ];
+    code_in(&wire.exchange(&frames.concat()))
 }
 
 #[track_caller]

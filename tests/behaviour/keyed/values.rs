@@ -1,8 +1,8 @@
 //! Keys of every type, as literals and as parameters in both formats.
 
-use super::{epochs, holder, refused};
+use super::{epochs, holder, refused, run};
 use crate::support::fenced::{Fenced, code_in, ok};
-use crate::support::message::{Format, bind, close_statement, execute, parse, sync};
+use crate::support::message::{Format, bind, execute, parse, sync};
 use crate::support::postgres::SUPERUSER;
 use crate::support::wire::Wire;
 
@@ -97,18 +97,6 @@ fn parameters() {
         }
         assert_eq!(epochs(&world), format!("{resource}=1"), "{column}");
     }
-}
-
-/// Prepares a statement with one parameter, and runs it once.
-fn run(wire: &mut Wire, statement: &str, oid: u32, format: Format, value: &[u8]) -> String {
-    let frames = [
-        close_statement("s"),
-        parse("s", statement, &[oid]),
-        bind("", "s", format, &[Some(value)], Format::Text),
-        execute("", 0),
-        sync(),
-    ];
-    code_in(&wire.exchange(&frames.concat()))
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl World {
     /// Causes all counted events. Each call takes over from the previous one.
     pub fn move_everything(&mut self, round: i64) {
         let token = 10 * round;
-        self.bury_the_dead(token);
+        self.delete_the_dead(token);
         self.reject_in_every_way(token);
         self.take_over(token);
         // A client of another protocol.
@@ -128,7 +128,7 @@ impl World {
     }
 
     /// Drains a dead process before the proxy removes it: in the first round, no session has ended yet.
-    fn bury_the_dead(&self, token: i64) {
+    fn delete_the_dead(&self, token: i64) {
         let mut wire = self.login();
         ok(&mut wire, &format!("SET lease.fence = {token}"));
         let dead = "SELECT pg_backend_pid(), '2001-01-01', 'jobs', 1, 1, 'another proxy', now()";

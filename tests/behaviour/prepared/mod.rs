@@ -120,7 +120,7 @@ fn agree(direct: &Frame, proxied: &Frame) -> bool {
 }
 
 #[test]
-fn names_and_what_they_mean() {
+fn names_and_their_meaning() {
     let world = World::start();
     for (what, acts) in SCENARIOS {
         println!("{what}");

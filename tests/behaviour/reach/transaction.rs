@@ -105,7 +105,7 @@ fn such_a_write_follows_the_rule_for_opaque_statements() {
 
 /// Frameworks create and fill tables and views in one transaction, in sessions without a token.
 #[test]
-fn migrations_go_on() {
+fn migrations_continue() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut stranger = fenced.login();
     ok(&mut stranger, "BEGIN");

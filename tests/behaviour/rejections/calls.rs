@@ -10,7 +10,7 @@ use crate::support::{Address, Wire};
 const DIVISION: u32 = 154;
 
 #[test]
-fn a_rejected_call_leaves_what_a_failed_one_leaves() {
+fn a_rejected_call_has_the_effects_of_a_failed_one() {
     let world = World::start();
     let (one, zero) = (1i32.to_be_bytes(), 0i32.to_be_bytes());
     let call = function_call(DIVISION, &[Some(&one), Some(&zero)]);

@@ -41,7 +41,7 @@ fn the_protocol_has_to_be_named() {
 }
 
 #[test]
-fn nobody_encrypts_twice() {
+fn tls_is_not_nested() {
     let world = World::start(&[]);
     let (host, port) = world.proxy.address().host_and_port();
     let tls = ServerTls { mode: SslMode::Require, ..ServerTls::default() };

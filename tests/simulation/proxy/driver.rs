@@ -170,7 +170,7 @@ impl Driver {
             End::Server if !self.session.is_terminating() => self.lost_server().await,
             End::ClientFault(why) => {
                 let text = ErrorText::new("08P01", why.to_string());
-                self.session.say_last(&text, &End::Client);
+                self.session.send_last(&text, &End::Client);
             }
             End::ServerFault(why) => {
                 self.session.host.proxy.world.judge.object(format!("the server broke the protocol: {why}"));
@@ -187,7 +187,7 @@ impl Driver {
         if may_be_cut_off && let Some(by) = database.cut_off_by(self.session.fence()).await {
             let outcome = self.session.cut_off();
             let text = cut_off(&by.resource, by.presented, by.highest, outcome);
-            self.session.say_last(&text, &End::CutOff(by));
+            self.session.send_last(&text, &End::CutOff(by));
         } else if let Some(said) = said {
             self.session.client.output.extend_from_slice(&said);
         }

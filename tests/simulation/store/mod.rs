@@ -385,8 +385,8 @@ impl Store for Reached {
         self.inner.session_comes();
     }
 
-    async fn ask_anew(&self) {
-        self.inner.ask_anew().await;
+    async fn forget_failure(&self) {
+        self.inner.forget_failure().await;
     }
 
     fn close_outdated(&self) {

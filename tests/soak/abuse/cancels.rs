@@ -34,7 +34,7 @@ fn cancelled(proxy: &Proxy, postgres: &Postgres, (wire, key): &mut (Wire, Vec<u8
 }
 
 #[test]
-fn of_keys_that_nobody_has() {
+fn of_unknown_keys() {
     let postgres = Postgres::start(Options::default());
     let proxy = Proxy::start(&postgres, NO_POLICIES, &[]);
     let mut held = session(&proxy);

@@ -48,7 +48,7 @@ fn sessions_that_are_broken_off() {
 
 /// Such a login opens no control connection, and leaves nothing behind.
 #[test]
-fn databases_that_nobody_has() {
+fn databases_that_do_not_exist() {
     let postgres = Postgres::start(Options::default());
     let options = ProxyOptions::default().policies(POLICIES).arguments(&["--http", "127.0.0.1:0"]);
     let proxy = Proxy::start_with(&postgres, &options);

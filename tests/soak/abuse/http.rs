@@ -92,7 +92,7 @@ fn a_stream_of_half_requests() {
 }
 
 #[test]
-fn a_stream_of_requests_whose_answers_nobody_reads() {
+fn a_stream_of_requests_without_reading_responses() {
     let World { address, .. } = &start();
     let address = *address;
     let unread = |_: &_| try_send(address, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");

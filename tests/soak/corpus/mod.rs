@@ -26,7 +26,7 @@ const LIST: &str = include_str!("opaque.txt");
 static SUITE: LazyLock<Record> = LazyLock::new(suite::run);
 
 #[test]
-fn what_the_server_takes_is_no_syntax_error_here() {
+fn accepted_texts_have_no_syntax_error() {
     let queries = SUITE.queries.len();
     println!("{queries} query strings");
     assert!(queries > 40_000, "{queries}");
@@ -76,7 +76,7 @@ fn few_are_opaque() {
 }
 
 #[test]
-fn what_was_written_is_what_the_verdict_says() {
+fn rows_written_are_in_the_verdict() {
     let trials = &SUITE.trials;
     println!("{trials:#?}");
     assert!(trials["written as the verdict names it"] > 3_000);
@@ -85,7 +85,7 @@ fn what_was_written_is_what_the_verdict_says() {
 }
 
 #[test]
-fn what_tokens_prove_is_what_the_parsers_say() {
+fn tokens_and_parsers_agree() {
     let (mut proved, mut wrong) = (0, Vec::new());
     for query in &SUITE.queries {
         let Some((proof, read)) = fencegate_testing::properties::tokens::both(&query.text, query.lexing) else {
@@ -116,7 +116,7 @@ fn is_misread(target: &Target) -> bool {
 }
 
 #[test]
-fn what_another_parser_reads_is_in_the_verdict() {
+fn the_verdict_includes_the_second_reader() {
     let (mut read, mut targets, mut values, mut missing) = (0, 0, 0, Vec::new());
     for query in SUITE.queries.iter().filter(|query| query.lexing.standard_conforming_strings) {
         let Ok(text) = str::from_utf8(&query.text) else { continue };

@@ -28,13 +28,13 @@ pub struct Target {
 pub fn targets(text: &str) -> Option<Vec<Target>> {
     let statements = Parser::parse_sql(&PostgreSqlDialect {}, text).ok()?;
     let mut reader = Reader(Vec::new());
-    for statement in statements.iter().filter(|statement| runs_what_it_holds(statement)) {
+    for statement in statements.iter().filter(|statement| is_run_with_its_text(statement)) {
         let ControlFlow::Continue(()) = statement.visit(&mut reader);
     }
     Some(reader.0)
 }
 
-fn runs_what_it_holds(statement: &Statement) -> bool {
+fn is_run_with_its_text(statement: &Statement) -> bool {
     match statement {
         Statement::Explain { analyze, options, .. } => *analyze && options.is_none(),
         Statement::Prepare { .. } | Statement::CreateFunction(_) | Statement::CreateProcedure { .. } => false,

@@ -72,7 +72,7 @@ fn wait_until_it_waits(world: &World, statement: &str) {
 
 /// The owner may drop the database, but not while others use it. The other sessions are not affected.
 #[test]
-fn control_connections_stay_open_for_who_uses_the_database() {
+fn control_connections_stay_open_for_users_of_the_database() {
     let world = start();
     world.postgres.sql("CREATE ROLE owner LOGIN CREATEDB; ALTER DATABASE app OWNER TO owner");
     let login = |user: &str, database: &str| Wire::login(&world.proxy.address(), user, database);
@@ -155,7 +155,7 @@ fn control_connections_stay_open_where_force_is_refused() {
 
 /// The role need not be permitted to terminate the proxy's own connections.
 #[test]
-fn force_ends_who_uses_the_database() {
+fn force_ends_sessions_of_the_database() {
     let world = World::start("");
     world.postgres.sql("CREATE ROLE owner LOGIN CREATEDB");
     for (name, user, stays) in [("one", "owner", true), ("two", "owner", false), ("three", SUPERUSER, true)] {
@@ -177,7 +177,7 @@ fn force_ends_who_uses_the_database() {
 /// Sessions continuously request admissions. For these the proxy would open control connections, which the owner cannot
 /// terminate.
 #[test]
-fn force_ends_who_uses_the_database_without_a_pause() {
+fn force_ends_sessions_of_the_database_without_a_pause() {
     const WRITERS: usize = 6;
     let world = World::start("");
     // The owner cannot terminate autovacuum workers.
@@ -220,7 +220,7 @@ fn force_ends_who_uses_the_database_without_a_pause() {
 
 /// The server waits for some seconds until others leave the database. The proxy then closes its connections.
 #[test]
-fn control_connections_close_behind_the_last_who_uses_the_database() {
+fn control_connections_close_after_the_last_session() {
     let world = start();
     let login = |database: &str| Wire::login(&world.proxy.address(), SUPERUSER, database);
     let mut runner = login("postgres");
@@ -254,7 +254,7 @@ fn many_connects_leave_nothing_behind() {
 
 /// The server rejects roles without the privilege, and other sessions are not affected.
 #[test]
-fn control_connections_stay_open_for_who_may_not_have_the_database_alone() {
+fn control_connections_stay_open_for_roles_without_the_privilege() {
     let world = World::start("");
     world.postgres.sql("CREATE ROLE stranger LOGIN; CREATE ROLE maker LOGIN CREATEDB; GRANT stranger TO maker");
     world.postgres.sql_in("app", "CREATE TABLE jobs (n int)");

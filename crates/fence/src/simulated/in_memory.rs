@@ -504,7 +504,7 @@ impl Store for InMemory {
         self.connection().failed.take_if(|(error, _)| matches!(error, StoreError::NoDatabase { .. }));
     }
 
-    async fn ask_anew(&self) {
+    async fn forget_failure(&self) {
         self.connection().failed = None;
     }
 

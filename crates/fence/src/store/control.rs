@@ -150,7 +150,7 @@ impl Lane {
     /// Names the privilege that the role has lost since the connection was opened, if any.
     pub(super) async fn check_privileges(&self) -> Result<(), StoreError> {
         let answers = self.run(&sql::proxy::privileges()).await?;
-        Said(answers).has_privileges()
+        Probed(answers).has_privileges()
     }
 
     /// The connection's server process and its start. None while the connection is not open or is being opened.
@@ -205,7 +205,7 @@ impl Lane {
     }
 
     /// Lets the next operation try to connect even if a recent attempt failed. Cancel-safe.
-    pub(super) async fn ask_anew(&self) {
+    pub(super) async fn forget_failure(&self) {
         self.slot.lock().await.failed = None;
     }
 
@@ -321,13 +321,13 @@ impl Lane {
             system_identifier: String::new(),
             postmaster_start: String::new(),
         };
-        let said = Said::of(&self.config, &opening.client, self.synchronous_commit).await?;
-        said.is_of_primary(&self.config)?;
-        said.may_fence()?;
-        said.has_schema()?;
-        said.has_privileges()?;
+        let probed = Probed::of(&self.config, &opening.client, self.synchronous_commit).await?;
+        probed.is_of_primary(&self.config)?;
+        probed.may_fence()?;
+        probed.has_schema()?;
+        probed.has_privileges()?;
         [opening.pid, opening.backend_start, opening.system_identifier, opening.postmaster_start] =
-            ["pid", "backend_start", "system_identifier", "postmaster_start"].map(|it| said.field(it));
+            ["pid", "backend_start", "system_identifier", "postmaster_start"].map(|it| probed.field(it));
         self.prepare(&opening, until).await?;
         Ok(opening)
     }
@@ -408,9 +408,9 @@ impl Lane {
 }
 
 /// The facts that a new control connection reports about its server, its database and its role.
-pub(super) struct Said(Vec<StatementResult>);
+pub(super) struct Probed(Vec<StatementResult>);
 
-impl Said {
+impl Probed {
     /// Applies the settings that the fence needs, and queries the facts. Not cancel-safe.
     pub(super) async fn of(
         config: &ControlConfig,
@@ -418,7 +418,7 @@ impl Said {
         synchronous_commit: &str,
     ) -> Result<Self, StoreError> {
         match client.simple_query(&sql::proxy::open(synchronous_commit)).await {
-            Ok(opened) => Ok(Said(answers(opened))),
+            Ok(opened) => Ok(Probed(answers(opened))),
             Err(error) => Err(name_privilege(client, StoreError::on_opening(config, error)).await),
         }
     }
@@ -435,7 +435,7 @@ impl Said {
         if grant.is_empty() { Ok(()) } else { Err(StoreError::Privilege { role, grant }) }
     }
 
-    /// As [`Said::may_fence`]. Also checks that the role may use the tables of the schema.
+    /// As [`Probed::may_fence`]. Also checks that the role may use the tables of the schema.
     pub(super) fn has_privileges(&self) -> Result<(), StoreError> {
         self.may_fence()?;
         let (role, database, lacking) = (self.field("role"), self.field("database"), self.field("lacking"));
@@ -465,7 +465,7 @@ async fn name_privilege(client: &Client, error: StoreError) -> StoreError {
         return error;
     }
     match timeout(LIMIT, client.simple_query(&sql::proxy::privileges())).await {
-        Ok(Ok(messages)) => Said(answers(messages)).has_privileges().err().unwrap_or(error),
+        Ok(Ok(messages)) => Probed(answers(messages)).has_privileges().err().unwrap_or(error),
         _ => error,
     }
 }

@@ -228,7 +228,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn proxy_connection(&self) -> u64;
 
     /// Lets the next operation try to connect even if a recent attempt failed.
-    async fn ask_anew(&self);
+    async fn forget_failure(&self);
 
     /// Closes outdated connections: those of an earlier configuration, or to a server that is no longer the primary. Queries on
     /// the latter end with an error, and their effect is unknown.

@@ -85,21 +85,21 @@ impl Postgres {
     /// Opens the listening connection in the background, if it is not open. Remembered epochs are used only after it listens.
     pub(super) fn listen(&self) {
         if !self.listening.is_open() {
-            drop(self.ask_in_background("SELECT".to_owned()));
+            drop(self.query_in_background("SELECT".to_owned()));
         }
     }
 
     /// Runs a Query on the listening connection. If opening that connection takes longer than the limit, it continues in the
     /// background.
-    async fn ask_listener(&self, query: String) -> Result<Vec<StatementResult>, StoreError> {
-        timeout(LIMIT, self.ask_in_background(query))
+    async fn query_listener(&self, query: String) -> Result<Vec<StatementResult>, StoreError> {
+        timeout(LIMIT, self.query_in_background(query))
             .await
             .ok()
             .and_then(Result::ok)
             .unwrap_or(Err(StoreError::TimedOut(LIMIT)))
     }
 
-    fn ask_in_background(&self, query: String) -> JoinHandle<Result<Vec<StatementResult>, StoreError>> {
+    fn query_in_background(&self, query: String) -> JoinHandle<Result<Vec<StatementResult>, StoreError>> {
         let listening = self.listening.clone();
         tokio::spawn(async move { listening.run(&query).await })
     }
@@ -107,12 +107,12 @@ impl Postgres {
     /// Reads the catalog. Changes during the reading are announced on the listening connection, which must therefore answer
     /// before the reading begins. A reading waits only for locks on views, so its own error is returned unchanged.
     async fn read_catalog(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
-        self.ask_listener("SELECT".to_owned()).await?;
+        self.query_listener("SELECT".to_owned()).await?;
         self.reading.run(query).await
     }
 
     /// Runs a Query over a separate connection, which does not require the schema.
-    async fn ask_once(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
+    async fn query_once(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
         let passes = self.common.passing.clone().read_owned().await;
         let client = self.common.open_once(&self.control, passes).await?;
         client.simple_query(query).await.map(answers).map_err(|error| StoreError::Refused(error.into()))
@@ -378,7 +378,7 @@ impl Store for Postgres {
         let question = |views| fencegate_catalog::question(fences, temporary, views);
         let answers = match temporary {
             // For one session, over a separate connection: a session with many temporary relations must not delay others.
-            Some(_) => self.ask_once(&question(Views::Asked)).await,
+            Some(_) => self.query_once(&question(Views::Asked)).await,
             None => self.read_catalog(&sql::lanes::read(fences)).await,
         };
         let answers = match answers {
@@ -389,7 +389,7 @@ impl Store for Postgres {
             }
             // A database without fences needs no `fencegate init`. A recent failure, while the database was being
             // created, need not occur again.
-            Err(_) => self.ask_once(&question(Views::AllWritable)).await?,
+            Err(_) => self.query_once(&question(Views::AllWritable)).await?,
         };
         Ok(Catalog::read(&answers, fencegate_catalog::most_rows(temporary))?)
     }
@@ -397,7 +397,7 @@ impl Store for Postgres {
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, StoreError> {
         let answers = match self.read_catalog(&sql::lanes::dependencies(fences)).await {
             Ok(answers) => answers,
-            Err(_) => self.ask_once(&fencegate_catalog::question_of_dependencies(fences)).await?,
+            Err(_) => self.query_once(&fencegate_catalog::question_of_dependencies(fences)).await?,
         };
         Ok(Dependencies::read(&answers)?)
     }
@@ -413,7 +413,7 @@ impl Store for Postgres {
     async fn beat(&self) -> Result<f64, StoreError> {
         self.close_outdated();
         self.look("SELECT").await?;
-        let answers = self.ask_listener(sql::epoch::queue_usage()).await?;
+        let answers = self.query_listener(sql::epoch::queue_usage()).await?;
         rows(&answers)
             .find_map(|row| number(row, "usage"))
             .ok_or_else(|| StoreError::UnknownForm("the query for the notification queue"))
@@ -421,7 +421,7 @@ impl Store for Postgres {
 
     async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError> {
         let query = sql::lock::all();
-        let asked = timeout(LIMIT, self.ask_once(&query)).await;
+        let asked = timeout(LIMIT, self.query_once(&query)).await;
         Ok(blockers(&asked.map_err(|_| StoreError::TimedOut(LIMIT))??))
     }
 
@@ -469,11 +469,11 @@ impl Store for Postgres {
         self.common.session_comes();
     }
 
-    async fn ask_anew(&self) {
-        self.look.ask_anew().await;
-        self.publish.ask_anew().await;
-        self.wait.ask_anew().await;
-        self.reading.ask_anew().await;
+    async fn forget_failure(&self) {
+        self.look.forget_failure().await;
+        self.publish.forget_failure().await;
+        self.wait.forget_failure().await;
+        self.reading.forget_failure().await;
     }
 
     fn close_outdated(&self) {

@@ -4,7 +4,7 @@
 //! Must never change anything, or leave a connection open, because it would block DROP DATABASE.
 
 use super::common::blockers;
-use super::control::Said;
+use super::control::Probed;
 use super::{StoreError, engine, sql};
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{answers, column, is_true, query_rows, rows, text};
@@ -32,14 +32,14 @@ pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError>
     let (client, connection) = config.connect().await.map_err(|error| StoreError::on_connect(config, error))?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
-    let said = Said::of(config, &client, "off").await;
+    let probed = Probed::of(config, &client, "off").await;
     // `fencegate init` has checked a server that has the schema.
-    if said.as_ref().map_or(true, |said| said.has_schema().is_err()) {
+    if probed.as_ref().map_or(true, |probed| probed.has_schema().is_err()) {
         engine::check(&client).await?;
     }
-    let said = said?;
-    said.is_of_primary(config)?;
-    said.may_fence()?;
+    let probed = probed?;
+    probed.is_of_primary(config)?;
+    probed.may_fence()?;
     let mut question = "SELECT pg_is_in_recovery() AS recovering".to_owned();
     if need >= Need::Tables {
         question = format!("{question}; {}", sql::lock::all());
@@ -49,8 +49,8 @@ pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError>
         return Err(StoreError::Standby);
     }
     if need >= Need::Schema {
-        said.has_schema()?;
-        said.has_privileges()?;
+        probed.has_schema()?;
+        probed.has_privileges()?;
     }
     let holders = blockers(answers.get(1..).unwrap_or_default());
     if holders.is_empty() { Ok(()) } else { Err(StoreError::TablesLocked(holders)) }

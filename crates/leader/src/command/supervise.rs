@@ -22,7 +22,7 @@ use tokio::time::sleep;
 /// of the terminal's owner.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The command was told to end, or has ended and left other processes.
+/// The command was notified to end, or has ended and left other processes.
 #[derive(Clone, Copy)]
 struct Ending {
     /// Leadership is lost or about to be.
@@ -66,13 +66,13 @@ pub async fn run(
     // Listen before starting a child: with SIGCHLD ignored, its status would be lost.
     let failed = |error| CommandError::Start("listening for the end of processes", error);
     let mut children = signal(SignalKind::child()).map_err(failed)?;
-    let mut told = leadership.state().deadline;
+    let mut notified = leadership.state().deadline;
     let guard = Guard::start(leadership, access).await?;
     if leadership.check().is_err() {
         return Ok(CommandOutcome::Lost);
     }
     let family = Family::start(guard, leadership, command)?;
-    family.guard.tell(told).await;
+    family.guard.tell(notified).await;
     let mut supervisor = Supervisor { leadership, terms, family, ending: None, awaits_terminal: false };
     while !supervisor.is_gone()? {
         tokio::select! {
@@ -84,7 +84,7 @@ pub async fn run(
                 }
             }
             () = supervisor.time_to_kill() => supervisor.kill()?,
-            deadline = supervisor.tell_guard(told) => told = deadline,
+            deadline = supervisor.notify_guard(notified) => notified = deadline,
             signal = signals.next() => supervisor.pass_on(signal)?,
             _ = children.recv() => {}
             () = supervisor.family.guard.has_reported(), if !supervisor.family.is_unguarded() => {}
@@ -185,13 +185,13 @@ impl Supervisor<'_> {
         self.family.signal(Signal::SIGKILL, recipients)
     }
 
-    /// Sends the guard a deadline other than `told`: the lease's or the supervisor's. Returns the deadline.
+    /// Sends the guard a deadline other than `notified`: the lease's or the supervisor's. Returns the deadline.
     /// Cancel-safe.
-    async fn tell_guard(&self, told: BootInstant) -> BootInstant {
+    async fn notify_guard(&self, notified: BootInstant) -> BootInstant {
         let time = match self.ending {
-            Some(ending) if ending.killed || ending.lost && ending.kill_at == told => pending().await,
+            Some(ending) if ending.killed || ending.lost && ending.kill_at == notified => pending().await,
             Some(ending) if ending.lost => ending.kill_at,
-            _ => renewed(self.leadership, told).await,
+            _ => renewed(self.leadership, notified).await,
         };
         self.family.guard.tell(time).await;
         time

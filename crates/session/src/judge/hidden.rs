@@ -142,7 +142,7 @@ impl Judge<'_> {
     /// reading it may call one. A write is then harmless only if it needs the token of every fence anyway. If the only
     /// doubt is a missing listener, writes to relations that the policies name are harmless too. Only the catalog shows
     /// the dependents that CASCADE removes.
-    pub(super) fn refuse_what_is_unread(
+    pub(super) fn refuse_unread(
         &self,
         statement: &Statement,
         affected: &[AffectedResource],

@@ -188,7 +188,7 @@ impl Judge<'_> {
         if statement.leaves_rows_out() && affected.iter().any(|it| it.keys.is_some()) {
             return Err(Stop::ReadRows);
         }
-        self.refuse_what_is_unread(statement, &affected, earlier)?;
+        self.refuse_unread(statement, &affected, earlier)?;
         let mut needs = Needs::default();
         for it in affected {
             let AffectedResource { resource, writes, keys } = it;

@@ -196,7 +196,7 @@ fn no_error_is_inserted_into_a_server_message() {
     assert!(session.is_held_back() && session.server.output.is_empty());
     let mut last = BytesMut::new();
     last.extend_from_slice(&session.client.output);
-    session.say_last(&ErrorText::new("57P01", "bye"), &End::Shutdown);
+    session.send_last(&ErrorText::new("57P01", "bye"), &End::Shutdown);
     assert_eq!(session.client.output, last, "no final error either");
     replies(&mut session, &notice[50_000..]);
     assert!(session.client.output.starts_with(&notice) && text(&session.client.output).contains("LF002"));

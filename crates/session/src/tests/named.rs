@@ -75,7 +75,7 @@ fn a_full_name_table_waits_for_pending_replies() {
 }
 
 #[test]
-fn a_fetch_writes_what_its_portal_writes() {
+fn a_fetch_has_the_writes_of_its_portal() {
     let mut session = begun();
     session.server.output.clear();
     let portal = [parse("", "DELETE FROM jobs RETURNING 1"), bind("p", ""), sync()].concat();

@@ -86,18 +86,18 @@ fn only_a_cutoff_error_is_followed_by_ready_for_query() {
     let end = |session: &Session<OneSession>| String::from_utf8_lossy(&session.client.output).into_owned();
     for (why, ends) in [(End::Shutdown, false), (End::Killed, false)] {
         let mut session = session("");
-        session.say_last(&text, &why);
+        session.send_last(&text, &why);
         assert!(end(&session).contains("FATAL") && session.client.output.ends_with(&at_rest(Status::Failed)) == ends);
     }
     let epoch = Epoch { generation: 1, token: 5 };
     let by = fencegate_fence::CutOff { resource: "scheduler".to_owned(), presented: epoch, highest: epoch };
     let mut session = session("");
-    session.say_last(&text, &End::CutOff(by));
+    session.send_last(&text, &End::CutOff(by));
     assert!(session.client.output.ends_with(&at_rest(Status::Failed)));
     // The error is sent if the incomplete row is discarded.
     session.client.output.clear();
     (session.server.rest, session.server.discard) = (10, true);
-    session.say_last(&text, &End::Shutdown);
+    session.send_last(&text, &End::Shutdown);
     assert!(!session.client.output.is_empty());
 }
 

@@ -93,7 +93,7 @@ fn tokens_report_no_rows_beyond_those_of_the_tree() {
         let tokens = of(read_tokens(text.as_bytes(), Lexing::USUAL, true)).unwrap_or_else(Rows::unread);
         assert_eq!(!tokens.are_unread(), is_read, "{text}");
         let tree = of(analyze_rows(text.as_bytes(), Lexing::USUAL).ok()).unwrap();
-        assert!(tokens.tells_no_more_than(&tree), "{text}: {tokens:?}, {tree:?}");
+        assert!(tokens.implies_no_more_than(&tree), "{text}: {tokens:?}, {tree:?}");
     }
     let text = format!("INSERT INTO t (k) VALUES (3), {}", vec!["(4)"; 100].join(","));
     let mut proved = read_tokens(text.as_bytes(), Lexing::USUAL, true).unwrap();

@@ -81,7 +81,7 @@ fn names_are_folded_as_postgres_does() {
 }
 
 #[test]
-fn merge_writes_what_its_actions_write() {
+fn merge_has_the_writes_of_its_actions() {
     check(
         "
         MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN DELETE;

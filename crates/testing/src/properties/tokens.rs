@@ -31,7 +31,7 @@ fn same_rows(text: &[u8], lexing: Lexing) {
     let (Some(proved), Ok(read)) = (read_tokens(text, lexing, true), analyze_rows(text, lexing)) else { return };
     let rows = |script: &Script| script.statements.first().and_then(|first| Some(first.writes.first()?.rows.clone()));
     if let Some(proved) = rows(&proved).filter(|rows| !rows.are_unread()) {
-        assert!(proved.tells_no_more_than(&rows(&read).unwrap_or_default()), "{}", text.escape_ascii());
+        assert!(proved.implies_no_more_than(&rows(&read).unwrap_or_default()), "{}", text.escape_ascii());
     }
 }
 

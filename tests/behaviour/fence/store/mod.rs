@@ -424,7 +424,7 @@ impl Both {
     }
 
     /// Waits until terminated processes have ended. In memory, they have already ended.
-    async fn bury_the_ended(&mut self) {
+    async fn delete_ended(&mut self) {
         let (alive, ended) = self.sessions.drain(..).partition(|session| self.memory.lives(session.who.pid));
         self.sessions = alive;
         let ended: Vec<Session> = ended;

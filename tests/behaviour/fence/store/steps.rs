@@ -108,7 +108,7 @@ impl Both {
                     return "nobody to terminate".into();
                 }
                 ask!(self, proxy, terminate(&due, &name, bound));
-                self.bury_the_ended().await;
+                self.delete_ended().await;
                 format!("terminate {due:?}, admitted to {name} below {bound:?}")
             }
             25..=28 => {

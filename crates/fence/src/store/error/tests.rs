@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::FenceError;
-use crate::store::control::Said;
+use crate::store::control::Probed;
 use fencegate_postgres::ServerTls;
 use fencegate_postgres::tls::Connector;
 use std::collections::BTreeSet;
@@ -79,8 +79,8 @@ async fn on_opening(columns: &[(&str, &str)]) -> StoreError {
     let usual = [("role", "warden"), ("database", "app"), ("version", VERSION), ("missing_grant", ""), ("lacking", "")];
     let value = |(name, usual)| (name, columns.iter().find(|it| it.0 == name).map_or(usual, |it| it.1));
     let client = connect(vec![welcome(), row(&usual.map(value))]).await.unwrap();
-    let said = Said::of(&config(), &client, "off").await.unwrap();
-    said.may_fence().and_then(|()| said.has_schema()).and_then(|()| said.has_privileges()).unwrap_err()
+    let probed = Probed::of(&config(), &client, "off").await.unwrap();
+    probed.may_fence().and_then(|()| probed.has_schema()).and_then(|()| probed.has_privileges()).unwrap_err()
 }
 
 fn blockers() -> Vec<Blocker> {

@@ -43,14 +43,14 @@ pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loa
 
 pub(super) const ADMIT: Prepared = Prepared::new("admit", || {
     let process = [("pid", Sql("$5")), ("process", Sql("a")), ("role", Sql("t"))];
-    let told = [("backend_start", Sql("$6")), ("system_identifier", Sql("$7")), ("postmaster_start", Sql("$8"))];
-    sql_file!("admission/admit.sql").with(&[&process[..], &told].concat())
+    let reported = [("backend_start", Sql("$6")), ("system_identifier", Sql("$7")), ("postmaster_start", Sql("$8"))];
+    sql_file!("admission/admit.sql").with(&[&process[..], &reported].concat())
 });
 
 pub(super) const REPORT: Prepared = Prepared::new("report", || {
     let process = [("pid", Sql("$4")), ("process", Sql("a")), ("role", Sql("t"))];
-    let told = [("backend_start", Sql("$5")), ("system_identifier", Sql("$6")), ("postmaster_start", Sql("$7"))];
-    sql_file!("admission/report.sql").with(&[&process[..], &told].concat())
+    let reported = [("backend_start", Sql("$5")), ("system_identifier", Sql("$6")), ("postmaster_start", Sql("$7"))];
+    sql_file!("admission/report.sql").with(&[&process[..], &reported].concat())
 });
 
 /// Admit, to several resources. The second statement's rows are the admissions.
@@ -72,8 +72,8 @@ pub fn admit_current(who: &Identity, wanted: &[(&Resource, Token)], proxy: &str)
 
 pub(super) const ADMIT_CURRENT: Prepared = Prepared::new("admit_current", || {
     let process = [("name", Sql("w.resource")), ("pid", Sql("$5")), ("process", Sql("a")), ("role", Sql("t"))];
-    let told = [("backend_start", Sql("$6")), ("system_identifier", Sql("$7")), ("postmaster_start", Sql("$8"))];
-    sql_file!("admission/admit_current.sql").with(&[&process[..], &told].concat())
+    let reported = [("backend_start", Sql("$6")), ("system_identifier", Sql("$7")), ("postmaster_start", Sql("$8"))];
+    sql_file!("admission/admit_current.sql").with(&[&process[..], &reported].concat())
 });
 
 /// First tokens. The second statement's rows are the admissions.
