@@ -155,6 +155,11 @@ impl<H: Host> Session<H> {
             Meaning::Unknown if self.names.portals.is_complete() => declared(),
             Meaning::Unknown => opaque(StatementKind::Portal, OpaqueReason::UnseenPortal),
         };
+        if self.needs_no_verdict(&statement) {
+            self.names.portals.begin(&portal);
+            self.pass(header, Some(Request::Execute { statement, defines: None }));
+            return true;
+        }
         let run = if self.names.portals.has_begun(&portal) { Run::GoesOn } else { Run::Begins };
         let (verdict, mut resolved) = self.judge(&[statement], run);
         match verdict {

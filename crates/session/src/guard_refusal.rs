@@ -110,13 +110,14 @@ impl<H: Host> Session<H> {
 
     /// Forwards ReadyForQuery. Before that it raises the fence, if the guard has refused the statement that ends here. It does
     /// not while anything else runs or is asked for, which may concern the same fence.
-    pub(super) fn forward_ready(&mut self, frame: Bytes) {
+    pub(super) fn forward_ready(&mut self, header: Header) {
         let is_alone = self.pipeline.is_empty() && self.client.rest == 0;
         let status = self.transaction.status();
         let raised = self.pipeline.repetition.ready(is_alone, status);
         let Some(mut refusal) = self.pipeline.repetition.refusal.take() else {
-            return self.client.output.extend_from_slice(&frame);
+            return self.stream(header, Audience::Client);
         };
+        let frame = frame_of(&mut self.server, header.frame());
         let claim = self.claim_by_table(&refusal.need.resource);
         let is_free = matches!(self.message.stage(), Stage::Reading | Stage::Settling);
         if !is_alone || self.process.has_given_up() || !is_free || claim.privileges.is_empty() {

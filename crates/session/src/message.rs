@@ -244,10 +244,42 @@ impl Message {
 
     /// The message has been dealt with. Returns the room that it was granted.
     pub(super) fn finish(&mut self) -> Option<Room> {
+        // Most messages were not held back.
+        if self.is_as_new() {
+            (self.wanted, self.text.read) = (0, None);
+            return None;
+        }
         match std::mem::take(self).room {
             MessageRoom::Granted(room) => Some(room),
             MessageRoom::Unasked | MessageRoom::Refused => None,
         }
+    }
+
+    /// Returns true if only its length and its text were looked at.
+    fn is_as_new(&self) -> bool {
+        let Message {
+            stage: Stage::Reading,
+            wanted: _,
+            room: MessageRoom::Unasked,
+            text: Text { permit: None, read: _, with_rows: false },
+            facts:
+                Facts {
+                    judged_since: None,
+                    changes: None,
+                    role: Asked::Not,
+                    path: None,
+                    foreign_databases: None,
+                    is_left_alone: false,
+                    refused: None,
+                    answer,
+                },
+            hold: Hold { since: None, flushed: false, limit: Asked::Not },
+            checks,
+        } = self
+        else {
+            return false;
+        };
+        answer.is_empty() && checks.is_empty()
     }
 }
 
@@ -291,5 +323,7 @@ mod tests {
         message.want(100);
         assert!(message.finish().is_none());
         assert!(message.facts.role == Asked::Not && !message.text.with_rows && message.wanted() == 0);
+        message.want(100);
+        assert!(message.finish().is_none() && message.wanted() == 0, "nothing else was found out");
     }
 }

@@ -5,7 +5,7 @@
 
 use super::pipeline::Request;
 use fencegate_statement::{PreparedEffect, Statement};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Maximum size of all names of one kind in a session, including their definitions. Further names are unknown, hence
@@ -77,7 +77,7 @@ impl Names {
 #[derive(Debug, Default)]
 pub struct NameTable {
     /// The definitions of each name, in the order of their messages and numbers. Only the first one may be confirmed.
-    candidates: HashMap<Vec<u8>, VecDeque<Definition>>,
+    candidates: BTreeMap<Vec<u8>, VecDeque<Definition>>,
     /// The definitions of the empty name, which most messages use.
     unnamed: VecDeque<Definition>,
     bytes: usize,
@@ -95,6 +95,8 @@ struct Definition {
     /// An Execute of the portal was forwarded.
     begun: bool,
     statement: Arc<Statement>,
+    /// Memory of the definition, in bytes.
+    weight: usize,
 }
 
 /// The meaning of a name.
@@ -121,8 +123,10 @@ impl NameTable {
         }
         // A known name must not keep an old meaning, even if there is no room.
         if self.bytes < MAX_BYTES || self.of(name).is_some() {
-            self.bytes += weight(name, &statement);
-            let candidate = Definition { sequence: self.last, batch, confirmed: false, begun: false, statement };
+            let weight = weight(name, &statement);
+            self.bytes += weight;
+            let candidate =
+                Definition { sequence: self.last, batch, confirmed: false, begun: false, statement, weight };
             match self.of_mut(name) {
                 Some(list) => list.push_back(candidate),
                 None => drop(self.candidates.insert(name.to_vec(), VecDeque::from([candidate]))),
@@ -150,7 +154,7 @@ impl NameTable {
         let Some(list) = self.of_mut(name) else { return };
         let Ok(index) = list.binary_search_by_key(&sequence, |candidate| candidate.sequence) else { return };
         if let Some(candidate) = list.remove(index) {
-            self.bytes -= weight(name, &candidate.statement);
+            self.bytes -= candidate.weight;
         }
         self.forget_if_empty(name);
     }
@@ -168,7 +172,9 @@ impl NameTable {
 
     /// The server has closed all names.
     pub fn clear(&mut self) {
-        self.candidates.clear();
+        if !self.candidates.is_empty() {
+            self.candidates.clear();
+        }
         self.unnamed.clear();
         self.bytes = 0;
         self.forgot = false;
@@ -220,7 +226,7 @@ impl NameTable {
         let Some(list) = self.of_mut(name) else { return };
         let mut bytes = 0;
         while let Some(candidate) = list.front().filter(|candidate| is_gone(candidate)) {
-            bytes += weight(name, &candidate.statement);
+            bytes += candidate.weight;
             list.pop_front();
         }
         self.bytes -= bytes;

@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// Longest messages that are kept, in bytes together.
 const MAX_BYTES: usize = 64 * 1024;
 
+/// Memory that an idle session keeps for them, in bytes.
+const LITTLE: usize = 512;
+
 /// Number of fences that are raised for one statement before it is not sent again.
 const MAX_RAISED: usize = 8;
 
@@ -164,11 +167,9 @@ impl Repetition {
 
     /// The client receives the RowDescription that was held back: the Query cannot be sent again.
     pub(super) fn take_description(&mut self) -> Option<Bytes> {
-        let description = self.description.take();
-        if description.is_some() {
-            self.lose();
-        }
-        description
+        self.description.as_ref()?;
+        self.lose();
+        self.description.take()
     }
 
     /// The guard has refused the statement. `may_repeat`: nothing of it has run, and raising this resource's fence may help.
@@ -182,7 +183,11 @@ impl Repetition {
     /// ReadyForQuery. Returns the resources whose fences were raised for the statement. `is_alone`: nothing else is under way.
     pub(super) fn ready(&mut self, is_alone: bool, status: Status) -> Vec<String> {
         let (stage, begin) = (std::mem::take(&mut self.stage), self.begin.take());
-        (self.messages, self.description, self.is_bound) = (BytesMut::new(), None, false);
+        (self.description, self.is_bound) = (None, false);
+        self.messages.clear();
+        if !self.messages.try_reclaim(1) || self.messages.capacity() > LITTLE {
+            self.messages = BytesMut::new();
+        }
         match status {
             Status::Idle if is_alone => {}
             Status::Transaction if is_alone && matches!(stage, Stage::Nothing | Stage::Begin) => self.begin = begin,

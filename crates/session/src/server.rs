@@ -78,35 +78,36 @@ impl<H: Host> Session<H> {
                 }
                 return self.error_response(header, audience);
             }
-            backend::READY | backend::COMMAND_COMPLETE if header.body <= WHOLE => {
-                let frame = frame_of(&mut self.server, header.frame());
-                let is_clients = audience.is_clients() && !(is_own && header.tag == backend::COMMAND_COMPLETE);
-                if header.tag == backend::READY {
-                    self.ready(body(&frame))?;
-                    if is_clients {
-                        self.forward_ready(frame);
-                    }
-                    self.follow_path(&audience);
-                } else {
-                    self.command_complete(body(&frame));
-                    if is_clients {
-                        self.show_description();
-                        self.client.output.extend_from_slice(&frame);
-                    }
+            backend::READY if header.body <= WHOLE => {
+                let status = Status::read(self.server.message_body(header));
+                self.ready(status.ok_or_else(|| End::ServerFault("unknown transaction status".into()))?)?;
+                match audience.is_clients() {
+                    true => self.forward_ready(header),
+                    false => self.stream(header, Audience::Proxy),
                 }
+                self.follow_path(&audience);
             }
-            backend::DATA_ROW if audience == Audience::ProxyAhead && header.body <= WHOLE => {
+            backend::COMMAND_COMPLETE if header.body <= WHOLE => {
+                let tag = self.server.message_body(header);
+                self.command_complete(tag.starts_with(b"ROLLBACK"), tag.starts_with(b"COPY"));
+                let is_clients = audience.is_clients() && !is_own;
+                if is_clients {
+                    self.show_description();
+                }
+                self.stream(header, if is_clients { Audience::Client } else { Audience::Proxy });
+            }
+            backend::DATA_ROW if matches!(audience, Audience::ProxyAhead) && header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
                 let path = message::columns(body(&frame)).and_then(|columns| columns.into_iter().next()).flatten();
                 self.settings.path.learn_ahead(path.as_deref());
             }
-            backend::DATA_ROW if audience == Audience::Proxy && header.body <= WHOLE => {
+            backend::DATA_ROW if matches!(audience, Audience::Proxy) && header.body <= WHOLE => {
                 let frame = frame_of(&mut self.server, header.frame());
                 self.message.facts.answer.extend(message::columns(body(&frame)).unwrap_or_default());
             }
-            _ if audience == Audience::Client && header.body <= WHOLE && self.keep_description(header) => {}
+            _ if matches!(audience, Audience::Client) && header.body <= WHOLE && self.keep_description(header) => {}
             tag => {
-                if audience == Audience::Client {
+                if matches!(audience, Audience::Client) {
                     self.note_answer(header);
                 }
                 self.note_reply(tag);
@@ -119,9 +120,13 @@ impl<H: Host> Session<H> {
         Ok(true)
     }
 
-    /// Forwards a message as it arrives, or discards it if it is not for the client.
-    fn stream(&mut self, header: Header, audience: Audience) {
-        self.server.rest = header.frame();
+    /// Forwards a message as it arrives, or discards it if it is not for the client. Complete rows behind a row need no look of
+    /// their own: nothing happens between them.
+    pub(super) fn stream(&mut self, header: Header, audience: Audience) {
+        self.server.rest = match header.tag {
+            backend::DATA_ROW | backend::COPY_DATA if audience.is_clients() => self.server.run(header),
+            _ => header.frame(),
+        };
         self.server.discard = !audience.is_clients();
         self.server.pass_on(&mut self.client.output);
     }
@@ -165,9 +170,9 @@ impl<H: Host> Session<H> {
         }
     }
 
-    fn command_complete(&mut self, tag: &[u8]) {
-        let rolled_back = tag.starts_with(b"ROLLBACK");
-        if tag.starts_with(b"COPY") {
+    /// A statement has completed. `rolled_back`: a COMMIT may be answered so. `is_copy`: it was a COPY.
+    fn command_complete(&mut self, rolled_back: bool, is_copy: bool) {
+        if is_copy {
             self.pipeline.copy_done();
         }
         let Some(front) = self.pipeline.front() else { return };
@@ -267,8 +272,7 @@ impl<H: Host> Session<H> {
         put_in_place(&mut self.client.output, header.tag, body(&frame), shift, text)
     }
 
-    fn ready(&mut self, body: &[u8]) -> Result<(), End> {
-        let status = Status::read(body).ok_or_else(|| End::ServerFault("unknown transaction status".into()))?;
+    fn ready(&mut self, status: Status) -> Result<(), End> {
         match self.pipeline.pop() {
             Some(reply) if matches!(reply.to, Request::Query { .. }) => {
                 self.names.statements.close(b"");
@@ -320,7 +324,7 @@ impl<H: Host> Session<H> {
     /// last statements were judged by the path, and code that ran since may have set it, the proxy asks ahead, so that the next
     /// statements need not wait.
     fn follow_path(&mut self, audience: &Audience) {
-        if self.settings.path.ready_reports(*audience == Audience::ProxyAhead) {
+        if self.settings.path.ready_reports(matches!(audience, Audience::ProxyAhead)) {
             self.pipeline.path_reported();
         }
         let is_quiet = self.pipeline.is_empty()

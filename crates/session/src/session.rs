@@ -131,6 +131,9 @@ pub const HIGH_WATER: usize = 128 * 1024;
 /// Room for at most this many bytes is reserved at once for messages that are about to be forwarded.
 pub(super) const LITTLE: usize = 4 * 1024;
 
+/// Number of bytes from which on the output shares the memory of the input.
+const MUCH: usize = 8 * 1024;
+
 /// The buffers of one side: input from it, output to it, and the rest of the message that is being forwarded from it.
 #[derive(Default)]
 pub struct Side {
@@ -162,13 +165,31 @@ impl Side {
         &self.input[HEADER..self.input.len().min(header.frame())]
     }
 
+    /// Length of this message and of the complete messages behind it with the same tag.
+    pub(super) fn run(&self, first: Header) -> usize {
+        let mut length = first.frame();
+        while let Some(rest) = self.input.get(length..)
+            && let Ok(Some(header)) = Header::from_server(rest)
+            && header.tag == first.tag
+            && header.frame() <= rest.len()
+        {
+            length += header.frame();
+        }
+        length
+    }
+
     /// Forwards or discards the received part of the current message. Returns true if the message is complete.
     pub(super) fn pass_on(&mut self, output: &mut BytesMut) -> bool {
         let bytes = self.rest.min(self.input.len());
-        if !self.discard {
-            output.extend_from_slice(&self.input[..bytes]);
+        if bytes >= MUCH && output.is_empty() && !self.discard {
+            // Without a copy.
+            *output = self.input.split_to(bytes);
+        } else {
+            if !self.discard {
+                output.extend_from_slice(&self.input[..bytes]);
+            }
+            self.input.advance(bytes);
         }
-        self.input.advance(bytes);
         self.rest -= bytes;
         self.rest == 0
     }

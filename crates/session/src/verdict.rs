@@ -60,8 +60,7 @@ impl<H: Host> Session<H> {
         let Some(mut resolved) = resolve(statements, &self.names, self.pipeline.batch()) else {
             return (self.settle(), statements.to_vec());
         };
-        // A statement that only reads depends on no fact: see the test `no_fact_matters_to_what_only_reads`.
-        if resolved.iter().all(|statement| statement.only_reads()) && !self.host.policies().has_functions() {
+        if resolved.iter().all(|statement| self.needs_no_verdict(statement)) {
             return (Verdict::Forward, resolved);
         }
         if let Some(verdict) = self.wait_behind_admit(&resolved) {
@@ -159,6 +158,12 @@ impl<H: Host> Session<H> {
             self.message.facts.changes = None;
         }
         (verdict, resolved)
+    }
+
+    /// Returns true for a statement that only reads. Its verdict depends on no fact: see the test
+    /// `no_fact_matters_to_what_only_reads`.
+    pub(super) fn needs_no_verdict(&self, statement: &Statement) -> bool {
+        statement.only_reads() && !self.host.policies().has_functions()
     }
 
     /// Reads the pending definitions of other sessions, then the catalog: in this order, each definition is in at least

@@ -155,10 +155,10 @@ impl Statement {
             && self.defines.is_empty()
             && self.redirects.is_empty()
             && self.opaque.is_none()
-            && self.parameter == ParameterEffect::None
-            && self.path == PathEffect::None
-            && self.transaction == TransactionEffect::None
-            && self.prepared == PreparedEffect::None
+            && matches!(self.parameter, ParameterEffect::None)
+            && matches!(self.path, PathEffect::None)
+            && matches!(self.transaction, TransactionEffect::None)
+            && matches!(self.prepared, PreparedEffect::None)
             && self.needs_database_alone.is_none()
             && !self.changes_catalog
     }

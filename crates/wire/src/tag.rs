@@ -28,6 +28,7 @@ pub mod backend {
     pub const CLOSE_COMPLETE: u8 = b'3';
     pub const COMMAND_COMPLETE: u8 = b'C';
     pub const COPY_IN: u8 = b'G';
+    pub const COPY_DATA: u8 = b'd';
     pub const DATA_ROW: u8 = b'D';
     pub const EMPTY_QUERY: u8 = b'I';
     pub const ERROR: u8 = b'E';

@@ -3,6 +3,7 @@
 //! Owns the state of that COPY. Must never pass a Sync within it without a record: the server ignores the Sync while it
 //! reads data, and answers it if the COPY has failed.
 
+use super::request::Effects;
 use super::{Pipeline, Reply, Request};
 
 /// The state of a COPY from the client.
@@ -51,7 +52,7 @@ impl Pipeline {
 
     /// Returns true if a COPY from the client may begin: the server must see no Sync before it.
     pub fn may_copy_in(&self) -> bool {
-        self.owed.copies > 0
+        self.owed.has(Effects::COPIES)
     }
 
     /// The server asks for COPY data: it ignores every Sync that was sent before the data ends.

@@ -13,6 +13,7 @@ pub mod request;
 pub(super) use own::{
     Check, UnreadVerdict, checks, is_own, is_raised, pieces, raising_statement, rollback, with_checks,
 };
+pub(crate) use request::Effects;
 pub use request::{Audience, Defined, Request};
 
 use super::repetition::Repetition;
@@ -34,8 +35,8 @@ pub struct Reply {
     pub to: Request,
     /// Receiver of the answer.
     pub audience: Audience,
-    /// Set if the message may write.
-    writes: bool,
+    /// Its possible effects.
+    effects: Effects,
     /// Memory that its statements hold, in bytes.
     weight: usize,
 }
@@ -43,7 +44,7 @@ pub struct Reply {
 /// The forwarded messages of one session.
 pub struct Pipeline {
     queue: VecDeque<Reply>,
-    owed: Effects,
+    owed: Owed,
     copy: CopyIn,
     /// The server skips messages up to a Sync that has not been sent yet.
     skipping: bool,
@@ -68,44 +69,29 @@ pub struct Pipeline {
     unwritten: Option<Room>,
 }
 
-/// Effects that the entries of the queue may have, together.
+/// The effects of all entries of the queue, together.
 #[derive(Debug, Default)]
-struct Effects {
-    /// Entries whose statements may change `lease.fence`.
-    parameter: usize,
-    /// Entries whose statements may change how text is read.
-    lexing: usize,
-    /// Entries whose statements may write.
-    writes: usize,
-    /// Entries whose statements may change the catalog.
-    catalog: usize,
-    /// Entries whose statements may be a COPY from the client.
-    copies: usize,
-    /// Entries that stand in place of a rejected message.
-    rejections: usize,
+struct Owed {
+    /// Number of entries that may have each effect.
+    counts: [usize; Effects::COUNT],
     /// Memory that the statements of all entries hold, in bytes.
     weight: usize,
 }
 
-impl Effects {
+impl Owed {
     fn add(&mut self, reply: &Reply) {
-        self.parameter += usize::from(reply.to.affects_parameter());
-        self.lexing += usize::from(reply.to.affects_lexing());
-        self.writes += usize::from(reply.writes);
-        self.catalog += usize::from(reply.to.changes_catalog());
-        self.copies += usize::from(reply.to.may_copy_in());
-        self.rejections += usize::from(reply.audience.is_rejection());
+        reply.effects.places().for_each(|place| self.counts[place] += 1);
         self.weight += reply.weight;
     }
 
     fn remove(&mut self, reply: &Reply) {
-        self.parameter -= usize::from(reply.to.affects_parameter());
-        self.lexing -= usize::from(reply.to.affects_lexing());
-        self.writes -= usize::from(reply.writes);
-        self.catalog -= usize::from(reply.to.changes_catalog());
-        self.copies -= usize::from(reply.to.may_copy_in());
-        self.rejections -= usize::from(reply.audience.is_rejection());
+        reply.effects.places().for_each(|place| self.counts[place] -= 1);
         self.weight -= reply.weight;
+    }
+
+    /// Returns true if an entry may have one of these effects.
+    fn has(&self, effects: Effects) -> bool {
+        effects.places().any(|place| self.counts[place] > 0)
     }
 }
 
@@ -136,7 +122,7 @@ impl Pipeline {
     pub fn new(now: Instant) -> Self {
         Pipeline {
             queue: VecDeque::new(),
-            owed: Effects::default(),
+            owed: Owed::default(),
             copy: CopyIn::default(),
             skipping: false,
             admitting: false,
@@ -160,7 +146,7 @@ impl Pipeline {
 
     /// Records a forwarded message.
     pub fn push(&mut self, to: Request, audience: Audience) {
-        let writes = std::mem::take(&mut self.admitting) || to.may_write();
+        let is_admitted = std::mem::take(&mut self.admitting);
         if !self.copy.takes(&to) {
             return;
         }
@@ -170,16 +156,16 @@ impl Pipeline {
                 _ => return,
             }
         }
-        let more_data =
-            matches!((&to, self.queue.back()), (Request::CopyData, Some(Reply { to: Request::CopyData, .. })));
-        if to.is_copy() && self.queue.is_empty() || more_data {
+        let is_more_data =
+            || matches!((&to, self.queue.back()), (Request::CopyData, Some(Reply { to: Request::CopyData, .. })));
+        if to.is_copy() && (self.queue.is_empty() || is_more_data()) {
             return;
         }
         if self.flush_sent {
             self.flush_sent = self.is_full();
         }
-        let weight = to.weight();
-        let reply = Reply { to, audience, writes, weight };
+        let effects = to.effects().with(Effects::WRITES, is_admitted).with(Effects::REJECTS, audience.is_rejection());
+        let reply = Reply { weight: to.weight(), to, audience, effects };
         self.owed.add(&reply);
         self.queue.push_back(reply);
     }
@@ -216,11 +202,8 @@ impl Pipeline {
         answered.is_some_and(|reply| reply.to.is_extended())
     }
 
-    /// The entry that the next reply answers.
+    /// The entry that the next reply answers. The parts of a COPY never stand first.
     pub fn front(&mut self) -> Option<&mut Reply> {
-        while self.queue.front().is_some_and(|reply| reply.to.is_copy()) {
-            self.queue.pop_front();
-        }
         self.queue.front_mut()
     }
 
@@ -231,10 +214,12 @@ impl Pipeline {
 
     /// Removes the entry whose reply is complete.
     pub fn pop(&mut self) -> Option<Reply> {
-        self.front()?;
         let reply = self.queue.pop_front()?;
         self.owed.remove(&reply);
-        let runs_code = reply.to.affects_lexing();
+        while self.queue.front().is_some_and(|reply| reply.to.is_copy()) {
+            self.queue.pop_front();
+        }
+        let runs_code = reply.effects.has(Effects::LEXING);
         // The type of a literal decides how it is read: one of an array or row of domains runs their checks.
         self.unreported.code_ran |= runs_code || matches!(reply.to, Request::Parse { .. });
         self.unreported.path |= runs_code;
@@ -243,34 +228,33 @@ impl Pipeline {
             self.unreported.lexing = false;
             self.unreported.path |= std::mem::take(&mut self.unreported.code_ran);
         }
-        self.front();
         Some(reply)
     }
 
     /// Returns true if an entry may change `lease.fence`.
     pub fn may_change_parameter(&self) -> bool {
-        self.owed.parameter > 0
+        self.owed.has(Effects::PARAMETER)
     }
 
     /// Returns true if an entry may write.
     pub fn may_write(&self) -> bool {
-        self.owed.writes > 0
+        self.owed.has(Effects::WRITES)
     }
 
     /// Returns true if an entry stands in place of a rejected message: the server skips the messages behind it in the same
     /// pipeline.
     pub fn holds_rejection(&self) -> bool {
-        self.owed.rejections > 0
+        self.owed.has(Effects::REJECTS)
     }
 
     /// Returns true if an entry may change the catalog.
     pub fn may_change_catalog(&self) -> bool {
-        self.owed.catalog > 0
+        self.owed.has(Effects::CATALOG)
     }
 
     /// Returns true if an entry, or a statement whose effect is not reported yet, may change how text is read.
     fn lexing_in_doubt(&self) -> bool {
-        self.owed.lexing > 0 || self.unreported.lexing
+        self.owed.has(Effects::LEXING) || self.unreported.lexing
     }
 
     /// Returns true if the bytes may be read in another way once the effect of forwarded messages is known.
@@ -285,7 +269,7 @@ impl Pipeline {
 
     /// Returns true if an entry, or code that ran since the server reported its search path, may have set the path.
     pub fn path_in_doubt(&self) -> bool {
-        self.owed.lexing > 0 || self.unreported.path
+        self.owed.has(Effects::LEXING) || self.unreported.path
     }
 
     /// The server has reported its search path after everything that it has answered.
@@ -301,7 +285,7 @@ impl Pipeline {
         }
         (self.unreported.path, self.unreported.code_ran) = (true, true);
         // Statements before the error may have committed.
-        self.unreported.lexing |= self.queue.front().is_some_and(|reply| reply.to.affects_lexing());
+        self.unreported.lexing |= self.queue.front().is_some_and(|reply| reply.effects.has(Effects::LEXING));
         let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));
         self.skipping = sync.is_none();
         let skipped: Vec<Reply> = self.queue.drain(..sync.unwrap_or(self.queue.len())).collect();

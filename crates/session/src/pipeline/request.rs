@@ -75,6 +75,47 @@ pub enum Request {
     CopyEnd,
 }
 
+/// A set of possible effects of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effects(u8);
+
+impl Effects {
+    /// Its statements may change `lease.fence`.
+    pub(crate) const PARAMETER: Effects = Effects(1);
+    /// Its statements may change how text is read.
+    pub(crate) const LEXING: Effects = Effects(2);
+    /// It may write.
+    pub(crate) const WRITES: Effects = Effects(4);
+    /// It may change the catalog.
+    pub(crate) const CATALOG: Effects = Effects(8);
+    /// It may be a COPY from the client.
+    pub(crate) const COPIES: Effects = Effects(16);
+    /// It stands in place of a rejected message.
+    pub(crate) const REJECTS: Effects = Effects(32);
+    /// Number of different effects.
+    pub(crate) const COUNT: usize = 6;
+
+    /// These effects, and others if `has_more`.
+    pub(crate) fn with(self, more: Effects, has_more: bool) -> Self {
+        if has_more { Effects(self.0 | more.0) } else { self }
+    }
+
+    /// Returns true if one of these is among them.
+    pub(crate) fn has(self, effects: Effects) -> bool {
+        self.0 & effects.0 != 0
+    }
+
+    /// The places of the effects in a list of all.
+    pub(crate) fn places(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let place = (rest != 0).then(|| rest.trailing_zeros() as usize);
+            rest &= rest.wrapping_sub(1);
+            place
+        })
+    }
+}
+
 /// Binding it plans it, which may call a function that sets `lease.fence`. Definitions, CALL and DO are not planned then.
 pub(crate) fn planning_may_set_parameter(statement: &Statement) -> bool {
     let is_definition = statement.opaque.is_none() && statement.changes_catalog;
@@ -107,6 +148,27 @@ impl Request {
     /// An Execute whose statement does not matter.
     pub fn execute() -> Self {
         Request::Execute { statement: Arc::default(), defines: None }
+    }
+
+    /// All possible effects of the request.
+    pub(crate) fn effects(&self) -> Effects {
+        match self {
+            // Most requests.
+            Request::Bind { plans: it, .. } | Request::Execute { statement: it, .. }
+                if it.only_reads() && it.functions.is_empty() =>
+            {
+                Effects::LEXING
+            }
+            Request::Query { .. } | Request::Bind { .. } | Request::Execute { .. } | Request::FunctionCall => {
+                Effects::default()
+                    .with(Effects::PARAMETER, self.affects_parameter())
+                    .with(Effects::LEXING, self.affects_lexing())
+                    .with(Effects::WRITES, self.may_write())
+                    .with(Effects::CATALOG, self.changes_catalog())
+                    .with(Effects::COPIES, self.may_copy_in())
+            }
+            _ => Effects::default(),
+        }
     }
 
     pub(crate) fn affects_parameter(&self) -> bool {

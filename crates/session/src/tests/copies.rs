@@ -69,3 +69,22 @@ fn a_copy_ended_at_once_is_answered_once() {
         assert!(session.is_idle() && !session.is_in_flight());
     }
 }
+
+/// Rows, and the data of a COPY, are forwarded together as far as they have arrived whole.
+#[test]
+fn rows_are_forwarded_whole() {
+    let mut session = session("");
+    let query = query("SELECT * FROM free");
+    sends(&mut session, &query);
+    let rows: Vec<u8> = (1..4).flat_map(|length| frame(backend::DATA_ROW, &vec![b'r'; 20_000 * length])).collect();
+    replies(&mut session, &rows[..50_000]);
+    assert_eq!(session.client.output.split(), rows[..20_005], "the second row is incomplete");
+    replies(&mut session, &rows[50_000..]);
+    assert_eq!(session.client.output.split(), rows[20_005..]);
+    let mut end = frame(backend::DATA_ROW, b"last").to_vec();
+    end.extend_from_slice(&completes("SELECT 4"));
+    end.extend_from_slice(&ready());
+    replies(&mut session, &end);
+    assert_eq!(session.client.output, end);
+    assert!(session.is_idle());
+}

@@ -1,7 +1,7 @@
 //! Kinds of messages and rejections, and their texts.
 
 use super::*;
-use crate::pipeline::{Defined, Request};
+use crate::pipeline::{Defined, Effects, Request};
 use crate::rejection::Rejection;
 use fencegate_fence::store::StoreError;
 use fencegate_fence::value::InvalidValue;
@@ -29,6 +29,10 @@ fn traits(request: &Request) -> String {
         ('p', request.affects_parameter()),
         ('l', request.affects_lexing()),
     ];
+    let effects = request.effects();
+    let kept = [Effects::WRITES, Effects::CATALOG, Effects::COPIES, Effects::PARAMETER, Effects::LEXING];
+    let found = [0, 1, 2, 4, 5].map(|index| all[index].1);
+    assert_eq!(kept.map(|effect| effects.has(effect)), found, "the effects are found out once");
     all.iter().filter(|(_, is_so)| *is_so).map(|(letter, _)| *letter).collect()
 }
 
