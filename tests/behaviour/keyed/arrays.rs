@@ -3,7 +3,7 @@
 use super::{holder, refused, run};
 use crate::support::fenced::{Fenced, code, code_in, ok};
 use crate::support::message::{Format, bind, execute, parse, sync};
-use crate::support::wire::{Wire, error_in};
+use crate::support::wire::error_in;
 use fencegate_fence::together::MOST_TOGETHER;
 use fencegate_statement::rows::MOST_VALUES;
 use std::thread;
