@@ -17,9 +17,8 @@ use std::sync::Arc;
 /// The longest text that has a shape, in bytes.
 const LONGEST: usize = 16 << 10;
 
-/// The number of the parameter in place of the first literal. A text with parameters of that many digits has no shape.
-const FIRST_NUMBER: usize = 100_000;
-const LONGEST_PARAMETER: usize = b"$99999".len();
+/// Literals of one type are replaced by parameters between two multiples of this number. No text has as many literals.
+const NUMBERS: usize = 100_000;
 
 /// The replacement of plain strings and numbers in a shape. Other literals, such as `$$a$$` and `1e5`, always stay.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,7 +27,8 @@ pub(super) enum Literals {
     Kept,
     /// Their types: for analyses of names alone. A list of literals after IN counts as one literal.
     Typed,
-    /// Parameters: for analyses whose rows the values of the literals complete.
+    /// Parameters, whose numbers show the types: for analyses whose rows the values of the literals complete. A text with
+    /// parameters of its own has no such shape, because the server infers their types from literals beside them.
     Numbered,
 }
 
@@ -96,7 +96,7 @@ impl<'t> Shape<'t> {
     /// Adds a literal or its replacement, and returns the type of a replaced one. None: the text has no shape.
     fn literal(&mut self, literal: &'t [u8]) -> Option<Option<u8>> {
         let kind = match literal {
-            [b'$', b'0'..=b'9', ..] if literal.len() > LONGEST_PARAMETER => return None,
+            [b'$', b'0'..=b'9', ..] if self.literals == Literals::Numbered => return None,
             // UESCAPE may follow.
             [b'u' | b'U', ..] => return None,
             [b'\'', ..] => Some(b's'),
@@ -105,12 +105,17 @@ impl<'t> Shape<'t> {
         match (self.literals, kind) {
             (Literals::Kept, _) | (_, None) => return Some(None),
             (Literals::Typed, Some(kind)) => self.key.extend([0, kind]),
-            (Literals::Numbered, Some(_)) => {
-                let number = FIRST_NUMBER + self.left_out.len();
+            // A value that no key can have is not a value like others.
+            (Literals::Numbered, Some(_)) if constant(literal).is_none() => return Some(None),
+            (Literals::Numbered, Some(kind)) => {
+                let number = usize::from(kind) * NUMBERS + self.left_out.len();
                 // Without the spaces it may become part of a name.
                 self.key.extend_from_slice(format!(" ${number} ").as_bytes());
                 self.left_out.push(literal);
             }
+        }
+        if self.key.len() > LONGEST {
+            return None;
         }
         self.is_common = true;
         Some(kind)
@@ -148,8 +153,8 @@ impl<'t> Shape<'t> {
 
     fn value(&self, value: &ColumnValue, values: &mut Distinct) -> Option<()> {
         values.add(match value {
-            ColumnValue::Parameter { number, cast, .. } if *number >= FIRST_NUMBER => {
-                let (text, kind) = constant(self.left_out.get(number - FIRST_NUMBER)?)?;
+            ColumnValue::Parameter { number, cast, .. } if *number >= NUMBERS => {
+                let (text, kind) = constant(self.left_out.get(number % NUMBERS)?)?;
                 ColumnValue::Literal { text, kind: cast.or(kind) }
             }
             value => value.clone(),

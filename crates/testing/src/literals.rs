@@ -48,8 +48,11 @@ pub fn varied(text: &str, dice: &mut Dice) -> Option<String> {
     Some(varied)
 }
 
-/// Another literal of the same type.
+/// Another literal, mostly of the same type.
 fn other(token: Token, literal: &str, dice: &mut Dice) -> Option<String> {
+    if matches!(token, Token::Sconst | Token::Iconst | Token::Fconst) && dice.chance(10) {
+        return Some((*dice.pick(&["3", "'3'", "3.5", "3000000000"])).to_owned());
+    }
     match token {
         Token::Sconst if literal.starts_with('\'') => Some(string(dice.below(20), dice)),
         Token::Iconst if literal.bytes().all(|byte| byte.is_ascii_digit()) => Some(dice.below(1_000_000).to_string()),
