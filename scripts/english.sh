@@ -47,7 +47,7 @@ count 'a sentence that begins with So or Of' 0 "$any[.:!?] (So|Of)\\b"
 count '"who", "whoever" or "whom"' 6 "$any\\b([Ww]ho|[Ww]hoever|[Ww]hom)\\b"
 count '"what"' 45 "$any\\b[Ww]hat\\b"
 count '"X is no NOUN"' 0 "$any[^e] is no ([a-km-z]|l[^o])"
-count '"all the same", "anew" and the like' 8 "$any\\b(all the same|as ever|[Ll]ikewise|in vain|anew|by then|of which)\\b"
+count '"all the same", "anew" and the like' 3 "$any\\b(all the same|as ever|[Ll]ikewise|in vain|anew|by then|of which)\\b"
 count_in_pages 'a sentence that begins with So or Of' 0 '[.:!?] (So|Of)\b'
 count_in_pages '"whoever" or "whom"' 0 '\b([Ww]hoever|whom)\b'
 count_in_pages '"X is no NOUN"' 0 '[^e] is no ([a-km-z]|l[^o])'

@@ -136,7 +136,7 @@ impl<H: Host> Session<H> {
         if let Some(request) = request {
             self.pipeline.push(request, audience);
         }
-        // Complete CopyData messages behind one need no look of their own: nothing happens between them.
+        // Complete CopyData messages that follow are forwarded with it, because nothing happens between them.
         self.client.rest = if header.tag == frontend::COPY_DATA { self.client.run(header) } else { header.frame() };
         self.client.pass_on(&mut self.server.output);
         self.finish_message();

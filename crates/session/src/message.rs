@@ -255,7 +255,7 @@ impl Message {
         }
     }
 
-    /// Returns true if only its length and its text were looked at.
+    /// Returns true if the session has read only the length and the text of the message.
     fn is_as_new(&self) -> bool {
         let Message {
             stage: Stage::Reading,
@@ -324,6 +324,6 @@ mod tests {
         assert!(message.finish().is_none());
         assert!(message.facts.role == Asked::Not && !message.text.with_rows && message.wanted() == 0);
         message.want(100);
-        assert!(message.finish().is_none() && message.wanted() == 0, "nothing else was found out");
+        assert!(message.finish().is_none() && message.wanted() == 0, "no fact was recorded");
     }
 }

@@ -120,8 +120,8 @@ impl<H: Host> Session<H> {
         Ok(true)
     }
 
-    /// Forwards a message as it arrives, or discards it if it is not for the client. Complete rows behind a row need no look of
-    /// their own: nothing happens between them.
+    /// Forwards a message as it arrives, or discards it if it is not for the client. Complete rows that follow a
+    /// row are forwarded with it, because nothing happens between them.
     pub(super) fn stream(&mut self, header: Header, audience: Audience) {
         self.server.rest = match header.tag {
             backend::DATA_ROW | backend::COPY_DATA if audience.is_clients() => self.server.run(header),
@@ -170,7 +170,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// A statement has completed. `rolled_back`: a COMMIT may be answered so. `is_copy`: it was a COPY.
+    /// A statement has completed. `rolled_back`: the server may answer COMMIT with ROLLBACK. `is_copy`: it was a COPY.
     fn command_complete(&mut self, rolled_back: bool, is_copy: bool) {
         if is_copy {
             self.pipeline.copy_done();

@@ -131,7 +131,7 @@ pub const HIGH_WATER: usize = 128 * 1024;
 /// Room for at most this many bytes is reserved at once for messages that are about to be forwarded.
 pub(super) const LITTLE: usize = 4 * 1024;
 
-/// Number of bytes from which on the output shares the memory of the input.
+/// From this number of bytes on, the output takes over the memory of the input.
 const MUCH: usize = 8 * 1024;
 
 /// The buffers of one side: input from it, output to it, and the rest of the message that is being forwarded from it.

@@ -19,7 +19,7 @@ const BYTES: usize = 32 << 20;
 const LONGEST_TEXT: usize = 64 << 10;
 const SHARDS: usize = 16;
 
-/// Even to find out whether a longer text is cheap is left to a thread of its own.
+/// For a longer text, another thread determines whether it is cheap.
 const SHORT: usize = 16 << 10;
 
 /// The bound of one generation of one shard.
@@ -80,7 +80,7 @@ impl Cache {
             false => (None, rows),
         };
         if let Some(shape) = &rows {
-            // Texts of a shape without a common analysis do not look for one again.
+            // An error records that the shape has no common analysis, so that its other texts do not try again.
             let common = shape.common(&read, lexing).ok_or(Unreadable::Syntax);
             if self.keep(shape.key(), lexing, true, common).is_ok() {
                 return Some(Arc::new(read));

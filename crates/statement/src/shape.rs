@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The longest text that has a shape, in bytes.
 const LONGEST: usize = 16 << 10;
 
-/// Literals of one type are replaced by parameters between two multiples of this number. No text has as many literals.
+/// Parameters that replace literals of one type are numbered from a multiple of this number. A text has fewer literals.
 const NUMBERS: usize = 100_000;
 
 /// The replacement of plain strings and numbers in a shape. Other literals, such as `$$a$$` and `1e5`, always stay.
@@ -39,7 +39,7 @@ pub(super) struct Shape<'t> {
     literals: Literals,
     /// Strings and numbers that parameters replace.
     left_out: Vec<&'t [u8]>,
-    /// Other texts have the shape too.
+    /// True if other texts can have the shape.
     is_common: bool,
 }
 
@@ -105,7 +105,7 @@ impl<'t> Shape<'t> {
         match (self.literals, kind) {
             (Literals::Kept, _) | (_, None) => return Some(None),
             (Literals::Typed, Some(kind)) => self.key.extend([0, kind]),
-            // A value that no key can have is not a value like others.
+            // Stays in the shape, because no key can have this value.
             (Literals::Numbered, Some(_)) if constant(literal).is_none() => return Some(None),
             (Literals::Numbered, Some(kind)) => {
                 let number = usize::from(kind) * NUMBERS + self.left_out.len();
@@ -177,7 +177,7 @@ enum List {
 }
 
 impl List {
-    /// Goes on to the next token. At its end the list keeps only its first literal. `kind`: the type of a literal that is left out.
+    /// Advances to the next token. A finished list keeps only its first literal. `kind`: the type of a literal that is left out.
     fn after(self, token: Lexeme, kind: Option<u8>, last: Lexeme, key: &mut Vec<u8>) -> Self {
         match (self, token, kind) {
             (List::Open, Lexeme::Literal, Some(kind)) => List::Item(kind, key.len()),
@@ -201,7 +201,7 @@ fn is_sure(text: &[u8], lexing: Lexing) -> bool {
     !text.contains(&0) && (text.is_ascii() || is_plain())
 }
 
-/// The grammar tells integers of 32 bits from other numbers. Letters, as in `1e5` or `0x1f`, have no kind.
+/// The grammar distinguishes integers of 32 bits from other numbers. Letters, as in `1e5` or `0x1f`, have no kind.
 fn kind_of_number(number: &[u8]) -> Option<u8> {
     let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
     let is_short =
@@ -222,7 +222,7 @@ fn constant(literal: &[u8]) -> Option<(String, Option<ValueType>)> {
     (text.len() <= LONGEST_KEY).then_some((text, kind))
 }
 
-/// One query or plain write that depends on no literal but for the rows that it writes. `set_config` depends on its arguments.
+/// The statement without positions, if its literals determine only the rows that it writes. `set_config` depends on its arguments.
 fn plain(statement: &Statement) -> Option<Statement> {
     let Statement { range, kind, writes, keys_by_path, functions, reads, reads_more, parameter, .. } =
         statement.clone();

@@ -100,7 +100,8 @@ pub fn read_once(text: &str, dice: &mut Dice) -> usize {
     shared
 }
 
-/// The two readers, of which a word in a literal may choose one, name things in orders of their own. A shared analysis has no ranges.
+/// Ignores the order of names: a word in a literal may select either reader, and the two list names in different orders. Ignores
+/// ranges, which a shared analysis does not have.
 fn comparable(read: &Result<Script, Unreadable>, with_rows: bool) -> Result<Script, Unreadable> {
     let mut script = read.clone()?;
     let is_alone = script.statements.len() == 1;

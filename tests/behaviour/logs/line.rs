@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Fields of a line, with numbers as text.
 pub type Line = BTreeMap<String, String>;
 
-/// Parses the lines as YAML, of which JSON is a subset.
+/// Parses the lines as YAML, because JSON is a subset of YAML.
 pub fn lines(log: &str) -> Vec<Line> {
     #[derive(Deserialize)]
     #[serde(untagged)]

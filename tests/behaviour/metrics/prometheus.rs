@@ -54,7 +54,7 @@ fn rules() -> Vec<Rule> {
     rules.groups.into_iter().flat_map(|group| group.rules).collect()
 }
 
-/// Parses the dashboard as YAML, of which JSON is a subset.
+/// Parses the dashboard as YAML, because JSON is a subset of YAML.
 fn panels() -> Vec<Panel> {
     let text = fs::read_to_string(deployed("grafana/fencegate.json")).unwrap();
     serde_saphyr::from_str::<Dashboard>(&text).unwrap().panels

@@ -3,7 +3,7 @@
 use crate::prepared::Act::{self, Bind, ClosePortal, CloseStatement, Execute, Flush, Parse, Query, Run, Sync};
 use crate::prepared::{BROKEN, READ, ROWS, WRITE, WRITE_ROWS};
 
-/// 64 bytes, of which the server keeps 63.
+/// A name of 64 bytes, which the server truncates to 63.
 const LONG_R: &str = "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnr";
 const LONG_W: &str = "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnw";
 

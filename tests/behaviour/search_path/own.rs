@@ -108,7 +108,7 @@ fn a_name_by_the_path_is_refused_as_with_its_schema() {
     assert_eq!(world.postgres.value("SELECT count(*) FROM pg_class WHERE relname = 'epoch'"), "1");
 }
 
-/// Messages of which the last is refused.
+/// Messages. The proxy refuses the last one.
 const ROUTES: [&[&str]; 19] = [
     &["SET search_path = fencegate_state, fencegate", DELETE],
     &["SET search_path = public, \"fencegate_state\"", DELETE],

@@ -32,7 +32,7 @@ fn traits(request: &Request) -> String {
     let effects = request.effects();
     let kept = [Effects::WRITES, Effects::CATALOG, Effects::COPIES, Effects::PARAMETER, Effects::LEXING];
     let found = [0, 1, 2, 4, 5].map(|index| all[index].1);
-    assert_eq!(kept.map(|effect| effects.has(effect)), found, "the effects are found out once");
+    assert_eq!(kept.map(|effect| effects.has(effect)), found, "the effects are determined once");
     all.iter().filter(|(_, is_so)| *is_so).map(|(letter, _)| *letter).collect()
 }
 
