@@ -50,7 +50,6 @@ mod admit;
 mod advance;
 mod authority;
 pub mod background;
-mod claim;
 mod database;
 mod enforcement;
 mod explain;
@@ -85,7 +84,6 @@ mod watcher;
 pub const CONSOLE: &str = "fencegate";
 
 pub use authority::{Authority, Elections, Following, Leaders};
-pub use claim::{Claim, Raise, RequiredPrivilege, Role};
 pub use database::{Database, Registration};
 pub use enforcement::RecordError;
 pub use explain::{ExplainError, explain, read_names, read_names_in};
@@ -93,12 +91,13 @@ pub use fence_error::{CutOff, FenceError, Issued, stale};
 pub use issuer::{UnknownLeader, followed_leader};
 pub use memory::Rise;
 pub use obstacle::{Blocker, Obstacle, ProcessFault, Remedy};
+pub use raising::{Claim, Raise};
 pub use reset::{Reset, ResetError};
 pub use step::FenceMetrics;
 pub use store::{
     Admission, Admissions, Effect, Enforcement, FUNCTIONS, Fence, Fences, First, Higher, INIT_LOCK, InitError,
-    InitLockError, InitReport, LeaseState, Leases, Need, RELATIONS, Reach, Script, StoredLease, begin_with_init_lock,
-    closed_databases, databases, grant_leases, init, init_script, is_missing, is_newer, is_proxy, other_policies,
-    probe,
+    InitLockError, InitReport, LeaseState, Leases, Need, RELATIONS, Reach, RequiredPrivilege, Role, Script,
+    StoredLease, begin_with_init_lock, closed_databases, databases, grant_leases, init, init_script, is_missing,
+    is_newer, is_proxy, other_policies, probe,
 };
 pub use watcher::Leased;

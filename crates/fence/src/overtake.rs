@@ -6,13 +6,12 @@
 //! Functions here are not cancel-safe unless their comment says so: a step may be left incomplete, and the next proxy that
 //! needs it repeats it.
 
-use super::admit::permits;
 use super::advance::{publish, settle};
-use super::claim::Raise;
 use super::enforcement::record_policy;
 use super::fence_error::{FenceError, about};
 use super::issuer::{confirm_epoch, explained, may_raise};
 use super::obstacle::Obstacle;
+use super::raising::{Raise, permits};
 use super::resource_lock::ResourceLocks;
 use super::session::{Epoch, IdentityError, SessionFence, Token};
 use super::step::{Advance, Context};

@@ -9,7 +9,7 @@ mod operated;
 mod promoted;
 mod quiet;
 
-use super::admit::permits;
+use super::raising::permits;
 use super::session::{Activity, Epoch, Identity, IdentityError, SessionFence, Token};
 use super::store::Listener;
 use super::*;

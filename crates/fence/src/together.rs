@@ -6,10 +6,9 @@
 //! Functions here are not cancel-safe: the process may be admitted. The next Admit reports the admission.
 
 use super::admit::record;
-use super::claim::Raise;
 use super::fence_error::FenceError;
 use super::issuer::{confirm_epoch, may_raise};
-use super::raising::RaisingState;
+use super::raising::{Raise, RaisingState};
 use super::release::make_room;
 use super::session::{Epoch, SessionFence, Token};
 use super::step::{Context, Raising};

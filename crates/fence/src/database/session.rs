@@ -7,10 +7,11 @@
 //! Functions here are not cancel-safe unless their comment says so.
 
 use super::Database;
-use crate::claim::{Raise, Role};
 use crate::fence_error::{CutOff, FenceError};
 use crate::memory::Rise;
+use crate::raising::Raise;
 use crate::session::{Epoch, SessionFence, Token};
+use crate::store::Role;
 use crate::together::{self, Wanted};
 use crate::{admit, issuer, overtake, release};
 use fencegate_policy::Resource;

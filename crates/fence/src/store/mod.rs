@@ -16,7 +16,6 @@ mod records;
 mod rows;
 mod sql;
 
-use super::claim::{RequiredPrivilege, Role};
 use super::obstacle::Blocker;
 use super::session::{Epoch, Identity, Token};
 use async_trait::async_trait;
@@ -38,7 +37,8 @@ pub use postgres::Postgres;
 pub use probe::{Need, closed_databases, databases, other_policies, probe};
 pub use records::{
     Admission, AdmissionRow, Admissions, DESCRIBED, Enforcement, EpochRow, Fence, Fences, First, Found, Higher, Holder,
-    Key, LeaseState, Leases, MOST_KEYS, Marked, Reach, Recorded, Report, ResetReport, StoredLease,
+    Key, LeaseState, Leases, MOST_KEYS, Marked, Reach, Recorded, Report, RequiredPrivilege, ResetReport, Role,
+    StoredLease,
 };
 pub(crate) use sql::FRAGMENTS;
 pub use sql::is_newer;

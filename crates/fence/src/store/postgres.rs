@@ -11,9 +11,8 @@ use super::sql::epoch::Operator;
 use super::sql::lanes::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_READINGS, FOR_WAITS};
 use super::{
     AdmissionRow, Admissions, Enforcement, EpochRow, Fences, First, Found, Holder, Key, Leases, Listener, Marked,
-    Report, ResetReport, Store, StoreError, StoredLease, sql,
+    Report, RequiredPrivilege, ResetReport, Role, Store, StoreError, StoredLease, sql,
 };
-use crate::claim::{RequiredPrivilege, Role};
 use crate::obstacle::Blocker;
 use crate::session::{Epoch, Identity, Token};
 use async_trait::async_trait;

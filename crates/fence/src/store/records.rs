@@ -5,6 +5,7 @@
 use crate::obstacle::{Blocker, ProcessFault};
 use crate::session::{Epoch, Identity, Token};
 use fencegate_policy::{QualifiedName, Resource};
+use fencegate_statement::{Operation, RelationName};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -277,4 +278,22 @@ impl LeaseState {
             LeaseState::Expired => "expired",
         }
     }
+}
+
+/// One operation by which a statement affects a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RequiredPrivilege {
+    /// The statement writes or locks the relation, which is named as in the statement.
+    Write(RelationName, Operation),
+    /// The statement calls the function.
+    Call(QualifiedName),
+}
+
+/// The role as which the session acts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The session's current role.
+    Current(String),
+    /// Any role that this login role is a member of: the session may change its role before the statement runs.
+    AnyOf(String),
 }

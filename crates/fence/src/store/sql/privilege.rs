@@ -5,7 +5,7 @@
 use super::FRAGMENTS;
 use super::proxy::pairs;
 use super::{Prepared, or_null};
-use crate::claim::{RequiredPrivilege, Role};
+use crate::store::{RequiredPrivilege, Role};
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{array, arrays, quote};
 use fencegate_postgres::sql_file::Value::{self, Part, Sql, Text};
