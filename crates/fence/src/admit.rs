@@ -12,12 +12,12 @@ use super::enforcement::{note_superseded, record_policy};
 use super::fence_error::{FenceError, about};
 use super::issuer::{confirm_epoch, explained, may_raise};
 use super::obstacle::Obstacle;
-use super::raising::{Claim, Raise, RaisingState, permits};
+use super::raising::{Claim, Raise, RaisingState, note_first, permits};
 use super::release::make_room;
 use super::resource_lock::ResourceLocks;
 use super::session::{Epoch, Identity, IdentityError, Presented, SessionFence, Token};
 use super::step::{Context, Raising};
-use super::store::{AdmissionRow, EpochRow, First, Recorded, Report};
+use super::store::{AdmissionRow, EpochRow, Recorded, Report};
 use fencegate_policy::Resource;
 use std::sync::Arc;
 use std::time::Duration;
@@ -235,44 +235,20 @@ fn decide(report: Report, pid: i32, resource: &Resource, token: Token) -> AdmitD
 
 /// Admits the session under a resource's first token, if everything known indicates that it is the first.
 /// None: use the ordinary Admit, which also reports the reason of a refusal. Error: the session's role must be determined.
-pub(super) async fn admit_first(
+async fn admit_first(
     context: Context<'_>,
     state: &RaisingState,
-    Raising { session, who }: Raising<'_>,
+    raising: Raising<'_>,
     resource: &Arc<Resource>,
     token: Token,
     raise: Raise<'_>,
     deadline: Instant,
 ) -> Result<Option<AdmissionRow>, FenceError> {
-    // Only for keys: resources without keys rarely see a first token.
-    let is_one = resource.family.is_some() && context.memory.last_read(&resource.name).is_none();
-    if !is_one || session.may_have_written(&resource.name) {
-        return Ok(None);
-    }
-    // Until an Admit has seen that the server accepts writes, the issuer's answer may be from before a promotion.
-    if resource.issuer.is_some() && !context.memory.confirmed.is_known(who) {
-        return Ok(None);
-    }
-    match raise {
-        Raise::Freely => {}
-        Raise::WhoMay(claim) => match state.permitted.permits(context, claim, resource, token).await {
-            Ok(()) => {}
-            Err(unknown @ FenceError::RoleUnknown { .. }) => return Err(unknown),
-            Err(_) => return Ok(None),
-        },
-        Raise::Never => return Ok(None),
-    }
-    if may_raise(context, resource, Epoch { generation: 1, token }).await.is_err() {
-        return Ok(None);
-    }
+    let Some(first) = state.first_token(context, raising, resource, token, raise).await? else { return Ok(None) };
     let began = Instant::now();
-    let first =
-        First { who: who.clone(), resource: resource.clone(), token, loaded: context.policies.loaded(resource) };
     let Ok(Some(row)) = timeout_at(deadline, state.first_tokens.admit(context, first)).await else { return Ok(None) };
-    context.memory.learn(&resource.name, row.epoch);
-    context.memory.confirmed.confirm(who, resource, row.epoch);
+    note_first(context, raising.who, resource, row.epoch, began.elapsed());
     context.environment.metrics.admissions.inc();
-    context.advance(resource, row.epoch).log_advanced(began.elapsed());
     Ok(Some(row))
 }
 

@@ -35,9 +35,7 @@ pub enum ExplainError {
 /// # Errors
 /// The database cannot be queried, or its catalog cannot be decoded.
 pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Explanation, ExplainError> {
-    let (client, connection) = config.connect().await.map_err(ExplainError::Connect)?;
-    // Ends when the client is dropped.
-    tokio::spawn(connection);
+    let client = config.client().await.map_err(ExplainError::Connect)?;
     ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET jit = off").await?;
     let fences = Fenced(&policies.resources);
     let asked = question(fences, None, Views::Asked);
@@ -111,13 +109,11 @@ async fn list(config: &ControlConfig) -> Result<Vec<String>, StoreError> {
 
 async fn read(config: &ControlConfig, question: &str) -> DatabaseNames {
     let unread = |error: tokio_postgres::Error| DatabaseNames::Unread(message(&error));
-    let (client, connection) = match config.connect().await {
-        Ok(connected) => connected,
+    let client = match config.client().await {
+        Ok(client) => client,
         Err(error) if is_no_database(&error) => return DatabaseNames::NoDatabase,
         Err(error) => return unread(error),
     };
-    // Ends when the client is dropped.
-    tokio::spawn(connection);
     let settings = "SET standard_conforming_strings = on; SET application_name = 'fencegate control'; \
         SET search_path = pg_catalog; SET jit = off; SET statement_timeout = '5s'";
     match query_rows(&client, &format!("{settings}; {question}")).await {

@@ -6,10 +6,11 @@
 //! - permit a write because of the role: a positive result only permits raising the token.
 
 use super::fence_error::{FenceError, about};
+use super::issuer::may_raise;
 use super::obstacle::Obstacle;
 use super::resource_lock::ResourceLocks;
-use super::session::Token;
-use super::step::Context;
+use super::session::{Epoch, Identity, Token};
+use super::step::{Context, Raising};
 use super::store::{AdmissionRow, First, RequiredPrivilege, Role};
 use fencegate_policy::Resource;
 use parking_lot::Mutex;
@@ -25,7 +26,7 @@ pub(super) struct RaisingState {
     /// Permit one advance at a time per resource in this process. Other sessions wait for its result.
     pub(super) resource_locks: ResourceLocks,
     pub(super) first_tokens: FirstTokens,
-    pub(super) permitted: Permitted,
+    permitted: Permitted,
 }
 
 /// The statement on whose behalf a session would raise a fence.
@@ -58,7 +59,7 @@ const MOST_PERMITTED: usize = 1024;
 
 /// Recent positive results.
 #[derive(Debug, Default)]
-pub(super) struct Permitted(Mutex<HashMap<PermittedClaim, Instant>>);
+struct Permitted(Mutex<HashMap<PermittedClaim, Instant>>);
 
 /// The family of resources, privileges, [`Claim::one_suffices`] and login.
 type PermittedClaim = (String, Arc<[RequiredPrivilege]>, bool, String);
@@ -67,7 +68,7 @@ impl Permitted {
     /// As [`permits`], but accepts a positive result of any session of the same login that is at most a second old.
     /// Used for the first tokens of many keys of a family. A session that has lost the privilege within that second, or currently
     /// acts as a role without it, may therefore raise the fence of a key that has no epoch. Cancel-safe.
-    pub(super) async fn permits(
+    async fn permits(
         &self,
         context: Context<'_>,
         claim: &Claim,
@@ -111,6 +112,51 @@ pub(super) async fn permits(
         }
     }
     Err(FenceError::Denied { resource: resource.name.clone(), presented: token, what: denied })
+}
+
+impl RaisingState {
+    /// The session's first token of the resource, if everything known indicates that it is the first. None: use the ordinary
+    /// Admit, which also reports the reason of a refusal. Cancel-safe.
+    ///
+    /// # Errors
+    /// The session's role must be determined.
+    pub(super) async fn first_token(
+        &self,
+        context: Context<'_>,
+        Raising { session, who }: Raising<'_>,
+        resource: &Arc<Resource>,
+        token: Token,
+        raise: Raise<'_>,
+    ) -> Result<Option<First>, FenceError> {
+        // Only for keys: resources without keys rarely see a first token.
+        let is_one = resource.family.is_some() && context.memory.last_read(&resource.name).is_none();
+        if !is_one || session.may_have_written(&resource.name) {
+            return Ok(None);
+        }
+        // Until an Admit has seen that the server accepts writes, the issuer's answer may be from before a promotion.
+        if resource.issuer.is_some() && !context.memory.confirmed.is_known(who) {
+            return Ok(None);
+        }
+        match raise {
+            Raise::Freely => {}
+            Raise::WhoMay(claim) => match self.permitted.permits(context, claim, resource, token).await {
+                Ok(()) => {}
+                Err(unknown @ FenceError::RoleUnknown { .. }) => return Err(unknown),
+                Err(_) => return Ok(None),
+            },
+            Raise::Never => return Ok(None),
+        }
+        let may_raise = may_raise(context, resource, Epoch { generation: 1, token }).await;
+        let loaded = context.policies.loaded(resource);
+        Ok(may_raise.is_ok().then(|| First { who: who.clone(), resource: resource.clone(), token, loaded }))
+    }
+}
+
+/// Remembers a first epoch that was created for this process.
+pub(super) fn note_first(context: Context<'_>, who: &Identity, resource: &Resource, epoch: Epoch, waited: Duration) {
+    context.memory.learn(&resource.name, epoch);
+    context.memory.confirmed.confirm(who, resource, epoch);
+    context.advance(resource, epoch).log_advanced(waited);
 }
 
 /// Maximum number of first tokens in one Query, which has a time limit and holds the locks of all their resources.

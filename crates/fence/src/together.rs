@@ -7,10 +7,10 @@
 
 use super::admit::record;
 use super::fence_error::FenceError;
-use super::issuer::{confirm_epoch, may_raise};
-use super::raising::{Raise, RaisingState};
+use super::issuer::confirm_epoch;
+use super::raising::{Raise, RaisingState, note_first};
 use super::release::make_room;
-use super::session::{Epoch, SessionFence, Token};
+use super::session::{SessionFence, Token};
 use super::step::{Context, Raising};
 use super::store::{AdmissionRow, First};
 use fencegate_policy::Resource;
@@ -67,28 +67,9 @@ async fn admit_firsts(
     wanted: &[&Wanted<'_>],
     revocations: u64,
 ) -> Result<HashMap<String, AdmissionRow>, FenceError> {
-    let Raising { session, who } = raising;
     let mut firsts = Vec::new();
     for (resource, token, raise) in wanted {
-        let is_unknown = resource.family.is_some() && context.memory.last_read(&resource.name).is_none();
-        let may_be_first = is_unknown && !session.may_have_written(&resource.name);
-        // Until an Admit has seen that the server accepts writes, the issuer's answer may be from before a promotion.
-        if !may_be_first || resource.issuer.is_some() && !context.memory.confirmed.is_known(who) {
-            continue;
-        }
-        match raise {
-            Raise::Freely => {}
-            Raise::WhoMay(claim) => match state.permitted.permits(context, claim, resource, *token).await {
-                Ok(()) => {}
-                Err(unknown @ FenceError::RoleUnknown { .. }) => return Err(unknown),
-                Err(_) => continue,
-            },
-            Raise::Never => continue,
-        }
-        if may_raise(context, resource, Epoch { generation: 1, token: *token }).await.is_ok() {
-            let loaded = context.policies.loaded(resource);
-            firsts.push(First { who: who.clone(), resource: resource.clone(), token: *token, loaded });
-        }
+        firsts.extend(state.first_token(context, raising, resource, *token, *raise).await?);
     }
     if firsts.is_empty() {
         return Ok(HashMap::new());
@@ -98,9 +79,7 @@ async fn admit_firsts(
     let mut rows: HashMap<String, AdmissionRow> = rows.into_iter().map(|row| (row.resource.clone(), row)).collect();
     for First { resource, .. } in &firsts {
         let Some(row) = rows.get(&resource.name) else { continue };
-        context.memory.learn(&resource.name, row.epoch);
-        context.memory.confirmed.confirm(who, resource, row.epoch);
-        context.advance(resource, row.epoch).log_advanced(began.elapsed());
+        note_first(context, raising.who, resource, row.epoch, began.elapsed());
         if record(context, raising, resource, row.epoch, revocations) {
             context.environment.metrics.admissions.inc();
         } else {

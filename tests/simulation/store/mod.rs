@@ -18,7 +18,7 @@ use fencegate_fence::session::{Epoch, Identity, Token};
 use fencegate_fence::store::{
     AdmissionRow, EpochRow, Found, Holder, Key, Marked, Report, ResetReport, Store, StoreError,
 };
-use fencegate_fence::{Admissions, Blocker, Enforcement, Fences, First, Leases, RequiredPrivilege, Role, StoredLease};
+use fencegate_fence::{Admission, Blocker, Bounded, Enforcement, Fences, First, RequiredPrivilege, Role, StoredLease};
 use fencegate_policy::Resource;
 use std::collections::HashSet;
 use std::fmt;
@@ -267,7 +267,7 @@ impl Store for Reached {
         self.look(self.inner.leases(elections)).await
     }
 
-    async fn all_leases(&self, most: usize) -> Result<Leases, StoreError> {
+    async fn all_leases(&self, most: usize) -> Result<Bounded<StoredLease>, StoreError> {
         self.look(self.inner.all_leases(most)).await
     }
 
@@ -318,7 +318,7 @@ impl Store for Reached {
         self.look(self.inner.denied(resource, privileges, role)).await
     }
 
-    async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
+    async fn admissions(&self, most: usize) -> Result<Bounded<Admission>, StoreError> {
         self.look(self.inner.admissions(most)).await
     }
 

@@ -7,7 +7,7 @@ use crate::enforcement::{self, RecordError};
 use crate::issuer::{self, UnknownLeader};
 use crate::reset::{self, Reset, ResetError};
 use crate::session::Token;
-use crate::store::{Admissions, Enforcement, Fences, Leases, MOST_KEYS, StoreError};
+use crate::store::{Admission, Bounded, Enforcement, Fences, MOST_KEYS, StoreError, StoredLease};
 use crate::watcher::Leased;
 use fencegate_policy::{Issuer, Resource};
 use std::collections::BTreeSet;
@@ -22,11 +22,8 @@ const MOST: usize = 10_000;
 const MOST_SHOWN: usize = 1000;
 
 impl Database {
-    /// Sets the token of a resource, which may be lower, and drains all processes that were admitted before. Unless `force` is
-    /// set, refuses while a process that is admitted under a higher token is alive. Records `role`, the operator's.
-    ///
-    /// Not cancel-safe: the epoch may be reset and not drained. May be repeated.
-    /// Each error states what was changed.
+    /// Sets the token of a resource, which may be lower. Each error states what was changed. Not cancel-safe: the epoch may be
+    /// reset and not drained. May be repeated.
     pub async fn reset(
         &self,
         resource: &Arc<Resource>,
@@ -51,7 +48,7 @@ impl Database {
     }
 
     /// All admissions, granted by any proxy. Cancel-safe.
-    pub async fn admissions(&self) -> Result<Admissions, StoreError> {
+    pub async fn admissions(&self) -> Result<Bounded<Admission>, StoreError> {
         self.context().store().admissions(MOST).await
     }
 
@@ -62,25 +59,16 @@ impl Database {
     }
 
     /// Reads the current leases of those resources whose policies name one. Cancel-safe.
-    ///
-    /// # Errors
-    /// The leases cannot be read.
     pub async fn read_leases(&self, resources: &[Arc<Resource>]) -> Result<Leased, StoreError> {
         issuer::read(self.context(), resources).await
     }
 
     /// Reads the leases of all elections, at most 1000. Cancel-safe.
-    ///
-    /// # Errors
-    /// The leases cannot be read.
-    pub async fn leases(&self) -> Result<Leases, StoreError> {
+    pub async fn leases(&self) -> Result<Bounded<StoredLease>, StoreError> {
         self.context().store().all_leases(MOST_SHOWN).await
     }
 
     /// Queries the token of the issuer's current leader. None: there is no leader. Cancel-safe.
-    ///
-    /// # Errors
-    /// The leader cannot be determined.
     pub async fn leader(&self, issuer: &Issuer) -> Result<Option<Token>, UnknownLeader> {
         issuer::leader(self.context(), issuer).await
     }
@@ -110,8 +98,7 @@ impl Database {
         self.policies.put(resources, Instant::now());
     }
 
-    /// Checks whether another proxy has recorded policies that were loaded later. Does nothing while this proxy's load time is
-    /// unknown. Keyed resources are checked by an Admit instead. Cancel-safe.
+    /// Checks whether another proxy has recorded policies that were loaded later. Cancel-safe.
     pub async fn check_policies(&self) {
         enforcement::check(self.context()).await
     }
@@ -122,8 +109,7 @@ impl Database {
         self.policies.superseded()
     }
 
-    /// The resource in force with this name, which may be that of a key. Resources of keys are created on each call, because
-    /// their number is unbounded.
+    /// The resource in force with this name, which may be that of a key.
     pub fn resource(&self, name: &str) -> Option<Arc<Resource>> {
         self.policies.find(name)
     }
@@ -138,9 +124,7 @@ impl Database {
         enforcement::read(self.context(), resources).await
     }
 
-    /// Waits until all work forwarded before the resource was put in force has ended: first the messages of own sessions, which
-    /// may lie unread in the server's socket without a transaction, then every transaction that is open in the database.
-    /// Cancel-safe.
+    /// Waits until all work forwarded before the resource was put in force has ended. Cancel-safe.
     pub async fn enforced(&self, resource: &Resource) -> Result<(), StoreError> {
         enforcement::wait(self.context(), resource).await
     }

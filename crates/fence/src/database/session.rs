@@ -65,10 +65,7 @@ impl Database {
         together::admit(self.context(), &self.raising, session, wanted).await
     }
 
-    /// Deletes the rows of a revoked session that has become idle or runs no statement, so that its process need not be
-    /// terminated. Does nothing while a statement may run. Keeps the rows of a session that has written in its open transaction.
-    ///
-    /// Ignores failures: the drain takes care of the rows. Cancel-safe.
+    /// Deletes the rows that a revoked session can spare, so that its process need not be terminated. Cancel-safe.
     pub async fn release(&self, session: &Arc<SessionFence>) {
         release::release(self.context(), session).await
     }
@@ -111,8 +108,7 @@ impl Database {
         self.memory.is_current(&resource.name, token)
     }
 
-    /// For a fence in mode observe: records a token. This raises the epoch, if permitted, but neither drains nor admits. Makes
-    /// the same checks as an Admit of the session. Cancel-safe.
+    /// For a fence in mode observe: records a token. Cancel-safe.
     ///
     /// # Errors
     /// Why a write under the token would be rejected.

@@ -5,6 +5,7 @@
 //! that waits for another of these locks.
 
 use super::outcome::GuardError;
+use crate::store::set_up;
 use crate::{Effect, Script, begin_with_init_lock};
 use fencegate_postgres::sql::{column, is_true, query_rows, quote};
 use fencegate_postgres::sql_file::Value::Sql;
@@ -128,15 +129,10 @@ pub(super) async fn end_holders(client: &Client, ends: bool) -> Result<String, G
     Ok(found.join("; "))
 }
 
-/// The settings that `init` and every control connection use too: the role's own settings have no effect.
-const SETTINGS: &str = "SET standard_conforming_strings = on; SET search_path = pg_catalog; \
-     SET default_transaction_isolation = 'read committed'; SET synchronous_commit = on";
-
 /// A connection, which ends when the client is dropped.
 pub(super) async fn open(config: &ControlConfig) -> Result<Client, GuardError> {
-    let (client, connection) = config.connect().await.map_err(GuardError::Connect)?;
-    tokio::spawn(connection);
-    refused("set up the session", client.batch_execute(SETTINGS).await)?;
+    let client = config.client().await.map_err(GuardError::Connect)?;
+    refused("set up the session", set_up(&client).await)?;
     Ok(client)
 }
 

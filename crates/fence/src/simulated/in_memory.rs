@@ -6,7 +6,7 @@ use crate::session::{Epoch, Identity, Token};
 use crate::store::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,
 };
-use crate::{Admissions, Blocker, Enforcement, Fences, First, Higher, Leases, RequiredPrivilege, Role, StoredLease};
+use crate::{Admission, Blocker, Bounded, Enforcement, Fences, First, Higher, RequiredPrivilege, Role, StoredLease};
 use async_trait::async_trait;
 use fencegate_catalog::{Catalog, Dependencies, Fenced};
 use fencegate_policy::{QualifiedName, Resource};
@@ -358,7 +358,7 @@ impl Store for InMemory {
         Ok(elections.iter().filter_map(|election| state.lease(election)).collect())
     }
 
-    async fn all_leases(&self, most: usize) -> Result<Leases, StoreError> {
+    async fn all_leases(&self, most: usize) -> Result<Bounded<StoredLease>, StoreError> {
         Ok(self.connected()?.all_leases(most))
     }
 
@@ -433,7 +433,7 @@ impl Store for InMemory {
         Ok(privileges.first().filter(|_| is_forbidden).map(what))
     }
 
-    async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
+    async fn admissions(&self, most: usize) -> Result<Bounded<Admission>, StoreError> {
         Ok(self.connected()?.admissions(&self.proxy, most))
     }
 

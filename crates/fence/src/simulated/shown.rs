@@ -2,8 +2,8 @@
 
 use super::server::{Admitted, LeaseRow, Row, Server, State};
 use crate::session::Token;
-use crate::store::{LeaseState, Leases, StoredLease};
-use crate::{Admission, Admissions, Enforcement, Fence, Fences, Reach};
+use crate::store::{LeaseState, StoredLease};
+use crate::{Admission, Bounded, Enforcement, Fence, Fences, Reach};
 use fencegate_policy::Resource;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl State {
         Enforcement { reach, unresolved }
     }
 
-    pub(super) fn admissions(&self, own_proxy: &str, most: usize) -> Admissions {
+    pub(super) fn admissions(&self, own_proxy: &str, most: usize) -> Bounded<Admission> {
         let admission = |it: &Admitted| Admission {
             resource: it.row.resource.clone(),
             epoch: it.row.epoch,
@@ -49,9 +49,7 @@ impl State {
         };
         let mut list: Vec<Admission> = self.admissions.iter().map(admission).collect();
         list.sort_by(|one, other| (&one.resource, one.epoch, one.pid).cmp(&(&other.resource, other.epoch, other.pid)));
-        let left_out = list.len().saturating_sub(most);
-        list.truncate(most);
-        Admissions { list, left_out }
+        first(list, most)
     }
 
     pub(super) fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Fences {
@@ -117,11 +115,15 @@ impl State {
         self.lease(election).is_some_and(|lease| lease.state == LeaseState::InForce && lease.token == token)
     }
 
-    pub(super) fn all_leases(&self, most: usize) -> Leases {
+    pub(super) fn all_leases(&self, most: usize) -> Bounded<StoredLease> {
         let mut list: Vec<StoredLease> = self.leases.keys().filter_map(|election| self.lease(election)).collect();
         list.sort_by(|one, other| (other.acquired, &one.election).cmp(&(one.acquired, &other.election)));
-        let left_out = list.len().saturating_sub(most);
-        list.truncate(most);
-        Leases { list, left_out }
+        first(list, most)
     }
+}
+
+fn first<T>(mut list: Vec<T>, most: usize) -> Bounded<T> {
+    let left_out = list.len().saturating_sub(most);
+    list.truncate(most);
+    Bounded { list, left_out }
 }

@@ -4,7 +4,7 @@
 //! `init` may be run at any time, even several times at once.
 
 use super::engine::{self, UnsuitableEngine};
-use super::init_lock::{Effect, InitLockError, Script, begin};
+use super::init_lock::{Effect, InitLockError, Script, begin, set_up};
 use super::sql::{VERSION, sql_file, version_number};
 use crate::CONSOLE;
 use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
@@ -158,20 +158,16 @@ pub async fn init_script(
 
 /// A connection with the settings that the statements here require.
 async fn open(config: &ControlConfig) -> Result<Client, InitError> {
-    let (client, connection) = config.connect().await.map_err(InitError::Connect)?;
-    // Ends when the client is dropped.
-    tokio::spawn(connection);
+    let client = config.client().await.map_err(InitError::Connect)?;
     engine::check(&client).await?;
-    let settings = "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET synchronous_commit = on";
-    refused("set up the session", client.batch_execute(settings).await)?;
+    refused("set up the session", set_up(&client).await)?;
     Ok(client)
 }
 
 /// Returns true if a fencegate answers at the address: with its console, or with the error that the role may not use it.
 pub async fn is_proxy(config: &ControlConfig) -> bool {
-    match config.with_database(CONSOLE).connect().await {
-        Ok((client, connection)) => {
-            tokio::spawn(connection);
+    match config.with_database(CONSOLE).client().await {
+        Ok(client) => {
             let version = query_rows(&client, "SHOW VERSION").await.unwrap_or_default();
             version.first().is_some_and(|row| column(row, "fencegate").is_some())
         }

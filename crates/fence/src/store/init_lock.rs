@@ -46,6 +46,15 @@ impl fmt::Display for Holders {
     }
 }
 
+/// Settings that these commands require, as every control connection does: those of the role have no effect.
+const SETTINGS: [&str; 3] = ["standard_conforming_strings = on", "search_path = pg_catalog", "synchronous_commit = on"];
+
+/// Applies the settings to a session.
+pub(crate) async fn set_up(client: &Client) -> Result<(), tokio_postgres::Error> {
+    let settings = SETTINGS.map(|setting| format!("SET {setting}; ")).concat();
+    client.batch_execute(&format!("{settings}SET default_transaction_isolation = 'read committed'")).await
+}
+
 /// How a transaction ends that changes the schemas or the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -86,9 +95,8 @@ impl Script {
 
     /// The transaction, with the settings that it requires.
     pub fn text(&self) -> String {
-        let settings = "SET LOCAL client_encoding = 'UTF8';\nSET LOCAL standard_conforming_strings = on;\nSET LOCAL search_path = pg_catalog;\n\
-                        SET LOCAL synchronous_commit = on";
-        format!("BEGIN;\n{settings};\n{};\n{}COMMIT;\n", take(), self.0)
+        let settings = SETTINGS.map(|setting| format!("SET LOCAL {setting};\n")).concat();
+        format!("BEGIN;\nSET LOCAL client_encoding = 'UTF8';\n{settings}{};\n{}COMMIT;\n", take(), self.0)
     }
 }
 

@@ -32,12 +32,13 @@ pub use engine::UnsuitableEngine;
 pub(super) use error::is_no_database;
 pub use error::{ConnectionError, StoreError};
 pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, init_script, is_proxy};
+pub(crate) use init_lock::set_up;
 pub use init_lock::{Effect, InitLockError, Script, begin as begin_with_init_lock};
 pub use postgres::Postgres;
 pub use probe::{Need, closed_databases, databases, other_policies, probe};
 pub use records::{
-    Admission, AdmissionRow, Admissions, DESCRIBED, Enforcement, EpochRow, Fence, Fences, First, Found, Higher, Holder,
-    Key, LeaseState, Leases, MOST_KEYS, Marked, Reach, Recorded, Report, RequiredPrivilege, ResetReport, Role,
+    Admission, AdmissionRow, Bounded, DESCRIBED, Enforcement, EpochRow, Fence, Fences, First, Found, Higher, Holder,
+    Key, LeaseState, MOST_KEYS, Marked, Reach, Recorded, Report, RequiredPrivilege, ResetReport, Role,
     StoredLease,
 };
 pub(crate) use sql::FRAGMENTS;
@@ -142,8 +143,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The existing leases of these elections, including expired ones.
     async fn leases(&self, elections: &[&str]) -> Result<Vec<StoredLease>, StoreError>;
 
-    /// All leases, at most `most`.
-    async fn all_leases(&self, most: usize) -> Result<Leases, StoreError>;
+    /// All leases, at most `most`, the latest acquired first.
+    async fn all_leases(&self, most: usize) -> Result<Bounded<StoredLease>, StoreError>;
 
     /// The time by the database's clock, in microseconds since 1970.
     async fn now(&self) -> Result<i64, StoreError>;
@@ -178,8 +179,8 @@ pub trait Store: fmt::Debug + Send + Sync {
         role: &Role,
     ) -> Result<Option<String>, StoreError>;
 
-    /// All admissions, at most `most`.
-    async fn admissions(&self, most: usize) -> Result<Admissions, StoreError>;
+    /// All admissions, at most `most`, by resource, epoch and process.
+    async fn admissions(&self, most: usize) -> Result<Bounded<Admission>, StoreError>;
 
     /// The fences of these resources, and of at most `most_keys` keys.
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError>;

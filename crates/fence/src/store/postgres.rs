@@ -10,7 +10,7 @@ use super::rows;
 use super::sql::epoch::Operator;
 use super::sql::lanes::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_READINGS, FOR_WAITS};
 use super::{
-    AdmissionRow, Admissions, Enforcement, EpochRow, Fences, First, Found, Holder, Key, Leases, Listener, Marked,
+    Admission, AdmissionRow, Bounded, Enforcement, EpochRow, Fences, First, Found, Holder, Key, Listener, Marked,
     Report, RequiredPrivilege, ResetReport, Role, Store, StoreError, StoredLease, sql,
 };
 use crate::obstacle::Blocker;
@@ -273,12 +273,10 @@ impl Store for Postgres {
         self.read(&sql::epoch::leases(elections), rows::lease).await
     }
 
-    async fn all_leases(&self, most: usize) -> Result<Leases, StoreError> {
+    async fn all_leases(&self, most: usize) -> Result<Bounded<StoredLease>, StoreError> {
         let answers = self.look(&sql::epoch::all_leases(most)).await?;
         let [list, count] = answers.as_slice() else { return Err(StoreError::UnknownForm("the query for leases")) };
-        let list: Vec<_> = list.rows.iter().filter_map(rows::lease).collect();
-        let all = count.rows.first().and_then(|row| number(row, "leases")).unwrap_or(list.len());
-        Ok(Leases { left_out: all.saturating_sub(list.len()), list })
+        Ok(rows::bounded([list, count], "leases", rows::lease))
     }
 
     async fn now(&self) -> Result<i64, StoreError> {
@@ -352,14 +350,12 @@ impl Store for Postgres {
         }
     }
 
-    async fn admissions(&self, most: usize) -> Result<Admissions, StoreError> {
+    async fn admissions(&self, most: usize) -> Result<Bounded<Admission>, StoreError> {
         let answers = self.look(&sql::admission::all_admissions(most)).await?;
         let [list, count] = answers.as_slice() else {
             return Err(StoreError::UnknownForm("the query for admissions"));
         };
-        let list: Vec<_> = list.rows.iter().filter_map(|row| rows::admission(row, &self.proxy)).collect();
-        let all = count.rows.first().and_then(|row| number(row, "admissions")).unwrap_or(list.len());
-        Ok(Admissions { left_out: all.saturating_sub(list.len()), list })
+        Ok(rows::bounded([list, count], "admissions", |row| rows::admission(row, &self.proxy)))
     }
 
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError> {
@@ -367,9 +363,7 @@ impl Store for Postgres {
         let [plain, of_keys, count] = answers.as_slice() else {
             return Err(StoreError::UnknownForm("the query for fences"));
         };
-        let of_keys: Vec<_> = of_keys.rows.iter().filter_map(rows::fence).collect();
-        let keys = count.rows.first().and_then(|row| number(row, "keys")).unwrap_or(of_keys.len());
-        let left_out = keys.saturating_sub(of_keys.len());
+        let Bounded { list: of_keys, left_out } = rows::bounded([of_keys, count], "keys", rows::fence);
         Ok(Fences { plain: plain.rows.iter().filter_map(rows::fence).collect(), of_keys, left_out })
     }
 

@@ -29,9 +29,7 @@ pub enum Need {
 /// # Errors
 /// Why the fence could not use the connection.
 pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError> {
-    let (client, connection) = config.connect().await.map_err(|error| StoreError::on_connect(config, error))?;
-    // Ends when the client is dropped.
-    tokio::spawn(connection);
+    let client = config.client().await.map_err(|error| StoreError::on_connect(config, error))?;
     let probed = Probed::of(config, &client, "off").await;
     // `fencegate init` has checked a server that has the schema.
     if probed.as_ref().map_or(true, |probed| probed.has_schema().is_err()) {
@@ -68,9 +66,7 @@ pub async fn closed_databases(config: &ControlConfig) -> Result<Vec<String>, Sto
 
 async fn list(config: &ControlConfig, may_connect: bool) -> Result<Vec<String>, StoreError> {
     let failed = |error| StoreError::on_opening(config, error);
-    let (client, connection) = config.connect().await.map_err(failed)?;
-    // Ends when the client is dropped.
-    tokio::spawn(connection);
+    let client = config.client().await.map_err(failed)?;
     let names = format!(
         "SELECT datname FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate \
          AND pg_catalog.has_database_privilege(oid, 'CONNECT') = {may_connect} ORDER BY 1"

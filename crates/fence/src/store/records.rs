@@ -165,12 +165,12 @@ pub struct Admission {
     pub is_alive: bool,
 }
 
-/// The admissions of a database.
+/// A bounded list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Admissions {
-    /// The first 10,000, sorted by resource, epoch and process.
-    pub list: Vec<Admission>,
-    /// Number of admissions beyond the first 10,000.
+pub struct Bounded<T> {
+    /// The first entries.
+    pub list: Vec<T>,
+    /// Number of entries that are not in the list.
     pub left_out: usize,
 }
 
@@ -247,15 +247,6 @@ pub struct StoredLease {
     pub renewed: SystemTime,
     /// When it expires, or has expired.
     pub expires: SystemTime,
-}
-
-/// A bounded list of leases.
-#[derive(Debug)]
-pub struct Leases {
-    /// The most recently acquired leases, the latest first.
-    pub list: Vec<StoredLease>,
-    /// Number of leases that are not in the list.
-    pub left_out: usize,
 }
 
 /// Whether the holder of a lease leads, by the database's clock.

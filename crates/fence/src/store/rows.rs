@@ -3,7 +3,7 @@
 //! Must never guess: a row that cannot be decoded counts as absent.
 
 use super::{
-    Admission, AdmissionRow, EpochRow, Fence, Higher, Holder, Key, LeaseState, Marked, Reach, Recorded, Report,
+    Admission, AdmissionRow, Bounded, EpochRow, Fence, Higher, Holder, Key, LeaseState, Marked, Reach, Recorded, Report,
     ResetReport, StoreError, StoredLease, sql,
 };
 use crate::obstacle::Blocker;
@@ -139,6 +139,17 @@ pub(super) fn admission(row: &SimpleQueryRow, own_proxy: &str) -> Option<Admissi
         proxy,
         is_alive: is_true(row, "alive"),
     })
+}
+
+/// Reads a list, and the row that has the number of all its entries in this column.
+pub(super) fn bounded<T>(
+    [list, count]: [&StatementResult; 2],
+    column: &str,
+    read: impl Fn(&SimpleQueryRow) -> Option<T>,
+) -> Bounded<T> {
+    let list: Vec<T> = list.rows.iter().filter_map(read).collect();
+    let all = count.rows.first().and_then(|row| number(row, column)).unwrap_or(list.len());
+    Bounded { left_out: all.saturating_sub(list.len()), list }
 }
 
 /// Seconds since 1970, exact to the microsecond. None if the text is not a time.

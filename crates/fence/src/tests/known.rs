@@ -151,7 +151,7 @@ async fn admissions_are_shown_with_their_proxy() {
     let server = server();
     let (one, two) = (Proxy::start(&server, "one").await, Proxy::start(&server, "two").await);
     let (_own, _other) = (one.writer(1, "notes", 5).await, two.writer(2, "trial", 6).await);
-    let Admissions { list, left_out } = one.fence.admissions().await.unwrap();
+    let Bounded { list, left_out } = one.fence.admissions().await.unwrap();
     let of = |it: &Admission| (it.resource.clone(), it.epoch, it.pid, it.proxy.clone(), it.is_ours, it.is_alive);
     let own = ("notes".to_owned(), epoch(1, 5), 1, "one".to_owned(), true, true);
     let other = ("trial".to_owned(), epoch(1, 6), 2, "two".to_owned(), false, true);

@@ -115,6 +115,16 @@ impl ControlConfig {
         self.access.subscribe().wait_for(|access| access.version != version).await.ok();
     }
 
+    /// Connects as [`Self::connect`] does. The connection ends when the client is dropped. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn client(&self) -> Result<Client, Error> {
+        let (client, connection) = self.connect().await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
     /// Connects, by one way after the other. Cancel-safe: a connection that is half open is closed.
     ///
     /// # Errors
