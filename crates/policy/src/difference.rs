@@ -1,9 +1,71 @@
-//! Human-readable differences between two sets of policies.
+//! Whether two sets of policies differ: a hash by which two proxies know that they fence a resource alike, and human-readable
+//! differences.
 //!
-//! Must omit unchanged attributes, and include every attribute that affects the fingerprints.
+//! Must never depend on the order or the place in which something is written, nor, for the hash, on how a library prints it. The
+//! differences must include every attribute that affects the hash, and omit unchanged ones.
 
-use super::{FencedTable, OnMissing, PolicySet, Resource};
-use std::collections::BTreeMap;
+use super::{FencedFunction, FencedTable, OnMissing, PolicySet, QualifiedName, Resource};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The settings of a set that decide with every resource's fence, as [`fingerprint`] needs them.
+pub(super) fn settings(set: &PolicySet) -> String {
+    let mut text = String::from("fencegate policy 1\n");
+    line(&mut text, "opaque", [set.opaque.name()]);
+    for (role, opaque) in &set.opaque_roles {
+        line(&mut text, "opaque role", [role.as_str(), opaque.name()]);
+    }
+    for database in sorted(set.databases.iter().flatten()) {
+        line(&mut text, "database", [database.as_str()]);
+    }
+    for role in sorted(set.exempt_roles.iter()) {
+        line(&mut text, "exempt role", [role.as_str()]);
+    }
+    text
+}
+
+/// 32 hex digits.
+pub(super) fn fingerprint<'r>(settings: &str, resource: &'r Resource) -> String {
+    let mut text = settings.to_owned();
+    line(&mut text, "resource", [resource.name.as_str()]);
+    if let Some(issuer) = &resource.issuer {
+        line(&mut text, issuer.kind(), [issuer.name().as_str()]);
+    }
+    if let Some(issuers) = resource.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref()) {
+        line(&mut text, &format!("{}s", issuers.kind()), [issuers.names().before(), issuers.names().after()]);
+    }
+    line(&mut text, "rule", [resource.on_missing.name(), resource.mode.name()]);
+    let of_table = |table: &'r FencedTable| table.operation_names().into_iter().map(|word| (&table.name, word));
+    let operations = resource.tables.iter().flat_map(of_table);
+    for (QualifiedName { schema, name }, word) in sorted(operations) {
+        line(&mut text, "table", [schema, name, word]);
+    }
+    let keys = resource.tables.iter().filter_map(|table| Some((&table.name, table.key.as_deref()?)));
+    for (QualifiedName { schema, name }, column) in sorted(keys) {
+        line(&mut text, "key", [schema, name, column]);
+    }
+    for FencedFunction { name: QualifiedName { schema, name }, is_prefix } in sorted(resource.functions.iter()) {
+        let kind = if *is_prefix { "functions" } else { "function" };
+        line(&mut text, kind, [schema.as_str(), name]);
+    }
+    Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Each part with its length before it, so that no two lists of parts are written alike.
+fn line<const N: usize>(text: &mut String, kind: &str, parts: [&str; N]) {
+    text.push_str(kind);
+    for part in parts {
+        text.push_str(&format!(" {}:{part}", part.len()));
+    }
+    text.push('\n');
+}
+
+fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut items: Vec<_> = items.collect();
+    items.sort();
+    items.dedup();
+    items
+}
 
 /// A difference between two sets of policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,9 +85,7 @@ impl PolicySet {
     pub fn difference(&self, new: &PolicySet) -> Vec<PolicyChange> {
         let mut changes = changes(None, of_set(self), of_set(new));
         let (old, new) = (by_name(self), by_name(new));
-        let mut names: Vec<_> = old.keys().chain(new.keys()).copied().collect();
-        names.sort_unstable();
-        names.dedup();
+        let names: BTreeSet<_> = old.keys().chain(new.keys()).copied().collect();
         for name in names {
             match (old.get(name), new.get(name)) {
                 (Some(old), Some(new)) => changes.extend(self::changes(Some(name), of_resource(old), of_resource(new))),
@@ -57,15 +117,15 @@ impl FencedTable {
 type Attributes = BTreeMap<&'static str, String>;
 
 fn of_set(set: &PolicySet) -> Attributes {
-    let databases = set.databases.as_ref().map(|databases| sorted(databases.iter().cloned()));
+    let databases = set.databases.as_ref().map(|databases| listed(databases.iter().cloned()));
     let mut attributes = Attributes::from([("opaque", set.opaque.name().to_owned())]);
     attributes.extend(databases.map(|databases| ("databases", databases)));
     if !set.opaque_roles.is_empty() {
         let roles = set.opaque_roles.iter().map(|(role, opaque)| format!("{role}: {}", opaque.name()));
-        attributes.insert("opaque_roles", sorted(roles));
+        attributes.insert("opaque_roles", listed(roles));
     }
     if !set.exempt_roles.is_empty() {
-        attributes.insert("exempt_roles", sorted(set.exempt_roles.iter().cloned()));
+        attributes.insert("exempt_roles", listed(set.exempt_roles.iter().cloned()));
     }
     attributes
 }
@@ -79,7 +139,7 @@ fn of_resource(resource: &Resource) -> Attributes {
         attributes.insert(issuers.kind(), issuers.names().to_string());
     }
     if !resource.functions.is_empty() {
-        attributes.insert("functions", sorted(resource.functions.iter().map(ToString::to_string)));
+        attributes.insert("functions", listed(resource.functions.iter().map(ToString::to_string)));
     }
     if resource.on_missing != OnMissing::Reject {
         attributes.insert("on_missing", resource.on_missing.name().to_owned());
@@ -88,18 +148,11 @@ fn of_resource(resource: &Resource) -> Attributes {
 }
 
 fn tables(resource: &Resource) -> String {
-    sorted(resource.tables.iter().map(FencedTable::shown))
-}
-
-fn sorted(items: impl Iterator<Item = String>) -> String {
-    let mut items: Vec<_> = items.collect();
-    items.sort();
-    items.join(", ")
+    listed(resource.tables.iter().map(FencedTable::shown))
 }
 
 fn changes(resource: Option<&str>, mut old: Attributes, mut new: Attributes) -> Vec<PolicyChange> {
-    let keys: Vec<_> =
-        old.keys().chain(new.keys()).copied().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+    let keys: BTreeSet<_> = old.keys().chain(new.keys()).copied().collect();
     let change = |key: &'static str| {
         let (before, after) = (old.remove(key), new.remove(key));
         let resource = resource.map(str::to_owned);
@@ -114,6 +167,10 @@ fn whole(name: &str, what: &str, before: Option<String>, after: Option<String>) 
 
 fn by_name(set: &PolicySet) -> BTreeMap<&str, &Resource> {
     set.resources.iter().map(|resource| (resource.name.as_str(), &**resource)).collect()
+}
+
+fn listed(items: impl Iterator<Item = String>) -> String {
+    sorted(items).join(", ")
 }
 
 #[cfg(test)]

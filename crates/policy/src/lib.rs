@@ -8,7 +8,6 @@
 
 mod difference;
 mod document;
-mod fingerprint;
 mod keyed;
 mod load;
 mod name;
@@ -87,9 +86,9 @@ impl PolicySet {
     /// This set with another value of `opaque` for these login roles.
     pub fn with_opaque_roles(mut self, opaque_roles: BTreeMap<String, Opaque>) -> Self {
         self.opaque_roles = opaque_roles;
-        let settings = fingerprint::settings(&self);
+        let settings = difference::settings(&self);
         let with_fingerprint = |resource: &Arc<Resource>| {
-            let fingerprint = fingerprint::fingerprint(&settings, resource);
+            let fingerprint = difference::fingerprint(&settings, resource);
             Arc::new(Resource { fingerprint, ..Resource::clone(resource) })
         };
         self.resources = self.resources.iter().map(with_fingerprint).collect();
