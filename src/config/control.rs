@@ -2,7 +2,7 @@
 //!
 //! Must never print a password.
 
-use super::choice::{ChoiceError, choice, ssl_mode};
+use super::table::{ChoiceError, choice, ssl_mode};
 use fencegate_policy::percent_decoded;
 use fencegate_postgres::{RootCertificateError, ServerTls, SslMode, is_system};
 use std::path::PathBuf;

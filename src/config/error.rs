@@ -3,9 +3,9 @@
 //! Owns their messages. Must never print a password.
 
 use super::address::AddressError;
-use super::choice::ChoiceError;
 use super::control::ConnectionStringError;
 use super::origin::OriginError;
+use super::table::ChoiceError;
 use super::table::variable;
 use super::upstream::UpstreamError;
 use fencegate_leader::etcd::EtcdSettingsError;

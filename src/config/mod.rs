@@ -3,7 +3,6 @@
 //! Owns the meaning of the settings. Must never print a password.
 
 mod address;
-mod choice;
 mod control;
 mod error;
 mod etcd;
@@ -15,14 +14,13 @@ mod tls;
 mod upstream;
 
 pub use address::{Address, AddressError, http as http_address};
-pub use choice::ChoiceError;
 pub use control::{ConnectionStringError, connection};
 pub use error::{ConfigError, SettingError};
 pub use etcd::{EtcdAccess, EtcdArguments};
 pub use limits::{Limits, duration};
 pub use origin::{AllowedOrigin, Origin, OriginError};
 pub use sources::{Flags, SettingsArguments, Shown};
-pub use table::{Fallback, Form, Reload, SETTINGS, Setting};
+pub use table::{ChoiceError, Fallback, Form, Reload, SETTINGS, Setting};
 pub use tls::{ClientCertificates, ClientTls, Encryption, TlsVersion};
 pub use upstream::{TargetSession, Upstream, UpstreamError};
 
@@ -197,7 +195,7 @@ impl Settings {
             watch_files: Some(texts.require("watch_files", limits::duration)?).filter(|it| !it.is_zero()),
             limits: limits::read(&texts)?,
             workers: texts.require("workers", limits::workers)?,
-            log_sessions: texts.require("log_sessions", choice::level)?,
+            log_sessions: texts.require("log_sessions", table::level)?,
             shown: texts.shown(),
         })
     }

@@ -1,4 +1,4 @@
-//! The table of settings: name, format, default and reload behavior.
+//! The table of settings: name, format, default and reload behavior; and settings with one of a few words as their value.
 //!
 //! Generates flags, environment variables, file keys, `SHOW CONFIG` and the table in docs/reference/settings.md. Must
 //! never promise anything that `Settings` does not implement.
@@ -6,6 +6,8 @@
 use Fallback::{Is, Nothing, Required};
 use Form::{List, Number, Secret, Text};
 use Reload::{Applies, Stays};
+use fencegate_postgres::SslMode;
+use tracing::Level;
 
 /// A setting of `fencegate proxy`.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,6 +76,39 @@ impl Setting {
 /// The environment variable of a key or flag.
 pub(super) fn variable(key: &str) -> String {
     format!("FENCEGATE_{}", key.replace('-', "_").to_uppercase())
+}
+
+/// The text is not one of the words that a setting accepts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not one of {}", words.join(", "))]
+pub struct ChoiceError {
+    text: String,
+    words: Vec<&'static str>,
+}
+
+/// The value that belongs to the text.
+pub(super) fn choice<T: Copy>(text: &str, choices: &[(&'static str, T)]) -> Result<T, ChoiceError> {
+    let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+    let words = || choices.iter().map(|(word, _)| *word).collect();
+    found.ok_or_else(|| ChoiceError { text: text.to_owned(), words: words() })
+}
+
+/// Reads an `sslmode`.
+pub(super) fn ssl_mode(text: &str) -> Result<SslMode, ChoiceError> {
+    let modes = [
+        ("disable", SslMode::Disable),
+        ("allow", SslMode::Allow),
+        ("prefer", SslMode::Prefer),
+        ("require", SslMode::Require),
+        ("verify-ca", SslMode::VerifyCa),
+        ("verify-full", SslMode::VerifyFull),
+    ];
+    choice(text, &modes)
+}
+
+/// Reads a log level; None: not logged.
+pub(super) fn level(text: &str) -> Result<Option<Level>, ChoiceError> {
+    choice(text, &[("off", None), ("debug", Some(Level::DEBUG)), ("info", Some(Level::INFO))])
 }
 
 const fn setting(

@@ -1,7 +1,7 @@
 //! The settings for encrypted connections. `tls` reads the files.
 
-use super::choice::{choice, ssl_mode};
 use super::sources::Texts;
+use super::table::{choice, ssl_mode};
 use super::{ConfigError, SettingError};
 use fencegate_postgres::{RootCertificateError, ServerTls};
 use std::path::PathBuf;

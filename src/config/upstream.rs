@@ -3,7 +3,7 @@
 //! Must never repeat a part of the text that may contain a password.
 
 use super::address::{self, Address, AddressError};
-use super::choice::{ChoiceError, choice};
+use super::table::{ChoiceError, choice};
 use fencegate_policy::percent_decoded;
 use std::fmt;
 use std::time::Duration;
