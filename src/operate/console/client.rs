@@ -1,11 +1,10 @@
 //! The console of one client, the proxy behind it, and `SHOW REJECTIONS`: the latest writes that were rejected, or would have been,
 //! without their values.
 
-use super::reload::ReloadedItem;
+use super::control::ReloadedItem;
 use super::result_set::ColumnType::{Integer, Text, Time};
 use super::result_set::{Table, TableColumn, is_concerned};
-use super::sessions::OpenSession;
-use super::views::ServerRow;
+use super::views::{OpenSession, ServerRow};
 use crate::config::Settings;
 use crate::metrics::WriteCount;
 use async_trait::async_trait;

@@ -1,9 +1,9 @@
-//! Commands with an effect: `KILL`, `PAUSE` and `RESUME` on sessions, and `FENCE RESET`, the recovery after tokens have become
-//! lower than earlier ones.
+//! Commands with an effect: `KILL`, `PAUSE` and `RESUME` on sessions; `FENCE RESET`, the recovery after tokens have become lower than
+//! earlier ones; and `RELOAD`, which reads settings, policies and certificates again.
 
 use super::client::Console;
 use super::command::{Control, FenceReset};
-use super::result_set::ColumnType::{Integer, Text};
+use super::result_set::ColumnType::{Boolean, Integer, Text};
 use super::result_set::{Notice, ResultSet, Table, TableColumn, shortened, unreadable};
 use fencegate_fence::session::Token;
 use fencegate_fence::{Database, Higher, Reset, ResetError};
@@ -260,4 +260,52 @@ fn in_the_way(console: &Console, database: &Database, higher: &[Higher]) -> Stri
         format!("pid {} under token {}, {whose}", it.pid, it.token)
     };
     shortened(higher.iter().map(session).collect(), MOST_NAMED, "; ")
+}
+
+/// An item that differs from before the reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReloadedItem {
+    /// Kind of the item: policy, setting or certificate.
+    pub what: &'static str,
+    /// Name of the item.
+    pub name: String,
+    /// The change: added, removed, or the changed part.
+    pub change: String,
+    /// The previous value, if it can be shown.
+    pub before: Option<String>,
+    /// The new value, if it can be shown.
+    pub after: Option<String>,
+    /// True if the change is in force. Otherwise it needs a restart.
+    pub in_force: bool,
+}
+
+/// A row per change.
+pub(super) fn reload_table() -> Table<ReloadedItem> {
+    vec![
+        TableColumn("what", Text, |it| it.what.into()),
+        TableColumn("name", Text, |it| (&it.name).into()),
+        TableColumn("change", Text, |it| (&it.change).into()),
+        TableColumn("before", Text, |it| it.before.clone().into()),
+        TableColumn("after", Text, |it| it.after.clone().into()),
+        TableColumn("in_force", Boolean, |it| it.in_force.into()),
+    ]
+}
+
+/// Maximum number of errors in a message, because clients limit its length.
+const MOST_ERRORS: usize = 20;
+
+/// Fails with F0000 and all faults with their positions; then nothing has changed.
+/// Not cancel-safe: some databases may have the new policies and others not.
+pub(super) async fn reload(console: &Console) -> Result<ResultSet, ErrorText> {
+    tracing::info!(role = console.role, "reload_requested");
+    let changes = console.proxy.reload().await.map_err(|errors| not_reloaded(&errors))?;
+    Ok(ResultSet::tagged("RELOAD", &reload_table(), changes))
+}
+
+fn not_reloaded(errors: &[String]) -> ErrorText {
+    let (first, others) =
+        errors.split_first().map_or(("the configuration cannot be read", &[][..]), |(it, rest)| (it, rest));
+    ErrorText::new("F0000", first)
+        .detail(shortened(others.to_vec(), MOST_ERRORS, "\n"))
+        .hint("The previous configuration stays in force. Correct the errors and run RELOAD again. `fencegate policy check` checks policies without a proxy.")
 }

@@ -9,20 +9,16 @@ mod control;
 mod driver_statement;
 mod fences;
 pub mod frontend;
-mod policies;
-mod reload;
 mod result_set;
 mod server;
-mod sessions;
 mod views;
 
 pub use client::Rejected;
 pub use client::{Console, Proxy};
-pub use reload::ReloadedItem;
+pub use control::ReloadedItem;
 pub use result_set::refusal;
 pub use server::{PreparedCommand, told};
-pub use sessions::OpenSession;
-pub use views::ServerRow;
+pub use views::{OpenSession, ServerRow};
 
 use command::{COMMANDS, Command, Show};
 use driver_statement::DriverStatement;
@@ -33,10 +29,10 @@ use result_set::{Heading, ResultSet, Table, headings};
 fn headings_of(command: &Command) -> Vec<Heading> {
     match command {
         Command::Show(Show::Fences) => headings(&fences::table()),
-        Command::Show(Show::Sessions) => headings(&sessions::table()),
+        Command::Show(Show::Sessions) => headings(&views::sessions()),
         Command::Show(Show::Admissions) => headings(&fences::admission_table()),
         Command::Show(Show::Leases) => headings(&fences::lease_table()),
-        Command::Show(Show::Policies) => headings(&policies::table()),
+        Command::Show(Show::Policies) => headings(&fences::policy_table()),
         Command::Show(Show::Rejections) => headings(&client::table()),
         Command::Show(Show::Stats) => headings(&views::table()),
         Command::Show(Show::Databases) => headings(&views::databases()),
@@ -45,7 +41,7 @@ fn headings_of(command: &Command) -> Vec<Heading> {
         Command::Show(Show::Config) => headings(&views::settings()),
         Command::Show(Show::Version) => headings(&views::version()),
         Command::Show(Show::Help) => headings(&views::commands()),
-        Command::Reload => headings(&reload::table()),
+        Command::Reload => headings(&control::reload_table()),
         Command::FenceReset(_) => headings(&control::table()),
         Command::DriverStatement(DriverStatement::Ask(question)) => headings(&question.table()),
         Command::Control(_) | Command::DriverStatement(_) => Vec::new(),
@@ -56,10 +52,10 @@ fn headings_of(command: &Command) -> Vec<Heading> {
 async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorText> {
     Ok(match command {
         Command::Show(Show::Fences) => fences::show(console).await,
-        Command::Show(Show::Sessions) => ResultSet::show(&sessions::table(), console.proxy.sessions()),
+        Command::Show(Show::Sessions) => ResultSet::show(&views::sessions(), console.proxy.sessions()),
         Command::Show(Show::Admissions) => fences::show_admissions(console).await,
         Command::Show(Show::Leases) => fences::show_leases(console).await,
-        Command::Show(Show::Policies) => policies::show(console).await,
+        Command::Show(Show::Policies) => fences::show_policies(console).await,
         Command::Show(Show::Rejections) => ResultSet::show(&client::table(), console.proxy.rejections()),
         Command::Show(Show::Stats) => ResultSet::show(&views::table(), views::counts(console)),
         Command::Show(Show::Databases) => views::show_databases(console).await,
@@ -68,7 +64,7 @@ async fn run(console: &Console, command: &Command) -> Result<ResultSet, ErrorTex
         Command::Show(Show::Config) => ResultSet::show(&views::settings(), console.proxy.settings().shown.clone()),
         Command::Show(Show::Version) => ResultSet::show(&views::version(), [console]),
         Command::Show(Show::Help) => ResultSet::show(&views::commands(), &COMMANDS),
-        Command::Reload => reload::reload(console).await?,
+        Command::Reload => control::reload(console).await?,
         Command::FenceReset(reset) => control::reset(console, reset).await?,
         Command::Control(_) | Command::DriverStatement(_) => ResultSet::show(&Table::<()>::new(), []),
     })
