@@ -96,8 +96,8 @@ pub use reset::{Reset, ResetError};
 pub use step::FenceMetrics;
 pub use store::{
     Admission, Bounded, Effect, Enforcement, FUNCTIONS, Fence, Fences, First, Higher, INIT_LOCK, InitError,
-    InitLockError, InitReport, LeaseState, Need, RELATIONS, Reach, RequiredPrivilege, Role, Script,
-    StoredLease, begin_with_init_lock, closed_databases, databases, grant_leases, init, init_script, is_missing,
-    is_newer, is_proxy, other_policies, probe,
+    InitLockError, InitReport, LeaseState, Need, RELATIONS, Reach, RequiredPrivilege, Role, Script, StoredLease,
+    begin_with_init_lock, closed_databases, databases, grant_leases, init, init_script, is_missing, is_newer, is_proxy,
+    other_policies, probe,
 };
 pub use watcher::Leased;

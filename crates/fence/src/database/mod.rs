@@ -5,8 +5,7 @@
 //!
 //! Functions here are not cancel-safe unless their comment says so: a Query that was sent continues.
 
-mod operator;
-mod session;
+mod operations;
 
 use super::authority::Authority;
 use super::background::Background;
@@ -22,7 +21,7 @@ use super::watch;
 use super::watcher::Watcher;
 use fencegate_catalog::{Catalog, Dependencies, Fenced};
 use fencegate_postgres::tls::ControlConfig;
-use session::Vacating;
+use operations::Vacating;
 use std::sync::{Arc, Weak};
 
 /// One downstream database. All of its methods need a tokio runtime with timers and I/O.

@@ -3,8 +3,7 @@
 //! Owns the list of these objects and of the dependents that prevent removal. Must never drop other users' objects,
 //! except temporary ones: each object is dropped separately, and with CASCADE only if temporary objects depend on it.
 
-use super::catalog::EVENT_TRIGGERS;
-use super::functions::{GUARD_FUNCTIONS, NOTICE_FUNCTION};
+use super::catalog::{EVENT_TRIGGERS, GUARD_FUNCTIONS, NOTICE_FUNCTION};
 use super::lock::{lock_tables, open, rows, run, transaction};
 use super::outcome::GuardError;
 use crate::{Effect, FUNCTIONS, RELATIONS, Script, is_newer, is_proxy};

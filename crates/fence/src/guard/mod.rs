@@ -7,25 +7,23 @@
 /// A file of SQL, with the fragments of the guard.
 macro_rules! sql_file {
     ($path:literal) => {
-        fencegate_postgres::sql_file::SqlFile::new(include_str!($path), $crate::guard::functions::FRAGMENTS)
+        fencegate_postgres::sql_file::SqlFile::new(include_str!($path), $crate::guard::catalog::FRAGMENTS)
     };
 }
 
 mod catalog;
 mod everything;
-mod functions;
 mod lock;
 mod outcome;
 mod survey;
 mod trigger;
 
 use crate::{Effect, Script, other_policies};
-use catalog::Removal;
+use catalog::{GUARD_FUNCTIONS, Removal, event_triggers};
 pub use everything::{Removed, remove_everything, remove_everything_script};
 use fencegate_catalog::{NamesFound, PolicyNames, missing_text};
 use fencegate_policy::{PolicySet, QualifiedName};
 use fencegate_postgres::tls::ControlConfig;
-use functions::{GUARD_FUNCTIONS, event_triggers};
 use lock::{explain, lock_tables, open, refused, rows, run, transaction};
 pub use outcome::{GuardError, GuardState, GuardStatus, Installed, RemainingStatements, StatusLine};
 use survey::{NO_EVENT_TRIGGERS, Survey};

@@ -3,10 +3,9 @@
 //! Owns the comparison. Must never change anything.
 
 use super::catalog::{
-    InstalledTrigger, Subscription, TriggerName, event_triggers_state, facts, found, leased, relation, subscriptions,
-    tree,
+    CHECK_SIGNATURES, FUNCTIONS, GUARD_FUNCTIONS, InstalledTrigger, NOTICE_FUNCTION, SIGNATURES, Subscription,
+    TriggerName, event_triggers, event_triggers_state, facts, found, leased, relation, subscriptions, tree,
 };
-use super::functions::{CHECK_SIGNATURES, FUNCTIONS, GUARD_FUNCTIONS, NOTICE_FUNCTION, SIGNATURES, event_triggers};
 use super::lock::rows;
 use super::outcome::{GuardError, GuardState, RemainingStatements, StatusLine};
 use super::trigger::{GuardedRelation, WantedTrigger, wanted};

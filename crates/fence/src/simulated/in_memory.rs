@@ -1,7 +1,7 @@
 //! The operations of the store, each executed in one step on the state of the database.
 
-use super::server::{Admitted, Proxy, Row, Server, State, version};
 use super::shown::LOST_PROXY_COUNTS;
+use super::{Admitted, Proxy, Row, Server, State, version};
 use crate::session::{Epoch, Identity, Token};
 use crate::store::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,

@@ -1,6 +1,6 @@
 //! Leases, and queries whose results operators see.
 
-use super::server::{Admitted, LeaseRow, Row, Server, State};
+use super::{Admitted, LeaseRow, Row, Server, State};
 use crate::session::Token;
 use crate::store::{LeaseState, StoredLease};
 use crate::{Admission, Bounded, Enforcement, Fence, Fences, Reach};

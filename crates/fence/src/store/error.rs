@@ -3,7 +3,6 @@
 //! Owns the classification of driver errors, and the text that clients receive. Must never forward the server's message to
 //! clients, except that of 42501: others may name the control role or the server's address.
 
-use super::engine::UnsuitableEngine;
 use super::sql::VERSION;
 use crate::obstacle::{Blocker, Remedy, named};
 use fencegate_catalog::CatalogError;
@@ -191,6 +190,14 @@ impl StoreError {
             other => other.to_string(),
         }
     }
+}
+
+/// The engine lacks features that the protocol needs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{engine} cannot be fenced: it lacks {}", .lacking.join(", "))]
+pub struct UnsuitableEngine {
+    pub(super) engine: String,
+    pub(super) lacking: Vec<&'static str>,
 }
 
 impl ClientError for StoreError {

@@ -3,8 +3,9 @@
 //! Owns creating and upgrading the schemas. Must never remove anything that a running proxy needs:
 //! `init` may be run at any time, even several times at once.
 
-use super::engine::{self, UnsuitableEngine};
+use super::error::UnsuitableEngine;
 use super::init_lock::{Effect, InitLockError, Script, begin, set_up};
+use super::probe::check_engine;
 use super::sql::{VERSION, sql_file, version_number};
 use crate::CONSOLE;
 use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
@@ -159,7 +160,7 @@ pub async fn init_script(
 /// A connection with the settings that the statements here require.
 async fn open(config: &ControlConfig) -> Result<Client, InitError> {
     let client = config.client().await.map_err(InitError::Connect)?;
-    engine::check(&client).await?;
+    check_engine(&client).await?;
     refused("set up the session", set_up(&client).await)?;
     Ok(client)
 }

@@ -6,7 +6,6 @@ mod announcer;
 mod blockers;
 mod common;
 mod control;
-mod engine;
 mod error;
 mod init;
 mod init_lock;
@@ -28,9 +27,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use control::{is_missing, process_payload};
-pub use engine::UnsuitableEngine;
 pub(super) use error::is_no_database;
-pub use error::{ConnectionError, StoreError};
+pub use error::{ConnectionError, StoreError, UnsuitableEngine};
 pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, init_script, is_proxy};
 pub(crate) use init_lock::set_up;
 pub use init_lock::{Effect, InitLockError, Script, begin as begin_with_init_lock};
@@ -38,8 +36,7 @@ pub use postgres::Postgres;
 pub use probe::{Need, closed_databases, databases, other_policies, probe};
 pub use records::{
     Admission, AdmissionRow, Bounded, DESCRIBED, Enforcement, EpochRow, Fence, Fences, First, Found, Higher, Holder,
-    Key, LeaseState, MOST_KEYS, Marked, Reach, Recorded, Report, RequiredPrivilege, ResetReport, Role,
-    StoredLease,
+    Key, LeaseState, MOST_KEYS, Marked, Reach, Recorded, Report, RequiredPrivilege, ResetReport, Role, StoredLease,
 };
 pub(crate) use sql::FRAGMENTS;
 pub use sql::is_newer;

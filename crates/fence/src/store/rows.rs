@@ -3,8 +3,8 @@
 //! Must never guess: a row that cannot be decoded counts as absent.
 
 use super::{
-    Admission, AdmissionRow, Bounded, EpochRow, Fence, Higher, Holder, Key, LeaseState, Marked, Reach, Recorded, Report,
-    ResetReport, StoreError, StoredLease, sql,
+    Admission, AdmissionRow, Bounded, EpochRow, Fence, Higher, Holder, Key, LeaseState, Marked, Reach, Recorded,
+    Report, ResetReport, StoreError, StoredLease, sql,
 };
 use crate::obstacle::Blocker;
 use crate::session::Epoch;
