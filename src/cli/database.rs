@@ -6,6 +6,7 @@ use super::output::{
 };
 use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
+use fencegate_fence::Effect;
 use fencegate_fence::guard::{self, GuardState, GuardStatus, Installed, StatusLine};
 use fencegate_policy::PolicySet;
 use fencegate_postgres::tls::ControlConfig;
@@ -62,34 +63,36 @@ struct Guarded {
 pub(super) fn run_guard(arguments: GuardArguments) -> Ended {
     let runtime = runtime()?;
     match arguments.command {
-        Command::Install { guarded, force, print_sql: true } => {
+        Command::Install { guarded, force, print_sql } => {
             let (config, policies) = guarded.read()?;
-            let script = guard::install_script(&config, &policies, force);
-            let (installed, script) = runtime.block_on(script).map_err(failed)?;
+            let installed = guard::install(&config, &policies, force, effect(print_sql));
+            let (installed, script) = runtime.block_on(installed).map_err(failed)?;
+            if !print_sql {
+                return Ok(print_installed(&installed));
+            }
             warn(&installed.warnings);
-            print(&format!("{script}{}", rest(&installed).concat()));
+            print(&format!("{}{}", script.text(), rest(&installed).concat()));
             Ok(ExitCode::SUCCESS)
-        }
-        Command::Install { guarded, force, print_sql: false } => {
-            let (config, policies) = guarded.read()?;
-            Ok(print_installed(&runtime.block_on(guard::install(&config, &policies, force)).map_err(failed)?))
         }
         Command::Status(guarded) => {
             let (config, policies) = guarded.read()?;
             Ok(print_status(&runtime.block_on(guard::status(&config, &policies)).map_err(failed)?))
         }
-        Command::Remove { database, print_sql: true } => {
-            print(&runtime.block_on(guard::remove_script(&database.config()?)).map_err(failed)?);
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Remove { database, print_sql: false } => {
-            let removed = runtime.block_on(guard::remove(&database.config()?)).map_err(failed)?;
+        Command::Remove { database, print_sql } => {
+            let config = database.config()?;
+            let removed = runtime.block_on(guard::remove(&config, effect(print_sql)));
+            let (removed, script) = removed.map_err(failed)?;
             let lines = removed.iter().map(|what| format!("removed {what}\n"));
             let text = if removed.is_empty() { "no guard to remove\n".to_owned() } else { lines.collect() };
-            print(&text);
+            print(&if print_sql { script.text() } else { text });
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// A command that prints the script rolls its statements back.
+fn effect(print_sql: bool) -> Effect {
+    if print_sql { Effect::Script } else { Effect::Commit }
 }
 
 impl Guarded {
@@ -169,12 +172,12 @@ pub(super) struct RemoveArguments {
 pub(super) fn run_remove(arguments: &RemoveArguments) -> Ended {
     let config = database("--control", &arguments.control)?;
     let runtime = runtime()?;
+    let removed = guard::remove_everything(&config, arguments.keep_token, effect(arguments.print_sql));
+    let (removed, script) = runtime.block_on(removed).map_err(failed)?;
     if arguments.print_sql {
-        let script = guard::remove_everything_script(&config, arguments.keep_token);
-        print(&runtime.block_on(script).map_err(failed)?);
+        print(&script.text());
         return Ok(ExitCode::SUCCESS);
     }
-    let removed = runtime.block_on(guard::remove_everything(&config, arguments.keep_token)).map_err(failed)?;
     let mut text: String = removed.objects.iter().map(|object| format!("removed {object}\n")).collect();
     if removed.objects.is_empty() {
         text.push_str("nothing to remove\n");

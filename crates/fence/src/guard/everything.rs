@@ -27,26 +27,17 @@ pub struct Removed {
 }
 
 /// Removes the schemas, the guard and all other fencegate objects from the database of `config`. `keep_token` keeps the
-/// function `fencegate.token`. Repeatable.
+/// function `fencegate.token`. Repeatable. Returns the executed statements, too.
 ///
 /// Cancel-safe: all changes are one transaction.
 ///
 /// # Errors
 /// A proxy uses the database, or another user's object depends on a removed one. Nothing was removed.
-pub async fn remove_everything(config: &ControlConfig, keep_token: bool) -> Result<Removed, GuardError> {
-    Ok(removed(config, keep_token, Effect::Commit).await?.0)
-}
-
-/// The script of [`remove_everything`] for the current state of the database. Executes the statements and rolls them back.
-/// Cancel-safe.
-///
-/// # Errors
-/// As [`remove_everything`].
-pub async fn remove_everything_script(config: &ControlConfig, keep_token: bool) -> Result<String, GuardError> {
-    Ok(removed(config, keep_token, Effect::Script).await?.1.text())
-}
-
-async fn removed(config: &ControlConfig, keep_token: bool, effect: Effect) -> Result<(Removed, Script), GuardError> {
+pub async fn remove_everything(
+    config: &ControlConfig,
+    keep_token: bool,
+    effect: Effect,
+) -> Result<(Removed, Script), GuardError> {
     if is_proxy(config).await {
         return Err(GuardError::Proxy);
     }

@@ -20,7 +20,7 @@ mod trigger;
 
 use crate::{Effect, Script, other_policies};
 use catalog::{GUARD_FUNCTIONS, Removal, event_triggers};
-pub use everything::{Removed, remove_everything, remove_everything_script};
+pub use everything::{Removed, remove_everything};
 use fencegate_catalog::{NamesFound, PolicyNames, missing_text};
 use fencegate_policy::{PolicySet, QualifiedName};
 use fencegate_postgres::tls::ControlConfig;
@@ -30,26 +30,12 @@ use survey::{NO_EVENT_TRIGGERS, Survey};
 use tokio_postgres::Client;
 
 /// Makes the guard in the database of `config` match the policies exactly. Repeatable. Without `force`, it refuses
-/// policies that are not those in force, and the removal of a guard because of a misspelled name.
+/// policies that are not those in force, and the removal of a guard because of a misspelled name. Returns the executed
+/// statements, too.
 ///
 /// Cancel-safe: all changes are one transaction.
 /// After an error, nothing was changed.
-pub async fn install(config: &ControlConfig, policies: &PolicySet, force: bool) -> Result<Installed, GuardError> {
-    Ok(installed(config, policies, force, Effect::Commit).await?.0)
-}
-
-/// The script of [`install`] for the current state of the database, and what it would report. Executes the statements and
-/// rolls them back. Cancel-safe.
-pub async fn install_script(
-    config: &ControlConfig,
-    policies: &PolicySet,
-    force: bool,
-) -> Result<(Installed, String), GuardError> {
-    let (installed, script) = installed(config, policies, force, Effect::Script).await?;
-    Ok((installed, script.text()))
-}
-
-async fn installed(
+pub async fn install(
     config: &ControlConfig,
     policies: &PolicySet,
     force: bool,
@@ -131,18 +117,9 @@ pub async fn status(config: &ControlConfig, policies: &PolicySet) -> Result<Guar
     Ok(GuardStatus { lines: survey.lines(), warnings: survey.unguarded })
 }
 
-/// Removes the guard from the database of `config`, and returns the removed objects. Cancel-safe: one transaction.
-/// After an error, nothing was removed.
-pub async fn remove(config: &ControlConfig) -> Result<Vec<String>, GuardError> {
-    Ok(removed(config, Effect::Commit).await?.0)
-}
-
-/// The script of [`remove`] for the current state of the database. Executes the statements and rolls them back. Cancel-safe.
-pub async fn remove_script(config: &ControlConfig) -> Result<String, GuardError> {
-    Ok(removed(config, Effect::Script).await?.1.text())
-}
-
-async fn removed(config: &ControlConfig, effect: Effect) -> Result<(Vec<String>, Script), GuardError> {
+/// Removes the guard from the database of `config`, and returns the removed objects and the executed statements. Cancel-safe: one
+/// transaction. After an error, nothing was removed.
+pub async fn remove(config: &ControlConfig, effect: Effect) -> Result<(Vec<String>, Script), GuardError> {
     let client = &open(config).await?;
     transaction(client, effect, async |script| {
         let relations = catalog::drops(client).await?.into_iter().map(|(relation, _)| relation);
