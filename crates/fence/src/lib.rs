@@ -52,7 +52,6 @@ mod authority;
 pub mod background;
 mod database;
 mod enforcement;
-mod explain;
 mod fence_error;
 pub mod guard;
 mod issuer;
@@ -86,7 +85,6 @@ pub const CONSOLE: &str = "fencegate";
 pub use authority::{Authority, Elections, Following, Leaders};
 pub use database::{Database, Registration};
 pub use enforcement::RecordError;
-pub use explain::{ExplainError, explain, read_names, read_names_in};
 pub use fence_error::{CutOff, FenceError, Issued, stale};
 pub use issuer::{UnknownLeader, followed_leader};
 pub use memory::Rise;
@@ -95,9 +93,9 @@ pub use raising::{Claim, Raise};
 pub use reset::{Reset, ResetError};
 pub use step::FenceMetrics;
 pub use store::{
-    Admission, Bounded, Effect, Enforcement, FUNCTIONS, Fence, Fences, First, Higher, INIT_LOCK, InitError,
-    InitLockError, InitReport, LeaseState, Need, RELATIONS, Reach, RequiredPrivilege, Role, Script, StoredLease,
-    begin_with_init_lock, closed_databases, databases, grant_leases, init, init_script, is_missing, is_newer, is_proxy,
-    other_policies, probe,
+    Admission, Bounded, Effect, Enforcement, ExplainError, FUNCTIONS, Fence, Fences, First, Higher, INIT_LOCK,
+    InitError, InitLockError, InitReport, LeaseState, Need, RELATIONS, Reach, RequiredPrivilege, Role, Script,
+    StoredLease, begin_with_init_lock, closed_databases, databases, explain, grant_leases, init, init_script,
+    is_missing, is_newer, is_proxy, other_policies, probe, read_names, read_names_in,
 };
 pub use watcher::Leased;
