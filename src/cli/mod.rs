@@ -5,8 +5,6 @@
 //! environment variable: it may contain a password.
 
 mod database;
-mod demo;
-mod healthcheck;
 mod lead;
 mod logging;
 mod output;
@@ -14,7 +12,7 @@ mod policy;
 mod proxy;
 #[cfg(test)]
 mod tests;
-mod timeline;
+mod tools;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -44,7 +42,7 @@ enum Command {
     /// Run the proxy
     Proxy(Box<proxy::Arguments>),
     /// Query whether the local proxy is ready; exit with code 1 if it is not
-    Healthcheck(healthcheck::Arguments),
+    Healthcheck(tools::HealthcheckArguments),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(database::InitArguments),
     /// Remove all fencegate objects from a database
@@ -65,9 +63,9 @@ enum Command {
     #[command(name = READER_COMMAND, hide = true)]
     ReadTexts,
     /// Show a deposed leader's write succeed without the proxy and fail with it, on temporary servers
-    Demo(demo::Arguments),
+    Demo(tools::DemoArguments),
     /// Draw leaders, tokens, writes and rejections as SVG
-    Timeline(timeline::Arguments),
+    Timeline(tools::TimelineArguments),
     /// Check and explain policies
     Policy(policy::Arguments),
     /// Print shell completions
@@ -173,7 +171,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn run_command(command: Command) -> Ended {
     match command {
         Command::Proxy(arguments) => proxy::run(*arguments),
-        Command::Healthcheck(arguments) => healthcheck::run(&arguments),
+        Command::Healthcheck(arguments) => tools::run_healthcheck(&arguments),
         Command::Init(arguments) => database::run_init(arguments),
         Command::Remove(arguments) => database::run_remove(&arguments),
         Command::Guard(arguments) => database::run_guard(arguments),
@@ -182,8 +180,8 @@ fn run_command(command: Command) -> Ended {
         Command::LeadGuard(arguments) => Ok(lead::guard(*arguments)),
         Command::LeadStart(arguments) => Ok(lead::start(&arguments)),
         Command::ReadTexts => Ok(read_for_another()),
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::Timeline(arguments) => timeline::run(&arguments),
+        Command::Demo(arguments) => tools::run_demo(&arguments),
+        Command::Timeline(arguments) => tools::run_timeline(&arguments),
         Command::Policy(arguments) => policy::run(arguments),
         Command::Completions { shell } => {
             let mut text = Vec::new();
