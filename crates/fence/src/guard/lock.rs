@@ -113,11 +113,8 @@ async fn holders(client: &Client, relations: &str) -> Result<String, GuardError>
 /// schema uses these objects. With `ends`, terminates the processes that this role may terminate. Returns them; empty
 /// if there are none.
 pub(super) async fn end_holders(client: &Client, ends: bool) -> Result<String, GuardError> {
-    let query = sql_file!("sql/end_temporary_holders.sql").with(&[
-        ("ends", Sql(if ends { "true" } else { "false" })),
-        ("process", Sql("a")),
-        ("role", Sql("t")),
-    ]);
+    let ends = if ends { "true" } else { "false" };
+    let query = sql_file!("sql/end_temporary_holders.sql").with(&[("ends", Sql(ends))]);
     let mut found = Vec::new();
     for row in &rows(client, "find the lock holders", &query).await? {
         let [pid, role, application] = ["pid", "role", "application"].map(|name| column(row, name).unwrap_or_default());

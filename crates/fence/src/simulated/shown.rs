@@ -2,7 +2,7 @@
 
 use super::{Admitted, LeaseRow, Row, Server, State};
 use crate::session::Token;
-use crate::store::{LeaseState, StoredLease};
+use crate::store::{LeaseState, StoredLease, seconds};
 use crate::{Admission, Bounded, Enforcement, Fence, Fences, Reach};
 use fencegate_policy::Resource;
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ impl State {
             resource: it.row.resource.clone(),
             epoch: it.row.epoch,
             pid: it.row.pid,
-            backend_start: started(&it.row.backend_start),
+            backend_start: seconds(&it.row.backend_start),
             admitted: time(it.at),
             proxy: it.proxy.clone(),
             is_ours: it.proxy == own_proxy,
@@ -68,13 +68,6 @@ impl State {
             left_out,
         }
     }
-}
-
-/// Reads a time in the format of [`crate::session::Identity::backend_start`].
-fn started(seconds: &str) -> Option<SystemTime> {
-    let (whole, fraction) = seconds.split_once('.')?;
-    let micros: u64 = format!("{fraction:0<6}").parse().ok()?;
-    Some(UNIX_EPOCH + Duration::from_secs(whole.parse().ok()?) + Duration::from_micros(micros))
 }
 
 impl Server {

@@ -223,7 +223,7 @@ async fn create(client: &Client, role: Option<&str>, leases: &str, effect: Effec
 /// and then reads the version. Spares connections that this role may not terminate: such a proxy refuses first writes with the
 /// server's error.
 fn end_control_connections() -> String {
-    sql_file!("init/end_control_connections.sql").with(&[("process", Sql("s")), ("role", Sql("t"))])
+    sql_file!("init/end_control_connections.sql").with(&[])
 }
 
 /// Grants the first of `roles` that can be granted and that gives `role` the privilege.

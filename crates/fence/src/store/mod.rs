@@ -39,6 +39,7 @@ pub use records::{
     Admission, AdmissionRow, Bounded, DESCRIBED, Enforcement, EpochRow, Fence, Fences, First, Found, Higher, Holder,
     Key, LeaseState, MOST_KEYS, Marked, Reach, Recorded, Report, RequiredPrivilege, ResetReport, Role, StoredLease,
 };
+pub(crate) use rows::seconds;
 pub(crate) use sql::FRAGMENTS;
 pub use sql::is_newer;
 pub use sql::lock::INIT_LOCK;

@@ -32,7 +32,7 @@ pub(super) fn lease(row: &SimpleQueryRow) -> Option<StoredLease> {
         (false, true) => LeaseState::Released,
         (false, false) => LeaseState::Expired,
     };
-    let at = |name| column(row, name).and_then(time);
+    let at = |name| column(row, name).and_then(seconds);
     Some(StoredLease {
         election: text(row, "election")?,
         token: number(row, "token")?,
@@ -133,8 +133,8 @@ pub(super) fn admission(row: &SimpleQueryRow, own_proxy: &str) -> Option<Admissi
         resource: text(row, "resource")?,
         epoch: epoch(row)?,
         pid: number(row, "pid")?,
-        backend_start: column(row, "backend_start").and_then(time),
-        admitted: column(row, "admitted").and_then(time),
+        backend_start: column(row, "backend_start").and_then(seconds),
+        admitted: column(row, "admitted").and_then(seconds),
         is_ours: proxy == own_proxy,
         proxy,
         is_alive: is_true(row, "alive"),
@@ -153,7 +153,7 @@ pub(super) fn bounded<T>(
 }
 
 /// Seconds since 1970, exact to the microsecond. None if the text is not a time.
-fn time(seconds: &str) -> Option<SystemTime> {
+pub(crate) fn seconds(seconds: &str) -> Option<SystemTime> {
     let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
     let micros: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;
     UNIX_EPOCH.checked_add(Duration::from_secs(whole.parse().ok()?) + Duration::from_micros(micros))
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn times_keep_microseconds() {
-        let since = |seconds| time(seconds).map(|it| it.duration_since(UNIX_EPOCH).unwrap().as_micros());
+        let since = |seconds| super::seconds(seconds).map(|it| it.duration_since(UNIX_EPOCH).unwrap().as_micros());
         assert_eq!(since("1795322693.123456"), Some(1_795_322_693_123_456));
         assert_eq!(since("1795322693.5"), Some(1_795_322_693_500_000));
         assert_eq!(since("7"), Some(7_000_000));

@@ -12,7 +12,7 @@ use crate::session::{Epoch, Identity, Token};
 use crate::store::{AdmissionRow, DESCRIBED, First};
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{array, quote};
-use fencegate_postgres::sql_file::Value::{Count, Sql};
+use fencegate_postgres::sql_file::Value::{self, Count, Sql};
 
 /// The columns of an identity that must all be true, each with the fault if it is not, as in `is_identified.sql`.
 pub const IDENTITY_ITEMS: [(&str, ProcessFault); 7] = [
@@ -41,17 +41,21 @@ pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loa
     .join("; ")
 }
 
-pub(super) const ADMIT: Prepared = Prepared::new("admit", || {
-    let process = [("pid", Sql("$5")), ("process", Sql("a")), ("role", Sql("t"))];
-    let reported = [("backend_start", Sql("$6")), ("system_identifier", Sql("$7")), ("postmaster_start", Sql("$8"))];
-    sql_file!("admission/admit.sql").with(&[&process[..], &reported].concat())
-});
+/// The values for `identity.sql`, as reported to the session.
+fn reported([pid, start, server, postmaster]: [&str; 4]) -> [(&str, Value<'_>); 4] {
+    [
+        ("pid", Sql(pid)),
+        ("backend_start", Sql(start)),
+        ("system_identifier", Sql(server)),
+        ("postmaster_start", Sql(postmaster)),
+    ]
+}
 
-pub(super) const REPORT: Prepared = Prepared::new("report", || {
-    let process = [("pid", Sql("$4")), ("process", Sql("a")), ("role", Sql("t"))];
-    let reported = [("backend_start", Sql("$5")), ("system_identifier", Sql("$6")), ("postmaster_start", Sql("$7"))];
-    sql_file!("admission/report.sql").with(&[&process[..], &reported].concat())
-});
+pub(super) const ADMIT: Prepared =
+    Prepared::new("admit", || sql_file!("admission/admit.sql").with(&reported(["$5", "$6", "$7", "$8"])));
+
+pub(super) const REPORT: Prepared =
+    Prepared::new("report", || sql_file!("admission/report.sql").with(&reported(["$4", "$5", "$6", "$7"])));
 
 /// Admit, to several resources. The second statement's rows are the admissions.
 pub fn admit_current(who: &Identity, wanted: &[(&Resource, Token)], proxy: &str) -> String {
@@ -71,9 +75,8 @@ pub fn admit_current(who: &Identity, wanted: &[(&Resource, Token)], proxy: &str)
 }
 
 pub(super) const ADMIT_CURRENT: Prepared = Prepared::new("admit_current", || {
-    let process = [("name", Sql("w.resource")), ("pid", Sql("$5")), ("process", Sql("a")), ("role", Sql("t"))];
-    let reported = [("backend_start", Sql("$6")), ("system_identifier", Sql("$7")), ("postmaster_start", Sql("$8"))];
-    sql_file!("admission/admit_current.sql").with(&[&process[..], &reported].concat())
+    let reported = reported(["$5", "$6", "$7", "$8"]);
+    sql_file!("admission/admit_current.sql").with(&[&reported[..], &[("name", Sql("w.resource"))]].concat())
 });
 
 /// First tokens. The second statement's rows are the admissions.
@@ -97,15 +100,8 @@ pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
 }
 
 pub(super) const ADMIT_FIRST: Prepared = Prepared::new("admit_first", || {
-    sql_file!("admission/admit_first.sql").with(&[
-        ("name", Sql("f.resource")),
-        ("pid", Sql("p.pid")),
-        ("backend_start", Sql("p.backend_start")),
-        ("system_identifier", Sql("p.system_identifier")),
-        ("postmaster_start", Sql("p.postmaster_start")),
-        ("process", Sql("a")),
-        ("role", Sql("t")),
-    ])
+    let reported = reported(["p.pid", "p.backend_start", "p.system_identifier", "p.postmaster_start"]);
+    sql_file!("admission/admit_first.sql").with(&[&reported[..], &[("name", Sql("f.resource"))]].concat())
 });
 
 /// All admissions, at most `most`. The second statement's row is their total number.

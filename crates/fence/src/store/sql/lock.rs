@@ -67,8 +67,6 @@ pub fn end_blockers(resource: &str, (control_pid, control_start): (&str, &str)) 
         ("resource", Text(resource)),
         ("key", Part("hashtextextended(:'lock_name', 0)")),
         ("lock_name", Text(&lock_name(resource))),
-        ("process", Sql("s")),
-        ("role", Sql("t")),
     ])
 }
 
@@ -80,12 +78,7 @@ pub(super) fn lock_name(resource: &str) -> String {
 /// The processes that hold the lock or wait for it, holders first. With `ends`, terminates those that cannot be commands. The
 /// second statement's rows are prepared transactions that hold the lock.
 pub fn holders(ends: bool) -> String {
-    sql_file!("init_lock/holders.sql").with(&[
-        ("key", Part(":init_key")),
-        ("ends", Sql(&ends.to_string())),
-        ("process", Sql("a")),
-        ("role", Sql("t")),
-    ])
+    sql_file!("init_lock/holders.sql").with(&[("key", Part(":init_key")), ("ends", Sql(&ends.to_string()))])
 }
 
 /// The processes that hold a lock that conflicts with those of control connections on a table of fencegate, or wait for one.
@@ -111,6 +104,6 @@ pub fn blocking((control_pid, control_start): (&str, &str), named: &[(String, St
 
 fn query(which: &[(&str, Value)]) -> String {
     let described = ("described", Count(DESCRIBED));
-    let values = [described, ("key", Part(":init_key")), ("process", Sql("a")), ("role", Sql("t"))];
+    let values = [described, ("key", Part(":init_key"))];
     sql_file!("table_lock/holders.sql").with(&[which, &values].concat())
 }

@@ -32,12 +32,7 @@ pub fn leave(proxy: &str) -> String {
 pub fn other_sessions(own: &[Key]) -> String {
     let pids = numbers("integer", own.iter().map(|(pid, _)| pid));
     let starts = array("numeric", own.iter().map(|(_, start)| start.as_str()));
-    sql_file!("proxy/other_sessions.sql").with(&[
-        ("pids", Sql(&pids)),
-        ("starts", Sql(&starts)),
-        ("process", Sql("s")),
-        ("role", Sql("t")),
-    ])
+    sql_file!("proxy/other_sessions.sql").with(&[("pids", Sql(&pids)), ("starts", Sql(&starts))])
 }
 
 /// Disagreements between these policies and those in force, one per row: resources whose epochs have other policies
@@ -121,9 +116,7 @@ pub fn terminate(processes: &[Key], resource: &str, bound: Epoch) -> String {
     ])
 }
 
-pub(super) const TERMINATE: Prepared = Prepared::new("terminate", || {
-    sql_file!("process/terminate.sql").with(&[("process", Sql("s")), ("role", Sql("t"))])
-});
+pub(super) const TERMINATE: Prepared = Prepared::new("terminate", || sql_file!("process/terminate.sql").with(&[]));
 
 /// The open transactions of this database, including prepared ones. Includes transactions without a lock on the relation,
 /// because they may still take it, for example in a function that sleeps.

@@ -1,2 +1,2 @@
--- True if process a is one of these. :processes: pairs of pid and start, a comma before each.
-(a.pid, extract(epoch FROM a.backend_start)) IN (VALUES (0, 0::numeric):processes)
+-- True if process s is one of these. :processes: pairs of pid and start, a comma before each.
+(s.pid, extract(epoch FROM s.backend_start)) IN (VALUES (0, 0::numeric):processes)

@@ -4,7 +4,7 @@
 -- schemas yet, it runs as a role that may create them. The owner of a guarded table may also run guard, but only
 -- briefly, because its process counts as a stranger's.
 SELECT f.*, CASE WHEN :ends AND NOT f.is_command AND f.may_end THEN pg_terminate_backend(f.pid) END AS signalled
-FROM (SELECT a.pid, h.granted, coalesce(t.rolname, a.backend_type) AS role, a.application_name AS application,
+FROM (SELECT s.pid, h.granted, coalesce(t.rolname, s.backend_type) AS role, s.application_name AS application,
     coalesce(t.rolsuper OR t.rolcreaterole
       OR EXISTS (SELECT FROM pg_namespace n WHERE n.nspname IN ('fencegate', 'fencegate_state')
         AND pg_has_role(t.oid, n.nspowner, 'MEMBER'))
@@ -13,6 +13,6 @@ FROM (SELECT a.pid, h.granted, coalesce(t.rolname, a.backend_type) AS role, a.ap
     coalesce(:may_terminate, false) AS may_end
   FROM (SELECT l.pid, bool_or(l.granted) AS granted FROM pg_locks l WHERE :is_lock_here
     AND l.pid <> pg_backend_pid() GROUP BY l.pid) h
-  JOIN pg_stat_get_activity(NULL) a ON a.pid = h.pid LEFT JOIN pg_roles t ON t.oid = a.usesysid) f
+  JOIN pg_stat_get_activity(NULL) s ON s.pid = h.pid LEFT JOIN pg_roles t ON t.oid = s.usesysid) f
 ORDER BY f.granted DESC, f.pid;
 SELECT DISTINCT p.gid FROM pg_locks l :prepared_owner WHERE l.pid IS NULL AND :is_lock_here;

@@ -6,7 +6,7 @@ WHERE d.oid = :this_database AND pg_has_role(who.oid, d.datdba, 'USAGE') AND NOT
 AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = d.datname)
 AND NOT EXISTS (SELECT s.subdbid FROM pg_subscription s WHERE s.subdbid = d.oid)
 AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.database = d.datname AND s.active)
-AND NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a LEFT JOIN pg_roles t ON t.oid = a.usesysid
-  WHERE a.datid = d.oid AND a.pid <> pg_backend_pid() AND NOT (:is_one_of)
+AND NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) s LEFT JOIN pg_roles t ON t.oid = s.usesysid
+  WHERE s.datid = d.oid AND s.pid <> pg_backend_pid() AND NOT (:is_one_of)
   AND (r.rolsuper OR NOT t.rolsuper AND (pg_has_role(who.oid, 'pg_signal_backend', 'USAGE')
     OR pg_has_role(who.oid, t.oid, 'USAGE'))) IS NOT TRUE)) AS disposable;
