@@ -216,16 +216,10 @@ impl Metrics {
             self.election_token.with_label_values(&[election]).set(*token);
         }
         for (database, lease, token) in &now.leases {
-            let database = self.label(database);
-            if database != OTHER_DATABASES {
-                self.lease_token.with_label_values(&[database, lease]).set(*token);
-            }
+            self.set(&self.lease_token, database, lease, *token);
         }
         for (database, resource, is_so) in &now.gone_back {
-            let database = self.label(database);
-            if database != OTHER_DATABASES {
-                self.gone_back.with_label_values(&[database, resource]).set((*is_so).into());
-            }
+            self.set(&self.gone_back, database, resource, (*is_so).into());
         }
         for (database, is_so) in &now.superseded {
             // One of the databases that share the label is enough.
@@ -236,13 +230,17 @@ impl Metrics {
             self.policy_tables.with_label_values(&[state]).set(i64::try_from(tables).unwrap_or(i64::MAX));
         }
         for (database, resource, token) in &now.tokens {
-            let database = self.label(database);
-            // Databases that share a label have no common token.
-            if database != OTHER_DATABASES {
-                self.fence_token.with_label_values(&[database, resource]).set(*token);
-            }
+            self.set(&self.fence_token, database, resource, *token);
         }
         self.registered.text()
+    }
+
+    /// Sets the gauge of a resource or lease, unless the database shares a label: the others there have other values.
+    fn set(&self, gauges: &IntGaugeVec, database: &str, name: &str, value: i64) {
+        let database = self.label(database);
+        if database != OTHER_DATABASES {
+            gauges.with_label_values(&[database, name]).set(value);
+        }
     }
 
     /// Label of the database.

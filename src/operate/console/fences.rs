@@ -3,10 +3,11 @@
 
 use super::client::Console;
 use super::result_set::ColumnType::{Boolean, Integer, Text, Time};
-use super::result_set::{ResultSet, Table, TableColumn, is_concerned, no_databases, notice, unreadable};
+use super::result_set::{Notice, ResultSet, Table, TableColumn, is_concerned, no_databases, notice, unreadable};
 use super::views::OpenSession;
 use fencegate_fence::session::Token;
-use fencegate_fence::{Admission, Database, Enforcement, Fence, Reach, StoredLease, followed_leader};
+use fencegate_fence::store::StoreError;
+use fencegate_fence::{Admission, Bounded, Database, Enforcement, Fence, Reach, StoredLease, followed_leader};
 use fencegate_policy::{FencedTable, Mode, PolicySet, Resource};
 use std::sync::Arc;
 
@@ -97,6 +98,26 @@ pub(super) async fn show(console: &Console) -> ResultSet {
     ResultSet::show(&table(), rows).with_notices(notices)
 }
 
+/// The entries of each fenced database, with notices about unreadable databases and about entries that are left out (`more`).
+async fn of_databases<T>(
+    console: &Console,
+    policies: &PolicySet,
+    read: impl AsyncFn(&Database) -> Result<Bounded<T>, StoreError>,
+    more: impl Fn(&str, usize) -> Notice,
+) -> (Vec<(Arc<Database>, T)>, Vec<Notice>) {
+    let (mut rows, mut notices) = (Vec::new(), Vec::new());
+    for database in console.fenced_databases(policies) {
+        match read(&database).await {
+            Ok(Bounded { list, left_out }) => {
+                rows.extend(list.into_iter().map(|it| (database.clone(), it)));
+                notices.extend((left_out > 0).then(|| more(database.name(), left_out)));
+            }
+            Err(reason) => notices.extend(unreadable(policies, &database, &reason)),
+        }
+    }
+    (rows, notices)
+}
+
 /// A lease in a database.
 pub(super) type LeaseRow = (Arc<Database>, StoredLease);
 
@@ -118,21 +139,10 @@ pub(super) fn lease_table() -> Table<LeaseRow> {
 /// Cancel-safe.
 pub(super) async fn show_leases(console: &Console) -> ResultSet {
     let policies = console.proxy.policies();
-    let (mut rows, mut notices) = (Vec::new(), Vec::new());
-    for database in console.fenced_databases(&policies) {
-        match database.leases().await {
-            Ok(leases) => {
-                rows.extend(leases.list.into_iter().map(|it| (database.clone(), it)));
-                if leases.left_out > 0 {
-                    let (name, number) = (database.name(), leases.left_out);
-                    let message = format!("database \"{name}\" has the leases of {number} more elections");
-                    let hint = "The latest acquired are shown. For the others, query fencegate_state.lease.";
-                    notices.push(notice(message, hint));
-                }
-            }
-            Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),
-        }
-    }
+    let hint = "The latest acquired are shown. For the others, query fencegate_state.lease.";
+    let more =
+        |name: &str, number| notice(format!("database \"{name}\" has the leases of {number} more elections"), hint);
+    let (rows, notices) = of_databases(console, &policies, async |it: &Database| it.leases().await, more).await;
     ResultSet::show(&lease_table(), rows).with_notices(notices)
 }
 
@@ -158,25 +168,14 @@ pub(super) fn admission_table() -> Table<AdmissionRow> {
 /// Cancel-safe.
 pub(super) async fn show_admissions(console: &Console) -> ResultSet {
     let (policies, sessions) = (console.proxy.policies(), console.proxy.sessions());
-    let (mut rows, mut notices) = (Vec::new(), Vec::new());
-    for database in console.fenced_databases(&policies) {
-        match database.admissions().await {
-            Ok(admissions) => {
-                let row = |it| {
-                    let session = session_of(&database, &it, &sessions);
-                    (database.clone(), it, session)
-                };
-                rows.extend(admissions.list.into_iter().map(row));
-                if admissions.left_out > 0 {
-                    let (name, number) = (database.name(), admissions.left_out);
-                    let message = format!("database \"{name}\" has {number} more admissions");
-                    notices.push(notice(message, "SELECT from fencegate_state.admission for all of them."));
-                }
-            }
-            Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),
-        }
-    }
-    ResultSet::show(&admission_table(), rows).with_notices(notices)
+    let hint = "SELECT from fencegate_state.admission for all of them.";
+    let more = |name: &str, number| notice(format!("database \"{name}\" has {number} more admissions"), hint);
+    let (rows, notices) = of_databases(console, &policies, async |it: &Database| it.admissions().await, more).await;
+    let with_session = |(database, it): (Arc<Database>, Admission)| {
+        let session = session_of(&database, &it, &sessions);
+        (database, it, session)
+    };
+    ResultSet::show(&admission_table(), rows.into_iter().map(with_session)).with_notices(notices)
 }
 
 fn session_of(database: &Database, admission: &Admission, sessions: &[OpenSession]) -> Option<u64> {
