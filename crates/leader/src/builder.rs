@@ -3,13 +3,13 @@
 //! Must never leave a candidate without a caller: it would block those behind it.
 
 use crate::candidacy::{Campaign, Settings, Waiting, Won, run};
+use crate::clock::{InvalidTimings, Timings};
 use crate::coordinator::{Coordinator, Share};
 #[cfg(feature = "etcd")]
 use crate::etcd::{Etcd, EtcdError, EtcdSettings};
 use crate::lease_session::SharedLease;
 #[cfg(feature = "postgres")]
 use crate::postgres::parse;
-use crate::timing::{InvalidTimings, Timings};
 use crate::{ElectionName, Error, InvalidName, Leadership, LeaseSession, Lost, Meter, Observer, Patience};
 use std::fmt;
 use std::future::{Future, pending};

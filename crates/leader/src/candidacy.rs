@@ -7,10 +7,9 @@
 //! - extend the deadline by a renewal that was answered after the previous deadline;
 //! - report only at the deadline that the lease was not renewed: the work needs time to stop.
 
-use crate::clock::{BootInstant, sleep_until};
+use crate::clock::{BootInstant, Timings, sleep_until};
 use crate::coordinator::{Candidate, Coordinator, Turn};
 use crate::leadership::{Leadership, Request, State};
-use crate::timing::Timings;
 use crate::{ElectionName, Error, Lost, Patience, Token};
 use std::pin::pin;
 use std::sync::Arc;

@@ -8,9 +8,8 @@
 
 use crate::builder::Source;
 use crate::candidacy::Settings;
-use crate::clock::BootInstant;
+use crate::clock::{BootInstant, Timings};
 use crate::coordinator::{Candidate, Coordinator, Lease, Sealed, Share, Turn};
-use crate::timing::Timings;
 use crate::{Election, ElectionName, Error, InvalidName, Lost, Meter, Observer, Patience};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

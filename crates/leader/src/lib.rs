@@ -24,13 +24,13 @@ mod lease_session;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod ticker;
-mod timing;
 
 pub use builder::Election;
 pub use builder::{BuildError, ElectionBuilder};
 pub use candidacy::Meter;
 #[cfg(feature = "postgres")]
 pub use client::{ConnectError, FencedClient};
+pub use clock::InvalidTimings;
 pub use coordinator::{Leader, Observer, Patience, Token};
 pub use election_name::{ElectionName, InvalidName};
 pub use error::{Error, Lost};
@@ -39,4 +39,3 @@ pub use lease_session::LeaseSession;
 #[cfg(feature = "postgres")]
 pub use postgres::{Connect, Leases, RunningLease};
 pub use ticker::{Tick, Ticker};
-pub use timing::InvalidTimings;
