@@ -1,6 +1,6 @@
 #!/bin/sh
-# Counts phrases in the comments of src and crates that read as translated, and fails if a count exceeds its limit.
-# Counts lines that begin with // and
+# Counts phrases in comments of Rust and SQL that read as translated, and fails if a count exceeds its limit.
+# Counts lines that begin with // or -- and
 # - have Of, So, That, Who, What or Else, or "The same" as first word: begin with the subject;
 # - contain "who", "whoever" or "whom": name the role, session or client;
 # - contain "what": name the thing ("what it writes" is sometimes right, hence the limit);
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 failed=0
 count() { # what is counted, the limit, an extended regular expression
-    lines=$(grep -rnE --include='*.rs' '^ *//' src crates tests benches fuzz examples | grep -E "^[^:]*:[0-9]*: *$3" || true)
+    lines=$(grep -rnE --include='*.rs' --include='*.sql' '^ *(//|-- )' src crates tests benches fuzz examples | sed 's|^\([^:]*:[0-9]*: *\)-- |\1// |' | grep -E "^[^:]*:[0-9]*: *$3" || true)
     number=$(printf '%s' "$lines" | grep -c '' || true)
     if [ "$number" -gt "$2" ]; then
         printf '%s\n' "$lines" >&2

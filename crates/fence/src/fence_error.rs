@@ -156,7 +156,7 @@ impl ClientError for FenceError {
         match self {
             FenceError::Stale { resource, presented, highest } => stale(resource, *presented, highest.token)
                 .detail(format!("resource={resource} presented={presented} highest={}", highest.token))
-                .hint("A newer leader has taken over. Stop this work; campaign again before you write again."),
+                .hint("A newer leader has taken over. Stop this work, and campaign again before further writes."),
             FenceError::GoneBack { resource, presented, highest, issuer } => {
                 let highest = highest.token;
                 let message = format!(

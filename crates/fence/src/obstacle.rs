@@ -211,7 +211,7 @@ impl Remedy {
                 "Retrying will not help. Give this proxy the same policies as the other proxies, and reload it (SIGHUP, or RELOAD in its console)."
             }
             Remedy::EndThem => {
-                "Retry. If the error persists, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared."
+                "Retry. If the error persists, terminate these processes with pg_terminate_backend, and end prepared transactions with ROLLBACK PREPARED."
             }
             Remedy::Etcd => {
                 "Retry. If the error persists, check that etcd is reachable and that the proxy's `etcd` setting is correct."

@@ -192,7 +192,7 @@ fn missing_tokens_hint(named: &[String], by_bare_name: Option<&QualifiedName>) -
         let rest = if named.len() > MOST_NAMED { ", ..." } else { "" };
         hint += &format!("lease.fence names only {}{rest}. ", named[..named.len().min(MOST_NAMED)].join(", "));
     }
-    hint + "SET lease.fence to the fencing token that the leader election gave, or connect with options=-clease.fence=TOKEN."
+    hint + "SET lease.fence to the fencing token that the leader election issued, or connect with options=-clease.fence=TOKEN."
 }
 
 /// First part of the hint for a statement with an unqualified name.
@@ -222,7 +222,7 @@ pub fn cut_off(resource: &str, presented: Epoch, highest: Epoch, outcome: CutOff
     };
     let outcome = outcome.name();
     text.detail(format!("resource={resource} presented={presented} highest={highest} outcome={outcome}")).hint(format!(
-        "{reason} and this session was cut off. Stop this work; campaign again before you connect again."
+        "{reason} and this session was cut off. Stop this work, and campaign again before you reconnect."
     ))
 }
 

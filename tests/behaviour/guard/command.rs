@@ -36,8 +36,8 @@ fn complaints(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn again_and_again() {
-    let world = World::start("again_and_again");
+fn install_is_idempotent() {
+    let world = World::start("install_is_idempotent");
     // A resource with this name has a different lock.
     let mut other = world.around(5);
     ok(&mut other, "SELECT pg_advisory_lock(hashtextextended('fencegate:init', 0))");

@@ -35,7 +35,7 @@ CREATE PROCEDURE halfway() LANGUAGE plpgsql
     AS 'BEGIN INSERT INTO public.runs VALUES (1); COMMIT; PERFORM public.counted(); END';
 CREATE FUNCTION forged(resource text, presented bigint) RETURNS bigint LANGUAGE plpgsql AS $$
     BEGIN PERFORM nextval('public.tries'); RAISE EXCEPTION USING ERRCODE = 'LF004',
-        MESSAGE = format('token %s for resource \"%s\" is not in force yet, and nothing in the statement told the proxy to put it in force', presented, resource),
+        MESSAGE = format('token %s for resource \"%s\" is not in force yet, and the statement does not show that it writes to the resource', presented, resource),
         DETAIL = format('resource=%s presented=%s highest=5', resource, presented), HINT = 'forged'; END $$;
 CREATE FUNCTION definer() RETURNS bigint LANGUAGE sql SECURITY DEFINER
     AS 'INSERT INTO public.ticks (note) VALUES (''definer'') RETURNING id';

@@ -336,7 +336,10 @@ async fn a_role_that_may_not_lead_receives_the_reason() {
     assert!(refused(&role, "e").await.contains("permission denied"));
     leases.may_lead(&role, "job/*").await;
     let reason = refused(&role, "e").await;
-    assert!(reason.contains(&format!("role {role} may not lead election e; Name it in `fencegate init")), "{reason}");
+    assert!(
+        reason.contains(&format!("role {role} may not lead election e; Grant it with `fencegate init")),
+        "{reason}"
+    );
     assert!(refused("no_such_role", "e").await.contains("no_such_role"));
     leases.run("DROP SCHEMA fencegate CASCADE").await;
     let reason = refused(&role, "e").await;

@@ -83,8 +83,8 @@ DECLARE
 BEGIN
     IF key IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'LF004',
-            MESSAGE = format('cannot tell what this statement would write: the key of resource "%s{key}%s" is null', prefix, suffix),
-            HINT = 'Give the row a key.';
+            MESSAGE = format('cannot determine what this statement writes: the key of resource "%s{key}%s" is null', prefix, suffix),
+            HINT = 'Set the key column.';
     ELSIF key COLLATE "C" ~ '^[A-Za-z0-9_./:-]*$' THEN
         RETURN prefix || key || suffix;
     END IF;
@@ -119,9 +119,9 @@ BEGIN
             HINT = fencegate.missing_token_hint();
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'LF004',
-        MESSAGE = format('cannot tell what this statement would write: TRUNCATE takes rows of every key of %s', fenced),
+        MESSAGE = format('cannot determine what this statement writes: TRUNCATE removes rows of every key of %s', fenced),
         DETAIL = format('resource=%s', fenced),
-        HINT = 'DELETE the rows of one key.';
+        HINT = 'Use DELETE for the rows of one key.';
 END
 $function$;
 

@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS fencegate_state.lease (
     election text COLLATE "C" PRIMARY KEY,
     token    bigint NOT NULL DEFAULT 0 CHECK (token >= 0),
     holder   text COLLATE "C" NOT NULL DEFAULT '',
-    -- Shown instead of the holder, see proclaim.
+    -- Text shown in place of the holder, see proclaim.
     shown    text NOT NULL DEFAULT '',
     -- The role that acquired it.
     role     text NOT NULL DEFAULT '',
@@ -66,7 +66,7 @@ $function$;
 CREATE OR REPLACE FUNCTION fencegate.lease_matches(election text, pattern text) RETURNS boolean
     LANGUAGE sql IMMUTABLE -- No SET: the server inlines it.
 AS $function$
-    -- Written so that it means the same whatever standard_conforming_strings is.
+    -- E'' strings do not depend on standard_conforming_strings.
     SELECT $1 COLLATE "C" LIKE replace(replace(replace(replace(
         $2, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')
 $function$;
@@ -77,7 +77,7 @@ CREATE OR REPLACE FUNCTION fencegate.lease_may(caller text, election text) RETUR
     SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
-    -- A superuser is a member of nothing here: functions of others run in its sessions, as autovacuum's ANALYZE does.
+    -- Ignores a superuser's implicit memberships: functions of other roles run in its sessions, for example in autovacuum's ANALYZE.
     is_member boolean := NOT (SELECT rolsuper FROM pg_roles WHERE rolname = caller);
 BEGIN
     RETURN EXISTS (
@@ -97,14 +97,14 @@ DECLARE
 BEGIN
     IF $1 IS NULL OR octet_length($1) NOT BETWEEN 1 AND 512 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of an election has 1 to 512 bytes',
-            HINT = 'Name it otherwise; a digest of a long name will do.';
+            HINT = 'Choose a shorter name, for example a digest.';
     END IF;
     IF fencegate.lease_may(caller, $1) THEN
         RETURN caller;
     END IF;
     RAISE EXCEPTION USING ERRCODE = '42501',
         MESSAGE = format('role %s may not lead election %s', caller, $1),
-        HINT = 'Name it in `fencegate init --leases-for ROLE --elections PATTERN`.';
+        HINT = 'Grant it with `fencegate init --leases-for ROLE --elections PATTERN`.';
 END
 $function$;
 
@@ -118,7 +118,7 @@ DECLARE
 BEGIN
     IF $1 IS NULL OR NOT seconds BETWEEN 0.1 AND 86400 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the ttl of a lease is 100 ms to 1 day',
-            HINT = 'Write it with a unit: ''10 s''.';
+            HINT = 'Include the unit: ''10 s''.';
     END IF;
     RETURN make_interval(secs => seconds);
 END
@@ -131,7 +131,7 @@ AS $function$
 BEGIN
     IF $1 IS NULL OR octet_length($1) NOT BETWEEN 1 AND 512 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of a holder has 1 to 512 bytes',
-            HINT = 'Name it otherwise, by host and process for example.';
+            HINT = 'Choose a shorter name, for example host and process.';
     END IF;
     RETURN $1;
 END
@@ -268,7 +268,7 @@ AS $function$
 #variable_conflict use_column
 DECLARE
     blocked constant text := 'the fence of resource "%s" cannot be raised: its lock is held by %s';
-    -- A snapshot of before may lack an admission.
+    -- An older snapshot may lack an admission.
     sees_current constant boolean := current_setting('transaction_isolation') LIKE 'read %';
     fenced   text;
     holders  text;
@@ -277,7 +277,7 @@ BEGIN
     FOR fenced IN SELECT fencegate.lease_resources($1) LOOP
         CONTINUE WHEN EXISTS (SELECT FROM fencegate_state.epoch e WHERE e.resource = fenced
             AND (e.token > issued OR e.token = issued AND (e.drained OR NOT sees_current)));
-        -- By this lock, which nobody else can take, others know who acquires some lease: see end_holders.
+        -- No other code can take this lock. It marks a process that acquires a lease: see end_holders.
         LOCK TABLE fencegate_state.leased IN ROW SHARE MODE;
         IF NOT EXISTS (SELECT FROM fencegate_state.epoch e WHERE e.resource = fenced)
             AND NOT EXISTS (SELECT FROM fencegate_state.admission a WHERE a.resource = fenced)
@@ -293,14 +293,14 @@ BEGIN
         IF holders IS NOT NULL AND is_new THEN
             RAISE EXCEPTION USING ERRCODE = 'LF006', MESSAGE = format(blocked, fenced, holders),
                 DETAIL = format('resource=%s', fenced),
-                HINT = 'Nothing has changed. Retry. If the error persists, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+                HINT = 'Nothing has changed. Retry. If the error persists, terminate these processes with pg_terminate_backend, and end prepared transactions with ROLLBACK PREPARED.';
         ELSIF holders IS NOT NULL THEN
             RAISE WARNING USING ERRCODE = 'LF006', MESSAGE = format(blocked, fenced, holders),
                 DETAIL = format('resource=%s', fenced),
-                HINT = 'The lease is extended, but nobody can write there before they have ended: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+                HINT = 'The lease is extended, but writes to the resource are refused until these processes end. Terminate them with pg_terminate_backend, and end prepared transactions with ROLLBACK PREPARED.';
             CONTINUE;
         END IF;
-        -- First the processes, then what they may have prepared.
+        -- Read the processes before the prepared transactions, because a process may prepare its own in between.
         PERFORM pg_stat_clear_snapshot();
         is_alone := sees_current AND NOT EXISTS (
             SELECT FROM fencegate_state.admission a LEFT JOIN fencegate_state.epoch e USING (resource)
@@ -309,7 +309,7 @@ BEGIN
               AND (a.system_identifier, a.database) = (fencegate.own_system_identifier(), fencegate.own_database())
               AND coalesce(s.datid = a.database AND s.backend_start = a.backend_start, true));
         is_alone := is_alone AND NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database());
-        -- Proxies hold the row for a moment.
+        -- Proxies lock the row only briefly.
         PERFORM set_config('lock_timeout', '5s', true);
         INSERT INTO fencegate_state.epoch AS e (resource, generation, token, drained)
             SELECT fenced, 1 + coalesce(max(a.generation), 0), issued, is_alone FROM fencegate_state.admission a WHERE a.resource = fenced
@@ -336,7 +336,7 @@ DECLARE
     lease    fencegate_state.lease;
     at       timestamptz;
 BEGIN
-    -- Most calls end here. They lock nothing, so that nobody can keep the holder from its lease.
+    -- Most calls end here. They take no lock, so a candidate cannot delay the holder's renewal.
     SELECT * INTO lease FROM fencegate_state.lease l WHERE l.election = $1;
     IF lease.holder <> named AND NOT lease.released AND lease.expires > clock_timestamp() THEN
         RETURN;
@@ -348,7 +348,7 @@ BEGIN
     IF lease.holder = named THEN
         SELECT * INTO lease FROM fencegate_state.lease l WHERE l.election = $1 FOR UPDATE;
     ELSE
-        -- Who has it locked acquires, renews or releases it now: what becomes of that is not waited for.
+        -- A process that has locked the row acquires, renews or releases the lease. Do not wait for the outcome.
         SELECT * INTO lease FROM fencegate_state.lease l WHERE l.election = $1 FOR UPDATE SKIP LOCKED;
     END IF;
     IF NOT FOUND THEN
@@ -366,8 +366,8 @@ BEGIN
         PERFORM fencegate.lease_ended(
             lease, lease.expires, CASE WHEN lease.holder = named THEN 'expired' ELSE 'overtaken' END);
     END IF;
-    -- The number is taken under the row's lock: one that was taken before might be lower than another's.
-    -- Above the fence, too: its tokens may have come from elsewhere before, or the sequence have been restored without it.
+    -- Take the number under the row's lock. One taken earlier could be lower than that of a later lease. It must also exceed the
+    -- fence: earlier tokens may have come from another source, or a backup may have restored an older sequence.
     lease.token := greatest(nextval('fencegate_state.lease_token'), lease.token + 1, (
         SELECT max(e.token) + 1 FROM fencegate_state.epoch e
         WHERE e.resource IN (SELECT fencegate.lease_resources($1))));
@@ -378,7 +378,7 @@ BEGIN
             expires = at + lasting, released = false, last_day = fencegate.lease_day(at + lasting)
         WHERE l.election = $1 RETURNING l.token, l.expires;
     PERFORM fencegate.announce('fencegate_lease', $1);
-    -- Elsewhere it would make unrelated calls fail (40001).
+    -- At higher isolation levels, pruning would make unrelated calls fail (40001).
     IF current_setting('transaction_isolation') = 'read committed' THEN
         PERFORM fencegate.lease_prune();
     END IF;
@@ -409,7 +409,7 @@ BEGIN
                      WHEN lease.released THEN 'its lease was released'
                      ELSE format('its lease expired at %s', lease.expires) END),
             DETAIL = format('election=%s presented=%s highest=%s', $1, coalesce($2::text, 'null'), coalesce(lease.token, 0)),
-            HINT = 'Stop the work under this token; acquire the lease again before you write again.';
+            HINT = 'Stop the work under this token. Acquire the lease again before further writes.';
     END IF;
     PERFORM fencegate.lease_fence($1, lease.token, false, at + interval '300 ms');
     RETURN fencegate.lease_extend($1, at, lasting);
@@ -476,7 +476,7 @@ BEGIN
 END
 $function$;
 
--- Makes `leader` show this text instead of the holder, who does not change. Returns false if the token is no longer in force.
+-- Makes `leader` show this text in place of the holder. The holder does not change. Returns false if the token is no longer in force.
 CREATE OR REPLACE FUNCTION fencegate.proclaim(election text, token bigint, holder text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp

@@ -183,25 +183,25 @@ DECLARE
     candidate text;
     pruned bigint := 0;
 BEGIN
-    -- Each statement has to see what was committed before it: an admission, above all.
+    -- Each statement must see earlier commits, above all admissions.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION USING ERRCODE = '25001',
-            MESSAGE = 'fencegate.prune needs a transaction that is READ COMMITTED',
-            HINT = 'Run it outside of other transactions, with SET default_transaction_isolation = ''read committed''.';
+            MESSAGE = 'fencegate.prune requires isolation level READ COMMITTED',
+            HINT = 'Call it outside a transaction block, after SET default_transaction_isolation = ''read committed''.';
     END IF;
     FOR candidate IN
         SELECT e.resource FROM fencegate_state.epoch e
         WHERE e.updated < clock_timestamp() - not_raised_for AND starts_with(e.resource, starting_with)
-          -- OFFSET: by the index. A join would be planned by what was last seen of the admissions.
+          -- OFFSET makes the planner use the index. It would plan a join by outdated statistics of admission.
           AND NOT EXISTS (SELECT FROM fencegate_state.admission a WHERE a.resource = e.resource OFFSET 0)
         LIMIT 1000
     LOOP
-        -- Somebody is being admitted, or raises the token: it is in use.
+        -- If the lock is held, a process is being admitted or raises the token: the resource is in use.
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtextextended('fencegate:' || candidate, 0));
         PERFORM FROM fencegate_state.epoch e
         WHERE e.resource = candidate AND e.updated < clock_timestamp() - not_raised_for FOR UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
-        -- The rows of dead processes count as well: the proxies delete them soon.
+        -- Admissions of ended processes also count. The proxies delete them soon.
         DELETE FROM fencegate_state.epoch e
         WHERE e.resource = candidate
           AND NOT EXISTS (SELECT FROM fencegate_state.admission a WHERE a.resource = candidate);
@@ -227,7 +227,7 @@ DECLARE
     lock constant bigint := hashtextextended('fencegate:' || $1, 0);
     holders text;
 BEGIN
-    -- Otherwise the processes are those of the first look in this transaction.
+    -- Without this, a transaction sees the processes of its first query.
     PERFORM pg_stat_clear_snapshot();
     WITH held AS MATERIALIZED (
         SELECT l.pid, s.usesysid, t.rolname, coalesce(s.xact_start > clock_timestamp() - interval '10 s'
@@ -239,7 +239,7 @@ BEGIN
         FROM pg_locks AS l LEFT JOIN pg_stat_get_activity(NULL) AS s ON s.pid = l.pid
         LEFT JOIN pg_roles AS t ON t.oid = s.usesysid
         WHERE l.locktype = 'advisory' AND l.mode = ANY ($2) AND l.objsubid = 1
-        -- Who waits to hold it alone is in the way of others as well.
+        -- A process that waits for the exclusive lock blocks others, too.
         AND (l.granted OR l.mode = 'ExclusiveLock') AND l.pid IS DISTINCT FROM pg_backend_pid()
         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND (l.classid::bigint << 32 | l.objid::bigint) = lock
@@ -278,7 +278,7 @@ BEGIN
             END IF;
             RETURN NULL;
         EXCEPTION WHEN lock_not_available THEN
-            NULL; -- Looked into below.
+            NULL; -- Handled below.
         END;
         holders := fencegate.end_holders($1, CASE WHEN $2 THEN '{ShareLock,ExclusiveLock}' ELSE '{ExclusiveLock}' END::text[]);
         IF clock_timestamp() >= latest THEN
@@ -306,7 +306,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'LF006',
             MESSAGE = format('the fence of resource "%s" cannot be raised: its lock is held by %s', NEW.resource, holders),
             DETAIL = format('resource=%s', NEW.resource),
-            HINT = 'The subscription retries. If the error persists, end them on the server: pg_terminate_backend, or ROLLBACK PREPARED for what is prepared.';
+            HINT = 'The subscription retries. If the error persists, terminate these processes with pg_terminate_backend, and end prepared transactions with ROLLBACK PREPARED.';
     ELSIF TG_OP = 'INSERT' THEN
         -- The resource may have an epoch here, from before the subscription or a deletion. This trigger decides on the UPDATE.
         UPDATE fencegate_state.epoch AS e SET generation = NEW.generation, token = NEW.token, updated = NEW.updated,
@@ -324,7 +324,7 @@ BEGIN
             RAISE EXCEPTION USING ERRCODE = 'LF006',
                 MESSAGE = format('the subscription brings an older epoch of resource "%s" than that of %s, and the epoch here is gone', NEW.resource, holders),
                 DETAIL = format('resource=%s', NEW.resource),
-                HINT = 'The subscription retries. If the error persists, end them on the server: pg_terminate_backend.';
+                HINT = 'The subscription retries. If the error persists, terminate these processes with pg_terminate_backend.';
         END IF;
         NEW.drained := false;
     ELSIF (NEW.generation, NEW.token) < (OLD.generation, OLD.token) THEN
@@ -336,7 +336,7 @@ BEGIN
 END
 $function$;
 DO $$BEGIN
-    -- An earlier one does not fire for DELETE, which is this bit of tgtype.
+    -- The trigger of earlier versions does not fire for DELETE (bit 8 of tgtype).
     IF NOT EXISTS (SELECT FROM pg_trigger
             WHERE tgrelid = 'fencegate_state.epoch'::regclass AND tgname = 'receive_epoch' AND tgtype & 8 <> 0) THEN
         DROP TRIGGER IF EXISTS receive_epoch ON fencegate_state.epoch;

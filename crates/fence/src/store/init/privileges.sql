@@ -1,4 +1,4 @@
--- One row: what the connecting role can do as the role :'owner_role', and what that role can do.
+-- One row: the privileges of the connecting role for the role :'owner_role', and those of that role.
 -- Since version 16, membership is not enough to act as the role.
 SELECT current_user = :'owner_role' OR me.rolsuper AS is_enough,
   quote_ident(current_user) AS me, quote_ident(current_database()) AS database,

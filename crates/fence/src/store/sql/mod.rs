@@ -37,6 +37,8 @@ macro_rules! fragments {
 
 /// The SQL that several files, or several places of one, include by its name.
 pub const FRAGMENTS: &[Fragment] = fragments![
+    acting_any,
+    acting_is,
     any_write,
     built_in,
     control_awaits,
@@ -78,8 +80,6 @@ pub const FRAGMENTS: &[Fragment] = fragments![
     resource_key,
     this_database,
     usable,
-    who_any,
-    who_is,
     write_locks,
     write_or_row_locks,
 ];

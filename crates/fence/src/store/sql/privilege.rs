@@ -38,8 +38,8 @@ pub(super) const PERMITS: Prepared = Prepared::new("permits", || {
         ("inserts", Sql(&rows("a"))),
         ("updates", Sql(&rows("w"))),
         ("deletes", Sql(&rows("d"))),
-        ("locks", Sql(&any_write("who.oid"))),
-        ("may_write", Sql(&any_write("who.oid"))),
+        ("locks", Sql(&any_write("acting.oid"))),
+        ("may_write", Sql(&any_write("acting.oid"))),
         ("writes", Sql(&any_write("p.oid"))),
     ])
 });
@@ -47,26 +47,26 @@ pub(super) const PERMITS: Prepared = Prepared::new("permits", || {
 /// One row for each of the databases that exists and that the role may not drop, rename or move.
 pub fn foreign_databases(role: &Role, databases: &[String]) -> String {
     let databases: Vec<String> = databases.iter().map(|database| quote(database)).collect();
-    let [who, role_name] = who(role);
-    sql_file!("privilege/foreign_databases.sql").with(&[("databases", Sql(&databases.join(", "))), who, role_name])
+    let [acting, role_name] = acting(role);
+    sql_file!("privilege/foreign_databases.sql").with(&[("databases", Sql(&databases.join(", "))), acting, role_name])
 }
 
 /// One row: whether the role may drop this database, or copy it as a template.
 pub fn is_disposable(role: &Role) -> String {
-    sql_file!("privilege/is_disposable.sql").with(&who(role))
+    sql_file!("privilege/is_disposable.sql").with(&acting(role))
 }
 
 /// One row: whether the role may drop this database and terminate every process in it, except these and this connection's.
 pub fn is_disposable_by_force(role: &Role, but: &[(String, String)]) -> String {
-    let [who, role_name] = who(role);
-    sql_file!("privilege/is_disposable_by_force.sql").with(&[("processes", Sql(&pairs(but))), who, role_name])
+    let [acting, role_name] = acting(role);
+    sql_file!("privilege/is_disposable_by_force.sql").with(&[("processes", Sql(&pairs(but))), acting, role_name])
 }
 
 /// The roles as which the session acts.
-fn who(role: &Role) -> [(&'static str, Value<'_>); 2] {
+fn acting(role: &Role) -> [(&'static str, Value<'_>); 2] {
     match role {
-        Role::Current(name) => [("who", Part(":who_is")), ("role_name", Text(name))],
-        Role::AnyOf(login) => [("who", Part(":who_any")), ("role_name", Text(login))],
+        Role::Current(name) => [("acting", Part(":acting_is")), ("role_name", Text(name))],
+        Role::AnyOf(login) => [("acting", Part(":acting_any")), ("role_name", Text(login))],
     }
 }
 

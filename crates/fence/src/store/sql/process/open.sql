@@ -1,5 +1,5 @@
--- First Query of a new control connection: its settings, then the probe. The last statement's row has what the
--- connection lacks, its process, its server, and the version of fencegate's schema.
+-- First Query of a new control connection: its settings, then the probe. The last statement's row has the
+-- privileges that the connection lacks, its process, its server, and the version of fencegate's schema.
 -- JIT compilation of a Query takes longer than its execution. A plan made while a table is small also runs when it
 -- is large, so no plan may scan a whole table that has an index. A Query that waits for a lock fails after the
 -- :grace (55P03), so that its caller can find the lock holder; most Queries set their own limit.
