@@ -144,7 +144,8 @@ class Election(ABC):
 
     @property
     def deadline(self) -> float:
-        """Until then, on the clock `fencegate.now()`, nobody else leads: a TTL after the answered renewal was sent."""
+        """End of the lease on the clock `fencegate.now()`: one TTL after the last answered renewal was sent. No other
+        candidate leads before it."""
         return self._term.deadline
 
     @property
@@ -288,8 +289,8 @@ class Election(ABC):
 async def in_thread(
     function: Callable[[], T], on_cancel: Callable[[], object] = int, undo: Callable[[], object] = int
 ) -> T:
-    """Runs a blocking function in a thread. If the caller is canceled, calls `on_cancel`, and `undo` in a thread if the
-    function has a result that nobody receives."""
+    """Runs a blocking function in a thread. If the caller is canceled, calls `on_cancel`. If the function then
+    still returns a result, calls `undo` in a thread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -154,7 +154,7 @@ export abstract class Election {
     return this.#term.end.signal
   }
 
-  /** Until then, on the clock `now()`, nobody else leads: a TTL after the answered renewal was sent. */
+  /** End of the lease on the clock `now()`: one TTL after the last answered renewal was sent. No other candidate leads before it. */
   get deadline(): number {
     return this.#term.deadline
   }

@@ -1,8 +1,8 @@
-// Hooks for connection pools: each connection that is handed out has the current token, or none.
+// Hooks for connection pools: every connection that a pool returns presents the current token, or none.
 //
-// Must never let a connection keep the token of its previous user: while this process does not lead, the hooks set the
-// empty text, and writes to fenced resources fail with LF002. A connection that has sent another token is replaced where the
-// pool permits it, because the proxy may end a session that the earlier token admitted.
+// Must never let a connection keep the token of its previous user. While this process does not lead, the hooks set an empty
+// token, and writes to fenced resources fail with LF002. If the pool permits it, the hooks replace connections that have
+// sent another token, because the proxy may end sessions that presented an older one.
 
 import { Election, NotLeader } from './election.js'
 import { fenceError } from './errors.js'
@@ -10,7 +10,7 @@ import { fenceError } from './errors.js'
 /** An election, or a function that returns a token, a list such as `scheduler=47, billing=7`, or undefined. */
 export type Source = Election | (() => bigint | number | string | undefined)
 
-/** The SET statement for the current token. Its text shows the value: the proxy need not read it from the server. */
+/** The SET statement for the current token. Contains the value as a literal, which spares the proxy a query to the server. */
 export function setFence(source: Source, scope: '' | 'LOCAL ' = ''): string {
   let token: bigint | number | string | undefined
   try {
@@ -35,12 +35,12 @@ interface PgPool {
 }
 
 /**
- * Makes a new `Pool` of node-postgres present the token: in `pool.connect` and `pool.query`. Replaces connections that were
- * closed or have sent another token, and rolls back a transaction that the previous user has left open.
+ * Makes a new `Pool` of node-postgres present the token in `pool.connect` and `pool.query`. Replaces connections that were
+ * closed or have sent another token. Rolls back a transaction that the previous user left open.
  */
 export function fencePool<P extends PgPool>(pool: P, source: Source): P {
   const connect: () => Promise<PgClient> = pool.connect.bind(pool)
-  // The query that meets the end of a connection throws it, too. Without listeners it would end the process.
+  // A query on a closed connection throws this error as well. Without a listener, the error would end the process.
   pool.on('error', () => {})
   pool.on('connect', (client: PgClient) => client.on('error', () => {}))
 
