@@ -177,11 +177,11 @@ async fn cases() -> Vec<Case> {
         ),
         (StoreError::UnknownForm("Admit"), "the database's answer to Admit has an unknown form", retry),
         // Processes block the Query.
-        (StoreError::Blocked(blockers()), "its lock is held by: process 7", "Retry. If the error persists, end them"),
+        (StoreError::Blocked(blockers()), "its lock is held by: process 7", "Retry. If the error persists, terminate these"),
         (
             StoreError::TablesLocked(blockers()),
             "tables of fencegate are locked: process 7",
-            "Retry. If the error persists, end them",
+            "Retry. If the error persists, terminate these",
         ),
         // The catalog.
         (StoreError::Catalog(CatalogError::UnknownEdge), "the catalog has an unknown type of dependency", retry),
