@@ -1,5 +1,6 @@
 """A leader with psycopg, run by `fencegate lead`. It writes until it is killed."""
 
+import json
 import os
 import random
 import time
@@ -11,21 +12,23 @@ name = os.environ["TORTURE_NAME"]
 token = int(os.environ["FENCE_TOKEN"])
 
 
-def note_down(line):
-    with open(os.environ["TORTURE_DIARY"], "a") as diary:
-        print(line, file=diary)
-
-
 def write(connection):
-    note = f"{name}/{time.time_ns()}"
+    invoke = time.time_ns()
+    note = f"{name}/{invoke}"
+
+    def note_down(outcome):
+        entry = {"client": name, "token": token, "value": note, "invoke": invoke, "return": time.time_ns(), "outcome": outcome}
+        with open(os.environ["TORTURE_DIARY"], "a") as diary:
+            print(json.dumps(entry), file=diary)
+
     try:
         with connection.transaction():
             connection.execute("INSERT INTO ticks (token, note) VALUES (%s, %s)", (token, note))
     except psycopg.Error as error:
         if error.sqlstate == "LF001" and error.diag.severity_nonlocalized == "ERROR":
-            note_down(f"refused {note}")
+            note_down("refused")
         raise
-    note_down(f"committed {note}")
+    note_down("ok")
 
 
 while True:

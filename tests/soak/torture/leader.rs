@@ -1,15 +1,16 @@
 //! A leader that uses the library, in a separate process, so that it can be stopped and killed.
 //!
 //! It is as careless as real programs: once it leads, it writes until a write is refused, even after it was notified of
-//! its loss. Its diary has a line for each write with a known outcome.
+//! its loss. Its diary has a line for each write with a known outcome, as in the history.
 
 use super::Way;
+use super::history::{Outcome, Write as Entry, now};
 use fencegate_leader::{Election, Leadership};
 use fencegate_testing::dice::Dice;
 use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 
@@ -25,17 +26,6 @@ const PROGRESS: &str = "UPDATE progress SET writes = writes + 1";
 /// Represents other work within a transaction, and its duration.
 const PAUSE: &str = "";
 const WORK: Duration = Duration::from_millis(30);
-
-/// Outcome of a write.
-enum Written {
-    Committed,
-    /// The write must never be committed.
-    Refused,
-    /// The session was terminated, perhaps within a transaction.
-    CutOff,
-    /// The outcome is unknown.
-    Unknown,
-}
 
 /// One of the sessions of a leader.
 struct Writer {
@@ -98,10 +88,10 @@ impl Writer {
             };
             for _ in 0..self.dice.between(5, 60) {
                 let written = self.write(&client, leadership.token().get()).await;
-                if leadership.check().is_err() || !matches!(written, Written::Committed) {
+                if leadership.check().is_err() || written != Outcome::Ok {
                     careless = careless.saturating_sub(1);
                 }
-                if careless == 0 || matches!(written, Written::CutOff | Written::Unknown) {
+                if careless == 0 || matches!(written, Outcome::CutOff | Outcome::Unknown) {
                     break;
                 }
                 sleep(Duration::from_millis(self.dice.below(20) as u64)).await;
@@ -123,10 +113,10 @@ impl Writer {
         Some(client)
     }
 
-    async fn write(&mut self, client: &Client, token: i64) -> Written {
+    async fn write(&mut self, client: &Client, token: i64) -> Outcome {
         self.writes += 1;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-        let note = format!("{}/{now}/{}", self.name, self.writes);
+        let invoke = now();
+        let note = format!("{}/{invoke}/{}", self.name, self.writes);
         let insert = self.way.insert(token, &note);
         let write = async {
             match self.dice.below(6) {
@@ -136,23 +126,23 @@ impl Writer {
                 2 => self.run(client, &[&format!("BEGIN; {insert}; COMMIT")]).await,
                 3 => self.run(client, &["BEGIN", &insert, PROGRESS, "COMMIT"]).await,
                 4 => self.run(client, &["BEGIN", &insert, PAUSE, "COMMIT"]).await,
-                _ => ended(
+                _ => Outcome::of(
                     client.execute("INSERT INTO ticks (token, note) VALUES ($1, $2)", &[&token, &note]).await.err(),
                 ),
             }
         };
-        let written = timeout(PATIENCE, write).await.unwrap_or(Written::Unknown);
-        match written {
-            Written::Committed => writeln!(self.diary, "committed {note}").unwrap(),
-            Written::Refused => writeln!(self.diary, "refused {note}").unwrap(),
-            Written::CutOff => writeln!(self.diary, "cut off {note}").unwrap(),
-            Written::Unknown => {}
+        let outcome = timeout(PATIENCE, write).await.unwrap_or(Outcome::Unknown);
+        if outcome != Outcome::Unknown {
+            let (client, returned) = (self.name.clone(), Some(now()));
+            let entry = Entry { client, token, value: note, invoke, returned, outcome, commit: None };
+            // In one piece, because the process may be killed.
+            self.diary.write_all((serde_json::to_string(&entry).unwrap() + "\n").as_bytes()).unwrap();
         }
-        written
+        outcome
     }
 
     /// The last statement commits.
-    async fn run(&self, client: &Client, statements: &[&str]) -> Written {
+    async fn run(&self, client: &Client, statements: &[&str]) -> Outcome {
         for statement in statements {
             if *statement == PAUSE {
                 sleep(WORK).await;
@@ -160,19 +150,9 @@ impl Writer {
             }
             if let Err(error) = client.batch_execute(statement).await {
                 let _ = client.batch_execute("ROLLBACK").await;
-                return ended(Some(error));
+                return Outcome::of(Some(error));
             }
         }
-        Written::Committed
-    }
-}
-
-/// ERROR means that nothing was written. If the session was terminated, the reply to a COMMIT may be lost.
-fn ended(error: Option<tokio_postgres::Error>) -> Written {
-    let Some(error) = error else { return Written::Committed };
-    match error.as_db_error().map(|error| (error.code().code(), error.severity())) {
-        Some(("LF001", "ERROR")) => Written::Refused,
-        Some(("LF001", _)) => Written::CutOff,
-        _ => Written::Unknown,
+        Outcome::Ok
     }
 }

@@ -1,15 +1,15 @@
 //! The programs of a run: the server, three members of etcd, proxies, leaders, and the links between them.
 
+use super::history::Write;
 use super::{ELECTION, Way, leader};
 use crate::support::cluster::{Cluster, Replication};
-use crate::support::commit_order::{Inserted, take_inserted};
+use crate::support::commit_order::take_inserted;
 use crate::support::guardian::{Folder, Program};
 use crate::support::link::Fault as LinkFault;
 use crate::support::link::Link;
 use crate::support::postgres::SUPERUSER;
 use crate::support::programs::{postgres_program, python, run};
 use crate::support::proxy::{BINARY, fencegate};
-use crate::support::server::Rows;
 use crate::support::{EtcdCluster, Postgres, Proxy, ProxyOptions, seed};
 use std::fs;
 use std::path::PathBuf;
@@ -89,15 +89,17 @@ impl World {
         Self { leaders, gates, etcd, cluster, folder }
     }
 
-    /// The rows that were committed since the last call, in the order of their commits.
-    pub fn take_inserted(&self) -> Vec<Inserted> {
-        take_inserted(self.primary(), "postgres", SLOT, "public.ticks")
+    /// Tokens and notes of the rows that were committed since the last call, in the order of their commits.
+    pub fn take_inserted(&self) -> Vec<(i64, String)> {
+        let rows = take_inserted(self.primary(), "postgres", SLOT, "public.ticks").into_iter();
+        rows.map(|mut row| (row.number("token"), row.columns.remove("note").unwrap().unwrap())).collect()
     }
 
-    /// Token and note of all surviving rows, in the order of commits. A promoted server has no replication slot, so
+    /// Tokens and notes of all surviving rows, in the order of commits. A promoted server has no replication slot, so
     /// this uses commit times: a later token begins after the last commit of an earlier one.
-    pub fn surviving_rows(&self) -> Rows {
-        self.primary().sql("SELECT token, note FROM ticks ORDER BY pg_xact_commit_timestamp(xmin), id")
+    pub fn surviving_rows(&self) -> Vec<(i64, String)> {
+        let rows = self.primary().sql("SELECT token, note FROM ticks ORDER BY pg_xact_commit_timestamp(xmin), id");
+        rows.into_iter().map(|mut row| (row[0].take().unwrap().parse().unwrap(), row[1].take().unwrap())).collect()
     }
 
     pub fn primary(&self) -> &Postgres {
@@ -114,11 +116,11 @@ impl World {
         self.folder.join(&format!("diary-{}", leader.name))
     }
 
-    /// The lines of all leaders' diaries.
-    pub fn diaries(&self) -> Vec<String> {
+    /// The entries of all leaders' diaries.
+    pub fn diaries(&self) -> Vec<Write> {
         let files = self.leaders.iter().map(|leader| self.diary(leader));
         let texts: String = files.map(|file| fs::read_to_string(file).unwrap_or_default()).collect();
-        texts.lines().map(str::to_owned).collect()
+        texts.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
     }
 
     /// Restarts leaders that were killed, or have ended because `fencegate lead` leads only once.
