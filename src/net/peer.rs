@@ -63,6 +63,8 @@ pub struct Sink {
     unflushed: bool,
     /// True if no more output will follow, but this direction is not yet shut down.
     ending: bool,
+    /// True if output was lost.
+    has_lost: bool,
     /// Number of bytes written.
     pub bytes: u64,
 }
@@ -83,7 +85,7 @@ impl Peer {
                 ended: false,
             },
             writer: Writer {
-                sink: Sink { half: writer, unflushed: false, ending: false, bytes: 0 },
+                sink: Sink { half: writer, unflushed: false, ending: false, has_lost: false, bytes: 0 },
                 output: BytesMut::new(),
             },
             secured,
@@ -202,6 +204,9 @@ impl Sink {
     /// # Errors
     /// The socket's errors.
     pub fn poll_flush(&mut self, context: &mut Context<'_>, output: &mut BytesMut) -> Poll<io::Result<()>> {
+        if self.has_lost {
+            output.clear();
+        }
         while !output.is_empty() {
             self.unflushed = true;
             let written = ready!(Pin::new(&mut self.half).poll_write(context, output))?;
@@ -228,10 +233,12 @@ impl Sink {
         self.ending = true;
     }
 
-    /// Records that the other side no longer reads.
+    /// Records that output was lost. No later output may follow: its reader would take it for the lost part. Ends the
+    /// stream, because the socket may still work.
     pub fn give_up(&mut self, output: &mut BytesMut) {
         output.clear();
-        (self.unflushed, self.ending) = (false, false);
+        (self.unflushed, self.ending) = (false, !self.has_lost);
+        self.has_lost = true;
     }
 
     /// Writes all output. Cancel-safe: unwritten data stays in the output.

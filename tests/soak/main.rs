@@ -14,6 +14,7 @@ mod demo;
 mod drivers;
 mod examples;
 mod failover;
+mod faults;
 mod frameworks;
 mod haproxy;
 mod kubernetes;

@@ -13,6 +13,8 @@ pub enum Fault {
     None,
     /// Delays each piece by this time.
     Slow(Duration),
+    /// Sends each byte by itself.
+    SingleBytes,
     /// Holds the bytes, and notifies neither end.
     Silent,
     /// Ends connections, and closes new ones.
@@ -118,7 +120,8 @@ impl Line {
             if let Fault::Slow(delay) = fault {
                 thread::sleep(delay);
             }
-            if to.write_all(&bytes[..length]).is_err() {
+            let most = if fault == Fault::SingleBytes { 1 } else { length };
+            if bytes[..length].chunks(most).any(|piece| to.write_all(piece).is_err()) {
                 return;
             }
         }

@@ -42,6 +42,7 @@ pub struct ProxyOptions {
     environment: Vec<String>,
     umask: Option<&'static str>,
     log: Option<PathBuf>,
+    under: Vec<String>,
 }
 
 impl Default for ProxyOptions {
@@ -57,6 +58,7 @@ impl Default for ProxyOptions {
             environment: Vec::new(),
             umask: None,
             log: None,
+            under: Vec::new(),
         }
     }
 }
@@ -89,6 +91,12 @@ impl ProxyOptions {
     /// write to a full pipe blocks.
     pub fn log_to(mut self, pipe: &Path) -> Self {
         self.log = Some(pipe.to_owned());
+        self
+    }
+
+    /// Starts the proxy with this command, which appends the proxy's own and keeps its process id.
+    pub fn under(mut self, command: Vec<String>) -> Self {
+        self.under = command;
         self
     }
 
@@ -350,6 +358,7 @@ fn command(postgres: &Postgres, options: &ProxyOptions, folder: &Folder, port: u
         command.push("env".to_owned());
         command.extend(options.environment.iter().cloned());
     }
+    command.extend(options.under.iter().cloned());
     command.extend([BINARY.to_owned(), "proxy".into()]);
     command.extend(["--listen".into(), format!("127.0.0.1:{port}")]);
     command.extend(["--listen".into(), text(&folder.join("socket"))]);
