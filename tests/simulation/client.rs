@@ -93,11 +93,15 @@ impl Client {
         false
     }
 
-    /// Sends units at once, and waits for their replies. Returns the outcome of the last unit, or of the one that ended
-    /// the session.
+    /// Sends units without waiting for their replies, and then waits for all. Returns the outcome of the last unit, or of
+    /// the one that ended the session.
     pub async fn say(&mut self, units: &[Unit]) -> Outcome {
         let mut output = BytesMut::new();
         for unit in units {
+            if !output.is_empty() && self.dice.chance(40) {
+                self.send(output.split().freeze());
+                pass(&mut self.dice, 40).await;
+            }
             self.world.say(|| {
                 let text: Vec<String> = unit.statements.iter().map(Sql::to_string).collect();
                 format!("{} says {:?}: {}", self.name, unit.form, text.join("; "))
@@ -120,13 +124,16 @@ impl Client {
         outcome
     }
 
-    /// Sends the beginning of a unit, and closes the connection.
-    pub fn hang_up_within(mut self, unit: &Unit, dice: &mut Dice) {
-        self.world.say(|| format!("{} hangs up in the middle of {:?}", self.name, unit.statements));
+    /// Sends the beginning of some units or all of them, and closes the connection, perhaps later.
+    pub async fn hang_up_within(mut self, units: &[Unit], dice: &mut Dice) {
+        self.world.say(|| format!("{} hangs up in the middle of {units:?}", self.name));
         let mut output = BytesMut::new();
-        unit.put(&mut output);
-        let cut = dice.below(output.len() + 1);
+        units.iter().for_each(|unit| unit.put(&mut output));
+        let cut = if dice.chance(50) { output.len() } else { dice.below(output.len() + 1) };
         self.send(output.split_to(cut).freeze());
+        if dice.chance(50) {
+            pass(dice, 40).await;
+        }
     }
 
     /// The client sends nothing more.
@@ -169,7 +176,7 @@ impl Client {
                     let done = rest.next().expect("one reply per statement");
                     self.done(done, content, &unit.rows);
                 }
-                backend::COPY_IN => self.send_rows(unit),
+                backend::COPY_IN => self.send_rows(unit).await,
                 backend::ERROR => {
                     let part = |tag| String::from_utf8_lossy(field(content, tag).unwrap_or_default()).into_owned();
                     let (code, message, detail) = (part(b'C'), part(b'M'), part(b'D'));
@@ -263,7 +270,7 @@ impl Client {
 
     /// The server requests the rows of a COPY. The client sends them, fails the COPY, or sends an invalid row without
     /// ending the data. In an extended unit a Sync follows, because the server has ignored the one before the rows.
-    fn send_rows(&mut self, unit: &Unit) {
+    async fn send_rows(&mut self, unit: &Unit) {
         let mut output = BytesMut::new();
         let mut text: String = unit.rows.iter().map(|id| format!("{}\n", shown(*id))).collect();
         let end = self.dice.below(100);
@@ -271,6 +278,10 @@ impl Client {
             text.push_str("no number\n");
         }
         put_frame(&mut output, frontend::COPY_DATA, |out| out.put_slice(text.as_bytes()));
+        if self.dice.chance(30) {
+            self.send(output.split().freeze());
+            pass(&mut self.dice, 40).await;
+        }
         match end {
             0..10 => {}
             10..20 => put_frame(&mut output, frontend::COPY_FAIL, |out| out.put_slice(b"no more\0")),

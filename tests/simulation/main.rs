@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod client;
+mod coverage;
 mod disaster;
 mod elections;
 mod judge;
@@ -25,11 +26,12 @@ mod store;
 mod world;
 
 use client::{Client, Outcome, Unit, write};
+use coverage::{Combination, Reached};
 use fencegate_testing::length::number;
 use node::Node;
 use proxy::Proxy;
 use sql::{Sql, Table};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::State;
@@ -51,6 +53,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct History {
     wrong: Option<String>,
     seen: BTreeMap<&'static str, u64>,
+    tried: BTreeSet<Combination>,
     story: Vec<String>,
 }
 
@@ -62,7 +65,7 @@ fn history(seed: u64, tells: bool) -> History {
         live(&world).await;
         let story = world.story();
         world.end();
-        History { wrong: world.judge.wrong(), seen: world.judge.seen(), story }
+        History { wrong: world.judge.wrong(), seen: world.judge.seen(), tried: world.coverage.take(), story }
     })
 }
 
@@ -180,9 +183,10 @@ fn no_history_breaks_a_promise() {
     let limit = Duration::from_secs(number("FENCEGATE_SIMULATE").unwrap_or(20));
     println!("FENCEGATE_SEED={first}");
     let (since, mut seen, mut histories) = (Instant::now(), BTreeMap::<&str, u64>::new(), 0);
+    let mut reached = Reached::default();
     while since.elapsed() < limit {
         let seed = first + histories;
-        let History { wrong, seen: more, .. } = history(seed, false);
+        let History { wrong, seen: more, tried, .. } = history(seed, false);
         if let Some(wrong) = wrong {
             let History { wrong: again, story, .. } = history(seed, true);
             let story = story[story.len().saturating_sub(80)..].join("\n");
@@ -190,11 +194,33 @@ fn no_history_breaks_a_promise() {
             panic!("{story}\nFENCEGATE_HISTORY={seed}: {wrong} (after {histories} histories)");
         }
         histories += 1;
+        reached.add(seed, &tried);
         for (what, times) in more {
             *seen.entry(what).or_default() += times;
         }
     }
+    assert_eq!(reached.report(histories), [""; 0]);
     println!("{histories} histories, {:.0} in a second of its processor: {seen:#?}", histories as f64 / used());
+}
+
+/// Each line of `rare.txt` has a seed and a situation with an event that its history reaches, as `make simulate` prints
+/// them after `rare`.
+#[test]
+fn rare_situations() {
+    let lines: Vec<_> = include_str!("rare.txt").lines().map(|line| line.split_once(' ').unwrap()).collect();
+    let mut tried = HashMap::new();
+    let mut missed = lines.clone();
+    missed.retain(|(seed, wanted)| {
+        let seed: u64 = seed.parse().unwrap();
+        let tried = tried.entry(seed).or_insert_with(|| {
+            let History { wrong, tried, .. } = history(seed, false);
+            assert_eq!(wrong, None, "FENCEGATE_HISTORY={seed}");
+            tried
+        });
+        !tried.iter().any(|it| coverage::name(it) == *wanted)
+    });
+    // A change of the session or the simulator changes histories.
+    assert!(missed.len() < lines.len() / 2, "replace rare.txt by lines of `make simulate`; missed: {missed:#?}");
 }
 
 #[test]

@@ -94,7 +94,7 @@ impl Node {
                 unit.form = Form::Flushed;
             }
             if self.world.fault(&mut self.dice, self.world.plan.unruly / 3) {
-                client.hang_up_within(&units[0], &mut self.dice);
+                client.hang_up_within(&units, &mut self.dice).await;
                 return Next::Reconnects;
             }
             self.cancel_soon(&client);

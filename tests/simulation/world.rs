@@ -4,6 +4,7 @@
 //! byte.
 
 use super::client::Client;
+use super::coverage::Coverage;
 use super::elections::Held;
 use super::judge::Judge;
 use super::proxy::Proxy;
@@ -26,6 +27,7 @@ pub struct World {
     seed: u64,
     pub plan: Plan,
     pub judge: Judge,
+    pub coverage: Coverage,
     pub server: Server,
     pub elections: Arc<Held>,
     proxies: Mutex<Vec<Arc<Proxy>>>,
@@ -116,7 +118,8 @@ impl Plan {
             nodes: 2 + dice.below(3),
             length: if is_long { 300 + dice.below(4000) } else { 150 + dice.below(2000) } as u64,
             control: often(dice, 12),
-            lag: often(dice, 80),
+            // Sometimes longer than a timeout of the server.
+            lag: if dice.chance(10) { 300 } else { often(dice, 80) },
             crowded: often(dice, 100),
             listening: often(dice, 20),
             elections: often(dice, 20),
@@ -160,6 +163,7 @@ impl World {
             seed,
             plan,
             judge: Judge::default(),
+            coverage: Coverage::default(),
             server: Server::new(),
             elections: Arc::default(),
             proxies: Mutex::default(),

@@ -36,6 +36,7 @@ mod server;
 mod session;
 mod settings;
 mod simple;
+mod situation;
 pub mod task;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
@@ -48,6 +49,7 @@ pub use affected::{IndirectTarget, indirect_target};
 pub use host::Host;
 pub use session::{ClientFault, End, HIGH_WATER, Session, Side, Step};
 pub use settings::Settings;
+pub use situation::{Owed, Situation, StageKind};
 pub use task::{Done, Task};
 
 use fencegate_fence::session::{Activity, SessionFence};

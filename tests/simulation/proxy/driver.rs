@@ -4,6 +4,7 @@
 
 use super::Proxy;
 use super::host::Hosting;
+use crate::coverage::{Event, Messages};
 use crate::pipe::{Reader, Writer, receive};
 use crate::server::Connection;
 use crate::world::moment;
@@ -61,8 +62,16 @@ pub(super) async fn serve(
     let host = Hosting::new(&proxy, fence);
     let client = Side::new(BytesMut::new(), false, greeting);
     let session = Session::new(host, client, Side::default(), started, now());
-    let driver =
-        Driver { session, from_client, to_client, reader, writer: Some(writer), performing: None, turns: (now(), 0) };
+    let driver = Driver {
+        session,
+        from_client,
+        to_client,
+        reader,
+        writer: Some(writer),
+        performing: None,
+        turns: (now(), 0),
+        messages: Default::default(),
+    };
     Box::new(driver).run().await;
     drop(registration);
 }
@@ -77,6 +86,8 @@ struct Driver {
     performing: Option<(JoinHandle<Done>, Arc<()>)>,
     /// Number of turns since this moment, at the same time.
     turns: (std::time::Instant, u32),
+    /// From the client and from the server.
+    messages: [Messages; 2],
 }
 
 impl Driver {
@@ -116,7 +127,9 @@ impl Driver {
         }
         let keeps_room = self.session.keeps_room();
         let wakes_at = self.session.wakes_at();
-        let Driver { session, from_client, reader, performing, .. } = self;
+        let Driver { session, from_client, reader, performing, messages: [asked, answered], .. } = self;
+        let world = session.host.proxy.world.clone();
+        let situation = session.situation();
         let done = async {
             match performing {
                 Some((task, _)) => task.await.unwrap(),
@@ -139,19 +152,29 @@ impl Driver {
             biased;
             done = done => {
                 *performing = None;
+                world.coverage.count(situation, Some(Event::of_task(&done)));
                 session.done(done);
             }
-            () = session.fence().revoked.notified() => session.revoked(),
-            read = reader.read(), if !session.server.ended => match read {
-                Some(bytes) => receive(&mut session.server.input, bytes),
-                None => session.server.ended = true,
-            },
-            read = from_client.read(), if !session.client.ended => match read {
-                Some(bytes) => receive(&mut session.client.input, bytes),
-                None => session.client.ended = true,
-            },
+            () = session.fence().revoked.notified() => {
+                world.coverage.count(situation, Some(Event::Revoked));
+                session.revoked();
+            }
+            read = reader.read(), if !session.server.ended => {
+                world.coverage.count(situation, answered.read(read.as_deref()).map(Event::of_server));
+                match read {
+                    Some(bytes) => receive(&mut session.server.input, bytes),
+                    None => session.server.ended = true,
+                }
+            }
+            read = from_client.read(), if !session.client.ended => {
+                world.coverage.count(situation, asked.read(read.as_deref()).map(Event::of_client));
+                match read {
+                    Some(bytes) => receive(&mut session.client.input, bytes),
+                    None => session.client.ended = true,
+                }
+            }
             () = room_is_looked_at => {}
-            () = wakes => {}
+            () = wakes => world.coverage.count(situation, Some(Event::Wakes)),
         }
         Ok(())
     }
